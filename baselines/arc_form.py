@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.optimize import linprog
 
-from teal.errors import SolverError
 from teal.problem import Problem
+from teal.runtime.lp import solve_lp
 
 
 def optimum(problem: Problem) -> float:
@@ -55,29 +54,20 @@ def optimum(problem: Problem) -> float:
     num_flows = count * links
     if problem.objective.maximises_value:
         cost = np.concatenate([np.tile(problem.link_cost.numpy(), count), -problem.demand_value.numpy()])
-        result = linprog(
+        result = solve_lp(
             cost,
-            A_ub=sp.hstack([loads, sp.csr_array((links, demands))]),
-            b_ub=capacity,
-            A_eq=sp.hstack([balance, -delivered])[kept_rows],
-            b_eq=np.zeros(int(kept_rows.sum())),
-            bounds=[(0, None)] * num_flows + [(0, rate) for rate in demand],
-            method="highs",
+            (sp.hstack([loads, sp.csr_array((links, demands))]), capacity),
+            (sp.hstack([balance, -delivered])[kept_rows], np.zeros(int(kept_rows.sum()))),
+            high=np.concatenate([np.full(num_flows, np.inf), demand]),
         )
-        if not result.success:
-            raise SolverError(f"arc form: HiGHS did not find an optimum: {result.message}")
-        return float(-result.fun)
+        result.solution("arc form")
+        return -result.value
     demand = np.where(problem.routable[0].numpy(), demand, 0)
-    result = linprog(
+    result = solve_lp(
         np.concatenate([np.zeros(num_flows), [1.0]]),
-        A_ub=sp.hstack([loads, sp.csr_array(-capacity[:, None])]),
-        b_ub=np.zeros(links),
-        A_eq=sp.hstack([balance, sp.csr_array((count * nodes, 1))])[kept_rows],
-        b_eq=(delivered @ demand)[kept_rows],
-        bounds=[(0, None)] * (num_flows + 1),
-        method="highs",
+        (sp.hstack([loads, sp.csr_array(-capacity[:, None])]), np.zeros(links)),
+        (sp.hstack([balance, sp.csr_array((count * nodes, 1))])[kept_rows], (delivered @ demand)[kept_rows]),
     )
-    if not result.success:
-        raise SolverError(f"arc form: HiGHS did not find an optimum: {result.message}")
-    theta = float(result.fun)
+    result.solution("arc form")
+    theta = result.value
     return 1 / max(1.0, theta) if problem.objective.may_shed else theta

@@ -17,8 +17,8 @@ import torch
 from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program
 from baselines.matrix import Array, power_of_two
 from teal.problem import Allocation, Problem, ProgramPrices, Status
-from teal.problem.demand_sets import Capped
 from teal.problem.program import Program
+from teal.problem.sets import Capped
 
 _SLACK = 1e-9  # share of the flow of a higher class by which the next LPs may fall short of it, for rounding
 

@@ -16,9 +16,9 @@ import torch
 
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
-from teal.schemes.segments import Igp
+from teal.routing.scheme import Igp
+from teal.routing.segments.over_lists import ecmp_allocation
 from teal.solvers.projection import project
-from teal.solvers.segments.over_lists import ecmp_allocation
 from teal.spec import Spec
 
 
@@ -26,7 +26,7 @@ class Ecmp:
     """ECMP over the shortest paths of the network.
 
     Args:
-        metric: of the IGP; see :class:`teal.schemes.segments.Igp`.
+        metric: of the IGP; see :class:`teal.routing.scheme.Igp`.
     """
 
     def __init__(self, metric: str = "file") -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from baselines.contraction import LinkPath
 from teal.network import PathSet
-from teal.network.extension import with_more_paths
+from teal.network.path_changes import with_more_paths
 from teal.problem import Problem
 
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import teal
-from teal.config import TrainConfig
+from teal.learning.settings import TrainConfig
 from teal.learning.train import Trainer
 from teal.network.traffic import spread
 from teal.nn.checkpoint import load_flow_gnn
 from teal.schemes.flow_gnn import FlowGnnScheme, FlowGnnSchemeConfig
-from teal.solvers.cut_only import cut_only
+from teal.solvers.projection import cut_only
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json"}
 NETWORKS = ("topohub:sndlib/geant", "topohub:sndlib/germany50")

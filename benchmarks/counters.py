@@ -18,6 +18,10 @@ import scipy.sparse as sp
 import torch
 from series import series_parser
 
+from teal.counters.check import Checker
+from teal.counters.estimator import Estimator
+from teal.counters.repair import STALE_WEIGHT, repair
+from teal.counters.worst_load import worst_load
 from teal.formats import load_topology, load_traffic
 from teal.network import Topology, compute_paths
 from teal.network.ecmp import EcmpDag
@@ -25,10 +29,6 @@ from teal.objectives import Objective
 from teal.pathops.measurements import ecmp_measurements, path_measurements
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
-from teal.solvers.estimation import Estimator
-from teal.solvers.estimation.check import Checker
-from teal.solvers.estimation.repair import STALE_WEIGHT, repair
-from teal.solvers.estimation.worst_load import worst_load
 from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 

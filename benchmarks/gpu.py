@@ -228,7 +228,7 @@ def forward(report: Report, problem: Any, name: str, aim: str) -> None:
 
 def training(report: Report, problem: Any, name: str, aim: str) -> None:
     """Time one optimiser step of the learner ``direct`` over the whole batch."""
-    from teal.learning.direct import direct_loss
+    from teal.learning.learners import direct_loss
     from teal.learning.losses import bound_loss
     from teal.nn.flow_gnn_config import FlowGnnConfig
     from teal.nn.teal_model import TealModel

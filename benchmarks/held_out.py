@@ -24,7 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 import teal
-from teal.evaluation.calibration import calibration_factor
+from teal.app.instance import calibration_factor
 from teal.learning.network_pool import group_of, network_sizes, topohub_pool
 from teal.network.disturbances import flash_crowd
 from teal.runtime.storage import model_folder

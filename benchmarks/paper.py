@@ -24,7 +24,7 @@ from results import print_tables
 
 import teal
 from teal.cli import main as run_teal
-from teal.evaluation import Row
+from teal.evaluation.rows import Row
 from teal.formats.rows import read_csv
 from teal.network.traffic import spread
 from teal.schemes.flow_gnn import FlowGnnScheme, FlowGnnSchemeConfig

@@ -15,10 +15,9 @@ import torch
 from rich.console import Console
 
 import teal
-from teal.evaluation.instance import Instance
-from teal.evaluation.race import TARGETS, RaceRun, race, times_to_gap
+from teal.app.instance import Instance
+from teal.evaluation.race import TARGETS, RaceRun, plot_race, race, render_times_to_gap, times_to_gap
 from teal.formats.rows import write_csv
-from teal.reports.race import plot_race, render_times_to_gap
 from teal.schemes.registry import make_scheme
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}

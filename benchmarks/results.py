@@ -13,13 +13,12 @@ import shlex
 import sys
 from pathlib import Path
 
+from teal.app.text import percent, time_text
 from teal.cli import main as teal
-from teal.evaluation import Row
 from teal.evaluation.cases import Protocol
+from teal.evaluation.rows import Row, by_level, by_network
+from teal.evaluation.table import summarise
 from teal.formats.rows import read_csv
-from teal.reports.groups import by_level, by_network
-from teal.reports.table import summarise
-from teal.reports.text import percent, time_text
 
 MODELS = ("price-gnn", "price-gnn:rounds=4,bound_rounds=4", "price-gnn:repair=pdhg,gap=0.01")
 ENGINE = ("pdhg:gap=0.01", "pdhg:gap=0.01,warm=true", "pdhg:gap=0.0002")

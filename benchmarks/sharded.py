@@ -40,7 +40,7 @@ def write_network(file: Path, nodes: int, seed: int = 0) -> None:
 def compare_workers(topology_file: str, load: str, gap: float, workers: int, repeats: int) -> None:
     """Print the times of one process and of Ray actors, in turn, and the bytes of a round."""
     import teal
-    from teal.distributed.shards import actors
+    from teal.allocation.shard_workers import actors
 
     topology = teal.load_topology(topology_file)
     traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)

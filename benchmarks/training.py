@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 
 from teal.cli import main as teal
-from teal.evaluation import Row
+from teal.evaluation.rows import Row
+from teal.evaluation.table import Summary, summarise
 from teal.formats.rows import read_csv
-from teal.reports.table import Summary, summarise
 
 MODELS = ("teal", "teal:repair=none", "price-gnn", "pdhg:gap=0.01")
 SMALL = (*MODELS, "teal:repair=pdhg", "lp-all")

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 import torch
 
 import teal
-from teal.solvers.update import NamedPaths, plan_update
+from teal.allocation.update import NamedPaths, plan_update
 
 _INTERLEAVINGS = 100  # random combinations of old and new flows that are checked for each step
 

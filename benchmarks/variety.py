@@ -14,7 +14,7 @@ import torch
 from series import loop_parser
 
 import teal
-from teal.solvers.estimation.variety import vary
+from teal.counters.variety import vary
 
 _NOISE = 0.01
 

@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from teal.config import TrainConfig
-from teal.evaluation.instance import load_instance
+from teal.app.instance import load_instance
+from teal.learning.settings import TrainConfig
 from teal.learning.train import Trainer
 
 _YEAR = 365 * 24 * 12  # matrices, one every 5 minutes

@@ -1,8 +1,17 @@
 """The public API: what ``import teal`` offers, loaded on first use (``teal --help`` need not wait for torch)."""
 
+from .api import FailurePlan, evaluate, next_interval, plan, simulate, train, upgrade
+from .app import plot
+from .counters.check import Check, Checker
+from .counters.estimator import Estimate, Estimator
+from .counters.repair import Repaired, repair
+from .counters.variety import vary
+from .counters.worst_load import WorstLoad, worst_load
 from .errors import InputError, SolverError, TealError
 from .formats import load_topology, load_traffic, save_topology, save_traffic
 from .formats.counters import load_counters, save_counters
+from .hedging.past import Hedge, Past
+from .hedging.registry import hedge_names, make_hedge, register_hedge
 from .learning.learners import register_learner
 from .network import PathMethod, PathSet, PathWeight, Topology, TrafficMatrices, compute_paths
 from .network.bandwidth_functions import BandwidthFunctions
@@ -28,21 +37,13 @@ from .problem import (
     scaled_dual_bound,
     violations,
 )
-from .reports import plot
 from .schemes import Follower, Scheme, make_scheme, register_scheme, scheme_names
-from .schemes.hedges import Hedge, Past, hedge_names, make_hedge, register_hedge
 from .schemes.models import load_model
 from .solvers.candidates import ChosenPaths, choose_paths
-from .solvers.estimation.check import Check, Checker
-from .solvers.estimation.estimator import Estimate, Estimator
-from .solvers.estimation.repair import Repaired, repair
-from .solvers.estimation.variety import vary
-from .solvers.estimation.worst_load import WorstLoad, worst_load
 from .solvers.pdhg import PdhgResult, PdhgState, Starter, solve
 from .solvers.pdhg.scenarios.solver import ScenarioResult, solve_scenarios
 from .solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
 from .solvers.projection import project
-from .studies.functions import FailurePlan, evaluate, next_interval, plan, simulate, train, upgrade
 
 __version__: str
 

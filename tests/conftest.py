@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Compile what a solve needs before the workers start: they would wait for each other's kernels."""
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
-    from teal.studies.warm_up import compile_first
+    from teal.app.warm_up import compile_first
 
     def notify(text: str) -> None:
         sys.stderr.write(f"{text}\n")

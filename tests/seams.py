@@ -17,15 +17,15 @@ import numpy as np
 import scipy.sparse as sp
 
 import teal
-from teal.config import SolveConfig
-from teal.evaluation.plan import loss_limits
-from teal.evaluation.solve import solve_matrix
+from teal.allocation.settings import SolveConfig
+from teal.allocation.solve import solve_matrix
 from teal.formats import save_topology
 from teal.network import PathMethod, TrafficMatrices, all_pairs, compute_paths
 from teal.network.ecmp import EcmpDag
 from teal.network.rates import ArrayRates
 from teal.network.reachability import reaches
 from teal.objectives import ObjectiveName
+from teal.planning.plan import loss_limits
 from teal.runtime.storage import content_key
 from teal.serving.engine.growth import reconnected
 from teal.serving.engine.served import Job, Served

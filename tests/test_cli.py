@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from teal.app.command import Outcome
 from teal.cli import main
 from teal.cli.commands import COMMANDS
 from teal.errors import InputError, SolverError, TealError
-from teal.evaluation import Row
+from teal.evaluation.rows import Row
 from teal.formats.rows import read_csv, write_csv
 from tests.gate import OPEN, PATIENCE_S, Gate
 from tests.processes import running
@@ -239,7 +240,7 @@ def test_traffic_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_weights_from_a_file(tmp_path: Path) -> None:
-    from teal.evaluation.instance import load_weights
+    from teal.app.instance import load_weights
     from teal.formats import load_topology, load_traffic
 
     topology = load_topology("b4")
@@ -336,7 +337,7 @@ def test_a_solver_that_fails_ends_otherwise_than_wrong_input(
 ) -> None:
     for error, expected in ((SolverError("no licence"), 1), (InputError("net.csv", "", "a file", "none"), 2)):
 
-        def fail(*_: Any, raised: TealError = error) -> int:
+        def fail(*_: Any, raised: TealError = error) -> Outcome:
             raise raised
 
         monkeypatch.setitem(COMMANDS, "topology info", dataclasses.replace(COMMANDS["topology info"], run=fail))
@@ -354,7 +355,7 @@ def test_help_fits_80_columns_and_lists_every_option(
         assert f"  {name} " in overview
         assert main([*name.split(), "--help"]) == 0
         text = capsys.readouterr().out
-        for field in dataclasses.fields(command.config):
+        for field in dataclasses.fields(command.settings):
             assert f"\n  --{field.name.rstrip('_').replace('_', '-')}" in text
         too_long = [line for line in text.splitlines() if len(line) > 80 and "|" not in line]
         assert not too_long, f"{name}: {too_long}"

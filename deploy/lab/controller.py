@@ -24,10 +24,10 @@ import teal
 from deploy.lab import router
 from deploy.lab.network import STATE, Lab, LabError
 from deploy.lab.traffic import ETHERNET_BYTES, PACKET_BYTES
+from teal.allocation.export import Igp, segment_list
+from teal.allocation.update import NamedPaths, plan_update
 from teal.client import Client, ServiceFault
-from teal.network.segments import Igp, segment_list
 from teal.pathops.measurements import with_borders
-from teal.solvers.update import NamedPaths, plan_update
 
 NAME = "lab"
 CORRUPT = STATE / "corrupt.json"  # counters that are falsified on purpose: number of a link to a factor

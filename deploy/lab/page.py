@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from deploy.lab.experiment import Experiment
-from teal.reports.chart import Chart, Series
-from teal.reports.page import Cell, Column, Section, write_page
-from teal.web.layout import drawing, packed_utilisation
+from teal.app.chart import Chart, Series
+from teal.app.page import Cell, Column, Section, write_page
+from teal.app.web.layout import drawing, packed_utilisation
 
 _EVENTS = ("installed", "link", "measured", "resumed")
 

@@ -12,9 +12,9 @@ import torch
 
 import teal
 from teal.cli import main
-from teal.config import TrainConfig
 from teal.learning.losses import reward
 from teal.learning.noise import Noise
+from teal.learning.settings import TrainConfig
 from teal.nn.flow_models import FlowModel
 
 

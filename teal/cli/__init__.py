@@ -18,24 +18,23 @@ from rich.console import Console
 from tyro import MISSING_NONPROP
 from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction
 
-from teal.cli.commands import COMMANDS, Command
-from teal.cli.completion import completion
-from teal.cli.runners import EXIT_FAILED, EXIT_OK
-from teal.config import AllocateConfig, EvaluateConfig, PlanConfig, PretrainConfig, PretrainHedgeConfig, TrainConfig
-from teal.config.help import check_options, command_help, overview
+from teal.app.command import EXIT_FAILED, EXIT_INPUT, EXIT_OK, Command, Notify, print_outcome
+from teal.cli.commands import COMMANDS
+from teal.cli.help import check_options, command_help, completion, overview
 from teal.errors import WARNING, InputError, TealError, did_you_mean
 
 _DESCRIPTION = (
     "Traffic engineering for wide-area networks: computes exactly feasible allocations and proves how far from the "
     "optimum they can be.  Example: teal solve --topology b4 --traffic gravity:seed=0,load=8 --gap 0.001.  Every "
-    "command takes --quiet (no progress; warnings stay).  Completion: source <(teal --completion bash), or zsh."
+    "command takes --quiet (no progress; warnings stay) and --json (one JSON object instead of text).  Completion: "
+    "source <(teal --completion bash), or zsh."
 )
-_EXIT_CODES = (
+_EPILOGUE = (
+    "Every command takes --json (one JSON object instead of text) and --quiet (no progress; warnings stay).  "
     "Exit codes: 0 success; 1 no usable result, or a solver failed; 2 wrong input; 3 a target gap was missed; "
-    "130 interrupted."
+    "4 teal check raised an alarm; 130 interrupted."
 )
 _PACKAGE = "teal-te"  # name of the package under which it is installed
-_EXIT_INPUT = 2
 # Options beside which --resume takes all others from the run that it continues.
 _WITH_RESUME = {"--resume", "--out", "--time-budget", "--max-steps", "--workers", "--worst"}
 _EXIT_INTERRUPTED = 130  # the exit code of shells for Ctrl-C
@@ -45,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.  Returns the exit code.
 
     0: success; 1: no usable result, or a solver failed; 2: wrong input, or a file that cannot be read or written; 3: a
-    target gap was missed; 130: interrupted.  Where nobody reads the output, as behind ``| head``, the command ends
-    without a message, with 1.
+    target gap was missed; 4: `teal check` raised an alarm; 130: interrupted.  Where nobody reads the output, as behind
+    ``| head``, the command ends without a message, with 1.
     """
     try:
         code = _main(arguments)
@@ -61,8 +60,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     """Run one command, as :func:`main`; BrokenPipeError where nobody reads the output."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     config = None
-    is_quiet = "--quiet" in arguments
-    arguments = [word for word in arguments if word != "--quiet"]
+    is_quiet, as_json = "--quiet" in arguments, "--json" in arguments
+    arguments = [word for word in arguments if word not in ("--quiet", "--json")]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     of_warnings = Console(file=sys.stderr, highlight=False, soft_wrap=True)  # that of before --quiet redirects it
 
@@ -82,27 +81,27 @@ def _main(arguments: Sequence[str] | None) -> int:
             return EXIT_OK
         command = COMMANDS[name]
         if "--help" in rest or "-h" in rest:
-            sys.stdout.write(command_help(name, command.config, _EXIT_CODES))
+            sys.stdout.write(command_help(name, command.settings, _EPILOGUE))
             return EXIT_OK
-        check_options(name, command.config, rest)
+        check_options(name, command.settings, rest)
         rest = ["--from_" if word == "--from" else word.replace("--from=", "--from_=", 1) for word in rest]
         config = tyro.cli(
-            command.config,
+            command.settings,
             prog=f"teal {name}",
             args=rest,
             default=_resumed(command, rest),
             config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction),
         )
         with _silent() if is_quiet else contextlib.nullcontext():
-            return _run(command, config, notify)
+            return _run(command, config, notify, as_json=as_json)
     except TealError as error:
         print(f"teal: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return _EXIT_INPUT if isinstance(error, InputError) else EXIT_FAILED
+        return EXIT_INPUT if isinstance(error, InputError) else EXIT_FAILED
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _is_unread(sys.stdout):
             raise
         print(f"teal: error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
-        return _EXIT_INPUT
+        return EXIT_INPUT
     except KeyboardInterrupt:
         print(f"\nteal: interrupted{_resume_hint(config)}", file=sys.stderr)
         return _EXIT_INTERRUPTED
@@ -150,9 +149,9 @@ def _resumed(command: Command, rest: Sequence[str]) -> Any:
     out = options.get("--out") or dict(itertools.pairwise(rest)).get("--out")
     if not out:
         return MISSING_NONPROP
-    from teal.studies.stored_settings import stored_settings
+    from teal.app.run_files import stored_settings
 
-    found = stored_settings(command.config, Path(out))
+    found = stored_settings(command.settings, Path(out))
     if found is None:
         raise InputError(out, "resume", "the folder of an interrupted run", "none")
     return dataclasses.replace(found, overwrite=False)
@@ -161,41 +160,36 @@ def _resumed(command: Command, rest: Sequence[str]) -> Any:
 def _overview() -> str:
     groups: dict[str, dict[str, type[Any]]] = {}
     for name, command in COMMANDS.items():
-        groups.setdefault(command.group, {})[name] = command.config
+        groups.setdefault(command.group, {})[name] = command.settings
     return overview(_DESCRIPTION, groups)
 
 
-def _run(command: Command, config: Any, notify: Any) -> int:
-    if command.uses_kernels:
+def _run(command: Command, config: Any, notify: Notify, *, as_json: bool) -> int:
+    if command.kernels != "none":
         from teal.formats import check_topology_name
 
         named = getattr(config, "topology", None) or ()
         for text in (named,) if isinstance(named, str) else named:  # before seconds of compilation
             check_topology_name(text)
-        from teal.studies.warm_up import compile_all_first, compile_first
+        from teal.app.warm_up import compile_all_first, compile_first
 
-        if command.uses_all_kernels:
+        if command.kernels == "all":
             compile_all_first(notify)
         else:
             compile_first(notify, further=command.further_kernels)
-    from teal.runtime.kernel_announcer import announced
+    from teal.runtime.kernel_cache import announced
 
     with announced(notify):
-        return command.run(config, notify)
+        return print_outcome(command.outcome(config, notify), as_json=as_json)
 
 
-def _resume_hint(config: object) -> str:
+def _resume_hint(config: Any) -> str:
     """How to continue an interrupted run; ``""`` for a command that cannot be resumed or has saved no state."""
-    if isinstance(config, TrainConfig | PretrainConfig | PretrainHedgeConfig):
-        from teal.learning.run_state import RUN
-
-        state_file = config.out / RUN
-    elif isinstance(config, EvaluateConfig | PlanConfig | AllocateConfig):
-        from teal.studies.journal import JOURNAL
-
-        state_file = config.out / JOURNAL
-    else:
+    if not hasattr(config, "resume"):
         return ""
-    if not state_file.exists():
+    from teal.app.run_files import JOURNAL
+    from teal.learning.run_state import RUN
+
+    if not any((config.out / name).exists() for name in (JOURNAL, RUN)):
         return ""
     return f"; to continue, run the same command with --resume (state in {config.out})"

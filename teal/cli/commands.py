@@ -1,102 +1,72 @@
-"""The commands: their settings, what runs them, and the group in which ``teal --help`` lists them."""
+"""The commands: their settings, the function that runs each, and the group in which ``teal --help`` lists it."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
-from teal.cli import bench_runners, counter_runners, input_runners, routing_runners, runners
-from teal.config import (
+from teal.allocation.settings import (
     AllocateConfig,
+    CertifyConfig,
+    ExportConfig,
+    ImproveConfig,
+    PathsConfig,
+    SolveConfig,
+    UpdateConfig,
+)
+from teal.app.command import Command
+from teal.app.settings import WarmUpConfig
+from teal.counters.settings import CheckConfig, EstimateConfig
+from teal.evaluation.settings import (
     AuditConfig,
     BenchMakeConfig,
     BenchRankConfig,
     BenchRunConfig,
-    CertifyConfig,
-    CheckConfig,
-    EstimateConfig,
     EvaluateConfig,
-    ExportConfig,
-    ImproveConfig,
-    MetricsConfig,
-    PathsConfig,
-    PlanConfig,
-    PretrainConfig,
-    PretrainHedgeConfig,
     ReportConfig,
-    ServeConfig,
-    SimulateConfig,
-    SolveConfig,
-    SurveyConfig,
     SweepConfig,
-    TopologyConfig,
-    TopologyListConfig,
-    TrafficConfig,
-    TrafficConvertConfig,
-    TrafficGenerateConfig,
-    TrainConfig,
-    UpdateConfig,
-    UpgradeConfig,
-    WarmUpConfig,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """One command.
-
-    Attributes:
-        config: class of its settings.
-        run: takes settings and a function that prints progress, and returns the exit code.
-        group: heading in ``teal --help``.
-        uses_kernels: whether the kernels of a first solve are compiled before it begins; what else is missing is
-            compiled where it is called.
-        uses_all_kernels: whether all of them are, and not only those of a first solve.
-        further_kernels: tasks of :mod:`teal.evaluation.warm_up` beside those of a first solve.
-    """
-
-    config: type[Any]
-    run: Callable[[Any, runners.Notify], int]
-    group: str
-    uses_kernels: bool = True
-    uses_all_kernels: bool = False
-    further_kernels: tuple[str, ...] = ()
-
+from teal.hedging.settings import PretrainHedgeConfig
+from teal.inputs import TopologyConfig, TopologyListConfig, TrafficConfig, TrafficConvertConfig, TrafficGenerateConfig
+from teal.learning.settings import PretrainConfig, TrainConfig
+from teal.planning.settings import PlanConfig, SurveyConfig, UpgradeConfig
+from teal.routing.settings import MetricsConfig, SimulateConfig
+from teal.serving.settings import ServeConfig
 
 _MANY_MATRICES = ("engine for 16 matrices", "engine for 8 matrices")
+_FIRST: Literal["first solve"] = "first solve"  # kernels that are compiled before the command begins
 _ALLOCATE, _LEARN, _COMPARE, _INPUT = "allocate", "learn", "compare and plan", "look and convert"
 
+# `solve`, `certify` and `evaluate` compile what their networks and schemes need.
 COMMANDS = {
-    "solve": Command(SolveConfig, routing_runners.solve, _ALLOCATE, uses_kernels=False),  # a small one needs none
-    "allocate": Command(AllocateConfig, runners.allocate, _ALLOCATE),
-    "certify": Command(CertifyConfig, runners.certify, _ALLOCATE, uses_kernels=False),  # not for prices that are given
-    "export": Command(ExportConfig, runners.export, _ALLOCATE, uses_kernels=False),
-    "update": Command(UpdateConfig, runners.update, _ALLOCATE, uses_kernels=False),
-    "serve": Command(ServeConfig, runners.serve, _ALLOCATE, uses_all_kernels=True),
-    "evaluate": Command(EvaluateConfig, runners.evaluate, _COMPARE, uses_kernels=False),  # compiles for its schemes
-    "report": Command(ReportConfig, runners.report, _COMPARE, uses_kernels=False),
-    "simulate": Command(SimulateConfig, routing_runners.simulate, _COMPARE, uses_kernels=False),
-    "survey": Command(SurveyConfig, routing_runners.survey, _COMPARE, uses_kernels=False),
-    "metrics": Command(MetricsConfig, routing_runners.metrics, _COMPARE, uses_kernels=False),
-    "plan": Command(PlanConfig, runners.plan, _COMPARE, further_kernels=_MANY_MATRICES),
-    "upgrade": Command(UpgradeConfig, routing_runners.upgrade, _COMPARE),
-    "audit": Command(AuditConfig, runners.audit, _COMPARE),
-    "bench make": Command(BenchMakeConfig, bench_runners.make, _COMPARE),
-    "bench run": Command(BenchRunConfig, bench_runners.run, _COMPARE),
-    "bench rank": Command(BenchRankConfig, bench_runners.rank, _COMPARE, uses_kernels=False),
-    "train": Command(TrainConfig, runners.train, _LEARN),
-    "sweep": Command(SweepConfig, runners.sweep, _LEARN),
-    "pretrain": Command(PretrainConfig, runners.pretrain, _LEARN),
-    "pretrain-hedge": Command(PretrainHedgeConfig, runners.pretrain_hedge, _LEARN),
-    "estimate": Command(EstimateConfig, counter_runners.estimate, _INPUT, uses_kernels=False),
-    "check": Command(CheckConfig, counter_runners.check, _INPUT, uses_kernels=False),
-    "topology list": Command(TopologyListConfig, input_runners.list_topologies, _INPUT, uses_kernels=False),
-    "topology info": Command(TopologyConfig, input_runners.describe_topology, _INPUT, uses_kernels=False),
-    "traffic info": Command(TrafficConfig, input_runners.traffic_info, _INPUT, uses_kernels=False),
-    "traffic generate": Command(TrafficGenerateConfig, input_runners.convert_traffic, _INPUT, uses_kernels=False),
-    "traffic convert": Command(TrafficConvertConfig, input_runners.convert_traffic, _INPUT, uses_kernels=False),
-    "paths compute": Command(PathsConfig, runners.paths, _INPUT),
-    "paths improve": Command(ImproveConfig, runners.improve, _INPUT),
-    "warm-up": Command(WarmUpConfig, runners.warm_up, "this machine", uses_kernels=False),
+    "solve": Command(SolveConfig, "teal.allocation.solve_command:solve_outcome", _ALLOCATE),
+    "allocate": Command(AllocateConfig, "teal.allocation.allocate_command:allocate_outcome", _ALLOCATE, _FIRST),
+    "certify": Command(CertifyConfig, "teal.allocation.certify:certify_outcome", _ALLOCATE),
+    "export": Command(ExportConfig, "teal.allocation.export:export_outcome", _ALLOCATE),
+    "update": Command(UpdateConfig, "teal.allocation.update:update_outcome", _ALLOCATE),
+    "serve": Command(ServeConfig, "teal.serving.command:serve_outcome", _ALLOCATE, "all"),
+    "evaluate": Command(EvaluateConfig, "teal.evaluation.evaluate_command:evaluate_outcome", _COMPARE),
+    "report": Command(ReportConfig, "teal.evaluation.report_command:report_outcome", _COMPARE),
+    "simulate": Command(SimulateConfig, "teal.routing.simulate_command:simulate_outcome", _COMPARE),
+    "survey": Command(SurveyConfig, "teal.planning.survey:survey_outcome", _COMPARE),
+    "metrics": Command(MetricsConfig, "teal.routing.metrics:metrics_outcome", _COMPARE),
+    "plan": Command(PlanConfig, "teal.planning.plan_command:plan_outcome", _COMPARE, _FIRST, _MANY_MATRICES),
+    "upgrade": Command(UpgradeConfig, "teal.planning.upgrade.command:upgrade_outcome", _COMPARE, _FIRST),
+    "audit": Command(AuditConfig, "teal.evaluation.audit:audit_outcome", _COMPARE, _FIRST),
+    "bench make": Command(BenchMakeConfig, "teal.evaluation.bench.command:make_outcome", _COMPARE, _FIRST),
+    "bench run": Command(BenchRunConfig, "teal.evaluation.bench.command:run_outcome", _COMPARE, _FIRST),
+    "bench rank": Command(BenchRankConfig, "teal.evaluation.bench.command:rank_outcome", _COMPARE),
+    "train": Command(TrainConfig, "teal.learning.train_command:train_outcome", _LEARN, _FIRST),
+    "sweep": Command(SweepConfig, "teal.evaluation.sweep:sweep_outcome", _LEARN, _FIRST),
+    "pretrain": Command(PretrainConfig, "teal.learning.pretrain:pretrain_outcome", _LEARN, _FIRST),
+    "pretrain-hedge": Command(PretrainHedgeConfig, "teal.hedging.pretrain:pretrain_hedge_outcome", _LEARN, _FIRST),
+    "estimate": Command(EstimateConfig, "teal.counters.commands:estimate_outcome", _INPUT),
+    "check": Command(CheckConfig, "teal.counters.commands:check_outcome", _INPUT),
+    "topology list": Command(TopologyListConfig, "teal.inputs:list_outcome", _INPUT),
+    "topology info": Command(TopologyConfig, "teal.inputs:topology_outcome", _INPUT),
+    "traffic info": Command(TrafficConfig, "teal.inputs:traffic_outcome", _INPUT),
+    "traffic generate": Command(TrafficGenerateConfig, "teal.inputs:convert_outcome", _INPUT),
+    "traffic convert": Command(TrafficConvertConfig, "teal.inputs:convert_outcome", _INPUT),
+    "paths compute": Command(PathsConfig, "teal.allocation.paths:compute_outcome", _INPUT, _FIRST),
+    "paths improve": Command(ImproveConfig, "teal.allocation.paths:improve_outcome", _INPUT, _FIRST),
+    "warm-up": Command(WarmUpConfig, "teal.app.warm_up:warm_up_outcome", "this machine"),
 }

@@ -28,8 +28,8 @@ class Call(Generic[T]):
     """A request.
 
     Attributes:
-        method: of HTTP.
-        path: of the URL.
+        method: method of HTTP.
+        path: path of the URL.
         read: what the caller gets of a successful response.
         content: further arguments of httpx's ``request``.
         deadline_s: time that the answer may take, s; 0 if the service answers at once.
@@ -65,7 +65,7 @@ class AllocationOptions(TypedDict, total=False):
         objective: name of the objective; default: the one that the network was registered with.
         entries: number of entries of integer split tables; default: 0, splits without rounding.
         latency_limits_ms: largest latency of a path, ms, by name of a class; default: none.
-        max_churn: of the demand that has a working path the share that may be on other paths than in ``previous``.
+        max_churn: share of the demand with a working path that may be on other paths than in ``previous``.
         previous: ``id`` of the answer that is in force.
         solver: model (the service's model alone), model-pdhg (PDHG from the model's allocation), pdhg (from the last
             allocation) or auto (default: pdhg; model-pdhg where there is no last allocation and the model saves time).
@@ -175,7 +175,7 @@ def allocation(name: str, number: str, entries: int = 0) -> Call[ServedAllocatio
     Args:
         name: name of the network.
         number: ``id`` of the answer.
-        entries: that were asked for.
+        entries: entries that were asked for.
     """
     path = f"{_network(name)}/allocations/{number}"
     return Call("GET", path, lambda response: _allocation(response, entries))
@@ -197,7 +197,7 @@ def measure(name: str, rates: Array, time: np.datetime64 | datetime, interval_s:
     Args:
         name: name of the network.
         rates: (B, D) or (B, N x N) as of :meth:`allocate`, Gbit/s.
-        time: of the first matrix; UTC if it names no zone.
+        time: time of the first matrix; UTC if it names no zone.
         interval_s: from one matrix to the next, s, if there are several.
     """
     content = {
@@ -221,10 +221,10 @@ def measure_counters(
 
     Args:
         name: name of the network.
-        time: of the interval; UTC if it names no zone.
-        links: of each link ``source``, ``target``, and rates ``sent`` and ``received``, Gbit/s; ``number`` where links
+        time: time of the interval; UTC if it names no zone.
+        links: for each link ``source``, ``target``, and rates ``sent`` and ``received``, Gbit/s; ``number`` where links
             are parallel.
-        nodes: of each node ``node``, and rates ``ingress`` and ``egress``, Gbit/s.
+        nodes: for each node ``node``, and rates ``ingress`` and ``egress``, Gbit/s.
         routing: what was in force: ``igp``, or ``allocation``, the last one for the next interval.
         rates: (1, D) as of :meth:`allocate`, Gbit/s, to be checked and kept in the place of an estimate.
         deadline_ms: time from the arrival of the request after which it is refused as one too many; None for 10,000.

@@ -1,4 +1,4 @@
-"""What the service refuses or fails, each with an exception of its own."""
+"""Exceptions for requests that the service refuses or fails, one for each kind."""
 
 from __future__ import annotations
 

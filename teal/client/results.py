@@ -1,4 +1,4 @@
-"""What the service answers."""
+"""The answers of the service as objects."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Network:
     """A registered network.
 
     Attributes:
-        name: of the network in the service.
+        name: name of the network in the service.
         state: computing (its paths), ready, or failed.
         generation: changes when the name is registered again.
-        objective, gap: of allocations that do not say otherwise.
-        num_paths, max_paths, path_method, path_weight: of the candidate paths.
+        objective, gap: defaults of allocations.
+        num_paths, max_paths, path_method, path_weight: settings of the candidate paths.
         paths_share: while computing, share of the sources that have their paths.
         paths_estimated_s: estimate of the time for all paths, s; None if none was made.
         error: why it failed; None if it did not.
@@ -95,7 +95,7 @@ class Paths:
 
     Attributes:
         pairs: (D, 2) names of source and target, in the order of rates and splits.
-        paths: of each pair its paths, each a list of the names of its nodes.
+        paths: for each pair its paths, each a list of the names of its nodes.
     """
 
     pairs: list[tuple[str, str]]
@@ -139,7 +139,7 @@ class ClassResult:
     """A class of demands in the allocation of a matrix.
 
     Attributes:
-        name: of the class.
+        name: name of the class.
         demand: Gbit/s.
         value: Gbit/s that are carried.
         bound: certified bound on what this class can get beside what the higher ones have, Gbit/s.
@@ -211,13 +211,13 @@ class ServedAllocation:
         solve_ms: time of the engine, ms.
         solver: what computed it: model, model-pdhg, pdhg, or hedge for an interval that is not known yet.
         batch: number of matrices that the engine solved in the same batch.
-        id: of the request; the service repeats the answer under it for a while.
-        time: of the interval that the splits are for, UTC; None if matrices were sent.
-        limit: of realised over optimal largest utilisation in that interval, to hold with probability ``level``; None
-            if unknown.
+        id: identifier of the request; the service repeats the answer under it for a while.
+        time: time of the interval that the splits are for, UTC; None if matrices were sent.
+        limit: limit of realised over optimal largest utilisation in that interval, to hold with probability ``level``;
+            None if unknown.
         level: see ``limit``.
         realised: over optimal largest utilisation in the last interval that was allocated for; None if unknown.
-        classes: of each matrix the figures of its classes, the highest priority first; empty without classes.
+        classes: for each matrix the figures of its classes, the highest priority first; empty without classes.
         levels: under max_min, of each matrix the levels of rates that hold most flow, ascending; else empty.
         moved: (B,) of the demand that has a working path the share that moves; None without a limit on it.
     """

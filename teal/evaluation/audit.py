@@ -20,14 +20,28 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
-from teal.errors import SolverError
-from teal.evaluation.instance import Instance
+from teal.app.chart import COLOURS
+from teal.app.command import Notify, Outcome
+from teal.app.instance import Instance, load_instance
+from teal.app.run_files import write_files, write_manifest
+from teal.app.settings import seconds
+from teal.errors import InputError, SolverError
+from teal.evaluation.settings import AuditConfig
+from teal.formats import save_traffic
+from teal.formats.rows import write_csv
+from teal.network.rates import ArrayRates
 from teal.problem import Problem, assess
 from teal.runtime.arrays import FloatArray, Int64Array
-from teal.schemes import Scheme
+from teal.runtime.storage import check_out_folder
+from teal.schemes import Scheme, make_scheme
+from teal.schemes.models import model_of_each
 from teal.solvers import pdhg
 
 CHILDREN = pdhg.MAX_LANES  # candidates of a generation: as many as PDHG solves together
@@ -85,7 +99,7 @@ class Generation:
         evaluations: matrices that were tried so far.
         elapsed_s: seconds since the start.
         loss: proven share of the optimum, or of the sum of all capacities, that the scheme loses.
-        value: of the scheme, Gbit/s of value.
+        value: value of the scheme, Gbit/s of value.
         optimum: value of the allocation by PDHG.
     """
 
@@ -152,7 +166,7 @@ def audit(
         schemes: at least one, any of a value-maximising objective.
         allowed: the set.
         seconds: length of the search; the measured matrices are tried in any case.
-        seed: of the mutations.
+        seed: seed of the mutations.
         max_matrices: number of matrices that are tried, about; 0 for no limit.
         of_capacity: whether a loss is a share of the sum of all capacities instead of the optimum.
         report: called whenever something worse is found.
@@ -232,7 +246,7 @@ class _Mutations:
 
         Args:
             demand: (D,) Gbit/s.
-            share: of the demands that change, about.
+            share: share of the demands that change, about.
         """
         rng, chosen = self._rng, self._chosen(len(demand), share)
         changed, low, high = demand.copy(), self._allowed.low[chosen], self._allowed.high[chosen]
@@ -317,3 +331,82 @@ def _losses(problem: Problem, schemes: Sequence[Scheme], whole: float, gap: floa
             value, best = sum(values) / len(values), max(optimum[b], *values)
             losses[b] = (best - value) / (whole or best), value, best
     return losses
+
+
+def plot_audit(path: Path, generations: Sequence[Generation], scheme: str, measure: str) -> None:
+    """Proven loss against the number of matrices that were tried."""
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.step(
+        [one.evaluations for one in generations], [100 * one.loss for one in generations], where="post",
+        color=COLOURS[0], marker="o", markersize=3,
+    )  # fmt: skip
+    axes.set_xlabel("matrices tried")
+    axes.set_ylabel(f"proven loss (% of the {'optimum' if measure == 'optimum' else 'sum of capacities'})")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.set_title(f"worst demands for {scheme}", fontsize="medium")
+    figure.savefig(path, dpi=140)
+
+
+FILES = WORST, LOSSES, PLOT, MANIFEST = ("worst.csv", "losses.csv", "losses.png", "manifest.json")
+
+
+def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
+    """Search, then write everything.
+
+    Raises:
+        InputError: a fault in the settings, or results in OUT that must not be replaced.
+    """
+    check_out_folder(config.out, FILES, overwrite=config.overwrite)
+    instance = load_instance(config, notify)
+    if instance.objective.rules.carries_all or instance.objective.rules.is_sequence:
+        raise InputError("--objective", "", "one that maximises a value", instance.objective.name)
+    given = model_of_each(config.scheme, config.model, notify)
+    schemes = [make_scheme(scheme, given[scheme]) for scheme in config.scheme]
+
+    def say(generation: Generation) -> None:
+        notify(f"{generation.evaluations:,} matrices, {generation.elapsed_s:.0f} s: loses {100 * generation.loss:.2f}%")
+
+    allowed = demand_set(instance, config.box, hose=config.hose, up_to=config.up_to)
+    result = audit(
+        instance, schemes, allowed, seconds(config.time_budget), config.seed,
+        of_capacity=config.measure == "capacity", report=say,
+    )  # fmt: skip
+    write_files(
+        config.out,
+        {
+            WORST: partial(_write_matrix, instance=instance, result=result),
+            LOSSES: partial(write_csv, rows=result.generations),
+            PLOT: partial(
+                plot_audit, generations=result.generations, scheme=", ".join(config.scheme), measure=config.measure
+            ),
+            MANIFEST: partial(write_manifest, settings=config),
+        },
+    )
+    return result
+
+
+def _write_matrix(path: Path, instance: Instance, result: Audit) -> None:
+    traffic = dataclasses.replace(
+        instance.traffic, timestamps=instance.traffic.timestamps[:1], rates=ArrayRates(np.atleast_2d(result.demand)),
+        scale=1.0, interval_s=0,
+    )  # fmt: skip
+    save_traffic(path, traffic, instance.topology)
+
+
+def audit_outcome(config: AuditConfig, notify: Notify) -> Outcome:
+    """`teal audit`."""
+    result = run_audit(config, notify)
+    first, last = result.generations[0], result.generations[-1]
+    whole = "" if config.measure == "optimum" else " of the sum of all capacities"
+    return Outcome(
+        text=f"{', '.join(config.scheme)} loses at least {100 * last.loss:.2f}%{whole} ({last.value:.6g} of "
+        f"{last.optimum:.6g} Gbit/s); on the matrices given, within the limits, {100 * first.loss:.2f}%",
+        written=", ".join(str(config.out / name) for name in FILES),
+        data={
+            "loss": last.loss, "value": last.value, "optimum": last.optimum, "loss_on_given_matrices": first.loss,
+            "tried": last.evaluations,
+        },
+    )  # fmt: skip

@@ -16,17 +16,19 @@ from enum import StrEnum
 
 import numpy as np
 
+from teal.app.instance import Instance, rows_of
 from teal.errors import InputError
+from teal.evaluation.settings import EvaluateConfig
 from teal.network import Topology, TrafficMatrices
 from teal.network.disturbances import fail_cables, redistribute, temporal_noise
 from teal.runtime.arrays import FloatArray, Int64Array
 
 
 class Protocol(StrEnum):
-    """What is done to a matrix or network before schemes get it."""
+    """Kinds of changes to a matrix or network before schemes get it."""
 
     OFFLINE = "offline"
-    ONLINE = "online"  # rows of its own for the cases of OFFLINE, see teal.evaluation.online
+    ONLINE = "online"  # rows of its own for the cases of OFFLINE, see teal.evaluation.evaluate
     FAILURES = "failures"
     NOISE = "noise"
     SPATIAL = "spatial"
@@ -112,10 +114,10 @@ class Cases:
     Attributes:
         topology: the network, with the capacities that are in force before any failure of a case.
         traffic: the matrices.
-        rows: which of them.
-        levels: of each protocol that has levels (offline and online have none).
+        rows: numbers of the matrices.
+        levels: levels of each protocol that has levels (offline and online have none).
         draws: random draws of each level, for failures and noise.
-        seed: of the draws.
+        seed: seed of the draws.
     """
 
     topology: Topology
@@ -193,3 +195,19 @@ class Cases:
             last_row, total, square = chunk[-1:], total + change.sum(0), square + (change**2).sum(0)
         count = max(1, self.traffic.num_matrices - 1)
         return np.maximum(square / count - (total / count) ** 2, 0.0)
+
+
+def selection_text(count: int, instance: Instance, config: EvaluateConfig) -> str:
+    """Which matrices were evaluated, in words: ``10 of 50 matrices: the test split, evenly spread``."""
+    available = instance.traffic.num_matrices
+    calibrated = (
+        ""
+        if config.calibrate is None
+        else (f"; demands scaled so that the optimum carries {100 * config.calibrate:g}% of the median training matrix")
+    )
+    if count == available:
+        return (f"all {count:,} matrices" if count > 1 else "the one matrix") + calibrated
+    split = "" if config.split == "all" else f"the {config.split} split"
+    is_part = count < len(rows_of(instance, config.split))
+    how = ("consecutive" if config.online or config.next_interval else "evenly spread") if is_part else ""
+    return f"{count:,} of {available:,} matrices: " + ", ".join(filter(None, (split, how))) + calibrated

@@ -12,7 +12,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Assessment, Problem, ProgramPrices, Status, all_paths_bound, class_figures
 from teal.problem.bounds import gap
 from teal.problem.fair_levels import fair_figures
-from teal.solvers.cut_only import CutOnly
+from teal.solvers.projection import CutOnly
 from teal.solvers.sequences.fairness import fairness
 
 # Share of the largest capacity below which differences of rates do not count, as in the paper of the measure.
@@ -25,11 +25,12 @@ class SchemeResult:
 
     Attributes:
         allocation: B = 1; of status failed if the scheme failed.
-        assessment: of the allocation.
+        assessment: assessment of the allocation.
         note: why the scheme failed; ``""`` if it did not.
         wall_s: seconds by the clock of the evaluation; NaN if the scheme failed.
-        model_alone: of a scheme with a model, what its splits carry when they are cut to fit; None of all others.
-        proved_gap: that the checker of proofs found; NaN where no proof was asked for.
+        model_alone: what the splits of a scheme's model carry when they are cut to fit; None for a scheme without a
+            model.
+        proved_gap: gap that the checker of proofs found; NaN where no proof was asked for.
     """
 
     allocation: Allocation

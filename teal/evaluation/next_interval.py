@@ -24,13 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from teal.evaluation.instance import Instance
+from teal.app.instance import Instance
+from teal.hedging.conformal import ConformalLimit
+from teal.hedging.past import Hedge, Past
+from teal.hedging.registry import OfLastMatrix
 from teal.network import AnyPaths, CandidateLists, TrafficMatrices
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
-from teal.schemes.hedges import Hedge, OfLastMatrix, Past
-from teal.schemes.hedges.conformal import ConformalLimit
 from teal.solvers import pdhg
 
 _OPTIMUM_GAP, _LARGE_OPTIMUM_GAP = 1e-4, 1e-3  # certified gaps of the optimum; differences below 0.001 mean little
@@ -51,8 +52,8 @@ class NextRow:
         optimum: largest utilisation, or satisfied demand, of the optimum of this matrix.
         realised: the same of the hedge.
         ratio: realised over optimum.
-        limit: of the ratio, stated before the interval to hold with probability ``level``; infinite before there were
-            enough intervals.  Only under max_link_utilisation, else NaN.
+        limit: limit of the ratio, stated before the interval to hold with probability ``level``; infinite before there
+            were enough intervals.  Only under max_link_utilisation, else NaN.
         churn: share of the volume that moved; NaN in the first interval.
         solve_s: seconds that the hedge took.
     """
@@ -77,8 +78,8 @@ class NextSummary:
 
     Attributes:
         scheme, topology, traffic: as of :class:`NextRow`.
-        intervals: that were measured.
-        mean: of the ratio.
+        intervals: number of measured intervals.
+        mean: mean of the ratio.
         p50, p90, p99: its quantiles, from the best to the worst: of satisfied demand from above.
         worst: the worst ratio.
         churn: mean.
@@ -103,11 +104,11 @@ class NextSummary:
 
 
 class InForce(NamedTuple):
-    """What is installed for an interval.
+    """The splits that are installed for an interval.
 
     Attributes:
         splits: (D, K).
-        paths: that they are over; None for the candidate paths.
+        paths: paths that they are over; None for the candidate paths.
     """
 
     splits: Tensor

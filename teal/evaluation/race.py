@@ -9,22 +9,38 @@ From every scheme that gives PDHG a start (see :class:`teal.Starter`), PDHG runs
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.table import Table
 from tqdm import tqdm
 
-from teal.errors import SolverError
-from teal.evaluation.instance import Instance
+from teal.app.chart import COLOURS
+from teal.app.command import Notify, Outcome
+from teal.app.image import MARKERS, plain_log_axis
+from teal.app.instance import Instance, load_instance, rows_of
+from teal.app.run_files import write_files, write_manifest
+from teal.app.text import time_text
+from teal.errors import InputError, SolverError
+from teal.evaluation.settings import DEFAULT_SCHEMES, EvaluateConfig
+from teal.formats.rows import write_csv
 from teal.network.disturbances import fail_cables, flash_crowd
+from teal.network.traffic import spread
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
 from teal.problem.assessment import assess
+from teal.runtime.storage import check_out_folder
+from teal.schemes import Follower, make_scheme
+from teal.schemes.models import model_of_each
 from teal.schemes.registry import Scheme
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
@@ -51,10 +67,10 @@ class RaceRun:
         scheme: as specified, with :data:`FROM` if PDHG continued from it.
         target: gap at which it was to stop; NaN for a scheme that takes none.
         seconds: median over the repetitions, with everything from the problem to the allocation.
-        iterations: of PDHG; 0 for other schemes.
+        iterations: iterations of PDHG; 0 for other schemes.
         gap: certified, by the scheme's own prices.
         satisfied_demand: share of all demand that is carried.
-        status: of the scheme, or infeasible (the validator's verdict).
+        status: status of the scheme, or infeasible (the validator's verdict).
     """
 
     topology: str
@@ -86,8 +102,8 @@ def race(
     Args:
         instance: network, paths, traffic.
         schemes: by name.
-        rows: of the traffic; the matrix before each gives the earlier state, for row 0 the last matrix.
-        seed: of crowds and failures.
+        rows: rows of the traffic; the matrix before each gives the earlier state, for row 0 the last matrix.
+        seed: seed of crowds and failures.
         targets: certified gaps.
         notify: called with failures.
     """
@@ -206,3 +222,133 @@ def times_to_gap(runs: Sequence[RaceRun], gap: float = 0.01) -> list[TimeToGap]:
         speedup = float(np.median([p / s for p, s in zip(best_pdhg, seconds, strict=True)]))
         results.append(TimeToGap(situation, scheme, float(np.median(seconds)), speedup))
     return results
+
+
+_MIN_DRAWN_GAP = 1e-5  # smaller gaps are drawn at this one, since the axis is logarithmic
+
+
+def render_times_to_gap(times: Sequence[TimeToGap], gap: float) -> Table:
+    """Schemes down, situations across: time to the gap, and the speedup over the better of cold and warm PDHG."""
+    table = Table(title=f"time to a certified gap of {100 * gap:g}% (against the better of cold and warm PDHG)")
+    table.title_justify = "left"
+    table.add_column("scheme", no_wrap=True)
+    for situation in SITUATIONS:
+        table.add_column(situation, justify="right")
+    cells = {(s.situation, s.scheme): s for s in times}
+    for scheme in dict.fromkeys(s.scheme for s in times):
+        row = [cells.get((situation, scheme)) for situation in SITUATIONS]
+        table.add_row(scheme, *(_cell(standing) for standing in row))
+    return table
+
+
+def _cell(time: TimeToGap | None) -> str:
+    if time is None:
+        return "-"
+    if not math.isfinite(time.seconds):
+        return "not reached"
+    ratio = "" if time.scheme in (COLD, WARM) else f" ({time.speedup:.2g}x)"
+    return time_text(time.seconds) + ratio
+
+
+def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
+    """Certified gap against time: a row of panels a network and traffic, a panel a situation.
+
+    A line is a scheme that was run to several target gaps, a single mark a scheme without targets; medians over the
+    matrices.
+    """
+    groups = list(dict.fromkeys((run.topology, run.traffic) for run in runs))
+    shape = len(groups), len(SITUATIONS)
+    figure = Figure(figsize=(3.3 * shape[1], 0.6 + 2.6 * shape[0]), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(*shape, squeeze=False, sharey=True)
+    schemes = list(dict.fromkeys(run.scheme for run in runs))
+    # A model and PDHG from that model have one colour; PDHG without a model is dashed.
+    bases = list(dict.fromkeys([COLD, WARM, *(scheme.removesuffix(FROM) for scheme in schemes)]))
+    handles = {}
+    for line, group in zip(panels, groups, strict=True):
+        for axes, situation in zip(line, SITUATIONS, strict=True):
+            panel_runs = [run for run in runs if (run.topology, run.traffic) == group and run.situation == situation]
+            for scheme in schemes:
+                points = _points([run for run in panel_runs if run.scheme == scheme])
+                number = bases.index(scheme.removesuffix(FROM))
+                is_single = len(points) == 1
+                if points:
+                    (handles[scheme],) = axes.plot(
+                        *zip(*points, strict=True), color=COLOURS[number % len(COLOURS)],
+                        linestyle="--" if scheme in (COLD, WARM) else "-",
+                        marker="*" if is_single else MARKERS[number % len(MARKERS)], markersize=11 if is_single else 4,
+                    )  # fmt: skip
+            axes.set(xscale="log", yscale="log", title=situation)
+            axes.title.set_fontsize("medium")
+            plain_log_axis(axes.xaxis, subs=(1.0, 2.0, 5.0))
+            plain_log_axis(axes.yaxis)
+            axes.grid(alpha=0.3)
+            axes.spines[["top", "right"]].set_visible(False)
+        line[0].set_ylabel(f"{group[0]}\n{group[1]}\ncertified gap (%)", fontsize="small")
+    for axes in panels[-1]:
+        axes.set_xlabel("time (ms)")
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small")
+    figure.savefig(path, dpi=130)
+
+
+def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
+    """(ms, %) median over the matrices, one for each target, forward in time.
+
+    The gap is the narrowest that is reached by then: times of runs to neighbouring targets may be the wrong way round,
+    by chance.
+    """
+    kept = [run for run in runs if not math.isnan(run.gap)]
+    targets = dict.fromkeys("none" if math.isnan(run.target) else run.target for run in kept)
+    points = []
+    for target in targets:
+        group = [run for run in kept if ("none" if math.isnan(run.target) else run.target) == target]
+        gap = float(np.median([run.gap for run in group]))
+        points.append((1e3 * float(np.median([run.seconds for run in group])), 100 * max(gap, _MIN_DRAWN_GAP)))
+    points.sort()
+    gaps = itertools.accumulate((gap for _, gap in points), min)
+    return [(milliseconds, gap) for (milliseconds, _), gap in zip(points, gaps, strict=True)]
+
+
+FILES = TABLE, MANIFEST, PLOT = ("race.csv", "manifest.json", "race.png")
+_DEFAULT_MATRICES = 3  # of each network, where --limit is 0
+
+
+def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[RaceRun]:
+    """Race on every network, then write everything.
+
+    Raises:
+        InputError: a fault in the settings, or results in OUT that must not be replaced.
+    """
+    check_out_folder(config.out, FILES, overwrite=config.overwrite)
+    models = config.models()
+    names = config.scheme or DEFAULT_SCHEMES
+    schemes = [{n: make_scheme(n, own) for n, own in model_of_each(names, model, notify).items()} for model in models]
+    for name in (name for each in schemes for name, scheme in each.items() if isinstance(scheme, Follower)):
+        raise InputError(name, "", "a scheme that starts from nothing: --race runs warm PDHG by itself", "a warm one")
+    runs = []
+    for number, instance_config in enumerate(config.instances()):
+        instance = load_instance(instance_config, notify)
+        rows = spread(rows_of(instance, config.split), config.limit or _DEFAULT_MATRICES)
+        runs += race(instance, schemes[number], rows.tolist(), seed=config.seed, notify=notify)
+    write_files(
+        config.out,
+        {
+            TABLE: partial(write_csv, rows=runs),
+            MANIFEST: partial(write_manifest, settings=config),
+            PLOT: partial(plot_race, runs=runs),
+        },
+    )
+    return runs
+
+
+def race_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
+    """`teal evaluate --race`."""
+    times = times_to_gap(run_race(config, notify), _TABLE_GAP)
+    return Outcome(
+        tables=[render_times_to_gap(times, _TABLE_GAP)],
+        written=", ".join(str(config.out / name) for name in FILES),
+        data={"times_to_gap": [dataclasses.asdict(one) for one in times]},
+    )
+
+
+_TABLE_GAP = 0.01  # certified gap, 1%; the table shows the time that each start needs to reach it

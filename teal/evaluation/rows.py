@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from teal.app.instance import Instance
 from teal.evaluation.cases import Case
 from teal.evaluation.comparison import SchemeResult, best_bounds, fairness_of, gaps_of_sequence
 from teal.evaluation.fairness_curve import least_share
-from teal.evaluation.instance import Instance
-from teal.evaluation.latency import LatencyFigures, latency_figures
 from teal.objectives import Objective
 from teal.problem import Allocation, Figures, Problem, Status
+from teal.problem.assessment import LatencyFigures, latency_figures
 from teal.problem.bounds import gap
 from teal.problem.lines import Lines, records
 from teal.runtime.arrays import FloatArray
@@ -55,11 +55,11 @@ class Row(Figures):
         fairness: under max_min, geometric mean over the demands of min(f / g, g / f), with f the rate and g that of the
             scheme with the smallest gap (an optimal one, if there is one); NaN without such a scheme.
         latency_mean: ms, over the volume that is carried; this and the next two are NaN in a network without latencies
-            (see :class:`teal.evaluation.latency.LatencyFigures`).
+            (see :class:`teal.problem.assessment.LatencyFigures`).
         latency_99: ms, least that 99% of the volume do not exceed.
         largest_stretch: latency of a path that is used over that of the demand's fastest one.
-        cut_demand: of a scheme with a model, share of the demand that its splits carry when they are cut to fit, and
-            neither refilled nor repaired; NaN of all others.
+        cut_demand: share of the demand that the splits of a scheme's model carry when they are cut to fit, neither
+            refilled nor repaired; NaN for a scheme without a model.
         cut_gap: certified gap of those, by the prices of the model; under priority that of the weighted sum, where
             ``gap`` is the widest of a class.
         proved_gap: with --prove, the gap that a proof in whole numbers has shown (see :mod:`teal.proofs`), the widest
@@ -142,7 +142,7 @@ class CaseResult:
     """All schemes on one case.
 
     Attributes:
-        key: of the case.
+        key: key of the case.
         rows: one for each scheme; two with the online protocol.
         utilisation: (E,) load / capacity for each scheme that has a usable allocation; NaN for a failed link.
     """
@@ -202,7 +202,7 @@ def _json_of(lines: Lines | None, parts: str) -> str:
 
 
 def _latency(problem: Problem, result: SchemeResult) -> LatencyFigures:
-    """Of what a usable allocation carries; NaN in a network without latencies."""
+    """Latency of the flow of a usable allocation; NaN in a network without latencies."""
     if not result.assessment.status[0].usable or not problem.topology.latency.any():
         return LatencyFigures(float("nan"), float("nan"), float("nan"))
     return latency_figures(_over_its_paths(problem, result.allocation), result.allocation.splits[0])
@@ -245,3 +245,39 @@ def usable_utilisations(problem: Problem, results: Mapping[str, SchemeResult]) -
 def weighted_mean(shares: Sequence[float], values: Sequence[Tensor]) -> float:
     """Sum of share times value over the parts of an interval."""
     return sum(share * float(value[0]) for share, value in zip(shares, values, strict=True))
+
+
+class _Measured(Protocol):
+    @property
+    def topology(self) -> str: ...
+    @property
+    def traffic(self) -> str: ...
+    @property
+    def scheme(self) -> str: ...
+
+
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
+_AnyMeasured = TypeVar("_AnyMeasured", bound=_Measured)
+
+
+def by_network(rows: Iterable[_AnyMeasured]) -> dict[tuple[str, str], list[_AnyMeasured]]:
+    """The rows of each (topology, traffic)."""
+    return _grouped(rows, lambda row: (row.topology, row.traffic))
+
+
+def by_scheme(rows: Iterable[_AnyMeasured]) -> dict[str, list[_AnyMeasured]]:
+    """The rows of each scheme."""
+    return _grouped(rows, lambda row: row.scheme)
+
+
+def by_level(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The rows of each (protocol, level)."""
+    return _grouped(rows, lambda row: (row.protocol, row.level))
+
+
+def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    groups: dict[_Key, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

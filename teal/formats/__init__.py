@@ -164,7 +164,7 @@ def load_traffic(
             :mod:`teal.formats.frames`).
         topology: the network.
         progress: show bars.
-        unit: of the rates in a .csv, .parquet or .npz file, such as ``Mbit/s``; "" for Gbit/s.
+        unit: unit of the rates in a .csv, .parquet or .npz file, such as ``Mbit/s``; "" for Gbit/s.
         class_order: names in the column ``class`` of a .csv or .parquet file, the highest priority first; () for their
             order by number or by name.
 
@@ -225,9 +225,9 @@ def save_traffic(path: Path | str, traffic: TrafficMatrices, topology: Topology,
     """Write traffic matrices to a ``.npz``, ``.csv`` or ``.parquet`` file, streamed.
 
     Args:
-        path: of the file.
+        path: path of the file.
         traffic: the matrices.
-        topology: whose nodes they name.
+        topology: network whose nodes the pairs name.
         exact: write rates in float64 to a .npz file too, not in float32.
 
     Raises:

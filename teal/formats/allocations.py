@@ -32,7 +32,7 @@ import numpy.typing as npt
 from teal.errors import InputError
 from teal.formats.rows import columns_of
 from teal.network import DemandClasses, PathSet, Topology
-from teal.network.extension import with_listed_paths
+from teal.network.path_changes import with_listed_paths
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import atomic_file
 
@@ -59,8 +59,8 @@ def write_allocation(
         demand: (D,) Gbit/s.
         splits: (D, K) share of the demand on each path.
         weights: (D, K) whole numbers of split tables; None for none.
-        figures: of the allocation, for a .json file.
-        classes: of the demands; None for none.
+        figures: figures of the allocation, for a .json file.
+        classes: classes of the demands; None for none.
     """
     if file.suffix.lower() == ".json":
         head = json.dumps(_head(topology, figures or {}), allow_nan=False).removesuffix("}")
@@ -116,7 +116,7 @@ def allocation_json(
     figures: Mapping[str, Any],
     classes: DemandClasses | None = None,
 ) -> dict[str, Any]:
-    """What each ingress router installs (see the module); demands of 0 are left out.
+    """The routes that each ingress router installs (see the module); demands of 0 are left out.
 
     Args:
         topology, paths, demand, splits, weights, figures, classes: as of :func:`write_allocation`.
@@ -218,11 +218,11 @@ def read_splits(
     """(D, K) splits of the parsed .json file of an allocation; paths that are no candidates are left out.
 
     Args:
-        allocation: of a network with the same names of links.
+        allocation: allocation of a network with the same names of links.
         topology: the network.
         paths: candidate paths.
         where: name of the file, for messages.
-        classes: of the demands; None for none.
+        classes: classes of the demands; None for none.
 
     Raises:
         InputError: another format; demands with classes where there are none, or the other way round.
@@ -305,7 +305,7 @@ class MatrixFile:
 
     Args:
         file: path of the file.
-        name: of the column with the shares, ``splits`` or ``weights``.
+        name: name of the column with the shares, ``splits`` or ``weights``.
     """
 
     def __init__(self, file: Path, name: str) -> None:

@@ -39,7 +39,7 @@ def read_bandwidth_functions(
         file: .csv or .json.
         topology: gives the names of nodes.
         pairs: (D, 2) source and target of each demand.
-        classes: of the demands; None for none.
+        classes: classes of the demands; None for none.
 
     Raises:
         InputError: another format, an unknown node or class, a function that is not concave, a demand without one.
@@ -61,8 +61,8 @@ def bandwidth_functions_of(
 
     Args:
         functions: list of objects.
-        where: of whose they are, for messages.
-        topology, pairs, classes: of the demands.
+        where: file or option that messages name.
+        topology, pairs, classes: network and demands that the functions belong to.
     """
     return _of_points(_of_objects(functions, where), where, topology, pairs, classes)
 

@@ -56,7 +56,7 @@ def traffic_from_object(value: Any, topology: Topology) -> TrafficMatrices:
 
     Args:
         value: see the module.
-        topology: whose nodes it names.
+        topology: network whose nodes the object names.
 
     Raises:
         InputError: another kind of object or shape, a column missing, an unknown node, a rate that is negative or no

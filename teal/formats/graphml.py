@@ -25,7 +25,7 @@ def read_graphml(path: Path, default_capacity: float | None = None, attributes: 
     """Read a topology from a GraphML file.
 
     Args:
-        path: of the file.
+        path: path of the file.
         default_capacity: Gbit/s of links without capacity; None refuses them.
         attributes: names of the attributes of links; None for those above.
 

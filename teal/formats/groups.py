@@ -29,7 +29,7 @@ def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
     """Numbers of the links of each group, by its name.
 
     Args:
-        path: of the file.
+        path: path of the file.
         topology: network whose nodes it names.
 
     Raises:

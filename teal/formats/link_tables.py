@@ -34,7 +34,7 @@ def read_link_table(path: Path, default_capacity: float | None, attributes: Attr
     """Read a network.
 
     Args:
-        path: of a .csv or .xlsx file.
+        path: path of a .csv or .xlsx file.
         default_capacity: Gbit/s of links that have none; None to refuse them.
         attributes: names of the columns.
 
@@ -128,8 +128,8 @@ def gbps(text: str, unit: str, where: str, field: str) -> float | None:
     """Gbit/s of a cell such as 100G, 2x100G, 10 Gbit/s or 40; None for an empty one.
 
     Args:
-        text: of the cell.
-        unit: of cells without one; "" for Gbit/s.
+        text: text of the cell.
+        unit: unit of cells without one; "" for Gbit/s.
         where, field: for messages.
 
     Raises:

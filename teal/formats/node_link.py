@@ -28,7 +28,7 @@ def read_node_link(
     """Read a topology from a node-link JSON file.
 
     Args:
-        path: of the file.
+        path: path of the file.
         default_capacity: Gbit/s (not in the file's ``capacity_unit``) of links without capacity; None refuses them.
         attributes: names of the attributes of links; None for the usual ones.
 
@@ -49,7 +49,7 @@ def topology_from_node_link(
 
     Args:
         data: the parsed JSON.
-        name: of the topology.
+        name: name of the topology.
         where: file or other origin, for messages.
         default_capacity, attributes: see :func:`read_node_link`.
 

@@ -47,12 +47,12 @@ class Attributes:
     """Names of the attributes of links in a file, where they differ from the usual ones.
 
     Attributes:
-        capacity: of the capacity.
-        latency: of the latency, ms.
-        source: of the node where a link starts, in a table.
-        target: of the node where it ends, in a table.
-        metric: of the IGP metric, in a table.
-        members: of the number of links of an aggregation group, in a table.
+        capacity: attribute with the capacity.
+        latency: attribute with the latency, ms.
+        source: column with the node where a link starts, in a table.
+        target: column with the node where it ends, in a table.
+        metric: column with the IGP metric, in a table.
+        members: column with the number of links of an aggregation group, in a table.
         capacity_unit: unit of the capacity, such as Mbit/s; "" for the one that the file says, or Gbit/s.
     """
 
@@ -101,14 +101,14 @@ def topology_from_records(
     great circle where both ends have coordinates, else 1 ms.  Metrics are kept where every link has one.
 
     Args:
-        name: of the network.
+        name: name of the network.
         where: the file or name, for messages.
         nodes: name to (longitude, latitude), None where unknown.
         links: in the order of the file.
         directed: whether a link leads in one direction only.
         geographical: whether coordinates are longitudes and latitudes.
         default_capacity: Gbit/s for links that have none; None to refuse them.
-        notes: of the topology, to which those about dropped links and assumed capacities are added.
+        notes: notes of the topology, to which those about dropped links and assumed capacities are added.
 
     Raises:
         InputError: an unknown node; a missing, zero, negative or NaN capacity; a metric that is no whole number above

@@ -126,7 +126,7 @@ def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[
     """Section, line number and fields of every entry.
 
     Args:
-        path: of the file.
+        path: path of the file.
         fields: number of fields of an entry, by the name of its section; the file has these sections in this order.
 
     Raises:

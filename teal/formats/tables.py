@@ -49,7 +49,7 @@ def read_table(
     """Read a CSV or Parquet table.
 
     Args:
-        path: of the file.
+        path: path of the file.
         topology: network whose nodes it names.
         progress: whether to show bars.
         class_order: names of the classes, the highest priority first; () for the default.
@@ -169,11 +169,11 @@ def _open_csv(path: Path) -> tuple[Any, str]:
 
 
 class _Faults:
-    """What is wrong in a table: the first faults with their lines, and how many there are.
+    """The faults of a table: the first ones with their lines, and how many there are.
 
     Args:
         where: the file.
-        first_line: of the first row; None for a Parquet file, whose rows are counted from 0.
+        first_line: line of the first row; None for a Parquet file, whose rows are counted from 0.
     """
 
     def __init__(self, where: str, first_line: int | None) -> None:
@@ -190,7 +190,7 @@ class _Faults:
         """Note the rows of the batch that are bad.
 
         Args:
-            is_bad: of each row.
+            is_bad: for each row whether it is wrong.
             expected: what should be there.
             describe: says what is there, of a row of the batch.
         """
@@ -215,7 +215,7 @@ def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator
     """The table in batches of (timestamp, (class * N + source) * N + target, rate) arrays, checked.
 
     Args:
-        path: of the file.
+        path: path of the file.
         topology: network.
         labels: number of each class; classes that occur for the first time are added.
 
@@ -271,7 +271,7 @@ def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator
 
 
 def _cell_text(name: str, column: Any, row: int) -> str:
-    """What a row of a column says, for a message."""
+    """The text of a row of a column, for a message."""
     return f"{name} {column[row].as_py()!r}"
 
 

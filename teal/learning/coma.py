@@ -13,7 +13,7 @@ other links is taken to first order, for all demands at once:
 
     A_i = < dR/df_i, f_i - mean over the samples of f_i' >.
 
-For the balanced programs R is computed anew for every demand and draw (:mod:`teal.learning.soft_maximum`); on large
+For the balanced programs R is computed anew for every demand and draw; on large
 networks all of R is taken to first order.
 
 The map from actions to splits need not be differentiable: with ``entries`` above 0 the splits are the integer
@@ -22,21 +22,103 @@ demand whose paths are cut by one factor loses on all of them when it starts to 
 misses that.
 
 ``tests/learning/test_coma.py`` compares the advantages with brute force on three nodes.
+
+How the reward of a balanced program changes if one demand alone takes other splits: exact, one demand at a time.
+
+The reward is minus the soft maximum of the utilisations u,
+
+    R = -(u_max / s) log sum over e of exp(s u[e] / u_max),
+
+in which every link's term depends on u_max.  So a demand that moves flow changes all terms where it changes the
+largest utilisation, and they are added up anew: E exponentials for each demand and draw, which is affordable on
+networks of some hundred nodes (:func:`is_affordable`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from teal.learning.losses import reward, total_demand_value
+from teal.learning.losses import MAXIMUM_SHARPNESS, reward, total_demand_value
 from teal.learning.noise import Noise
-from teal.learning.soft_maximum import change_of_reward, is_affordable
 from teal.nn.policy import CLAMP, action_splits
 from teal.problem import Problem
+from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
+from teal.runtime.parallel import inlined_kernel, parallel_kernel, prange
 from teal.solvers.split_table import in_table
+
+# mypy cannot see through Numba's types.
+# mypy: disable-error-code="no-untyped-call"
+
+
+_MOST_EXPONENTIALS = 50_000_000  # of all demands in one draw, about 0.3 s on two cores
+
+
+def is_affordable(problem: Problem) -> bool:
+    """Whether the exact change is computed for this problem: on the CPU, over paths, and small enough."""
+    if problem.ops.device.type != "cpu" or not problem.ops.is_over_paths:
+        return False
+    return problem.demand.numel() * problem.topology.num_links <= _MOST_EXPONENTIALS
+
+
+def change_of_reward(problem: Problem, splits: Tensor, drawn: Tensor) -> Tensor:
+    """(B, D) change of the reward if each demand alone takes its splits of ``drawn`` in place of those of ``splits``.
+
+    Args:
+        problem: B matrices of a balanced program, for which :func:`is_affordable` is true.
+        splits: (B, D, K) of all demands.
+        drawn: (B, D, K) other ones.
+    """
+    trie = problem.paths.trie
+    utilisation = (problem.loads(splits) * problem.inverse_capacity).to(torch.float64)
+    moved = problem.flows(drawn - splits).to(torch.float64)
+    node = torch.where(problem.path_mask, torch.from_numpy(problem.paths.leaf).long(), -1)
+    change = np.zeros(problem.demand.shape)
+    _changes(
+        utilisation.numpy(), problem.inverse_capacity.to(torch.float64).numpy(), moved.numpy(), node.numpy(),
+        np.asarray(trie.parent), np.asarray(trie.link), MAXIMUM_SHARPNESS, change,
+    )  # fmt: skip
+    return torch.from_numpy(change).to(splits.dtype)
+
+
+@inlined_kernel
+def _soft_maximum(utilisation, sharpness):  # type: ignore[no-untyped-def]
+    """(u_max / s) log sum exp(s u / u_max)."""
+    largest = 1e-30
+    for e in range(len(utilisation)):
+        largest = max(largest, utilisation[e])
+    total = 0.0
+    for e in range(len(utilisation)):
+        total += math.exp(sharpness * (utilisation[e] / largest - 1))
+    return largest * (1 + math.log(total) / sharpness)
+
+
+@parallel_kernel
+def _changes(
+    utilisation: FloatArray,
+    inverse: FloatArray,
+    moved: FloatArray,
+    node: Int64Array,
+    parent: AnyArray,
+    link: AnyArray,
+    sharpness: float,
+    change: FloatArray,
+) -> None:
+    batch, demands = change.shape
+    for b in range(batch):
+        before = _soft_maximum(utilisation[b], sharpness)
+        for d in prange(demands):
+            one = utilisation[b].copy()
+            for k in range(node.shape[2]):
+                at = node[b, d, k]
+                while at >= 0:
+                    one[link[at]] += moved[b, d, k] * inverse[b, link[at]]
+                    at = parent[at]
+            change[b, d] = before - _soft_maximum(one, sharpness)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +131,7 @@ class Exploration:
         episodes: joint actions drawn for each matrix; 1 in the paper.  An episode costs one reward
             and its gradient, far less than the pass through the model, and the variance of the
             policy gradient falls as 1 / episodes.
-        entries: of a split table that the splits are rounded to; 0 for none.
+        entries: entries of a split table that the splits are rounded to; 0 for none.
         clamp: actions are clamped to +- this.
     """
 

@@ -6,13 +6,24 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from teal.config import TrainConfig
 from teal.learning.coma import Exploration, coma_loss
-from teal.learning.direct import direct_loss
+from teal.learning.losses import reward
 from teal.learning.noise import Noise
+from teal.learning.settings import TrainConfig
 from teal.nn.flow_models import FlowModel
 from teal.problem import Problem
 from teal.spec import Registry
+
+
+def direct_loss(model: FlowModel, problem: Problem, means: Tensor) -> Tensor:
+    """Minus the reward of the policy's means, (B,).
+
+    Args:
+        model: model whose actions they are.
+        means: (B, D, K) from the policy.
+    """
+    return -reward(problem, model.splits(means, problem))
+
 
 Learner = Callable[[FlowModel, Problem, Tensor, Noise, TrainConfig], Tensor]
 """The loss (B,) whose gradient the policy follows, of model, matrices, means (B, D, K), random numbers and settings."""
@@ -36,7 +47,7 @@ def register_learner(name: str, learner: Learner, *, replace: bool = False) -> N
     A package announces its learners without being imported, by entry points in the group ``teal.learners``.
 
     Args:
-        name: of the learner.
+        name: name of the learner.
         learner: gives the loss (B,) of B matrices.  It takes its random numbers from ``noise``, so that a resumed run
             and several workers make the same steps.
         replace: whether it may take the place of another one.

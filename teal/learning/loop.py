@@ -1,4 +1,4 @@
-"""What training loops share: step until finished, stop between steps on Ctrl-C, save at the end; steps and budgets."""
+"""Training loops: step until finished, stop between steps on Ctrl-C, save at the end; steps and budgets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Stopwatch:
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """What a run may use up.
+    """The steps and the time that a run may use up.
 
     Attributes:
         time_s: seconds of training, over all sessions.
@@ -65,12 +65,12 @@ def set_cosine_rate(
     """Set the learning rate of a step: it rises linearly to the full rate, times a cosine over the whole run.
 
     Args:
-        optimiser: whose rate is set.
+        optimiser: optimiser whose rate is set.
         full_rate: the largest learning rate.
         step: number of the step, from 0.
-        share_used: of the run's budget, in [0, 1].
-        warm_up_steps: in which the rate rises.
-        final_share: of the full rate, at the end of the cosine.
+        share_used: share of the run's budget, in [0, 1].
+        warm_up_steps: steps in which the rate rises.
+        final_share: share of the full rate, at the end of the cosine.
     """
     share = min(1.0, (step + 1) / warm_up_steps)
     share *= final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * share_used))
@@ -107,7 +107,7 @@ def train_until(
         step: makes one step; may write to the progress bar that it is given.
         save: writes the state to resume from.
         steps_done: by earlier sessions.
-        max_steps: of the run; 0 for no limit.
+        max_steps: steps of the run; 0 for no limit.
         show: whether to show the progress bar.
         prepare: called with the progress bar before the first step.
 

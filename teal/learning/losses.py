@@ -1,4 +1,4 @@
-"""What the learners optimise: a surrogate of the objective, and the certified bound."""
+"""Losses of the learners: a surrogate of the objective, and the certified bound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
-from teal.problem.scale import mean_value
+from teal.problem.problem import mean_value
 from teal.solvers.projection import granted_share
 
 _VALUE_FLOOR = 1e-2  # share of the value that all links could carry: losses are divided by no less

@@ -147,11 +147,11 @@ def draw_problem(
 
     Args:
         rng: for everything that is random except the sample of pairs, which is fixed for each network.
-        name: of the network.
+        name: name of the network.
         batch: B, number of traffic matrices.
         num_paths: K, candidate paths of each demand.
         objective: None for a random one.
-        device: of the tensors.
+        device: device of the tensors.
     """
     topology, paths = pool_network(name, num_paths)
     links = topology.num_links

@@ -22,15 +22,15 @@ class Stream:
     """One random stream for all rows.
 
     Args:
-        seed: of the stream.
-        device: of the tensors that will be requested.
+        seed: seed of the stream.
+        device: device of the tensors that will be requested.
     """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
         self._generator = torch.Generator(device).manual_seed(seed)
 
     def normal(self, like: Tensor) -> Tensor:
-        """See :class:`Noise`."""
+        """Normal numbers, as in :meth:`Noise.normal`."""
         return torch.randn(like.shape, generator=self._generator, dtype=like.dtype, device=like.device)
 
 
@@ -38,10 +38,10 @@ class RowStreams:
     """A random stream for each row of a batch, seeded by (seed, step, row): the same in whichever process the row is.
 
     Args:
-        seed: of the run.
+        seed: seed of the run.
         step: optimiser step.
         rows: row numbers of the B matrices, in the order of the tensors that will be requested.
-        device: of those tensors.
+        device: device of those tensors.
     """
 
     def __init__(self, seed: int, step: int, rows: Sequence[int], device: torch.device | str = "cpu") -> None:
@@ -56,7 +56,7 @@ class RowStreams:
         return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
 
     def normal(self, like: Tensor) -> Tensor:
-        """See :class:`Noise`."""
+        """Normal numbers, as in :meth:`Noise.normal`."""
         shape, dtype, device = like.shape[1:], like.dtype, like.device
         rows = [torch.randn(shape, generator=one, dtype=dtype, device=device) for one in self._generators]
         return torch.stack(rows)

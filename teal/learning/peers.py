@@ -50,7 +50,7 @@ class ProcessGroup:
     it requires every process to have a part of every batch.
 
     Args:
-        device: where tensors live.
+        device: device of the tensors.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -60,7 +60,7 @@ class ProcessGroup:
         self._device = device
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
-        """See :class:`Peers`; one message for each floating-point type."""
+        """Sum over all processes, as in :meth:`Peers.all_reduce_sum`; one message for each floating-point type."""
         from torch import distributed
 
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # the same order in every process
@@ -71,7 +71,7 @@ class ProcessGroup:
                 tensor.detach().copy_(summed.view_as(tensor))
 
     def broadcast(self, number: float) -> float:
-        """See :class:`Peers`."""
+        """Send from the first process to all, as in :meth:`Peers.broadcast`."""
         from torch import distributed
 
         value = torch.tensor([number], dtype=torch.float64, device=self._device)

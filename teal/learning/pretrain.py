@@ -13,15 +13,82 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from teal.config import PretrainConfig, seconds
+from teal.app.command import Notify, Outcome
+from teal.app.run_files import RESUME_HINT, save_settings
+from teal.app.settings import seconds
 from teal.learning import run_state
+from teal.learning.coma import Exploration, coma_loss
 from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate, train_until
+from teal.learning.losses import bound_loss, reward, reward_scale
 from teal.learning.network_pool import NetworkPool, draw_problem, pool_network, topohub_pool
-from teal.learning.pretrain_flow_gnn import FlowGnnTask
+from teal.learning.noise import Stream
 from teal.learning.pretrain_price_gnn import PriceGnnTask
+from teal.learning.settings import PretrainConfig
+from teal.learning.train_command import FILES
+from teal.nn import checkpoint
 from teal.nn.adam import Adam
+from teal.nn.flow_gnn_config import UNIVERSAL, FlowGnnConfig
+from teal.nn.universal_flow_gnn import UniversalFlowGnn
 from teal.problem import Problem
 from teal.runtime.device import pick_device
+from teal.runtime.storage import check_out_folder, model_folder
+
+_TENTATIVE_PASSES = 3  # passes before the last one whose rewards are part of the loss
+_TENTATIVE_WEIGHT = 1 / 16  # of each of them, beside 1 for the last pass
+
+
+class FlowGnnTask:
+    """The training of FlowGNN: a :class:`teal.learning.pretrain.PretrainTask`.
+
+    Args:
+        config: the settings.
+    """
+
+    scheme, max_gradient_norm = "teal", 0.3
+
+    def __init__(self, config: PretrainConfig) -> None:
+        self._config = config
+
+    def new_model(self) -> nn.Module:
+        """A universal FlowGNN with random weights, or those to start from.
+
+        Raises:
+            InputError: what to start from is of another form.
+        """
+        config = self._config
+        if config.from_ == "none":
+            return UniversalFlowGnn(FlowGnnConfig(config.num_paths, config.layers, config.width, UNIVERSAL))
+        folder = model_folder(Path(config.from_))
+        model, card = checkpoint.load_flow_gnn(folder)
+        checkpoint.check_is_universal(card, folder)
+        return model.train()
+
+    def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
+        """() mean loss of the matrices: rewards of the last passes, or COMA* of the last one, and the bound."""
+        assert isinstance(model, UniversalFlowGnn)
+        config, scale = self._config, reward_scale(problem)
+        actions, prices = model.tentative(problem)
+        total = bound_loss(problem, prices) / scale
+        for tentative in actions[-1 - _TENTATIVE_PASSES : -1]:
+            total = total - _TENTATIVE_WEIGHT * reward(problem, model.splits(tentative, problem)) / scale
+        if config.learner == "direct":
+            total = total - reward(problem, model.splits(actions[-1], problem)) / scale
+        else:
+            exploration = Exploration(config.std, entries=config.entries, clamp=model.clamp)
+            noise = Stream(int(rng.integers(2**31)), problem.demand.device)
+            means = torch.where(problem.path_mask, actions[-1], 0)
+            total = total + coma_loss(problem, means, exploration, noise) / scale
+        return total.mean()
+
+    def save(self, out: Path, model: nn.Module, **fields: object) -> None:
+        """Write the checkpoint; ``fields`` are those of the card that say how it was made."""
+        assert isinstance(model, UniversalFlowGnn)
+        card = checkpoint.FlowGnnCard(
+            model.config, checkpoint.ANY, 0.0, checkpoint.ANY, "", self._config.learner,
+            entries=self._config.entries, **fields,  # type: ignore[arg-type]
+        )  # fmt: skip
+        checkpoint.save_flow_gnn(out, model, card)
+
 
 _NETWORKS_PER_STEP = 3
 _DEMANDS_PER_STEP = 2500  # demands of one network in a step, approximately: small networks get several matrices
@@ -33,10 +100,10 @@ _SAVE_EVERY_S = 60.0  # seconds between two saves
 
 
 class PretrainTask(Protocol):
-    """What differs between the models that are trained on many networks.
+    """The differences between the models that are trained on many networks.
 
     Attributes:
-        scheme: that uses the model.
+        scheme: scheme that uses the model.
         max_gradient_norm: longer gradients are shortened to it.
     """
 
@@ -152,5 +219,35 @@ class Pretrainer:
         self.step, self.elapsed_s = int(fields["step"]), float(fields["elapsed_s"])
 
     def _shapes(self) -> dict[str, Any]:
-        """What must be the same when a run is resumed, for the weights to fit."""
+        """The settings that must stay when a run is resumed, for the weights to fit."""
         return dataclasses.asdict(self.model.config)  # type: ignore[call-overload]
+
+
+def run_pretrain(config: PretrainConfig) -> Pretrainer:
+    """Train, from the start or from the state in OUT.
+
+    Raises:
+        InputError: a fault in the settings, or an earlier run in OUT that must not be replaced.
+    """
+    if not config.resume:
+        check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)
+    trainer = Pretrainer(config)
+    if config.resume:
+        trainer.resume(config.out)
+    save_settings(config)
+    trainer.train(config.out)
+    return trainer
+
+
+def pretrain_outcome(config: PretrainConfig, _: Notify) -> Outcome:
+    """`teal pretrain`."""
+    trainer = run_pretrain(config)
+    train, held_out = len(trainer.networks.train), len(trainer.networks.held_out)
+    return Outcome(
+        text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s on {train} networks, {held_out} held "
+        f"out; try it with: teal evaluate --scheme {trainer.task.scheme} --model {config.out}",
+        data={
+            "out": str(config.out), "steps": trainer.step, "elapsed_s": trainer.elapsed_s,
+            "networks": train, "held_out": held_out,
+        },
+    )  # fmt: skip

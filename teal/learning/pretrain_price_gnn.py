@@ -1,4 +1,4 @@
-"""What is particular to the training of a PriceGNN on many networks: its shapes, its loss, its checkpoint."""
+"""The training of a PriceGNN on many networks: its shapes, its loss, its checkpoint."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from teal.config import PretrainConfig
 from teal.learning.coma import Exploration, coma_loss
 from teal.learning.losses import bound_loss, reward, reward_scale, total_demand_value
 from teal.learning.noise import Stream
+from teal.learning.settings import PretrainConfig
 from teal.nn import checkpoint
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig, Round
 from teal.problem import Problem
-from teal.problem.scale import mean_value
+from teal.problem.problem import mean_value
 from teal.runtime.storage import model_folder
 
 _LAST_ROUND_WEIGHT = 4.0  # in the loss; every other round of the second half has weight 1 / rounds
@@ -24,7 +24,7 @@ _DUAL_WEIGHT = 0.3  # of the smoothed dual in the loss, beside the reward
 
 
 class PriceGnnTask:
-    """See :class:`teal.learning.pretrain.PretrainTask`.
+    """The training of PriceGNN: a :class:`teal.learning.pretrain.PretrainTask`.
 
     Args:
         config: the settings.
@@ -77,7 +77,7 @@ def losses(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> dict[
 
     Args:
         problem: B matrices.
-        rounds: of the allocating pass.
+        rounds: rounds of the allocating pass.
         bound_prices: (B, E) of the bounding pass.
     """
     carries_all, scale = problem.demand_set.carries_all, reward_scale(problem)

@@ -1,4 +1,12 @@
-"""The training of a model on one network: steps over its matrices in random order, validation, early stop, resume."""
+"""The training of a model on one network: steps over its matrices in random order, validation, early stop, resume.
+
+Training on samples of the demands: a large network's problem in the size of a small one.
+
+Demand d is drawn with probability pi[d] = min(1, a demand[d]) and has the rate demand[d] / pi[d]
+(:mod:`teal.solvers.pdhg.samples.sample`), so that the expected load of every link is that of all demands.  The sample
+is a problem of its own, over a subset of the path trie; where rewards and prices are linear in the loads, the expected
+gradient is that of all demands, and elsewhere its error falls with the size of the sample.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +22,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from teal.config import TrainConfig, seconds
+from teal.app.settings import seconds
 from teal.errors import InputError
 from teal.learning import run_state
 from teal.learning.loop import Stopwatch, clipped_step, train_until
 from teal.learning.losses import has_demand
 from teal.learning.noise import Noise, RowStreams
 from teal.learning.peers import Peers, SingleProcess
-from teal.learning.samples import sample_size, sampled
+from teal.learning.run_state import NoLog, log_of
+from teal.learning.settings import TrainConfig
 from teal.learning.train_tasks import train_task
-from teal.learning.training_log import NoLog, log_of
 from teal.network import Split, TrafficMatrices
 from teal.network.traffic import spread
 from teal.nn import checkpoint
@@ -32,7 +40,37 @@ from teal.problem import Problem
 from teal.runtime.arrays import Int64Array
 from teal.runtime.memory import available_on
 from teal.runtime.storage import content_key
-from teal.solvers.cut_only import cut_only
+from teal.solvers.pdhg.samples import sample
+from teal.solvers.projection import cut_only
+
+_ALL_UP_TO = 30_000  # demands that are all learnt from; a training step on more takes seconds
+_USUAL_SIZE = 12_000  # demands of a sample: a step takes what it takes on a network of 110 nodes
+
+
+def sample_size(config: TrainConfig, problem: Problem) -> int:
+    """Demands of a training matrix that are drawn; 0 for all of them.
+
+    Args:
+        config: the settings; ``sample`` is the size, 0 for all, -1 for what suits the network.
+        problem: the network.
+    """
+    count = problem.paths.num_demands
+    if config.sample < 0:
+        return _USUAL_SIZE if count > _ALL_UP_TO and not problem.conditions else 0
+    return config.sample if config.sample < count else 0
+
+
+def sampled(problem: Problem, demand: Tensor, size: int, stream: int) -> Problem:
+    """About ``size`` demands of one matrix at their raised rates, B = 1, in the type of ``problem``.
+
+    Args:
+        problem: network, paths and objective.
+        demand: (1, D) Gbit/s.
+        size: expected number.
+        stream: number of the random stream.
+    """
+    return sample.draw(problem.with_demand(demand), size, stream=stream).problem.to(problem.demand.dtype)
+
 
 _ACTIVATION_BYTES = 1 << 30  # for the activations of a micro-batch on a CPU; larger micro-batches are no faster there
 # Float32 tensors (B, D, K, width) that a layer or round keeps for its backward pass, rounded up.
@@ -54,7 +92,7 @@ class TrainState:
         stale: number of validations since the best one.
         learning_rate: current rate; halved after every ``decay_after`` validations in a row without a better score.
         reason: why training ended: ``step limit``, ``time budget`` or no better score; ``""`` while it has not.
-        reached: of the best weights, after the end: see :class:`teal.learning.reached.Reached`.
+        reached: figures of the best weights, after the end: see :class:`teal.learning.train_command.Reached`.
     """
 
     step: int = 0
@@ -68,7 +106,7 @@ class TrainState:
 
 
 def _described(config: TrainConfig) -> dict[str, Any]:
-    """What a model's card says of its training: the data, the settings that matter, and versions."""
+    """The description of the training in a model's card: the data, the settings that matter, and versions."""
     names = (
         "topology", "traffic", "calibrate", "objective", "batch_size", "augment", "sample",
         "time_budget", "max_steps", "num_paths", "path_method",
@@ -98,7 +136,7 @@ class Trainer:
     Args:
         problem: network, paths and objective; its own demand is not used.
         traffic: the matrices, read as they are needed.
-        split: which of them to train and to validate on.
+        split: rows to train and to validate on.
         config: the settings, described in TrainConfig.
         peers: the processes that train together, each of which makes a trainer with the same arguments; None for this
             process alone.
@@ -254,7 +292,7 @@ class Trainer:
 
         Args:
             out: folder of the run.
-            log: of the run.
+            log: log of the run.
             bar: progress bar, or None after the end.
             save_state: also write the state that :meth:`resume` reads.
         """

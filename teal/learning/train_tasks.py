@@ -10,16 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from teal.config import TrainConfig
 from teal.errors import InputError
 from teal.learning import pretrain_price_gnn
 from teal.learning.learners import LEARNERS
 from teal.learning.losses import bound_loss
 from teal.learning.network_pool import family_of
 from teal.learning.noise import Noise
+from teal.learning.settings import TrainConfig
 from teal.nn import checkpoint
+from teal.nn.checkpoint import new_flow_model
 from teal.nn.flow_gnn_config import UNIVERSAL, FlowGnnConfig
-from teal.nn.flow_models import FlowModel, new_flow_model
+from teal.nn.flow_models import FlowModel
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.problem import Problem
 from teal.runtime.storage import model_folder
@@ -33,8 +34,8 @@ class TrainTask(Protocol):
     """One kind of model on one network.
 
     Attributes:
-        kind: of the checkpoint, which the models that it starts from have too.
-        loss_names: of :meth:`losses`.
+        kind: kind of the checkpoint, which the models that it starts from have too.
+        loss_names: names of the terms of :meth:`losses`.
         max_gradient_norm: longer gradients are shortened to it; infinite for no limit.
     """
 

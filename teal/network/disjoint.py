@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from teal.network.link_groups import Groups, ban_groups_of
+from teal.network.failures import Groups, ban_groups_of
 from teal.network.shortest import Adjacency, SearchScratch, best_first, walk_back
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import inner_kernel

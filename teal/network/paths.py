@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.network import path_search
-from teal.network.link_groups import Groups, make_groups
+from teal.network.failures import Groups, make_groups
 from teal.network.packed import MAX_PATHS
 from teal.network.path_file import check_pairs, load_paths, save_paths
 from teal.network.path_options import FIRST_PATHS, PathMethod, PathWeight

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from teal.errors import InputError
-from teal.network.extension import paths_in_trees, with_more_paths
 from teal.network.packed import MAX_PATHS
+from teal.network.path_changes import paths_in_trees, with_more_paths
 from teal.network.path_set import PathSet
 from teal.network.shortest import shortest_trees
 from teal.network.topology import Topology

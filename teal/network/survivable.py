@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.network.disjoint import NO_STAMP, ZERO, FoundPaths, empty_paths, grow_tree
-from teal.network.link_groups import Groups, ban_group
+from teal.network.failures import Groups, ban_group
 from teal.network.path_search import TargetChunk, empty_trie, finish, insert
 from teal.network.shortest import Adjacency, SearchScratch, best_first, make_scratch, walk_back
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray

@@ -21,8 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from teal.errors import InputError
-from teal.nn.flow_gnn_config import UNIVERSAL, FlowGnnConfig
-from teal.nn.flow_models import FlowModel, new_flow_model
+from teal.nn.flow_gnn_config import FORMS, OTHER_FORMS, UNIVERSAL, FlowGnnConfig
+from teal.nn.flow_models import FlowModel
 from teal.nn.hedge_gate import HedgeGate, HedgeGateConfig
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.objectives import Objective, ObjectiveName
@@ -352,3 +352,17 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError, RuntimeError, TypeError, ValueError, KeyError, MemoryError) as error:
         raise InputError(str(file), "", "a safetensors file", f"a damaged file: {error}") from None
+
+
+def new_flow_model(config: FlowGnnConfig) -> FlowModel:
+    """A model of these shapes with random weights."""
+    if config.form not in FORMS:
+        model: FlowModel = OTHER_FORMS[config.form](config)
+        return model
+    if config.takes_any_paths:
+        from teal.nn.universal_flow_gnn import UniversalFlowGnn
+
+        return UniversalFlowGnn(config)
+    from teal.nn.teal_model import TealModel  # imports torch_geometric, for a second and a half
+
+    return TealModel(config)

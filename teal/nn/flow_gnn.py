@@ -1,21 +1,121 @@
-"""FlowGNN (Xu et al., "Teal", SIGCOMM 2023, section 3.2): link nodes, path nodes, and the demands between paths."""
+"""FlowGNN (Xu et al., "Teal", SIGCOMM 2023, section 3.2): link nodes, path nodes, and the demands between paths.
+
+The inputs of FlowGNN: one HeteroData with link nodes and path nodes.
+
+The batch comes first everywhere: link features are (B, E, F), path features (B, D, K, F).
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
+from torch_geometric.nn import MessagePassing
 
-from teal.nn.features import (
-    RAW_LINK_FEATURES,
-    RAW_PATH_FEATURES,
-    SCALED_LINK_FEATURES,
-    SCALED_PATH_FEATURES,
-)
 from teal.nn.flow_gnn_config import FEEDBACK, PUBLISHED, SCALED
-from teal.nn.incidence_conv import IncidenceConv
 from teal.nn.policy import action_splits, bounded_profit
 from teal.pathops import PathOps
+from teal.problem import Problem
+from teal.problem.problem import mean_capacity, mean_value
+
+Direction = Literal["link_to_path", "path_to_link"]
+
+
+class IncidenceConv(MessagePassing):
+    """out[i] = sum over the neighbours j of i of x[j] / sqrt(degree[i] degree[j]).
+
+    The degree of a path is its number of links, that of a link the number of paths through it
+    (Kipf & Welling 2017, eq. 2, on a bipartite graph without self-loops).
+
+    Given path operations it aggregates by path_sum or link_sum over the trie; given an explicit
+    (2, incidences) edge index it runs plain :meth:`propagate`, which gives the same result (and is tested to).
+    """
+
+    def __init__(self, direction: Direction) -> None:
+        super().__init__(aggr="add", node_dim=-2)  # (B, nodes, F)
+        self.direction = direction
+
+    def forward(self, x: Tensor, path_degree: Tensor, link_degree: Tensor, incidence: PathOps | Tensor) -> Tensor:
+        """link_to_path: (B, E, F) -> (B, D, K, F); path_to_link: (B, D, K, F) -> (B, E, F).
+
+        B matrices, D demands with K paths each, E links, F features.
+
+        Args:
+            x: features of the links or of the paths.
+            path_degree: (D, K) number of links of each path, 0 where there is no path.
+            link_degree: (E,) number of paths through each link.
+            incidence: path operations, or the edge index (2, incidences): path d * K + k in row 0, link in row 1.
+        """
+        path_scale = _inverse_root(path_degree).unsqueeze(-1)  # (D, K, 1)
+        link_scale = _inverse_root(link_degree).unsqueeze(-1)  # (E, 1)
+        to_path = self.direction == "link_to_path"
+        x = x * (link_scale if to_path else path_scale)
+        if isinstance(incidence, PathOps):
+            out = incidence.path_sum(x) if to_path else incidence.link_sum(x)
+        else:
+            sizes = (path_degree.numel(), link_degree.numel())
+            if to_path:
+                out = self.propagate(incidence.flip(0), x=x, size=sizes[::-1]).unflatten(1, path_degree.shape)
+            else:
+                out = self.propagate(incidence, x=x.flatten(1, 2), size=sizes)
+        return out * (path_scale if to_path else link_scale)
+
+    def message(self, x_j: Tensor) -> Tensor:
+        """The neighbour's value, already scaled."""
+        return x_j
+
+
+def _inverse_root(degree: Tensor) -> Tensor:
+    return torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0)
+
+
+RAW_LINK_FEATURES, RAW_PATH_FEATURES = 1, 1
+SCALED_LINK_FEATURES, SCALED_PATH_FEATURES = 3, 4
+_FLOOR_SHARE = 1e-4  # x mean capacity: demands and capacities below it have nearly the same feature
+
+
+def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
+    """The bipartite graph of ``problem``.
+
+    Published form: a link has its capacity, a path its demand, both in Gbit/s.
+
+    Scaled form, with c the mean of the live capacities: a link has log(capacity / c), the log of its
+    utilisation if every path carried all its demand, and whether it is live; a path has
+    log(demand / c), the largest such utilisation along it, its value over the mean value, and its
+    number of links over the mean number.
+
+    ``ops`` are the path operations, which replace an ``edge_index``; :func:`explicit_edge_index` makes one for tests.
+    """
+    ops, mask, dtype = problem.ops, problem.path_mask, problem.demand.dtype
+    count = ops.mask.sum().clamp(min=1)
+    data = HeteroData()
+    data.ops, data.mask, data.maximises_value = ops, mask, problem.objective.maximises_value
+    data.demand, data.inverse_capacity = problem.demand, problem.inverse_capacity
+    data.path_degree, data.link_degree = ops.hops.to(dtype), ops.paths_through.to(dtype)
+    data.value = problem.path_value / mean_value(problem).clamp(min=1e-30)  # (D, K), mean 1
+    if not scaled:
+        data["link"].x = problem.capacity.unsqueeze(-1)
+        data["path"].x = (problem.demand[..., None] * mask).unsqueeze(-1)
+        return data
+    live = problem.capacity > 0
+    typical_capacity = mean_capacity(problem).clamp(min=1e-30)
+    log_utilisation = torch.where(live, (problem.full_path_utilisation + _FLOOR_SHARE).log(), 0)
+    log_capacity = torch.where(live, (problem.capacity / typical_capacity).clamp(min=_FLOOR_SHARE).log(), 0)
+    data["link"].x = torch.stack([log_capacity, log_utilisation, live.to(dtype)], -1)
+    size = (problem.demand / typical_capacity + _FLOOR_SHARE).log()[..., None]
+    tightest = ops.path_max(log_utilisation)[0]
+    hops = data.path_degree / (data.path_degree.sum() / count).clamp(min=1e-30)
+    features = [feature.expand(mask.shape) for feature in (size, tightest, data.value, hops)]
+    data["path"].x = torch.stack(features, -1) * mask[..., None]
+    return data
+
+
+def explicit_edge_index(problem: Problem) -> Tensor:
+    """(2, incidences) path number ``d * K + k`` and link number of every (path, link) pair."""
+    path, link = problem.paths.incidences()
+    return torch.stack([torch.from_numpy(path), torch.from_numpy(link)]).to(problem.ops.device)
 
 
 class FlowGNN(nn.Module):
@@ -60,7 +160,7 @@ class FlowGNN(nn.Module):
         """Embeddings of the links (B, E, F) and of the paths (B, D, K, F), 0 where there is no path.
 
         Args:
-            data: from :func:`teal.nn.features.hetero_data`.
+            data: from :func:`teal.nn.flow_gnn.hetero_data`.
             edge_index: explicit incidences to use in place of the trie (tests).
         """
         incidence: PathOps | Tensor = data.ops if edge_index is None else edge_index

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from teal.nn.flow_gnn_config import FORMS, OTHER_FORMS, FlowGnnConfig
+from teal.nn.flow_gnn_config import FlowGnnConfig
 from teal.nn.policy import CLAMP, action_splits
 from teal.problem import Problem
 
@@ -43,17 +43,3 @@ class FlowModel(nn.Module):
     def dtype(self) -> torch.dtype:
         """Floating-point type of the weights."""
         return next(self.parameters()).dtype
-
-
-def new_flow_model(config: FlowGnnConfig) -> FlowModel:
-    """A model of these shapes with random weights."""
-    if config.form not in FORMS:
-        model: FlowModel = OTHER_FORMS[config.form](config)
-        return model
-    if config.takes_any_paths:
-        from teal.nn.universal_flow_gnn import UniversalFlowGnn
-
-        return UniversalFlowGnn(config)
-    from teal.nn.teal_model import TealModel  # imports torch_geometric, for a second and a half
-
-    return TealModel(config)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from teal.nn.policy import action_splits, bounded_profit
 from teal.problem import Problem
-from teal.problem.scale import mean_value
+from teal.problem.problem import mean_value
 
 STATIC_FEATURES, DYNAMIC_FEATURES = 4, 4  # of a path
 UTILISATION_OFFSET = 1e-2  # added to utilisations before the logarithm: a link below a hundredth is an empty one

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 import teal.nn.price_gnn_fused as fused
 from teal.pathops.response import FAILED_WEIGHT, Responses
 from teal.problem import Problem
-from teal.problem.scale import mean_capacity, mean_value
+from teal.problem.problem import mean_capacity, mean_value
 from teal.runtime.arrays import Float32Array
 
 _STATIC_FEATURES = 4  # features of a link that do not change from round to round

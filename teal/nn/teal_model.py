@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from teal.nn.features import hetero_data
-from teal.nn.flow_gnn import FlowGNN
+from teal.nn.flow_gnn import FlowGNN, hetero_data
 from teal.nn.flow_gnn_config import FEEDBACK, PUBLISHED, SCALED, FlowGnnConfig
 from teal.nn.flow_models import FlowModel
 from teal.nn.policy import Policy, PriceHead, bounded_profit
 from teal.problem import Problem
-from teal.problem.scale import mean_value
+from teal.problem.problem import mean_value
 
 
 class TealModel(FlowModel):

@@ -34,7 +34,7 @@ from teal.nn.flow_models import FlowModel
 from teal.nn.flow_passes import PathEncoder, PathPasses, PathUpdate, TorchPasses
 from teal.nn.flow_passes_fused import CompiledPasses
 from teal.problem import Problem
-from teal.problem.scale import mean_capacity, mean_value
+from teal.problem.problem import mean_capacity, mean_value
 
 LOGIT_CLAMP = 30.0  # largest absolute value of a mean of the policy
 _STATIC, _DYNAMIC = 4, 5  # features of a link: those that stay the same in all layers, and those that do not

@@ -9,10 +9,9 @@ import torch
 from teal.errors import InputError
 from teal.network import AnyPaths
 from teal.network.candidate_lists import CandidateLists
-from teal.pathops.base import OpsBackend, PathOps
+from teal.pathops.base import OpsBackend, PathOps, TorchBackend
 from teal.pathops.numba_backend import NumbaBackend
 from teal.pathops.segment_lists import SegmentOps
-from teal.pathops.torch_backend import TorchBackend
 
 __all__ = ["NumbaBackend", "OpsBackend", "PathOps", "SegmentOps", "TorchBackend", "make_path_ops"]
 

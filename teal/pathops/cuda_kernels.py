@@ -1,6 +1,6 @@
 """CUDA kernels of the path operations: a block takes one source and scans its trie level by level.
 
-The trie is a :class:`teal.network.levels.LevelTrie`.  A block holds a value for each node and lane (a lane is one
+The trie is a :class:`teal.network.path_set.LevelTrie`.  A block holds a value for each node and lane (a lane is one
 feature of one matrix) and the index that the scan follows, in shared memory where they fit, else in the block's part
 of a scratch array in global memory.  Nothing is added by atomics: a node sums its children and a link sums the nodes
 that lead over it, both in a fixed order, so that results repeat bit by bit.
@@ -24,7 +24,7 @@ IN_SHARED_MEMORY, IN_GLOBAL_MEMORY = (0,), (0, 0)  # told apart by their length 
 
 
 class TrieArrays(NamedTuple):
-    """The arrays of a :class:`teal.network.levels.LevelTrie` on the GPU; see there."""
+    """The arrays of a :class:`teal.network.path_set.LevelTrie` on the GPU; see there."""
 
     link: Any
     parent: Any

@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from teal.network import ProblemPaths
 from teal.network.candidate_lists import CandidateLists
@@ -111,7 +112,7 @@ class SegmentOps(PathOps):
         ones = torch.ones(1, lists.dag.topology.num_links, dtype=torch.float64, device=device)
         self.hops = torch.where(self.mask, self.path_sum(ones)[0], 0)  # mean number of links
 
+    @override
     def incidence(self, num_rows: int) -> sp.csr_array:
-        """See PathOps."""
         units = torch.eye(num_rows, dtype=torch.float64, device=self.device)
         return sp.csr_array(self.path_sum(units).flatten(1).cpu().numpy())

@@ -70,7 +70,7 @@ def usable_prices(problem: Problem, prices: Tensor, most: float = 1e6) -> Tensor
     Args:
         problem: for objective and values.
         prices: (B, E).
-        most: see :meth:`teal.problem.price_sets.PriceSet.usable`.
+        most: see :meth:`teal.problem.sets.PriceSet.usable`.
     """
     prices = finite_prices(prices)
     if problem.utility is not None:  # a share next to 0 is worth any price

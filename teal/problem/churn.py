@@ -26,14 +26,15 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from teal.config.option import Option
 from teal.errors import InputError
+from teal.option import Option
 from teal.pathops import PathOps
 from teal.pathops.columns import MoveOps
 from teal.problem.condition import Condition, ConditionRequest, Rewritten
-from teal.problem.demand_sets import Capped
 from teal.problem.program import Program
+from teal.problem.sets import Capped
 from teal.runtime.shapes import Float
 
 _BISECTIONS = 30  # of a price between 0 and 2
@@ -63,8 +64,8 @@ class ChurnLimit(Condition):
     )
 
     @classmethod
+    @override
     def asked(cls, request: ConditionRequest) -> ChurnLimit:
-        """See Condition."""
         assert request.previous is not None
         return cls(request.previous[None], request.value)
 
@@ -157,18 +158,18 @@ class ChurnLimit(Condition):
         part = ((budget - least) / (most - least).clamp(min=_TINY)).clamp(0, 1)[:, None, None]
         return torch.where((most <= budget)[:, None, None], more, less + part * (more - less))
 
+    @override
     def rows(self, rows: slice | Tensor) -> ChurnLimit:
-        """See Condition."""
         return ChurnLimit(self.previous[rows], self.share)
 
+    @override
     def for_batch(self, batch: int) -> ChurnLimit:
-        """See Condition."""
         if bool((self.previous != self.previous[:1]).any()):
             raise InputError("with_demand", "churn", "the same splits in force for all", "different ones")
         return ChurnLimit(self.previous[:1].expand(batch, -1, -1), self.share)
 
+    @override
     def on_paths(self, ops: PathOps, num_links: int) -> ChurnLimit:
-        """See Condition."""
         raise InputError("with_paths", "churn", "none: its splits in force are over the old paths", "a limit")
 
 

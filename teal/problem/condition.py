@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from teal.config.option import Option
 from teal.errors import InputError
 from teal.objectives import Objective, ObjectiveName
+from teal.option import Option
 from teal.pathops import PathOps
 from teal.problem.program import Program
 
@@ -79,7 +79,7 @@ class Condition:
     """A side condition of B matrices.  Subclasses are frozen dataclasses.
 
     :meth:`rewrite` may change columns, rows, and how large a share of its demand a column may carry (a demand set
-    :class:`teal.problem.demand_sets.Capped`), neither demands nor values.  A subclass that has data by matrix or by
+    :class:`teal.problem.sets.Capped`), neither demands nor values.  A subclass that has data by matrix or by
     path overrides :meth:`rows`, :meth:`for_batch` and :meth:`on_paths`, which return the condition itself.
 
     Attributes:

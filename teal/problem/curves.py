@@ -30,8 +30,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from teal.problem.demand_sets import ByBestColumn
 from teal.problem.prox import project_splits
+from teal.problem.sets import ByBestColumn
 from teal.runtime.shapes import Float
 
 _NEWTON_STEPS = 60  # at most, of the sum of a demand's shares; each step comes from below, 3 to 8 are taken

@@ -33,10 +33,10 @@ from teal.network import DemandClasses, PathSet, Topology
 from teal.network.classes import class_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem.bounds import finite_prices
-from teal.problem.demand_sets import Capped
 from teal.problem.lines import Line
 from teal.problem.problem import Problem
 from teal.problem.program import Program
+from teal.problem.sets import Capped
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Float
 

@@ -1,12 +1,24 @@
-"""The object that every scheme takes: B traffic matrices on one network."""
+"""The object that every scheme takes: B traffic matrices on one network.
+
+The program without demand and capacity that no allocation can use (:attr:`teal.Problem.usable`).
+
+Value maximisation has the same allocations and optimum with
+
+    capacity'[e] = min(capacity[e], sum over d of demand'[d]),
+    demand'[d] = min(demand[d], sum over k of bottleneck[d, k]),
+
+and numbers of more equal size.  Demands are limited only in matrices whose largest demand is more than 10,000 times the
+smallest capacity.  In the other objectives, all demand and capacity counts.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,20 +26,107 @@ from teal.errors import InputError
 from teal.network import AnyPaths, DemandClasses, ProblemPaths, Topology
 from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.network.subset import first_demands
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import CLASS_RATIO, Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
-from teal.problem.checks import arrays
 from teal.problem.churn import ChurnLimit
 from teal.problem.condition import Condition, Rewritten, together
 from teal.problem.curves import Concave, Curve
-from teal.problem.demand_sets import AtMostOne, Capped, DemandSet, ExactlyOne, Stepped
-from teal.problem.price_sets import NonNegative, PriceSet, Simplex
 from teal.problem.program import Program, live_columns
 from teal.problem.protection import Protection
+from teal.problem.sets import AtMostOne, Capped, DemandSet, ExactlyOne, NonNegative, PriceSet, Simplex, Stepped
 from teal.problem.steps import ValueSteps
-from teal.problem.usable import usable_part
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Bool, Float
+
+
+def checked(field: str, values: AnyArray, width: int) -> AnyArray:
+    """``values`` (n, width), or InputError for another shape, no matrix, or an entry that is no finite number >= 0."""
+    if values.ndim != 2 or values.shape[1] != width:
+        raise InputError("problem", field, f"{width} entries for each matrix", values.shape)
+    if not len(values):
+        raise InputError("problem", field, "at least one matrix", "none")
+    bad = ~(np.isfinite(values) & (values >= 0))
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise InputError("problem", f"{field}[{row}, {column}]", "a finite number >= 0", values[row, column])
+    return values
+
+
+def arrays(
+    topology: Topology,
+    paths: AnyPaths,
+    objective: Objective,
+    demand: AnyArray | Tensor,
+    capacity: AnyArray | None,
+    weight: AnyArray | None,
+    classes: DemandClasses | None,
+) -> tuple[AnyArray, AnyArray, AnyArray | None]:
+    """Demands (B, D), capacities (B, E) and weights (D,) of a problem; arguments as of :meth:`teal.Problem.create`.
+
+    Raises:
+        InputError: see :meth:`teal.Problem.create`.
+    """
+    if objective.name == ObjectiveName.PRIORITY:
+        if classes is None:
+            raise InputError("priority", "classes", "demands with classes", "none")
+        weight = CLASS_RATIO ** (len(classes) - 1.0 - classes.of_demand)
+    if classes is not None and int(classes.ptr[-1]) != paths.num_demands:
+        raise InputError("problem", "classes", f"{paths.num_demands} demands", int(classes.ptr[-1]))
+    if not hasattr(paths, "topology_key"):
+        raise InputError("problem", "paths", "candidate paths, as of teal.compute_paths", type(paths).__name__)
+    if paths.topology_key != topology.graph_key():
+        raise InputError(topology.name, "paths", "paths over this network's links", "those of another network")
+    try:
+        demand = np.atleast_2d(np.asarray(demand, dtype=np.float64))
+    except (TypeError, ValueError):
+        expected = "an array of rates, as of TrafficMatrices.read"
+        raise InputError("problem", "demand", expected, type(demand).__name__) from None
+    demand = checked("demand", demand, paths.num_demands)
+    capacity = topology.capacity if capacity is None else capacity
+    capacity = checked("capacity", np.atleast_2d(capacity), topology.num_links)
+    if len(capacity) not in (1, len(demand)):
+        raise InputError("problem", "capacity", f"1 row, or {len(demand)} as in demand", len(capacity))
+    if weight is not None:
+        weight = np.asarray(weight)
+        if weight.ndim != 1:
+            raise InputError("problem", "weight", f"({paths.num_demands},) weights", weight.shape)
+        weight = checked("weight", np.atleast_2d(weight), paths.num_demands)[0]
+    return demand, np.broadcast_to(capacity, (len(demand), topology.num_links)).copy(), weight
+
+
+# Demand over the smallest capacity above which these limit demands to what their paths can carry.  In ordinary
+# networks the limits would change little, and take a pass over all paths.
+_EXTREME_LOAD = 1e4
+
+
+def usable_part(
+    demand: Tensor,
+    capacity: Tensor,
+    *,
+    carried: Callable[[], Tensor],
+    routable: Callable[[], Tensor],
+    all_have_paths: bool,
+) -> tuple[Tensor, Tensor]:
+    """Demand (B, D) and capacity (B, E) of the module, Gbit/s; ``demand`` itself where it stays as it is.
+
+    Args:
+        demand: (B, D) Gbit/s.
+        capacity: (B, E) Gbit/s.
+        carried: gives (B, D) Gbit/s that the paths of each demand can carry; called where that matters.
+        routable: gives (B, D) Gbit/s of the demands with a live path; called where that matters.
+        all_have_paths: whether every demand has a candidate path.
+    """
+    smallest = torch.where(capacity > 0, capacity, torch.inf).amin(1)
+    is_extreme = demand.amax(1) > _EXTREME_LOAD * smallest if demand.shape[1] else smallest < 0
+    if bool(is_extreme.any()):
+        demand = torch.where(is_extreme[:, None], torch.minimum(demand, carried()), demand)
+    total = demand.sum(1, keepdim=True)
+    # A link that is narrow beside all demand is narrow beside the routable demand too, unless that is tiny.
+    is_wide = (_EXTREME_LOAD * capacity > total).any(1, keepdim=True)
+    if not (all_have_paths and bool((capacity > 0).all())) and bool(is_wide.any()):
+        total = torch.where(is_wide, torch.minimum(demand, routable()).sum(1, keepdim=True), total)
+    return demand, torch.where(total > 0, torch.minimum(capacity, total), capacity)  # 0 would mean a failed link
+
 
 AnyCondition = TypeVar("AnyCondition", bound=Condition)
 
@@ -187,7 +286,7 @@ class Problem:
 
     @property
     def usable(self) -> Problem:
-        """The program of :mod:`teal.problem.usable`; itself if all demand and capacity can be used."""
+        """The program without demand and capacity that cannot be used; itself if all can."""
         return self if self._limited is None else self._limited
 
     @cached_property
@@ -456,3 +555,16 @@ class Problem:
             return self
         changed = {f: getattr(self, f).to(dtype) for f in ("demand", "capacity", "demand_value", "link_cost")}
         return dataclasses.replace(self, **changed)
+
+
+def mean_value(problem: Problem) -> Float[Tensor, ""]:
+    """() mean of v[d, k] over the paths that exist; 0 for max_link_utilisation and max_concurrent_flow."""
+    count = problem.ops.path_count
+    total = problem.path_value.sum() if problem.has_link_cost else (problem.demand_value * count).sum()
+    return total / count.sum().clamp(min=1)
+
+
+def mean_capacity(problem: Problem) -> Float[Tensor, "B 1"]:
+    """(B, 1) mean capacity of the links that have not failed, Gbit/s."""
+    live = (problem.capacity > 0).sum(1, keepdim=True).clamp(min=1)
+    return problem.capacity.sum(1, keepdim=True) / live

@@ -32,12 +32,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from teal.config.option import Option
 from teal.errors import InputError
 from teal.objectives import Objective, ObjectiveName
+from teal.option import Option
 from teal.pathops import PathOps
-from teal.pathops.bundles import BundleOps
+from teal.pathops.columns import BundleOps
 from teal.problem.condition import Condition, ConditionRequest, LinkGroups, Rewritten
 from teal.problem.program import Program
 from teal.runtime.arrays import BoolArray, FloatArray
@@ -86,8 +87,8 @@ class Protection(Condition):
         return {word: cls.of(network, num_links, links) for word, links in groups.items() if links}
 
     @classmethod
+    @override
     def asked(cls, request: ConditionRequest) -> Protection:
-        """See Condition."""
         if request.value not in request.network_data:
             raise InputError("protect", "", "a network that was registered with groups", "one without groups")
         if request.has_latency_limits:
@@ -131,8 +132,8 @@ class Protection(Condition):
             torch.from_numpy(_in_columns(bundles[member], columns, whole)).to(ops.device),
         )  # fmt: skip
 
+    @override
     def refuses(self, objective: Objective, others: Sequence[Condition]) -> str:
-        """See Condition."""
         if not objective.rules.allows_protection:
             promises = [name for name in ObjectiveName if Objective(name).rules.allows_protection]
             return f"{', '.join(promises)}, not {objective.name}"
@@ -162,8 +163,8 @@ class Protection(Condition):
         overload = program.overload(program.loads(reserved)).amax(1).clamp(min=0)
         return torch.maximum(overload, torch.where(is_lost, splits.sum(-1), 0).amax(1))
 
+    @override
     def on_paths(self, ops: PathOps, num_links: int) -> Protection:
-        """See Condition."""
         return Protection.of(ops, num_links, self.groups)
 
     def repeated(self, count: int) -> Protection:

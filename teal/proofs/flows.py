@@ -23,7 +23,7 @@ import numpy as np
 from teal.errors import InputError
 from teal.formats.allocations import demands_of, read_allocation
 from teal.network import DemandClasses, PathSet, Topology
-from teal.network.extension import with_listed_paths
+from teal.network.path_changes import with_listed_paths
 from teal.runtime.arrays import FloatArray
 
 _SUFFIXES = (".json", ".csv", ".parquet")

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.network import PathSet
-from teal.network.extension import first_columns
-from teal.nn.checkpoint import FLOW_GNN_KIND, FlowGnnCard, check_fits, check_kind, load_flow_gnn
-from teal.nn.flow_models import FlowModel, new_flow_model
+from teal.network.path_changes import first_columns
+from teal.nn.checkpoint import FLOW_GNN_KIND, FlowGnnCard, check_fits, check_kind, load_flow_gnn, new_flow_model
+from teal.nn.flow_models import FlowModel
 from teal.objectives import Objective
 from teal.problem import Allocation, Problem
 from teal.runtime.parallel import threads_for

@@ -1,6 +1,6 @@
 """Ray Serve around the service: an ingress that speaks HTTP, engines that compute, and a retry between the two.
 
-Whoever imports this has called :func:`teal.distributed.guard.guard` first, because it imports Ray.
+Whoever imports this has called :func:`teal.cluster.guard.guard` first, because it imports Ray.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ray import serve
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
-from teal.config import ServeConfig
-from teal.distributed.cluster import connected
+from teal.cluster.cluster import connected
 from teal.errors import InputError
 from teal.serving.engine.errors import ServiceError, overloaded
 from teal.serving.engine.log import log_to
 from teal.serving.engine.served import rehearse_all
 from teal.serving.engine.solver import Solver
 from teal.serving.http.app import make_app
-from teal.serving.settings import address_of, answers, app_settings, prepared, solver_settings
+from teal.serving.settings import ServeConfig
+from teal.serving.start import address_of, answers, app_settings, prepared, solver_settings
 from teal.solvers.pdhg import MAX_LANES
 
 APP, ENGINES = "teal", "teal-engines"  # applications of Ray Serve: what speaks HTTP, and what it asks
@@ -160,9 +160,9 @@ def build(args: dict[str, Any]) -> Any:
     """What a Serve config names as its ``import_path`` (deploy/serve.yaml): the application on somebody's cluster.
 
     Args:
-        args: settings of :class:`teal.config.ServeConfig`; ``state`` is a folder that all nodes share.  Host and port
-            are Ray Serve's ``http_options``; a token is required (``TEAL_TOKEN``) unless ``host`` here is a loopback
-            address.
+        args: settings of :class:`~teal.serving.settings.ServeConfig`; ``state`` is a folder that all nodes share.  Host
+            and port are Ray Serve's ``http_options``; a token is required (``TEAL_TOKEN``) unless ``host`` here is a
+            loopback address.
 
     Raises:
         InputError: a fault in them.

@@ -1,81 +1,122 @@
-"""From the settings of `teal serve` to what both ways of serving need: one process, and Ray Serve."""
+"""Settings of `teal serve`."""
 
 from __future__ import annotations
 
+import dataclasses
+import ipaddress
+import os
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from teal.config import ServeConfig, seconds
+from teal.app.settings import require, seconds
 from teal.errors import InputError
-from teal.formats import is_named, load_topology
-from teal.formats.node_link import topology_to_node_link
-from teal.runtime.storage import cache_dir
-from teal.schemes.models import named_model
-from teal.serving.engine.requests import NetworkSpec
-from teal.serving.engine.store import Store
 
-DEFAULT = "default"  # name of the network that the command registers
+TOKEN = "TEAL_TOKEN"  # environment variable with the bearer token, for platforms that pass secrets as variables
 
 
-def app_settings(config: ServeConfig) -> dict[str, Any]:
-    """Arguments of :func:`teal.serving.http.app.make_app`."""
-    return {
-        "tokens": config.tokens(),
-        "most_bytes": config.max_body << 20,
-        "hosts": (config.host, "127.0.0.1", "localhost", "[::1]") if config.loopback else (),
-    }
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """Serve allocations over HTTP: register networks, send traffic matrices, receive feasible, certified splits.
 
+    The API is described at /docs.  The service listens on this machine only; another --host needs a token.  For TLS put
+    a reverse proxy in front (docs/service.md).  It is one process, unless --replicas or --ingresses ask for more, which
+    run under Ray Serve.
+    """
 
-def solver_settings(config: ServeConfig) -> dict[str, Any]:
-    """Arguments of :class:`teal.serving.engine.solver.Solver`, without its folder."""
-    return {
-        "most_waiting": config.max_waiting,
-        "model": model_of(config),
-        "most_networks": config.max_networks,
-        "most_path_s": seconds(config.max_path_time),
-        "most_deadline_s": seconds(config.max_deadline),
-        "vary": config.vary,
-    }
+    topology: str = ""
+    """A network to register at the start, under the name default: b4, topohub:GROUP/NAME, or a file as in train."""
+    num_paths: int | Literal["auto"] = "auto"
+    """K, the number of candidate paths of a demand, at most, of that network; auto: chosen for generated matrices."""
+    objective: str = "total_flow"
+    """Objective of that network, unless a request has another one."""
+    model: str = "auto"
+    """Model whose prediction the engine starts from where it has no earlier state: the PriceGNN that comes with Teal,
+    on large networks (auto); no model (none); or the model in this folder: a PriceGNN on large networks, a FlowGNN, as
+    teal train writes it, for every network with its objective."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8000
+    """Port to listen on."""
+    token_file: Path | None = None
+    """File with the bearer tokens of which requests must have one, a line each; only its owner may read it.  Each token
+    is a client with its own share of the engine.  Alternative: the environment variable TEAL_TOKEN, with one."""
+    state: Path | None = None
+    """Folder where registered networks are stored, for restarts and for all replicas.  Default: in the cache folder."""
+    log_file: Path | None = None
+    """Append a line of JSON for each request, and for each internal error, to this file."""
+    replicas: int = 1
+    """Number of processes that compute.  One uses all cores; more keep the service up while one is restarted."""
+    ingresses: int = 1
+    """Number of processes that handle HTTP; more keep the service up while one is restarted.  The page at / and
+    /metrics then show the requests of the process that answers."""
+    max_waiting: int = 128
+    """Requests that may wait for one network, three quarters of them from one client; others are refused with 503."""
+    max_networks: int = 100
+    """Networks that may be registered."""
+    max_path_time: str = "10m"
+    """Refuse networks whose candidate paths would take longer, by estimate."""
+    max_deadline: str = "10m"
+    """Refuse requests with a longer deadline."""
+    max_connections: int = 256
+    """Connections from one address at once; further ones are closed."""
+    max_body: int = 64
+    """Size of a request's body, at most, in MiB."""
 
+    vary: float = 0.0
+    """Share of every demand that allocations for the next interval put on random, nearly optimal splits, others in each
+    interval, so that counters tell matrices apart (docs/counters.md); for networks of some hundred demands."""
 
-def model_of(config: ServeConfig) -> str:
-    """The model as a name or as an absolute path: other processes have other working folders."""
-    folder = Path(config.model)
-    return str(folder.resolve()) if folder.is_dir() else config.model
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range, or an open address without a token."""
+        require(self, "port", "1 to 65535", 0 < self.port < 65536)
+        require(self, "num_paths", "auto, or 1 to 32", self.num_paths == "auto" or 1 <= self.num_paths <= 32)
+        for field in ("replicas", "ingresses", "max_waiting", "max_networks", "max_connections", "max_body"):
+            require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
+        require(self, "vary", "a share in [0, 1)", 0 <= self.vary < 1)
+        seconds(self.max_path_time, "--max-path-time")
+        seconds(self.max_deadline, "--max-deadline")
+        if not self.loopback and self.token_file is None and not os.environ.get(TOKEN):
+            raise InputError("--host", "", f"a loopback address, or a --token-file (or {TOKEN})", self.host)
 
+    @property
+    def is_one_process(self) -> bool:
+        """Whether HTTP and engine are in one process, without Ray."""
+        return self.replicas == self.ingresses == 1
 
-def address_of(config: ServeConfig) -> str:
-    """Where the service answers."""
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    return f"http://{host}:{config.port}"
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
+    def tokens(self) -> tuple[str, ...]:
+        """The tokens from the file or the environment; none without either.
 
-def answers(config: ServeConfig, folder: Path) -> str:
-    """The message that the service has started."""
-    address = address_of(config)
-    return f"{address} answers; its API is described at {address}/docs, networks are kept in {folder}"
+        Raises:
+            InputError: a file that others may read, or a token of less than 16 characters.
+        """
+        option = "--token-file" if self.token_file else TOKEN
+        text = self._token_file() if self.token_file else os.environ.get(TOKEN, "").strip()
+        if not text and not self.token_file:
+            return ()
+        tokens = tuple(line.strip() for line in text.splitlines() if line.strip()) or ("",)
+        for number, token in enumerate(tokens, 1):
+            if len(token) < 16 or not token.isascii() or any(c.isspace() for c in token):
+                expected = "a token of at least 16 characters, without spaces, a line"
+                raise InputError(option, f"line {number}", expected, f"{len(token)} characters")
+        if len(set(tokens)) < len(tokens):
+            raise InputError(option, "", "different tokens", "one twice")
+        return tokens
 
-
-def prepared(config: ServeConfig) -> Path:
-    """The folder of the networks, after everything that may be wrong with the settings has been looked at."""
-    config.tokens()
-    folder = config.state or cache_dir("networks")
-    named_model(config.model)
-    if config.topology:
-        _register(config, folder)
-    return folder
-
-
-def _register(config: ServeConfig, folder: Path) -> None:
-    """Put the network of ``--topology`` into the store, as it is."""
-    topology = load_topology(config.topology)
-    try:
-        spec = NetworkSpec(
-            topology=config.topology if is_named(config.topology) else topology_to_node_link(topology),  # type: ignore[arg-type]
-            num_paths=config.num_paths,
-            objective=config.objective,
-        )
-    except ValueError as error:
-        raise InputError("teal serve", "", "settings of a network", " ".join(str(error).split())) from None
-    store, wanted = Store(folder), spec.stored()
-    store.put(DEFAULT, wanted)
+    def _token_file(self) -> str:
+        assert self.token_file is not None
+        where = str(self.token_file)
+        try:
+            mode, text = self.token_file.stat().st_mode, self.token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError("--token-file", "", "a file with a token", f"{where}: {error}") from None
+        if mode & 0o077:
+            raise InputError("--token-file", "", "a file that its owner alone may read (chmod 600)", where)
+        return text

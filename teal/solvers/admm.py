@@ -50,8 +50,8 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
+from teal.problem.problem import mean_capacity, mean_value
 from teal.problem.prox import weighted_simplex
-from teal.problem.scale import mean_capacity, mean_value
 
 _LARGE_NETWORK_NODES = 100  # nodes: Teal runs 2 iterations on smaller networks, 5 from there on
 DEFAULT_RHO = 0.3  # relative penalty (see `scaling`)

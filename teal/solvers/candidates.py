@@ -28,8 +28,8 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.network import PathSet, Topology, compute_paths
-from teal.network.extension import with_columns
 from teal.network.packed import MAX_PATHS
+from teal.network.path_changes import with_columns
 from teal.network.path_file import load_paths, save_paths
 from teal.network.path_options import USUAL_MOST_PATHS
 from teal.network.paths import cache_file

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from teal.network.extension import first_columns, paths_in_trees, with_more_paths
+from teal.network.path_changes import first_columns, paths_in_trees, with_more_paths
 from teal.network.path_set import PathSet
 from teal.network.shortest import shortest_trees
 from teal.problem import Problem, all_paths_bound

@@ -19,13 +19,13 @@ import math
 import numpy as np
 import scipy.sparse as sp
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 
 from teal.network import DemandClasses
-from teal.problem.demand_sets import Capped
 from teal.problem.program import Program
+from teal.problem.sets import Capped
 from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.lp import solve_lp
 
 MAX_COLUMNS = 20_000  # of all classes, up to which this is tried; HiGHS then takes seconds
 # Share of V_j by which later programs may fall short of it, so that rounding makes none infeasible.
@@ -80,16 +80,16 @@ def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | 
         rows = sp.csr_array(program.columns.incidence(len(limit)))[links][:, column]
         load = sp.diags_array(1 / limit[links]) @ rows @ sp.diags_array(demand[demand_of])
         served = sp.csr_array((np.ones(len(column)), (np.searchsorted(carried, demand_of), np.arange(len(column)))))
-        solution = linprog(
-            np.append(np.zeros(len(column)), 1), sp.hstack([load, -np.ones((len(links), 1))], format="csr"),
-            np.zeros(len(links)), sp.hstack([served, sp.csr_array((len(carried), 1))], format="csr"),
-            np.ones(len(carried)), method="highs",
-            options={"time_limit": seconds} if math.isfinite(seconds) else {},
-        )  # fmt: skip
-        if solution.status != 0:
+        solution = solve_lp(
+            np.append(np.zeros(len(column)), 1),
+            (sp.hstack([load, -np.ones((len(links), 1))], format="csr"), np.zeros(len(links))),
+            (sp.hstack([served, sp.csr_array((len(carried), 1))], format="csr"), np.ones(len(carried))),
+            seconds=seconds,
+        )
+        if solution.x is None or not solution.is_solved:
             return None
         shares.reshape(-1)[column] = np.maximum(solution.x[:-1], 0)
-        prices[links] = np.maximum(-solution.ineqlin.marginals, 0) / limit[links]
+        prices[links] = solution.duals / limit[links]
     return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(program.demand)
 
 
@@ -158,15 +158,15 @@ class _ExactLps:
         """
         is_own = self._class_of == number
         volume = max(float(self._size[is_own].sum()), np.finfo(float).tiny)
-        bounds = np.stack([np.zeros(len(self.column)), np.where(self._class_of <= number, self._upper, 0)], 1)
         if not len(self.column):
             return np.zeros(0), np.zeros(len(self.limit))
-        solution = linprog(
-            -np.where(is_own, self._size * self._value / volume, 0), sp.vstack(self._rows, format="csr"),
-            np.concatenate(self._right), bounds=bounds, method="highs",
-            options={"time_limit": seconds} if math.isfinite(seconds) else {},
-        )  # fmt: skip
-        if solution.status != 0:
+        solution = solve_lp(
+            -np.where(is_own, self._size * self._value / volume, 0),
+            (sp.vstack(self._rows, format="csr"), np.concatenate(self._right)),
+            high=np.where(self._class_of <= number, self._upper, 0),
+            seconds=seconds,
+        )
+        if solution.x is None or not solution.is_solved:
             return None
         flows = np.maximum(solution.x, 0) * self._size
         reached = float(flows[is_own].sum())
@@ -174,5 +174,5 @@ class _ExactLps:
             self._rows.append(sp.csr_array(-np.where(is_own, self._size / reached, 0)[None]))
             self._right.append(np.array([_PROMISE_SLACK - 1]))
         prices, links = np.zeros(len(self.limit)), self._link_rows
-        prices[links] = np.maximum(-solution.ineqlin.marginals[: len(links)], 0) * volume * self._inverse[links]
+        prices[links] = solution.duals[: len(links)] * volume * self._inverse[links]
         return flows, prices

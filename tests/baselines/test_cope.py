@@ -10,14 +10,14 @@ from baselines.cope import Cope
 from baselines.linear_program import LpSettings
 from baselines.oblivious import RatioProgram
 from teal.cli import main
+from teal.hedging.past import Past
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
-from teal.schemes.hedges import Past
 from teal.solvers import pdhg
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.testing import random_problem
 from tests.baselines.test_oblivious import worst_ratio
-from tests.schemes.hedges.series import past_of
+from tests.hedging.series import past_of
 
 MLU = ObjectiveName.MAX_LINK_UTILISATION
 

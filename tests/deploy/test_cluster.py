@@ -17,8 +17,8 @@ pytest.importorskip("ray.serve", reason="needs the service's packages: pip insta
 
 import yaml
 
+from teal.app.warm_up import compile_all_first
 from teal.client import Client, ServiceFault
-from teal.studies.warm_up import compile_all_first
 from tests.gate import PATIENCE_S, wait_until
 from tests.processes import running
 from tests.serving.service import TOKEN, free_port

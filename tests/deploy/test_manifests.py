@@ -19,10 +19,10 @@ from kubernetes_validate import validate
 from pydantic import BaseModel, ConfigDict, Field
 from ray.serve.schema import ServeDeploySchema
 
-from teal.config import ServeConfig
 from teal.serving.engine.solver import Solver
 from teal.serving.http.app import make_app
 from teal.serving.process import _LONGEST_DEADLINE_S
+from teal.serving.settings import ServeConfig
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = "1.31"  # version whose schemas are used

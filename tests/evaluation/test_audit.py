@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import teal
+from teal.app.instance import Instance
 from teal.cli import main
 from teal.evaluation.audit import AllowedDemands, Generation, _groups, _patterns, audit, demand_set
-from teal.evaluation.instance import Instance
 from teal.formats.rows import read_csv
 from teal.network.rates import ArrayRates
 from teal.testing import make_topology

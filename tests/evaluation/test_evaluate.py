@@ -14,16 +14,17 @@ import pytest
 import torch
 from tqdm import tqdm
 
+from teal.app.instance import Instance
 from teal.errors import InputError, SolverError
-from teal.evaluation import CaseResult, Evaluation, Row
 from teal.evaluation.cases import Cases
-from teal.evaluation.instance import Instance
+from teal.evaluation.evaluate import Evaluation
+from teal.evaluation.rows import CaseResult, Row
+from teal.evaluation.table import summarise
 from teal.formats import load_topology, load_traffic
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
-from teal.reports.table import summarise
 from teal.schemes.registry import make_scheme
 from teal.solvers import pdhg
 
@@ -45,7 +46,7 @@ class _Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock by which the evaluation measures."""
-    monkeypatch.setattr("teal.evaluation.runner.time", SimpleNamespace(perf_counter=lambda: _Clock.now))
+    monkeypatch.setattr("teal.evaluation.evaluate.time", SimpleNamespace(perf_counter=lambda: _Clock.now))
 
 
 class FaultyShortestPath:
@@ -128,7 +129,7 @@ def test_a_scheme_that_is_too_slow_is_excluded_and_not_warmed_up_twice(
     b4: Instance, compiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forms = itertools.count()  # another kernel whenever it is asked, or always none
-    monkeypatch.setattr("teal.evaluation.runner.num_compiled", lambda: next(forms) if compiles else 0)
+    monkeypatch.setattr("teal.evaluation.evaluate.num_compiled", lambda: next(forms) if compiles else 0)
     slow, patient = FaultyShortestPath({}, slow=100.0), FaultyShortestPath({}, slow=50.0)
     rows, notices = _run(b4, {"slow": slow, "patient": patient}, [0, 1, 2], time_limit=60.0)
     assert [row.usable for row in rows if row.scheme == "slow"] == [True, False, False]

@@ -10,9 +10,9 @@ import pytest
 import teal
 from teal.cli import main
 from teal.evaluation.fairness_curve import fairness_curve
+from teal.evaluation.record import Record
+from teal.evaluation.report import figures_of
 from teal.problem import Problem
-from teal.reports.record import Record
-from teal.reports.report import figures_of
 
 
 def _line_network() -> Problem:

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import teal
+from teal.app.instance import Instance
 from teal.cli import main
-from teal.evaluation.instance import Instance
 from teal.evaluation.next_interval import NextInterval, NextRow, realised, summarise
+from teal.hedging.past import Hedge, Past
 from teal.network.traffic import Split
-from teal.schemes.hedges import Hedge, Past
-from tests.schemes.hedges.series import make_past
+from tests.hedging.series import make_past
 
 COMMAND = [
     "evaluate", "--next-interval", "--topology", "b4", "--traffic", "gravity:seed=0,count=60,load=2", "--objective",

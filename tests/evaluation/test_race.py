@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from baselines.lp_all import LpAll
+from teal.app.instance import Instance
 from teal.cli import main
 from teal.errors import SolverError
-from teal.evaluation.instance import Instance
 from teal.evaluation.race import (
     COLD,
     CROWD,
@@ -24,7 +24,9 @@ from teal.evaluation.race import (
     SITUATIONS,
     WARM,
     RaceRun,
+    plot_race,
     race,
+    render_times_to_gap,
     situations,
     timed,
     times_to_gap,
@@ -34,7 +36,6 @@ from teal.network import compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
-from teal.reports.race import plot_race, render_times_to_gap
 from teal.schemes.registry import Scheme
 
 

@@ -13,13 +13,14 @@ import torch
 
 import teal
 from teal.cli import main
-from teal.config import TrainConfig
 from teal.errors import InputError
 from teal.learning.learners import LEARNERS, register_learner
 from teal.learning.noise import RowStreams
+from teal.learning.settings import TrainConfig
 from teal.nn import flow_gnn_config
+from teal.nn.checkpoint import new_flow_model
 from teal.nn.flow_gnn_config import FORMS, FlowGnnConfig
-from teal.nn.flow_models import FlowModel, new_flow_model
+from teal.nn.flow_models import FlowModel
 from teal.nn.policy import action_splits
 from teal.problem import Problem
 from teal.testing import random_problem

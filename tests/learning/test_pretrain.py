@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from teal.cli import main
-from teal.config import PretrainConfig
 from teal.errors import InputError
 from teal.learning.network_pool import NetworkPool, draw_problem, family_of, pool_network, topohub_pool
 from teal.learning.pretrain import Pretrainer
+from teal.learning.settings import PretrainConfig
 from teal.nn.checkpoint import load_price_gnn
 from teal.nn.price_gnn import PriceGNN
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from teal.config import TrainConfig
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic
 from teal.learning.losses import reward
 from teal.learning.noise import Stream
+from teal.learning.settings import TrainConfig
 from teal.learning.train import Trainer
 from teal.network import compute_paths
 from teal.network.rates import ArrayRates

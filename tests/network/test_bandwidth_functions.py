@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from baselines.lp_all import LpAll
+from teal.app.instance import load_instance
+from teal.app.run_files import instance_key
+from teal.app.settings import InstanceConfig
 from teal.cli import main
-from teal.config import InstanceConfig
 from teal.errors import InputError
-from teal.evaluation.instance import load_instance
 from teal.formats.bandwidth_functions import read_bandwidth_functions
 from teal.network import DemandClasses, compute_paths
 from teal.network.bandwidth_functions import BandwidthFunctions
@@ -26,7 +27,6 @@ from teal.problem import Problem, dual_bound
 from teal.problem.assessment import assess
 from teal.solvers.columns import improve
 from teal.solvers.pdhg import solve
-from teal.studies.files import instance_key
 from teal.testing import make_topology, random_problem
 
 _BY_HAND = [[(2.0, 20.0), (6.0, 24.0)], [(3.0, 15.0), (9.0, 21.0)]]  # 10, then 1 a Gbit/s; 5, then 1

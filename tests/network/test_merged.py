@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import teal
 from teal.network.classes import DemandClasses, class_paths
-from teal.network.merged import merged_rows
+from teal.network.path_changes import merged_rows
 from teal.testing import random_topology
 
 

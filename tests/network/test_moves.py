@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from teal.network.moves import with_moves
+from teal.network.path_changes import with_moves
 from teal.testing import random_problem
 
 

@@ -113,8 +113,8 @@ def test_groups_are_part_of_the_cache_key_and_of_the_settings(tmp_path: Path) ->
     again = compute_paths(topology, method=PathMethod.SURVIVABLE, groups=groups)
     assert again.key == by_group.key
     np.testing.assert_array_equal(again.leaf, by_group.leaf)
-    from teal.config import PathsConfig
-    from teal.studies.paths import run_compute
+    from teal.allocation.paths import run_compute
+    from teal.allocation.settings import PathsConfig
 
     file = tmp_path / "groups.csv"
     file.write_text("group,source,target\none,1,2\none,1,3\n")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from teal.errors import InputError
-from teal.network.extension import first_columns
+from teal.network.path_changes import first_columns
 from teal.nn import flow_passes_fused
 from teal.nn.flow_gnn_config import UNIVERSAL_WIDTHS, FlowGnnConfig
 from teal.nn.flow_passes import TorchPasses

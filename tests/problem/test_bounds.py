@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from baselines.lp_all import LpAll
 from teal.network import compute_paths
-from teal.network.extension import with_columns
+from teal.network.path_changes import with_columns
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess

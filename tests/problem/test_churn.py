@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import teal
 from teal.errors import InputError
 from teal.problem.churn import ChurnLimit, live_part
-from teal.problem.demand_sets import Capped
+from teal.problem.sets import Capped
 from teal.testing import random_problem
 
 

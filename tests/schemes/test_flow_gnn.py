@@ -9,9 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from teal.network.extension import first_columns
+from teal.network.path_changes import first_columns
+from teal.nn.checkpoint import new_flow_model
 from teal.nn.flow_gnn_config import FORMS, FlowGnnConfig
-from teal.nn.flow_models import FlowModel, new_flow_model
+from teal.nn.flow_models import FlowModel
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem.allocation import Allocation, Status
 from teal.problem.assessment import assess

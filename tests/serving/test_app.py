@@ -21,13 +21,7 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 import pyarrow as pa
 
 import teal
-from teal.client import (
-    ARROW,
-    Client,
-    InvalidRequest,
-    ServedAllocation,
-    Unreachable,
-)
+from teal.client import ARROW, Client, InvalidRequest, ServedAllocation, Unreachable
 from teal.client.calls import AllocationOptions
 from teal.client.faults import ServiceFault
 from teal.objectives import ObjectiveName

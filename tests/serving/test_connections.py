@@ -14,8 +14,8 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 import uvicorn
 from uvicorn.server import ServerState
 
-from teal.serving.http import connections
-from teal.serving.http.connections import limited
+from teal.serving import process as connections
+from teal.serving.process import limited
 from tests.serving.service import free_port, run
 
 MOST = 5

@@ -16,7 +16,7 @@ from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag, igp_metric
 from teal.pathops.measurements import ecmp_measurements, path_measurements
 from teal.runtime.arrays import FloatArray
-from teal.serving.engine.counted import CountedTraffic, interval_of
+from teal.serving.engine.counting import CountedTraffic, interval_of
 from teal.serving.engine.requests import CounterReadings
 from teal.testing import make_topology
 from tests.serving.service import b4_served, b4_service, run, service

@@ -15,7 +15,7 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 from teal.client import AsyncClient, Overloaded, ServiceFault
 from teal.client.results import Measured
 from teal.serving.engine import solver as solver_module
-from teal.serving.engine.counted import Interval, interval_of
+from teal.serving.engine.counting import Interval, interval_of
 from teal.serving.engine.solver import Solver
 from tests.serving.service import rates_of, run, service, until
 from tests.serving.test_counted import BEGIN, IGP, _readings, _series, _time

@@ -29,11 +29,11 @@ from teal.client import (
     UnknownNetwork,
 )
 from teal.serving.engine.backend import Sent
-from teal.serving.engine.beside import beside
 from teal.serving.engine.errors import ServiceError
 from teal.serving.engine.log import LOG, log_to
 from teal.serving.engine.served import Served
 from teal.serving.engine.solver import Solver
+from teal.serving.engine.solvers import beside
 from teal.serving.engine.wanted import single_program
 from teal.serving.http.app import make_app
 from tests.gate import PATIENCE_S

@@ -69,7 +69,7 @@ async def _grown(solver: Solver, before: int) -> None:
 def test_a_service_adds_paths_and_every_earlier_answer_keeps_its_meaning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("teal.serving.engine.candidates._GENERATED", "gravity:seed=0,load=0.01,count={count}")
+    monkeypatch.setattr("teal.serving.engine.served._GENERATED", "gravity:seed=0,load=0.01,count={count}")
     monkeypatch.setattr("teal.serving.engine.requests.FIRST_PATHS", 1)
     rates = rates_of(size=60_000)
 
@@ -105,7 +105,7 @@ def test_a_service_adds_paths_and_every_earlier_answer_keeps_its_meaning(
 def test_an_interval_that_follows_added_paths_is_allocated_over_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("teal.serving.engine.candidates._GENERATED", "gravity:seed=0,load=0.01,count={count}")
+    monkeypatch.setattr("teal.serving.engine.served._GENERATED", "gravity:seed=0,load=0.01,count={count}")
     monkeypatch.setattr("teal.serving.engine.requests.FIRST_PATHS", 1)
     rates = rates_of(3, size=60_000)
 

@@ -13,8 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
-from teal.serving.engine.errors import ServiceError
-from teal.serving.engine.media import ARROW, JSON
+from teal.serving.engine.errors import ARROW, JSON, ServiceError
 from teal.serving.engine.solver import Solver
 from teal.serving.http import middleware
 from teal.serving.http.app import make_app

@@ -18,11 +18,12 @@ import networkx
 import teal
 from teal.client import InvalidRequest, LateMeasurement, NotReady, ServiceFault
 from teal.evaluation.next_interval import realised
+from teal.hedging.past import Past
+from teal.hedging.registry import make_hedge
 from teal.network import TrafficMatrices
 from teal.network.rates import ArrayRates
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
-from teal.schemes.hedges import Past, make_hedge
 from teal.serving.engine.errors import ServiceError
 from teal.serving.engine.next_interval import NextInterval
 from teal.serving.engine.responses import AllocationAnswer, NamedAllocation

@@ -19,12 +19,7 @@ import pytest
 pytest.importorskip("ray", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.cli import main
-from teal.client import (
-    Client,
-    InvalidRequest,
-    Unauthorised,
-    UnknownNetwork,
-)
+from teal.client import Client, InvalidRequest, Unauthorised, UnknownNetwork
 from tests.gate import OPEN, Gate, wait_until
 from tests.processes import descendants, running
 from tests.serving.service import TOKEN, Asking, assert_answered_before_the_end, free_port

@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.serving.engine.backend import Found, Sent
-from teal.serving.engine.errors import ServiceError
-from teal.serving.engine.media import ARROW, JSON
+from teal.serving.engine.errors import ARROW, JSON, ServiceError
 from teal.serving.http import recent as recent_module
 from teal.serving.http.recent import MOST_KEPT, Recent
 from tests.serving.service import run, until

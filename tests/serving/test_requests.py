@@ -13,9 +13,7 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 
 import pyarrow as pa
 
-from teal.client import (
-    ARROW,
-)
+from teal.client import ARROW
 from tests.serving.service import b4_service, run
 
 VALID_BODY = json.dumps({"demands": [{"source": "1", "target": "2", "rate": 1.0}]}).encode()

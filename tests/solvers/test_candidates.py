@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import teal
 from baselines import arc_form
-from teal.config import SolveConfig
+from teal.allocation.settings import SolveConfig
+from teal.app.instance import load_instance
 from teal.errors import InputError
-from teal.evaluation.instance import load_instance
 from teal.network import PathSet, compute_paths
-from teal.network.extension import first_columns, with_columns
+from teal.network.path_changes import first_columns, with_columns
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.solvers.candidates import choose_paths, representative_matrices

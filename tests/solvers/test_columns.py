@@ -16,7 +16,7 @@ from baselines import arc_form
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic
 from teal.network import PathMethod, compute_paths
-from teal.network.extension import with_more_paths
+from teal.network.path_changes import with_more_paths
 from teal.network.path_file import load_paths, save_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem

@@ -9,7 +9,7 @@ import torch
 from teal.network import compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
-from teal.solvers.cut_only import cut_only
+from teal.solvers.projection import cut_only
 from teal.testing import make_topology
 
 

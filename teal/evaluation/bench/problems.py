@@ -74,7 +74,7 @@ class Case:
         network: name of the network in the set.
         matrix: row of the matrix that is measured against.
         failed: names of the two ends of the cable that has failed; () for none.
-        value: of an allocation over all paths: Gbit/s, or the largest utilisation.
+        value: value of an allocation over all paths: Gbit/s, or the largest utilisation.
         bound: certified, on what any program can reach.
     """
 

@@ -35,8 +35,8 @@ def prove_scores(
 
     Args:
         bench: the set.
-        programs: results by name of the program, as of :func:`teal.evaluation.bench.read_results`.
-        scores: of the results.
+        programs: results by name of the program, as of :func:`teal.evaluation.bench.ranking.read_results`.
+        scores: scores of the results.
         folder: is made where there is none.
         report: called with the name of each case.
     """
@@ -69,12 +69,12 @@ def _prove(problem: Problem, paths: PathSet, prices: Tensor, result: Paths, case
     """The sentences of the proof of a result.
 
     Args:
-        problem: of the case.
+        problem: problem of the case.
         paths: over which ``prices`` were found.
         prices: (1, E).
         result: paths and shares.
         case: its name, for messages.
-        folder: of the proof.
+        folder: folder of the proof.
     """
     demand = problem.demand[0].numpy()
     rate = {(int(s), int(t)): float(one) for (s, t), one in zip(problem.paths.pairs, demand, strict=True)}

@@ -44,13 +44,13 @@ class Score:
     Attributes:
         program: its name.
         case: name of the case.
-        track: of the case.
+        track: track of the case.
         score: from 0 to 1.
         value: Gbit/s, or the largest utilisation; NaN if it is not valid.
-        bound: of the case.
+        bound: bound of the case.
         seconds: by the program's own clock; NaN if it did not say.
         fault: why it is not valid; ``""`` if it is.
-        proved_gap: that a proof of the value shows to the optimum over all paths; NaN without a proof.
+        proved_gap: gap to the optimum over all paths that a proof of the value shows; NaN without a proof.
         proof: folder of the proof, or why there is none; ``""`` where none was asked for.
     """
 
@@ -129,7 +129,7 @@ def rank(
     Args:
         bench: the set.
         programs: results by name of the program, as of :func:`read_results`.
-        seconds: of each case, by name of the program.
+        seconds: time of each case, by name of the program.
     """
     return [
         score_of(bench, case, name, results.get(case.name), seconds.get(name, {}).get(case.name, math.nan))

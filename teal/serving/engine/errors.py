@@ -68,3 +68,11 @@ def invalid(error: ValidationError) -> ServiceError:
 def wrong(message: str) -> ServiceError:
     """The request is not what it must be."""
     return ServiceError(422, "invalid_request", message)
+
+
+ARROW, JSON, ZIP = "application/vnd.apache.arrow.stream", "application/json", "application/zip"
+
+
+def media_type(header: str) -> str:
+    """The type in a Content-Type header, without parameters; "" where there is none."""
+    return header.partition(";")[0].strip().lower()

@@ -1,6 +1,6 @@
 """Allocations of a network for the interval after the last measured one, whose traffic nobody knows yet.
 
-Whenever a matrix is measured, the hedge ``mixture`` (:mod:`teal.schemes.hedges.mixture`) takes it in and allocates for
+Whenever a matrix is measured, the hedge ``mixture`` (:mod:`teal.hedging.mixture`) takes it in and allocates for
 the interval after it, in a thread beside the engine.  What the mixture has learnt, and the limit of what an allocation
 costs over the optimum, are stored beside the matrices and survive a restart.
 """
@@ -18,20 +18,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from teal.counters.variety import vary
 from teal.errors import InputError
 from teal.evaluation.next_interval import realised
+from teal.hedging.conformal import ConformalLimit
+from teal.hedging.mixture import Mixture
+from teal.hedging.past import Past
+from teal.hedging.registry import make_hedge
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file
-from teal.schemes.hedges import Past, make_hedge
-from teal.schemes.hedges.conformal import ConformalLimit
-from teal.schemes.hedges.mixture import Mixture
 from teal.serving.engine.answer import Answer
 from teal.serving.engine.log import LOG
 from teal.serving.engine.measured import MeasuredMatrices
 from teal.serving.engine.solvers import HEDGE
 from teal.solvers import pdhg
-from teal.solvers.estimation.variety import vary
 
 LIMIT_PROBABILITY = 0.95  # probability with which the limit is to hold
 _OPTIMUM_GAP = 1e-3  # certified, of the optimum that realised utilisation is divided by
@@ -67,7 +68,7 @@ class NextInterval:
         name: of the network.
         pairs: (D, 2) of its paths.
         folder: of the measured matrices and of what is learnt.
-        varied: share of every demand on random, nearly optimal splits (:mod:`teal.solvers.estimation.variety`).
+        varied: share of every demand on random, nearly optimal splits (:mod:`teal.counters.variety`).
     """
 
     def __init__(self, name: str, pairs: Any, folder: Path, varied: float = 0.0) -> None:

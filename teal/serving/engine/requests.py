@@ -18,10 +18,10 @@ from pydantic import (
     model_validator,
 )
 
-from teal.config.option import ENTRIES, GAP, MAX_PATHS, Option
 from teal.errors import InputError
 from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
 from teal.objectives import Objective, ObjectiveName
+from teal.option import ENTRIES, GAP, MAX_PATHS, Option
 from teal.problem.offers import OFFERS
 from teal.serving.engine.errors import invalid
 

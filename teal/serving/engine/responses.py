@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from teal.config.option import MAX_PATHS
+from teal.option import MAX_PATHS
 from teal.serving.engine.requests import NetworkSpec
 
 _Number = float | None  # null where it is infinite or unknown

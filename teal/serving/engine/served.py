@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from teal.app.web.layout import drawing
 from teal.errors import InputError
-from teal.formats import BUILT_IN, is_named, load_topology
+from teal.formats import BUILT_IN, is_named, load_topology, load_traffic
 from teal.formats.node_link import topology_from_node_link
 from teal.formats.topohub_names import PREFIX
-from teal.network import PathSet, Topology, all_pairs, compute_paths
+from teal.network import PathMethod, PathSet, PathWeight, Topology, all_pairs, compute_paths
 from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.network.path_file import load_paths
+from teal.network.paths import search_key
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
 from teal.problem.allocation import Allocation
@@ -30,13 +32,13 @@ from teal.runtime.interruptible import Deadline, Run, Steps
 from teal.schemes.models import serves
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.answer import FIGURES, Answer
-from teal.serving.engine.candidates import candidate_paths
 from teal.serving.engine.errors import ServiceError, wrong
 from teal.serving.engine.least_time import LeastTimes
 from teal.serving.engine.requests import NetworkSpec, NodeLink, Options
 from teal.serving.engine.solvers import MODEL, solving
 from teal.serving.engine.wanted import (
     Wanted,
+    Worth,
     columns,
     groups_of,
     in_columns,
@@ -45,15 +47,65 @@ from teal.serving.engine.wanted import (
     single_program,
     wanted_by,
     without_demand,
+    worth_of,
 )
-from teal.serving.engine.worth import Worth, worth_of
 from teal.solvers import pdhg
+from teal.solvers.candidates import choose_paths, representative_matrices
 from teal.solvers.pdhg import Starter
 from teal.solvers.pdhg.fused.rehearsal import rehearse as rehearse_kernels
 from teal.solvers.short_paths import shortened
 from teal.solvers.split_table import table_weights
 from teal.solvers.table_search import in_tables
-from teal.web.layout import drawing
+
+# Matrices for which paths are chosen, as no traffic is known yet; at this load a third of the demand finds no capacity,
+# so that many links are bottlenecks.
+_GENERATED = "gravity:seed=0,load=4,count={count}"
+_LONGEST_S = 120.0  # seconds for a choice, after which the best set so far is taken
+
+
+def candidate_paths(
+    topology: Topology,
+    spec: NetworkSpec,
+    groups: Sequence[Sequence[int]],
+    report: Callable[[float], None] | None = None,
+    grown: Path | None = None,
+) -> tuple[PathSet, frozenset[str]]:
+    """Paths of all pairs of nodes, and the keys of all path sets that were kept on disk on the way.
+
+    Args:
+        topology: the network.
+        spec: what it was registered with.
+        groups: numbers of the links of each group of cables; empty for none.
+        grown: file of the paths if some were added later; None for none.
+        report: called now and then with the share of the first paths that are found; what it raises ends the work.
+
+    Raises:
+        InputError: paths that the settings forbid, or a damaged file of paths.
+    """
+    if grown is not None:
+        return load_paths(grown, topology), frozenset()
+    paths = compute_paths(
+        topology,
+        all_pairs(topology),
+        num_paths=spec.first_paths,
+        method=spec.path_method,
+        weight=spec.path_weight,
+        groups=groups if groups and spec.path_method is PathMethod.SURVIVABLE else None,
+        report=report,
+    )
+    if spec.num_paths != "auto":
+        return paths, frozenset([paths.key])
+    count = representative_matrices(paths)
+    if not count:
+        return paths, frozenset([paths.key])
+    traffic = load_traffic(_GENERATED.format(count=count), topology)
+    chosen = choose_paths(
+        topology, traffic.read(slice(None)), paths=paths, objective=Objective(spec.objective),
+        max_paths=spec.max_paths, deadline=_LONGEST_S, report=None if report is None else lambda *_: report(1.0),
+    ).paths  # fmt: skip
+    shortest = search_key(topology, paths.pairs, 1, PathMethod.DISJOINT, PathWeight.HOPS)  # of the generator
+    return chosen, frozenset([chosen.key, paths.key, shortest])
+
 
 _TIMED_ANSWERS = 3  # whose shortest time counts: the others may have waited for something else
 _MAX_BATCH_TIMED_S = 0.5  # seconds that a full batch may take, by the time of one matrix, to be timed too
@@ -389,7 +441,7 @@ class Served:
         return known
 
     def drawing(self) -> dict[str, Any]:
-        """See :func:`teal.web.layout.drawing`; capacities as registered."""
+        """See :func:`teal.app.web.layout.drawing`; capacities as registered."""
         if self._drawing is None:
             network = self.topology
             self._drawing = drawing(

@@ -18,13 +18,10 @@ import numpy as np
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.answer import Answer
 from teal.serving.engine.backend import Found, Sent
-from teal.serving.engine.beside import beside
-from teal.serving.engine.counted import Counted, interval_of
-from teal.serving.engine.counting import Counting
-from teal.serving.engine.errors import ServiceError, not_ready, replaced, wrong
+from teal.serving.engine.counting import Counted, Counting, interval_of
+from teal.serving.engine.errors import ARROW, ServiceError, not_ready, replaced, wrong
 from teal.serving.engine.growth import GROW_EVERY_S, Growth
 from teal.serving.engine.log import LOG
-from teal.serving.engine.media import ARROW
 from teal.serving.engine.model import ServedModel
 from teal.serving.engine.next_interval import NextInterval
 from teal.serving.engine.proof import check_provable, proof_of
@@ -33,6 +30,7 @@ from teal.serving.engine.registry import Hosted, Registry, in_use
 from teal.serving.engine.requests import AllocationRequest, Options
 from teal.serving.engine.scheduler import Scheduler
 from teal.serving.engine.served import Served, prove
+from teal.serving.engine.solvers import beside
 from teal.serving.engine.store import Store
 from teal.serving.engine.wanted import single_program
 from teal.serving.engine.wire import check_size, demands_to_write, previous_splits, read, read_measured, written

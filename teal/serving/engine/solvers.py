@@ -12,7 +12,10 @@ Answers say which of the first three it was.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 
@@ -94,3 +97,16 @@ def _checked(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter:
     except InputError as error:
         raise wrong(str(error)) from None
     return model
+
+
+LARGE = 4_000  # bytes, or numbers, from which on work may take a few milliseconds: 20 numbers are a demand by name
+_BINARY = 20  # of Arrow's arrays so many bytes take the time of one byte of JSON
+# Threads for such work: Python runs one at a time anyway, and each that waits for its turn delays the event loop.
+_THREADS = ThreadPoolExecutor(2, thread_name_prefix="beside")
+
+
+async def beside(size: int, work: Any, *arguments: Any, is_binary: bool = False) -> Any:
+    """The result of ``work``, in a thread if its ``size`` is large; of binary bodies if it is twenty times as large."""
+    if size <= (_BINARY * LARGE if is_binary else LARGE):
+        return work(*arguments)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, work, *arguments)

@@ -16,9 +16,8 @@ from fastapi.responses import JSONResponse
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from teal.serving.engine.errors import ServiceError, overloaded
+from teal.serving.engine.errors import ARROW, JSON, ServiceError, media_type, overloaded
 from teal.serving.engine.log import LOG
-from teal.serving.engine.media import ARROW, JSON, media_type
 from teal.serving.http.metrics import Metrics
 
 BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection

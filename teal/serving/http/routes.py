@@ -14,10 +14,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from teal.serving.engine.backend import Backend, Sent
-from teal.serving.engine.beside import beside
-from teal.serving.engine.errors import ServiceError, overloaded, places_of_one
+from teal.serving.engine.errors import ARROW, JSON, ZIP, ServiceError, media_type, overloaded, places_of_one
 from teal.serving.engine.log import LOG
-from teal.serving.engine.media import ARROW, JSON, ZIP, media_type
 from teal.serving.engine.requests import (
     AllocationRequest,
     LinkChanges,
@@ -40,6 +38,7 @@ from teal.serving.engine.responses import (
     RecentAllocations,
     Routes,
 )
+from teal.serving.engine.solvers import beside
 from teal.serving.http.metrics import Metrics
 from teal.serving.http.recent import Recent
 

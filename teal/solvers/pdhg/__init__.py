@@ -42,7 +42,7 @@ logarithm, to the ratio of how far y moved and how far w moved.
 | tau    | step size of w                                      | Gbit/s         | (B, D)    | primal_step           |
 
 :mod:`solver` reduces the program and chooses engines, :mod:`search` drives one of them: :mod:`plain` is the reference
-in torch, :mod:`fused` and :mod:`cuda` compute the same faster, :mod:`equilibrated` has step sizes for magnitudes
+in torch, :mod:`fused` and :mod:`cuda` compute the same faster, :mod:`reduction` has one with step sizes for magnitudes
 that span many decades.  Values may fall in steps (:mod:`teal.problem.steps`): the step of w is then that of
 :func:`teal.problem.prox.project_steps`.
 """

@@ -80,14 +80,13 @@ class PlainEngine(DenseEngine):
         return step(self._problem, self._scale, point, primal_weight)
 
     def _distances(self, a: Point, b: Point) -> tuple[Tensor, Tensor, Tensor]:
-        """See :func:`distances`."""
         return distances(self._problem, self._scale, a, b)
 
     def _last_step(self) -> Point:
         return self._stepped
 
     def advance(self, count: int) -> Tensor:
-        """See PdhgEngine."""
+        """Iterate, as in :meth:`PdhgEngine.advance`."""
         before = self._current
         for _ in range(count):
             before = self._current

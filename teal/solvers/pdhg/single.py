@@ -15,10 +15,9 @@ from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.exact import exact_program
 from teal.solvers.pdhg.engine import PdhgEngine
-from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
 from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine
 from teal.solvers.pdhg.plain import PlainEngine
-from teal.solvers.pdhg.reduction import Reduction, is_ordinary
+from teal.solvers.pdhg.reduction import EquilibratedEngine, Reduction, is_ordinary, spans_decades
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
 from teal.solvers.pdhg.search import LARGE_WORK, Search
 from teal.solvers.projection import project

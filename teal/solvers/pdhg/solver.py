@@ -18,9 +18,9 @@ from teal.problem.bounds import usable_prices
 from teal.problem.prox import project_box
 from teal.runtime.interruptible import Deadline, Steps, complete, quietly
 from teal.runtime.parallel import is_large
-from teal.solvers.pdhg.equilibrated import spans_decades
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.fused.rehearsal import rehearse_for
+from teal.solvers.pdhg.reduction import spans_decades
 from teal.solvers.pdhg.single import (
     SearchOptions,
     is_solved_without_kernels,

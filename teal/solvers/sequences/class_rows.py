@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from teal.network.merged import MergedRows, merged_rows
+from teal.network.path_changes import MergedRows, merged_rows
 from teal.network.subset import first_demands
 from teal.objectives import Objective, ObjectiveName
 from teal.pathops import make_path_ops

@@ -13,10 +13,9 @@ import pytest
 
 from teal.cli import main
 from teal.errors import InputError
-from teal.evaluation.bench import BenchSet, Case, make_set, read_results, read_set, write_set
-from teal.evaluation.bench.problems import KEY
+from teal.evaluation.bench.problems import KEY, BenchSet, Case, make_set, read_set, write_set
 from teal.evaluation.bench.proofs import prove_scores
-from teal.evaluation.bench.ranking import means, rank, score_of
+from teal.evaluation.bench.ranking import means, rank, read_results, score_of
 from teal.network import TrafficMatrices
 from teal.network.rates import ArrayRates
 from teal.testing import make_topology

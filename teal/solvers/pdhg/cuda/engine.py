@@ -15,14 +15,7 @@ from teal.pathops.cuda_backend import CudaBackend
 from teal.problem import Problem
 from teal.runtime.memory import available_on, max_batch
 from teal.solvers.pdhg.cuda import kernels
-from teal.solvers.pdhg.dense import (
-    DenseEngine,
-    Point,
-    bytes_needed,
-    scaling,
-    start,
-    trial_primal_weight,
-)
+from teal.solvers.pdhg.dense import DenseEngine, Point, bytes_needed, scaling, start, trial_primal_weight
 from teal.solvers.pdhg.fused.kernels import FAILED_PRICE
 from teal.solvers.result import PdhgState
 
@@ -172,7 +165,7 @@ class CudaEngine(DenseEngine):
         return Point(self._buffers.splits[2], self._buffers.dual[kernels.STEPPED])
 
     def advance(self, count: int) -> Tensor:
-        """See PdhgEngine."""
+        """Iterate, as in :meth:`PdhgEngine.advance`."""
         self._buffers.advance(count)
         return self._buffers.control[kernels.BOUND].cpu()
 

@@ -29,6 +29,7 @@ import math
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from teal.problem import Problem
 from teal.problem.prox import project_splits
@@ -124,12 +125,12 @@ class DroppedFlowEngine(PlainEngine):
         fixed = (weights * self._volume).sum() - (prices * self._exact.capacity).sum()
         return ((fixed - profit) / size)[None]
 
+    @override
     def trivial_bound(self) -> Tensor:
-        """See PdhgEngine."""
         return torch.zeros(1, dtype=torch.float64)
 
+    @override
     def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
-        """See PdhgEngine."""
         self._checked_splits = self._stepped.splits
         return tail_mean(lost(self._exact, self._checked_splits), self._limits)[None], self.certify()
 

@@ -1,8 +1,8 @@
 """Passes over paths in shards: on disk, of which one at a time is mapped, or held by other processes.
 
 A :class:`ShardWorker` holds some shards and answers with sums over them; a :class:`Backend` hands calls to one worker
-(:class:`OneProcess`) or to several (:class:`teal.distributed.shards.RayActors`).  What goes to and fro are numbers of
-links and the few demands that a sample is certain of.
+(:class:`OneProcess`) or to several (:class:`teal.allocation.shard_workers.RayActors`).  What goes to and fro are
+numbers of links and the few demands that a sample is certain of.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from teal.problem.demand_sets import Capped
 from teal.problem.prox import project_box_plainly
+from teal.problem.sets import Capped
 from teal.solvers.pdhg.fused.demand_value import capped_profit, capped_shift
 
 

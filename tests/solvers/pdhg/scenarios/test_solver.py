@@ -18,8 +18,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.solvers import pdhg
 from teal.solvers.pdhg.samples import start as sampled_start
-from teal.solvers.pdhg.scenarios.passes import ScenarioPasses
-from teal.solvers.pdhg.scenarios.solver import ScenarioEngine, solve_scenarios
+from teal.solvers.pdhg.scenarios.solver import ScenarioEngine, ScenarioPasses, solve_scenarios
 from teal.testing import random_problem
 
 MLU = ObjectiveName.MAX_LINK_UTILISATION

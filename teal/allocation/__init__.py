@@ -1,0 +1,1 @@
+"""Allocations: solved, in bulk, exported, updated, proved."""

@@ -1,0 +1,425 @@
+"""Settings of `teal solve`, `allocate`, `certify`, `export`, `update` and `paths`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from teal.app.settings import (
+    InstanceConfig,
+    PathConfig,
+    TopologyFileConfig,
+    require,
+    require_exact_splits,
+    require_linear,
+    require_one_program,
+    seconds,
+    share,
+)
+from teal.network.path_options import PathWeight
+from teal.objectives import Objective
+from teal.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER, RESUME
+from teal.routing.settings import IgpConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SolveConfig(IgpConfig, InstanceConfig):
+    """Allocate one traffic matrix to a certified optimality gap, without an LP solver."""
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "matrix": ("index", "fail"),
+        "segment routing": (
+            "routing",
+            "metric",
+            "set_metric",
+            "ucmp",
+            "max_segments",
+            "adjacency",
+            "matrices",
+            "survive",
+            "fewest_policies",
+            "target_utilisation",
+            "one_list",
+        ),
+        "calm": ("previous", "max_churn", "keep_within"),
+        "when to stop": ("gap", "over_all_paths", "deadline", "max_iterations"),
+        "large networks": ("carrying", "shards", "workers"),
+        "output": ("out", "prove", "prefer", "entries", "min_split", "overwrite"),
+        "for experts": ("model", "epsilon", "device"),
+    }
+
+    index: int = 0
+    """Number of the matrix, counted from 0."""
+    gap: Annotated[float, GAP] = 0.01
+    over_all_paths: bool = False
+    """Add candidate paths, from the present prices, until the gap to the optimum over all paths of the network is at
+    most --gap.  The paths are added for this matrix alone."""
+    deadline: str = ""
+    """Time after which to stop with the best so far: 500ms, 5s, 1m.  Default: none."""
+    max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
+    model: str = "auto"
+    """Model whose prediction PDHG starts from: the one of either kind that teal train or teal pretrain wrote to this
+    folder, one that comes with Teal (universal, flow), or none; auto is universal on networks of middle size (50,000
+    paths and more, but too small for a start from a sample of the demands), else none."""
+    fail: tuple[str, ...] = ()
+    """A failed link A,B (node names; both directions); repeat for more.  A demand without a candidate path
+    that is left gets one, where the network still connects it."""
+    routing: Literal["paths", "segments", "ecmp"] = "paths"
+    """paths (explicit tunnels over candidate paths); segments (segment lists, between whose stops the IGP's shortest
+    paths are used; all lists of --max-segments are considered); or ecmp (the IGP's shortest paths alone)."""
+    max_segments: int = 2
+    """With --routing segments: the most segments of a list, the one to the target included: what the routers can push
+    (their maximum SID depth, MSD).  2 is one midpoint."""
+    adjacency: bool = False
+    """With --routing segments: a list may also take a link whatever the metrics say (adjacency segments)."""
+    matrices: int = 1
+    """With --routing segments and max_link_utilisation: lists that serve this many matrices, evenly spread over the
+    traffic, as they are; 0 for all, 1 for --index alone."""
+    survive: Literal["none", "cables"] = "none"
+    """Likewise: lists that serve the failure of any single cable as they are, with the IGP converged without it."""
+    fewest_policies: str = ""
+    """With --routing segments and max_link_utilisation: the fewest demands with a policy whose utilisation is within
+    this share of the best, such as 1%."""
+    target_utilisation: float = 0.0
+    """Likewise: the fewest demands with a policy that keep every link at or below this utilisation, such as 0.6; 0 for
+    none."""
+    one_list: bool = False
+    """With --routing segments and max_link_utilisation: one segment list for each demand, without splits."""
+    previous: Path | None = None
+    """The allocation in force, a .json file of an earlier --out; with --max-churn, --keep-within or both."""
+    max_churn: float | None = None
+    """Share of the volume, 0 to 1, that may move onto other paths than those of --previous."""
+    keep_within: float = 0.0
+    """Demands of which at most this share, 0 to 1, would change paths keep the splits of --previous, unless that
+    overloads a link.  What that costs is printed."""
+    carrying: bool = False
+    """Compute paths only for the pairs that have demand in this matrix: less memory, but useless for other matrices."""
+    shards: int = 1
+    """Keep the paths in this many parts on disk, by source node, of which one at a time is in memory: for networks
+    whose paths do not fit.  Paths are found once and kept for the next matrix."""
+    workers: int = 0
+    """Ray processes that share the parts (on the cluster of RAY_ADDRESS, or here); 0: this process alone."""
+    out: Path | None = None
+    """Write the allocation to this file: .json, for each ingress router what to install; .parquet or .csv, a row for
+    each path.  With --shards or --workers to Parquet files in this folder."""
+    prove: Path | None = None
+    """Write a proof of value and bound to this folder, with a checker of 200 lines that needs nothing but Python."""
+    prefer: Annotated[Literal["latency", "hops", "none"], PREFER] = "latency"
+    entries: Annotated[int, ENTRIES] = 0
+    min_split: Annotated[float, MIN_SPLIT] = 0.0
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        super().__post_init__()
+        require(self, "index", "a whole number of at least 0", self.index >= 0)
+        require(self, "carrying", "no --calibrate, which needs all pairs", not (self.carrying and self.calibrate))
+        require(self, "max_churn", "a number in [0, 1]", self.max_churn is None or 0 <= self.max_churn <= 1)
+        is_calm = self.max_churn is not None or self.keep_within > 0
+        require(self, "keep_within", "a number in [0, 1]", 0 <= self.keep_within <= 1)
+        require(self, "previous", "together with --max-churn or --keep-within", (self.previous is not None) == is_calm)
+        require(self, "prove", "nothing with --max-churn", self.prove is None or self.max_churn is None)
+        if self.prove is not None:
+            require_linear(self, "with --prove", or_in_pieces=True)
+        require(self, "max_churn", "nothing with --protect", self.max_churn is None or not self.protect)
+        require(self, "keep_within", "0 with --protect", not (self.keep_within and self.protect))
+        if self.over_all_paths:
+            require_one_program(self, "with --over-all-paths")
+            require(self, "over_all_paths", "no --previous", self.previous is None)
+            require(self, "over_all_paths", "no --latency-limits", not self.latency_limits)
+            require(self, "over_all_paths", "no --shards and --workers", not self.is_sharded)
+        require_exact_splits(self, self.entries, self.min_split)
+        for field in ("entries", "min_split"):
+            require(self, field, "0 with --previous", self.previous is None or not getattr(self, field))
+        require(self, "previous", "nothing with --shards and --workers", self.previous is None or not self.is_sharded)
+        require(self, "shards", "a whole number of at least 1", self.shards >= 1)
+        require(self, "workers", "a whole number of at least 0", self.workers >= 0)
+        if self.is_sharded:
+            require_one_program(self, "with --shards and --workers")
+            require(self, "entries", "0 with --shards and --workers", not self.entries)
+            require(self, "min_split", "0 with --shards and --workers", not self.min_split)
+            require(self, "calibrate", "nothing with --shards and --workers", self.calibrate is None)
+            require(self, "paths", "nothing with --shards and --workers, which find their own", self.paths is None)
+            require(self, "model", "none with --shards and --workers", self.model in ("auto", "none"))
+            require(self, "prove", "nothing with --shards and --workers", self.prove is None)
+            require(self, "device", "cpu with --shards and --workers", self.device in ("auto", "cpu"))
+        if self.deadline:
+            seconds(self.deadline, "--deadline")
+        if self.routing != "paths":
+            self._check_routing()
+        is_static = self.matrices != 1 or self.survive != "none"
+        is_balanced = self.objective == "max_link_utilisation" and self.routing == "segments"
+        require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
+        for field in ("matrices", "survive"):
+            require(self, field, "--routing segments and max_link_utilisation beside it", is_balanced or not is_static)
+        for field in ("fewest_policies", "target_utilisation", "one_list", "adjacency"):
+            require(self, field, "a single matrix without failures", not is_static or not getattr(self, field))
+        require(self, "max_segments", "2 with --matrices and --survive", not is_static or self.max_segments == 2)
+        for field in ("fewest_policies", "target_utilisation", "one_list", "set_metric", "ucmp", "adjacency"):
+            require(self, field, "--routing segments beside it", self.routing != "paths" or not getattr(self, field))
+        require(self, "max_segments", "--routing segments beside it", self.routing != "paths" or self.max_segments == 2)
+        require(self, "metric", "--routing segments beside it", self.routing != "paths" or self.metric == "file")
+
+    def _check_routing(self) -> None:
+        where = f"with --routing {self.routing}"
+        require(self, "objective", f"an objective without classes {where}", self.objective != "priority")
+        require(self, "max_segments", "a whole number of at least 1", self.max_segments >= 1)
+        for field in (
+            "previous",
+            "calibrate",
+            "carrying",
+            "entries",
+            "min_split",
+            "over_all_paths",
+            "paths",
+            "protect",
+            "prove",
+        ):
+            require(self, field, f"nothing {where}", not getattr(self, field))
+        for field in ("class_shares", "latency_limits", "is_sharded"):
+            require(self, field, f"nothing {where}", not getattr(self, field))
+        for field in ("fewest_policies", "target_utilisation", "one_list"):
+            balances = self.objective == "max_link_utilisation" and self.routing == "segments"
+            require(self, field, "--objective max_link_utilisation beside it", balances or not getattr(self, field))
+            is_two = self.max_segments == 2 and not self.adjacency
+            require(self, field, "two segments without --adjacency", is_two or not getattr(self, field))
+        require(self, "target_utilisation", "a number of at least 0", 0 <= self.target_utilisation < float("inf"))
+        is_one = not (self.fewest_policies and self.target_utilisation)
+        require(self, "target_utilisation", "nothing with --fewest-policies", is_one)
+        if self.fewest_policies:
+            share(self.fewest_policies, "--fewest-policies")
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the paths are in several parts."""
+        return self.shards > 1 or self.workers > 0
+
+
+Each = Literal["none", "json", "parquet", "csv"]  # suffixes of a file of one matrix
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllocateConfig(InstanceConfig):
+    """Allocate every matrix of a history to a certified gap, and write the allocations.
+
+    The history is divided into parts, which are computed in as many processes as there are CPUs (Ray Data); memory
+    does not grow with the history.  An interrupted run continues with --resume.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "when to stop": ("gap", "max_iterations"),
+        "history": ("limit", "part", "workers", "max_churn"),
+        "output": (
+            "out",
+            "each",
+            "prove",
+            "prefer",
+            "entries",
+            "min_split",
+            "figures_only",
+            "resume",
+            "overwrite",
+        ),
+        "for experts": ("model", "epsilon", "device"),
+    }
+
+    out: Path
+    """Folder for the parts (Parquet, one row a matrix), the candidate paths that splits are over, and the figures."""
+    gap: Annotated[float, GAP] = 0.01
+    max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
+    model: str = "auto"
+    """As in solve."""
+    prefer: Annotated[Literal["latency", "hops", "none"], PREFER] = "latency"
+    entries: Annotated[int, ENTRIES] = 0
+    min_split: Annotated[float, MIN_SPLIT] = 0.0
+    each: Each = "none"
+    """Also write every matrix to a file of its own in OUT/matrices, as `teal solve --out` writes it; json says for each
+    ingress router what to install, and is what `teal export` reads."""
+    prove: bool = False
+    """Also write a proof of value and bound of every matrix to a folder of its own in OUT/proofs, with the checker."""
+    figures_only: bool = False
+    """Write value, bound, gap and the other figures of each matrix, but no splits."""
+    part: int = 96
+    """Matrices in a part; they are solved in order, each from the state after the ones before."""
+    limit: int = 0
+    """Number of matrices, at most, the first ones; 0 for all."""
+    workers: int | None = None
+    """Number of processes of Ray Data, on this machine or the cluster of RAY_ADDRESS; all of its machines need OUT and
+    the inputs under the same paths.  Default: one for each CPU.  0: this process alone, without Ray."""
+    max_churn: float | None = None
+    """Largest share of the demand that a matrix may move onto other paths, against the matrix before it in its part;
+    the first matrix of a part moves freely."""
+    resume: Annotated[bool, RESUME] = False
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        super().__post_init__()
+        if self.max_churn is not None:
+            require(self, "max_churn", "a number in [0, 1]", 0 <= self.max_churn <= 1)
+            expected = "0 with --max-churn: rounding moves traffic"
+            for field in ("entries", "min_split"):
+                require(self, field, expected, not getattr(self, field))
+        require_exact_splits(self, self.entries, self.min_split)
+        require(self, "prove", "nothing with --max-churn", not self.prove or self.max_churn is None)
+        if self.prove:
+            require_linear(self, "with --prove", or_in_pieces=True)
+        require(self, "each", "none with --figures-only", self.each == "none" or not self.figures_only)
+        for field in ("max_iterations", "limit"):
+            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+        require(self, "part", "a whole number of at least 1", self.part >= 1)
+        require(self, "workers", "a whole number of at least 0", self.workers is None or self.workers >= 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CertifyConfig(InstanceConfig):
+    """Write the proof of an allocation, Teal's or anybody's, which a file without Teal checks in whole numbers.
+
+    The rule that the allocation breaks is printed if there is one, with the link or the demand.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "matrix": ("index", "fail"),
+        "proof": ("allocation", "prices", "gap", "deadline", "over_all_paths", "repair"),
+        "output": ("out", "compressed", "overwrite"),
+        "for experts": ("epsilon", "device"),
+    }
+
+    allocation: Path
+    """The flows: a .json file of teal solve --out; or a .csv or .parquet table with a row for each path (source,
+    target, links, flow) or for each link of a demand (source, target, link, flow), in Gbit/s.  Links are named A->B,
+    or numbered from 0; several of them have semicolons between them."""
+    prices: Path | None = None
+    """A .csv file of link prices (link, price), such as duals of a solver, which prove the bound.  Default: PDHG finds
+    prices for the same matrix."""
+    index: int = 0
+    """Number of the matrix, counted from 0."""
+    fail: tuple[str, ...] = ()
+    """A failed link A,B (node names; both directions); repeat for more."""
+    gap: Annotated[float, GAP] = 1e-4
+    """Certified gap at which the search for prices stops."""
+    deadline: str = ""
+    """Time after which it stops: 500ms, 5s, 1m.  Default: none."""
+    over_all_paths: bool = False
+    """Prove a bound over all paths of the network, not only over the candidate paths and those of the allocation."""
+    repair: bool = False
+    """Where links are overloaded or demands exceeded, scale the flows down until they fit, and prove what is left."""
+    out: Path
+    """Write network.csv, matrix.csv, proof.txt and the checker check.py to this folder."""
+    compressed: bool = False
+    """Write proof.txt.gz in the place of proof.txt."""
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range, or options that do not go together."""
+        super().__post_init__()
+        require(self, "index", "a whole number of at least 0", self.index >= 0)
+        if self.deadline:
+            seconds(self.deadline, "--deadline")
+        if self.over_all_paths:
+            require_one_program(self, "with --over-all-paths")
+            require(self, "over_all_paths", "no --latency-limits", not self.latency_limits)
+        require_linear(self, "for a proof", or_in_pieces=True)
+        is_sequence = Objective(self.objective).rules.is_sequence
+        require(self, "prices", "one program, without classes and levels", self.prices is None or not is_sequence)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportConfig(TopologyFileConfig):
+    """Write an allocation in the form in which routers take it: SR policies, or WCMP next-hop groups.
+
+    What could not be expressed is counted and named, and what that costs is printed.
+    """
+
+    allocation: Path
+    """A .json file of teal solve --out."""
+    topology: str
+    """The network of the allocation, as in solve."""
+    format: Literal["sr-policy", "wcmp"] = "sr-policy"
+    """sr-policy: for each demand, segment lists with weights that lead exactly along its paths.  wcmp: for each node
+    and target, links with weights (destination-based forwarding)."""
+    igp: PathWeight = PathWeight.HOPS
+    """For sr-policy: the metric of the IGP's shortest paths: hops, latency or inverse-capacity."""
+    msd: int = 10
+    """For sr-policy: maximum SID depth, the most segments of a list."""
+    max_lists: int = 16
+    """For sr-policy: most segment lists of a policy."""
+    out: Path
+    """Write to this .json file."""
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        for field in ("msd", "max_lists"):
+            require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UpdateConfig(TopologyFileConfig):
+    """Plan the steps from one allocation to another, such that no link is ever above its capacity.
+
+    Within a step, routers may change in any order: every combination of old and new flows fits.  The fewest steps are
+    found; where both allocations fill a link, something may have to be shed while the update lasts, and how much is
+    printed.
+    """
+
+    before: Path
+    """The allocation in force: a .json file of teal solve --out."""
+    after: Path
+    """The allocation to be installed, likewise."""
+    topology: str
+    """The network of both, as in solve."""
+    max_steps: int = 6
+    """Most steps that are tried; more need less slack."""
+    out: Path
+    """Folder for step-1.json, step-2.json, ...: what is in force after each step, as teal solve --out writes it."""
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        require(self, "max_steps", "a whole number of at least 1", self.max_steps >= 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathsConfig(PathConfig, TopologyFileConfig):
+    """Compute the candidate paths of a network, store them in the cache, and describe them."""
+
+    topology: str
+    """As in train."""
+    traffic: str | None = None
+    """As in train: paths only for the pairs that it has, chosen for its training matrices.  Default: all pairs, chosen
+    for generated matrices.  Chosen are paths of the least largest link utilisation."""
+    out: Path | None = None
+    """Write the paths, node by node, to this .csv file."""
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImproveConfig(InstanceConfig):
+    """Add candidate paths until the optimum over them is within a target gap of that over all paths.
+
+    Column generation: each round allocates some training matrices over the paths so far, and adds for
+    each demand the path of best reduced profit under the link prices.
+    """
+
+    num_paths: int = 4
+    """K, largest number of candidate paths of a demand before any are added."""
+    matrices: int = 4
+    """Number of training matrices to find paths for, evenly spread; 1 to 16."""
+    gap: float = 0.01
+    """Certified gap to the optimum over all paths of the network, at which to stop, for every matrix."""
+    rounds: int = 30
+    """Number of rounds, at most."""
+    out: Path
+    """Write the paths to this .npz file, for --paths of the other commands."""
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        super().__post_init__()
+        require_one_program(self, "for new paths")
+        require(self, "matrices", "1 to 16", 1 <= self.matrices <= 16)
+        require(self, "gap", "a number in (0, 1)", 0 < self.gap < 1)
+        require(self, "rounds", "a whole number of at least 1", self.rounds >= 1)

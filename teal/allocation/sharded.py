@@ -1,0 +1,272 @@
+"""One matrix in shards, from settings to measured figures, for `teal solve --shards` and `--workers`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from typing_extensions import override
+
+from teal.allocation.settings import SolveConfig
+from teal.allocation.solve import (
+    STOPPED_BY,
+    SolveFigures,
+    SolveProgress,
+    capacity_in_force,
+    selected,
+    traffic_up_to_index,
+)
+from teal.app.instance import given_weights, load_network
+from teal.app.path_sets import proven
+from teal.app.settings import seconds
+from teal.errors import InputError
+from teal.formats.allocations import write_allocation
+from teal.network import Topology
+from teal.network.shards import PathSearch
+from teal.objectives import Objective
+from teal.problem import Problem, Status, all_paths_bound, dual_bound, violations
+from teal.problem.bounds import from_score, gap, usable_prices
+from teal.problem.feasibility import TOLERANCE, overload
+from teal.runtime.arrays import FloatArray
+from teal.solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
+from teal.solvers.pdhg.shards.shards import Allocated, ShardBackend
+
+# Makes the backend of a ShardedProblem; given the function that prints messages.
+Workers = Callable[[int, Callable[[str], None]], contextlib.AbstractContextManager[Callable[..., ShardBackend]]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PartFigures:
+    """Figures of the part of an allocation that one shard holds.
+
+    Attributes:
+        rows: paths that were written.
+        load: (E,) Gbit/s.
+        demand: sum of the demands, Gbit/s.
+        carried: sum of the flows, Gbit/s.
+        value: sum of value times flow.
+        least_share: smallest share of a routable demand that is carried.
+        violation: largest violation of a rule other than the capacities.
+        profit: the shard's part of the dual bound.
+        profit_all_paths: the same over all paths of the network.
+    """
+
+    rows: int
+    load: FloatArray
+    demand: float
+    carried: float
+    value: float
+    violation: float
+    profit: float
+    profit_all_paths: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ShardedReport(SolveFigures):
+    """One matrix in shards, allocated and measured.
+
+    Attributes:
+        shards: their number.
+        rows: paths that were written.
+        rounds: calls to all shards.
+        sent_bytes: to and from other processes, in all rounds.
+    """
+
+    shards: int
+    rows: int
+    rounds: int
+    sent_bytes: int
+
+    @override
+    def describe(self) -> str:
+        sent = f", {self.sent_bytes / max(self.rounds, 1) / 1e6:.3g} MB sent and received a round" * bool(
+            self.sent_bytes
+        )
+        return f"{super().describe()}\n{self.shards} shards, {self.rounds} rounds{sent}"
+
+    @override
+    def to_json(self) -> dict[str, float | int | str | None]:
+        return super().to_json() | {
+            "shards": self.shards, "rounds": self.rounds, "sent_bytes": self.sent_bytes
+        }  # fmt: skip
+
+
+def solve_sharded(
+    config: SolveConfig, notify: Callable[[str], None] = lambda _: None, workers: Workers | None = None
+) -> ShardedReport:
+    """Load, solve, measure and write shard by shard.
+
+    Args:
+        config: the settings.
+        notify: called with what was assumed and found, and with progress.
+        workers: makes other processes that hold the shards; None for this process.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
+    topology, traffic = load_network(config, notify)
+    if traffic.classes is not None:
+        raise InputError("--shards", "", "traffic without classes", "classes")
+    if config.path_groups is not None:
+        raise InputError("--shards", "", "survivable paths of cables, no --path-groups", config.path_groups)
+    traffic = selected(config, traffic)
+    objective = Objective(config.objective, config.epsilon)
+    weight = given_weights(config, topology, traffic, notify)
+    demand = traffic.read([0 if config.carrying else config.index])[0]
+    capacity = capacity_in_force(config, topology, notify)
+    if config.num_paths == "auto":
+        notify(f"candidate paths: {config.first_paths} a demand; choosing further ones needs all paths in one process")
+    search = PathSearch(config.first_paths, config.path_method, config.path_weight)
+    count = max(config.shards, config.workers)
+    begin = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        backend = stack.enter_context(workers(config.workers, notify)) if workers else None
+        with _bar(count) as report:
+            problem = stack.enter_context(
+                ShardedProblem(
+                    topology,
+                    traffic.pairs,
+                    demand,
+                    objective,
+                    num_shards=count,
+                    search=search,
+                    capacity=capacity,
+                    weight=weight,
+                    backend=backend,
+                    report=report,
+                )
+            )
+        build_s = time.perf_counter() - begin
+        notify(f"{problem.num_shards} shards of paths in {build_s:.3g} s")
+        result = problem.solve(
+            gap=config.gap,
+            deadline=seconds(config.deadline) if config.deadline else math.inf,
+            max_iterations=config.max_iterations,
+            report=SolveProgress(notify),
+        )
+        notify(f"solved in {result.solve_s:.3g} s; measuring and writing the shards")
+        begin = time.perf_counter()
+        network = problem.network
+        arguments = topology, objective, network.capacity[0].numpy(), network.link_cost.numpy()
+        out = None if config.out is None else config.out.resolve()
+        parts = problem.apply(finish, *arguments, result.prices, out)
+    return _report(config, network, parts, result, build_s, time.perf_counter() - begin)
+
+
+PART_FILES = "demands-*.parquet"  # the files of all shards
+
+
+def part_file(first: int) -> str:
+    """Name of the file of the shard whose first demand has this number."""
+    return PART_FILES.replace("*", f"{first:010d}")
+
+
+def finish(
+    allocated: Allocated, topology: Topology, objective: Objective, capacity: FloatArray, link_cost: FloatArray,
+    prices: FloatArray, out: Path | None,
+) -> PartFigures:  # fmt: skip
+    """Measure the allocation of a shard, independently of the engine, and write it.
+
+    Args:
+        allocated: what was found.
+        topology: the network.
+        objective: the program.
+        capacity: (E,) in force.
+        link_cost: (E,) value per Gbit/s.
+        prices: (E,) of the result.
+        out: folder of the files; None to write nothing.
+    """
+    demands, splits = allocated.demands, allocated.splits
+    # Without values and costs of its own: they are given.
+    problem = Problem.create(topology, allocated.paths, Objective(), demands.demand, capacity=capacity)
+    value = torch.from_numpy(np.broadcast_to(demands.demand_value, demands.demand.shape).copy())
+    cost = torch.from_numpy(link_cost)
+    problem = dataclasses.replace(problem, objective=objective, demand_value=value, link_cost=cost)
+    tensor, price = torch.from_numpy(splits)[None], torch.from_numpy(prices)[None]
+    solved, links_part = problem.solved, _links_part(problem, price)
+    sense, measured = solved.objective.rules.sense, violations(problem, tensor)
+    flows = problem.flows(tensor)
+    rows = 0
+    if out is not None:
+        file = out / part_file(demands.first)
+        rows = write_allocation(file, topology, allocated.paths, demands.demand, splits)
+    return PartFigures(
+        rows=rows,
+        load=problem.ops.link_sum(flows)[0].numpy(),
+        demand=float(problem.demand.sum()),
+        carried=float(flows.sum()),
+        value=float(problem.value(tensor)),
+        violation=float(torch.stack([measured.demand, measured.sign, measured.mask]).max()),
+        profit=sense * float(dual_bound(solved, price)) - links_part,
+        profit_all_paths=sense * float(all_paths_bound(solved, price)) - links_part,
+    )
+
+
+def _links_part(problem: Problem, prices: Tensor, most: float = 1e6) -> float:
+    """The part of the links in the bound of the program as a maximum, at prices (1, E); the rest is that of demands."""
+    prices = usable_prices(problem, prices, most)
+    return float(problem.price_set.support(problem.capacity_value(prices)))
+
+
+def _report(
+    config: SolveConfig, network: Problem, parts: list[PartFigures], result: ShardedResult, build_s: float,
+    bound_s: float,
+) -> ShardedReport:  # fmt: skip
+    """The figures of all shards together."""
+    objective, load = network.objective, torch.from_numpy(np.sum([part.load for part in parts], axis=0))[None]
+    largest_utilisation = float(network.utilisation_of(load).amax())
+    violation = max(float(overload(network, load)), *(part.violation for part in parts))
+    value = objective.rules.value_of_parts([part.value for part in parts], largest_utilisation)
+    links_part = _links_part(network, torch.from_numpy(result.prices)[None], most=math.inf)
+    bound, bound_all_paths = (
+        float(from_score(network, torch.tensor(links_part + sum(profits), dtype=torch.float64)))
+        for profits in ([part.profit for part in parts], [part.profit_all_paths for part in parts])
+    )
+
+    def certified(limit: float) -> float:
+        return float(gap(network, *torch.tensor([[value], [limit]], dtype=torch.float64)))
+
+    demand, carried = sum(part.demand for part in parts), sum(part.carried for part in parts)
+    is_feasible = violation <= TOLERANCE
+    return ShardedReport(
+        value=value,
+        satisfied_demand=carried / demand if demand > 0 else 1.0,
+        bound=bound,
+        gap=certified(bound),
+        max_link_utilisation=largest_utilisation,
+        max_violation=violation,
+        objective=objective,
+        gap_all_paths=proven(certified(bound_all_paths)),
+        iterations=result.iterations,
+        build_s=build_s,
+        solve_s=result.solve_s,
+        bound_s=bound_s,
+        status=(Status.FEASIBLE if is_feasible else Status.INFEASIBLE).value,
+        reached=certified(bound) <= config.gap,
+        stopped_by=STOPPED_BY[result.stopped_by],
+        shards=len(parts),
+        rows=sum(part.rows for part in parts),
+        rounds=result.rounds,
+        sent_bytes=result.sent_bytes,
+    )
+
+
+@contextlib.contextmanager
+def _bar(count: int) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar of the shards whose paths are found."""
+    with tqdm(total=count, desc="paths", unit="shard") as bar:
+
+        def report(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield report

@@ -1,0 +1,405 @@
+"""One matrix from settings to a certified allocation, for `teal solve`.
+
+Small changes that are not made: demands whose splits hardly differ from those in force keep them.
+
+Each change of a router carries a risk, and a change of a per cent of a demand is seldom worth it.  Where keeping would
+overload a link, the demands that are kept on it change after all: with these, a link carries no more than in the new
+allocation, so that at most D rounds end with a feasible one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from teal.allocation.settings import CertifyConfig, SolveConfig
+from teal.app.instance import Instance, failed_links, load_instance
+from teal.app.path_sets import RoundsProgress, describe_gap_over_all_paths, proven
+from teal.app.settings import seconds
+from teal.app.warm_up import kernels_for_one_solve
+from teal.errors import InputError
+from teal.formats.allocations import finite_only, read_allocation, read_splits, with_stored_paths
+from teal.network import Topology, TrafficMatrices
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
+from teal.problem.assessment import FIGURES, LatencyFigures, latency_figures
+from teal.problem.bounds import gap
+from teal.problem.churn import ChurnLimit, live_part, share_moved
+from teal.problem.lines import Lines, records, texts
+from teal.runtime.arrays import FloatArray
+from teal.runtime.interruptible import Deadline, complete
+from teal.runtime.kernel_cache import is_interpreting
+from teal.runtime.memory import describe
+from teal.schemes.models import Model, named_model, starter_for
+from teal.solvers.columns import improving
+from teal.solvers.pdhg import Stop, prepare, solve, takes_starter
+from teal.solvers.pdhg.dense import bytes_needed
+from teal.solvers.short_paths import preferred
+from teal.solvers.table_search import installable
+from teal.spec import parse_spec
+
+_EQUAL_SPLIT_TOLERANCE = 1e-9  # share of a demand: what differs by less is rounding
+_CAPACITY_TOLERANCE = 1e-9  # of a link's capacity, by which the sum of kept flows may exceed it
+
+
+def changes(problem: Problem, splits: Tensor, previous: Tensor) -> Tensor:
+    """(B, D) true for demands above 0 whose splits differ from ``previous`` ones (see :func:`keep_within`)."""
+    return ((splits - live_part(problem.program, previous)).abs().amax(-1) > _EQUAL_SPLIT_TOLERANCE) & (
+        problem.demand > 0
+    )
+
+
+def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float) -> Tensor:
+    """Keep the splits in force of every demand that would change by at most ``share`` of its rate.
+
+    Args:
+        problem: B matrices, under an objective that maximises a value.
+        splits: (B, D, K) feasible.
+        previous: (B, D, K) or (D, K) in force; those on paths that are not live count as 0.
+        share: in [0, 1]; a demand changes by what it sends onto paths, or takes off them, whichever is more.
+
+    Returns:
+        (B, D, K) splits.
+
+    Raises:
+        InputError: a side condition other than a limit on churn, which kept splits may break.
+    """
+    for condition in problem.conditions:
+        if not isinstance(condition, ChurnLimit):
+            raise InputError("keep_within", condition.name, "none", "a condition that splits in force need not keep")
+    kept = live_part(problem.program, previous)
+    difference = splits - kept
+    change = torch.maximum(difference.clamp(min=0).sum(-1), (-difference).clamp(min=0).sum(-1))
+    is_kept = change <= share
+    while True:
+        mixed = torch.where(is_kept[..., None], kept, splits)
+        is_over = problem.loads(mixed.to(problem.demand)) > problem.capacity * (1 + _CAPACITY_TOLERANCE)
+        on_full = problem.ops.path_max(is_over.to(problem.capacity))[0] > 0
+        too_much = is_kept & (on_full & (kept > 0)).any(-1)
+        if not bool(too_much.any()):
+            return mixed
+        is_kept = is_kept & ~too_much
+
+
+# Satisfied demand and largest utilisation below which units are more likely wrong than networks so loaded.
+_LEAST_SATISFIED, _LEAST_UTILISATION = 0.01, 0.001
+_MOST_ROUNDS = 1_000  # of column generation; it ends long before where nothing is left to add
+_REPORT_EVERY_S = 2.0  # seconds between two progress messages
+_ROUNDED = "rounding of the splits (--entries, --min-split, --keep-within)"
+# What ended a search, for messages.
+STOPPED_BY = {
+    Stop.GAP: "rounding: the search has the gap, its independent measurement just does not",
+    Stop.ROUNDING: "the range of numbers: magnitudes are too far apart for float64",
+    Stop.DEADLINE: "the deadline",
+    Stop.ITERATIONS: "the iteration limit",
+    Stop.STALLED: "a gap that no longer shrinks",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SolveFigures(Figures):
+    """Figures of one matrix, as `teal solve` prints them (see :class:`teal.problem.assessment.Figures`).
+
+    Attributes:
+        objective: the program.
+        gap_all_paths: certified gap of the splits that are returned to the optimum over all paths of the network, by
+            the same prices; NaN where these prove nothing over all paths.
+        iterations: iterations of PDHG.
+        build_s: seconds for paths, problem and model.
+        solve_s: seconds to solve.
+        bound_s: seconds for ``gap_all_paths``.
+        status: feasible, or infeasible (the validator's verdict).
+        reached: whether the target gap was reached, by the splits that are returned.
+        stopped_by: what ended the search if it was not.
+        moved_share: with an allocation in force, share of the routable demand that moves.
+        changed: with an allocation in force, number of demands above 0 whose splits change.
+        latency: latency of the carried flow; None where paths are in parts.
+        lines: certified figures of each class or level, where the objective is a sequence of programs.
+    """
+
+    objective: Objective
+    gap_all_paths: float
+    iterations: int
+    build_s: float
+    solve_s: float
+    bound_s: float
+    status: str
+    reached: bool
+    stopped_by: str
+    lines: Lines | None = None
+    moved_share: float | None = None
+    changed: int | None = None
+    latency: LatencyFigures | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is an allocation that may be installed."""
+        return Status(self.status).usable
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures; numbers that JSON cannot hold become null."""
+        names = (*FIGURES, "gap_all_paths", "iterations", "build_s", "solve_s", "bound_s", "status", "reached")
+        parts: dict[str, Any] = {}
+        if self.lines is not None:
+            parts = {**self.lines.counts(0), self.lines.parts: records(self.lines, 0)}
+        figures = finite_only({name: getattr(self, name) for name in names})
+        moved = {} if self.moved_share is None else {"moved_share": self.moved_share, "changed": self.changed}
+        loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
+        loss = {} if loss_gap is None else finite_only({"loss_gap": loss_gap})
+        names = ("latency_mean", "latency_99", "largest_stretch")
+        latency = {} if self.latency is None else finite_only(dict(zip(names, self.latency, strict=True)))
+        return {"objective": self.objective.spec, **figures, **loss, **latency, **parts, **moved}
+
+    def unit_hint(self) -> str:
+        """A hint where demand and capacity seem to be in different units; ``""`` if they do not."""
+        ask = "is the unit right (--traffic-unit Mbit/s, --attributes capacity_unit=Mbit/s)?"
+        if self.satisfied_demand < _LEAST_SATISFIED:
+            return f"only {100 * self.satisfied_demand:.3g}% of the demand is satisfied: {ask}"
+        if 0 < self.max_link_utilisation < _LEAST_UTILISATION:
+            return f"the fullest link is at {100 * self.max_link_utilisation:.2g}% of its capacity: {ask}"
+        return ""
+
+    def describe(self) -> str:
+        """The figures in a few lines of text."""
+        unit = self.objective.rules.unit
+        lines = [
+            f"{self.objective.spec}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap {100 * self.gap:.3f}%"
+            + (
+                " (Gbit/s less what latency costs)"
+                if self.objective.name == ObjectiveName.LATENCY_PENALISED_FLOW
+                else ""
+            ),
+            f"satisfied demand {100 * self.satisfied_demand:.2f}%, "
+            f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation {self.max_violation:.1g}",
+            *self._further_lines(),
+            *([] if self.latency is None else [_latency_line(self.latency)]),
+            f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s",
+        ]
+        return "\n".join(lines)
+
+    def _further_lines(self) -> list[str]:
+        lines = []
+        loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
+        if loss_gap is not None:
+            label = self.objective.rules.measure_label
+            lines.append(f"{label} {100 * self.value:.4f}%; the gap is {100 * loss_gap:.3f}% of what is lost")
+        if self.moved_share is not None:
+            changed = f"the splits of {self.changed:,} demands change"
+            lines.append(f"{100 * self.moved_share:.2f}% of the volume moves; {changed}")
+        if self.lines is not None:
+            lines += texts(self.lines, 0)
+        elif self.moved_share is None:
+            unknown = " (--over-all-paths finds prices that do)" if math.isnan(self.gap_all_paths) else ""
+            lines.append(describe_gap_over_all_paths(self.gap_all_paths) + unknown)
+        return lines
+
+
+def _latency_line(latency: LatencyFigures) -> str:
+    return (
+        f"latency {latency.mean:.4g} ms on average, {latency.tail:.4g} ms for 99% of the volume, at most "
+        f"{latency.stretch:.3g} times the fastest path"
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SolveReport(SolveFigures):
+    """One matrix, allocated and measured.
+
+    Attributes:
+        problem: the problem, B = 1.
+        splits: (D, K).
+        allocation: the splits with the prices that prove the bound.
+    """
+
+    problem: Problem
+    splits: Tensor
+    allocation: Allocation
+
+
+def solve_matrix(
+    config: SolveConfig,
+    notify: Callable[[str], None] = lambda _: None,
+    compile_first: Callable[[int], None] = lambda _: None,
+) -> SolveReport:
+    """Load, solve, and measure.
+
+    Args:
+        config: the settings.
+        notify: called with what was assumed and found, and with progress.
+        compile_first: called with the number of demands, at most, once the network is known to need kernels that this
+            machine has not compiled.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
+    model = named_model(config.model, Objective(config.objective, config.epsilon))
+    with contextlib.ExitStack() as kernels:
+
+        def prepare_kernels(topology: Topology) -> None:
+            num_pairs = topology.num_nodes * (topology.num_nodes - 1)
+            kernels.enter_context(kernels_for_one_solve(num_pairs, compile_first))
+            if is_interpreting():
+                notify("nothing is compiled on this machine yet: HiGHS solves a network of this size")
+
+        instance = load_instance(config, notify, partial(selected, config), prepare_kernels)
+        return _solved(config, instance, notify, model)
+
+
+def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], None], named: Model | None) -> SolveReport:
+    """The rest of :func:`solve_matrix`, on what was loaded."""
+    begin = time.perf_counter()
+    capacity = capacity_in_force(config, instance.topology, notify)
+    if capacity is not None:
+        instance = instance.surviving([np.flatnonzero(capacity == 0).tolist()], notify)
+    stored, where = None, str(config.previous)
+    if config.previous is not None:
+        stored = read_allocation(config.previous)
+        if not config.latency_limits:  # a path in force may be longer than a limit
+            in_use = with_stored_paths(stored, instance.topology, instance.paths, where, instance.traffic.classes)
+            instance = dataclasses.replace(instance, paths=in_use)
+    row = 0 if config.carrying else config.index
+    problem = instance.problem(instance.traffic.read([row]), capacity=capacity)
+    in_force = None
+    if stored is not None:
+        in_force = torch.from_numpy(read_splits(stored, instance.topology, problem.paths, where, problem.classes))
+        if config.max_churn is not None:
+            problem = problem.with_churn_limit(in_force, config.max_churn)
+        elif problem.objective.rules.carries_all:
+            raise InputError("--keep-within", "", "an objective that maximises a value", problem.objective.name)
+    if problem.ops.backend.name == "cuda":
+        matrix_bytes, path_bytes = bytes_needed(problem.paths, torch.float32), problem.paths.levels.num_bytes
+        needs = f"paths take about {describe(path_bytes)} of its memory, solving {describe(matrix_bytes)}"
+        notify(f"{problem.ops.device}: {needs}")
+    else:
+        _ = problem.paths.packed  # computed here, so that its time counts as building
+    model = None if config.over_all_paths else starter_for(config.model, named, problem.paths)
+    build_s = instance.paths_s + time.perf_counter() - begin
+    prepare(problem, gap=config.gap)
+    deadline = seconds(config.deadline) if config.deadline else math.inf
+    begin, bound_all_paths = time.perf_counter(), None
+    if config.over_all_paths:
+        last = complete(improving(
+            problem, target=config.gap, max_rounds=_MOST_ROUNDS, max_iterations=config.max_iterations,
+            deadline=Deadline.after(deadline), report=RoundsProgress(notify, _REPORT_EVERY_S),
+        ))  # fmt: skip
+        added = int(last.paths.mask.sum()) - int(problem.path_mask.sum())
+        notify(f"{added:,} paths added, at most {last.paths.num_paths} a demand")
+        problem, result = problem.with_paths(last.paths), last.result
+        bound_all_paths, target_gap = last.bound_all_paths, last.gap_all_paths
+    else:
+        result = solve(
+            problem,
+            gap=config.gap,
+            deadline=deadline,
+            starter=model if takes_starter(problem) else None,
+            max_iterations=config.max_iterations,
+            report=SolveProgress(notify),
+        )
+        target_gap = result.gap
+    short = result.splits if config.previous else preferred(problem, result.splits, config.prefer)
+    solve_s = time.perf_counter() - begin
+    splits = installable(problem, short, config.min_split, config.entries)
+    if splits is not short:
+        notify(_cost_of(problem, short, splits, "--min-split and --entries"))
+    moved_share, changed = None, None
+    if in_force is not None:
+        if config.keep_within:
+            steady = keep_within(problem, splits, in_force, config.keep_within)
+            notify(_cost_of(problem, splits, steady, "--keep-within"))
+            splits = steady
+        moved_share = float(share_moved(problem.program, splits.to(problem.demand), in_force)[0])
+        changed = int(changes(problem, splits, in_force).sum())
+    allocation = Allocation.of_batch(splits, result.prices, solve_s, result.program_prices)
+    assessment = assess(problem, allocation)
+    begin, gap_all_paths = time.perf_counter(), math.nan
+    if bound_all_paths is None and not problem.objective.rules.is_sequence and not problem.conditions:
+        bound_all_paths = all_paths_bound(problem, result.prices)
+    if bound_all_paths is not None:
+        gap_all_paths = float(gap(problem, assessment.value, bound_all_paths)[0])
+    bound_s = time.perf_counter() - begin
+    figures = assessment.figures(0)
+    was_reached = bool(target_gap[0] <= config.gap)
+    is_rounded = splits is not short and (gap_all_paths if config.over_all_paths else figures.gap) > config.gap
+    return SolveReport(
+        problem=problem,
+        objective=problem.objective,
+        splits=splits[0],
+        allocation=allocation,
+        gap_all_paths=proven(gap_all_paths),
+        iterations=result.iterations,
+        build_s=build_s,
+        solve_s=solve_s,
+        bound_s=bound_s,
+        status=assessment.status[0].value,
+        reached=was_reached and not is_rounded,
+        stopped_by=_ROUNDED if was_reached and is_rounded else STOPPED_BY[result.stopped_by[0]],
+        moved_share=moved_share,
+        changed=changed,
+        latency=latency_figures(problem, splits[0]),
+        lines=assessment.lines,
+        **vars(figures),
+    )
+
+
+def signed_percent(share: float) -> str:
+    """A change as text, with its sign: ``+1.250%``; a change of nothing has none."""
+    change = round(100 * share, 3)
+    return f"{change:+.3f}%" if change else "0.000%"
+
+
+def _cost_of(problem: Problem, before: Tensor, after: Tensor, options: str) -> str:
+    old, new = float(problem.value(before)[0]), float(problem.value(after)[0])
+    change = (new - old) / old if old else 0.0
+    unit = problem.objective.rules.unit
+    return f"{options}: {old:.6g}{unit} become {new:.6g}{unit} ({signed_percent(change)})"
+
+
+def capacity_in_force(
+    config: SolveConfig | CertifyConfig, topology: Topology, notify: Callable[[str], None]
+) -> FloatArray | None:
+    """(E,) capacities without the failed links; None if there are none."""
+    if not config.fail:
+        return None
+    failed = failed_links(topology, config.fail)
+    notify("failed: " + ", ".join(topology.link_name(link) for link in failed))
+    return topology.with_failed_links(failed).capacity
+
+
+class SolveProgress:
+    """Prints a message about a long search from time to time."""
+
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self._notify, self._last = notify, time.perf_counter()
+
+    def __call__(self, iterations: int, gap: float) -> None:
+        """Show a step, as ``report`` of :func:`teal.solvers.pdhg.solve`."""
+        if time.perf_counter() - self._last > _REPORT_EVERY_S:
+            known = f": gap {100 * gap:.3g}%" if math.isfinite(gap) else ""
+            self._notify(f"{iterations} iterations{known}")
+            self._last = time.perf_counter()
+
+
+def traffic_up_to_index(config: SolveConfig | CertifyConfig) -> str:
+    """The traffic as specified; a generator without a count makes only the matrices up to the requested one."""
+    if config.traffic.partition(":")[0] != "gravity" or config.calibrate is not None:
+        return config.traffic
+    if "count" in parse_spec(config.traffic).options:
+        return config.traffic
+    return f"{config.traffic}{',' if ':' in config.traffic else ':'}count={config.index + 1}"
+
+
+def selected(config: SolveConfig | CertifyConfig, traffic: TrafficMatrices) -> TrafficMatrices:
+    """The traffic with the requested matrix, and with its demands alone if ``config`` says so."""
+    if config.index >= traffic.num_matrices:
+        raise InputError("--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index)
+    return traffic.carrying(config.index) if isinstance(config, SolveConfig) and config.carrying else traffic

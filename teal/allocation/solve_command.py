@@ -1,0 +1,84 @@
+"""`teal solve`: one matrix, and the file of its allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from teal.allocation.certify import prove
+from teal.allocation.settings import SolveConfig
+from teal.allocation.sharded import PART_FILES, Workers, part_file, solve_sharded
+from teal.allocation.solve import SolveFigures, solve_matrix
+from teal.allocation.solve_segments import segments_outcome
+from teal.app.command import EXIT_FAILED, EXIT_GAP, EXIT_OK, Notify, Outcome
+from teal.app.warm_up import compile_first
+from teal.errors import InputError
+from teal.formats.allocations import ALLOCATION_SUFFIXES, write_allocation
+from teal.runtime.storage import check_out_file, check_out_folder, remove_files
+from teal.solvers.split_table import table_weights
+
+
+def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
+    """Solve the matrix and, if there is an output file, write the allocation.
+
+    Raises:
+        InputError: a fault in the settings, or an output file that must not be replaced.
+    """
+    if config.is_sharded:
+        compile_first(notify)
+        return _run_sharded(config, notify)
+    if config.out:
+        check_out_file(config.out, ALLOCATION_SUFFIXES, overwrite=config.overwrite)
+    report = solve_matrix(config, notify, partial(compile_first, notify))
+    if config.out:
+        problem = report.problem
+        demand, splits = problem.demand[0].cpu().numpy(), report.splits.cpu().numpy()
+        weights = None
+        if config.entries:
+            weights = table_weights(report.splits[None], config.entries)[0].cpu().numpy()
+        rows = write_allocation(
+            config.out, problem.topology, problem.paths, demand, splits, weights, report.to_json(), problem.classes
+        )  # fmt: skip
+        notify(f"{config.out}: {rows:,} paths that carry traffic")
+    if config.prove:
+        proof = prove(
+            config.prove, report.problem, report.allocation, config.over_all_paths, compressed=False,
+            overwrite=config.overwrite,
+        )  # fmt: skip
+        notify("\n".join([*proof.sentences, f"{proof.folder}: check it without Teal: {proof.command}"]))
+    return report
+
+
+def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
+    """Solve in shards, each of which is written to a file of its own."""
+    if config.out:
+        if config.out.suffix.lower() in ALLOCATION_SUFFIXES:
+            raise InputError(str(config.out), "out", "a folder, for a file of each shard", repr(config.out.name))
+        earlier = sorted(file.name for file in config.out.glob(PART_FILES))
+        check_out_folder(config.out, tuple(earlier) or (part_file(0),), overwrite=config.overwrite)
+        remove_files(config.out, earlier)
+    workers: Workers | None = None
+    if config.workers:
+        from teal.allocation.shard_workers import actors  # Ray is imported only where it was asked for
+
+        workers = actors
+    report = solve_sharded(config, notify, workers)
+    if config.out:
+        notify(f"{config.out}: {report.rows:,} paths that carry traffic, in {report.shards} files")
+    return report
+
+
+def solve_outcome(config: SolveConfig, notify: Notify) -> Outcome:
+    """`teal solve`: one matrix, over candidate paths or over segment lists."""
+    if config.routing != "paths":
+        return segments_outcome(config, notify)
+    report = run_solve(config, notify)
+    if hint := report.unit_hint():
+        notify(hint)
+    if report.usable and not report.reached:
+        notify(f"the target gap of {100 * config.gap:g}% was not reached: stopped by {report.stopped_by}")
+    return Outcome(
+        text=report.describe(),
+        data=report.to_json(),
+        exit_code=EXIT_FAILED if not report.usable else EXIT_OK if report.reached else EXIT_GAP,
+    )

@@ -1,0 +1,507 @@
+"""One matrix over segment lists, from settings to a certified result: `teal solve --routing segments`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from teal.allocation.settings import SolveConfig
+from teal.app.command import EXIT_GAP, EXIT_OK, Notify, Outcome
+from teal.app.instance import given_weights
+from teal.app.settings import seconds, share
+from teal.errors import InputError
+from teal.formats import load_traffic, topology_of
+from teal.formats.allocations import finite_only
+from teal.network import CandidateLists, Topology, TrafficMatrices
+from teal.network.ecmp import EcmpDag
+from teal.network.failures import cable_failures
+from teal.network.segment_lists import SegmentPolicies
+from teal.objectives import Objective
+from teal.pathops.segment_passes import SegmentPasses
+from teal.problem import Problem, assess
+from teal.problem.bounds import gap as certified_gap
+from teal.routing.igp import load_igp
+from teal.routing.list_files import write_policies, write_sr_policies
+from teal.routing.segments.columns import FewPolicies, fewest_policies, finish
+from teal.routing.segments.one_list import OneList, one_list
+from teal.routing.segments.over_lists import (
+    OverLists,
+    ecmp_allocation,
+    free_bound,
+    searched_free_bound,
+    solve_over_lists,
+)
+from teal.routing.segments.problem import SegmentProblem
+from teal.routing.segments.search import SegmentResult, gap_between, solve
+from teal.routing.segments.static_lists import StaticLists, static_lists
+from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.interruptible import Deadline
+from teal.runtime.storage import check_out_file
+
+_REPORT_EVERY_S = 2.0  # seconds between two progress messages
+_TARGET_ROUNDING = 1e-6  # relative, of a utilisation at its target
+_FINISH_S = 30.0  # for column generation where a search stalls, unless there is a deadline
+_EXTRA_S = 60.0  # for the fewest policies or one list each, likewise
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SegmentReport:
+    """The result over segment lists.
+
+    Attributes:
+        topology: the network, with the metrics in force.
+        policies: lists of the demands that do not just follow the IGP.
+        objective: total_flow or max_link_utilisation.
+        value: value of the installed lists: Gbit/s, or largest utilisation.
+        bound: on the optimum over lists with one midpoint.
+        free_bound: on the optimum over all paths.
+        gap: between the value and ``bound``.
+        free_gap: between the value and ``free_bound``.
+        ecmp: value of the IGP's shortest paths alone.
+        max_link_utilisation: largest utilisation under the installed lists.
+        demand: Gbit/s of demands that have a path.
+        lost: Gbit/s of demands whose ends are cut off from each other.
+        latency_ms: mean over the volume.
+        demands: number of demands above 0 that have a path.
+        policies_bound: least number of policies of any solution within the allowed utilisation; NaN unless asked for.
+        fractional: value before one list was chosen for each demand; NaN unless asked for.
+        iterations: iterations of PDHG.
+        solve_s: seconds.
+        reached: whether the target gap was reached.
+        stopped_by: what ended the search.
+    """
+
+    topology: Topology
+    policies: SegmentPolicies
+    objective: str
+    value: float
+    bound: float
+    free_bound: float
+    gap: float
+    free_gap: float
+    ecmp: float
+    max_link_utilisation: float
+    demand: float
+    lost: float
+    latency_ms: float
+    demands: int
+    policies_bound: float
+    fractional: float
+    iterations: int
+    solve_s: float
+    reached: bool
+    stopped_by: str
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures; numbers that JSON cannot hold become null."""
+        hidden = ("topology", "policies")
+        figures = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in hidden}
+        return finite_only({**figures, "policies": len(self.policies.lists)})
+
+    def describe(self) -> str:
+        """The report in a few lines."""
+        balances = self.objective == "max_link_utilisation"
+        unit = " Gbit/s" if self.objective in ("total_flow", "max_min") else ""
+        few = f" (at least {self.policies_bound:g} are needed)" if math.isfinite(self.policies_bound) else ""
+        lines = [
+            f"{self.objective}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap {100 * self.gap:.3f}%",
+            f"shortest paths alone {self.ecmp:.6g}{unit}",
+            f"{len(self.policies.lists):,} of {self.demands:,} demands have a policy{few}; "
+            f"mean latency {self.latency_ms:.4g} ms",
+        ]
+        if math.isfinite(self.free_bound):
+            least = "least" if balances else "most"
+            lines[1] = (
+                f"over any paths at {least} {self.free_bound:.6g}{unit}: gap {100 * self.free_gap:.3f}%; {lines[1]}"
+            )
+        if math.isfinite(self.fractional):
+            lines.append(f"one list for each demand; with splits {self.fractional:.6g}{unit}")
+        if self.lost:
+            lines.append(f"{self.lost:.6g} Gbit/s of demand between nodes without a path")
+        return "\n".join([*lines, f"{self.iterations} iterations, {self.solve_s:.3g} s"])
+
+
+def load_segments(config: SolveConfig, notify: Callable[[str], None]) -> tuple[EcmpDag, TrafficMatrices]:
+    """Shortest paths of the network, and its traffic.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    topology = topology_of(config)
+    for note in topology.notes:
+        notify(note)
+    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    if config.index >= traffic.num_matrices:
+        raise InputError("--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index)
+    return load_igp(config, topology, notify)[1], traffic
+
+
+def solved(
+    config: SolveConfig,
+    dag: EcmpDag,
+    pairs: IntArray,
+    demand: FloatArray,
+    deadline: Deadline,
+    notify: Callable[[str], None] = lambda _: None,
+) -> SegmentReport:
+    """The result for one matrix.
+
+    Args:
+        config: the settings.
+        dag: shortest paths of the IGP.
+        pairs: (D, 2) source and target.
+        demand: (D,) Gbit/s.
+        deadline: after which to stop with the best so far.
+        notify: called with the progress.
+    """
+    begin = time.perf_counter()
+    problem = SegmentProblem.of(dag, pairs, demand, balances=config.objective == "max_link_utilisation")
+    lost = float(demand[~dag.reaches[pairs[:, 1], pairs[:, 0]]].sum())
+    if lost > 0:
+        notify(f"{lost:.6g} Gbit/s of demand between nodes without a path are left out")
+    result = _ecmp(problem, config) if config.routing == "ecmp" else _solve(problem, config, deadline, notify)
+    mid, shares, value, bound = result.mid, result.share, result.value, result.bound
+    policies_bound = fractional = math.nan
+    allowed = math.inf
+    extra = deadline if config.deadline else Deadline.after(_EXTRA_S)
+    if config.fewest_policies or config.target_utilisation:
+        allowed = _allowed(config, result)
+        few: FewPolicies = fewest_policies(problem, result, allowed, extra)
+        mid, shares, value, policies_bound = few.mid, few.share, few.utilisation, float(few.bound)
+    if config.one_list:
+        fractional = value
+        starts = [(mid, shares)] if math.isfinite(allowed) else [(mid, shares), _basic(problem, result, extra)]
+        tried: list[OneList] = [one_list(problem, *start, extra) for start in starts]
+        best = min(tried, key=lambda one: one.utilisation)
+        mid, shares, value = best.mid, np.ones(best.mid.shape), best.utilisation
+        if value > allowed * (1 + _TARGET_ROUNDING):
+            policies_bound = math.nan  # which is of lists within the utilisation
+            if config.target_utilisation:
+                found = f"{config.target_utilisation:g}, where one list each was found for {value:.6g}"
+                raise InputError("--one-list", "", "splits, or a larger --target-utilisation", found)
+    load = problem.loads(mid, shares)
+    policies = problem.policies(mid, shares)
+    delay = SegmentPasses(dag).segment_sum(dag.topology.latency[None])[0]
+    admitted = problem.demand * (1.0 if problem.balances else shares.sum(1))
+    per_demand = policies.mean_over_lists(
+        delay, dag.topology.latency, np.stack([problem.source, problem.target], 1), dag.topology.link_source
+    )
+    return SegmentReport(
+        dag.topology, policies, str(config.objective), value, bound, result.free_bound,
+        gap_between(problem, value, bound), gap_between(problem, value, result.free_bound), _ecmp_value(problem),
+        problem.utilisation(load), float(problem.demand.sum()), lost,
+        float((admitted * per_demand).sum() / max(admitted.sum(), 1e-300)), len(problem.demand), policies_bound,
+        fractional, result.iterations, time.perf_counter() - begin, result.gap <= config.gap, result.stopped_by,
+    )  # fmt: skip
+
+
+def _allowed(config: SolveConfig, result: SegmentResult) -> float:
+    """The utilisation within which policies are to be few.
+
+    Raises:
+        InputError: no lists keep the target, or the search has found none that do.
+    """
+    if config.fewest_policies:
+        return result.value * (1 + share(config.fewest_policies, "--fewest-policies"))
+    target = config.target_utilisation
+    if result.bound > target * (1 + _TARGET_ROUNDING):
+        expected = f"at least {result.bound:.6g}: no lists with one midpoint load every link less"
+        raise InputError("--target-utilisation", "", expected, target)
+    if result.value > target * (1 + _TARGET_ROUNDING):
+        reached = math.ceil(result.value * 1e5) / 1e5
+        expected = f"at least {reached:g}, which was reached (down to {result.bound:.6g} is not excluded)"
+        raise InputError("--target-utilisation", "", expected, target)
+    return max(target, result.value)
+
+
+def _solve(
+    problem: SegmentProblem, config: SolveConfig, deadline: Deadline, notify: Callable[[str], None]
+) -> SegmentResult:
+    last = time.perf_counter()
+
+    def report(iterations: int, gap: float) -> None:
+        nonlocal last
+        if time.perf_counter() - last > _REPORT_EVERY_S:
+            last = time.perf_counter()
+            notify(f"{iterations} iterations: gap {100 * gap:.3f}%")
+
+    result = solve(problem, config.gap, deadline, config.max_iterations, report)
+    if result.stopped_by == "stall":
+        notify(f"gap {100 * result.gap:.3f}% after {result.iterations} iterations: column generation ends the search")
+        rest = deadline if config.deadline else Deadline.after(_FINISH_S)
+        result = finish(problem, result, config.gap, rest)
+    return result
+
+
+def _basic(problem: SegmentProblem, result: SegmentResult, deadline: Deadline) -> tuple[IntArray, FloatArray]:
+    """A solution that splits few demands, a good start for one list each."""
+    few = fewest_policies(problem, result, result.value * (1 + 1e-3), deadline)
+    return few.mid, few.share
+
+
+def _direct(problem: SegmentProblem) -> tuple[IntArray, FloatArray]:
+    return np.ascontiguousarray(problem.target[:, None]), np.ones((len(problem.target), 1))
+
+
+def _ecmp_value(problem: SegmentProblem) -> float:
+    """Utilisation of the shortest paths, or the flow if every demand is cut by the same factor that makes it fit."""
+    utilisation = problem.utilisation(problem.loads(*_direct(problem)))
+    return utilisation if problem.balances else float(problem.demand.sum() / max(1.0, utilisation))
+
+
+def _ecmp(problem: SegmentProblem, config: SolveConfig) -> SegmentResult:
+    """Shortest paths alone, with the bound of a search of no iterations."""
+    bounds = solve(problem, config.gap, max_iterations=0)
+    mid, shares = _direct(problem)
+    value = _ecmp_value(problem)
+    if not problem.balances:
+        shares = shares * value / problem.demand.sum()
+    gap = gap_between(problem, value, bounds.bound)
+    return dataclasses.replace(bounds, mid=mid, share=shares, value=value, gap=gap)
+
+
+_LOOSE_GAP = 0.02  # to the bound over any paths, above which that bound is searched for
+_FREE_SEARCH_S = 10.0  # seconds of that search
+_MOST_SEARCHED = 100_000  # demands, up to which that search says something in this time
+
+
+def is_compiled_case(config: SolveConfig) -> bool:
+    """Whether the compiled search for two segments (:mod:`teal.routing.segments.search`) solves this."""
+    is_known = config.objective in ("total_flow", "max_link_utilisation")
+    return is_known and config.max_segments == 2 and not config.adjacency
+
+
+def solve_over(
+    config: SolveConfig, dag: EcmpDag, traffic: TrafficMatrices, deadline: Deadline, notify: Callable[[str], None]
+) -> SegmentReport:
+    """The result for the matrix of the settings.
+
+    Args:
+        config: the settings.
+        dag: shortest paths of the IGP.
+        traffic: the matrices.
+        deadline: after which to stop with the best so far.
+        notify: called with the progress.
+    """
+    begin = last = time.perf_counter()
+    topology = dag.topology
+    lists = CandidateLists.straight(dag, traffic.pairs)
+    problem = Problem.create(
+        topology, lists, Objective(config.objective, config.epsilon), traffic.read([config.index]),
+        weight=given_weights(config, topology, traffic, notify), classes=traffic.classes,
+    )  # fmt: skip
+    straight = ecmp_allocation(problem, dag)
+
+    def report(rounds: int, gap: float) -> None:
+        nonlocal last
+        if time.perf_counter() - last > _REPORT_EVERY_S:
+            last = time.perf_counter()
+            notify(f"{rounds} rounds of column generation: gap {100 * gap:.3f}%")
+
+    if config.routing == "ecmp":
+        found = OverLists(problem, straight, assess(problem, straight), 0, 0.0, reached=True)
+    else:
+        found = solve_over_lists(
+            problem, dag, segments=config.max_segments, adjacencies=config.adjacency, gap=config.gap,
+            deadline=deadline, report=report,
+        )  # fmt: skip
+    return _report(
+        config, topology, problem, found, float(assess(problem, straight).value), time.perf_counter() - begin
+    )
+
+
+def with_tighter_free_bound(
+    config: SolveConfig, report: SegmentReport, dag: EcmpDag, traffic: TrafficMatrices, notify: Callable[[str], None]
+) -> SegmentReport:
+    """A report with the bound of a search over paths, where the prices of segments say little about any paths.
+
+    Args:
+        config: the settings; under a deadline nothing is searched.
+        report: report of the lists.
+        dag: shortest paths of the IGP.
+        traffic: the matrices.
+        notify: called before a search.
+    """
+    is_loose = report.free_gap > _LOOSE_GAP and report.free_gap > 2 * report.gap
+    if not is_loose or config.deadline or report.demands > _MOST_SEARCHED:
+        return report
+    notify(f"a bound over any paths, within {_FREE_SEARCH_S:g} s")
+    live = dag.reaches[traffic.pairs[:, 1], traffic.pairs[:, 0]]
+    demand = np.where(live, traffic.read([config.index])[0], 0.0)
+    lists = CandidateLists.straight(dag, traffic.pairs)
+    problem = Problem.create(dag.topology, lists, Objective(config.objective, config.epsilon), demand[None])
+    bound = float(searched_free_bound(problem, _FREE_SEARCH_S))
+    sense = problem.objective.rules.sense
+    if sense * bound >= sense * report.free_bound:
+        return report
+    values = (torch.tensor([x], dtype=torch.float64) for x in (report.value, bound))
+    free_gap = float(certified_gap(problem, *values))
+    return dataclasses.replace(report, free_bound=bound, free_gap=free_gap)
+
+
+def _report(
+    config: SolveConfig, topology: Topology, problem: Problem, found: OverLists, ecmp: float, solve_s: float
+) -> SegmentReport:
+    lists, figures = found.allocation.paths, found.assessment.figures(0)
+    assert isinstance(lists, CandidateLists)
+    share, demand = found.allocation.splits[0].cpu().numpy(), problem.demand[0].cpu().numpy()
+    policies = lists.policies(share)
+    delay = policies.mean_over_lists(
+        SegmentPasses(lists.dag).segment_sum(topology.latency[None])[0], topology.latency, lists.pairs,
+        topology.link_source,
+    )  # fmt: skip
+    carried = np.where(np.isfinite(delay), demand * share.sum(1), 0)
+    has_path = lists.mask.any(1)
+    free = free_gap = math.nan
+    if found.allocation.prices is not None and not problem.objective.rules.is_sequence:
+        bound = free_bound(problem, found.allocation.prices)
+        free, free_gap = float(bound), float(certified_gap(problem, found.assessment.value, bound))
+    volume = float(carried.sum())
+    return SegmentReport(
+        topology=topology, policies=policies, objective=str(config.objective), value=figures.value,
+        bound=figures.bound, free_bound=free, gap=figures.gap, free_gap=free_gap, ecmp=ecmp,
+        max_link_utilisation=figures.max_link_utilisation, demand=float(demand[has_path].sum()),
+        lost=float(demand[~has_path].sum()),
+        latency_ms=float((carried * np.where(np.isfinite(delay), delay, 0)).sum() / volume) if volume else math.nan,
+        demands=int((has_path & (demand > 0)).sum()), policies_bound=math.nan, fractional=math.nan,
+        iterations=found.rounds, solve_s=solve_s, reached=found.reached,
+        stopped_by="gap" if found.reached else "deadline" if config.deadline else "rounds",
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StaticReport:
+    """The result of lists that hold under all failures.
+
+    Attributes:
+        topology: the network, with the metrics in force.
+        lists: shares, value and bound.
+        worst: name of the failure under which the fullest link is fullest; "" for none.
+        failures: number of failures.
+        reached: whether the target gap was reached.
+        stopped_by: what ended the search.
+    """
+
+    topology: Topology
+    lists: StaticLists
+    worst: str
+    failures: int
+    reached: bool
+    stopped_by: str
+
+    @property
+    def policies(self) -> SegmentPolicies:
+        """The lists of demands that do not go straight to their targets."""
+        return self.lists.policies
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures."""
+        one = self.lists
+        return finite_only({
+            "value": one.value, "bound": one.bound, "gap": one.gap, "straight": one.straight, "worst": self.worst,
+            "without_failure": float(one.utilisation[:, 0].max()), "matrices": len(one.utilisation),
+            "failures": self.failures, "policies": len(self.policies.lists), "rounds": one.rounds,
+            "solve_s": one.solve_s, "reached": self.reached,
+        })  # fmt: skip
+
+    def describe(self) -> str:
+        """The report in a few lines."""
+        one = self.lists
+        where = f" when {self.worst} fails" if self.worst else " without failure"
+        return "\n".join([
+            f"max_link_utilisation over {len(one.utilisation)} matrices, {self.failures} failures and none: "
+            f"{one.value:.6g}, bound {one.bound:.6g}, gap {100 * one.gap:.3f}%",
+            f"fullest{where}; without failure {one.utilisation[:, 0].max():.6g}; shortest paths alone "
+            f"{one.straight:.6g}",
+            f"{len(self.policies.lists):,} demands have a policy; {one.rounds} rounds, {one.solve_s:.3g} s",
+        ])  # fmt: skip
+
+
+def is_static(config: SolveConfig) -> bool:
+    """Whether the lists have to serve more than one scenario."""
+    return config.matrices != 1 or config.survive != "none"
+
+
+def solve_static(
+    config: SolveConfig, dag: EcmpDag, traffic: TrafficMatrices, deadline: Deadline, notify: Callable[[str], None]
+) -> StaticReport:
+    """The lists.
+
+    Args:
+        config: the settings.
+        dag: shortest paths without failure.
+        traffic: the matrices.
+        deadline: after which to stop with the best so far.
+        notify: called with the progress.
+    """
+    last, count = time.perf_counter(), traffic.num_matrices
+    rows = np.array([config.index])
+    if config.matrices != 1:
+        rows = np.unique(np.linspace(0, count - 1, min(count, config.matrices or count)).astype(int))
+    live = dag.topology.capacity > 0
+    failures = [one for one in cable_failures(dag.topology) if live[list(one.links)].any()]
+    failures = failures if config.survive == "cables" else []
+    dags = [dag, *(dag.without(list(one.links)) for one in failures)]
+
+    def report(number: int, value: float, bound: float) -> None:
+        nonlocal last
+        if time.perf_counter() - last > _REPORT_EVERY_S:
+            last = time.perf_counter()
+            notify(f"round {number}: {value:.6g}, bound {bound:.6g}")
+
+    pairs = np.asarray(traffic.pairs, dtype=np.int64)
+    found = static_lists(dags, pairs, traffic.read(rows), gap=config.gap, deadline=deadline, report=report)
+    worst = int(found.utilisation.max(0).argmax())
+    return StaticReport(
+        dag.topology, found, failures[worst - 1].name if worst else "", len(failures), found.reached,
+        "gap" if found.reached else "deadline" if config.deadline else "rounds",
+    )  # fmt: skip
+
+
+_SR_POLICY = ".sr-policy.json"  # ending of the name of a file with labels and candidate paths
+
+
+def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentReport | StaticReport:
+    """Solve the matrix and, if there is an output file, write the lists.
+
+    Raises:
+        InputError: a fault in the settings, or an output file that must not be replaced.
+    """
+    if config.out is not None:
+        check_out_file(config.out, (".json", ".conf"), overwrite=config.overwrite)
+    dag, traffic = load_segments(config, notify)
+    deadline = Deadline.after(seconds(config.deadline, "--deadline")) if config.deadline else Deadline(math.inf)
+    report: SegmentReport | StaticReport
+    if is_static(config):
+        report = solve_static(config, dag, traffic, deadline, notify)
+    elif is_compiled_case(config):
+        report = solved(config, dag, traffic.pairs, traffic.read([config.index])[0], deadline, notify)
+    else:
+        report = solve_over(config, dag, traffic, deadline, notify)
+    if isinstance(report, SegmentReport):
+        report = with_tighter_free_bound(config, report, dag, traffic, notify)
+    if config.out is not None:
+        if config.out.suffix.lower() == ".conf" or config.out.name.endswith(_SR_POLICY):
+            write_sr_policies(config.out, report.topology, report.policies)
+        else:
+            write_policies(config.out, report.topology, report.policies, report.to_json())
+        notify(f"{config.out}: {len(report.policies.lists):,} policies")
+    return report
+
+
+def segments_outcome(config: SolveConfig, notify: Notify) -> Outcome:
+    """`teal solve --routing segments` and `--routing ecmp`."""
+    report = run_segments(config, notify)
+    if not report.reached and config.routing == "segments":
+        notify(f"the target gap of {100 * config.gap:g}% was not reached: stopped by {report.stopped_by}")
+    return Outcome(
+        text=report.describe(),
+        data=report.to_json(),
+        exit_code=EXIT_OK if report.reached or config.routing == "ecmp" else EXIT_GAP,
+    )

@@ -1,0 +1,108 @@
+"""A command: its settings, and a function from them to an outcome, which is printed in one place for all commands.
+
+A new command is a dataclass of settings and a function of them in the room of its capability, and a line in
+:mod:`teal.cli.commands`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# Success; no usable result, or a solver failed; wrong input; a target gap was missed; `teal check` raised an alarm.
+EXIT_OK, EXIT_FAILED, EXIT_INPUT, EXIT_GAP, EXIT_ALARM = 0, 1, 2, 3, 4
+_TABLE_WIDTH, _WIDE_TABLE_WIDTH = 80, 160  # characters of a line where the output is no terminal
+
+Notify = Callable[[str], None]  # prints a message about the progress to the standard error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The result of a command, as it is printed.
+
+    Attributes:
+        text: lines, before the tables; ``""`` for none.
+        tables: tables of rich, behind the text.
+        wide: whether the tables may be wider than 80 characters where the output is no terminal.
+        written: the files that were written, in one line behind the tables; ``""`` for none.
+        data: the same as values for ``--json``; numbers that JSON cannot hold become null.
+        exit_code: the exit code of the process.
+    """
+
+    text: str = ""
+    tables: Iterable[Table] = ()
+    wide: bool = True
+    written: str = ""
+    data: Any
+    exit_code: int = EXIT_OK
+
+
+Run = Callable[[Any, Notify], Outcome]  # the function of a command: its settings and what prints progress
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Attributes:
+        settings: class of its settings, whose docstrings are its ``--help``.
+        run: function that takes the settings and a function that prints progress, and returns an :class:`Outcome`; or
+            ``module:function``, which is imported when the command runs.
+        group: heading in ``teal --help``.
+        kernels: kernels that are compiled before it begins: none, those of a first solve, or all; the others are
+            compiled where they are called.
+        further_kernels: tasks of :mod:`teal.app.warm_up` beside those of a first solve.
+    """
+
+    settings: type[Any]
+    run: Run | str
+    group: str
+    kernels: Literal["none", "first solve", "all"] = "none"
+    further_kernels: tuple[str, ...] = ()
+
+    def outcome(self, settings: Any, notify: Notify) -> Outcome:
+        """Run the command."""
+        run = self.run
+        if isinstance(run, str):
+            module, name = run.split(":")
+            run = cast("Run", getattr(importlib.import_module(module), name))
+        return run(settings, notify)
+
+
+def print_outcome(outcome: Outcome, *, as_json: bool) -> int:
+    """Print an outcome as one JSON object, or as text, tables and the files that were written; return the exit code."""
+    if as_json:
+        print(json.dumps(_plain(outcome.data), allow_nan=False, default=str))
+        return outcome.exit_code
+    if outcome.text:
+        print(outcome.text)
+        sys.stdout.flush()
+    print_tables(outcome.tables, wide=outcome.wide)
+    if outcome.written:
+        print(outcome.written)
+    return outcome.exit_code
+
+
+def print_tables(tables: Iterable[Table], *, wide: bool = True) -> None:
+    """Print tables as wide as the terminal, or so wide that they can be read from a file."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else _WIDE_TABLE_WIDTH if wide else _TABLE_WIDTH)
+    for table in tables:
+        console.print(table)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,450 @@
+"""From the settings of a command to network, traffic and paths."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from teal.app.path_sets import candidate_paths, chosen_paths, of_classes
+from teal.app.settings import InstanceConfig, assignments
+from teal.errors import InputError, SolverError
+from teal.formats import load_traffic, topology_of
+from teal.formats.bandwidth_functions import read_bandwidth_functions
+from teal.formats.groups import failing_links
+from teal.network import PathSet, Split, Topology, TrafficMatrices
+from teal.network.bandwidth_functions import BandwidthFunctions
+from teal.network.classes import latency_limits
+from teal.network.reachability import with_surviving_paths
+from teal.network.traffic import spread
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.problem.protection import Protection
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
+from teal.runtime.device import pick_device
+from teal.runtime.storage import atomic_file, cache_dir, content_key
+from teal.solvers import pdhg
+from teal.spec import parse_spec
+
+_TARGET_GAP = 1e-3  # relative certified gap at which PDHG stops for each optimum
+_TOLERANCE = _TARGET_GAP / 2  # absolute error of the satisfied share; the optima are not known better
+_MAX_GAP = 1e-2  # largest relative gap of an optimum that is accepted when the iterations run out
+_MAX_ITERATIONS = 2000  # of PDHG for each optimum; usual ones take below 100
+_MAX_MATRICES = 21  # largest number of matrices in the median; odd, so that the median is one of them
+_MIN_MATRICES = 5  # smallest number of matrices in the median, however large the network
+_TARGET_ENTRIES = 200_000  # matrices x demands that are solved together, which bounds memory and time
+_MIN_BRACKET = 1e-6  # width of the bracket of ln(factor) at which bisection ends: the factor is known to 1 in a million
+_SILENT_S = 1.0  # seconds after which the bar of a calibration is shown
+
+
+def calibration_factor(
+    topology: Topology, paths: PathSet, traffic: TrafficMatrices, rows: Int64Array, share: float
+) -> float:
+    """The factor by which all demands are multiplied so that the optimal total flow carries ``share`` of the demand.
+
+    That is the share in the median over the matrices ``rows``: over up to 21 of them, evenly spread, fewer on large
+    networks (at least 5).  Each optimum is solved by PDHG to a certified gap of 0.1%, without an LP solver.  The
+    satisfied share falls as the factor grows, so that the factor is bracketed and then found by bisection in its
+    logarithm.
+
+    Args:
+        topology: the network.
+        paths: candidate paths of each demand, in the order of the traffic's demands.
+        traffic: matrices before scaling, Gbit/s.
+        rows: indices of the matrices to take into account, the training matrices.
+        share: share of the demand, in (0, 1).
+
+    Raises:
+        InputError: ``share`` not in (0, 1), or more than the network can route at any load.
+        SolverError: an optimum is not known to 1% after 2,000 iterations.
+    """
+    where = "--calibrate"
+    if not 0 < share < 1:
+        raise InputError(where, "", "a share between 0 and 1", share)
+    count = int(np.clip(_TARGET_ENTRIES // traffic.num_demands, _MIN_MATRICES, _MAX_MATRICES))
+    demand = traffic.read(spread(rows, count))
+    demand = demand[demand.sum(1) > 0]
+    if not len(demand):
+        raise InputError(where, "traffic", "a training matrix with demand", "none")
+    base = Problem.create(topology, paths, Objective(), demand)
+    routable = float((base.demand * base.routable).sum(1).div(base.demand.sum(1)).median())
+    if routable <= share:
+        raise InputError(where, "", f"a share below the {routable:.3f} of demand that has a path", share)
+    with tqdm(desc=f"calibrating on {len(demand)} matrices", unit="load", delay=_SILENT_S, leave=False) as bar:
+        return _bisected(_Search(base, bar), base, share)
+
+
+def _bisected(search: _Search, base: Problem, share: float) -> float:
+    """The factor at which the optimum satisfies ``share``."""
+    # Start at the load at which even splits just fill the busiest link.
+    low = high = -math.log(float(base.utilisation(base.even_splits).amax(1).median()))
+    while search.median_share(high) > share:
+        low, high = high, high + math.log(2)
+    while search.median_share(low) < share:
+        low, high = low - math.log(2), low
+    while high - low > _MIN_BRACKET:
+        middle = (low + high) / 2
+        reached = search.median_share(middle)
+        if abs(reached - share) < _TOLERANCE:
+            return math.exp(middle)
+        low, high = (middle, high) if reached > share else (low, middle)
+    return math.exp((low + high) / 2)
+
+
+class _Search:
+    """The median satisfied share at a factor.  Each call starts PDHG from the final state of the previous call."""
+
+    def __init__(self, base: Problem, bar: Any) -> None:
+        self._base, self._bar = base, bar
+        self._state: pdhg.PdhgState | None = None
+
+    def median_share(self, log_factor: float) -> float:
+        """The median over the matrices of optimal flow / demand, with all demands times exp(log_factor)."""
+        problem = self._base.with_demand(self._base.demand * math.exp(log_factor))
+        result = pdhg.solve(problem, gap=_TARGET_GAP, max_iterations=_MAX_ITERATIONS, warm_start=self._state)
+        largest_gap = float(result.gap.max())
+        if largest_gap > _MAX_GAP:
+            raise SolverError(
+                f"--calibrate: an optimum is known only to {100 * largest_gap:.1f}% after {result.iterations} "
+                f"iterations, {100 * _MAX_GAP:.0f}% is needed: try another share or fewer demands"
+            )
+        self._state = result.state
+        self._bar.update()
+        # The optimum lies between value and bound; their mean halves the largest error.
+        return float(((result.value + result.bound) / 2 / problem.demand.sum(1)).median())
+
+
+_CALIBRATION_FORMAT = 2  # part of the cache key: raise it when calibration changes
+_CABLES = "cables"  # every cable is a group
+_USUAL_WEIGHTS = "random:seed=0"  # of weighted_flow
+_PRIORITIES = (1.0, 2.0, 4.0)  # weights that `random:seed=N` gives to demands
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Instance:
+    """The input of a command.
+
+    Attributes:
+        topology: as loaded.
+        traffic: scaled by the calibration, if there is one.
+        paths: candidate paths of the traffic's pairs.
+        objective: the program.
+        weight: (D,) value of one Gbit/s of each demand, for weighted_flow; else None.
+        split: training, validation and test rows.
+        device: device of the tensors.
+        protection: promise that the flows keep; None for none.
+        paths_s: seconds to compute the paths or to read them from the cache.
+        functions: bandwidth functions of the demands; None for none.
+        max_latency: (D,) ms that a path of each demand may take, infinite for no limit; None for no limits.
+    """
+
+    topology: Topology
+    traffic: TrafficMatrices
+    paths: PathSet
+    objective: Objective
+    weight: FloatArray | None
+    split: Split
+    device: torch.device
+    paths_s: float = 0.0
+    protection: Protection | None = None
+    functions: BandwidthFunctions | None = None
+    max_latency: FloatArray | None = None
+
+    @property
+    def worth(self) -> tuple[FloatArray, ...]:
+        """The arrays that say what demands are worth, for keys of results; () where all are worth the same."""
+        functions = () if self.functions is None else (self.functions.slope, self.functions.end)
+        return (*(() if self.weight is None else (self.weight,)), *functions)
+
+    def problem(self, demand: FloatArray, *, capacity: FloatArray | None = None) -> Problem:
+        """The problem of matrices (B, D) Gbit/s, in float64, under ``capacity`` (E,) or the topology's."""
+        problem = Problem.create(
+            self.topology, self.paths, self.objective, demand,
+            capacity=capacity, weight=self.weight, functions=self.functions, classes=self.traffic.classes,
+            device=self.device,
+        )  # fmt: skip
+        return problem if self.protection is None else problem.under(self.protection)
+
+    def surviving(self, failures: Iterable[Iterable[int]], notify: Callable[[str], None] = lambda _: None) -> Instance:
+        """The instance with a surviving path for each demand that would have none during a failure.
+
+        Only a demand whose nodes the network still connects during that failure gets a path.
+
+        Args:
+            failures: numbers of the links of each; links of capacity 0 are down in all of them.
+            notify: told how many paths are added.
+
+        Raises:
+            InputError: see :func:`teal.network.reachability.with_surviving_paths`.
+        """
+        paths = with_surviving_paths(self.paths, self.topology, failures, max_latency=self.max_latency)
+        if paths is self.paths:
+            return self
+        count = int(paths.mask.sum()) - int(self.paths.mask.sum())
+        notify(f"{count:,} paths more, of demands that the network connects and no candidate path does")
+        more = dataclasses.replace(self, paths=paths, protection=None)
+        protected = None if self.protection is None else _protection(more, self.protection.groups)
+        return dataclasses.replace(more, protection=protected)
+
+
+def load_instance(
+    config: InstanceConfig,
+    notify: Callable[[str], None] = lambda _: None,
+    select: Callable[[TrafficMatrices], TrafficMatrices] = lambda traffic: traffic,
+    on_topology: Callable[[Topology], None] = lambda _: None,
+) -> Instance:
+    """Load everything that ``config`` names.
+
+    Args:
+        config: the settings.
+        notify: called with what was assumed and found.
+        select: reduces the traffic before paths are computed.
+        on_topology: called with the network before anything is computed for it.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    device = pick_device(config.device)
+    objective = Objective(config.objective, config.epsilon)
+    topology, traffic = load_network(config, notify, on_topology)
+    traffic = select(traffic)
+    split = traffic.split()
+    begin = time.perf_counter()
+    pairs = traffic.pairs if traffic.classes is None else np.unique(traffic.pairs, axis=0)
+    first = candidate_paths(config, topology, pairs)
+    paths_s = time.perf_counter() - begin
+    if config.calibrate is not None:  # over these paths, so that the demands do not depend on a choice for them
+        factor = _cached_calibration(
+            topology, of_classes(config, topology, traffic, first), traffic, split, config.calibrate
+        )
+        notify(f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median training matrix")
+        traffic = traffic.scaled(factor)
+    weight = given_weights(config, topology, traffic, notify)
+    functions = None
+    if config.functions is not None:
+        functions = read_bandwidth_functions(config.functions, topology, traffic.pairs, traffic.classes)
+    begin = time.perf_counter()
+    if config.paths is None:
+        first = chosen_paths(config, topology, traffic, first, objective, weight, notify)
+    paths = of_classes(config, topology, traffic, first)
+    paths_s += time.perf_counter() - begin
+    path_count = paths.mask.sum(1)
+    without = int((path_count == 0).sum())
+    notify(f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {without} demands without a path")
+    instance = Instance(topology, traffic, paths, objective, weight, split, device, paths_s, functions=functions)
+    instance = dataclasses.replace(instance, max_latency=_latency_limits(config, traffic)).surviving([()], notify)
+    return with_protection(instance, config.protect, notify) if config.protect else instance
+
+
+def _latency_limits(config: InstanceConfig, traffic: TrafficMatrices) -> FloatArray | None:
+    """(D,) ms that a path of each demand may take; None for no limits."""
+    limits = assignments(config.latency_limits, "--latency-limits")
+    if traffic.classes is None or not limits:
+        return None
+    return np.array(latency_limits(traffic.classes.names, limits))[traffic.classes.of_demand]
+
+
+def _protection(instance: Instance, groups: Sequence[Sequence[int]]) -> Protection:
+    """Promises over the paths of an instance without any; see :meth:`teal.Problem.with_protection`."""
+    problem = instance.problem(np.zeros((1, instance.paths.num_demands)))
+    return Protection.of(problem.ops, instance.topology.num_links, groups)
+
+
+def with_protection(instance: Instance, protect: str, notify: Callable[[str], None]) -> Instance:
+    """The instance with promises that survive every group.
+
+    Args:
+        instance: without protection.
+        protect: ``cables``, or a file of groups.
+        notify: called with what was found.
+
+    Raises:
+        InputError: a fault in the file; see :meth:`teal.Problem.with_protection`.
+    """
+    groups = failing_links("" if protect == _CABLES else protect, instance.topology)
+    problem, protection = instance.problem(np.zeros((1, instance.paths.num_demands))), _protection(instance, groups)
+    without = int(protection.unprotected(problem.under(protection).program).sum())
+    kind = "cable" if protect == _CABLES else "group"
+    notify(f"promises survive the failure of any one of {len(groups)} {kind}s; {without:,} demands can have none")
+    return dataclasses.replace(instance, protection=protection)
+
+
+def load_network(
+    config: InstanceConfig,
+    notify: Callable[[str], None],
+    on_topology: Callable[[Topology], None] = lambda _: None,
+) -> tuple[Topology, TrafficMatrices]:
+    """Load network and traffic; arguments as of :func:`load_instance`."""
+    topology = topology_of(config)
+    notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
+    on_topology(topology)
+    for note in topology.notes:
+        notify(note)
+    order = [name.strip() for name in config.class_order.split(",") if name.strip()]
+    traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit, class_order=order)
+    if config.class_shares:
+        traffic = traffic.in_classes(assignments(config.class_shares, "--class-shares"))
+    notify(describe_traffic(traffic))
+    if traffic.classes is not None:
+        notify("classes, the highest priority first: " + ", ".join(traffic.classes.names))
+    pairs = topology.num_nodes * (topology.num_nodes - 1)
+    missing = pairs - len(np.unique(traffic.pairs, axis=0) if traffic.classes is not None else traffic.pairs)
+    if missing:
+        notify(f"{missing:,} of {pairs:,} pairs of nodes are not in the traffic: no demand")
+    return topology, traffic
+
+
+def given_weights(
+    config: InstanceConfig, topology: Topology, traffic: TrafficMatrices, notify: Callable[[str], None]
+) -> FloatArray | None:
+    """(D,) weights of the demands under weighted_flow and, where there are any, max_min; else None."""
+    objective = Objective(config.objective)
+    takes_weights = objective.rules.needs_weight or objective.name in (
+        ObjectiveName.WEIGHTED_FLOW,
+        ObjectiveName.MAX_MIN,
+    )
+    if not takes_weights or objective.name == ObjectiveName.PRIORITY:
+        for option, given in (("--class-weights", config.class_weights), ("--weights", config.weights)):
+            if given:
+                expected = "the objective weighted_flow or max_min, or weight=given of a fair one"
+                raise InputError(option, "", expected, config.objective)
+        return None
+    if config.class_weights:
+        return _weights_of_classes(config, traffic)
+    text = config.weights or (_USUAL_WEIGHTS if objective.rules.needs_weight else "")
+    if not text:
+        return None
+    notify(f"weights: {text}")
+    return load_weights(text, topology, traffic)
+
+
+def _weights_of_classes(config: InstanceConfig, traffic: TrafficMatrices) -> FloatArray:
+    """(D,) weight of the class of each demand.
+
+    Raises:
+        InputError: demands without classes, a class without a weight or one that is not above 0, or --weights too.
+    """
+    weight_of = assignments(config.class_weights, "--class-weights")
+    if config.weights:
+        raise InputError("--class-weights", "", "nothing with --weights", config.class_weights)
+    if traffic.classes is None:
+        raise InputError("--class-weights", "", "traffic with classes", "none")
+    names = traffic.classes.names
+    if set(weight_of) != set(names) or not all(0 < weight < math.inf for weight in weight_of.values()):
+        raise InputError(
+            "--class-weights", "", f"a number above 0 for each of {', '.join(names)}", config.class_weights
+        )
+    return np.array([weight_of[name] for name in names])[traffic.classes.of_demand]
+
+
+def failed_links(topology: Topology, names: tuple[str, ...]) -> list[int]:
+    """The links between the nodes of each name ``A,B``, each link once; names of nodes may contain commas.
+
+    Raises:
+        InputError: no such nodes, or no link between them.
+    """
+    nodes, failed = topology.node_index(), set()
+    for name in names:
+        parts = name.split(",")
+        candidates = [(",".join(parts[:i]).strip(), ",".join(parts[i:]).strip()) for i in range(1, len(parts))]
+        if not candidates:
+            raise InputError("--fail", "", "two node names, A,B", repr(name))
+        a, b = next(((a, b) for a, b in candidates if a in nodes and b in nodes), candidates[0])
+        failed.update(topology.find_links(a, b))
+    return sorted(failed)
+
+
+def describe_traffic(traffic: TrafficMatrices) -> str:
+    """One line: number of matrices and demands, times, and what is missing."""
+    missing = sum(gap.missing for gap in traffic.gaps)
+    parts = [f"{traffic.num_matrices} matrices of {traffic.num_demands} demands"]
+    parts.append(f"{traffic.timestamps[0]} to {traffic.timestamps[-1]}")
+    if traffic.interval_s:
+        parts.append(f"every {traffic.interval_s} s")
+    if missing:
+        parts.append(f"{missing} missing in {len(traffic.gaps)} gaps")
+    if traffic.skipped:
+        parts.append(f"{len(traffic.skipped)} files skipped ({traffic.skipped[0]}, ...)")
+    return f"{traffic.name}: " + ", ".join(parts)
+
+
+def busiest_node(topology: Topology, pairs: IntArray, demand: FloatArray) -> tuple[float, int]:
+    """The largest share of the capacity of a node's links that what it sends or receives needs, and that node.
+
+    Args:
+        topology: the network.
+        pairs: (D, 2) source and target of each demand.
+        demand: (D,) Gbit/s.
+    """
+    needs = []
+    for side, ends in enumerate((topology.link_source, topology.link_target)):
+        has = np.bincount(ends, topology.capacity, topology.num_nodes)
+        wants = np.bincount(pairs[:, side], demand, topology.num_nodes)
+        needs.append(np.where(has > 0, wants / np.where(has > 0, has, 1.0), 0.0))
+    most = np.maximum(*needs)
+    return float(most.max()), int(most.argmax())
+
+
+def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> FloatArray:
+    """(D,) weights from ``random:seed=N`` or a CSV file of source,target,weight.
+
+    Raises:
+        InputError: no such file, a column missing, an unknown node, a weight that is not positive, or
+            a demand without one.
+    """
+    if text.partition(":")[0] == "random":
+        seed = int(parse_spec(text).parse_options(seed=0)["seed"])
+        if seed < 0:
+            raise InputError(text, "seed", "a whole number of at least 0", seed)
+        # One draw for every pair of nodes, so that a pair's weight does not depend on which pairs have traffic.
+        draws = np.random.default_rng(seed).integers(len(_PRIORITIES), size=topology.num_nodes**2, dtype=np.int8)
+        number = traffic.pairs[:, 0].astype(np.int64) * topology.num_nodes + traffic.pairs[:, 1]
+        return np.array(_PRIORITIES)[draws[number]]
+    path = Path(text)
+    if not path.is_file():
+        raise InputError(text, "weights", "a CSV file of source,target,weight or random:seed=0", "no such file")
+    index = topology.node_index()
+    weights: dict[tuple[int, int], float] = {}
+    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+        for line, row in enumerate(csv.DictReader(stream), start=2):
+            try:
+                pair = (index[row["source"]], index[row["target"]])
+                weights[pair] = float(row["weight"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(text, f"line {line}", "source, target (nodes) and weight", str(error)) from None
+            if not (np.isfinite(weights[pair]) and weights[pair] > 0):
+                raise InputError(text, f"line {line}: weight", "a finite weight > 0", row["weight"])
+    weight = np.array([weights.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
+    if np.isnan(weight).any():
+        s, t = traffic.pairs[int(np.argmax(np.isnan(weight)))]
+        raise InputError(text, "weight", f"one for {topology.node_names[s]}->{topology.node_names[t]}", "none")
+    return weight
+
+
+def _cached_calibration(
+    topology: Topology, paths: PathSet, traffic: TrafficMatrices, split: Split, share: float
+) -> float:
+    key = content_key(_CALIBRATION_FORMAT, topology.content_key(), paths.key, traffic.content_key(), share)
+    file = cache_dir("calibration") / f"{key}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # absent or damaged: computed again
+        return float(json.loads(file.read_text())["factor"])
+    factor = calibration_factor(topology, paths, traffic, split.train, share)
+    with atomic_file(file) as temporary:
+        temporary.write_text(json.dumps({"factor": factor}))
+    return factor
+
+
+def rows_of(instance: Instance, split: str) -> Int64Array:
+    """Rows of ``train``, ``validation``, ``test`` or ``all``."""
+    all_rows: Int64Array = np.arange(instance.traffic.num_matrices)
+    return all_rows if split == "all" else getattr(instance.split, split)

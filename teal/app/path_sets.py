@@ -1,0 +1,188 @@
+"""From the settings of a command to candidate paths: of a fixed number, read from a file, or chosen for the traffic."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from teal.app.settings import CandidateConfig, PathConfig, ProgramConfig, assignments
+from teal.errors import InputError
+from teal.formats.groups import failing_links
+from teal.network import PathMethod, PathSet, Topology, TrafficMatrices, compute_paths
+from teal.network.classes import class_paths
+from teal.network.path_file import load_paths
+from teal.network.traffic import spread
+from teal.objectives import Objective, ObjectiveName
+from teal.runtime.arrays import AnyArray, FloatArray, Int64Array, IntArray
+from teal.solvers.candidates import choose_paths, representative_matrices
+from teal.solvers.columns import ColumnRound
+
+_REPORT_EVERY_S = 5.0  # seconds between two progress messages
+_LONGEST_S = 300.0  # seconds for the choice, after which the best set so far is taken
+
+
+def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | None:
+    """Numbers of the links of each group that paths survive or do not share; None for cables alone.
+
+    Raises:
+        InputError: see :func:`teal.formats.groups.load_groups`; a file with Yen's paths.
+    """
+    if config.path_groups is None:
+        return None
+    if config.path_method is PathMethod.YEN:
+        raise InputError("--path-groups", "", "--path-method edge-disjoint or survivable", config.path_method.value)
+    return failing_links(str(config.path_groups), topology)
+
+
+def first_paths(config: PathConfig, topology: Topology, pairs: IntArray | None) -> PathSet:
+    """The paths of a fixed number, or those from which a choice begins.
+
+    Args:
+        config: the settings.
+        topology: the network.
+        pairs: (D, 2) of the demands; None for all pairs.
+    """
+    return compute_paths(
+        topology, pairs, num_paths=config.first_paths, method=config.path_method, weight=config.path_weight,
+        groups=path_groups(config, topology), progress=True,
+    )  # fmt: skip
+
+
+def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray) -> PathSet:
+    """The paths of ``config``, computed or read, for ``pairs``; of a choice those from which it begins.
+
+    Raises:
+        InputError: a file of paths for other pairs or another network.
+    """
+    if config.paths is None:
+        return first_paths(config, topology, pairs)
+    paths = load_paths(config.paths, topology)
+    if not np.array_equal(paths.pairs, pairs):
+        expected = f"paths of the traffic's {len(pairs):,} pairs"
+        raise InputError(str(config.paths), "pairs", expected, f"those of {len(paths.pairs):,} others")
+    return paths
+
+
+def of_classes(config: ProgramConfig, topology: Topology, traffic: TrafficMatrices, paths: PathSet) -> PathSet:
+    """Candidate paths of all demands, within the latency limits of their classes.
+
+    Args:
+        config: the settings.
+        topology: the network.
+        traffic: its demands.
+        paths: paths of its pairs, each pair once.
+
+    Raises:
+        InputError: limits of unknown classes, or without classes.
+    """
+    limits = assignments(config.latency_limits, "--latency-limits")
+    if traffic.classes is None:
+        if limits:
+            raise InputError("--latency-limits", "", "traffic with classes", "none")
+        return paths
+    return class_paths(paths, topology, traffic.pairs, traffic.classes, limits)
+
+
+def chosen_paths(
+    config: PathConfig,
+    topology: Topology,
+    traffic: TrafficMatrices,
+    paths: PathSet,
+    objective: Objective,
+    weight: FloatArray | None,
+    notify: Callable[[str], None],
+) -> PathSet:
+    """``paths``, or the paths that are chosen from there for some training matrices, computed or from the cache.
+
+    Paths of an objective that is a sequence of programs are chosen under the one that its rules name; demands of
+    several classes between the same nodes count together.
+
+    Args:
+        config: the settings.
+        topology: the network.
+        traffic: its matrices.
+        paths: paths of its pairs, each pair once.
+        objective: the program.
+        weight: (D,) of the demands of ``traffic``; None for 1 each.
+        notify: called with what was found, and with progress.
+    """
+    if config.num_paths != "auto":
+        return paths
+    if not representative_matrices(paths):
+        notify(
+            f"candidate paths: {paths.num_demands:,} demands are too many to choose further paths for in little time"
+        )
+        return paths
+    demand = _representative(traffic, paths)
+    if not len(demand):
+        return paths
+    if traffic.classes is not None and objective.name == ObjectiveName.WEIGHTED_FLOW:
+        objective, weight = Objective(), None
+    progress = RoundsProgress(notify, _REPORT_EVERY_S)
+    chosen = choose_paths(
+        topology, demand, paths=paths, objective=objective, weight=weight if traffic.classes is None else None,
+        gap=config.path_gap, max_paths=config.max_paths, deadline=_LONGEST_S,
+        report=lambda row, done: progress(done, f"candidate paths, matrix {row + 1} of {len(demand)}, "),
+    )  # fmt: skip
+    worst = float(chosen.gaps.max())
+    text = f"within {100 * worst:.2g}% of the optimum over all paths" if worst < 1 else "nothing certified"
+    matrices = "1 training matrix" if len(demand) == 1 else f"{len(demand)} training matrices"
+    count = int(chosen.paths.mask.sum()) - int(paths.mask.sum())
+    notify(f"candidate paths: {count:,} more than {int(paths.mask.sum()):,} for {matrices}: {text}")
+    if chosen.limited:
+        notify(f"--max-paths {config.max_paths} leaves out used paths of {chosen.limited:,} demands")
+    return chosen.paths
+
+
+def _representative(traffic: TrafficMatrices, paths: PathSet) -> FloatArray:
+    """(B, D) training matrices, evenly spread, those without demand left out; D pairs of nodes, each once."""
+    demand = traffic.read(spread(traffic.split().train, representative_matrices(paths)))
+    demand = demand[demand.sum(1) > 0]
+    if traffic.classes is None:
+        return demand
+    place = _places(traffic.pairs, paths.pairs)
+    together = np.zeros((len(demand), paths.num_demands))
+    np.add.at(together.T, place, demand.T)
+    return together
+
+
+def _places(pairs: IntArray, unique: IntArray) -> Int64Array:
+    """(D,) row of each pair in ``unique``, which is sorted."""
+    nodes = int(unique.max(initial=0)) + 1
+    numbers: list[AnyArray] = [part[:, 0].astype(np.int64) * nodes + part[:, 1] for part in (unique, pairs)]
+    return np.searchsorted(numbers[0], numbers[1])
+
+
+def proven(gap_all_paths: float) -> float:
+    """A gap to the optimum over all paths; NaN for one of 1 and more, which the bound 0 of a minimum proves too."""
+    return gap_all_paths if gap_all_paths < 1 else math.nan
+
+
+def describe_gap_over_all_paths(gap_all_paths: float) -> str:
+    """One line; NaN is unknown."""
+    if math.isnan(gap_all_paths):
+        return "gap to the optimum over all paths unknown: these prices prove nothing about it"
+    return f"gap to the optimum over all paths {100 * gap_all_paths:.3f}%"
+
+
+class RoundsProgress:
+    """Prints a message about column generation from time to time.
+
+    Args:
+        notify: prints a line.
+        every_s: seconds between two messages.
+    """
+
+    def __init__(self, notify: Callable[[str], None], every_s: float) -> None:
+        self._notify, self._every_s, self._last, self._rounds = notify, every_s, time.perf_counter(), 0
+
+    def __call__(self, done: ColumnRound, matrix: str = "") -> None:
+        """Show a step, as ``report`` of :func:`teal.solvers.columns.improving`; ``matrix`` says which one."""
+        self._rounds += 1
+        if time.perf_counter() - self._last > self._every_s:
+            line = describe_gap_over_all_paths(proven(float(done.gap_all_paths.max())))
+            self._notify(f"{matrix}round {self._rounds}: {line}; {done.added:,} paths added")
+            self._last = time.perf_counter()

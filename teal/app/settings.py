@@ -1,0 +1,262 @@
+"""Settings that several commands share: network, traffic, paths, objective; and checks of settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from teal.errors import InputError
+from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
+from teal.objectives import Objective, ObjectiveName
+from teal.option import DEVICE, MAX_PATHS, PATH_GAP, check_options
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathConfig:
+    """Candidate paths."""
+
+    num_paths: int | Literal["auto"] = "auto"
+    """K, largest number of candidate paths of a demand; or auto: from 4 a demand on, paths are added for some training
+    matrices until little is lost against all paths of the network."""
+    path_method: PathMethod = PathMethod.DISJOINT
+    """edge-disjoint (a shortest path, then one without the links of the first, ...), yen (K shortest loopless), or
+    survivable (paths of which some survive the failure of any one cable or group, wherever the network allows it)."""
+    path_weight: PathWeight = PathWeight.HOPS
+    """What shortest paths minimise: hops, latency or inverse-capacity."""
+    path_groups: Path | None = None
+    """For survivable: a .csv (group,source,target), .json or .graphml file of groups of cables that fail together.
+    Default: every cable is a group of its own."""
+    path_gap: Annotated[float, PATH_GAP] = 0.01
+    max_paths: Annotated[int, MAX_PATHS] = USUAL_MOST_PATHS
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number that its option forbids."""
+        check_options(self)
+
+    @property
+    def first_paths(self) -> int:
+        """Paths of a demand before any are chosen."""
+        return FIRST_PATHS if self.num_paths == "auto" else self.num_paths
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CandidateConfig(PathConfig):
+    """Candidate paths, computed or read."""
+
+    paths: Path | None = None
+    """A .npz file of candidate paths, written by teal paths improve; --num-paths, --path-method, --path-weight and
+    --path-groups are then ignored."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramConfig(CandidateConfig):
+    """The program to solve."""
+
+    objective: str = ObjectiveName.TOTAL_FLOW
+    """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation, max_concurrent_flow, priority (the flow
+    of the highest class first, then that of the next one), max_min (fair: no demand's rate can be raised without
+    lowering another one that is not larger), proportional_fair, alpha_fair:alpha=2,weight=demand|1|given (a concave
+    utility of each demand's share), bandwidth_functions (--functions), or one that was registered."""
+    epsilon: float = 0.5
+    """For latency_penalised_flow, in [0, 1): a Gbit/s on a path has the value 1 - EPSILON * latency / largest latency
+    of all candidate paths."""
+    weights: str = ""
+    """For weighted_flow, max_min, and fair objectives with weight=given: a CSV file with columns source,target,weight,
+    or random:seed=N (each demand's weight is drawn from 1, 2 and 4).  Default: random:seed=0, but 1 each for
+    max_min."""
+    functions: Path | None = None
+    """For bandwidth_functions: the value of each demand as a piecewise linear, concave function of its rate.  A .csv
+    file with a row for each point (source and target, or class; rate in Gbit/s, or share of the demand; value), or
+    .json."""
+    class_weights: str = ""
+    """For weighted_flow and max_min, in place of --weights: a weight for each class of demands, gold=4,bronze=1."""
+    protect: str = ""
+    """For total_flow and weighted_flow: cables, or a file of groups of cables (.csv with group,source,target, .json or
+    .graphml).  Flows are then promises that survive the failure of any one cable or group, if each router just sends
+    over the paths that are left."""
+    class_shares: str = ""
+    """Divide every demand among priority classes, the highest first: gold=0.1,silver=0.3,bronze=0.6.  Default: the
+    column class of the traffic, if it has one."""
+    class_order: str = ""
+    """Classes of the traffic's column class, the highest priority first: gold,silver,bronze.  Default: by number, or
+    by name."""
+    latency_limits: str = ""
+    """Largest latency of a path for demands of a class, ms: gold=30,silver=80.  Longer candidate paths are not used."""
+    calibrate: float | None = None
+    """Share in (0, 1): multiply all demands by one factor so that the optimal total flow carries this share of the
+    demand in the median training matrix.  Without it demands are not scaled."""
+    device: Annotated[str, DEVICE] = "auto"
+
+    def __post_init__(self) -> None:
+        """Raise InputError for an objective that nobody knows."""
+        super().__post_init__()
+        object.__setattr__(self, "objective", Objective(self.objective).spec)
+        needed = Objective(self.objective).rules.needs_functions
+        expected = "a file, for bandwidth_functions" if needed else "nothing, but for bandwidth_functions"
+        require(self, "functions", expected, needed == (self.functions is not None))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TopologyFileConfig:
+    """How the file of a network is read."""
+
+    default_capacity: float | None = None
+    """Capacity of links whose file gives none, Gbit/s; without it such a file is refused."""
+    attributes: str = ""
+    """Names of the attributes of links in a .json or .graphml file, or of the columns of a table, where they are others
+    than capacity (Gbit/s), latency (ms), source, target, metric and members:
+    capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""
+    bidirectional: bool = False
+    """Give every link that has none in the other direction one of the same capacity, latency and metric."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrafficFileConfig(TopologyFileConfig):
+    """How the files of a network and its traffic are read."""
+
+    traffic_unit: str = ""
+    """Unit of the rates in a .csv, .parquet or .npz file, such as Mbit/s; Gbit/s by default."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkConfig(TrafficFileConfig):
+    """A network and its traffic."""
+
+    topology: str
+    """A .json file (node-link, RFC 8345, or FRR's database of IS-IS or OSPF), a table of links (.csv, .xlsx), BGP-LS
+    updates of ExaBGP (.jsonl), a .graphml, SNDlib .xml or Repetita .graph file, topohub:GROUP/NAME[,capacity=GBPS], or
+    b4."""
+    traffic: str
+    """An SNDlib archive (.tgz or folder), a .npz, .csv, .parquet or Repetita .demands file (or a quoted pattern of
+    those, "net.*.demands", a matrix each), or gravity:seed=0,count=200,load=4: COUNT
+    generated matrices whose mean demand is LOAD times that with which shortest paths just fill the busiest link."""
+
+
+# The order of the bases: in --help the fields of the last one, which are required, come first.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstanceConfig(ProgramConfig, NetworkConfig):
+    """A network, its traffic, and what to optimise."""
+
+
+def assignments(text: str, option: str) -> dict[str, float]:
+    """The numbers of ``name=number,name=number``, in this order; {} for "".
+
+    Args:
+        text: what was given.
+        option: name of the command-line option, for the message.
+
+    Raises:
+        InputError: any other text.
+    """
+    numbers: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, number = part.partition("=")
+        try:
+            numbers[name.strip()] = float(number)
+        except ValueError:
+            raise InputError(option, "", "name=number,name=number", repr(text)) from None
+        if not equals or not name.strip():
+            raise InputError(option, "", "name=number,name=number", repr(text))
+    return numbers
+
+
+def require(config: object, field: str, expected: str, good: bool) -> None:
+    """Raise InputError unless ``good``.
+
+    Args:
+        config: the settings.
+        field: field whose option and value the message names.
+        expected: description of the allowed values, for the message.
+        good: whether the value is allowed.
+    """
+    if not good:
+        raise InputError(f"--{field.replace('_', '-')}", "", expected, getattr(config, field))
+
+
+def require_one_program(config: ProgramConfig, where: str) -> None:
+    """Raise InputError for priority and max_min, which are sequences of programs, and for promises.
+
+    Args:
+        config: the settings.
+        where: they are not taken, for the message.
+    """
+    is_sequence = Objective(config.objective).rules.is_sequence
+    require(config, "objective", f"one that is a single program, {where}", not is_sequence)
+    require(config, "protect", f"nothing {where}", not config.protect)
+
+
+def require_linear(config: ProgramConfig, where: str, *, or_in_pieces: bool = False) -> None:
+    """Raise InputError for a concave utility of shares, and for bandwidth functions.
+
+    Args:
+        config: the settings.
+        where: it is not taken, for the message.
+        or_in_pieces: whether bandwidth functions, which are linear in pieces, are taken.
+    """
+    rules = Objective(config.objective).rules
+    is_taken = rules.is_linear or (or_in_pieces and rules.needs_functions)
+    require(config, "objective", f"one whose value is linear in flow, {where}", is_taken)
+
+
+def require_exact_splits(config: ProgramConfig, entries: int, min_split: float) -> None:
+    """Raise InputError for promises whose splits are to be rounded: rounding changes what a failure leaves."""
+    require(
+        config, "protect", "nothing with --entries and --min-split", not (config.protect and (entries or min_split))
+    )
+
+
+def share(text: str, option: str) -> float:
+    """The number of a share such as ``1%`` or ``0.01``.
+
+    Raises:
+        InputError: any other text, or a share below 0.
+    """
+    number, unit = (text[:-1], 0.01) if text.endswith("%") else (text, 1.0)
+    try:
+        value = float(number) * unit
+    except ValueError:
+        raise InputError(option, "", "a share such as 1% or 0.01", repr(text)) from None
+    if not 0 <= value < math.inf:
+        raise InputError(option, "", "a share such as 1% or 0.01", repr(text))
+    return value
+
+
+_SECONDS_PER_UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(text: str, option: str = "--time-budget") -> float:
+    """Seconds of a duration such as ``500ms``, ``90s``, ``10m``, ``1h30m`` or ``90``.
+
+    Args:
+        text: the duration.
+        option: name of the command-line option, for the message.
+
+    Raises:
+        InputError: any other text.
+    """
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    if not re.fullmatch(r"(\d+(\.\d+)?(ms|[smh]))+", text):
+        raise InputError(option, "", "a duration such as 500ms, 90s, 10m or 1h30m", repr(text))
+    return sum(
+        float(number) * _SECONDS_PER_UNIT[unit] for number, _, unit in re.findall(r"(\d+(\.\d+)?)(ms|[smh])", text)
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmUpConfig:
+    """Compile all kernels for this machine, a minute or two, once; other commands then start at once.
+
+    Without it, a command compiles what it needs when it first runs.  What is compiled is kept in Teal's cache folder,
+    or in the one that NUMBA_CACHE_DIR names.
+    """
+
+    workers: int = 0
+    """Number of processes; 0 for one per core."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        require(self, "workers", "a whole number of at least 0", self.workers >= 0)

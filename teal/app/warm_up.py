@@ -1,0 +1,303 @@
+"""Compiles the kernels ahead of their first use: each task calls some of them on a network of three nodes.
+
+What is compiled is kept on disk (:mod:`teal.runtime.kernel_cache`).  Compilation holds a lock in its process, so that
+tasks run in processes, two at a time on two cores.  One solve of a small network needs none: its kernels run as Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from teal.app.command import Notify, Outcome
+from teal.app.settings import WarmUpConfig
+from teal.network import PathMethod, PathWeight, all_pairs, compute_paths
+from teal.objectives import ObjectiveName
+from teal.problem import Allocation, all_paths_bound, assess
+from teal.runtime.kernel_cache import folder, interpreting, machine
+from teal.runtime.parallel import on_all_threads
+from teal.runtime.processes import call_all
+from teal.runtime.storage import content_key
+from teal.solvers import columns
+from teal.solvers.pdhg import LANES
+from teal.solvers.pdhg.fused.rehearsal import rehearse, rehearse_checks, three_nodes
+from teal.solvers.pdhg.scenarios.solver import solve_scenarios
+from teal.solvers.short_paths import preferred
+
+_TASKS: dict[str, Callable[[], None]] = {}
+_FIRST = ("engine", "paths")  # what a first solve needs
+_OF_LARGE = " for large networks"  # end of the name of a task whose kernels use all threads
+_FIRST_OF_LARGE = (f"engine{_OF_LARGE}", f"paths{_OF_LARGE}")
+_MODELS = {"teal": "flow gnn", "price-gnn": "price gnn"}  # schemes with kernels of their own, and their tasks
+_LARGE_DEMANDS = 10_000  # about 300,000 operations of a kernel with four paths a demand: see runtime.parallel
+# Demands up to which HiGHS, and kernels that run as Python, take less time than compilation (8 s on two cores):
+# measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450 (Germany50).
+_INTERPRETED_DEMANDS = 1_000
+_IMPORT = b"from teal.runtime.parallel import"  # in every file with kernels
+
+
+def _task(function: Callable[[], None]) -> Callable[[], None]:
+    _TASKS[function.__name__.strip("_").replace("_", " ")] = function
+    return function
+
+
+# The first two take about as long as each other: each begins with what the other one comes to last.
+@_task
+def _engine() -> None:
+    rehearse(1, torch.float32)
+    problem = three_nodes()
+    all_paths_bound(problem, torch.ones_like(problem.capacity))
+
+
+@_task
+def _paths() -> None:
+    problem = three_nodes()
+    rehearse_checks(problem)
+    columns.rehearse()
+    preferred(problem, problem.even_splits, "latency")
+    compute_paths(problem.topology, all_pairs(problem.topology), num_paths=2, cache=False)
+    splits, prices = problem.even_splits, torch.ones_like(problem.capacity)
+    assess(problem, Allocation.of_batch(splits, prices, 0.0))
+
+
+@_task
+def _engine_for_8_matrices() -> None:
+    rehearse(LANES[1], torch.float32)
+
+
+@_task
+def _engine_for_16_matrices() -> None:
+    rehearse(LANES[2], torch.float32)
+
+
+@_task
+def _engine_for_matrices_of_different_capacities() -> None:
+    for width in LANES[1:]:
+        rehearse(width, torch.float32, same_capacity=False)
+
+
+@_task
+def _engine_for_large_networks() -> None:
+    rehearse(1, torch.float32, on_all=True, is_sampled=True)
+
+
+@_task
+def _engine_for_many_matrices_of_large_networks() -> None:
+    for width in LANES[1:]:
+        rehearse(width, torch.float32, on_all=True, is_sampled=True)
+
+
+@_task
+def _engine_in_double_precision() -> None:
+    for width in LANES:
+        rehearse(width, torch.float64)
+
+
+@_task
+def _engine_in_double_precision_for_large_networks() -> None:
+    for width in LANES:
+        rehearse(width, torch.float64, on_all=True)
+
+
+@_task
+def _engine_for_fair_shares() -> None:
+    rehearse(1, torch.float64, ObjectiveName.PROPORTIONAL_FAIR)
+
+
+@_task
+def _engine_for_fair_shares_of_large_networks() -> None:
+    rehearse(1, torch.float64, ObjectiveName.PROPORTIONAL_FAIR, on_all=True, is_sampled=True)
+
+
+@_task
+def _paths_for_large_networks() -> None:
+    with on_all_threads():
+        _paths()
+
+
+@_task
+def _paths_by_weight() -> None:
+    topology = three_nodes().topology
+    for on_all in (False, True):
+        with on_all_threads(on_all):
+            compute_paths(topology, weight=PathWeight.LATENCY, cache=False)
+            compute_paths(topology, method=PathMethod.YEN, cache=False)
+
+
+@_task
+def _scenarios() -> None:
+    for on_all in (False, True):
+        for count in LANES:
+            with on_all_threads(on_all):
+                solve_scenarios(
+                    three_nodes(ObjectiveName.MAX_LINK_UTILISATION, batch=count), gap=1e-9, max_iterations=8
+                )
+
+
+@_task
+def _price_gnn() -> None:
+    _solve_by("price-gnn", on_all=False)
+
+
+@_task
+def _price_gnn_for_large_networks() -> None:
+    _solve_by("price-gnn", on_all=True)
+
+
+@_task
+def _flow_gnn() -> None:
+    _solve_by("teal", on_all=False)
+
+
+@_task
+def _flow_gnn_for_large_networks() -> None:
+    _solve_by("teal", on_all=True)
+
+
+def _solve_by(scheme: str, *, on_all: bool) -> None:
+    from teal.schemes import make_scheme
+
+    problem = three_nodes()
+    with on_all_threads(on_all):
+        make_scheme(scheme).solve(problem)
+
+
+def all_tasks() -> tuple[str, ...]:
+    """Names of the tasks that compile all kernels of the CPU."""
+    return tuple(_TASKS)
+
+
+def first_tasks(num_demands: int = 0, schemes: Collection[str] = ()) -> tuple[str, ...]:
+    """Names of those that a first solve needs.
+
+    Args:
+        num_demands: D; 0 for a small network.
+        schemes: specifications of the schemes that solve.
+    """
+    is_large = num_demands >= _LARGE_DEMANDS
+    models = [_MODELS[name] for name in (scheme.partition(":")[0] for scheme in schemes) if name in _MODELS]
+    of_models = (f"{model}{_OF_LARGE if is_large else ''}" for model in models)
+    return (*of_models, *(_FIRST_OF_LARGE if is_large else _FIRST))  # the longest first: they end last
+
+
+def uses_all_threads(name: str) -> bool:
+    """Whether a task compiles the form of kernels that uses all threads, which takes twice as long."""
+    return name.endswith(_OF_LARGE)
+
+
+def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:
+    """Compile what is missing; yields the name of each task that is done.
+
+    Args:
+        names: names of tasks.
+        workers: processes; 0 for one per core.
+    """
+    for done in call_all(run_task, [(name,) for name in names], workers=workers):
+        yield names[done]
+        marker = _marker(names[done])
+        if marker is not None:
+            marker.touch()
+
+
+def missing(names: Sequence[str] = _FIRST) -> list[str]:
+    """Tasks that have not been done on this machine, with these sources; none where nothing could be kept."""
+    markers = {name: _marker(name) for name in names}
+    return [name for name, marker in markers.items() if marker is not None and not marker.exists()]
+
+
+def is_warm(names: Sequence[str] = _FIRST) -> bool:
+    """Whether tasks have been done and their kernels kept."""
+    return folder() is not None and not missing(names)
+
+
+def run_task(name: str) -> None:
+    """Call the kernels of one task."""
+    _TASKS[name]()
+
+
+@contextlib.contextmanager
+def kernels_for_one_solve(num_demands: int, compile_first: Callable[[int], None]) -> Iterator[None]:
+    """In the block, one matrix can be solved: kernels are compiled, or the network is so small that none is needed.
+
+    Args:
+        num_demands: D.
+        compile_first: compiles what a first solve with so many demands needs; called if that takes less time than
+            Python.
+    """
+    is_interpreted = num_demands <= _INTERPRETED_DEMANDS and not is_warm()
+    if not is_interpreted:
+        compile_first(num_demands)
+    with interpreting() if is_interpreted else contextlib.nullcontext():
+        yield
+
+
+def _marker(task: str) -> Path | None:
+    """An empty file beside the kernels, which says that a task has been done; None without a folder."""
+    where = folder()
+    return None if where is None else where / f"{task.replace(' ', '-')}.{_sources()[:32]}.done"
+
+
+@functools.cache
+def _sources() -> str:
+    """Key of the machine and of all files with kernels."""
+    package = Path(__file__).parents[1]
+    sources = (source.read_bytes() for source in sorted(package.rglob("*.py")))
+    return content_key([source for source in sources if _IMPORT in source], machine())
+
+
+# As measured on two cores: seconds that a task adds, two at a time; one of the form for all threads; and all tasks.
+_TASK_S, _LARGE_TASK_S, _ALL_TAKE = 4, 9, "a minute or two"
+
+
+def run_warm_up(config: WarmUpConfig) -> None:
+    """Compile everything, with progress."""
+    _run(all_tasks(), config.workers)
+
+
+def compile_first(
+    notify: Callable[[str], None],
+    num_demands: int = 0,
+    schemes: Collection[str] = (),
+    further: Collection[str] = (),
+) -> None:
+    """Compile what a first solve needs, unless that was done before; announced, since it takes a while.
+
+    Args:
+        notify: called with the announcement.
+        num_demands: D, at most; 0 for a small network.
+        schemes: specifications of the schemes that solve.
+        further: names of tasks beside those of a first solve.
+    """
+    names = missing((*further, *first_tasks(num_demands, schemes)))
+    if names:
+        takes = sum(_LARGE_TASK_S if uses_all_threads(name) else _TASK_S for name in names)
+        notify(f"compiling for this machine, once, about {takes} s on two cores (teal warm-up compiles all ahead)")
+        _run(names, 0)
+
+
+def compile_all_first(notify: Callable[[str], None]) -> None:
+    """Compile all kernels: for a service, which could not be asked anything while it compiles."""
+    if missing(all_tasks()):
+        notify(f"compiling all kernels for this machine, {_ALL_TAKE}, once")
+        # In a process that ends: its helpers would stay beside a service.
+        subprocess.run([sys.executable, "-m", "teal", "warm-up"], stdout=subprocess.DEVNULL, check=True)
+
+
+def _run(names: Sequence[str], workers: int) -> None:
+    with tqdm(total=len(names), desc="compiling", unit="part") as bar:
+        for name in warm_up(names, workers=workers):
+            bar.set_postfix_str(name, refresh=False)
+            bar.update()
+
+
+def warm_up_outcome(config: WarmUpConfig, _: Notify) -> Outcome:
+    """`teal warm-up`."""
+    run_warm_up(config)
+    return Outcome(text="all kernels are compiled for this machine", data={"compiled": True})

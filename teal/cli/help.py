@@ -1,0 +1,226 @@
+"""The text of ``--help``, and what an unknown command or option may have meant.
+
+The text of an option is the docstring of its field.  Fields stand in groups: by the ``GROUPS`` of the command, else by
+the shared base class that they come from, else by their names.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import inspect
+import shutil
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from teal.app.settings import CandidateConfig, PathConfig, ProgramConfig
+from teal.errors import InputError, did_you_mean
+from teal.option import of_fields
+
+_MOST_COLUMNS = 100  # of the text; longer lines are hard to read
+_BY_BASE = {
+    ProgramConfig: "program",
+    PathConfig: "candidate paths",
+    CandidateConfig: "candidate paths",
+}
+_FIRST = "network and traffic"  # title of the first group
+_LAST = ("candidate paths", "output", "for experts")
+_NETWORK = ("topology", "traffic", "default_capacity", "attributes", "traffic_unit")
+_OUTPUT = ("out", "json", "resume", "overwrite")
+_BY_NAME = dict.fromkeys(_NETWORK, _FIRST) | dict.fromkeys(_OUTPUT, "output")
+_METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
+
+
+def command_help(name: str, config: type[Any], epilogue: str = "") -> str:
+    """The text of ``teal NAME --help``.
+
+    Args:
+        name: name of the command.
+        config: its settings.
+        epilogue: printed at the end.
+    """
+    width = _width()
+    kinds = typing.get_type_hints(config)
+    texts = _docstrings(config) | {name: option.text for name, option in of_fields(config).items()}
+    needed = [field for field in dataclasses.fields(config) if _is_required(field)]
+    required = [f"--{_option(field)} {_metavar(kinds[field.name], is_required=True)}" for field in needed]
+    usage = textwrap.fill(" ".join([f"usage: teal {name}", *required, "[options]"]), width, subsequent_indent="    ")
+    lines = [usage, "", *_paragraphs(inspect.getdoc(config) or "", width)]
+    for title, fields in _groups(config).items():
+        lines += ["", f"{title}:"]
+        for field in fields:
+            lines += _option_lines(field, kinds[field.name], texts.get(field.name, ""), width)
+    return "\n".join([*lines, *(["", *_paragraphs(epilogue, width)] if epilogue else [])]) + "\n"
+
+
+def overview(description: str, groups: Mapping[str, Mapping[str, type[Any]]]) -> str:
+    """The text of ``teal --help``.
+
+    Args:
+        description: sentences about the program.
+        groups: settings of the commands, by group and name.
+    """
+    width = _width()
+    lines = ["usage: teal COMMAND [options]      teal COMMAND --help      teal --version", ""]
+    lines += _paragraphs(description, width)
+    indent = 2 + max(len(name) for commands in groups.values() for name in commands) + 2
+    for title, commands in groups.items():
+        lines += ["", f"{title}:"]
+        for name, config in commands.items():
+            text = (inspect.getdoc(config) or "").split("\n\n")[0]
+            wrapped = textwrap.wrap(" ".join(text.split()), width - indent)
+            lines.append(f"  {name}".ljust(indent) + wrapped[0])
+            lines += [" " * indent + line for line in wrapped[1:]]
+    return "\n".join(lines) + "\n"
+
+
+def check_options(name: str, config: type[Any], arguments: list[str]) -> None:
+    """Raise InputError for an option that the command does not have, with the nearest one that it has.
+
+    Args:
+        name: name of the command.
+        config: its settings.
+        arguments: after the command's name.
+    """
+    known = {f"--{_option(field)}" for field in dataclasses.fields(config)} | {"--help"}
+    for argument in arguments:
+        typed = argument.partition("=")[0].replace("_", "-")
+        if typed.startswith("--") and typed not in known:
+            raise InputError(argument, "", f"an option of teal {name}{did_you_mean(typed, known)}", "another one")
+
+
+def _width() -> int:
+    return min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
+
+
+def _option(field: dataclasses.Field[Any]) -> str:
+    return field.name.rstrip("_").replace("_", "-")  # `from_` is the option --from
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _groups(config: type[Any]) -> dict[str, list[dataclasses.Field[Any]]]:
+    """Fields by the titles of their groups, in the order of the page."""
+    of_command: Mapping[str, tuple[str, ...]] = getattr(config, "GROUPS", {})
+    titles = {name: title for title, names in of_command.items() for name in names}
+    by_base = {name: title for base, title in _BY_BASE.items() if issubclass(config, base)
+               for name in base.__annotations__}  # fmt: skip
+    groups: dict[str, list[dataclasses.Field[Any]]] = {}
+    for field in sorted(dataclasses.fields(config), key=lambda field: not _is_required(field)):
+        title = titles.get(field.name) or by_base.get(field.name) or _BY_NAME.get(field.name, "options")
+        groups.setdefault(title, []).append(field)
+    middle = [title for title in dict.fromkeys([*of_command, *groups]) if title not in _LAST]
+    order = dict.fromkeys([_FIRST, *middle, *_LAST])
+    return {title: groups[title] for title in order if title in groups}
+
+
+def _option_lines(field: dataclasses.Field[Any], kind: Any, text: str, width: int) -> Iterator[str]:
+    is_required = _is_required(field)
+    head = f"  --{_option(field)} {_metavar(kind, is_required=is_required)}".rstrip()
+    if is_required:
+        head += "  (required)"
+    elif field.default not in (None, "", (), False, dataclasses.MISSING):
+        default = field.default.value if isinstance(field.default, enum.Enum) else field.default
+        head += f"  (default: {default})"
+    yield from textwrap.wrap(head, width, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False)
+    yield from textwrap.wrap(text, width, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
+
+
+def _metavar(kind: Any, *, is_required: bool) -> str:
+    """The word that stands for the value of an option of this type."""
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        parts = [part for part in typing.get_args(kind) if part is not type(None)]
+        return "|".join(_metavar(part, is_required=is_required) for part in parts)
+    repeats = typing.get_origin(kind) is tuple
+    if repeats:
+        kind = typing.get_args(kind)[0]
+    if kind is bool:
+        return ""
+    if typing.get_origin(kind) is Literal:
+        return "|".join(map(str, typing.get_args(kind)))
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return "|".join(str(member.value) for member in kind)
+    return _METAVARS[kind] + (" [repeat for more]" if repeats and not is_required else "")
+
+
+def _docstrings(config: type[Any]) -> dict[str, str]:
+    """The text under each field, of all base classes."""
+    texts: dict[str, str] = {}
+    for base in reversed(config.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
+                texts[field.target.id] = " ".join(str(text.value.value).split())  # type: ignore[attr-defined]
+    return texts
+
+
+def _paragraphs(text: str, width: int) -> Iterator[str]:
+    for number, paragraph in enumerate(text.split("\n\n")):
+        if number:
+            yield ""
+        yield from textwrap.wrap(" ".join(paragraph.split()), width, break_on_hyphens=False)
+
+
+_SCRIPT = """# teal: source <(teal --completion {shell})
+{first}_teal() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" two="${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}"
+  local words=""
+  if [[ "$COMP_CWORD" -eq 1 ]]; then words="{names}"
+  else
+    case "$two" in
+{two_words}
+    esac
+    if [[ -z "$words" ]]; then
+      case "$command" in
+{one_word}
+      esac
+    fi
+  fi
+  if [[ "$word" == -* || "$COMP_CWORD" -le 2 ]]; then COMPREPLY=( $(compgen -W "$words" -- "$word") ); fi
+  if [[ ${{#COMPREPLY[@]}} -eq 0 && "$word" != -* ]]; then COMPREPLY=( $(compgen -f -- "$word") ); fi
+}}
+complete -o filenames -F _teal teal
+"""
+_ZSH = "autoload -Uz +X compinit bashcompinit && compinit && bashcompinit\n"
+
+
+def completion(commands: Mapping[str, Any], words: Sequence[str]) -> str:
+    """The script for a shell.
+
+    Args:
+        commands: with their settings, by name of one or two words.
+        words: the shell: bash or zsh.
+
+    Raises:
+        InputError: another shell.
+    """
+    if list(words) not in (["bash"], ["zsh"]):
+        raise InputError("--completion", "", "bash or zsh", " ".join(words) or "none")
+    options = {name: " ".join(_options(command.config)) for name, command in commands.items()}
+    inner: dict[str, list[str]] = {}
+    for name in options:
+        if " " in name:
+            inner.setdefault(name.split(" ")[0], []).append(name.split(" ")[1])
+    two = "\n".join(f'    "{name}") words="{text}" ;;' for name, text in options.items() if " " in name)
+    one = {name: text for name, text in options.items() if " " not in name}
+    one |= {name: " ".join(part) for name, part in inner.items()}
+    return _SCRIPT.format(
+        shell=words[0], first=_ZSH if words[0] == "zsh" else "", names=" ".join(one), two_words=two,
+        one_word="\n".join(f'      {name}) words="{text}" ;;' for name, text in one.items()),
+    )  # fmt: skip
+
+
+def _options(config: Any) -> list[str]:
+    names = [field.name.rstrip("_").replace("_", "-") for field in dataclasses.fields(config)]
+    return [*(f"--{name}" for name in names), "--help", "--quiet"]

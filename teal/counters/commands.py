@@ -1,0 +1,159 @@
+"""`teal estimate` and `teal check`: from settings to tables, page and files."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from teal.app.command import EXIT_ALARM, EXIT_OK, Notify, Outcome
+from teal.app.page import Cell, Column, Section, write_page
+from teal.app.run_files import write_files, write_manifest
+from teal.app.text import percent
+from teal.app.web.layout import drawing, packed_utilisation
+from teal.counters.estimate import CheckedInterval, EstimateRun, check, estimate, save_intervals
+from teal.counters.settings import CheckConfig, EstimateConfig
+from teal.formats import save_traffic
+from teal.formats.rows import write_csv
+from teal.runtime.storage import check_out_file, check_out_folder
+
+_MOST_DEMANDS = 200  # rows of the page's table
+
+
+def write_estimate_page(path: Path, run: EstimateRun) -> None:
+    """A page with the largest demands, their intervals and, where it is known, the truth; a map of the residuals."""
+    topology, traffic = run.topology, run.traffic
+    mean = traffic.mean()
+    lower, upper = run.lower.mean(0), run.upper.mean(0)
+    truth = None if run.truth is None or np.isnan(run.truth).all() else np.nanmean(run.truth, 0)
+    lines = []
+    for d in np.argsort(-mean)[:_MOST_DEMANDS].tolist():
+        source, target = (topology.node_names[node] for node in traffic.pairs[d])
+        known = math.isfinite(lower[d])
+        cells = [
+            Cell(f"{mean[d]:.4g}", mean[d]),
+            Cell(f"{lower[d]:.4g} to {upper[d]:.4g}" if known else "", upper[d] - lower[d]),
+        ]
+        if truth is not None:
+            cells.append(Cell(f"{truth[d]:.4g}", truth[d]))
+        lines.append((f"{source} -> {target}", cells))
+    columns = [Column("mean, Gbit/s", most_is_best=True), Column("interval, mean of its ends")]
+    live = topology.capacity > 0
+    share = np.where(live, np.abs(run.residual) / np.where(live, topology.capacity, 1), np.nan)
+    drawn = drawing(
+        topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
+    )
+    section = Section(
+        title=topology.name,
+        facts=f"{traffic.num_matrices:,} matrices of {traffic.num_demands:,} demands",
+        traffic="counters",
+        columns=columns if truth is None else [*columns, Column("truth, Gbit/s")],
+        lines=lines,
+        charts=(),
+        row_label="demand",
+        map={
+            **drawn, "cases": ["mean of what no matrix explains, share of the capacity"], "schemes": ["residual"],
+            "utilisation": {"0/0": packed_utilisation(share.astype(np.float32))},
+        },
+    )  # fmt: skip
+    write_page(path, f"Matrices of {topology.name}, from counters", _sentences(run.describe()), [section])
+
+
+def render_checks(rows: Sequence[CheckedInterval], most: int = 20) -> Iterator[Table]:
+    """A table of the intervals with an alarm, or, without any, of those nearest to one."""
+    alarms = [row for row in rows if row.alarm]
+    shown = alarms or sorted(rows, key=lambda row: row.mean_statistic - row.limit, reverse=True)
+    title = f"{len(alarms):,} of {len(rows):,} intervals raise an alarm" if alarms else "no alarm; nearest to one"
+    table = Table(title=title, title_justify="left")
+    for column in ("interval", "statistic", "limit", "ends disagree", "counters named", "suspects"):
+        table.add_column(column, justify="left" if column in ("interval", "suspects") else "right")
+    for row in shown[:most]:
+        table.add_row(
+            row.timestamp, f"{row.mean_statistic:.3f}", f"{row.limit:.3f}", percent(row.disagreeing), str(row.blamed),
+            escape(row.unit or row.suspects),
+        )  # fmt: skip
+    yield table
+
+
+def _sentences(text: str) -> str:
+    """Lines as sentences of a paragraph."""
+    return " ".join(f"{line[:1].upper()}{line[1:]}." for line in text.splitlines())
+
+
+FILES = MATRICES, INTERVALS, ROWS, PAGE, MANIFEST = (
+    "matrices.npz", "intervals.npz", "estimate.csv", "estimate.html", "manifest.json",
+)  # fmt: skip
+
+
+def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateRun:
+    """Estimate, and write the files if there is a folder for them: as intervals are done, also before an interruption.
+
+    Raises:
+        InputError: a fault in the settings, or results in OUT that must not be replaced.
+    """
+    if config.out is not None:
+        check_out_folder(config.out, FILES, overwrite=config.overwrite)
+    out = config.out
+
+    def write(run: EstimateRun) -> None:
+        if out is None:
+            return
+        files: dict[str, Callable[[Path], None]] = {
+            MATRICES: lambda path: save_traffic(path, run.traffic, run.topology),
+            ROWS: partial(write_csv, rows=run.intervals),
+            PAGE: partial(write_estimate_page, run=run),
+            MANIFEST: partial(write_manifest, settings=config),
+        }
+        if config.history:
+            files[INTERVALS] = partial(save_intervals, run=run)
+        write_files(out, files)
+
+    try:
+        run = estimate(config, notify, write)
+    except KeyboardInterrupt:
+        if out is not None:
+            notify(f"{out}: the intervals before the interruption")
+        raise
+    write(run)
+    return run
+
+
+def run_check(config: CheckConfig, notify: Callable[[str], None]) -> list[CheckedInterval]:
+    """Check, and write the rows if there is a file for them.
+
+    Raises:
+        InputError: a fault in the settings, or an output file that must not be replaced.
+    """
+    if config.out is not None:
+        check_out_file(config.out, (".csv",), overwrite=config.overwrite)
+    rows = check(config, notify)
+    if config.out is not None:
+        write_csv(config.out, rows)
+    return rows
+
+
+def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
+    """`teal estimate`."""
+    run = run_estimate(config, notify)
+    return Outcome(
+        text=run.describe(),
+        written="" if config.out is None else f"{config.out / PAGE}: open it in a browser; matrices are beside it",
+        data=run.to_json(),
+    )
+
+
+def check_outcome(config: CheckConfig, notify: Notify) -> Outcome:
+    """`teal check`."""
+    rows = run_check(config, notify)
+    alarms = sum(row.alarm for row in rows)
+    return Outcome(
+        tables=render_checks(rows),
+        data={"alarms": alarms, "intervals": [dataclasses.asdict(row) for row in rows]},
+        exit_code=EXIT_ALARM if alarms else EXIT_OK,
+    )

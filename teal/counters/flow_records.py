@@ -1,0 +1,240 @@
+"""Flow records -> measured demands of the routers that export them.
+
+Read are nfdump's CSV (``-o csv``, of versions 1.6 and 1.7) and JSON (``-o json``), and pmacct's JSON, a line a record.
+A table of prefixes and routers says where addresses are: the longest prefix counts.  The source's router is where a
+record enters the network, the destination's where it leaves; records within a router, or of addresses in no prefix, are
+left out and counted.  Bytes are spread evenly over the time of a record, and multiplied by the sampling rate (of the
+record, if it has one).
+
+A router that exports has measured demands to all others, 0 where no record says anything; of a router that does not
+export nothing is known.
+"""
+
+from __future__ import annotations
+
+import csv
+import ipaddress
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.network import Topology, TrafficMatrices
+from teal.network.rates import ArrayRates
+
+_GBIT_OF_BYTE = 8e-9
+_FIELDS = {  # of a record: names in nfdump's CSV 1.6, 1.7, its JSON, and pmacct's JSON
+    "source": ("sa", "srcAddr", "src4_addr", "src6_addr", "ip_src"),
+    "target": ("da", "dstAddr", "dst4_addr", "dst6_addr", "ip_dst"),
+    "bytes": ("ibyt", "bytes", "in_bytes"),
+    "first": ("ts", "firstSeen", "t_first", "timestamp_start", "stamp_inserted"),
+    "last": ("te", "lastSeen", "t_last", "timestamp_end", "stamp_updated"),
+}
+_MOST_INTERVALS = 1_000_000
+
+
+class _Record(NamedTuple):
+    source: str
+    target: str
+    amount: float  # Gbit
+    first: float  # seconds since 1970
+    last: float
+
+
+class Prefixes:
+    """Which router addresses are at.
+
+    Args:
+        routers: number of the router of each prefix.
+    """
+
+    def __init__(self, routers: dict[Any, int]) -> None:
+        self._by_length: dict[tuple[int, int], dict[int, int]] = {}
+        for network, router in routers.items():
+            key = network.version, network.prefixlen
+            self._by_length.setdefault(key, {})[int(network.network_address)] = router
+        self._order = sorted(self._by_length, key=lambda key: -key[1])
+        self._known: dict[str, int] = {}
+
+    @classmethod
+    def load(cls, path: Path, topology: Topology) -> Prefixes:
+        """Read a table with the columns prefix and router.
+
+        Raises:
+            InputError: no such file, or a prefix or router that is none.
+        """
+        index, routers = topology.node_index(), dict[Any, int]()
+        try:
+            with path.open(newline="", encoding="utf-8") as stream:
+                for line, row in enumerate(csv.DictReader(stream), 2):
+                    where = f"line {line}"
+                    try:
+                        network = ipaddress.ip_network((row.get("prefix") or "").strip(), strict=False)
+                    except ValueError:
+                        raise InputError(str(path), where, "a prefix such as 10.1.0.0/16", row.get("prefix")) from None
+                    router = (row.get("router") or "").strip()
+                    if router not in index:
+                        raise InputError(str(path), where, f"a node of {topology.name}", repr(router))
+                    routers[network] = index[router]
+        except OSError as error:
+            raise InputError(str(path), "prefixes", "a .csv file of prefix,router", str(error)) from None
+        if not routers:
+            raise InputError(str(path), "prefixes", "at least one prefix", "none")
+        return cls(routers)
+
+    def router(self, address: str) -> int:
+        """Number of the router of an address; -1 for an address in no prefix, or for none at all."""
+        if address not in self._known:
+            self._known[address] = self._search(address)
+        return self._known[address]
+
+    def _search(self, address: str) -> int:
+        try:
+            parsed = ipaddress.ip_address(address)
+        except ValueError:
+            return -1
+        for version, length in self._order:
+            if version == parsed.version:
+                shift = parsed.max_prefixlen - length
+                router = self._by_length[version, length].get(int(parsed) >> shift << shift)
+                if router is not None:
+                    return router
+        return -1
+
+
+class Flows(NamedTuple):
+    """The traffic that flow records measure.
+
+    Attributes:
+        traffic: the demands of the routers that export.
+        notes: what was left out.
+    """
+
+    traffic: TrafficMatrices
+    notes: tuple[str, ...]
+
+
+def load_flows(
+    path: Path,
+    topology: Topology,
+    prefixes: Prefixes,
+    *,
+    interval_s: float,
+    sampling: float = 1.0,
+    exporters: tuple[str, ...] = (),
+) -> Flows:
+    """Read flow records.
+
+    Args:
+        path: a .csv or .json file.
+        topology: the network.
+        prefixes: routers of addresses, by prefix.
+        interval_s: seconds of an interval; each ends at a multiple of it.
+        sampling: packets for each one that was counted, for records that do not say.
+        exporters: routers whose records these are; () for all at which some record enters.
+
+    Raises:
+        InputError: no such file, another format, a record without what is needed, or no record between two routers.
+    """
+    if not interval_s > 0:
+        raise InputError(str(path), "interval", "seconds above 0", interval_s)
+    index = topology.node_index()
+    unknown = [name for name in exporters if name not in index]
+    if unknown:
+        raise InputError(str(path), "exporters", f"nodes of {topology.name}", ", ".join(unknown))
+    only = {index[name] for name in exporters}
+    amounts: dict[tuple[int, int, int], float] = {}
+    outside = inside = 0
+    for record in _records(path, sampling):
+        source, target = prefixes.router(record.source), prefixes.router(record.target)
+        if source < 0 or target < 0:
+            outside += 1
+            continue
+        if source == target or (only and source not in only):
+            inside += 1
+            continue
+        begin, end = record.first, max(record.last, record.first)
+        first, last = int(begin // interval_s), int(end // interval_s)
+        if last - first > _MOST_INTERVALS:
+            raise InputError(str(path), "times", f"records of at most {_MOST_INTERVALS} intervals", end - begin)
+        for interval in range(first, last + 1):
+            overlap = min(end, (interval + 1) * interval_s) - max(begin, interval * interval_s)
+            share = overlap / (end - begin) if end > begin else 1.0
+            key = interval, source, target
+            amounts[key] = amounts.get(key, 0.0) + share * record.amount
+    if not amounts:
+        raise InputError(str(path), "records", "some between two routers", f"none; {outside} outside all prefixes")
+    routers = sorted(only or {source for _, source, _ in amounts})
+    pairs = np.array(
+        [(s, t) for s in routers for t in range(topology.num_nodes) if s != t], dtype=np.int32
+    )  # fmt: skip
+    place = {(int(s), int(t)): d for d, (s, t) in enumerate(pairs)}
+    intervals = sorted({interval for interval, _, _ in amounts})
+    row = {interval: number for number, interval in enumerate(intervals)}
+    rates = np.zeros((len(intervals), len(pairs)))
+    for (interval, source, target), amount in amounts.items():
+        rates[row[interval], place[source, target]] += amount / interval_s
+    ends = (np.array(intervals) + 1) * interval_s
+    times = np.round(ends).astype("int64").astype("datetime64[s]")
+    notes = [f"{outside:,} records of addresses in no prefix"] if outside else []
+    notes += [f"{inside:,} records within a router, or of one that does not export"] if inside else []
+    traffic = TrafficMatrices(path.stem, pairs, times, ArrayRates(rates), round(interval_s), origin=str(path))
+    return Flows(traffic, tuple(notes))
+
+
+def _records(path: Path, sampling: float) -> Iterator[_Record]:
+    try:
+        if path.suffix.lower() == ".csv":
+            with path.open(newline="", encoding="utf-8") as stream:
+                for line, row in enumerate(csv.DictReader(stream), 2):
+                    if not row.get("da") and not row.get("dstAddr"):
+                        break  # nfdump's summary follows the records
+                    yield _record(row, f"line {line}", path, sampling)
+            return
+        if path.suffix.lower() != ".json":
+            raise InputError(str(path), "", "a .csv or .json file of flow records", path.suffix or "no ending")
+        text = path.read_text(encoding="utf-8")
+        objects = (
+            json.loads(text) if text.lstrip().startswith("[") else map(json.loads, filter(str.strip, text.splitlines()))
+        )
+        for number, one in enumerate(objects):
+            if not isinstance(one, dict):
+                raise InputError(str(path), f"record {number}", "an object", repr(one)[:80])
+            if one.get("type", "FLOW") == "FLOW":
+                yield _record(one, f"record {number}", path, sampling)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(str(path), "", "flow records of nfdump or pmacct", str(error).splitlines()[0]) from None
+
+
+def _record(row: dict[str, Any], where: str, path: Path, sampling: float) -> _Record:
+    values: dict[str, Any] = {}
+    for field, names in _FIELDS.items():
+        values[field] = next((row[name] for name in names if row.get(name) not in (None, "")), None)
+        if values[field] is None and field != "last":
+            raise InputError(str(path), where, "one of " + ", ".join(names), "none of them")
+    first = _seconds(values["first"], where, path)
+    last = first if values["last"] is None else _seconds(values["last"], where, path)
+    try:
+        amount = float(values["bytes"]) * _GBIT_OF_BYTE * float(row.get("sampling_rate") or sampling)
+    except (TypeError, ValueError):
+        raise InputError(str(path), where, "a number of bytes", repr(values["bytes"])) from None
+    return _Record(str(values["source"]).strip(), str(values["target"]).strip(), amount, first, last)
+
+
+def _seconds(value: Any, where: str, path: Path) -> float:
+    """Seconds since 1970, of a number of these or of a time; without a zone it is UTC."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        pass
+    try:
+        time = datetime.fromisoformat(str(value).strip())
+    except ValueError:
+        raise InputError(str(path), where, "a time, ISO 8601 or seconds since 1970", repr(value)) from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

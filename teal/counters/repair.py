@@ -1,0 +1,174 @@
+"""Which counters to believe: repair by voting rounds.
+
+The unknown values are the load u of every link and what enters and leaves at every router, (E + 2 N).  Witnesses of a
+value are
+
+- its counters: both ends of a link, one for what enters or leaves (weight 1; 0.4 for a zero where traffic is expected);
+- the load that the expected demands put there (1.05), if a matrix is given: between it and a single counter without any
+  other support the matrix is right more often (at 0.9, 94% of values are within 5% in place of 98%);
+- conservation at a router: what all other values there leave for this one (0.15 + 0.85 f^2, with the share f of the
+  router's other values that are settled), at both ends of a link, and at its router for what enters or leaves.
+
+Witnesses agree within 3 standard deviations of the value (6 for demands, 2.5 of the router's sum for conservation).  In
+each round every witness of an open value gets the sum of weights of those that agree with it; values whose best score
+passes the round's threshold are settled at the mean of the agreeing witnesses.  Thresholds fall, until all are settled.
+
+Linear programs that minimise the sum of all changes repair less: the error of a wrong counter is spread over
+conservation at two routers, and drags their good values along.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from teal.network.topology import Topology
+from teal.runtime.arrays import BoolArray, FloatArray
+
+_THRESHOLDS = (3.4, 3.0, 2.6, 2.6, 2.2, 2.2, 1.9, 1.9, 1.6, 1.6, 0.0)
+_WEIGHT_OF_ZERO = 0.4
+_WEIGHT_OF_DEMANDS = 1.05
+STALE_WEIGHT = 0.9  # of what the estimate of the interval before puts there: less than one counter of now
+_TOLERANCE, _OF_DEMANDS, _OF_SUM = 3.0, 6.0, 2.5  # standard deviations
+_BLAMED = 0.08  # relative error from which on a counter is named
+_LEAST = 1e-3  # share of the mean value that a value counts as at least, in tolerances
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Repaired:
+    """Values that counters and conservation agree on.
+
+    Attributes:
+        values: (E + 2 N,) Gbit/s: links, ingress, egress.
+        support: (E + 2 N,) sum of the weights of the witnesses that agree on each.
+        blamed_sent: (E,) whether the counter where a link starts is off by more than 8%.
+        blamed_received: (E,) likewise where it ends.
+        blamed_external: (2 N,) likewise of ingress and egress.
+    """
+
+    values: FloatArray
+    support: FloatArray
+    blamed_sent: BoolArray
+    blamed_received: BoolArray
+    blamed_external: BoolArray
+
+    @property
+    def num_blamed(self) -> int:
+        """Number of counters that are named."""
+        return int(self.blamed_sent.sum() + self.blamed_received.sum() + self.blamed_external.sum())
+
+    def blamed_names(self, topology: Topology) -> list[str]:
+        """The counters that are named: of links, then of what enters and leaves."""
+        links, nodes = topology.link_names(), topology.num_nodes
+        names = [
+            f"counter {side} of {links[e]}"
+            for side, blamed in (("sent", self.blamed_sent), ("received", self.blamed_received))
+            for e in np.flatnonzero(blamed).tolist()
+        ]
+        for row in np.flatnonzero(self.blamed_external).tolist():
+            side = "ingress" if row < nodes else "egress"
+            names.append(f"counter {side} of {topology.node_names[row % nodes]}")
+        return names
+
+
+def repair(
+    topology: Topology,
+    sent: FloatArray,
+    received: FloatArray,
+    ingress: FloatArray,
+    egress: FloatArray,
+    expected: FloatArray | None = None,
+    relative: float = 0.01,
+    expected_weight: float = _WEIGHT_OF_DEMANDS,
+) -> Repaired:
+    """Repair the counters of one interval.
+
+    Args:
+        topology: the network.
+        sent: (E,) Gbit/s, NaN for missing ones; so are the next three.
+        received: (E,).
+        ingress: (N,).
+        egress: (N,).
+        expected: (E + 2 N,) what the expected matrix puts on each; None if there is none.
+        relative: standard deviation of a counter, as a share of it.
+        expected_weight: weight of the expected rates as a witness.
+    """
+    nodes, links = topology.num_nodes, topology.num_links
+    count = links + 2 * nodes
+    counters = np.full((2, count), np.nan)
+    counters[0] = np.concatenate([sent, ingress, egress])
+    counters[1, :links] = received
+    # What a value does to the balance of the routers: in minus out; a link leaves its start and enters its end.
+    router = np.full((2, count), -1)
+    router[0, :links], router[1, :links] = topology.link_source, topology.link_target
+    router[0, links : links + nodes] = router[0, links + nodes :] = np.arange(nodes)
+    sign = np.zeros((2, count))
+    sign[0, :links], sign[1, :links], sign[0, links : links + nodes], sign[0, links + nodes :] = -1, 1, 1, -1
+    size = np.zeros(nodes)
+    for side in (0, 1):
+        used = router[side] >= 0
+        np.add.at(size, router[side][used], 1)
+    direct = np.vstack([counters, np.full((1, count), np.nan) if expected is None else expected[None]])
+    values = _median(direct)
+    least = _LEAST * max(float(values.mean()), 1e-300)
+    settled, support = np.zeros(count, dtype=bool), np.zeros(count)
+    for threshold in _THRESHOLDS:
+        settled_at, net, gross = np.zeros(nodes), np.zeros(nodes), np.zeros(nodes)
+        for side in (0, 1):
+            used = router[side] >= 0
+            at = router[side][used]
+            np.add.at(settled_at, at, settled[used].astype(float))
+            np.add.at(net, at, (sign[side] * values)[used])
+            np.add.at(gross, at, values[used] ** 2)
+        witness, weight = np.full((5, count), np.nan), np.zeros((5, count))
+        tolerance = np.zeros((5, count))
+        witness[:3] = direct
+        scale = np.maximum(values, least)
+        weight[:2], weight[2] = 1.0, expected_weight
+        is_expected = values > 10 * least
+        weight[:2] = np.where((counters <= least) & is_expected, _WEIGHT_OF_ZERO, weight[:2])
+        reference = np.maximum(np.abs(np.nan_to_num(direct)), least)
+        tolerance[:3] = relative * reference
+        tolerance[:2] *= _TOLERANCE
+        tolerance[2] *= _OF_DEMANDS
+        for side in (0, 1):
+            used = router[side] >= 0
+            at = np.where(used, router[side], 0)
+            implied = values - sign[side] * net[at]
+            others = np.maximum(size[at] - 1, 1)
+            share = (settled_at[at] - settled) / others
+            spread = _OF_SUM * relative * np.sqrt(np.maximum(gross[at] - values**2, 0.0))
+            witness[3 + side] = np.where(used & (implied >= -spread), np.maximum(implied, 0.0), np.nan)
+            weight[3 + side] = 0.15 + 0.85 * share**2
+            tolerance[3 + side] = np.maximum(spread, _TOLERANCE * relative * scale)
+        weight = np.where(np.isfinite(witness), weight, 0.0)
+        filled = np.nan_to_num(witness)
+        apart = np.abs(filled[:, None] - filled[None])
+        agrees = apart <= tolerance[None]  # is the value of the first witness one that the second may stand for?
+        score = np.where(weight > 0, (agrees * weight[None]).sum(1), -1.0)
+        best = score.argmax(0)
+        top = np.take_along_axis(score, best[None], 0)[0]
+        joined = np.take_along_axis(agrees, best[None, None], 0)[0] * weight
+        precise = joined / np.maximum(tolerance, 1e-300) ** 2
+        total = precise.sum(0)
+        mean = np.where(total > 0, (precise * filled).sum(0) / np.where(total > 0, total, 1), values)
+        new = ~settled & (top >= threshold)
+        values = np.where(new, mean, values)
+        support = np.where(new, top, support)
+        settled |= new
+        if settled.all():
+            break
+    off = np.abs(counters - values) > _BLAMED * np.maximum(values, 10 * least)
+    off &= np.isfinite(counters)
+    return Repaired(values, support, off[0, :links], off[1, :links], off[0, links:])
+
+
+def _median(values: FloatArray) -> FloatArray:
+    """(C,) median of the rows that are numbers; 0 where none is."""
+    known = np.isfinite(values)
+    ordered = np.sort(np.where(known, values, np.inf), axis=0)
+    count = known.sum(0)
+    low = np.take_along_axis(ordered, np.maximum((count - 1) // 2, 0)[None], 0)[0]
+    high = np.take_along_axis(ordered, np.minimum(count // 2, len(values) - 1)[None], 0)[0]
+    return np.where(count > 0, (low + np.where(np.isfinite(high), high, low)) / 2, 0.0)

@@ -1,1 +1,0 @@
-"""Training and bulk allocation in several processes or on several machines, through Ray."""

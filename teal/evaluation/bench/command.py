@@ -1,0 +1,201 @@
+"""`teal bench`: the set, a scheme on it, and the ranking, with their files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+from tqdm import tqdm
+
+from teal.app.chart import Chart, Series
+from teal.app.command import Notify, Outcome
+from teal.app.page import Cell, Column, Section, write_page
+from teal.app.run_files import write_files
+from teal.app.text import percent, time_text
+from teal.errors import InputError
+from teal.evaluation.bench.problems import KEY, NAME, SET_FILE, TRACKS, BenchSet, make_set, read_set, write_set
+from teal.evaluation.bench.proofs import prove_scores
+from teal.evaluation.bench.ranking import Score, means, rank, read_results, read_seconds
+from teal.evaluation.bench.runs import run_scheme, write_results
+from teal.evaluation.settings import BenchMakeConfig, BenchRankConfig, BenchRunConfig
+from teal.formats.rows import write_csv
+from teal.runtime.storage import check_out_file, check_out_folder
+
+_MOST_FAULTS = 50  # listed on the page
+
+
+def render_ranking(scores: Sequence[Score]) -> Table:
+    """A row for each program, the best first: mean score of each track, and over all, time, faults."""
+    table = Table(title=f"{NAME}: mean score, 100% is the certified bound", title_justify="left")
+    tracks = _tracks(scores)
+    for column in ("program", *tracks, "all", "median time", "not valid"):
+        table.add_column(column, justify="left" if column == "program" else "right")
+    for program, values in means(scores).items():
+        own = [score for score in scores if score.program == program]
+        table.add_row(
+            escape(program), *(percent(values[track]) for track in (*tracks, "all")), time_text(_median_s(own)),
+            str(sum(bool(score.fault) for score in own)),
+        )  # fmt: skip
+    return table
+
+
+def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
+    """A page with the ranking, scores by case as a chart, and what is not valid and why."""
+    tracks, ranking = _tracks(scores), means(scores)
+    lines = []
+    for program, values in ranking.items():
+        own = [score for score in scores if score.program == program]
+        faults, seconds = sum(bool(score.fault) for score in own), _median_s(own)
+        lines.append((program, [
+            *(Cell(percent(values[track]), values[track]) for track in (*tracks, "all")),
+            Cell(time_text(seconds), seconds), Cell(str(faults), faults),
+        ]))  # fmt: skip
+    series = tuple(
+        Series(program, "points", [s.case for s in own], [100 * s.score for s in own])
+        for program in ranking
+        if (own := [score for score in scores if score.program == program])
+    )
+    best = next(iter(ranking.items()))
+    section = Section(
+        title=NAME, facts=f"{len({s.case for s in scores})} cases in {len(tracks)} tracks", traffic="the frozen set",
+        columns=[
+            *(Column(track, most_is_best=True) for track in (*tracks, "all")), Column("median time"),
+            Column("not valid"),
+        ],
+        lines=lines,
+        charts=(
+            Chart("scores", "Score of every case", "100% is the certified bound, which in some cases no program can "
+                  "reach.", "case", "score, %", series, x_scale="category"),
+        ),
+        notes=[f"{s.program}, {s.case}: {s.fault}" for s in scores if s.fault][:_MOST_FAULTS],
+        row_label="program", findings=[f"First: {best[0]}, {percent(best[1]['all'])} on average over the tracks."],
+    )  # fmt: skip
+    write_page(
+        path, f"{', '.join(ranking)} on {NAME}",
+        "Results of any program, checked by plain arithmetic.  A score is value over bound for flow, and bound over "
+        "value for utilisation; times are those that the programs say.", [section],
+    )  # fmt: skip
+
+
+def _tracks(scores: Sequence[Score]) -> list[str]:
+    return [track for track in TRACKS if any(score.track == track for score in scores)]
+
+
+def _median_s(scores: Sequence[Score]) -> float:
+    known = [score.seconds for score in scores if not math.isnan(score.seconds)]
+    return float(np.median(known)) if known else math.nan
+
+
+FILES = SCORES, PAGE = ("scores.csv", "report.html")
+PROOFS = "proofs"  # folder
+
+
+def run_make(config: BenchMakeConfig, notify: Callable[[str], None]) -> BenchSet:
+    """Make and write the set.
+
+    Raises:
+        InputError: a network that the set does not have, or an output that must not be replaced.
+    """
+    check_out_folder(config.out, (SET_FILE,), overwrite=config.overwrite)
+    with tqdm(desc="problems", unit="case") as bar:
+
+        def report(_: str, number: int, total: int) -> None:
+            bar.total = total
+            bar.update(number + 1 - bar.n)
+
+        bench = make_set(report, config.network) if config.network else make_set(report)
+    write_set(config.out, bench)
+    if not config.network:
+        same = (
+            "the frozen set"
+            if bench.key == KEY
+            else f"NOT the frozen set, whose key is {KEY}: another NumPy or topohub?"
+        )
+        notify(f"content key {bench.key}: {same}")
+    return bench
+
+
+def run_bench(config: BenchRunConfig, notify: Callable[[str], None]) -> int:
+    """Run the scheme; the number of cases that it has results of.
+
+    Raises:
+        InputError: no set there, an unknown scheme, or an output that must not be replaced.
+    """
+    check_out_file(config.out, (".csv",), overwrite=config.overwrite)
+    bench = read_set(config.set)
+    with tqdm(total=len(bench.cases), desc=config.scheme, unit="case") as bar:
+        results, seconds = run_scheme(bench, config.scheme, config.model, lambda _: bar.update())
+    write_results(config.out, bench, results, seconds)
+    missing = len(bench.cases) - len(results)
+    if missing:
+        notify(f"{missing} cases without explicit paths are left out")
+    return len(results)
+
+
+def run_rank(config: BenchRankConfig) -> list[Score]:
+    """Check and rank.
+
+    Raises:
+        InputError: no set there, a faulty result file, or an output that must not be replaced.
+    """
+    if config.out is not None:
+        check_out_folder(config.out, FILES, overwrite=config.overwrite)
+    bench = read_set(config.set)
+    names = [path.stem for path in config.results]
+    if len(set(names)) < len(names):
+        raise InputError("--results", "", "files of different names, which are those of the programs", ", ".join(names))
+    programs = {path.stem: read_results(path, bench) for path in config.results}
+    seconds = {path.stem: read_seconds(path.with_suffix(".seconds.csv")) for path in config.results}
+    scores = rank(bench, programs, seconds)
+    if config.prove and config.out is not None:
+        with tqdm(total=len(bench.cases), desc="proofs", unit="case") as bar:
+            scores = prove_scores(bench, programs, scores, config.out / PROOFS, lambda _: bar.update())
+    if config.out is not None:
+        write_files(
+            config.out,
+            {SCORES: partial(write_csv, rows=scores), PAGE: partial(write_bench_page, scores=scores)},
+        )
+    return scores
+
+
+def make_outcome(config: BenchMakeConfig, notify: Notify) -> Outcome:
+    """`teal bench make`."""
+    bench = run_make(config, notify)
+    networks = list(bench.networks)
+    return Outcome(
+        text=f"{config.out}: {len(bench.cases)} cases on {', '.join(networks)}",
+        data={"out": str(config.out), "cases": len(bench.cases), "networks": networks},
+    )
+
+
+def run_outcome(config: BenchRunConfig, notify: Notify) -> Outcome:
+    """`teal bench run`."""
+    cases = run_bench(config, notify)
+    return Outcome(text=f"{config.out}: results of {cases} cases", data={"out": str(config.out), "cases": cases})
+
+
+_MAX_LISTED = 5  # results that are not valid, or not proved, each in a line
+
+
+def rank_outcome(config: BenchRankConfig, _: Notify) -> Outcome:
+    """`teal bench rank`."""
+    scores = run_rank(config)
+    faults = {f"{score.program}, {score.case}": score.fault for score in scores if score.fault}
+    lines = [f"{name}: {fault}" for name, fault in list(faults.items())[:_MAX_LISTED]]
+    if config.prove and config.out is not None:
+        valid = [one for one in scores if not one.fault]
+        unproved = [one for one in valid if math.isnan(one.proved_gap)]
+        lines.append(f"{config.out / PROOFS}: {len(valid) - len(unproved)} of {len(valid)} valid results have a proof")
+        lines += [f"{score.program}, {score.case}: {score.proof}" for score in unproved[:_MAX_LISTED]]
+    if config.out is not None:
+        lines.append(f"{config.out / PAGE}: open it in a browser")
+    return Outcome(
+        tables=[render_ranking(scores)],
+        written="\n".join(lines),
+        data={"means": means(scores), "not_valid": faults},
+    )

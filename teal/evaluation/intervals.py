@@ -1,0 +1,152 @@
+"""Means over cases, and differences between schemes on the same cases, with 95% intervals by the block bootstrap.
+
+Blocks of consecutive matrices are drawn and not single ones, since matrices that follow each other are alike: the
+circular block bootstrap of Politis and Romano (1992), with blocks of ceil(n^(1/3)) of n matrices.  Draws of one matrix
+(other failed links, other noise) and repeats of a scheme with other seeds are not independent of each other either, so
+that whole matrices are drawn.  A case that a scheme failed counts as :meth:`teal.evaluation.rows.Row.counted` says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from teal.evaluation.rows import Row, by_level, by_network
+
+SUMMARY, DIFFERENCES = "summary.csv", "differences.csv"
+_MEASURES = (
+    "satisfied_demand", "value", "gap", "gap_known", "cut_demand", "cut_gap", "max_link_utilisation", "latency_mean",
+    "solve_s", "wall_s",
+)  # fmt: skip
+_DRAWS = 2000  # of the bootstrap
+_LEVEL = 0.95
+_LEAST_IN_BLOCKS = 4  # matrices; fewer are drawn one by one, since two blocks of two would hold them all
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanRow:
+    """One column of one scheme over the cases of a network, a protocol and a level.
+
+    Attributes:
+        topology, traffic, protocol, level, scheme: as in rows.
+        measure: name of the column.
+        cases: number of rows with a value.
+        failed: number of rows without a usable allocation.
+        matrices: number of different matrices among those with a value.
+        mean: mean of the column.
+        low, high: ends of the 95% interval of the mean; the mean itself for one matrix.
+
+    A measure has no row where a case counts as infinite.
+    """
+
+    topology: str
+    traffic: str
+    protocol: str
+    level: str
+    scheme: str
+    measure: str
+    cases: int
+    failed: int
+    matrices: int
+    mean: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class DifferenceRow:
+    """One column of a scheme less that of another one, over the cases that both have.
+
+    Attributes:
+        topology, traffic, protocol, level, scheme: as in rows.
+        less: the other scheme.
+        measure: name of the column.
+        cases: number of cases in which both have a value.
+        matrices: number of different matrices among them.
+        mean: mean of the difference.
+        low, high: ends of the 95% interval of the mean; the mean itself for one matrix.
+    """
+
+    topology: str
+    traffic: str
+    protocol: str
+    level: str
+    scheme: str
+    less: str
+    measure: str
+    cases: int
+    matrices: int
+    mean: float
+    low: float
+    high: float
+
+
+def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
+    """A row for each network, protocol, level, scheme and measure that has values; equal rows give equal intervals."""
+    for group, schemes in _groups(rows):
+        for scheme, own in schemes.items():
+            failed = sum(not row.usable for row in own)
+            for measure in _MEASURES:
+                known = _known([(row.index, row.counted(measure)) for row in own])
+                if known:
+                    mean, low, high, matrices = _interval(known)
+                    yield MeanRow(*group, scheme, measure, len(known), failed, matrices, mean, low, high)
+
+
+def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
+    """A row for each network, protocol, level, pair of schemes and measure that both have on some cases."""
+    for group, schemes in _groups(rows):
+        for (other, of_other), (scheme, own) in itertools.combinations(schemes.items(), 2):
+            by_case = {(row.draw, row.index): row for row in of_other}
+            pairs = [(row, by_case[row.draw, row.index]) for row in own if (row.draw, row.index) in by_case]
+            for measure in _MEASURES:
+                known = _known(
+                    [(one.index, _difference(one.counted(measure), less.counted(measure))) for one, less in pairs]
+                )
+                if known:
+                    mean, low, high, matrices = _interval(known)
+                    yield DifferenceRow(*group, scheme, other, measure, len(known), matrices, mean, low, high)
+
+
+def _groups(rows: list[Row]) -> Iterator[tuple[tuple[str, str, str, str], dict[str, list[Row]]]]:
+    """The rows of each network, traffic, protocol and level, by scheme; a scheme that never worked is left out."""
+    for (topology, traffic), of_network in by_network(rows).items():
+        for (protocol, level), of_level in by_level(of_network).items():
+            schemes: dict[str, list[Row]] = {}
+            for row in of_level:
+                schemes.setdefault(row.scheme, []).append(row)
+            worked = {name: own for name, own in schemes.items() if any(row.usable for row in own)}
+            yield (topology, traffic, protocol, level), worked
+
+
+def _difference(one: float, less: float) -> float:
+    """One number less another; infinite where either is."""
+    return math.inf if math.isinf(one) or math.isinf(less) else one - less
+
+
+def _known(cases: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The cases with a value; none where one is infinite, since there is then no mean."""
+    if any(math.isinf(value) for _, value in cases):
+        return []
+    return [(index, value) for index, value in cases if not math.isnan(value)]
+
+
+def _interval(known: Sequence[tuple[int, float]]) -> tuple[float, float, float, int]:
+    """Mean, ends of its interval, and the number of matrices.
+
+    Args:
+        known: number of the matrix and value, of each case.
+    """
+    indices, place = np.unique([index for index, _ in known], return_inverse=True)
+    values, count = np.array([value for _, value in known]), len(indices)
+    sums, counts = np.bincount(place, values), np.bincount(place)
+    length = 1 if count < _LEAST_IN_BLOCKS else math.ceil(count ** (1 / 3))
+    begins = np.random.default_rng(0).integers(0, count, (_DRAWS, math.ceil(count / length), 1))
+    drawn = ((begins + np.arange(length)) % count).reshape(_DRAWS, -1)[:, :count]
+    means = sums[drawn].sum(1) / counts[drawn].sum(1)
+    low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return float(values.mean()), float(low), float(high), count

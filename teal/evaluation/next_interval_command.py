@@ -1,0 +1,251 @@
+"""`teal evaluate --next-interval`: from settings to tables, charts, page and files."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+from tqdm import tqdm
+
+from teal.app.chart import MAX_POINTS, SHARE_RANGE, Chart, Series, distribution
+from teal.app.command import Notify, Outcome
+from teal.app.image import plot_panels
+from teal.app.instance import Instance, load_instance, rows_of
+from teal.app.page import Cell, Column, Section, write_page
+from teal.app.run_files import write_files, write_manifest
+from teal.app.settings import InstanceConfig
+from teal.app.text import time_text
+from teal.errors import InputError
+from teal.evaluation.cases import selection_text
+from teal.evaluation.next_interval import NextInterval, NextRow, NextSummary, summarise
+from teal.evaluation.rows import by_network, by_scheme
+from teal.evaluation.settings import EvaluateConfig
+from teal.formats import load_traffic
+from teal.formats.rows import write_csv
+from teal.hedging.mixture import Mixture
+from teal.hedging.registry import make_hedge
+from teal.network import TrafficMatrices
+from teal.network.rates import ArrayRates
+from teal.network.traffic import spread
+from teal.objectives import ObjectiveName
+from teal.runtime.storage import check_out_folder
+
+_COLUMNS = ("mean", "p50", "p90", "p99", "worst", "churn", "limit held", "limit - ratio", "time")
+_NARROW = ("mean", "p99", "churn", "limit held", "time")
+
+
+def render_next_interval(summaries: Sequence[NextSummary], *, wide: bool) -> Iterator[Table]:
+    """A table for each network: realised over optimum, churn, the stated limit, time.
+
+    Args:
+        summaries: summaries of all networks.
+        wide: all columns; otherwise those that fit 80 characters.
+    """
+    for (topology, traffic), of_network in by_network(summaries).items():
+        table = Table(title=escape(f"{topology}, {traffic}: {of_network[0].intervals} intervals, realised / optimum"))
+        table.title_justify = "left"
+        table.add_column("scheme", no_wrap=wide, overflow="fold")
+        shown = [number for number, column in enumerate(_COLUMNS) if wide or column in _NARROW]
+        for number in shown:
+            table.add_column(_COLUMNS[number], justify="right")
+        for s in _from_the_best(of_network):
+            cells = _cells(s)
+            table.add_row(escape(s.scheme), *(cells[number][0] for number in shown))
+        yield table
+
+
+def _from_the_best(summaries: Sequence[NextSummary]) -> list[NextSummary]:
+    return sorted(summaries, key=lambda s: abs(s.mean - 1) if math.isfinite(s.mean) else math.inf)
+
+
+def _cells(s: NextSummary) -> list[tuple[str, float]]:
+    """Text and number of each column."""
+    ratios = [(_number(value), value) for value in (s.mean, s.p50, s.p90, s.p99, s.worst)]
+    shares = [(_share(value), value) for value in (s.churn, s.coverage)]
+    return [*ratios, *shares, (_number(s.width), s.width), (time_text(s.solve_s), s.solve_s)]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if math.isfinite(value) else "-"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f}%" if math.isfinite(value) else "-"
+
+
+def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
+    """The charts of one network: over time, distributions, and the best scheme within its stated limit."""
+    what = "utilisation" if rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value else "satisfied demand"
+    label = f"realised {what} / optimum"
+    schemes = by_scheme(rows)
+    charts = [
+        Chart("ratio-over-time", f"Realised {what} over the optimum", "Each interval, whose matrix no scheme had seen.",
+              "", label, tuple(_over_time(name, part, lambda r: r.ratio) for name, part in schemes.items()), "time"),
+        Chart("ratio", "Share of intervals", "Intervals whose ratio is at most so large.", label,
+              "share of intervals (%)",
+              tuple(distribution(name, np.array([r.ratio for r in part])) for name, part in schemes.items()), "linear",
+              SHARE_RANGE),
+    ]  # fmt: skip
+    if any(math.isfinite(row.limit) for row in rows):
+        best = _from_the_best(summarise(rows))[0].scheme
+        charts.append(
+            Chart(
+                "limit", f"{best}: the stated limit", "Stated before the interval, to hold in 95% of them.",
+                "", label, (_over_time(best, schemes[best], lambda r: r.ratio),
+                            _over_time("stated limit", schemes[best], lambda r: r.limit)), "time",
+            )
+        )  # fmt: skip
+    moved = tuple(_over_time(name, of_scheme, lambda r: 100 * r.churn) for name, of_scheme in schemes.items())
+    charts.append(Chart("churn", "Churn", "Share of the volume that moves between two intervals.", "", "churn (%)",
+                        moved, "time"))  # fmt: skip
+    return charts
+
+
+def _over_time(name: str, rows: Sequence[NextRow], number: Callable[[NextRow], float]) -> Series:
+    drawn = [rows[i] for i in spread(np.arange(len(rows)), MAX_POINTS).tolist()]
+    values = [number(row) for row in drawn]
+    return Series(name, "line", [row.timestamp for row in drawn], [v if math.isfinite(v) else None for v in values])
+
+
+def figures_of_intervals(rows: Sequence[NextRow]) -> dict[str, list[Chart]]:
+    """The charts of each network."""
+    return {topology: charts_of(of_network) for (topology, _), of_network in by_network(rows).items()}
+
+
+def plot_next_interval(path: Path, rows: Sequence[NextRow]) -> None:
+    """For each network two panels: realised over optimum over time, and its distribution."""
+    plot_panels(path, [(topology, charts_of(of_network)[:2]) for (topology, _), of_network in by_network(rows).items()])
+
+
+def write_next_interval_report(path: Path, rows: Sequence[NextRow], selections: Mapping[str, str]) -> None:
+    """Write the page.
+
+    Args:
+        path: path of the file.
+        rows: at least one.
+        selections: measured matrices of each network, in words, by the name of the topology.
+    """
+    sections = []
+    for (topology, traffic), of_network in by_network(rows).items():
+        lines = [(s.scheme, [Cell(*cell) for cell in _cells(s)]) for s in _from_the_best(summarise(of_network))]
+        count = len({row.index for row in of_network})
+        sections.append(
+            Section(
+                title=topology, facts=selections.get(topology, f"{count} intervals"), traffic=traffic,
+                columns=[Column(name) for name in _COLUMNS], lines=lines, charts=charts_of(of_network),
+            )
+        )  # fmt: skip
+    write_page(
+        path, "The next interval",
+        f"Objective: `{rows[0].objective}`. Schemes allocated for matrices that they had not seen; the traffic then "
+        "followed their splits. Ratios are to the optimum of the matrix that came, which nobody knew; 1 is best.",
+        sections,
+    )  # fmt: skip
+
+
+FILES = TABLE, SUMMARY, MANIFEST, PLOT, REPORT = (
+    "next_interval.csv", "next_interval_summary.csv", "manifest.json", "next_interval.png", "report.html"
+)  # fmt: skip
+DEFAULT_HEDGES = ("mixture", "last", "peak", "saa12", "saa36", "saa144", "static")
+# Intervals before the measured ones, in which hedges and their limits see what they would have seen.
+_WARM_UP_INTERVALS = 100
+
+
+def run_next_interval(config: EvaluateConfig, notify: Callable[[str], None]) -> list[NextSummary]:
+    """Measure every hedge on every network, then write everything; an interruption writes the rows so far.
+
+    Raises:
+        InputError: a fault in the settings, or results in OUT that must not be replaced.
+    """
+    check_out_folder(config.out, FILES, overwrite=config.overwrite)
+    for name, model in ((n, m) for m in config.models() for n in config.scheme or DEFAULT_HEDGES):
+        make_hedge(name, model)  # so that a fault shows before anything slow
+    rows: list[NextRow] = []
+    selections: dict[str, str] = {}
+    try:
+        for number, instance_config in enumerate(config.instances()):
+            _run_network(config, instance_config, config.models()[number], notify, rows, selections)
+    finally:
+        if rows:
+            _write(config, rows, selections)
+    return summarise(rows)
+
+
+def _run_network(
+    config: EvaluateConfig,
+    settings: InstanceConfig,
+    model: Path | None,
+    notify: Callable[[str], None],
+    rows: list[NextRow],
+    selections: dict[str, str],
+) -> None:
+    """Append the rows of a network to ``rows``, interval by interval, and note which matrices they are about."""
+    instance = load_instance(settings, notify)
+    hedges = {name: make_hedge(name, model) for name in config.scheme or DEFAULT_HEDGES}
+    measured = rows_of(instance, config.split)
+    measured = measured[: config.limit or None]
+    measured = measured[measured >= config.lead]
+    if not len(measured):
+        raise InputError(settings.traffic, "", f"matrices after the first {config.lead}", instance.traffic.num_matrices)
+    selections[instance.topology.name] = selection_text(len(measured), instance, config)
+    known = _known(config, settings, instance) if config.known else None
+    protocol = NextInterval(instance, hedges, lead=config.lead, lookback=config.lookback, known=known)
+    with tqdm(total=len(measured), desc=instance.topology.name, unit="interval") as bar:
+        for interval in protocol.run(measured.tolist(), _WARM_UP_INTERVALS):
+            rows += interval
+            bar.update()
+    for hedge in hedges.values():
+        if isinstance(hedge, Mixture):
+            notify(f"{instance.topology.name}: {hedge.regret}")
+
+
+def _known(config: EvaluateConfig, settings: InstanceConfig, instance: Instance) -> TrafficMatrices:
+    """The matrices that schemes know: those of --known over the demands and times of the traffic.
+
+    Raises:
+        InputError: other times, or demands that are missing.
+    """
+    known, traffic = load_traffic(config.known, instance.topology, unit=settings.traffic_unit), instance.traffic
+    if not np.array_equal(known.timestamps, traffic.timestamps):
+        expected = f"the {traffic.num_matrices} times of {settings.traffic}"
+        raise InputError("--known", "timestamps", expected, f"{known.num_matrices} other ones")
+    if not np.array_equal(known.pairs, traffic.pairs):
+        place = {(int(s), int(t)): d for d, (s, t) in enumerate(known.pairs)}
+        missing = [pair for pair in map(tuple, traffic.pairs.tolist()) if pair not in place]
+        if missing:
+            names = instance.topology.node_names
+            source, target = (names[node] for node in missing[0])
+            raise InputError("--known", "demands", "all of --traffic", f"no {source} -> {target}")
+        rates = known.read(slice(None))[:, [place[pair] for pair in map(tuple, traffic.pairs.tolist())]]
+        known = dataclasses.replace(known, pairs=traffic.pairs, rates=ArrayRates(rates), scale=1.0)
+    return known
+
+
+def _write(config: EvaluateConfig, rows: list[NextRow], selections: dict[str, str]) -> None:
+    write_files(
+        config.out,
+        {
+            TABLE: partial(write_csv, rows=rows),
+            SUMMARY: partial(write_csv, rows=summarise(rows)),
+            MANIFEST: partial(write_manifest, settings=config),
+            PLOT: partial(plot_next_interval, rows=rows),
+            REPORT: partial(write_next_interval_report, rows=rows, selections=selections),
+        },
+    )
+
+
+def next_interval_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
+    """`teal evaluate --next-interval`."""
+    summaries = run_next_interval(config, notify)
+    return Outcome(
+        tables=render_next_interval(summaries, wide=config.wide),
+        wide=config.wide,
+        written=", ".join(str(config.out / name) for name in FILES),
+        data={"summary": [dataclasses.asdict(one) for one in summaries]},
+    )

@@ -1,0 +1,15 @@
+"""Hedges: splits for an interval whose demands nobody knows yet, from what was measured before.
+
+A hedge is asked once for each interval, in order of time, and answers from its :class:`Past` alone:
+
+>>> class Mean:  # the optimum of the mean of the last twelve matrices
+...     def allocate(self, past):
+...         recent = past.last(12)
+...         mean = recent.with_demand(recent.demand.mean(0, keepdim=True))
+...         return teal.solve(mean, gap=0.001).splits[0]
+>>> teal.register_hedge("mean", lambda spec, model: Mean())
+
+From then on ``teal evaluate --next-interval --scheme mean`` measures it beside the others in this process; a package
+announces its hedges by entry points in the group ``teal.hedges``.  Any other scheme is a hedge too: it allocates for
+the last matrix that was measured.
+"""

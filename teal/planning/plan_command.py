@@ -1,0 +1,351 @@
+"""`teal plan`: from settings to tables, a plot, a page and files."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.markup import escape
+from rich.table import Table
+from tqdm import tqdm
+
+from teal.app.chart import Chart, Series
+from teal.app.command import Notify, Outcome
+from teal.app.instance import Instance, load_instance, rows_of
+from teal.app.page import Cell, Column, Section, write_page
+from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, instance_key, write_files, write_manifest
+from teal.app.text import percent
+from teal.app.web.layout import drawing, packed_utilisation
+from teal.formats.groups import load_groups
+from teal.formats.rows import from_text, write_csv, write_parquet
+from teal.network.failures import NO_FAILURE, Failure, cable_failures, failures_of, pair_failures
+from teal.objectives import Objective
+from teal.planning.plan import BLOCK_MATRICES, FullestLinks, Outage, PlanReport, SweepPart, by_failure, loss, outages
+from teal.planning.settings import PlanConfig
+from teal.runtime.arrays import Int64Array
+from teal.runtime.storage import check_out_folder
+
+_STRANDS = 1e-9  # share of the demand, from which on a failure strands some
+_MAX_FAILURES = 25  # rows of the plot, and failures of a chart
+
+
+def render_plan(outages: Sequence[Outage], worst: int, objective: Objective) -> list[Table]:
+    """For each kind a table of the ``worst`` failures, each at the matrix that it costs most."""
+    tables, ranked = [], by_failure(outages, objective)
+    for kind in dict.fromkeys(o.kind for o in outages if o.failure):
+        failures = [one for one in ranked if one.kind == kind]
+        costly = sum(one.worst > 0 or one.stranded > 0 for one in failures)
+        table = Table(title=f"{costly} of {len(failures)} {kind}s cost something certainly", title_justify="left")
+        for column in (kind, objective.rules.loss_label, "at most", "at", "mean", "stranded"):
+            table.add_column(column, justify="left" if column in (kind, "at") else "right")
+        for c in failures[:worst]:
+            table.add_row(
+                escape(c.failure), percent(c.worst), percent(c.worst_at_most), minute(c.worst_at), percent(c.mean),
+                percent(c.stranded),
+            )  # fmt: skip
+        tables.append(table)
+    return tables
+
+
+def minute(timestamp: str) -> str:
+    """A time without its seconds, where these are 0."""
+    return timestamp.removesuffix(":00").replace("T", " ") if timestamp.count(":") == 2 else timestamp
+
+
+def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> None:
+    """A heat map of what failures cost: failures down, time across; the worst ones only."""
+    failures = by_failure(outages, objective)[:_MAX_FAILURES]
+    rows = {failure.failure: number for number, failure in enumerate(failures)}
+    columns = {index: number for number, index in enumerate(dict.fromkeys(outage.index for outage in outages))}
+    times = {outage.index: outage.timestamp for outage in outages}
+    lost = np.zeros((len(rows), len(columns)))
+    for outage in outages:
+        if outage.failure in rows:
+            cell = rows[outage.failure], columns[outage.index]
+            lost[cell] = 100 * np.nan_to_num(loss(outage, objective))
+    figure = Figure(figsize=(11, 1.6 + 0.26 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    image = axes.imshow(lost, aspect="auto", interpolation="nearest", cmap="magma_r", vmin=0)
+    axes.set_yticks(range(len(rows)), list(rows), fontsize="small")
+    shown = np.unique(np.linspace(0, len(columns) - 1, 7).round().astype(int)).tolist()
+    indices = list(columns)
+    axes.set_xticks(shown, [times[indices[i]].replace("T", "\n") for i in shown], fontsize="small")
+    figure.colorbar(image, ax=axes, label=f"{objective.rules.loss_label} (%)", pad=0.01)
+    axes.set_title(f"the {len(rows)} failures that cost most, over {len(columns)} matrices", fontsize="medium")
+    figure.savefig(path, dpi=140)
+
+
+def plan_findings(report: PlanReport) -> list[str]:
+    """Sentences: how many failures cost something, the worst, what is stranded, the fullest link, what is open."""
+    ranked = report.by_failure()
+    matrices = _count(len({outage.index for outage in report.outages}), "matrix", "matrices")
+    if not ranked:
+        return [f"No failure was tried, over {matrices}."]
+    label = report.objective.rules.loss_label
+    costly = [one for one in ranked if one.worst > 0 or one.stranded > _STRANDS]
+    said = [
+        f"{len(costly):,} of {len(ranked):,} failures certainly cost something, over {matrices}."
+        if costly else f"No failure certainly costs anything, over {matrices}."
+    ]  # fmt: skip
+    worst = max(ranked, key=lambda one: one.worst)
+    if worst.worst > 0:
+        said.append(
+            f"The worst is that of {worst.failure} ({worst.kind}), at {minute(worst.worst_at)}: {label} "
+            f"{percent(worst.worst)} certainly and {percent(worst.worst_at_most)} at most."
+        )
+    stranding = max(ranked, key=lambda one: one.stranded)
+    said.append(
+        f"{stranding.failure} leaves {percent(stranding.stranded)} of the demand without a path, on average; "
+        f"{_count(sum(one.stranded > _STRANDS for one in ranked), 'failure leaves', 'failures leave')} some."
+        if stranding.stranded > _STRANDS else "Every demand keeps a path under every failure."
+    )  # fmt: skip
+    first = report.links()[0]
+    if report.objective.may_shed:
+        full = int(np.count_nonzero(report.fullest.utilisation >= 1 - 1e-6))
+        said.append(
+            f"{_count(full, 'link is', 'links are')} full in some case: this program fills links before it leaves "
+            "demand out."
+        )
+    else:
+        under = f"when {first.failure} fails" if first.failure else "without failure"
+        said.append(
+            f"The fullest link is {first.link}: {percent(first.failed_utilisation)} {under}, at "
+            f"{minute(first.timestamp)} ({percent(first.utilisation)} at most without failure)."
+        )
+    open_cases = sum(one.worst <= 0 < one.worst_at_most - 1e-3 for one in ranked)
+    if open_cases:
+        said.append(
+            f"Of {_count(open_cases, 'failure', 'failures')} it is not known whether they cost anything: a smaller "
+            "--gap says."
+        )
+    return said
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
+
+
+def write_plan_page(path: Path, report: PlanReport) -> None:
+    """A page: findings, the failures, a map of the links' largest utilisation and of what cables cost, the links."""
+    topology, objective = report.topology, report.objective
+    matrices = len({outage.index for outage in report.outages})
+    facts = (
+        f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {matrices:,} matrices, objective "
+        f"{objective.name}"
+    )
+    label = objective.rules.loss_label
+    failures = Section(
+        title=topology.name, facts=facts, traffic=report.traffic.name, findings=plan_findings(report),
+        columns=[
+            Column("kind", is_number=False), Column(f"{label}, certainly", most_is_best=True),
+            Column("at most", most_is_best=True), Column("when", is_number=False),
+            Column("mean", most_is_best=True), Column("demand without a path", most_is_best=True),
+        ],
+        lines=[
+            (one.failure, [
+                Cell(one.kind), _share(one.worst), _share(one.worst_at_most), Cell(minute(one.worst_at)),
+                _share(one.mean), _share(one.stranded),
+            ])
+            for one in report.by_failure()
+        ],
+        charts=_charts(report), row_label="failure", map=_map(report), case_label="Show", scheme_label="Of",
+    )  # fmt: skip
+    links = Section(
+        title=f"{topology.name}: links", facts="the largest utilisation of each link, and when it is reached",
+        traffic=report.traffic.name,
+        columns=[
+            Column("capacity, Gbit/s"), Column("without failure", most_is_best=True),
+            Column("in the worst case", most_is_best=True), Column("when this fails", is_number=False),
+            Column("at", is_number=False),
+        ],
+        lines=[
+            (one.link, [
+                Cell(f"{one.capacity:g}", one.capacity), _share(one.utilisation), _share(one.failed_utilisation),
+                Cell(one.failure or "nothing"), Cell(minute(one.timestamp)),
+            ])
+            for one in report.links()
+        ],
+        charts=(), row_label="link",
+    )  # fmt: skip
+    introduction = (
+        "Every failure under every matrix, solved anew.  What a failure costs is known between two limits, which the "
+        "certified bounds of the solutions with and without it give: certainly, and at most."
+    )
+    write_page(path, f"What failures cost on {topology.name}", introduction, [failures, links])
+
+
+def _share(value: float) -> Cell:
+    return Cell(percent(value), value)
+
+
+def _map(report: PlanReport) -> dict[str, Any]:
+    """Largest utilisation of links without and with failures, and what the failure of each cable costs."""
+    topology = report.topology
+    cost = {one.failure: max(one.worst, one.stranded, 0.0) for one in report.by_failure() if one.kind == "cable"}
+    most = max(cost.values(), default=0.0)
+    cases = {
+        "largest utilisation without failure": np.maximum(report.normal.utilisation, 0),
+        "largest utilisation under any failure": np.maximum(report.fullest.utilisation, 0),
+    }
+    if most > 0:
+        of_links = np.zeros(topology.num_links)
+        for failure in cable_failures(topology):
+            of_links[list(failure.links)] = cost.get(failure.name, 0.0) / most
+        cases["cost of each cable's failure, share of the largest"] = of_links
+    drawn = drawing(
+        topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
+    )
+    shares = {f"{n}/0": packed_utilisation(value.astype(np.float32)) for n, value in enumerate(cases.values())}
+    return {**drawn, "cases": list(cases), "schemes": ["all matrices"], "utilisation": shares}
+
+
+def _charts(report: PlanReport) -> tuple[Chart, ...]:
+    """What the worst failures cost, and when failures cost most."""
+    worst = report.by_failure()[:_MAX_FAILURES]
+    if not worst:
+        return ()
+    label, names = f"{report.objective.rules.loss_label}, %", [one.failure for one in worst]
+    by_time: dict[str, list[float]] = {}
+    for outage in report.outages:
+        if outage.failure:
+            by_time.setdefault(outage.timestamp, []).append(loss(outage, report.objective))
+    times = sorted(by_time)
+    charts = [
+        Chart(
+            "by_failure", "What failures cost", f"The {len(worst)} failures that cost most, each under its worst "
+            "matrix: certainly, and at most.", "failure", label,
+            (
+                Series("at most", "points", names, [100 * one.worst_at_most for one in worst]),
+                Series("certainly", "points", names, [100 * max(0.0, one.worst) for one in worst]),
+            ),
+            x_scale="category",
+        )
+    ]  # fmt: skip
+    if len(times) > 1:
+        charts.append(Chart(
+            "by_time", "When failures cost most", "The largest certain cost of any failure, and the mean of all, at "
+            "each time.", "time", label,
+            (
+                Series("worst failure", "line", times, [100 * float(np.nanmax(by_time[t])) for t in times]),
+                Series("mean", "line", times, [100 * float(np.nanmean(by_time[t])) for t in times]),
+            ),
+            x_scale="time",
+        ))  # fmt: skip
+    return tuple(charts)
+
+
+FILES = TABLE, PARQUET, MANIFEST, PLOT, PAGE, LINKS = (
+    "failures.csv", "failures.parquet", "manifest.json", "failures.png", "report.html", "links.csv"
+)  # fmt: skip
+
+
+def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> PlanReport:
+    """Solve what is missing, then write everything; an interrupted run leaves its journal.
+
+    Raises:
+        InputError: a fault in the settings, or results in OUT that must not be replaced.
+    """
+    out = config.out
+    if not config.resume:
+        check_out_folder(out, (JOURNAL, *FILES), overwrite=config.overwrite, hint=RESUME_HINT)
+    instance = load_instance(config, notify)
+    cables = cable_failures(instance.topology)
+    groups = load_groups(config.groups, instance.topology) if config.groups else {}
+    kinds = config.failures or ("cables",)
+    singles = [NO_FAILURE, *failures_of(kinds, instance.topology, groups)]
+    instance = instance.surviving([failure.links for failure in singles], notify)
+    rows = rows_of(instance, config.split)[: config.limit or None]
+    journal = Journal(out / JOURNAL, config, resume=config.resume)
+    journal.require_content(instance_key(instance), config.topology)
+    results = _sweep(instance, rows, config, journal, singles, "failures")
+    if config.pairs:
+        count = math.comb(len(cables), 2)
+        cost = _costs(results, cables, instance.objective)
+        pairs = pair_failures(cables, cost, config.max_pairs)
+        if len(pairs) < count:
+            notify(
+                f"{len(pairs):,} of {count:,} pairs of cables ({100 * len(pairs) / count:.3g}%): those whose cables "
+                "cost most alone (--max-pairs)"
+            )
+        instance = instance.surviving([pair.links for pair in pairs], notify)
+        results = _sweep(instance, rows, config, journal, pairs, "pairs of cables")
+    missed = sum(outage.gap > config.gap for outage in results)
+    if missed:
+        notify(f"{missed:,} of {len(results):,} cases did not reach a gap of {config.gap:g}: see the column gap")
+    normal = _fullest(instance, journal, [NO_FAILURE.name])
+    fullest = _fullest(instance, journal)
+    report = PlanReport(instance.topology, instance.traffic, instance.objective, tuple(results), normal, fullest)
+    write_files(
+        out,
+        {
+            TABLE: partial(write_csv, rows=results),
+            PARQUET: partial(write_parquet, rows=results),
+            MANIFEST: partial(write_manifest, settings=config),
+            PLOT: partial(plot_plan, outages=results, objective=instance.objective),
+            LINKS: partial(write_csv, rows=report.links()),
+            PAGE: partial(write_plan_page, report=report),
+        },
+    )
+    journal.remove()
+    return report
+
+
+def _sweep(
+    instance: Instance, rows: Int64Array, config: PlanConfig, journal: Journal, failures: Sequence[Failure], what: str
+) -> list[Outage]:
+    """Solve the parts of these failures that are missing; all outages so far."""
+    done = {SweepPart(*entry["part"]) for entry in journal.entries("outages")}
+    firsts = range(0, len(rows), BLOCK_MATRICES)
+    parts = {SweepPart(int(rows[first]), failure.name) for first in firsts for failure in failures}
+    fullest = _fullest(instance, journal)
+    with tqdm(total=len(parts), initial=len(parts & done), desc=what, unit=f"x {BLOCK_MATRICES} matrices") as bar:
+        for part, part_outages, peaks in outages(instance, rows, config.gap, failures, done):
+            larger = fullest.larger(part.failure, peaks)
+            fullest.add(part.failure, larger)
+            found = [vars(outage) for outage in part_outages]
+            journal.add("outages", {"part": part, "found": found, "peaks": larger})
+            bar.update()
+    return [from_text(Outage, o) for entry in journal.entries("outages") for o in entry["found"]]
+
+
+def _fullest(instance: Instance, journal: Journal, failures: Sequence[str] | None = None) -> FullestLinks:
+    """The largest utilisation of each link over the parts so far, of all failures or of some."""
+    fullest = FullestLinks.none(instance.topology.num_links)
+    for entry in journal.entries("outages"):
+        failure = SweepPart(*entry["part"]).failure
+        if failures is None or failure in failures:
+            fullest.add(failure, entry["peaks"])
+    return fullest
+
+
+def _costs(results: Sequence[Outage], cables: Sequence[Failure], objective: Objective) -> dict[str, float]:
+    """Mean cost of each cable's failure alone: of stranded demand and of the value lost."""
+    by_name = {one.failure: one for one in by_failure(results, objective)}
+    return {
+        cable.name: float(np.nan_to_num(by_name[cable.name].mean + by_name[cable.name].stranded)) for cable in cables
+    }
+
+
+def plan_outcome(config: PlanConfig, notify: Notify) -> Outcome:
+    """`teal plan`."""
+    report = run_plan(config, notify)
+    findings = plan_findings(report)
+    others = ", ".join(name for name in FILES if name != PAGE)
+    return Outcome(
+        text="\n".join(findings),
+        tables=render_plan(report.outages, config.worst, report.objective),
+        written=f"{config.out / PAGE}: open it in a browser; {len(report.outages):,} cases are in {others} beside it",
+        data={
+            "findings": findings,
+            "failures": [dataclasses.asdict(one) for one in report.by_failure()],
+            "links": [dataclasses.asdict(one) for one in report.links()],
+        },
+    )

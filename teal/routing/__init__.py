@@ -1,0 +1,1 @@
+"""Routing as it is installed and as it may be: loads, metrics, segment lists."""

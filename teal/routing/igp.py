@@ -1,0 +1,62 @@
+"""From settings to the shortest paths that routers use."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.network import Topology
+from teal.network.ecmp import EcmpDag, check_metric, igp_metric
+from teal.routing.settings import IgpConfig
+from teal.runtime.arrays import FloatArray
+
+
+def load_igp(config: IgpConfig, topology: Topology, notify: Callable[[str], None]) -> tuple[Topology, EcmpDag]:
+    """The network without the links out of service, with the metrics in force, and its shortest paths.
+
+    Raises:
+        InputError: a link that the network does not have, or a metric that is none.
+    """
+    metric = metric_in_force(config, topology, notify)
+    failed = sorted({link for text in config.fail for link in topology.find_links(*_two(text, "--fail"))})
+    topology = dataclasses.replace(topology.with_failed_links(failed), metric=metric.astype(np.int64))
+    return topology, EcmpDag.of(topology, metric, positive(topology.capacity) if config.ucmp else None)
+
+
+def positive(capacity: FloatArray) -> FloatArray:
+    """The capacities (E,), 1 for links that have failed, which carry nothing whatever their weight."""
+    return np.where(capacity > 0, capacity, 1.0)
+
+
+def metric_in_force(config: IgpConfig, topology: Topology, notify: Callable[[str], None]) -> FloatArray:
+    """(E,) the metrics that the settings say.
+
+    Raises:
+        InputError: see :func:`load_igp`.
+    """
+    if config.metric == "file" and topology.metric is None:
+        notify(f"{topology.name}: the file has no IGP metrics: 1 on every link (--metric says otherwise)")
+    metric = check_metric(topology, igp_metric(topology, config.metric)).copy()
+    for text in config.set_metric:
+        match = re.fullmatch(r"(.+?)([,>])(.+)=(\d+)", text)
+        if not match:
+            raise InputError("--set-metric", "", "A,B=20 or A>B=20", repr(text))
+        a, direction, b, value = match.groups()
+        links = np.array(topology.find_links(a.strip(), b.strip()))
+        if direction == ">":
+            links = links[topology.link_source[links] == topology.node_index()[a.strip()]]
+        if not len(links):
+            raise InputError("--set-metric", "", f"a link from {a} to {b}", "none in this direction")
+        metric[links] = float(value)
+    return check_metric(topology, metric)
+
+
+def _two(text: str, option: str) -> tuple[str, str]:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 2:
+        raise InputError(option, "", "two node names A,B", repr(text))
+    return parts[0], parts[1]

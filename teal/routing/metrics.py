@@ -1,0 +1,263 @@
+"""From settings to better IGP metrics: `teal metrics`."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from teal.app.command import Notify, Outcome
+from teal.app.settings import seconds
+from teal.errors import InputError
+from teal.formats import load_traffic, topology_of
+from teal.formats.rows import write_csv
+from teal.network import Topology
+from teal.network.ecmp import EcmpDag, check_metric
+from teal.pathops.igp_failures import volumes
+from teal.routing.igp import load_igp
+from teal.routing.metric_search import MetricSearch, improve_metrics, largest_utilisation, useful_changes
+from teal.routing.segments.columns import fewest_policies
+from teal.routing.segments.problem import SegmentProblem
+from teal.routing.segments.search import solve
+from teal.routing.settings import MetricsConfig
+from teal.routing.simulate import chosen_rows
+from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.interruptible import Deadline
+from teal.runtime.storage import atomic_file, check_out_file
+
+SUFFIXES = (".json", ".csv", ".conf")
+
+
+def write_changes(path: Path, changes: Sequence[Any], figures: dict[str, Any]) -> None:
+    """Write changes in their order.
+
+    Args:
+        path: of a .json, .csv or .conf file.
+        changes: with the fields link, source, target, before, after and utilisation.
+        figures: of the result, for JSON.
+    """
+    with atomic_file(path) as temporary:
+        match path.suffix.lower():
+            case ".json":
+                temporary.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+            case ".csv" if changes:
+                write_csv(temporary, changes)
+            case ".csv":
+                temporary.write_text("link,source,target,before,after,utilisation\n", encoding="utf-8")
+            case _:
+                temporary.write_text(frr_lines(changes), encoding="utf-8")
+
+
+def read_changes(path: Path, links: Sequence[str]) -> dict[int, int]:
+    """The metrics after all changes of a .json or .csv file, by the number of the link.
+
+    Args:
+        path: what :func:`write_changes` wrote.
+        links: names of the links of the network.
+
+    Raises:
+        InputError: no such file, one of something else, or a link that the network does not have.
+    """
+    number = {name: link for link, name in enumerate(links)}
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            entries = list(csv.DictReader(stream)) if path.suffix == ".csv" else json.load(stream)["changes"]
+        after = {str(entry["link"]): int(entry["after"]) for entry in entries}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        expected = "changes as teal metrics --out writes them, .json or .csv"
+        raise InputError(str(path), "", expected, f"{type(error).__name__}: {error}") from None
+    unknown = [name for name in after if name not in number]
+    if unknown:
+        raise InputError(str(path), f"link {unknown[0]}", "a link of the network", "none of this name")
+    return {number[name]: value for name, value in after.items()}
+
+
+def frr_lines(changes: Sequence[Any]) -> str:
+    """Blocks for vtysh, one a change, in their order; the interface is named after the node at its other end.
+
+    Lines that begin with ``!`` are comments.
+    """
+    lines = ["! metrics, in the order in which to change them; name the interfaces as your routers do"]
+    for number, one in enumerate(changes, 1):
+        lines += [
+            f"! {number}: on {one.source}, was {one.before}; largest utilisation then {100 * one.utilisation:.2f}%",
+            f"interface to-{one.target}",
+            f" isis metric {one.after}",
+            "exit",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+_USUAL_MOST = 100  # largest metric
+_PRICE_RANGE = 50.0  # largest metric of the start from prices
+_PRICE_SECONDS = 2.0  # for the prices
+_POLICY_GAP = 0.01  # over the optimum with two segments, at which policies are counted
+_POLICY_SECONDS = 20.0
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricChange:
+    """One change of a configuration.
+
+    Attributes:
+        link: name.
+        source: node whose configuration changes.
+        target: node at the other end.
+        before: metric in force.
+        after: metric to come.
+        utilisation: largest of a link once this change and those before it are made.
+    """
+
+    link: str
+    source: str
+    target: str
+    before: int
+    after: int
+    utilisation: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MetricsReport:
+    """What was found.
+
+    Attributes:
+        topology: the network, with the new metrics.
+        before: largest utilisation with the metrics in force.
+        utilisation: with the new ones.
+        changes: in the order in which to make them.
+        on_the_way: largest utilisation during the changes.
+        optimum: bound on the largest utilisation over any two-segment lists with the metrics in force, for the matrix
+            with most demand; no metrics are proven to reach it.
+        policies_before: demands that need a list for 1% over the optimum now; -1 unless asked for.
+        policies: likewise with the new ones.
+        moves: that were tried.
+    """
+
+    topology: Topology
+    before: float
+    utilisation: float
+    changes: list[MetricChange]
+    on_the_way: float
+    optimum: float
+    policies_before: int
+    policies: int
+    moves: int
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures and changes."""
+        hidden = ("topology", "changes")
+        figures = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in hidden}
+        return {**figures, "changes": [dataclasses.asdict(one) for one in self.changes]}
+
+    def describe(self) -> str:
+        """The same in a few lines."""
+        lines = [
+            f"largest utilisation {100 * self.before:.2f}% -> {100 * self.utilisation:.2f}% "
+            f"({self.moves:,} moves tried); segment lists could reach {100 * self.optimum:.2f}% at best "
+            "in the matrix with most demand",
+            f"{len(self.changes)} links change; at most {100 * self.on_the_way:.2f}% on the way, one by one",
+        ]
+        if self.policies >= 0:
+            lines.append(
+                f"demands that need a segment list to come within 1% of the optimum: {self.policies_before} with the "
+                f"metrics in force, {self.policies} with the new ones"
+            )
+        return "\n".join(lines)
+
+
+def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsReport:
+    """Load, search, and order the changes.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    topology = topology_of(config)
+    for note in topology.notes:
+        notify(note)
+    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    rows = chosen_rows(config.index, config.limit, traffic)
+    topology, dag = load_igp(config, topology, notify)
+    demand = traffic.read(rows)
+    volume = volumes(traffic.pairs, demand, topology.num_nodes)
+    failures = topology.cables() if config.failures == "cables" else []
+    start = np.where(topology.capacity > 0, dag.links.metric, 1.0)
+    most = config.most or max(_USUAL_MOST, int(start.max()))
+    search = MetricSearch(topology, volume, failures, most, start, config.at_most or topology.num_links)
+    busiest = demand[int(demand.sum(1).argmax())]
+    prices, optimum = _prices(dag, traffic.pairs, busiest)
+    notify(f"segment lists could reach {100 * optimum:.2f}% at best; searching for {config.deadline}")
+    length = seconds(config.deadline, "--deadline")
+    earlier = None
+    if config.start is not None:
+        earlier = start.copy()
+        for link, value in read_changes(config.start, topology.link_names()).items():
+            earlier[link] = value
+        check_metric(topology, earlier)
+        reached = largest_utilisation(search, earlier)
+        notify(f"{config.start}: {100 * reached:.2f}%, from which the search goes on")
+    found = improve_metrics(search, length, [prices], config.seed, best_so_far=earlier)
+    order, after = useful_changes(search, found.metric)
+    metric = start.copy()
+    metric[order] = found.metric[order]
+    before_policies = policies = -1
+    if config.with_policies:
+        before_policies = _policies(dag, traffic.pairs, busiest)
+        policies = _policies(EcmpDag.of(topology, metric), traffic.pairs, busiest)
+        if policies > before_policies:
+            notify(f"the new metrics need {policies} policies, those in force {before_policies}: nothing changes")
+            metric, order, after, policies = start, [], [], before_policies
+    steps = [found.before, *after]
+    changes = [
+        MetricChange(
+            topology.link_names()[link], topology.node_names[topology.link_source[link]],
+            topology.node_names[topology.link_target[link]], int(start[link]), int(metric[link]), most_used,
+        )
+        for link, most_used in zip(order, after, strict=True)
+    ]  # fmt: skip
+    changed = dataclasses.replace(topology, metric=metric.astype(np.int64))
+    return MetricsReport(
+        changed, found.before, steps[-1], changes, max(steps), optimum, before_policies, policies, found.moves
+    )
+
+
+def _prices(dag: EcmpDag, pairs: IntArray, demand: FloatArray) -> tuple[FloatArray, float]:
+    """(E,) metrics in proportion to the prices of two-segment routing, and its bound."""
+    problem = SegmentProblem.of(dag, pairs, demand, balances=True)
+    result = solve(problem, 0.01, Deadline.after(_PRICE_SECONDS))
+    live = problem.capacity > 0
+    uniform = float((problem.capacity * result.prices).sum()) * problem.inverse_capacity / max(1, int(live.sum()))
+    mixed = result.prices + uniform
+    return 1 + (_PRICE_RANGE - 1) * mixed / max(float(mixed.max()), 1e-300), result.bound
+
+
+def _policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray) -> int:
+    problem = SegmentProblem.of(dag, pairs, demand, balances=True)
+    result = solve(problem, _POLICY_GAP / 10, Deadline.after(_POLICY_SECONDS))
+    allowed = result.value * (1 + _POLICY_GAP)
+    return fewest_policies(problem, result, allowed, Deadline.after(_POLICY_SECONDS)).policies
+
+
+def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsReport:
+    """Search and, if there is an output file, write the changes.
+
+    Raises:
+        InputError: a fault in the settings, or an output file that must not be replaced.
+    """
+    if config.out is not None:
+        check_out_file(config.out, SUFFIXES, overwrite=config.overwrite)
+    report = improve(config, notify)
+    if config.out is not None:
+        write_changes(config.out, report.changes, report.to_json())
+        notify(f"{config.out}: {len(report.changes)} changes")
+    return report
+
+
+def metrics_outcome(config: MetricsConfig, notify: Notify) -> Outcome:
+    """`teal metrics`."""
+    report = run_metrics(config, notify)
+    return Outcome(text=report.describe(), data=report.to_json())

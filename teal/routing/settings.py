@@ -1,0 +1,189 @@
+"""Settings of `teal simulate` and `teal metrics`, and of the routing and growth that other commands share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from teal.app.settings import NetworkConfig, require, seconds
+from teal.errors import InputError
+from teal.option import OVERWRITE
+
+_MOST_YEARS = 30.0  # of a horizon
+_MAX_GROWTH = 1e6  # factor of all demands
+_YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}  # years of each unit of a horizon
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GrowthConfig:
+    """How demands grow, and how full a link may be."""
+
+    growth: float = 1.0
+    """Factor of all demands: 1.4 for next year's traffic, if it grows by 40%."""
+    growth_per_year: str = ""
+    """Growth of all demands in a year: 0.3 for 30%, or fit, from the traffic (of eight weeks and more).  Prints when
+    which link is full: passes --max-utilisation."""
+    horizon: str = ""
+    """With --growth-per-year: how far to look, such as 2y, 6q or 18m from the last matrix."""
+    max_utilisation: float = 1.0
+    """Largest utilisation that a link may have, such as 0.8."""
+
+    def check_growth(self) -> None:
+        """Raise InputError for a number out of its range, or a horizon without a growth."""
+        require(self, "growth", f"a number above 0, up to {_MAX_GROWTH:g}", 0 < self.growth <= _MAX_GROWTH)
+        require(self, "max_utilisation", "a finite number above 0", 0 < self.max_utilisation < float("inf"))
+        require(self, "horizon", "--growth-per-year too", not self.horizon or bool(self.growth_per_year))
+        _ = self.rate, self.horizon_years
+
+    @property
+    def rate(self) -> float | None:
+        """Growth in a year, as a share; None where it is fitted or not asked for.
+
+        Raises:
+            InputError: no number above -1 and not ``fit``.
+        """
+        if self.growth_per_year in ("", "fit"):
+            return None
+        try:
+            rate = float(self.growth_per_year)
+        except ValueError:
+            rate = float("nan")
+        if not -1 < rate < float("inf"):
+            raise InputError("--growth-per-year", "", "a share such as 0.3, or fit", repr(self.growth_per_year))
+        return rate
+
+    @property
+    def horizon_years(self) -> float:
+        """Years from the last matrix to the horizon; 0 for none.
+
+        Raises:
+            InputError: no number above 0 with a unit.
+        """
+        if not self.horizon:
+            return 0.0
+        number, unit = self.horizon[:-1], self.horizon[-1]
+        try:
+            years = float(number) * _YEARS[unit]
+        except (ValueError, KeyError):
+            years = 0.0
+        if not 0 < years <= _MOST_YEARS:
+            raise InputError("--horizon", "", "a time after the traffic, such as 2y, 6q or 18m", repr(self.horizon))
+        return years
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IgpConfig:
+    """How routers find shortest paths."""
+
+    metric: Literal["file", "hops", "latency", "inverse-capacity"] = "file"
+    """IGP metrics of the links: those of the topology's file (1 each where it has none), or hops (1 each), latency
+    (units of 0.01 ms), inverse-capacity (10,000 Gbit/s over the capacity); rounded to whole numbers of at least 1."""
+    set_metric: tuple[str, ...] = ()
+    """Another metric for the links between two nodes, A,B=20, or from A to B alone, A>B=20; repeat for more."""
+    ucmp: bool = False
+    """Next hops of equal cost share traffic in proportion to their capacities (UCMP), not evenly (ECMP)."""
+    fail: tuple[str, ...] = ()
+    """A link A,B (node names; both directions) that is out of service throughout; repeat for more."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimulateConfig(GrowthConfig, IgpConfig, NetworkConfig):
+    """Loads of today's routing: shortest paths of the IGP with ECMP, and segment lists if any are installed.
+
+    For every matrix, without failure and under every failure that is asked for; nothing is optimised.  With
+    --growth-per-year, the month in which each link is full if the routing stays.  With --out, a page with a map, and
+    tables.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "routing": ("metric", "set_metric", "ucmp", "policies"),
+        "failures": ("fail", "failures", "groups", "repair"),
+        "matrices": ("index", "limit"),
+        "growth": ("growth", "growth_per_year", "horizon", "max_utilisation"),
+        "output": ("worst", "out", "counters", "counter_error", "overwrite"),
+    }
+
+    policies: Path | None = None
+    """Installed segment lists, a .json file written by teal solve --routing segments --out."""
+    failures: tuple[Literal["cables", "links", "nodes", "pairs"], ...] = ()
+    """What fails: cables (all links between two nodes, both directions), links (each pair of directions of one link
+    alone, so that a parallel one is left), nodes, or pairs of cables; repeat for more kinds."""
+    groups: Path | None = None
+    """Groups of cables that fail together: a .csv (group,source,target), .json or .graphml file."""
+    repair: bool = False
+    """For each failure also the loads while backup paths are in use (TI-LFA fast reroute), before the other routers
+    have converged, and the traffic that may run into a micro-loop meanwhile."""
+    index: int = -1
+    """Number of one matrix, counted from 0; -1 for all."""
+    limit: int = 0
+    """Number of matrices, at most, the first ones in time order; 0 for all."""
+    worst: int = 10
+    """Number of failures and links to list."""
+    out: Path | None = None
+    """Folder for simulate.html, links.csv, failures.csv, forecast.csv and manifest.json."""
+    counters: Path | None = None
+    """Write what the byte counters of all interfaces would read, to this .npz file, which teal estimate and teal check
+    take: to try them, or to know what to expect."""
+    counter_error: float = 0.01
+    """Standard deviation of these counters, as a share of each."""
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        self.check_growth()
+        require(self, "index", "a whole number of at least -1", self.index >= -1)
+        require(self, "limit", "a whole number of at least 0", self.limit >= 0)
+        require(self, "worst", "a whole number of at least 1", self.worst >= 1)
+        require(self, "counter_error", "a number in [0, 1)", 0 <= self.counter_error < 1)
+        needs = bool(self.failures or self.groups)
+        require(self, "repair", "together with --failures or --groups", needs or not self.repair)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MetricsConfig(IgpConfig, NetworkConfig):
+    """Search for IGP metrics with which shortest paths and ECMP load the busiest link least.
+
+    Simulated annealing from the metrics in force, from prices of the certified optimum over segment lists, and from
+    random metrics.  Ctrl-C ends the search with the best so far.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "routing": ("metric", "set_metric", "ucmp", "fail"),
+        "matrices": ("index", "limit"),
+        "search": ("failures", "most", "at_most", "with_policies", "start", "deadline", "seed"),
+        "output": ("out", "overwrite"),
+    }
+
+    failures: Literal["none", "cables"] = "none"
+    """none, or cables: the largest utilisation counts over the failure of every cable too."""
+    most: int = 0
+    """Largest metric; 0 for 100, or the largest in force if that is more."""
+    at_most: int = 0
+    """Number of links whose metrics may change, at most; 0 for all."""
+    with_policies: bool = False
+    """Also say how few demands need a segment list to come within 1% of the optimum, with the metrics in force and with
+    the new ones, and keep those which need fewer."""
+    start: Path | None = None
+    """Go on from what an earlier search wrote (--out, .json or .csv); changes still count from the metrics in force."""
+    deadline: str = "10s"
+    """Length of the search: 500ms, 10s, 5m."""
+    seed: int = 0
+    """Seed of all draws."""
+    index: int = -1
+    """Number of one matrix, counted from 0; -1 for all, of which the worst counts."""
+    limit: int = 0
+    """Number of matrices, at most, the first ones in time order; 0 for all."""
+    out: Path | None = None
+    """Write the changes, in an order in which they can be made one by one, to this .json or .csv file, or as
+    configuration lines of FRR to a .conf file."""
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        require(self, "index", "a whole number of at least -1", self.index >= -1)
+        for field in ("limit", "most", "at_most", "seed"):
+            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+        require(self, "ucmp", "nothing: the search divides evenly", not self.ucmp)
+        seconds(self.deadline, "--deadline")

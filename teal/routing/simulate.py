@@ -1,0 +1,382 @@
+"""Loads of shortest-path routing and installed segment lists, without failure and under each: `teal simulate`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from teal.errors import InputError
+from teal.formats import load_traffic, topology_of
+from teal.formats.groups import load_groups
+from teal.network import Topology, TrafficMatrices
+from teal.network.counters import Counters
+from teal.network.ecmp import EcmpDag
+from teal.network.failures import NO_FAILURE, Failure, failures_of
+from teal.network.segment_lists import SegmentPolicies
+from teal.pathops.igp_failures import IgpFailures
+from teal.pathops.measurements import ecmp_measurements, policy_measurements
+from teal.pathops.segment_passes import SegmentPasses
+from teal.routing.growth import Growth, LinkForecast, growth_of, link_forecasts, month_after
+from teal.routing.igp import load_igp
+from teal.routing.list_files import read_policies
+from teal.routing.settings import SimulateConfig
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
+
+_BLOCK_NUMBERS = 2**25  # numbers of loads by matrix, destination and link that are in memory at a time, 256 MiB
+_ROUNDING = 1e-12  # relative error of a sum of demands
+_TAIL = 0.99  # share of the volume whose latency is printed
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixLoad:
+    """One matrix without failure.
+
+    Attributes:
+        index: number of the matrix.
+        timestamp: its time, ISO 8601.
+        demand: Gbit/s.
+        utilisation: largest of a link.
+        busiest: name of that link.
+        overload: Gbit/s above the capacities, over all links.
+        lost: Gbit/s between nodes without a path.
+        latency_mean: ms, mean over the volume that has a path.
+        latency_99: ms, least that 99% of the volume do not exceed; each demand has the mean of its paths.
+        latency_worst: ms, largest of a demand.
+    """
+
+    index: int
+    timestamp: str
+    demand: float
+    utilisation: float
+    busiest: str
+    overload: float
+    lost: float
+    latency_mean: float
+    latency_99: float
+    latency_worst: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FailureLoad:
+    """One failure under the matrix for which it is worst: that with the largest utilisation, then with most lost.
+
+    Attributes:
+        failure: name of what is down.
+        kind: cable, link, node, group or pair.
+        index: number of the matrix.
+        timestamp: its time, ISO 8601.
+        utilisation: largest of a link that works, after convergence.
+        busiest: name of that link.
+        overload: Gbit/s above the capacities.
+        lost: Gbit/s between nodes that work and have no path.
+        own: Gbit/s that a failed node itself sends and receives, which no routing carries; 0 if links fail.
+        repair_utilisation: largest while backup paths are in use; NaN unless asked for.
+        at_risk: Gbit/s that may run into a micro-loop before all routers have converged; NaN unless asked for.
+    """
+
+    failure: str
+    kind: str
+    index: int
+    timestamp: str
+    utilisation: float
+    busiest: str
+    overload: float
+    lost: float
+    own: float
+    repair_utilisation: float
+    at_risk: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outlook:
+    """When links are full, if traffic grows and the routing stays as it is.
+
+    Attributes:
+        growth: of all demands.
+        limit: utilisation above which a link is full.
+        horizon: month up to which links are counted; "" for no end.
+        links: all links with a capacity, the fullest under failure first.
+    """
+
+    growth: Growth
+    limit: float
+    horizon: str
+    links: list[LinkForecast]
+
+    @property
+    def full(self) -> list[LinkForecast]:
+        """The links that are full by the horizon without failure or under one, the first to be full first."""
+        in_time = [
+            one for one in self.links if one.full_under_failure and one.full_under_failure <= (self.horizon or "9999")
+        ]
+        return sorted(in_time, key=lambda one: (one.full_under_failure, -one.failed_utilisation))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Simulation:
+    """What the routing does.
+
+    Attributes:
+        topology: the network, with the metrics in force.
+        matrices: without failure, in time order.
+        failures: the worst first.
+        mean_load: (E,) Gbit/s without failure.
+        largest_load: (E,) Gbit/s without failure.
+        worst_loads: load (E,) Gbit/s of the worst matrix under each of the worst failures, by name.
+        plain_load: (E,) Gbit/s, largest without failure if no segment list were installed; None if none is.
+        outlook: how traffic grows, and when each link is full; None unless asked for.
+    """
+
+    topology: Topology
+    matrices: list[MatrixLoad]
+    failures: list[FailureLoad]
+    mean_load: FloatArray
+    largest_load: FloatArray
+    worst_loads: dict[str, FloatArray]
+    plain_load: FloatArray | None = None
+    outlook: Outlook | None = None
+
+    @property
+    def worst_matrix(self) -> MatrixLoad:
+        """The matrix with the largest utilisation."""
+        return max(self.matrices, key=lambda one: one.utilisation)
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures; numbers that JSON cannot hold become null."""
+
+        def plain(one: object) -> dict[str, Any]:
+            values = dataclasses.asdict(one)  # type: ignore[call-overload]
+            return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+        return {
+            "matrices": [plain(one) for one in self.matrices], "failures": [plain(one) for one in self.failures],
+            "links": [
+                {"link": name, "mean_load": mean, "largest_load": most, "capacity": capacity}
+                for name, mean, most, capacity in zip(
+                    self.topology.link_names(), self.mean_load.tolist(), self.largest_load.tolist(),
+                    self.topology.capacity.tolist(), strict=True,
+                )
+            ],
+            **({} if self.outlook is None else {"forecasts": [plain(one) for one in self.outlook.links]}),
+        }  # fmt: skip
+
+
+def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulation:
+    """Load everything that the settings name, and compute all loads.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    topology = topology_of(config)
+    for note in topology.notes:
+        notify(note)
+    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    growth = growth_of(config, traffic, notify) if config.growth_per_year else None  # of the traffic as it was
+    traffic = traffic.scaled(config.growth)
+    rows = chosen_rows(config.index, config.limit, traffic)
+    topology, dag = load_igp(config, topology, notify)
+    unreachable = int((~dag.reaches).sum())
+    if unreachable:
+        notify(f"{unreachable:,} pairs of nodes have no path")
+    policies = SegmentPolicies.none() if config.policies is None else read_policies(Path(config.policies), topology)
+    groups = None if config.groups is None else load_groups(config.groups, topology)
+    failures = list(failures_of(config.failures, topology, groups or {}))
+    block = max(1, _BLOCK_NUMBERS // (topology.num_nodes * topology.num_links))
+    result = simulated(
+        dag, traffic, rows, policies, failures, config.worst, repairing=config.repair, block=block, notify=notify
+    )
+    if growth is None:
+        return result
+    load = largest_loads(dag, traffic, rows, policies, failures, block=block, notify=notify)
+    today, names = traffic.timestamps[rows[-1]], [NO_FAILURE.name, *(failure.name for failure in failures)]
+    links = link_forecasts(topology, topology.capacity, load, names, config.max_utilisation, growth, today)
+    horizon = month_after(today, config.horizon_years) if config.horizon else ""
+    return dataclasses.replace(result, outlook=Outlook(growth, config.max_utilisation, horizon, links))
+
+
+def simulated(
+    dag: EcmpDag,
+    traffic: TrafficMatrices,
+    rows: Int64Array,
+    policies: SegmentPolicies,
+    failures: Sequence[Failure],
+    worst: int,
+    *,
+    repairing: bool = False,
+    block: int = 16,
+    notify: Callable[[str], None] = lambda _: None,
+) -> Simulation:
+    """The loads of some matrices.
+
+    Args:
+        dag: shortest paths without failure.
+        traffic: the matrices.
+        rows: their numbers.
+        policies: installed segment lists.
+        failures: what fails.
+        worst: number of failures whose loads are kept.
+        repairing: also compute loads under fast reroute.
+        block: matrices in memory at a time.
+        notify: called with the progress.
+    """
+    topology, names = dag.topology, dag.topology.link_names()
+    sets, index_of = [list(failure.links) for failure in failures], topology.node_index()
+    latency = SegmentPasses(dag).segment_sum(topology.latency[None])[0]
+    matrices: list[MatrixLoad] = []
+    total, largest = np.zeros(topology.num_links), np.zeros(topology.num_links)
+    plain = np.zeros(topology.num_links) if policies.lists else None
+    found: dict[int, FailureLoad] = {}
+    for begin in range(0, len(rows), block):
+        part = rows[begin : begin + block]
+        demand = traffic.read(part)
+        loads = IgpFailures.of_demands(dag, traffic.pairs, demand, policies)
+        total += loads.load.sum(0)
+        largest = np.maximum(largest, loads.load.max(0))
+        if plain is not None:
+            straight = IgpFailures.of_demands(dag, traffic.pairs, demand, SegmentPolicies.none())
+            plain = np.maximum(plain, straight.load.max(0))
+        for m, index in enumerate(part.tolist()):
+            matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, topology, latency, policies))
+        if failures:
+            after = loads.under(sets)
+            repair = loads.under(sets, repairing=True) if repairing else None
+            for s, failure in enumerate(failures):
+                own = np.zeros(len(part))
+                if failure.kind == "node":
+                    own = demand[:, (traffic.pairs == index_of[failure.name]).any(1)].sum(1)
+                others = after.lost[s] - own
+                others = np.where(others > _ROUNDING * own, others, 0.0)
+                m = int(np.lexsort((others, after.utilisation[s]))[-1])
+                one = FailureLoad(
+                    failure.name, failure.kind, int(part[m]), str(traffic.timestamps[part[m]]),
+                    float(after.utilisation[s, m]), _name(names, int(after.busiest[s, m])),
+                    float(after.overload[s, m]), float(others[m]), float(own[m]),
+                    math.nan if repair is None else float(repair.utilisation[s, m]),
+                    math.nan if repair is None else float(repair.at_risk[s, m]),
+                )  # fmt: skip
+                if s not in found or severity(one) > severity(found[s]):
+                    found[s] = one
+        if len(rows) > block:
+            notify(f"{min(begin + block, len(rows)):,} of {len(rows):,} matrices")
+    order = sorted(found, key=lambda s: severity(found[s]), reverse=True)
+    worst_loads = {}
+    for s in order[:worst]:
+        demand = traffic.read([found[s].index])
+        one_loads = IgpFailures.of_demands(dag, traffic.pairs, demand, policies)
+        worst_loads[failures[s].name] = one_loads.under([sets[s]], loads=True).load[0, 0]
+    mean = total / max(1, len(rows))
+    return Simulation(topology, matrices, [found[s] for s in order], mean, largest, worst_loads, plain)
+
+
+def largest_loads(
+    dag: EcmpDag,
+    traffic: TrafficMatrices,
+    rows: Int64Array,
+    policies: SegmentPolicies,
+    failures: Sequence[Failure],
+    *,
+    block: int = 16,
+    notify: Callable[[str], None] = lambda _: None,
+) -> FloatArray:
+    """(1 + F, E) Gbit/s: the largest load of each link of all matrices, without failure and under each of F failures.
+
+    Arguments are those of :func:`simulated`.
+    """
+    sets, num_links = [list(failure.links) for failure in failures], dag.topology.num_links
+    largest = np.zeros((1 + len(sets), num_links))
+    for begin in range(0, len(rows), block):
+        part = rows[begin : begin + block]
+        loads = IgpFailures.of_demands(dag, traffic.pairs, traffic.read(part), policies)
+        largest[0] = np.maximum(largest[0], loads.load.max(0))
+        at_once = max(1, _BLOCK_NUMBERS // (len(part) * num_links))
+        for first in range(0, len(sets), at_once):
+            after = loads.under(sets[first : first + at_once], loads=True).load.max(1)
+            own = slice(1 + first, 1 + first + len(after))
+            largest[own] = np.maximum(largest[own], after)
+        if len(rows) > block:
+            notify(f"largest loads: {min(begin + block, len(rows)):,} of {len(rows):,} matrices")
+    return largest
+
+
+def severity(one: FailureLoad) -> tuple[float, float]:
+    """Sort key of failures, larger is worse: the utilisation to nine digits, then lost traffic."""
+    return float(f"{one.utilisation:.9g}"), one.lost
+
+
+def _name(names: list[str], link: int) -> str:
+    return names[link] if link >= 0 else ""
+
+
+def _matrix_load(  # type: ignore[no-untyped-def]
+    index: int, traffic: TrafficMatrices, demand, loads: IgpFailures, m: int, names, topology, latency, policies
+) -> MatrixLoad:
+    capacity, load = topology.capacity, loads.load[m]
+    utilisation = np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1), 0)
+    busiest = int(utilisation.argmax())
+    delay = policies.mean_over_lists(latency, topology.latency, traffic.pairs, topology.link_source)
+    carried = np.isfinite(delay) & (demand > 0)
+    volume, delay = demand[carried], delay[carried]
+    order = np.argsort(delay)
+    reached = np.cumsum(volume[order])
+    at = int(np.searchsorted(reached, _TAIL * reached[-1] - 1e-12)) if len(order) else 0
+    return MatrixLoad(
+        index, str(traffic.timestamps[index]), float(demand.sum()), float(utilisation[busiest]), names[busiest],
+        float(np.maximum(0, load - capacity).sum()), float(loads.lost[m]),
+        float((volume * delay).sum() / volume.sum()) if len(order) else math.nan,
+        float(delay[order[min(at, len(order) - 1)]]) if len(order) else math.nan,
+        float(delay.max()) if len(order) else math.nan,
+    )  # fmt: skip
+
+
+def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
+    """Numbers of the matrices: one, or for -1 all, at most ``limit`` unless that is 0.
+
+    Raises:
+        InputError: a number that the traffic does not have.
+    """
+    count = traffic.num_matrices
+    if index >= count:
+        raise InputError("--index", "", f"a matrix from 0 to {count - 1}, or -1 for all", index)
+    return np.array([index]) if index >= 0 else np.arange(min(count, limit or count))
+
+
+def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
+    """(E + 2 N, D) F under the IGP's shortest paths and the segment lists of a file, if there are any."""
+    if policies is None:
+        return ecmp_measurements(dag, pairs)
+    return policy_measurements(dag, pairs, read_policies(policies, dag.topology))
+
+
+def simulated_counters(config: SimulateConfig, notify: Callable[[str], None]) -> Counters:
+    """What the counters would read under the routing and traffic of `teal simulate`."""
+    topology = topology_of(config)
+    topology, dag = load_igp(config, topology, notify)
+    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    measurements = measurements_of(config.policies, dag, traffic.pairs)
+    return synthetic_counters(dag, measurements, traffic, config.counter_error, 0)
+
+
+def synthetic_counters(
+    dag: EcmpDag, measurements: sp.csr_array, traffic: TrafficMatrices, error: float, seed: int
+) -> Counters:
+    """What counters would read: loads of the matrices, each counter off by so much, independently.
+
+    Args:
+        dag: shortest paths.
+        measurements: (E + 2 N, D) F.
+        traffic: the matrices.
+        error: standard deviation, as a share of the counter.
+        seed: of the draws.
+    """
+    links, nodes, rng = dag.topology.num_links, dag.topology.num_nodes, np.random.default_rng(seed)
+    values = np.concatenate([(measurements @ chunk.T).T for chunk in traffic.chunks()])
+    doubled = np.concatenate([values[:, :links], values], 1)
+    doubled = np.maximum(doubled * (1 + error * rng.normal(size=doubled.shape)), 0.0)
+    sent, received, ingress, egress = np.split(doubled, np.cumsum([links, links, nodes]), axis=1)
+    return Counters(traffic.timestamps, float(traffic.interval_s), sent, received, ingress, egress)

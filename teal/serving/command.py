@@ -1,0 +1,29 @@
+"""`teal serve`: in one process, or in several through Ray Serve."""
+
+from __future__ import annotations
+
+from teal.app.command import Notify, Outcome
+from teal.errors import InputError
+from teal.serving.settings import ServeConfig
+
+
+def serve_outcome(config: ServeConfig, notify: Notify) -> Outcome:
+    """Serve until the process is told to end.
+
+    Raises:
+        InputError: a fault in the settings, or a package of the service that is not installed.
+    """
+    try:
+        if config.is_one_process:
+            from teal.serving.process import run_service
+        else:
+            from teal.cluster.guard import guard
+
+            guard()  # sets environment variables that Ray reads when it is imported
+            from teal.serving.deployment import run_service
+    except ImportError as error:
+        raise InputError(
+            "teal serve", "", "the optional packages of the service: pip install 'teal-te[serve]'", str(error)
+        ) from None
+    run_service(config, notify)
+    return Outcome(data={})

@@ -1,0 +1,160 @@
+"""Two-segment routing against the whole linear program, by HiGHS, over references of the shares."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from teal.errors import InputError
+from teal.network import Topology
+from teal.network.ecmp import EcmpDag
+from teal.routing.segments.columns import fewest_policies, finish
+from teal.routing.segments.one_list import one_list
+from teal.routing.segments.problem import SegmentProblem
+from teal.routing.segments.search import solve
+from teal.runtime.arrays import FloatArray
+from teal.runtime.interruptible import Deadline
+from teal.testing import make_topology
+from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
+
+
+def _problem(seed: int, *, balances: bool, load: float = 1.0) -> tuple[SegmentProblem, FloatArray]:
+    topology = network_with_parallels(seed)
+    metric = random_metrics(topology, seed)
+    nodes = topology.num_nodes
+    pairs = np.array([pair for pair in itertools.product(range(nodes), repeat=2) if pair[0] != pair[1]])
+    rng = np.random.default_rng(seed)
+    demand = load * rng.exponential(size=len(pairs)) * (rng.random(len(pairs)) < 0.7)
+    problem = SegmentProblem.of(EcmpDag.of(topology, metric), pairs, demand, balances=balances)
+    return problem, segment_shares(topology, metric)
+
+
+def _columns(problem: SegmentProblem, shares: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Loads (E, C) of a whole demand on each list, demand of each (C,), and whether it is the direct way (C,)."""
+    entries, of, direct = [], [], []
+    for d, (s, t) in enumerate(zip(problem.source, problem.target, strict=True)):
+        for m in range(problem.num_nodes):
+            if m == s:
+                continue
+            row = shares[m, s] + (0 if m == t else shares[t, m])
+            if not np.isnan(row).any():
+                entries.append(problem.demand[d] * row)
+                of.append(d)
+                direct.append(m == t)
+    return np.array(entries).T, np.array(of), np.array(direct)
+
+
+def _whole_lp(problem: SegmentProblem, shares: FloatArray) -> float:
+    entries, of, _ = _columns(problem, shares)
+    each = (of[None] == np.arange(len(problem.demand))[:, None]).astype(float)
+    if problem.balances:
+        rows = np.hstack([entries, -problem.capacity[:, None]])
+        cost = np.append(np.zeros(len(of)), 1.0)
+        sums = np.hstack([each, np.zeros((len(each), 1))])
+        result = linprog(cost, rows, np.zeros(len(rows)), sums, np.ones(len(each)), method="highs")
+        return float(result.fun)
+    limits = np.concatenate([problem.capacity, np.ones(len(each))])
+    return -float(linprog(-problem.demand[of], np.vstack([entries, each]), limits, method="highs").fun)
+
+
+@pytest.mark.parametrize("balances", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_value_and_bound_enclose_the_optimum_of_the_whole_program(seed: int, balances: bool) -> None:
+    problem, shares = _problem(seed, balances=balances, load=5.0)
+    optimum = _whole_lp(problem, shares)
+    result = solve(problem, gap=1e-3)
+    if result.stopped_by != "gap":
+        result = finish(problem, result, 1e-3, Deadline(math.inf))
+    low, high = (result.bound, result.value) if balances else (result.value, result.bound)
+    assert low <= optimum * (1 + 1e-7)
+    assert high >= optimum * (1 - 1e-7)
+    assert result.gap <= 1e-3
+    # the value is that of the shares, by the reference's loads
+    load = np.zeros(len(problem.capacity))
+    for d, k in np.argwhere(result.mid >= 0):
+        m, s, t = result.mid[d, k], problem.source[d], problem.target[d]
+        load += problem.demand[d] * result.share[d, k] * (shares[m, s] + (0 if m == t else shares[t, m]))
+    if balances:
+        assert (load / problem.capacity).max() == pytest.approx(result.value, rel=1e-9)
+    else:
+        assert (load <= problem.capacity * (1 + 1e-9)).all()
+        assert (problem.demand * result.share.sum(1)).sum() == pytest.approx(result.value, rel=1e-9)
+    sign = 1 if balances else -1
+    assert sign * result.free_bound <= sign * optimum * (1 + sign * 1e-7)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_column_generation_alone_reaches_the_optimum(seed: int) -> None:
+    problem, shares = _problem(seed, balances=True)
+    start = solve(problem, gap=0.0, max_iterations=0)
+    result = finish(problem, start, 1e-6, Deadline(math.inf))
+    assert result.value == pytest.approx(_whole_lp(problem, shares), rel=1e-5)
+    assert result.gap <= 1e-6
+
+
+@pytest.mark.parametrize(("seed", "load"), [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0), (0, 1e-9), (1, 1e-9)])
+def test_the_bound_on_policies_is_below_the_program_and_the_utilisation_is_kept(seed: int, load: float) -> None:
+    problem, shares = _problem(seed, balances=True, load=load)
+    start = solve(problem, gap=1e-3)
+    allowed = start.value * 1.05
+    few = fewest_policies(problem, start, allowed, Deadline(math.inf), gap=0.0)
+    assert few.utilisation <= allowed * (1 + 1e-6)
+    entries, of, direct = _columns(problem, shares)
+    each = (of[None] == np.arange(len(problem.demand))[:, None]).astype(float)
+    limits = problem.capacity * allowed / load
+    lp = linprog(1.0 - direct, entries / load, limits, each, np.ones(len(each)), method="highs").fun
+    assert few.bound <= math.ceil(lp - 1e-6)
+    assert few.bound >= math.ceil(lp * 0.99 - 1e-6)
+    assert few.policies >= few.bound
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_list_is_no_worse_than_rounding_and_near_the_best_of_all_lists(seed: int) -> None:
+    problem, _ = _problem(seed, balances=True)
+    start = solve(problem, gap=1e-3)
+    few = fewest_policies(problem, start, start.value * 1.001, Deadline(math.inf))
+    found = one_list(problem, few.mid, few.share, Deadline(math.inf))
+    assert found.utilisation <= found.rounded
+    assert found.utilisation >= start.bound * (1 - 1e-9)
+    ones = np.ones(found.mid.shape)
+    assert problem.utilisation(problem.loads(found.mid, ones)) == pytest.approx(found.utilisation, rel=1e-12)
+
+
+def _fish() -> Topology:
+    # 0 - 1 - 4 is the shortest way from 0 to 4, 0 - 2 - 3 - 4 the other one.
+    return make_topology([(0, 1, 10), (1, 4, 10), (0, 2, 10), (2, 3, 10), (3, 4, 10)], both=True)
+
+
+def test_a_demand_of_two_capacities_is_split_over_both_ways() -> None:
+    topology = _fish()
+    dag = EcmpDag.of(topology, np.ones(topology.num_links))
+    problem = SegmentProblem.of(dag, np.array([[0, 4]]), np.array([20.0]), balances=True)
+    result = solve(problem, gap=1e-3)
+    assert result.value == pytest.approx(1.0, rel=2e-3)
+    policies = problem.policies(result.mid, result.share)
+    lists = policies.lists[0, 4]
+    assert sum(one.share for one in lists) == pytest.approx(1)
+    assert {one.midpoints for one in lists if one.share > 0.01} in ({(), (2,)}, {(), (3,)}, {(), (2,), (3,)})
+
+
+def test_demands_without_a_path_are_left_out_and_nothing_left_is_refused() -> None:
+    topology = make_topology([(0, 1, 1.0), (1, 0, 1.0)], min_nodes=3)
+    dag = EcmpDag.of(topology, np.ones(2))
+    problem = SegmentProblem.of(dag, np.array([[0, 1], [0, 2]]), np.array([0.5, 0.5]), balances=True)
+    assert problem.demand.tolist() == [0.5]
+    with pytest.raises(InputError, match="demand"):
+        SegmentProblem.of(dag, np.array([[0, 2]]), np.array([1.0]), balances=True)
+
+
+def test_local_search_moves_a_demand_off_a_full_link() -> None:
+    """Straight, 0 -> 4 and 1 -> 4 fill the link from 1 to 4 twice; 0 -> 4 has another way, by 2 and 3."""
+    topology = _fish()
+    dag = EcmpDag.of(topology, np.ones(topology.num_links))
+    problem = SegmentProblem.of(dag, np.array([[0, 4], [1, 4]]), np.array([10.0, 10.0]), balances=True)
+    found = one_list(problem, problem.target[:, None], np.ones((2, 1)), Deadline(math.inf))
+    assert found.rounded == pytest.approx(2.0)
+    assert found.utilisation == pytest.approx(1.0)
