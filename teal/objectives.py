@@ -65,7 +65,7 @@ CLASS_RATIO = 4.0
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What distinguishes an objective from total_flow, whose rules these are; subclasses override what differs.
+    """The differences of an objective from total_flow, whose rules these are; subclasses override what differs.
 
     Attributes:
         carries_all: whether its program carries all demand, at the least utilisation of the fullest link.
@@ -78,10 +78,11 @@ class Rules:
         needs_weight: whether every demand must have a weight.
         needs_functions: whether every demand must have a bandwidth function.
         allows_protection: whether its flows may be promises that survive failures.
-        unit: of its value, as printed after a number.
+        unit: unit of its value, as printed after a number.
         measure_label: what tables and plots show of its value; None where they show the satisfied demand, in per cent.
         loss_label: what tables call a share of the value that is lost.
-        alpha: of the utility of a demand's share (see :mod:`teal.problem.curves`); None where value is linear in flow.
+        alpha: exponent of the utility of a demand's share (see :mod:`teal.problem.curves`); None where value is linear
+            in flow.
         weight_by: weight of a utility: demand (each Gbit/s alike), 1 (each demand alike), or given (by a weight of it).
     """
 
@@ -130,7 +131,7 @@ class Rules:
         Args:
             latency: (E,) ms.
             max_latency: computes the largest latency of a candidate path, ms.
-            epsilon: of the objective.
+            epsilon: penalty of the objective.
         """
         return np.zeros_like(latency)
 
@@ -145,7 +146,7 @@ class Rules:
         """The gap as a part of what is lost against demands that are carried whole; None where the value is no share.
 
         Args:
-            value: of an allocation.
+            value: value of an allocation.
             bound: on the optimum.
         """
         return None
@@ -154,8 +155,8 @@ class Rules:
         """Value of an allocation whose demands are divided into parts.
 
         Args:
-            values: of the parts alone.
-            largest_utilisation: of all parts together.
+            values: values of the parts alone.
+            largest_utilisation: largest utilisation of all parts together.
         """
         return sum(values)
 
@@ -336,7 +337,7 @@ class Objective:
     """One of the programs above, or one that was registered.
 
     Attributes:
-        name: which program; at first perhaps with options, ``alpha_fair:alpha=2,weight=1``.
+        name: name of the program; at first perhaps with options, ``alpha_fair:alpha=2,weight=1``.
         epsilon: for latency_penalised_flow, in [0, 1): share of its value that the path of largest latency loses.
         options: what was given after the name.
 
@@ -376,7 +377,7 @@ class Objective:
 
     @property
     def rules(self) -> Rules:
-        """What distinguishes it from other objectives."""
+        """The differences from other objectives."""
         rules = _RULES[self.name]
         return rules.with_options(dict(self.options)) if self.options else rules
 

@@ -19,11 +19,11 @@ class Option:
     """An option of a command or a request.
 
     Attributes:
-        name: of the option.
+        name: name of the option.
         text: what it does, in a sentence.
         low: least number; None for an option that is a word.
         high: largest number; None for none.
-        words: that it may be; () for a number.
+        words: its words; () for a number.
         above_low: whether the number must be above ``low``.
         below_high: whether it must be below ``high``.
     """
@@ -38,7 +38,7 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """What a number must be, for messages."""
+        """The range of a number, for messages."""
         if self.high is None:
             return f"a number {'above' if self.above_low else 'of at least'} {self.low:g}"
         return (

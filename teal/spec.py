@@ -86,8 +86,8 @@ def register(
     Args:
         registry: to which it is added.
         what: the kind of entry, for the message.
-        name: of the entry.
-        entry: which may be there already.
+        name: name of the entry.
+        entry: entry, which may be there already.
         replace: whether it may take the place of another one.
         others: names that are taken without being in the registry.
 
@@ -105,7 +105,7 @@ class Registry(Generic[_Entry]):
 
     Args:
         what: the kind of entry, for messages.
-        group: of the entry points.
+        group: group of the entry points.
         built_in: entries that are there without either.
     """
 
@@ -118,7 +118,7 @@ class Registry(Generic[_Entry]):
         """Register an entry in this process.
 
         Args:
-            name: of the entry.
+            name: name of the entry.
             entry: what is registered.
             replace: whether it may take the place of another one.
             others: names that are taken without being in this registry.

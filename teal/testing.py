@@ -23,8 +23,8 @@ def assert_feasible(problem: Problem, allocation: Allocation, tolerance: float =
     """Fail if an allocation with a usable status violates a rule of :class:`teal.problem.Violations`.
 
     Args:
-        problem: that the allocation is for.
-        allocation: of the problem.
+        problem: problem that the allocation is for.
+        allocation: allocation of the problem.
         tolerance: largest violation that is accepted, as a share of the link's capacity or of the demand.
     """
     if allocation.paths is not None:
@@ -41,9 +41,9 @@ def assert_batch_equals_loop(scheme: Scheme, problem: Problem, tolerance: float 
     """Fail unless solving a batch gives what solving its matrices one by one gives.
 
     Args:
-        scheme: that solves.
+        scheme: scheme that solves.
         problem: the batch.
-        tolerance: of the splits, absolute and relative; above the rounding of float32.
+        tolerance: tolerance of the splits, absolute and relative; above the rounding of float32.
     """
     together = scheme.solve(problem).splits
     for b in range(problem.batch):
@@ -81,7 +81,7 @@ def random_topology(seed: int, nodes: int = 7, density: float = 0.4) -> Topology
     """A random directed network, often with nodes that cannot reach each other.
 
     Args:
-        seed: of all random numbers.
+        seed: seed of all random numbers.
         nodes: N.
         density: probability of a link for each ordered pair of nodes.  Capacities are 1 to 10 Gbit/s.
     """
@@ -99,7 +99,7 @@ def cabled_topology(seed: int, nodes: int = 6) -> Topology:
     """A random network of cables: of one, two or three parallel links a direction, some of one direction alone.
 
     Args:
-        seed: of all random numbers.
+        seed: seed of all random numbers.
         nodes: N; a network may fall into parts.
     """
     rng = np.random.default_rng(seed)
@@ -129,8 +129,8 @@ def random_problem(
     """A random problem: heavy-tailed demands, some of them 0, some pairs without a path, failed links.
 
     Args:
-        seed: of all random numbers.
-        objective: of the problem.
+        seed: seed of all random numbers.
+        objective: objective of the problem.
         nodes: N.
         density: probability of a link for each ordered pair of nodes.
         num_paths: K, largest number of candidate paths of a demand.
@@ -150,11 +150,11 @@ def random_problem(
 
 
 def with_random_steps(problem: Problem, seed: int) -> Problem:
-    """The same problem with values that fall in one to four steps, some of them empty.
+    """The problem with values that fall in one to four steps, some of them empty.
 
     Args:
-        problem: that maximises a value.
-        seed: of the random numbers.
+        problem: problem that maximises a value.
+        seed: seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 5))

@@ -20,7 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 _RESULT_FIELDS = {"value", "bound", "gap", "solve_s", "stopped_by", "iterations"}
 _OPENING = re.compile(r"(What|See|Of|Those|The same)\b")  # of a docstring that names no subject
-_ARGUMENT = re.compile(r"\s+[a-z_0-9, ]+: (of|that|which|by which|in which|on which|where|whose|with which)\b")
+_ARGUMENT = re.compile(
+    r"\s+[a-z_0-9]+(, [a-z_0-9]+)*: (of|that|which|by which|in which|on which|where|whose|with which)\b"
+)
 
 
 @dataclasses.dataclass(frozen=True)

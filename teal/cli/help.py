@@ -207,7 +207,7 @@ def completion(commands: Mapping[str, Any], words: Sequence[str]) -> str:
     """
     if list(words) not in (["bash"], ["zsh"]):
         raise InputError("--completion", "", "bash or zsh", " ".join(words) or "none")
-    options = {name: " ".join(_options(command.config)) for name, command in commands.items()}
+    options = {name: " ".join(_options(command.settings)) for name, command in commands.items()}
     inner: dict[str, list[str]] = {}
     for name in options:
         if " " in name:

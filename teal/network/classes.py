@@ -27,7 +27,7 @@ class DemandClasses:
     """C classes of D demands.
 
     Attributes:
-        names: of the classes, the highest priority first.
+        names: names of the classes, the highest priority first.
         ptr: (C + 1,) the demands of class c are ``ptr[c]`` to ``ptr[c + 1]`` - 1.
 
     Raises:
@@ -49,8 +49,8 @@ class DemandClasses:
         """Classes of so many demands each.
 
         Args:
-            names: of the classes, the highest priority first.
-            demands: of each class.
+            names: names of the classes, the highest priority first.
+            demands: demands of each class.
         """
         names = tuple(names)
         return cls(names, np.arange(len(names) + 1, dtype=np.int64) * demands)
@@ -102,10 +102,10 @@ def class_paths(
     """The candidate paths of the demands of all classes.
 
     Args:
-        paths: of all pairs that occur, each once.
+        paths: paths of all pairs that occur, each once.
         topology: for latencies.
         pairs: (D, 2) of the demands, class by class.
-        classes: of the demands.
+        classes: classes of the demands.
         limits: largest latency of a path by name of the class, ms; paths beyond it are left out.
 
     Raises:
@@ -130,7 +130,7 @@ def class_paths(
 
 
 def within_latency(paths: PathSet, topology: Topology, limit: float) -> PathSet:
-    """The same demands without the paths whose latency is above ``limit``, ms."""
+    """The demands without the paths whose latency is above ``limit``, ms."""
     is_kept = within_limit(paths, topology, limit)
     # The paths that are kept move to the first columns, in their order.
     order = np.argsort(~is_kept, axis=1, kind="stable")

@@ -57,7 +57,7 @@ def grow_tree(source: int, graph: Adjacency, banned: IntArray, ban: int, into: I
     """Paths of fewest hops from ``source`` without banned links.
 
     Args:
-        source: where they begin.
+        source: node where the paths begin.
         graph: the network.
         banned: (E,) stamps.
         ban: stamp of the links that are banned.

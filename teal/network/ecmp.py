@@ -33,7 +33,7 @@ _OPERATIONS_PER_VISIT = 20  # scalar operations for each link and destination of
 
 
 class IgpLinks(NamedTuple):
-    """What routers know of E links between N nodes.
+    """The links and metrics that routers know: E links between N nodes.
 
     Attributes:
         out_ptr: (N + 1,) the links out of node n are ``out_link[out_ptr[n]:out_ptr[n + 1]]``.
@@ -95,8 +95,8 @@ def grow_dag(target: int, row: int, links: IgpLinks, dags: Dags, keys: FloatArra
 
     Args:
         target: the destination.
-        row: of ``dags``.
-        links: of the network.
+        row: row of ``dags``.
+        links: links of the network.
         dags: to fill.
         keys: (2 E + 2,) scratch of the heap.
         nodes: (2 E + 2,) scratch.

@@ -1,4 +1,4 @@
-"""What may fail together: cables, members of a cable, nodes, groups that share a risk, pairs of cables."""
+"""Failures: cables, members of a cable, nodes, groups that share a risk, pairs of cables."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pair_failures(cables: Sequence[Failure], cost: Mapping[str, float], limit: i
 
     Args:
         cables: the single failures.
-        cost: of each, by its name; pairs are ranked by the sum.
+        cost: cost of each, by its name; pairs are ranked by the sum.
         limit: number of pairs, at most; 0 for all.
     """
     ranked = sorted(itertools.combinations(cables, 2), key=lambda pair: -sum(cost[one.name] for one in pair))

@@ -29,7 +29,7 @@ def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet
     Tries of sources without a new path are copied as they are.
 
     Args:
-        paths: of D demands.
+        paths: paths of D demands.
         ptr: (D + 1,) the new path of demand d is ``links[ptr[d]:ptr[d + 1]]``; none if that is empty.
         links: link numbers from source to target.
     """
@@ -54,7 +54,7 @@ def with_listed_paths(paths: PathSet, more: Mapping[int, Sequence[Sequence[int]]
     """``paths`` with several more paths of some demands; those that a demand has already are left out.
 
     Args:
-        paths: of D demands.
+        paths: paths of D demands.
         more: links of the paths, from source to target, by the number of their demand.
     """
     for place in range(max(map(len, more.values()), default=0)):
@@ -68,7 +68,7 @@ def with_columns(paths: PathSet, columns: IntArray) -> PathSet:
     """``paths`` with some of its paths, in another order.
 
     Args:
-        paths: of D demands, K paths each.
+        paths: paths of D demands, K paths each.
         columns: (D, J) number in 0..K - 1 of each path that is kept, -1 for none; none stands before a number.
     """
     chosen = np.take_along_axis(paths.leaf, np.maximum(columns, 0).astype(np.int64), 1)
@@ -131,7 +131,7 @@ def _extend(  # type: ignore[no-untyped-def]
         source_ptr: (S + 1,) of the trie.
         demand_ptr: (S + 1,) of the path set.
         ptr: (D + 1,) of :func:`with_more_paths`.
-        links: of :func:`with_more_paths`.
+        links: links of :func:`with_more_paths`.
         room: (S + 1,) places of each source's nodes.
         parent: (room[-1],) receives local node numbers.
         link: (room[-1],) receives link numbers.
@@ -210,7 +210,7 @@ class MergedRows:
     """R rows for D demands.
 
     Attributes:
-        paths: of the rows, in the order of the first demand of each.
+        paths: paths of the rows, in the order of the first demand of each.
         row: (D,) number of each demand's row.
         first: (R,) number of the first demand of each row, ascending.
     """
@@ -256,7 +256,7 @@ def _hash_demands(scan: PathScan, pairs: AnyArray, max_slots: int, out: AnyArray
     """Hash each demand's pair and paths.
 
     Args:
-        scan: of all demands.
+        scan: scan of all demands.
         pairs: (D, 2) uint64.
         max_slots: the largest number of trie nodes of a source, and one for the source itself.
         out: (D,) uint64, receives the hashes.

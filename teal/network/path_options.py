@@ -17,7 +17,7 @@ class PathMethod(StrEnum):
 
 
 class PathWeight(StrEnum):
-    """What makes a path short."""
+    """Measures of the length of a path."""
 
     HOPS = "hops"
     LATENCY = "latency"

@@ -100,7 +100,7 @@ def yen(
 
 
 class TargetChunk(NamedTuple):
-    """What is searched: C sources and their demands.
+    """A part of a path search: C sources and their demands.
 
     Attributes:
         sources: (C,) node index of each source.
@@ -186,7 +186,7 @@ def _source_by_hops(
 def _source_by_weight(
     c: int, chunk: TargetChunk, graph: Adjacency, groups: Groups, parent: IntArray, link: IntArray, leaf: IntArray
 ) -> int:  # fmt: skip
-    """The same by least weight."""
+    """Search from one source by least weight."""
     source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
     scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
     paths, trie = empty_paths(chunk.max_paths, nodes), empty_trie(parent, link)
@@ -204,7 +204,7 @@ def _source_by_weight(
 def _source_by_yen(
     c: int, chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, leaf: IntArray
 ) -> int:
-    """The same by Yen's algorithm."""
+    """Search from one source by Yen's algorithm."""
     source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
     scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
     paths, candidates = empty_paths(chunk.max_paths, nodes), empty_paths(chunk.max_paths, nodes)
@@ -230,7 +230,7 @@ def search_by_hops(
     Args:
         chunk: the sources and their demands.
         graph: the network.
-        groups: of links that fail together.
+        groups: groups of links that fail together.
         parent: (C, room) receives each source's trie, nodes numbered from 0 for each source.
         link: (C, room) likewise.
         node_count: (C,) receives the number of trie nodes, -1 where ``room`` was too small.
@@ -245,7 +245,7 @@ def search_by_weight(
     chunk: TargetChunk, graph: Adjacency, groups: Groups, parent: IntArray, link: IntArray, node_count: IntArray,
     leaf: IntArray,
 ) -> None:  # fmt: skip
-    """The same of least weight."""
+    """Search all sources by least weight."""
     for c in prange(len(chunk.sources)):
         node_count[c] = _source_by_weight(as_int64(c), chunk, graph, groups, parent[c], link[c], leaf)
 
@@ -254,6 +254,6 @@ def search_by_weight(
 def search_yen(
     chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, node_count: IntArray, leaf: IntArray
 ) -> None:  # fmt: skip
-    """The same for the K shortest loopless paths."""
+    """Search all sources for the K shortest loopless paths."""
     for c in prange(len(chunk.sources)):
         node_count[c] = _source_by_yen(as_int64(c), chunk, graph, parent[c], link[c], leaf)

@@ -206,12 +206,12 @@ class PathSet:
 
     @cached_property
     def packed(self) -> PackedPaths:
-        """The same paths in the layout of compiled CPU scans."""
+        """The paths in the layout of compiled CPU scans."""
         return pack(self.leaf, self.trie, self.demand_ptr, self.num_links)
 
     @cached_property
     def levels(self) -> LevelTrie:
-        """The same paths in the layout of GPU scans."""
+        """The paths in the layout of GPU scans."""
         return by_level(self.packed, self.num_paths)
 
     @property

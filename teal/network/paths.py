@@ -73,7 +73,7 @@ def compute_paths(
         topology: the network.
         pairs: (D, 2) node index pairs, sorted by source and target; None for all N (N - 1).
         num_paths: K, 1 to MAX_PATHS.
-        method: of the search, or its name.
+        method: method of the search, or its name.
         weight: link weight whose sum a path minimises: 1, latency in ms, or 1 / capacity.  With 1 / capacity a failed
             link (capacity 0) is never used; the others ignore capacities, so that the same paths serve before and
             after a failure.
@@ -171,12 +171,12 @@ def cache_file(key: str) -> Path:
 
 
 class _Request(NamedTuple):
-    """What is searched, for any pairs.
+    """The settings of a search, for any pairs.
 
     Attributes:
         topology, num_paths, method, weight: as of :func:`compute_paths`.
         link_weights: (E,) what ``weight`` gives each link.
-        groups: that paths survive, or that they do not share; None for Yen's paths.
+        groups: groups that paths survive, or that they do not share; None for Yen's paths.
     """
 
     topology: Topology
@@ -263,7 +263,7 @@ def _search(
     Args:
         request: what is searched.
         pairs: (D, 2) as of :func:`compute_paths`.
-        key: of the cache, stored in the result; "" for a sample that is thrown away.
+        key: key of the cache, stored in the result; "" for a sample that is thrown away.
         progress: show a bar.
         report: as of :func:`compute_paths`.
     """

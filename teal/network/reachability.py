@@ -98,7 +98,7 @@ def with_surviving_paths(
     demand.  The same set comes back where it lacks nothing.
 
     Args:
-        paths: of D demands.
+        paths: paths of D demands.
         topology: the network; links of capacity 0 work under no failure.
         failures: numbers of the links of each; one without links asks for the network as it is.
         max_latency: (D,) ms that a path may take, infinite for no limit; None for no limits.

@@ -21,7 +21,7 @@ class SegmentList:
     """One list.
 
     Attributes:
-        share: of the demand that it takes.
+        share: share of the demand that it takes.
         midpoints: nodes that are visited in this order, without source and target; the target too, if the last segment
             is an adjacency.
         links: link by which each midpoint is reached, -1 for the shortest paths; empty for shortest paths throughout.
@@ -45,8 +45,8 @@ class SegmentList:
         """Start, end and link of each segment in order; the link is -1 for shortest paths.
 
         Args:
-            source: of the demand.
-            target: of the demand.
+            source: source of the demand.
+            target: target of the demand.
             link_start: (E,) node where each link starts.
         """
         here = source
@@ -115,7 +115,7 @@ class SegmentPolicies:
 
 
 class SegmentTraffic(NamedTuple):
-    """What M matrices put on segments.
+    """The volumes that M matrices put on segments.
 
     Attributes:
         volume: (M, N, N) Gbit/s of every segment along shortest paths, to the first node from the second one.

@@ -45,7 +45,7 @@ class PathShard:
     """The paths of some sources, on disk.
 
     Attributes:
-        folder: of the files, one for each array of :class:`PathScan`.
+        folder: folder of the files, one for each array of :class:`PathScan`.
         pairs: (D, 2) node pairs of the demands.
         num_paths: K.
         num_links: E.

@@ -21,7 +21,7 @@ def of_demands(paths: PathSet, demands: Int64Array) -> PathSet:
     """The paths of ``demands`` alone, in the same order; sources without a demand keep an empty trie.
 
     Args:
-        paths: of all D demands.
+        paths: paths of all D demands.
         demands: (n,) demand numbers, ascending.
     """
     return cut(paths.packed, demands, paths.pairs[demands], paths.num_paths, paths.topology_key)

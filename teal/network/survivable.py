@@ -69,7 +69,7 @@ def _find(
         source, target, chunk, graph, groups, scratch, into, memory, paths: as in :func:`_source`.
         ban: stamp of the links that are banned.
         k: number of the path.
-        stamp: that no path before has had.
+        stamp: number that no path before has had.
         crossed: (G,) receives the groups on the path.
     """
     potential = chunk.potential[target]
@@ -201,7 +201,7 @@ def search_survivable(
 
     Args:
         chunk, graph, parent, link, node_count, leaf: as of :func:`teal.network.path_search.search_by_hops`.
-        groups: of links that fail together.
+        groups: groups of links that fail together.
         penalty: (2,) see :func:`penalties`.
     """
     for c in prange(len(chunk.sources)):

@@ -155,11 +155,11 @@ class Topology:
         return {name: i for i, name in enumerate(self.node_names)}
 
     def with_capacity(self, capacity: FloatArray) -> Topology:
-        """The same network with other capacities, (E,) Gbit/s."""
+        """The network with other capacities, (E,) Gbit/s."""
         return dataclasses.replace(self, capacity=np.asarray(capacity, dtype=np.float64))
 
     def with_links(self, links: IntArray | Int64Array | BoolArray) -> Topology:
-        """The same nodes with some of the links only, by their numbers or by a mask (E,)."""
+        """The nodes with some of the links only, by their numbers or by a mask (E,)."""
         return dataclasses.replace(
             self, link_source=self.link_source[links], link_target=self.link_target[links],
             capacity=self.capacity[links], latency=self.latency[links],
@@ -167,7 +167,7 @@ class Topology:
         )  # fmt: skip
 
     def with_failed_links(self, links: Iterable[int]) -> Topology:
-        """The same network with capacity 0 on the links of the given indices.
+        """The network with capacity 0 on the links of the given indices.
 
         :meth:`graph_key` does not change, so that candidate paths computed before remain valid.
         """
@@ -240,7 +240,7 @@ class Topology:
         return found
 
     def bidirectional(self) -> Topology:
-        """The same with a link in the other direction, of equal capacity, latency and metric, where there is none."""
+        """The network plus a link in the other direction, with its capacity, latency and metric where none is."""
         missing = np.array(self.one_way_links(), dtype=np.int64)
         added: dict[str, Any] = {
             name: np.concatenate([values, values[missing]])

@@ -100,7 +100,7 @@ class TrafficMatrices:
         """A pandas frame, a row for each time, a column for each pair of names (source, target), in Gbit/s.
 
         Args:
-            topology: whose nodes the pairs are of.
+            topology: network whose nodes the pairs name.
 
         Raises:
             InputError: priority classes, of which several have the same pair.
@@ -169,7 +169,7 @@ class TrafficMatrices:
         return total / count
 
     def scaled(self, factor: float) -> TrafficMatrices:
-        """The same matrices times ``factor``."""
+        """The matrices times ``factor``."""
         return dataclasses.replace(self, scale=self.scale * factor)
 
     def carrying(self, row: int) -> TrafficMatrices:
@@ -212,10 +212,10 @@ class TrafficMatrices:
         return content_key(self.key, self.pairs, self.timestamps, self.scale, *classes)
 
     def in_classes(self, shares: Mapping[str, float]) -> TrafficMatrices:
-        """The same demands, each divided among classes.
+        """The demands, each divided among classes.
 
         Args:
-            shares: of every demand, by name of the class, the highest priority first; they sum to 1.
+            shares: share of every demand, by name of the class, the highest priority first; they sum to 1.
 
         Raises:
             InputError: shares that are negative or do not sum to 1; demands that have classes.

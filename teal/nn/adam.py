@@ -16,7 +16,7 @@ class Adam:
     """Algorithm 1 of Kingma and Ba (ICLR 2015), by torch's function; the same bits as :class:`torch.optim.Adam`.
 
     Args:
-        parameters: that are learnt.
+        parameters: parameters that are learnt.
         rate: learning rate.
 
     Attributes:

@@ -42,26 +42,26 @@ _Fields = TypeVar("_Fields")
 
 @dataclasses.dataclass(frozen=True)
 class FlowGnnCard:
-    """What the card of a FlowGNN says.
+    """The card of a FlowGNN.
 
     Attributes:
         model: shapes.
         objective: name of the objective that it was trained for; :data:`ANY` for a model of all.
-        epsilon: of that objective.
+        epsilon: penalty of that objective.
         topology: name of the network that it was trained on; :data:`ANY` for a model of any network.
         topology_key: content key of that network.
         learner: ``direct`` or ``coma``.
-        seed: of the training run.
+        seed: seed of the training run.
         step: optimiser steps of these weights.
         train_s: seconds of training of these weights.
         validation: minus the mean certified gap of these weights alone on the validation matrices, cut to fit.
         networks: number of networks that it was trained on.
         held_out: names of networks that it was not trained on, nor on others of their families; of a model for any
             network.
-        entries: of the split tables that it was trained for; 0 for none.
-        training: of one network's model, traffic, settings and versions of the run; {} if unknown.
+        entries: entries of the split tables that it was trained for; 0 for none.
+        training: for one network's model, traffic, settings and versions of the run; {} if unknown.
         kind: always ``flow-gnn``.
-        format: of the folder.
+        format: version of the folder's format.
     """
 
     model: FlowGnnConfig
@@ -84,22 +84,22 @@ class FlowGnnCard:
 
 @dataclasses.dataclass(frozen=True)
 class PriceGnnCard:
-    """What the card of a PriceGNN says; such a model serves every network and objective.
+    """The card of a PriceGNN, a model that serves every network and objective.
 
     Attributes:
         model: shapes.
         num_paths: K of the paths that it was trained on; it takes any K.
         networks: number of networks that it was trained on.
         held_out: names of networks that it was not trained on, nor on others of their families.
-        seed: of the training run.
+        seed: seed of the training run.
         step: optimiser steps of these weights.
         train_s: seconds of training of these weights.
         validation: the same as of a FlowGnnCard, on one network; minus infinity where there was none.
         topology: name of the network that it was trained on last; :data:`ANY` for many at once.
         topology_key: content key of that network.
-        training: of one network's model, traffic, settings and versions of the run; {} if unknown.
+        training: for one network's model, traffic, settings and versions of the run; {} if unknown.
         kind: always ``price-gnn``.
-        format: of the folder.
+        format: version of the folder's format.
     """
 
     model: PriceGnnConfig
@@ -119,18 +119,18 @@ class PriceGnnCard:
 
 @dataclasses.dataclass(frozen=True)
 class HedgeGateCard:
-    """What the card of a HedgeGate says; such a model serves every network.
+    """The card of a HedgeGate, a model that serves every network.
 
     Attributes:
         model: shapes.
         histories: number of random histories that it was trained on, every eighth of them for validation.
         held_out: names of networks that it was not trained on, nor on others of their families.
-        seed: of the training run.
+        seed: seed of the training run.
         step: optimiser steps of these weights.
         train_s: seconds of training of these weights.
         validation: mean largest utilisation over that of the mixture, on the histories that were held out.
         kind: always ``hedge-gate``.
-        format: of the folder.
+        format: version of the folder's format.
     """
 
     model: HedgeGateConfig

@@ -72,7 +72,7 @@ class PathPasses(Protocol):
         """The first states, and the splits at these prices.
 
         Args:
-            weights: of the encoder.
+            weights: weights of the encoder.
             price: (B, E) over the unit of the values.
             sharpness: () q.
             utilisation: (B, E) of even splits.
@@ -85,7 +85,7 @@ class PathPasses(Protocol):
         """The next states, and the splits at these prices.
 
         Args:
-            weights: of the layer.
+            weights: weights of the layer.
             price: (B, E) over the unit of the values.
             sharpness: () q.
             message: (B, E, F) V h of every link.
@@ -122,7 +122,7 @@ class TorchPasses:
             self._value = problem.path_value / mean_value(problem).clamp(min=1e-30)
 
     def encode(self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor) -> None:
-        """See :class:`PathPasses`."""
+        """First states of the paths, as in :meth:`PathPasses.encode`."""
         features = torch.stack(
             [
                 torch.log1p(10 * self._problem.demand[..., None] / self._problem.bottleneck.clamp(min=1e-30)),
@@ -140,7 +140,7 @@ class TorchPasses:
     def update(
         self, weights: PathUpdate, price: Tensor, sharpness: Tensor, message: Tensor, utilisation: Tensor
     ) -> None:
-        """See :class:`PathPasses`."""
+        """States after a layer, as in :meth:`PathPasses.update`."""
         worst, profit = self._ops.path_max(utilisation)[0], self._profit(price)
         features = torch.stack(
             [(worst + UTILISATION_OFFSET).log(), 1 - 1 / worst.clamp(min=1), profit, self.splits], -1

@@ -37,7 +37,7 @@ _DEAD = np.float32(FAILED_WEIGHT / 2)  # a path with a larger price has a failed
 
 
 class Demands(NamedTuple):
-    """What a pass reads of the demands and paths of B matrices.
+    """The demands and paths of B matrices, as a pass reads them.
 
     Attributes:
         rate: (B, D) Gbit/s.
@@ -53,7 +53,7 @@ class Demands(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What a pass writes.
+    """The arrays that a pass writes.
 
     Attributes:
         state: (B, P F) g.
@@ -69,7 +69,7 @@ class Answers(NamedTuple):
 
 
 class LinkInputs(NamedTuple):
-    """What the links say in a pass.
+    """The messages of links to the paths in a pass.
 
     Attributes:
         price: (B, E) over the unit of values; ``FAILED_WEIGHT`` on a failed link.
@@ -322,10 +322,10 @@ def one_pass(
 
     Args:
         is_first: whether the pass is the encoder's, else that of a layer.
-        demands: of B matrices.
+        demands: demands and paths of B matrices.
         links: what they say.
         capacity: (B, E) Gbit/s, which the encoder reads.
-        weights: of the encoder or the layer.
+        weights: weights of the encoder or the layer.
         clamp: largest absolute value of an action.
         scan: the paths.
         block_ptr: (blocks + 1,) the sources of each block.
@@ -394,7 +394,7 @@ _OPERATIONS_PER_NUMBER = 20  # scalar operations for each number of a state in a
 
 
 class CompiledPasses:
-    """See :class:`teal.nn.flow_passes.PathPasses`.
+    """Compiled passes: a :class:`teal.nn.flow_passes.PathPasses`.
 
     Args:
         problem: B matrices, for which :meth:`accepts` is true.
@@ -441,7 +441,7 @@ class CompiledPasses:
         return splits
 
     def encode(self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor) -> None:
-        """See :class:`teal.nn.flow_passes.PathPasses`."""
+        """First states of the paths, as in :meth:`PathPasses.encode`."""
         width, batch, packed = weights.features.out_features, self._problem.batch, self._packed
         blocks = len(self._block_ptr) - 1
         self._answers = Answers(
@@ -459,7 +459,7 @@ class CompiledPasses:
     def update(
         self, weights: PathUpdate, price: Tensor, sharpness: Tensor, message: Tensor, utilisation: Tensor
     ) -> None:
-        """See :class:`teal.nn.flow_passes.PathPasses`."""
+        """States after a layer, as in :meth:`PathPasses.update`."""
         layer = Weights(
             _rows(weights.own), _rows(weights.demand), _rows(weights.features), _array(weights.own.bias),
             _array(weights.action.weight)[0], np.float32(float(weights.action.bias)), np.float32(float(sharpness)),

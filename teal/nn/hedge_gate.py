@@ -56,7 +56,7 @@ class HedgeGateConfig:
 
 
 class GateInputs(NamedTuple):
-    """What the model computes from; none of it depends on the weights.
+    """The inputs of the model; none of them depends on the weights.
 
     Attributes:
         gate: (H, D, F) inputs of the gate.
@@ -74,7 +74,7 @@ class GateInputs(NamedTuple):
 
 
 class HedgeGate(nn.Module):
-    """See the module."""
+    """The gate over the default mixture (equations in the module)."""
 
     def __init__(self, config: HedgeGateConfig) -> None:
         super().__init__()
@@ -108,15 +108,15 @@ def gate_inputs(
     weights: Float[Tensor, " H"],
     recent_losses: Float[Tensor, " H"],
 ) -> GateInputs:
-    """What the model computes from.
+    """Compute the inputs of the model.
 
     Args:
         problem: the network; B = 1, its demand means nothing.
         recent: the newest matrices, oldest first, Gbit/s.
         scenario_sets: J sets of matrices (S, D), S of any size.
         decisions: splits of the hedges.
-        weights: of the mixture.
-        recent_losses: of the hedges, less that of the mixture.
+        weights: weights of the mixture.
+        recent_losses: recent losses of the hedges, less that of the mixture.
     """
     mixture = torch.einsum("h,hdk->dk", weights, decisions)
     prices, peaked = zip(*(_prices(problem, mixture, one) for one in scenario_sets), strict=True)

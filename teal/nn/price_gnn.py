@@ -86,7 +86,7 @@ class _LinkResponse(NamedTuple):
 
 
 class PriceGNN(nn.Module):
-    """See the module."""
+    """PriceGNN (equations in the module)."""
 
     def __init__(self, config: PriceGnnConfig | None = None) -> None:
         super().__init__()
@@ -114,9 +114,9 @@ class PriceGNN(nn.Module):
 
         Args:
             problem: B matrices, in the floating-point type of the weights.
-            rounds: of the allocating pass: more for a better allocation, fewer for an earlier one; None for the
+            rounds: rounds of the allocating pass: more for a better allocation, fewer for an earlier one; None for the
                 configuration's.
-            bound_rounds: of the bounding pass, likewise.
+            bound_rounds: rounds of the bounding pass, likewise.
         """
         num_rounds = self.config.rounds if rounds is None else rounds
         num_bound_rounds = self.config.bound_rounds if bound_rounds is None else bound_rounds
@@ -150,7 +150,7 @@ class PriceGNN(nn.Module):
     def _infer(
         self, view: _View, problem: Problem, num_rounds: int, num_bound_rounds: int
     ) -> tuple[list[Round], Tensor]:
-        """The same in compiled kernels, without gradients; the last round alone."""
+        """The forward pass in compiled kernels, without gradients; the last round alone."""
         encoded = self.encoder(view.static)
         raw_price = encoded[..., 0].flatten().numpy().copy()  # (B E,)
         memory = torch.tanh(encoded[..., 1:]).flatten(0, 1).numpy()  # (B E, H)
@@ -247,7 +247,7 @@ class _View:
         return utilisation / utilisation.amax(1, keepdim=True).clamp(min=1e-30) if self._carries_all else utilisation
 
     def link_inputs(self) -> fused.LinkInputs:
-        """What the compiled rounds read of each link."""
+        """The features of each link that the compiled rounds read."""
         cost = (self._problem.link_cost / self.mean_value).expand_as(self.inverse_capacity)
         rows = (v.contiguous().flatten().numpy() for v in (self.inverse_capacity, self._live, cost))
         inverse_capacity, live, costs = rows
@@ -266,7 +266,7 @@ class _View:
         return nn.functional.softplus(raw_price) * self._live
 
     def respond(self, raw_price: Tensor, log_temperature: Tensor) -> tuple[Round, _LinkResponse]:
-        """What every demand sends at these prices, and the inputs that links get from it."""
+        """The flows of every demand at these prices, and the inputs that links get from them."""
         problem, prices, temperature = self._problem, self.prices(raw_price), log_temperature.exp()
         path_price = self._ops.path_sum(prices)
         if self._carries_all:

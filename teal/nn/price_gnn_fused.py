@@ -233,10 +233,10 @@ def update(
             (B E, 0) in the allocating pass.
         memory: (B E, H), in place.
         raw_price: (B E,) argument of the softplus that gives the price over the mean value; in place.
-        round_index: of this round, from 0.
+        round_index: number of this round, from 0.
         num_rounds: rounds of the pass.
         parameters: weights of the update.
-        constants: of PriceGNN.
+        constants: constants of PriceGNN.
         next_weight: (B E,) receives price plus cost, to which the demands respond; ``FAILED_WEIGHT`` for a failed link.
     """
     with threads_for(memory.size * _OPERATIONS_PER_NUMBER):

@@ -68,7 +68,7 @@ def _price_layer(state: int) -> nn.Linear:
 
 
 class UniversalFlowGnn(FlowModel):
-    """See the module.
+    """FlowGNN for any number of paths and demands (equations in the module).
 
     Args:
         config: shapes; ``num_paths`` is what the model was trained with, and any other number is as good.
@@ -141,7 +141,7 @@ class UniversalFlowGnn(FlowModel):
 
 
 class _Links:
-    """What is known of the links of a problem: features, and what the paths answered last.
+    """The features of the links of a problem, and the last messages of the paths to them.
 
     Args:
         problem: B matrices.

@@ -30,7 +30,7 @@ class OpsBackend(Protocol):
     """The three operations on plain tensors, without gradients; each module of this package has one implementation.
 
     Attributes:
-        name: by which a user chooses it.
+        name: name by which a user chooses it.
     """
 
     name: str
@@ -99,7 +99,7 @@ class PathOps:
     Args:
         paths: candidate paths.
         backend: implementation, made for ``device``.
-        device: where all tensors live.
+        device: device of all tensors.
 
     Attributes:
         counts_once: whether a Gbit/s on a column puts 1 Gbit/s, or nothing, on each row.

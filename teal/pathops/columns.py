@@ -57,17 +57,19 @@ class AddedRowOps(PathOps):
         self.coefficient = torch.where(ops.mask, coefficient.to(ops.device), 0)
 
     def path_sum(self, link_values: Tensor) -> Tensor:
-        """See PathOps; link values have no feature axis."""
+        """Sums along columns, as in :meth:`PathOps.path_sum`; link values have no feature axis."""
         added = link_values[:, -1, None, None] * self.coefficient.to(link_values)
         return self.ops.path_sum(link_values[:, :-1].contiguous()) + added
 
     def link_sum(self, path_values: Tensor) -> Tensor:
-        """See PathOps; path values have no feature axis."""
+        """Sums over columns, as in :meth:`PathOps.link_sum`; path values have no feature axis."""
         added = (path_values * self.coefficient.to(path_values)).sum((1, 2))
         return torch.cat([self.ops.link_sum(path_values), added[:, None]], 1)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """See PathOps: a column is on the row if its coefficient is above 0."""
+        """Largest values along columns, as in :meth:`PathOps.path_max`: a column is on the row if its coefficient is
+        above 0.
+        """
         values, links = self.ops.path_max(link_values[:, :-1].contiguous())
         added = link_values[:, -1, None, None].expand_as(values)
         is_on = self.coefficient > 0
@@ -85,7 +87,7 @@ class AddedRowOps(PathOps):
 
 
 class BundleOps(PathOps):
-    """See :class:`teal.pathops.PathOps`; K is the number of bundles J here.
+    """Operations over bundles of paths, as in :class:`teal.pathops.PathOps`; K is the number of bundles J here.
 
     Args:
         ops: over the paths.
@@ -102,7 +104,7 @@ class BundleOps(PathOps):
         self.hops = torch.einsum("djk,dk->dj", (self.weight > 0).to(ops.hops.dtype), ops.hops)
 
     def path_sum(self, link_values: Tensor) -> Tensor:
-        """See PathOps: the weighted sum over the paths of a bundle."""
+        """The weighted sum over the paths of a bundle, as in :meth:`PathOps.path_sum`."""
         return torch.einsum("djk,bdk->bdj", self.weight.to(link_values), self.ops.path_sum(link_values))
 
     @override
@@ -110,7 +112,7 @@ class BundleOps(PathOps):
         return self.ops.link_sum(self.on_paths(path_values))
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """See PathOps: the largest over the paths of a bundle."""
+        """The largest value over the paths of a bundle, as in :meth:`PathOps.path_max`."""
         values, links = self.ops.path_max(link_values)
         has = (self.weight > 0)[None]
         spread = torch.where(has, values[:, :, None], -torch.inf)  # (B, D, J, K)
@@ -119,7 +121,7 @@ class BundleOps(PathOps):
         return torch.where(self.mask, largest, 0), torch.where(self.mask, link, -1)
 
     def of_paths(self, path_values: Tensor) -> Tensor:
-        """See PathOps: the weighted sum over the paths of a bundle."""
+        """The weighted sum over the paths of a bundle, as in :meth:`PathOps.of_paths`."""
         return torch.einsum("djk,dk->dj", self.weight.to(path_values), self.ops.of_paths(path_values))
 
     @override

@@ -66,7 +66,7 @@ class CudaBackend:
         """Where a block keeps its nodes.
 
         Args:
-            dtype: of the values.
+            dtype: type of the values.
             lanes: values a node and array, at most.
             arrays: arrays of node values.
         """

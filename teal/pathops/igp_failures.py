@@ -99,7 +99,7 @@ def reroute(  # type: ignore[no-untyped-def]
     """Change loads of M matrices without a failure into those with it, over all destinations.
 
     Args:
-        links: of the network, without the failure.
+        links: links of the network, without the failure.
         dags: without the failure.
         place: (N, N) see :func:`places_in_order`.
         is_failed: (E,) whether a link has failed.
@@ -269,7 +269,7 @@ _OPERATIONS_PER_ARC = 8  # scalar operations of a failure for each arc, approxim
 
 
 class FailureResults(NamedTuple):
-    """What the failures of S sets of links do to M matrices.
+    """The loads of M matrices when S sets of links fail.
 
     Attributes:
         utilisation: (S, M) largest of a link that works.
@@ -510,7 +510,7 @@ class IgpFailures:
         return loads
 
     def under(self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False) -> FailureResults:
-        """What each set of links does when all of its links fail.
+        """The loads when all links of each set fail.
 
         Args:
             failures: numbers of the links of each set.

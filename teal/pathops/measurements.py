@@ -23,7 +23,7 @@ def with_borders(shares: sp.csr_array, pairs: IntArray, nodes: int) -> sp.csr_ar
     """(E + 2 N, D) F, of the shares (E, D) of each demand on the links.
 
     Args:
-        shares: of the links.
+        shares: shares of demands on the links, (E, D).
         pairs: (D, 2) source and target.
         nodes: N.
     """

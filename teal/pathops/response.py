@@ -1,4 +1,4 @@
-"""What demands send at given link prices, in one pass over the tries: a PriceGNN round without gradients, fused.
+"""The flows of demands at given link prices, in one pass over the tries: a PriceGNN round without gradients, fused.
 
 For link weights a[b, e] and a sharpness q = 1 / temperature, demand d sends the share
 
@@ -158,7 +158,7 @@ class Responses:
     """Demands that respond to one set of link weights after another.
 
     Args:
-        paths: of the demands.
+        paths: paths of the demands.
         demand: (B, D) Gbit/s, on the CPU.
         value: (D,) u, in the unit of the weights.
     """

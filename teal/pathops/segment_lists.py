@@ -43,7 +43,7 @@ class _SegmentBackend:
         self._link = torch.from_numpy(taken.astype(np.int64))  # (D, K, M), E for none
 
     def path_sum(self, link_values: Tensor) -> Tensor:
-        """See OpsBackend."""
+        """Sums along lists, as in :meth:`OpsBackend.path_sum`."""
         rows = _rows(link_values)
         segment = self._by_segment(self._passes.segment_sum(rows.numpy()), 0.0)
         link = torch.cat([rows, rows.new_zeros(len(rows), 1)], 1)
@@ -51,7 +51,7 @@ class _SegmentBackend:
         return _batch(total, link_values)
 
     def link_sum(self, path_values: Tensor) -> Tensor:
-        """See OpsBackend."""
+        """Sums over lists, as in :meth:`OpsBackend.link_sum`."""
         rows, size = _rows(path_values), self._nodes**2
         volume, load = rows.new_zeros(len(rows), size + 1), rows.new_zeros(len(rows), self._links + 1)
         for result, index in ((volume, self._segment), (load, self._link)):
@@ -62,7 +62,7 @@ class _SegmentBackend:
         return _batch(total, path_values)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """See OpsBackend; of equal values one of the links is returned."""
+        """Largest values along lists, as in :meth:`OpsBackend.path_max`; of equal values one link is returned."""
         rows = link_values.detach().to("cpu", torch.float64)
         largest, first = self._passes.segment_max(rows.numpy())
         value = torch.cat(
@@ -98,11 +98,11 @@ def _batch(rows: Tensor, like: Tensor) -> Tensor:
 
 
 class SegmentOps(PathOps):
-    """See :class:`teal.pathops.PathOps`; columns are segment lists, so that a column's part of a link is a fraction.
+    """Operations over segment lists, as in :class:`teal.pathops.PathOps`; a column's part of a link is a fraction.
 
     Args:
         lists: the columns.
-        device: where the tensors live; the passes run on the CPU.
+        device: device of the tensors; the passes run on the CPU.
     """
 
     counts_once = is_over_paths = False

@@ -45,7 +45,7 @@ def load_inwards(row: int, head: IntArray, dags: Dags, volume: FloatArray, load:
     """segment_load of one destination: adds to ``load`` (E,).
 
     Args:
-        row: of ``dags``.
+        row: row of ``dags``.
         head: (E,) node where each link ends.
         dags: the DAGs.
         volume: (N,) Gbit/s from each node to the destination; changed into what passes each node.

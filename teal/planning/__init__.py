@@ -1,1 +1,1 @@
-"""What failures cost, what to buy, and a survey of a network."""
+"""Planning: what failures cost, what to buy, and a survey of a network."""

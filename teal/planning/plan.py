@@ -45,7 +45,7 @@ _MOST_SLOTS = 4_000_000  # path slots of the matrices that are given further pat
 
 
 class SweepPart(NamedTuple):
-    """What is solved at once: a block of matrices under one failure.
+    """A part that is solved at once: a block of matrices under one failure.
 
     Attributes:
         first: row of the block's first matrix.
@@ -129,7 +129,7 @@ class FullestLinks:
                 self.utilisation[link], self.failure[link], self.index[link] = utilisation, failure, int(index)
 
     def larger(self, failure: str, peaks: LinkPeaks) -> dict[str, list[float]]:
-        """What :meth:`add` would take over, so that a journal need not hold every link of every part.
+        """The entries that :meth:`add` would take over, so that a journal need not hold every link of every part.
 
         Without failure it is every link, since those peaks are reported by themselves too.
         """
@@ -391,7 +391,7 @@ class PlannedLink:
         utilisation: largest without failure.
         failed_utilisation: largest of all.
         failure: under which that is reached; ``""`` for none.
-        timestamp: of the matrix with which it is reached.
+        timestamp: time of the matrix with which it is reached.
     """
 
     link: str
@@ -409,7 +409,7 @@ class PlanReport:
     Attributes:
         topology: the network.
         traffic: its matrices.
-        objective: that values are of.
+        objective: objective that values belong to.
         outages: every failure under every matrix, and every matrix without one.
         normal: the largest utilisation of links without failure.
         fullest: the largest utilisation of links over everything.

@@ -208,7 +208,7 @@ def _map(report: PlanReport) -> dict[str, Any]:
 
 
 def _charts(report: PlanReport) -> tuple[Chart, ...]:
-    """What the worst failures cost, and when failures cost most."""
+    """Charts of what the worst failures cost, and when failures cost most."""
     worst = report.by_failure()[:_MAX_FAILURES]
     if not worst:
         return ()

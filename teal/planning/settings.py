@@ -16,7 +16,7 @@ from teal.routing.settings import GrowthConfig, IgpConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanConfig(InstanceConfig):
-    """What if a cable fails?  Solve every failure under every matrix to a certified gap.
+    """Answer what happens if a cable fails: solve every failure under every matrix to a certified gap.
 
     A cable is all links between two nodes, in both directions; its members, nodes, groups of cables and pairs of cables
     can fail too.  PDHG solves sixteen matrices at a time, each from its state without the failure; no LP solver is
@@ -68,7 +68,7 @@ class PlanConfig(InstanceConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradeConfig(GrowthConfig, InstanceConfig):
-    """What to buy: the least capacity with which all traffic fits, without failure and under each.
+    """Find the least capacity to buy with which all traffic fits, without failure and under each.
 
     In every scenario (a matrix, and what has failed) the controller chooses splits anew.  The cost is certified from
     below, over the candidate paths and over all paths.  --path-method survivable gives every demand a path under every

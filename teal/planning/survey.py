@@ -53,13 +53,13 @@ class Step:
     """The result of one step of a survey: a section of the page and an entry of the journal.
 
     Attributes:
-        title: of the section.
+        title: title of the section.
         answer: a sentence for the beginning of the page; "" for none.
         findings: sentences.
         command: command line that goes deeper; "" for none.
         page: what that command has written, relative to OUT; "" for nothing.
         columns: headings of the table behind the first column.
-        lines: of the table: name of the line, and texts.
+        lines: lines of the table: name of the line, and texts.
         row_label: heading of the first column.
         worst: number of the matrix with the largest utilisation, for later steps; -1 for none.
         growth: factor of the demands at the horizon, for later steps.

@@ -53,7 +53,7 @@ class ProgramPrices:
 
     @classmethod
     def of_levels(cls, levels: Sequence[Sequence[tuple[float, Tensor]]], num_links: int) -> ProgramPrices:
-        """Of the levels of each matrix, with the prices (E,) of each, however many there are."""
+        """The prices of the levels of each matrix, with the prices (E,) of each, however many there are."""
         shape = len(levels), max([1, *map(len, levels)])
         prices = torch.zeros(*shape, num_links, dtype=torch.float64)
         level = torch.full(shape, torch.inf, dtype=torch.float64)
@@ -69,7 +69,7 @@ class ProgramPrices:
         return [(level, prices) for level, prices in of_levels if math.isfinite(level)]
 
     def rows(self, rows: slice | Tensor) -> ProgramPrices:
-        """Those of some of the matrices."""
+        """The prices of some of the matrices."""
         return ProgramPrices(self.prices[rows], None if self.level is None else self.level[rows])
 
 
@@ -81,13 +81,13 @@ class Allocation:
         splits: (B, D, K) share of each demand on each of its paths; 0 where ``status`` is not usable.
         prices: (B, E) value of one more Gbit/s of capacity on each link, or None if the scheme has none; any
             non-negative numbers certify a bound (see :mod:`teal.problem.bounds`), good ones a close bound.
-        status: of each of the B matrices.
-        build_s: of each matrix, seconds to set it up (build a model, encode).
-        solve_s: of each matrix, seconds to solve it.
-        parallel_s: of each matrix, seconds that both would take if every independent subproblem had a processor
-            to itself; None where a scheme has no such subproblems.
+        status: status of each of the B matrices.
+        build_s: seconds to set up each matrix (build a model, encode).
+        solve_s: seconds to solve each matrix.
+        parallel_s: seconds that both would take for each matrix if every independent subproblem had a processor to
+            itself; None where a scheme has no such subproblems.
         paths: the paths that the splits are over, if they are not the problem's candidates.
-        program_prices: of each program of a sequence; None where ``prices`` serve for all of them.
+        program_prices: prices of each program of a sequence; None where ``prices`` serve for all of them.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -112,7 +112,7 @@ class Allocation:
         (Gbit/s).
 
         Args:
-            problem: that the allocation is for.
+            problem: problem that the allocation is for.
         """
         import pandas as pd
 
@@ -145,7 +145,7 @@ class Allocation:
 
     @classmethod
     def load(cls, file: Path | str) -> Allocation:
-        """What :meth:`save` wrote.
+        """Load what :meth:`save` wrote.
 
         Raises:
             InputError: no such file, or another one.

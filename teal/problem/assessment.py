@@ -47,7 +47,7 @@ FIGURES = tuple(field.name for field in dataclasses.fields(Figures))
 
 
 class WithLines:
-    """What has lines of a certificate, by the objective that they are of."""
+    """Results with lines of a certificate, by the objective that they belong to."""
 
     lines: Lines | None
 
@@ -67,9 +67,9 @@ class Assessment(WithLines):
     """The figures of B matrices, as float64 tensors (B,); see :class:`Figures` for their meaning.
 
     Attributes:
-        status: of the scheme, or infeasible where the validator contradicts it.
+        status: status of the scheme, or infeasible where the validator contradicts it.
         utilisation: (B, E) of the links, whatever the status.
-        lines: of an objective that is a sequence of programs, what is certified of each class or level; under priority
+        lines: certified figures of each class or level, where the objective is a sequence of programs; under priority
             value and bound are sums over the classes, in Gbit/s, and the gap is that of the class with the largest one.
     """
 
@@ -90,13 +90,13 @@ class Assessment(WithLines):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Certificate:
-    """What an allocation of B matrices reaches, and what its prices prove.
+    """The value that an allocation of B matrices reaches, and the bound that its prices prove.
 
     Attributes:
         value: (B,) of the objective.
         bound: (B,) on the optimum.
         gap: (B,) how far the optimum may be.
-        lines: of a sequence of programs.
+        lines: lines of a sequence of programs.
     """
 
     value: Tensor
@@ -118,7 +118,7 @@ class Certify(Protocol):
             problem: B matrices.
             splits: (B, D, K).
             prices: (B, E) of the allocation, 0 if it has none.
-            program_prices: of each program of a sequence; None if the allocation has none.
+            program_prices: prices of each program of a sequence; None if the allocation has none.
         """
         ...
 
@@ -146,7 +146,7 @@ def register_certificate(name: str, certify: Certify, *, replace: bool = False) 
     """How to measure and bound an objective that is a sequence of programs.
 
     Args:
-        name: of the objective; see :func:`teal.objectives.register_objective`.
+        name: name of the objective; see :func:`teal.objectives.register_objective`.
         certify: computes the certificate.
         replace: whether it may take the place of another one.
 
@@ -230,7 +230,7 @@ class LatencyFigures(NamedTuple):
 
 
 def latency_figures(problem: Problem, splits: Tensor) -> LatencyFigures:
-    """Of a problem of one matrix and splits (D, K)."""
+    """Latency of the flow of a problem of one matrix under splits (D, K)."""
     flow = problem.flows(splits[None].to(problem.demand))[0].double()
     latency = torch.as_tensor(problem.topology.latency, device=flow.device)[None]
     of_path = problem.ops.path_sum(latency)[0].expand_as(flow)

@@ -47,7 +47,7 @@ class ChurnLimit(Condition):
 
     Attributes:
         previous: (B, D, K) splits in force.
-        share: of the routable demand that may move, in [0, 1].
+        share: share of the routable demand that may move, in [0, 1].
     """
 
     previous: Float[Tensor, "B D K"]
@@ -70,7 +70,7 @@ class ChurnLimit(Condition):
         return cls(request.previous[None], request.value)
 
     def figures(self, program: Program, splits: Tensor) -> dict[str, Tensor]:
-        """See Condition: the share of the demand that moves."""
+        """The share of the demand that moves (:meth:`Condition.figures`)."""
         return {"moved": share_moved(program, splits.to(program.demand), self.previous)}
 
     @classmethod
@@ -79,7 +79,7 @@ class ChurnLimit(Condition):
 
         Args:
             previous: (B, D, K), or (D, K) for all matrices.
-            share: of the routable demand.
+            share: share of the routable demand.
             shape: (B, D, K).
 
         Raises:
@@ -106,7 +106,7 @@ class ChurnLimit(Condition):
         return moved(program, splits, self.previous)
 
     def rewrite(self, program: Program) -> Rewritten:
-        """See Condition.
+        """Rewrite a program over moves (:meth:`Condition.rewrite`).
 
         Raises:
             InputError: a program whose columns are not paths.
@@ -127,7 +127,7 @@ class ChurnLimit(Condition):
         return Rewritten(doubled, lambda both: both.unflatten(-1, (-1, 2)).sum(-1), shares, shares(kept))
 
     def violation(self, program: Program, splits: Tensor) -> Tensor:
-        """See Condition: what moves beyond the budget, as a share of the routable demand."""
+        """The flow that moves beyond the budget, as a share of the routable demand (:meth:`Condition.violation`)."""
         volume = program.routable_demand.sum(1).clamp(min=1e-30)
         return ((self.moved(program, splits) - self.budget(program)) / volume).clamp(min=0)
 

@@ -58,13 +58,13 @@ class Rewritten:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConditionRequest:
-    """What a request says of a condition.
+    """The part of a request that concerns a condition.
 
     Attributes:
-        value: of the option.
+        value: value of the option.
         network_data: see :meth:`Condition.prepare`.
         previous: (D, K) splits in force; None if the request names none.
-        num_classes: of demands, each with all pairs of the network; 1 without classes.
+        num_classes: classes of demands, each with all pairs of the network; 1 without classes.
         has_latency_limits: whether a class may use fewer paths than others.
     """
 
@@ -85,7 +85,7 @@ class Condition:
     Attributes:
         name: in messages, options and figures; each once in a problem, and no rule of the validator.
         changes_columns: whether the columns of the rewritten program are others; such conditions rewrite first.
-        option: by which a request to the service asks for it; None for none.
+        option: option by which a request to the service asks for it; None for none.
         needs_previous: whether a request must name the splits in force beside the option.
         splits_determine_shares: whether splits of paths say which shares of the rewritten columns they came from.
         allows_rounding: whether splits that were rounded to whole-number weights can be scaled down to keep it.
@@ -100,7 +100,7 @@ class Condition:
 
     @classmethod
     def prepare(cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]) -> dict[str, Any]:
-        """What requests need that takes time to compute, once for a network; {} for nothing.
+        """Compute what requests need, once for a network; {} for nothing.
 
         Args:
             network: over the candidate paths of all pairs of nodes.
@@ -134,7 +134,7 @@ class Condition:
         """Why it cannot hold under an objective or beside other conditions; "" if it can.
 
         Args:
-            objective: of the problem.
+            objective: objective of the problem.
             others: conditions that it is to stand beside.
         """
         if objective.rules.carries_all or objective.name == ObjectiveName.MAX_MIN:

@@ -130,7 +130,7 @@ class Concave(ByBestColumn):
         return torch.where(worth > 0, worth * (self.curve.utility(share) + 1) - price * share, 0)
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
-        """See DemandSet; one step size a demand."""
+        """Nearest splits (:meth:`DemandSet.project`); one step size a demand."""
         point = torch.where(live, point - self.value[:, None].to(point) * step, 0)
         strength = self.worth[..., None].to(point) * step
         return project_concave(point, live, strength, self.curve.alpha)
@@ -146,7 +146,7 @@ def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float)
         point: (B, D, K) y.
         live: (B, D, K) entries that take part; the others get 0.
         strength: (B, D, 1) c, at least 0; a demand with 0 gets the projection of y onto the simplex.
-        alpha: of u.
+        alpha: exponent of u.
     """
     ordered = torch.where(live, point, -torch.inf).sort(-1, descending=True).values
     count = torch.arange(1, point.shape[-1] + 1, device=point.device).to(point)

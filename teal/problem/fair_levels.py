@@ -1,4 +1,4 @@
-r"""What max-min fair rates are worth, certified: how far each of their levels could grow, from any link prices.
+r"""The worth of max-min fair rates, certified: how far each of their levels could grow, from any link prices.
 
 A demand's level is its rate per weight, x[d] = f[d] / w[d].  Let t be a level and A the demands that have at least that
 level, those that are carried whole only if they have more.  The growth of the level is the largest theta for which an
@@ -77,7 +77,7 @@ class FairFigures:
 
     Attributes:
         limit: (B, D) Gbit/s that each demand could have at most: by the level that holds it, or its demand.
-        levels: of each matrix those that hold most flow, ascending.
+        levels: levels of each matrix that hold most flow, ascending.
         held: (B,) number of open demands that a level holds, or that could have at most 5% more alone.
         open: (B,) number of routable demands that are not carried whole.
         demand: (B, D) Gbit/s.
@@ -112,7 +112,7 @@ class FairFigures:
         )  # fmt: skip
 
     def lines(self, row: int) -> tuple[Line, ...]:
-        """See :class:`teal.problem.lines.Lines`: of the demands that each level holds, with their number and growth."""
+        """A line for the demands that each level holds, with their number and growth (:meth:`Lines.lines`)."""
         lines = []
         for one in self.levels[row]:
             assert one.held is not None
@@ -123,11 +123,11 @@ class FairFigures:
         return tuple(lines)
 
     def counts(self, row: int) -> dict[str, int]:
-        """See :class:`teal.problem.lines.Lines`."""
+        """Numbers of demands (:meth:`Lines.counts`)."""
         return {"held": self.held[row], "open": self.open[row]}
 
     def headline(self, row: int) -> str:
-        """See :class:`teal.problem.lines.Lines`."""
+        """The sentence about all levels (:meth:`Lines.headline`)."""
         if not self.open[row]:
             return "every demand is carried whole"
         held = f"{self.held[row]:,} of them are held by a level" + (" (Gbit/s):" if self.levels[row] else "")
@@ -200,7 +200,7 @@ class _Row:
         Args:
             level: t.
             prices: (D,) of the cheapest path of each demand.
-            value: of all capacity.
+            value: value of all capacity.
         """
         priced = (prices > 0).nonzero()[:, 0]
         if not len(priced):
@@ -236,7 +236,7 @@ def _alone(price: Tensor, value: float, rate: Tensor, weight: Tensor) -> Tensor:
 
     Args:
         price: (n,) of the cheapest path of each demand that has a price, above 0.
-        value: of all capacity.
+        value: value of all capacity.
         rate: (n,) f, Gbit/s.
         weight: (n,) w.
     """
@@ -276,11 +276,11 @@ def growth_bound(problem: Problem, rate: Tensor, grows: Tensor, granted: Tensor,
 
 
 def growth_from(price: Tensor, value: float, rate: Tensor, grows: Tensor, granted: Tensor, demand: Tensor) -> float:
-    """The same, from what the prices make of demands and links.
+    """The growths, from what the prices make of demands and links.
 
     Args:
         price: (D,) of the cheapest live path of each demand; 0 without one.
-        value: of all capacity.
+        value: value of all capacity.
         rate, grows, granted: as of :func:`growth_bound`.
         demand: (D,) Gbit/s.
     """

@@ -12,10 +12,10 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """What is certified of a part of the demands of one matrix.
+    """The certified figures of a part of the demands of one matrix.
 
     Attributes:
-        name: of the part.
+        name: name of the part.
         demand: Gbit/s.
         value: Gbit/s that are carried.
         bound: certified bound on the value beside what the parts before have, Gbit/s.
@@ -43,7 +43,7 @@ class Line:
         return {part: self.name, **{name: x if math.isfinite(x) else None for name, x in figures.items()}}
 
     def text(self, part: str, width: int = 0) -> str:
-        """The same for people.
+        """The line for people.
 
         Args:
             part: what it is of.
@@ -74,11 +74,11 @@ class Lines(Protocol):
     parts: ClassVar[str]
 
     def rows(self, rows: Tensor) -> Self:
-        """Those of some of the matrices, by their numbers."""
+        """The lines of some of the matrices, by their numbers."""
         ...
 
     def lines(self, row: int) -> tuple[Line, ...]:
-        """Of one matrix."""
+        """The lines of one matrix."""
         ...
 
     def counts(self, row: int) -> dict[str, int]:
@@ -91,12 +91,12 @@ class Lines(Protocol):
 
 
 def records(lines: Lines, row: int) -> list[dict[str, Any]]:
-    """Of one matrix, as :meth:`Line.record`."""
+    """The lines of one matrix, as :meth:`Line.record`."""
     return [line.record(lines.part) for line in lines.lines(row)]
 
 
 def texts(lines: Lines, row: int) -> list[str]:
-    """Of one matrix, lines of text."""
+    """The lines of one matrix as text."""
     of_row, headline = lines.lines(row), lines.headline(row)
     width = max((len(line.name) for line in of_row), default=0)
     return [*([headline] if headline else []), *(f"  {line.text(lines.part, width)}" for line in of_row)]

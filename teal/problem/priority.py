@@ -52,7 +52,7 @@ class ClassFigures:
     """Figures of C classes in B matrices.
 
     Attributes:
-        names: of the classes, the highest priority first.
+        names: names of the classes, the highest priority first.
         demand: (B, C) Gbit/s.
         value: (B, C) Gbit/s that are carried.
         bound: (B, C) certified bound on P_c(V), at least the value, which an allocation reaches.
@@ -75,7 +75,7 @@ class ClassFigures:
         return ClassFigures(self.names, self.demand[rows], self.value[rows], self.bound[rows])
 
     def lines(self, row: int) -> tuple[Line, ...]:
-        """See :class:`teal.problem.lines.Lines`."""
+        """A line for each class (:meth:`Lines.lines`)."""
         figures = (self.demand, self.value, self.bound, self.gap)
         return tuple(
             Line(name, *numbers)
@@ -83,11 +83,11 @@ class ClassFigures:
         )
 
     def counts(self, row: int) -> dict[str, int]:
-        """See :class:`teal.problem.lines.Lines`: none."""
+        """None: classes have no counts (:meth:`Lines.counts`)."""
         return {}
 
     def headline(self, row: int) -> str:
-        """See :class:`teal.problem.lines.Lines`: none."""
+        """None: classes have no sentence of their own (:meth:`Lines.headline`)."""
         return ""
 
     @property
@@ -168,8 +168,8 @@ def class_bound(problem: Problem, number: int, promised: Tensor, prices: Tensor 
     """(B,) the bound of the module on the flow of class ``number``; at most its routable demand.
 
     Args:
-        problem: of this class, all higher ones and perhaps lower ones, in float64.
-        number: of the class.
+        problem: problem of this class, all higher ones and perhaps lower ones, in float64.
+        number: number of the class.
         promised: (B, C - 1) V of the higher classes.
         prices: (B, E), value of one Gbit/s of this class for each Gbit/s of capacity; None for none.
     """
@@ -194,7 +194,7 @@ def offers(program: Program, price: Tensor) -> tuple[Tensor, Tensor]:
     A demand whose columns may all carry the whole of it offers its cheapest column alone, J = 1.
 
     Args:
-        program: whose demands have one value each.
+        program: program whose demands have one value each.
         price: (B, D, J) of each column.
     """
     if not isinstance(program.demand_set, Capped):

@@ -148,8 +148,8 @@ class Problem:
             v[d, k] = demand_value[d] - sum of link_cost along path (d, k).
         ops: sums of link values along paths, and of path values over links, on the tensors' device.
         classes: priority classes of the demands (see :mod:`teal.network.classes`); None for none.
-        steps: in which the value of a demand falls (see :mod:`teal.problem.steps`), where ``demand_value`` is that of
-            the first step; None for one step.  Of the solvers, only PDHG's fused and plain engines know steps.
+        steps: steps in which the value of a demand falls (see :mod:`teal.problem.steps`), where ``demand_value`` is
+            that of the first step; None for one step.  Of the solvers, only PDHG's fused and plain engines know steps.
         conditions: side conditions (see :mod:`teal.problem.condition`), in the order in which they rewrite the program.
         functions: bandwidth functions of the demands, of which ``steps`` are made; None for none.
         largest_share: (B, D, K) of its demand that each path may carry, for the torch engines of PDHG; None for 1.
@@ -194,11 +194,12 @@ class Problem:
             demand: (B, D) or (D,) Gbit/s.
             capacity: (B, E) or (E,) Gbit/s; None for the topology's.
             weight: (D,) of each demand, for weighted_flow (value of a Gbit/s) and max_min; None for 1 each.
-            functions: of the demands, for bandwidth_functions.
-            classes: of the demands, which priority needs; :func:`teal.problem.priority.priority_problem` makes them.
-            device: where the tensors live.
+            functions: functions of the demands, for bandwidth_functions.
+            classes: classes of the demands, which priority needs; :func:`teal.problem.priority.priority_problem` makes
+                them.
+            device: device of the tensors.
             dtype: float32 or float64.
-            backend: of the path operations (see :func:`teal.pathops.make_path_ops`).
+            backend: name of the path operations (see :func:`teal.pathops.make_path_ops`).
 
         Raises:
             InputError: paths of another network, a wrong shape, entry or objective, priority without classes.
@@ -291,7 +292,7 @@ class Problem:
 
     @cached_property
     def _limited(self) -> Problem | None:
-        """See :attr:`usable`; None stands for itself: a cycle of references would keep large tensors alive."""
+        """:attr:`usable`; None stands for the problem itself, since a cycle of references would keep tensors alive."""
         if self.price_set.on_simplex or self.largest_share is not None or not self.ops.counts_once:
             return None
         if self.utility is not None:  # of shares of the whole demand
@@ -367,7 +368,7 @@ class Problem:
         return torch.where(self.routable, least, unroutable)
 
     def with_demand(self, demand: Tensor | AnyArray) -> Problem:
-        """The same network under other matrices, (B, D), with the capacities of the first matrix.  Not validated.
+        """The network under other matrices, (B, D), with the capacities of the first matrix.  Not validated.
 
         Raises:
             InputError: splits in force that differ between matrices; values in steps, which are shares of the demands.
@@ -398,12 +399,12 @@ class Problem:
         return self if name in (None, self.objective.name) else dataclasses.replace(self, objective=Objective(name))
 
     def with_capacity(self, capacity: Tensor | AnyArray) -> Problem:
-        """The same matrices under other capacities, (E,) or (B, E): failures, upgrades.  Not validated."""
+        """The matrices under other capacities, (E,) or (B, E): failures, upgrades.  Not validated."""
         capacity = torch.as_tensor(capacity).to(self.capacity)
         return dataclasses.replace(self, capacity=capacity.expand(self.batch, -1))
 
     def with_paths(self, paths: AnyPaths) -> Problem:
-        """The same matrices over other candidate paths of the same demands.  Not validated.
+        """The matrices over other candidate paths of the same demands.  Not validated.
 
         The costs of links stay those of the old paths; the path operations use the default backend.
 
@@ -415,7 +416,7 @@ class Problem:
         return dataclasses.replace(self, paths=cast(ProblemPaths, paths), ops=ops, conditions=conditions)
 
     def under(self, condition: Condition) -> Problem:
-        """The same matrices under one more side condition; raises InputError where it does not go with the rest."""
+        """The matrices under one more side condition; raises InputError where it does not go with the rest."""
         if self.utility is not None:
             expected = "an objective whose value is linear in flow"
             raise InputError(condition.name, "objective", expected, self.objective.name)
@@ -424,7 +425,7 @@ class Problem:
         return dataclasses.replace(self, conditions=together(self.objective, self.conditions, condition))
 
     def with_churn_limit(self, previous: Tensor, share: float) -> Problem:
-        """The same matrices, of whose routable demand at most ``share``, in [0, 1], may move from ``previous`` splits.
+        """The matrices, of whose routable demand at most ``share``, in [0, 1], may move from ``previous`` splits.
 
         Args:
             previous: (B, D, K) or (D, K) in force.
@@ -437,7 +438,7 @@ class Problem:
         return self.under(ChurnLimit.checked(previous, share, self.path_mask.shape))
 
     def with_protection(self, groups: Sequence[Sequence[int]] | None = None) -> Problem:
-        """The same matrices, whose flows survive the failure of any one group of links (None: of any one cable).
+        """The matrices, whose flows survive the failure of any one group of links (None: of any one cable).
 
         Raises:
             InputError: a link that is none; see :meth:`under`.
@@ -470,7 +471,7 @@ class Problem:
 
     @property
     def demand_set(self) -> DemandSet:
-        """What a demand may do."""
+        """The set of splits that a demand may have."""
         if self.utility is not None:
             return self.utility
         if self.objective.rules.carries_all:
@@ -550,7 +551,7 @@ class Problem:
         return self.rows(slice(index, index + 1))
 
     def to(self, dtype: torch.dtype) -> Problem:
-        """The same problem in another floating-point type; itself if it has that type already."""
+        """The problem in another floating-point type; itself if it has that type already."""
         if self.demand.dtype == dtype:
             return self
         changed = {f: getattr(self, f).to(dtype) for f in ("demand", "capacity", "demand_value", "link_cost")}

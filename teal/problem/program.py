@@ -55,7 +55,9 @@ def _tangent(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tenso
 
 
 def _on_a_line(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
-    """Of one number: the next point is where the tangents on both sides of the least meet, all rows together."""
+    """Least value over one number: the next point is where the tangents on both sides of the least meet, all rows
+    together.
+    """
 
     def tangent(point: Tensor) -> tuple[Tensor, Tensor]:
         value, slope = _tangent(function, point[:, None])
@@ -92,7 +94,9 @@ def _on_a_line(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
 
 
 def _in_a_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
-    """Of several numbers: the next point is where the largest of all tangents so far is least, by a small LP a row."""
+    """Least value over several numbers: the next point is where the largest of all tangents so far is least, by a small
+    LP a row.
+    """
     ends = ends * _END_GROWTH**2
     best, best_point = torch.full_like(ends[:, 0], torch.inf), torch.zeros_like(ends)
     tangents: list[list[tuple[FloatArray, float]]] = [[] for _ in ends]  # slope and value at 0 of each, by row
@@ -142,7 +146,7 @@ class Program:
         limit: (B, R) Gbit/s; 0 closes the columns on a row.
         value: (D, J) value of a Gbit/s on each column.
         demand_set: what a demand may do.
-        price_set: where the prices of the rows may lie.
+        price_set: set in which the prices of the rows may lie.
     """
 
     columns: PathOps

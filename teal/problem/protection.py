@@ -81,7 +81,7 @@ class Protection(Condition):
 
     @classmethod
     def prepare(cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]) -> dict[str, Any]:
-        """See Condition: the promises of each word."""
+        """The promises of each word (:meth:`Condition.prepare`)."""
         if len(network.mask) > _MOST_PAIRS:
             raise InputError("protect", "", f"at most {_MOST_PAIRS:,} pairs of nodes", len(network.mask))
         return {word: cls.of(network, num_links, links) for word, links in groups.items() if links}
@@ -141,7 +141,9 @@ class Protection(Condition):
         return f"no further condition, such as {others[0].name}" if others else ""
 
     def rewrite(self, program: Program) -> Rewritten:
-        """See Condition: bundles in the place of paths; splits are promises in the ratio of the reservations."""
+        """Bundles in the place of paths (:meth:`Condition.rewrite`); splits are promises in the ratio of the
+        reservations.
+        """
         bundles = BundleOps(program.columns, self.bundles)
         value = program.value.amax(-1, keepdim=True) * bundles.mask
 
@@ -155,7 +157,9 @@ class Protection(Condition):
         return Rewritten(dataclasses.replace(program, columns=bundles, value=value), splits, shares)
 
     def violation(self, program: Program, splits: Tensor) -> Tensor:
-        """See Condition: overload by the reservations, or share of a demand promised though a group leaves nothing."""
+        """Overload by the reservations, or share of a demand promised though a group leaves nothing
+        (:meth:`Condition.violation`).
+        """
         live = torch.where(program.live, splits, 0)
         left = self.left(live)
         is_lost = left <= torch.where(live.sum(-1) > 0, _NOTHING_LEFT * live.sum(-1), -1)
@@ -168,7 +172,7 @@ class Protection(Condition):
         return Protection.of(ops, num_links, self.groups)
 
     def repeated(self, count: int) -> Protection:
-        """The same for ``count`` demands over the paths of each, one block of demands after the other."""
+        """The promises for ``count`` demands over the paths of each, one block of demands after the other."""
         return Protection(self.groups, self.sets.repeat(count, 1, 1), self.bundles.repeat(count, 1, 1))
 
     def unprotected(self, program: Program) -> Bool[Tensor, "B D"]:
@@ -180,7 +184,7 @@ class Protection(Condition):
 
         Args:
             splits: (B, D, K).
-            left: of :meth:`left`, if it is known.
+            left: result of :meth:`left`, if it is known.
         """
         total = splits.sum(-1)
         return splits * torch.where(total > 0, total / (self.left(splits) if left is None else left), 1)[..., None]
@@ -268,7 +272,7 @@ def _sets_of(family: int, width: int) -> BoolArray:
 
 
 def _smallest(sets: BoolArray) -> BoolArray:
-    """Those that contain no other one: a larger set says nothing more."""
+    """The sets that contain no other one: a larger set says nothing more."""
     return sets[[not any((other <= one).all() and (other < one).any() for other in sets) for one in sets]]
 
 
@@ -283,7 +287,7 @@ def vertices(sets: BoolArray) -> FloatArray:
 
 @functools.lru_cache(maxsize=4096)
 def _vertices(family: bytes, width: int) -> FloatArray:
-    """The same of the bytes of the sets, which many demands and networks share."""
+    """The vertices from the bytes of the sets, which many demands and networks share."""
     sets = np.frombuffer(family, dtype=bool).reshape(-1, width)
     if not len(sets) or not sets.any(1).all():
         return np.zeros((0, width))

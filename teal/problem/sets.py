@@ -1,4 +1,4 @@
-"""What a demand may do: sets of shares of its columns, with a support for bounds and a projection for PDHG.
+"""Sets of shares that a demand may have over its columns, with a support for bounds and a projection for PDHG.
 
 The shares w[d, j] of a demand d, of which w[d, j] demand[d] Gbit/s flow on column j, lie in a set W that each program
 chooses.  By weak duality a demand adds ``demand[d] support(g[d])`` to every bound, with g[d, j] the profit of a Gbit/s
@@ -41,12 +41,12 @@ class DemandSet(Protocol):
 
     @property
     def uses_best_column(self) -> bool:
-        """See the class."""
+        """Whether the best column alone decides the support."""
         ...
 
     @property
     def carries_all(self) -> bool:
-        """See the class."""
+        """Whether all demand is carried."""
         ...
 
     def of_best(self, best: Tensor) -> Tensor:
@@ -84,11 +84,11 @@ class ByBestColumn:
     uses_best_column, carries_all = True, False
 
     def of_best(self, best: Tensor) -> Tensor:
-        """See DemandSet."""
+        """The support by the largest profit (:meth:`DemandSet.of_best`)."""
         raise NotImplementedError
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
-        """See DemandSet."""
+        """The support of the set (:meth:`DemandSet.support`)."""
         has_column = live.any(-1)
         best = torch.where(live, profit, -torch.inf).amax(-1)
         return self.of_best(torch.where(has_column, best, 0))
@@ -125,7 +125,7 @@ class Stepped(ByBestColumn):
     """{w >= 0, sum w <= 1}, with a value that falls in steps (:mod:`teal.problem.steps`).
 
     Attributes:
-        steps: of the value.
+        steps: steps of the value.
         value: (D,) of a Gbit/s in the first step.
     """
 
@@ -137,7 +137,7 @@ class Stepped(ByBestColumn):
         return self.steps.profit(best, self.value)
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
-        """See DemandSet; one step size a demand."""
+        """Nearest splits (:meth:`DemandSet.project`); one step size a demand."""
         drop = self.value[:, None].to(step) * (1 - self.steps.level.to(step)) * step
         return project_steps(point, live, self.steps.end.to(point), drop)
 
@@ -155,11 +155,11 @@ class Capped:
     uses_best_column, carries_all = False, False
 
     def of_best(self, best: Tensor) -> Tensor:
-        """See DemandSet."""
+        """The support by the largest profit (:meth:`DemandSet.of_best`)."""
         raise NotImplementedError
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
-        """See DemandSet."""
+        """The support of the set (:meth:`DemandSet.support`)."""
         order, taken = self.knapsack(torch.where(live, profit, -torch.inf))
         ordered = profit.gather(-1, order)
         return (torch.where(taken > 0, ordered.clamp(min=0), 0) * taken).sum(-1)
@@ -176,7 +176,7 @@ class Capped:
         return order, torch.minimum(room, (1 - before).clamp(min=0))
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
-        """See DemandSet."""
+        """Nearest splits (:meth:`DemandSet.project`)."""
         largest = torch.where(live, self.max_share.to(point), 0)
         return project_box(point, largest, torch.ones_like(point) if slope is None else slope)
 
@@ -191,7 +191,7 @@ class PriceSet(Protocol):
 
     @property
     def on_simplex(self) -> bool:
-        """See the class."""
+        """Whether the prices lie on a simplex."""
         ...
 
     def scale(self, row_value: Tensor) -> Tensor:
@@ -235,19 +235,21 @@ class NonNegative:
     on_simplex = False
 
     def scale(self, row_value: Tensor) -> Tensor:
-        """See PriceSet."""
+        """Scale of the prices (:meth:`PriceSet.scale`)."""
         return torch.ones_like(row_value)
 
     def support(self, row_value: Tensor) -> Tensor:
-        """See PriceSet."""
+        """The support of the set (:meth:`PriceSet.support`)."""
         return row_value
 
     def usable(self, prices: Tensor, largest_value: Tensor, most: float) -> Tensor:
-        """See PriceSet: above ``most`` V the price is V, at which no path over the row is worth using already."""
+        """Prices of at most V, the value ``most``, at which no path over the row is worth using already
+        (:meth:`PriceSet.usable`).
+        """
         return torch.where(prices > most * largest_value, largest_value, prices)
 
     def project(self, dual: Tensor, utilisation: Tensor, step: Tensor, live: Tensor) -> Tensor:
-        """See PriceSet."""
+        """Nearest prices (:meth:`PriceSet.project`)."""
         return torch.where(live, (dual + step * (utilisation - 1)).clamp(min=0), 0)
 
 
@@ -258,17 +260,17 @@ class Simplex:
     on_simplex = True
 
     def scale(self, row_value: Tensor) -> Tensor:
-        """See PriceSet."""
+        """Scale of the prices (:meth:`PriceSet.scale`)."""
         return torch.where(row_value > 0, 1 / row_value, 0)
 
     def support(self, row_value: Tensor) -> Tensor:
-        """See PriceSet."""
+        """The support of the set (:meth:`PriceSet.support`)."""
         return torch.zeros_like(row_value)
 
     def usable(self, prices: Tensor, largest_value: Tensor, most: float) -> Tensor:
-        """See PriceSet: the largest price becomes at most 1."""
+        """Prices of which the largest is at most 1 (:meth:`PriceSet.usable`)."""
         return prices / prices.amax(1, keepdim=True).clamp(min=1)
 
     def project(self, dual: Tensor, utilisation: Tensor, step: Tensor, live: Tensor) -> Tensor:
-        """See PriceSet."""
+        """Nearest prices (:meth:`PriceSet.project`)."""
         return weighted_simplex(dual + step * utilisation, step, 1.0, live)

@@ -213,11 +213,11 @@ def splits_over(
     """Candidate paths with those of the flows that are none of them yet, and (D, K) shares of the demands on them.
 
     Args:
-        flows: of :func:`read_flows`.
+        flows: flows of :func:`read_flows`.
         topology: gives the names of nodes.
         paths: candidate paths.
         demand: (D,) Gbit/s.
-        classes: of the demands; None for none.
+        classes: classes of the demands; None for none.
         where: name of the file, for messages.
 
     Raises:

@@ -135,13 +135,13 @@ class Claim:
     """One program of a proof.
 
     Attributes:
-        kind: of the program; see :mod:`teal.proofs.check`.
+        kind: kind of the program; see :mod:`teal.proofs.check`.
         prices: (E,) y.
         value: reached by the flows.
         bound: proved by the prices.
         terms: sum of the magnitudes of the terms of the bound, of which rounding is a share; 1 for a ratio.
         name: class, or level.
-        multiplier: of each class that keeps its flow.
+        multiplier: multiplier of each class that keeps its flow.
     """
 
     kind: str
@@ -182,7 +182,7 @@ def write_proof(
     Args:
         folder: an empty folder, made where there is none.
         problem: B = 1.
-        allocation: of the problem, with prices.
+        allocation: allocation of the problem, with prices.
         over_all: whether the bound is to hold over all paths of the network; without, over the candidate paths.
         compressed: whether the proof, the largest file, is written with gzip.
 

@@ -44,8 +44,8 @@ class Growth:
 
     Attributes:
         rate: in a year, continuous: demands after t years are e^(rate t) times those of today.
-        low: of the interval that holds 90%.
-        high: of it.
+        low: low end of the interval that holds 90%.
+        high: high end of that interval.
         fitted: whether it was fitted to the traffic.
     """
 
@@ -143,7 +143,7 @@ class LinkForecast:
         worst_failure: its name.
         full: date (month) from which it passes the limit without failure; "" beyond 30 years, or never.
         full_under_failure: the same under the worst failure.
-        earliest: of ``full_under_failure``, at the high end of the growth's interval.
+        earliest: month of ``full_under_failure`` at the high end of the growth's interval.
         latest: at its low end.
     """
 
@@ -170,7 +170,7 @@ def link_forecasts(
         load: (F, E) Gbit/s today, the largest of all matrices, without failure and then under each failure.
         failures: F names, of which the first stands for no failure.
         limit: utilisation above which a link is full.
-        growth: of all demands, to which loads are in proportion.
+        growth: growth of all demands, to which loads are in proportion.
         today: time of the traffic.
     """
     found = []
@@ -199,7 +199,7 @@ def month_when_full(utilisation: float, limit: float, rate: float, today: np.dat
     Args:
         utilisation: today.
         limit: largest utilisation.
-        rate: of growth, continuous, in a year.
+        rate: rate of growth, continuous, in a year.
         today: time of the traffic.
     """
     if utilisation <= 0:

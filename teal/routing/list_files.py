@@ -31,7 +31,7 @@ _SHARE_TOLERANCE = 1e-6  # by which the shares of a demand may differ from 1
 
 
 def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str, Any]:
-    """See the module."""
+    """The policies as JSON, in the format of the module."""
     names = topology.node_names
     return {
         "format": FORMAT,

@@ -253,7 +253,7 @@ _COPIES = 3  # of the loads of all destinations that a walk has in memory, appro
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MetricSearch:
-    """What is optimised.
+    """The program of metrics that is searched.
 
     Attributes:
         topology: the network.
@@ -279,7 +279,7 @@ class MetricResult:
     Attributes:
         metric: (E,).
         utilisation: largest of a link over all matrices and failures.
-        before: that of the metrics in force.
+        before: value of the metrics in force.
         moves: tried in total.
     """
 
@@ -344,7 +344,7 @@ def improve_metrics(
         search: what is optimised.
         seconds: length of the search.
         starts: metrics (E,) to start from beside those in force and random ones; not used where changes are limited.
-        seed: of all draws.
+        seed: seed of all draws.
         threads: walks at a time.
         best_so_far: metrics (E,) of an earlier search, than which the result is not worse.
 
@@ -408,7 +408,7 @@ def change_order(
     without exceeding both ends come last, so that the second result says how far the order exceeds them.
 
     Args:
-        search: whose ``start`` are the metrics in force.
+        search: search whose ``start`` are the metrics in force.
         metric: (E,) to come to.
         report: called with the number of changes that are placed.
     """

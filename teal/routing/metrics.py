@@ -37,9 +37,9 @@ def write_changes(path: Path, changes: Sequence[Any], figures: dict[str, Any]) -
     """Write changes in their order.
 
     Args:
-        path: of a .json, .csv or .conf file.
+        path: path of a .json, .csv or .conf file.
         changes: with the fields link, source, target, before, after and utilisation.
-        figures: of the result, for JSON.
+        figures: figures of the result, for JSON.
     """
     with atomic_file(path) as temporary:
         match path.suffix.lower():
@@ -123,7 +123,7 @@ class MetricChange:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MetricsReport:
-    """What was found.
+    """The metrics that were found.
 
     Attributes:
         topology: the network, with the new metrics.
@@ -135,7 +135,7 @@ class MetricsReport:
             with most demand; no metrics are proven to reach it.
         policies_before: demands that need a list for 1% over the optimum now; -1 unless asked for.
         policies: likewise with the new ones.
-        moves: that were tried.
+        moves: number of moves that were tried.
     """
 
     topology: Topology
@@ -155,7 +155,7 @@ class MetricsReport:
         return {**figures, "changes": [dataclasses.asdict(one) for one in self.changes]}
 
     def describe(self) -> str:
-        """The same in a few lines."""
+        """The report in a few lines."""
         lines = [
             f"largest utilisation {100 * self.before:.2f}% -> {100 * self.utilisation:.2f}% "
             f"({self.moves:,} moves tried); segment lists could reach {100 * self.optimum:.2f}% at best "

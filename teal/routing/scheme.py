@@ -56,7 +56,7 @@ class Igp:
 
 @dataclasses.dataclass
 class Segments:
-    """See the module.
+    """The scheme ``segments`` (see the module).
 
     Attributes:
         segments: the most of a list, the one to the target included.

@@ -98,7 +98,7 @@ class Outlook:
     """When links are full, if traffic grows and the routing stays as it is.
 
     Attributes:
-        growth: of all demands.
+        growth: growth of all demands.
         limit: utilisation above which a link is full.
         horizon: month up to which links are counted; "" for no end.
         links: all links with a capacity, the fullest under failure first.
@@ -120,7 +120,7 @@ class Outlook:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Simulation:
-    """What the routing does.
+    """The loads of the routing.
 
     Attributes:
         topology: the network, with the metrics in force.
@@ -354,7 +354,7 @@ def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.
 
 
 def simulated_counters(config: SimulateConfig, notify: Callable[[str], None]) -> Counters:
-    """What the counters would read under the routing and traffic of `teal simulate`."""
+    """The counters that would be read under the routing and traffic of `teal simulate`."""
     topology = topology_of(config)
     topology, dag = load_igp(config, topology, notify)
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
@@ -365,14 +365,14 @@ def simulated_counters(config: SimulateConfig, notify: Callable[[str], None]) ->
 def synthetic_counters(
     dag: EcmpDag, measurements: sp.csr_array, traffic: TrafficMatrices, error: float, seed: int
 ) -> Counters:
-    """What counters would read: loads of the matrices, each counter off by so much, independently.
+    """The counters that would be read: loads of the matrices, each counter off by so much, independently.
 
     Args:
         dag: shortest paths.
         measurements: (E + 2 N, D) F.
         traffic: the matrices.
         error: standard deviation, as a share of the counter.
-        seed: of the draws.
+        seed: seed of the draws.
     """
     links, nodes, rng = dag.topology.num_links, dag.topology.num_nodes, np.random.default_rng(seed)
     values = np.concatenate([(measurements @ chunk.T).T for chunk in traffic.chunks()])

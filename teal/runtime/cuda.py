@@ -40,7 +40,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def missing() -> str | None:
-    """What is missing for kernels to run on this machine, or None."""
+    """The reason why kernels do not run on this machine, or None."""
     try:
         from numba import cuda
     except ImportError as error:
@@ -94,7 +94,7 @@ def array(tensor: Tensor, unsigned: bool = False) -> Any:
     """A flat view of a contiguous tensor, as kernels take it.
 
     Args:
-        tensor: of any shape.
+        tensor: tensor of any shape.
         unsigned: view its integers as unsigned ones, which torch hardly supports.
 
     Raises:
@@ -131,7 +131,7 @@ def launch(
         device: the GPU.
         blocks: number of blocks in the grid.
         shared: bytes of dynamic shared memory a block.
-        arguments: of the kernel.
+        arguments: arguments of the kernel.
         threads: number of threads a block.
     """
     if SIMULATED:

@@ -68,7 +68,7 @@ def complete(steps: Steps[_T]) -> _T:
 
 
 def quietly(steps: Steps[_T], numbers: int) -> Steps[_T]:
-    """The same computation under :func:`teal.runtime.parallel.quiet_torch`, except while it pauses.
+    """Compute under :func:`teal.runtime.parallel.quiet_torch`, except while the computation pauses.
 
     Args:
         steps: the computation.
@@ -88,10 +88,10 @@ class Run(Generic[_T]):
 
     Args:
         steps: the computation.
-        deadline: that it asks.
+        deadline: deadline that it asks.
 
     Attributes:
-        seconds: in which it has computed, without pauses.
+        seconds: time in which it has computed, without pauses.
         first_step_s: seconds until it could first pause.
     """
 

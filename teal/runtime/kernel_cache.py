@@ -123,7 +123,7 @@ def stamp(function: Callable[..., Any], options: object = ()) -> str:
 
     Args:
         function: the kernel's Python function, or anything with one (``py_func``).
-        options: of its compilation; their ``repr`` is part of the stamp.
+        options: options of its compilation; their ``repr`` is part of the stamp.
 
     Raises:
         TypeError: the kernel reads a global of a kind whose value cannot be told.
@@ -228,7 +228,7 @@ class KernelCache(NullCache):
 
     Args:
         function: the kernel's Python function.
-        options: of its compilation.
+        options: options of its compilation.
     """
 
     def __init__(self, function: Callable[..., Any], options: object) -> None:

@@ -66,7 +66,7 @@ class LpResult:
         """(n,) the optimum.
 
         Args:
-            purpose: of the program, for the message.
+            purpose: purpose of the program, for the message.
 
         Raises:
             SolverError: HiGHS found none.

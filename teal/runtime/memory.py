@@ -56,7 +56,7 @@ def max_batch(
         operation: name of the operation, for the message.
         item_bytes: bytes of one item.
         count: items in all.
-        device: that holds the items.
+        device: device that holds the items.
         remedy: what would reduce the need, for the message.
         fixed_bytes: bytes that are needed in addition when the items are processed in several batches, such as those of
             the results of all batches.
@@ -81,7 +81,7 @@ def require(operation: str, needed: int, remedy: str, device: torch.device | Non
         operation: name of the operation, for the message.
         needed: bytes.
         remedy: what would reduce the need, for the message.
-        device: whose memory is needed; None for main memory.
+        device: device whose memory is needed; None for main memory.
     """
     free = available() if device is None else available_on(device)
     if needed > (1 - _RESERVED_SHARE) * free:

@@ -20,10 +20,10 @@ def call_all(
     Where the iteration ends early, by Ctrl-C for instance, the calls that have begun finish and no others begin.
 
     Args:
-        function: of a module, so that a process can import it.
+        function: function of a module, so that a process can import it.
         calls: the arguments of each call.
         workers: processes; 0 for one per core.
-        threads: of each process; 0 for no limit.
+        threads: threads of each process; 0 for no limit.
 
     Raises:
         Exception: what a call has raised.

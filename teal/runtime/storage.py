@@ -64,7 +64,7 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
     """Yield a temporary path that becomes ``path`` if the block succeeds, and vanishes if it does not.
 
     Args:
-        path: of the file.
+        path: path of the file.
         mode: its permissions, less those that the process's umask takes away.
 
     Raises:
@@ -149,10 +149,10 @@ class ScratchFolder:
     Folders of processes that were killed are deleted when the next one is made: their locks are free.
 
     Args:
-        kind: of the cache, as of :func:`cache_dir`.
+        kind: kind of the cache, as in :func:`cache_dir`.
 
     Attributes:
-        path: of the folder.
+        path: path of the folder.
     """
 
     def __init__(self, kind: str) -> None:

@@ -40,10 +40,11 @@ class FlowGnnSchemeConfig:
     Attributes:
         repair: ``admm``; ``pdhg``, which iterates until ``gap`` is certified; ``none``, to project only; or ``auto``:
             admm, under the balanced programs 64 iterations of PDHG.
-        iterations: of ADMM, -1 for the paper's (2 below 100 nodes, 5 from there on); of PDHG at most, -1 for 10,000.
+        iterations: iterations of ADMM, -1 for the paper's (2 below 100 nodes, 5 from there on); of PDHG at most, -1 for
+            10,000.
         gap: certified gap at which PDHG stops.
         rho: relative penalty of ADMM (see :func:`teal.solvers.admm.scaling`).
-        entries: of a split table that the splits are rounded to (:mod:`teal.solvers.table_search`); 0 for none.
+        entries: entries of a split table that the splits are rounded to (:mod:`teal.solvers.table_search`); 0 for none.
     """
 
     repair: str = "auto"
@@ -59,8 +60,8 @@ class FlowGnnScheme:
     Args:
         model: the model.
         config: how its splits are repaired.
-        card: of the checkpoint, to check each problem against; None for a model that is being trained.
-        folder: of the checkpoint, for messages.
+        card: card of the checkpoint, to check each problem against; None for a model that is being trained.
+        folder: folder of the checkpoint, for messages.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class FlowGnnScheme:
 
 
 class _Finished(NamedTuple):
-    """What the engine made of splits and prices: feasible splits (B, D, K), prices (B, E), value and bound (B,)."""
+    """The engine's result from splits and prices: feasible splits (B, D, K), prices (B, E), value and bound (B,)."""
 
     splits: Tensor
     prices: Tensor

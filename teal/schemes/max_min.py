@@ -27,7 +27,7 @@ class MaxMin:
         form: ``levels`` for the iteration over levels of links; ``filling`` for water-filling, which takes longer and
             is nearly exact.
         iterations: over the levels; 0 for a number that suits the network.
-        gap: of the program that routes the rates of ``levels``; certified by ``filling``.
+        gap: gap of the program that routes the rates of ``levels``; certified by ``filling``.
     """
 
     by: str = "rate"

@@ -26,7 +26,7 @@ def load_model(name: Path | str, objective: Objective | str | None = None) -> Mo
 
     Args:
         name: folder of a checkpoint, or the name of one that comes with Teal.
-        objective: that it is wanted for; None for any.
+        objective: objective that it is wanted for; None for any.
 
     Raises:
         InputError: no checkpoint there, a damaged one, a model of another kind, or one for another objective.
@@ -56,9 +56,9 @@ def starter_for(name: str, named: Model | None, paths: PathSet) -> Model | None:
     """The model that PDHG starts from: the named one, or for ``auto`` the one that comes with Teal where it saves time.
 
     Args:
-        name: of the setting.
-        named: of :func:`named_model`, which is asked before anything is computed.
-        paths: of the problem.
+        name: name of the setting.
+        named: result of :func:`named_model`, which is asked before anything is computed.
+        paths: paths of the problem.
     """
     return load_model(DEFAULT_CHECKPOINT) if name == "auto" and saves_time(paths) else named
 

@@ -42,7 +42,7 @@ class Pdhg:
         return self.solve_from(problem, None)
 
     def solve_from(self, problem: Problem, start: pdhg.PdhgResult | None) -> Allocation:
-        """The same from the result of another matrix."""
+        """Solve from the result of another matrix."""
         begin = time.perf_counter()
         if self.form == "residual":
             if problem.objective.name != ObjectiveName.PRIORITY:

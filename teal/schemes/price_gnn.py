@@ -32,13 +32,13 @@ class PriceGnnSchemeConfig:
     """How many rounds are made, and how the splits are finished.
 
     Attributes:
-        rounds: of the allocating pass; 0 for the number that the model was trained for.
-        bound_rounds: of the bounding pass; 0 likewise.
+        rounds: rounds of the allocating pass; 0 for the number that the model was trained for.
+        bound_rounds: rounds of the bounding pass; 0 likewise.
         repair: ``none`` to project the splits (under the balanced programs: 64 iterations of PDHG), or ``pdhg`` to
             continue from splits and prices.
-        entries: of a split table that the splits are rounded to (:mod:`teal.solvers.split_table`); 0 for none.
+        entries: entries of a split table that the splits are rounded to (:mod:`teal.solvers.split_table`); 0 for none.
         gap: certified gap at which PDHG stops.
-        iterations: of PDHG, at most.
+        iterations: iterations of PDHG, at most.
     """
 
     rounds: int = 0

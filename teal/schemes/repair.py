@@ -25,7 +25,7 @@ def weights_of(scheme: str, weights: str, seed: int, trained: _Model, make: Call
     Args:
         scheme: its specification, for messages.
         weights: ``trained`` or ``random``.
-        seed: of random weights.
+        seed: seed of random weights.
         trained: the model.
         make: another one of the same shapes with random weights.
 

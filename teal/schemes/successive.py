@@ -19,7 +19,7 @@ class SuccessivePdhg:
         self._state: pdhg.PdhgState | None = None
 
     def widened(self, num_paths: int) -> SuccessivePdhg:
-        """The same, for a path set with further paths behind those of each demand, K = ``num_paths``."""
+        """The state for a path set with further paths behind those of each demand, K = ``num_paths``."""
         wider = SuccessivePdhg()
         if self._state is not None:
             splits = pad(self._state.splits, (0, num_paths - self._state.splits.shape[-1]))
@@ -44,7 +44,7 @@ class SuccessivePdhg:
             deadline: seconds from now.
             max_iterations: number of iterations, at most.
             starter: see :func:`teal.solvers.pdhg.solve`.
-            start: of each matrix, in place of these.
+            start: start of each matrix, in place of these.
         """
         steps = self.solving(
             problem, gap=gap, deadline=Deadline.after(deadline), max_iterations=max_iterations, starter=starter,

@@ -157,7 +157,8 @@ def _ingress(config: ServeConfig, engines: Any) -> Any:
 
 
 def build(args: dict[str, Any]) -> Any:
-    """What a Serve config names as its ``import_path`` (deploy/serve.yaml): the application on somebody's cluster.
+    """Build the application on somebody's cluster; a Serve config names this function as its ``import_path``
+    (deploy/serve.yaml).
 
     Args:
         args: settings of :class:`~teal.serving.settings.ServeConfig`; ``state`` is a folder that all nodes share.  Host

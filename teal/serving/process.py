@@ -39,7 +39,7 @@ def limited(most: int) -> type[asyncio.Protocol]:
     base: Any = AutoHTTPProtocol
 
     class Limited(base):
-        """See :func:`limited`."""
+        """A server whose connections are limited (:func:`limited`)."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             self._address = str((transport.get_extra_info("peername") or ("",))[0])

@@ -59,7 +59,7 @@ DEFAULT_RHO = 0.3  # relative penalty (see `scaling`)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmState:
-    """What one iteration hands to the next; symbols as in the table above.
+    """The state between two iterations; symbols as in the table above.
 
     Attributes:
         splits: (B, D, K) x, may be over capacity.

@@ -30,7 +30,7 @@ _LEAST = 1e-30  # of h, as in :mod:`teal.solvers.admm`
 
 
 class _Program(NamedTuple):
-    """What an iteration reads of B programs.
+    """The arrays of B programs that an iteration reads.
 
     Attributes:
         rate: (B, D) Gbit/s.

@@ -93,7 +93,7 @@ def choose_paths(
         objective: the program, or its name; None for total_flow.
         weight: (D,) of the demands, for weighted_flow; None for 1 each.
         gap: target, of every matrix; missed where ``max_paths`` or the deadline forbids it.
-        max_paths: of a demand, at most.
+        max_paths: paths of a demand, at most.
         deadline: seconds after which no further round of column generation begins.
         cache: keep the set on disk, by the content of the arguments, and take it from there.
         report: called after each round with the number of the matrix.
@@ -139,7 +139,7 @@ def more_paths(problem: Problem, *, gap: float, max_paths: int, deadline: float 
     Args:
         problem: one matrix under an objective that is a single program.
         gap: to the optimum over all paths, above which paths are added until half of it is reached.
-        max_paths: of a demand; demands that have as many get no more.
+        max_paths: paths of a demand; demands that have as many get no more.
         deadline: seconds after which no further round of column generation begins.
     """
     first, end = problem.paths, Deadline.after(deadline)
@@ -216,8 +216,8 @@ def _kept(
         paths: the first set's paths of each demand in front, then added ones.
         first: the first set, whose paths are kept before added ones, if ``max_paths`` leaves room for more.
         most: (D, K) largest share that each path carries.
-        least_share: that an added path must carry.
-        max_paths: of a demand.
+        least_share: share that an added path must carry.
+        max_paths: paths of a demand.
     """
     is_first = np.arange(paths.num_paths) < first.mask.sum(1)[:, None]
     is_used = paths.mask & (most >= least_share)

@@ -77,7 +77,7 @@ def improving(
         problem: B matrices; the added paths serve all of them.
         target: gap_all_paths at which to stop, of every matrix.
         max_rounds: number of rounds, at most.
-        max_iterations: of a round, at most.
+        max_iterations: iterations of a round, at most.
         deadline: after which no further round begins, and a round ends early; None for none.
         report: called after each round.
     """

@@ -37,7 +37,7 @@ def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | N
 
     Args:
         program: B = 1, in float64; either of non-negative prices or of the largest utilisation.
-        seconds: that HiGHS may take.
+        seconds: time that HiGHS may take.
     """
     if program.price_set.on_simplex:
         return _exact_balance(program, seconds)
@@ -53,7 +53,7 @@ def exact_classes(program: Program, classes: DemandClasses) -> tuple[Tensor, Ten
 
     Args:
         program: B = 1, in float64.
-        classes: of its demands.
+        classes: classes of its demands.
     """
     lps = _ExactLps(program, classes.of_demand, is_ordered=True)
     prices, flows = np.zeros((len(classes), len(lps.limit))), np.zeros(len(lps.column))

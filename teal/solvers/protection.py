@@ -27,7 +27,7 @@ class Protected:
         bound: (B,) certified bound on the value of any promises that hold.
         gap: (B,).
         unprotected: (B,) share of all demand that no reservation can protect.
-        iterations: of PDHG.
+        iterations: iterations of PDHG.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -59,7 +59,7 @@ def protect(
         problem: B matrices under total_flow or weighted_flow.
         groups: numbers of the links of each; None for every cable.
         gap: certified gap of the promises' value.
-        max_iterations: of PDHG.
+        max_iterations: iterations of PDHG.
 
     Raises:
         InputError: see :meth:`teal.Problem.with_protection`.
@@ -80,7 +80,7 @@ def protect(
 def under_failures(
     problem: Problem, splits: Tensor, groups: Sequence[Sequence[int]] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """What happens to an allocation if each group fails and routers rescale: an independent check.
+    """The figures of an allocation if each group fails and routers rescale: an independent check.
 
     Args:
         problem: B matrices.

@@ -24,7 +24,7 @@ class PdhgState:
     Attributes:
         splits: (B, D, K) share of each demand on each path; need not be feasible.
         prices: (B, E) p >= 0, value per Gbit/s; 1/(Gbit/s) for a balanced program.
-        program_prices: of each program of a sequence; None where there are none.
+        program_prices: prices of each program of a sequence; None where there are none.
     """
 
     splits: Tensor
@@ -43,7 +43,7 @@ class PdhgState:
 
 @runtime_checkable
 class Starter(Protocol):
-    """What PDHG can start from, such as a PriceGNN."""
+    """A start of PDHG, such as a PriceGNN."""
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Splits (B, D, K), which need not be feasible, and prices (B, E)."""
@@ -55,7 +55,7 @@ _OF_SEQUENCES = ("program_prices", "lines")  # fields of PdhgResult that only se
 
 
 class Stop(StrEnum):
-    """What ended the search for a matrix."""
+    """The reason why the search for a matrix ended."""
 
     GAP = "gap"  # the target gap is certified
     DEADLINE = "deadline"
@@ -65,7 +65,7 @@ class Stop(StrEnum):
 
 
 def stops_of_sequence(gaps: Tensor, target: float) -> tuple[Stop, ...]:
-    """What ended a sequence of programs, by the certified gaps (B,) of its allocation."""
+    """The reasons why a sequence of programs ended, by the certified gaps (B,) of its allocation."""
     return tuple(Stop.GAP if gap <= target else Stop.ITERATIONS for gap in gaps.tolist())
 
 
@@ -87,8 +87,8 @@ class PdhgResult(WithLines):
         solve_s: wall-clock seconds.
         state: best splits and prices, from which the solve of another matrix can start.
         stopped_by: (B,) what ended the search.
-        program_prices: of each program of a sequence, see :class:`teal.problem.ProgramPrices`.
-        lines: of a sequence, what is certified of each class or level; under priority value and bound are sums over the
+        program_prices: prices of each program of a sequence, see :class:`teal.problem.ProgramPrices`.
+        lines: certified figures of each class or level of a sequence; under priority value and bound are sums over the
             classes, and the gap is that of the class with the widest one.
     """
 
@@ -124,7 +124,7 @@ class PdhgResult(WithLines):
         return dataclasses.replace(self, **changed, state=self.state.rows(rows), stopped_by=stopped_by)
 
     def replaced(self, rows: Tensor, others: PdhgResult) -> PdhgResult:
-        """The same with the results of some of the matrices replaced by ``others``; of a single program alone.
+        """The result with those of some of the matrices replaced by ``others``; for a single program alone.
 
         Raises:
             ValueError: results of a sequence of programs.
@@ -145,7 +145,7 @@ class PdhgResult(WithLines):
 
 
 def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResult:
-    """Of two results for the same matrices, the better allocation and the better prices of each."""
+    """The better allocation and the better prices of each matrix, from two results for the same matrices."""
     sense = problem.objective.rules.sense
     is_better = sense * first.value > sense * second.value
     is_tighter = sense * first.bound < sense * second.bound

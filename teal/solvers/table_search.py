@@ -232,7 +232,7 @@ def installable(problem: Problem, splits: Tensor, min_split: float, entries: int
         problem: B matrices.
         splits: (B, D, K), feasible.
         min_split: least share of a demand on a path; 0 for none.
-        entries: of a demand's table; 0 for none.
+        entries: entries of a demand's table; 0 for none.
     """
     if min_split:
         splits = without_small(problem, splits, min_split)

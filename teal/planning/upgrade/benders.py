@@ -35,10 +35,10 @@ class Upgrade:
 
     Attributes:
         bought: (C,) Gbit/s, on each link of a cable.
-        cost: of it.
+        cost: cost of the purchase.
         bound: certified, that no purchase costs less.
         utilisation: (S,) largest of a link in each scenario, with the purchase.
-        rounds: of tests.
+        rounds: rounds of tests.
         cuts: number of them.
         solve_s: seconds.
         reached: whether the target gap was reached.
@@ -83,7 +83,7 @@ def buy(
         gap: target, (cost - bound) / cost.
         deadline: after which the best so far is returned; the first test of all scenarios is done in any case.
         report: see :data:`ReportRound`.
-        cuts: that are known to hold; more are added to them.
+        cuts: cuts that are known to hold; more are added to them.
 
     Raises:
         InputError: the limits of cables forbid every purchase.
@@ -165,7 +165,7 @@ def buy_modules(
 
     Args:
         scenarios: what has to fit.
-        cuts: of :func:`buy`, to which more are added.
+        cuts: cuts of :func:`buy`, to which more are added.
         sizes: Gbit/s of each kind of module, and what it costs for each unit of a cable's cost.
         gap: target, (cost - bound) / cost; 0 for the proven optimum.
         deadline: after which the last purchase that fits is returned.

@@ -60,7 +60,7 @@ class Cuts:
         return part
 
     def at_growth(self, factor: float) -> Cuts:
-        """The same cuts with all demands times a factor."""
+        """The cuts with all demands times a factor."""
         scaled = self.some(np.arange(len(self)))
         scaled.needed = factor * scaled.needed
         return scaled
@@ -92,7 +92,7 @@ def cuts_of(scenarios: Scenarios, rows: Int64Array, prices: FloatArray, needed: 
     """The cuts that prices (n, E) of some scenarios prove; rows without a price on any cable are left out.
 
     Args:
-        scenarios: that the rows are numbers of.
+        scenarios: scenarios whose numbers the rows are.
         rows: (n,).
         prices: (n, E) at least 0, 0 on failed links.
         needed: (n,) of each.
@@ -162,7 +162,7 @@ def cheapest_modules(
         cuts: to keep.
         size: (J,) Gbit/s of each kind of module.
         price: (J,) of each, in units of a cable's cost.
-        seconds: that HiGHS may take.
+        seconds: time that HiGHS may take.
 
     Raises:
         InputError: no numbers of modules keep the cuts.

@@ -59,7 +59,7 @@ def matrix_above(network: Problem, hose: Hose, least: float, seconds: float) -> 
         network: B = 1, with the capacities in force; its demand means nothing.
         hose: the matrices.
         least: utilisation below which no matrix is sought.
-        seconds: that HiGHS may take.
+        seconds: time that HiGHS may take.
     """
     capacity, live = network.capacity[0].numpy(), network.path_mask[0].numpy()
     links, demands = np.flatnonzero(capacity > 0), np.flatnonzero(live.any(1))
@@ -212,7 +212,7 @@ def worst_matrices(
         hose: the matrices.
         starts: (n, F, E) prices to start from, beside random ones.
         random_starts: number of these.
-        seed: of the random starts.
+        seed: seed of the random starts.
         deadline: after which no further turn is made.
     """
     rng, end = np.random.default_rng(seed), deadline or Deadline(math.inf)
@@ -256,7 +256,7 @@ class HosePlan:
 
     Attributes:
         upgrade: the purchase.
-        cuts: of it.
+        cuts: cuts of the purchase.
         scenarios: the matrices that it was made for.
         worst: (F,) utilisation of the worst matrix found under each failure.
         limit: (F,) that no matrix passes, certified; infinite where it is not known.
@@ -293,11 +293,11 @@ def buy_for_hose(
         start: scenarios to begin with, such as one matrix under each failure.
         live: (F, E) whether links work, for each failure.
         hose: the matrices.
-        gap: of the purchase for the scenarios, certified.
-        target: by which the worst matrix may pass the limit.
-        sizes: of modules and their prices, with ``cuts`` of the purchase in any amounts; () for any amounts.
-        cuts: that are known to hold; more are added to them.
-        exact_seconds: that the integer programs of one search may take.
+        gap: certified gap of the purchase for the scenarios.
+        target: part by which the worst matrix may pass the limit.
+        sizes: sizes of modules and their prices, with ``cuts`` of the purchase in any amounts; () for any amounts.
+        cuts: cuts that are known to hold; more are added to them.
+        exact_seconds: time that the integer programs of one search may take.
         deadline: after which the purchase so far is returned.
         report: see :data:`ReportRound`.
         notify: called with a line after each search.

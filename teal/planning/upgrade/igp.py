@@ -51,8 +51,8 @@ def buy_for_igp(
     Args:
         question: for the network, new cables and the deadline.
         scenarios: every matrix without failure, and under each failure in turn.
-        sizes: of modules and their prices; () for any amounts.
-        failures: of the scenarios.
+        sizes: sizes of modules and their prices; () for any amounts.
+        failures: failures of the scenarios.
 
     Raises:
         InputError: more than 10 new cables, or no set within the limits of the cables.
@@ -104,7 +104,7 @@ def _routed(
         question: for its new cables.
         dag: shortest paths with all of them.
         scenarios: every matrix without failure, and under each failure in turn.
-        failures: of them.
+        failures: failures of the scenarios.
         is_built: (E,) whether a new cable's link exists; ignored for the others.
     """
     absent = np.flatnonzero(np.isin(scenarios.cable, question.offer.candidates) & ~is_built).tolist()
@@ -141,7 +141,7 @@ class LeftOut:
 
         Args:
             question: with the matrices that are planned for.
-            scenarios: of these; for the paths.
+            scenarios: scenarios whose paths are used.
             plans: a factor of all demands, and the purchase (C,) for it, each.
             cut_off: for each failure the demands that it cuts off; those of the matrices replayed are added.
         """

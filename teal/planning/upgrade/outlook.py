@@ -1,4 +1,4 @@
-"""What a plan of `teal upgrade` looks like beside others: in time, for other demands, for other growths."""
+"""A plan of `teal upgrade` beside others: in time, for other demands, for other growths."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FORECAST_GAP = 1e-3  # certified, of the engine in forecasts
 
 
 def alternative(question: Question, demands: str, scenarios: Scenarios, upgrade: Upgrade) -> Alternative:
-    """What a purchase is, and what of the replayed traffic would not fit."""
+    """A purchase for other demands, and the part of the replayed traffic that would not fit."""
     share = question.config.replay
     traffic = question.instance.traffic
     none = failed = worst = math.nan
@@ -102,7 +102,7 @@ def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[
 
 
 def curve(question: Question, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoint]:
-    """What other growths cost, without failures and with them, in any amounts."""
+    """The cost of other growths, without failures and with them, in any amounts."""
     points, config = [], question.config
     is_intact = np.zeros(scenarios.num_scenarios, dtype=bool)
     is_intact[:: 1 + len(question.failures)] = True

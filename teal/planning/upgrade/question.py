@@ -69,7 +69,7 @@ def offer(config: UpgradeConfig, topology: Topology) -> Offer:
 
 
 def failures_of(config: UpgradeConfig, topology: Topology) -> list[Failure]:
-    """What fails, beside nothing.
+    """The failures beside the network without failure.
 
     Raises:
         InputError: a fault in the file of groups.
@@ -209,7 +209,7 @@ class Question:
     """Network with candidate cables, the matrices and failures to plan for, and the settings.
 
     Attributes:
-        num_matrices: of the traffic, but for those that --replay holds back.
+        num_matrices: number of matrices, but for those that --replay holds back.
         rows: numbers of those that are planned for.
         matrices: (M, D) Gbit/s of these.
         failed: steps after the search that failed, and why.

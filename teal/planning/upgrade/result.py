@@ -24,7 +24,7 @@ class Purchase:
         target: the node at the other end.
         capacity: Gbit/s of its links together, in one direction, before.
         bought: Gbit/s, in each direction.
-        cost: of it.
+        cost: cost of the capacity.
         modules: how many of each size, such as ``2 x 100``; "" where any amount can be bought.
         by: the quarter's last month, by which it must be there; "" without a horizon.
     """
@@ -44,7 +44,7 @@ class ScenarioFit:
 
     Attributes:
         index: number of the matrix; -1 for one that is not of the traffic (pipe, hose).
-        timestamp: of it.
+        timestamp: time of the matrix.
         failure: what fails; "" for nothing.
         utilisation: largest of a link, with the purchase.
         cut_off: number of demands that the network does not connect, which no purchase carries.
@@ -62,11 +62,11 @@ class Replayed:
     """Result of replaying, on a plan, the matrices that it was not made for.
 
     Attributes:
-        matrices: of the traffic, but for those that ``--replay`` holds back.
+        matrices: number of matrices, but for those that ``--replay`` holds back.
         planned: matrices that the plan is made for.
-        added: of these, those that were added because they did not fit an earlier plan.
+        added: number of these that were added because they did not fit an earlier plan.
         replayed: others that were replayed on the plan, under every failure.
-        overloaded: of these, those that do not fit, since time was over.
+        overloaded: number of these that do not fit, since time was over.
         utilisation: largest of a link in a replayed matrix.
     """
 
@@ -99,12 +99,12 @@ class Replayed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quarter:
-    """What must be there by the end of a quarter.
+    """The capacity that must be there by the end of a quarter.
 
     Attributes:
         by: its last month, such as 2027-03.
         growth: factor of all demands by then.
-        cost: of all that is bought by then.
+        cost: cost of all that is bought by then.
         bound: certified, that no purchase for this quarter alone costs less.
         utilisation: largest of a link in any scenario.
     """
@@ -118,12 +118,12 @@ class Quarter:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """What planning for other demands buys.
+    """The purchase for other demands.
 
     Attributes:
         demands: matrices, pipe or hose.
         bought: Gbit/s over all cables.
-        cost: of it.
+        cost: cost of the purchase.
         bound: certified.
         dropped: share of the replayed traffic that does not fit, without failure; NaN without replay.
         dropped_under_failure: the same, mean over all failures.
@@ -141,12 +141,12 @@ class Alternative:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """What another growth costs.
+    """The cost of another growth.
 
     Attributes:
         growth: factor of all demands.
         failures: whether failures are planned for.
-        cost: of the cheapest purchase found, in any amounts.
+        cost: cost of the cheapest purchase found, in any amounts.
         bound: certified.
     """
 
@@ -172,11 +172,11 @@ class UpgradePlan:
         after: (E,) the same with the purchase.
         worst_demands: largest utilisation by the worst demands found in the hose; NaN for others.
         worst_limit: certified, that no demands of the hose pass; NaN if it was not computed.
-        replayed: of the matrices that are not planned for; None where demands are not those of matrices.
+        replayed: results of the matrices that are not planned for; None where demands are not those of matrices.
         routing: optimal or ecmp (see :class:`teal.planning.settings.UpgradeConfig`), of which loads and forecasts are.
-        growth: of the demands in time; None if it was not asked for.
+        growth: growth of the demands in time; None if it was not asked for.
         forecasts: when each link is full, the earliest first.
-        quarters: of the horizon.
+        quarters: quarters up to the horizon.
         alternatives: what other demands would need.
         curve: what other growths cost.
         failed: steps after the search that failed, and why; what they compute is missing.
@@ -238,7 +238,7 @@ class UpgradePlan:
         })  # fmt: skip
 
     def describe(self) -> str:
-        """The same in a few lines."""
+        """The plan in a few lines."""
         one = self.upgrade
         total = sum(part.bought for part in self.purchases)
         cables = len({(part.source, part.target) for part in self.purchases})

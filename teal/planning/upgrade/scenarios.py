@@ -1,4 +1,4 @@
-"""What has to fit after a purchase: matrices, failures, costs, and the limit of utilisation."""
+"""The scenarios that must fit after a purchase: matrices, failures, costs, and the limit of utilisation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNBOUGHT_SHARE = 1e-3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenarios:
-    """What has to fit.
+    """The scenarios that must fit.
 
     Attributes:
         problem: network and paths, under max_link_utilisation; B = 1, its demand means nothing.
@@ -62,7 +62,7 @@ class Scenarios:
         return len(self.demand)
 
     def with_paths(self, paths: PathSet) -> Scenarios:
-        """The same scenarios over other candidate paths."""
+        """The scenarios over other candidate paths."""
         return dataclasses.replace(self, problem=self.problem.with_paths(paths))
 
     def and_more(self, demand: FloatArray, live: BoolArray) -> Scenarios:
@@ -77,11 +77,11 @@ class Scenarios:
         )  # fmt: skip
 
     def some(self, demand: FloatArray, live: BoolArray) -> Scenarios:
-        """The same network and costs with other scenarios: (n, D) Gbit/s and (n, E), each on its own."""
+        """The network and costs with other scenarios: (n, D) Gbit/s and (n, E), each on its own."""
         return dataclasses.replace(self, demand=demand, live=live, intact=np.arange(len(demand)))
 
     def scaled(self, factor: float) -> Scenarios:
-        """The same scenarios with all demands times a factor."""
+        """The scenarios with all demands times a factor."""
         return dataclasses.replace(self, demand=factor * self.demand)
 
     def batch(self, rows: IntArray | Int64Array, bought: FloatArray) -> Problem:

@@ -1,4 +1,4 @@
-r"""What to buy when: the purchase of a horizon, spread over periods, each as late as its traffic allows.
+r"""Schedules: the purchase of a horizon, spread over periods, each as late as its traffic allows.
 
 Period q has all demands times g_q.  First the cheapest purchase for the last period is found (in modules, if they are
 sold so): nothing is bought twice that one larger module would have covered.  Then backwards, for every period before,
@@ -38,7 +38,7 @@ class Period:
     Attributes:
         growth: factor of all demands.
         bought: (C,) Gbit/s that must be there by then, on each link of a cable.
-        cost: of all that is bought by then.
+        cost: cost of all that is bought by then.
         bound: certified, that no purchase for this period alone costs less.
         utilisation: (S,) largest of a link in each scenario.
         modules: (C, J) number of modules of each kind by then; None where any amounts can be bought.
@@ -67,11 +67,11 @@ def schedule(
     Args:
         scenarios: with the demands of today.
         growths: factor of all demands in each period.
-        gap: of the purchase for all periods, certified.
-        sizes: of modules and their prices, as :func:`buy_modules` takes them; () for any amounts.
+        gap: certified gap of the purchase for all periods.
+        sizes: sizes of modules and their prices, as :func:`buy_modules` takes them; () for any amounts.
         deadline: after which periods get what the last one has.
         notify: called with a line after each period.
-        cuts: that are known to hold for the largest demands; more are added to them.
+        cuts: cuts that are known to hold for the largest demands; more are added to them.
     """
     peaks = np.maximum.accumulate(growths).tolist()
     last = scenarios.scaled(peaks[-1])

@@ -1,4 +1,4 @@
-"""What to buy, from settings to a certified plan: `teal upgrade`.
+"""From settings to a certified plan of what to buy: `teal upgrade`.
 
 What a purchase is certified to cost over all paths of the network, and the paths that would make it cheaper.
 
@@ -42,11 +42,11 @@ _CHEAPER = 1e-6  # relative, by which a path must be cheaper than all candidates
 
 
 def bound_over_all_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> float:
-    """What every purchase costs at least, whichever paths are used.
+    """The least cost of every purchase, whichever paths are used.
 
     Args:
-        scenarios: that the cuts are of; demands without a live candidate path are not in them.
-        cuts: of a purchase.
+        scenarios: scenarios of the cuts; demands without a live candidate path are not in them.
+        cuts: cuts of a purchase.
         dual: (n,) at least 0, with coefficient' dual <= cost, of the first n cuts: later searches add cuts behind them.
     """
     used = np.flatnonzero(dual > 0)

@@ -23,7 +23,7 @@ FITS = 1e-6  # relative, by which a utilisation may pass the limit, for rounding
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tested:
-    """What a test showed.
+    """The result of a test.
 
     Attributes:
         load: (n, E) Gbit/s of the best splits of each scenario.

@@ -43,8 +43,8 @@ class WorstDemands:
 
     Attributes:
         matrix: (D,) Gbit/s.
-        value: of it, certified from below: largest utilisation, or Gbit/s that do not fit.
-        limit: that no matrix of the hose passes.
+        value: certified lower limit: largest utilisation, or Gbit/s that do not fit.
+        limit: value that no matrix of the hose passes.
     """
 
     matrix: FloatArray
@@ -61,7 +61,7 @@ def worst_demands(
         network: B = 1, with the capacities in force; its demand and its objective mean nothing.
         hose: the matrices.
         measure: ``utilisation`` or ``dropped``.
-        seconds: that the integer program may take.
+        seconds: time that the integer program may take.
 
     Raises:
         InputError: a network too large for the program of static splits.

@@ -117,7 +117,7 @@ class _Master:
 
         Args:
             utilisation: U of the fewest policies; None for the least utilisation.
-            seconds: that HiGHS may take.
+            seconds: time that HiGHS may take.
         """
         columns = len(self.demand_of)
         if not columns and utilisation is not None:  # direct routing keeps the utilisation
@@ -171,7 +171,7 @@ def finish(problem: SegmentProblem, start: SegmentResult, gap: float, deadline: 
 
     Args:
         problem: the matrix.
-        start: where to begin.
+        start: shares at which the search begins.
         gap: certified gap at which to stop.
         deadline: after which to stop with the best so far.
     """
@@ -243,7 +243,7 @@ class FewPolicies:
         share: (D, K).
         utilisation: largest of a link.
         policies: demands that have one.
-        bound: that no fewer can have, for any solution that keeps the utilisation.
+        bound: least number of policies that any solution with this utilisation can have.
         solve_s: seconds.
     """
 

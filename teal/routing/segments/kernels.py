@@ -124,7 +124,7 @@ def step(
         mid: (D, K) midpoints, -1 for none, which stand last.
         tau: (D,) step size at a primal weight of 1.
         omega: primal weight.
-        value: of a Gbit/s, 0 where shares sum to 1.
+        value: value of a Gbit/s, 0 where shares sum to 1.
         share: (D, K) changed.
         extrapolated: (D, K) filled.
         total: (D, K) to which the new shares are added.

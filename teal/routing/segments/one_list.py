@@ -32,7 +32,7 @@ class OneList:
         mid: (D, 1).
         utilisation: largest of a link.
         rounded: largest utilisation of the rounded start.
-        moves: that local search made.
+        moves: moves that local search made.
         solve_s: seconds.
     """
 

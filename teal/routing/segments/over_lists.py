@@ -163,7 +163,7 @@ class OverLists:
         problem: over the lists that were found.
         allocation: splits over them, and prices; ``paths`` are the lists.
         assessment: value, and the bound over all lists of at most L segments.
-        rounds: of column generation.
+        rounds: rounds of column generation.
         solve_s: seconds.
         reached: whether every matrix reached the target gap.
     """

@@ -41,7 +41,7 @@ class SegmentResult:
         bound: on the optimum with two segments.
         free_bound: on the optimum over any paths, by the same prices.
         gap: between value and bound, as a share of the larger one.
-        iterations: of PDHG.
+        iterations: iterations of PDHG.
         solve_s: seconds.
         stopped_by: gap, deadline, stall or iterations.
     """
@@ -77,7 +77,7 @@ def solve(
         problem: one matrix.
         gap: certified gap at which to stop.
         deadline: after which to stop with the best so far.
-        max_iterations: of PDHG.
+        max_iterations: iterations of PDHG.
         report: called with iterations and gap after each certificate.
     """
     begin = time.perf_counter()
@@ -135,7 +135,7 @@ class _Search:
 
     @property
     def gap(self) -> float:
-        """Of the best value and the best bound."""
+        """The gap between the best value and the best bound."""
         if not (math.isfinite(self.value) and math.isfinite(self.bound)):
             return math.inf
         return gap_between(self.p, self.value, self.bound)

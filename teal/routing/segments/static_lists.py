@@ -46,7 +46,7 @@ class StaticLists:
         value: the largest of these.
         bound: certified, on the optimum over lists with one midpoint that no failure cuts off.
         straight: the same of the IGP's shortest paths alone.
-        rounds: of the linear program.
+        rounds: rounds of the linear program.
         solve_s: seconds.
         reached: whether the target gap was reached.
     """
@@ -133,7 +133,7 @@ def static_lists(
     deadline: Deadline | None = None,
     report: Callable[[int, float, float], None] | None = None,
 ) -> StaticLists:
-    """See the module.
+    """Segment lists that hold under all failures (equations in the module).
 
     Args:
         dags: shortest paths without failure, then under each.

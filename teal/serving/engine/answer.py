@@ -1,4 +1,4 @@
-"""What became of the matrices of a request."""
+"""The answer to the matrices of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Answer:
-    """What became of the matrices of a request.
+    """The results of the matrices of a request.
 
     Attributes:
         value, bound, gap, satisfied_demand, max_link_utilisation: (B,), certified.
@@ -24,10 +24,10 @@ class Answer:
         splits: (B, D, K) float32; weights: (B, D, K) whole numbers instead, if they were asked for.
         status: "gap" where it was reached; else what ended the search with the best so far: "deadline", "iterations"
             "rounding" or "model"; or "next", see :mod:`teal.serving.engine.next_interval`.
-        lines: of each matrix what is certified of its classes or levels, by ``classes`` or ``levels`` (see
+        lines: for each matrix the certified figures of its classes or levels, by ``classes`` or ``levels`` (see
             :class:`responses.ClassAnswer`, :class:`responses.LevelAnswer`).
         of_conditions: (B,) figures of side conditions, by name (see :meth:`teal.problem.condition.Condition.figures`).
-        words: by which options asked for conditions.
+        words: words of the options that asked for conditions.
         prices: (B, E) that prove the bounds; (0, 0) of an answer from elsewhere than an engine.
         queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.
         solver: model, model-pdhg, pdhg or hedge (:mod:`teal.serving.engine.solvers`).
@@ -72,7 +72,7 @@ class Answer:
         return figures | {parts: of_rows[row] for parts, of_rows in self.lines.items()}
 
     def summary(self) -> dict[str, Any]:
-        """What it cost and brought: widest gap, mean satisfied demand; of the last matrix utilisation and lines."""
+        """The cost and the result: widest gap, mean satisfied demand; of the last matrix utilisation and lines."""
         further: dict[str, Any] = {name: plain(of_rows[-1]) for name, of_rows in self.of_conditions.items()}
         further |= {parts: of_rows[-1] for parts, of_rows in self.lines.items()} | self.words
         return {

@@ -1,4 +1,4 @@
-"""What answers requests: a :class:`teal.serving.engine.solver.Solver`, in this process or in another one."""
+"""The backend of requests: a :class:`teal.serving.engine.solver.Solver`, in this process or in another one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ class Sent:
     """A request with matrices.
 
     Attributes:
-        body: of the request.
-        media_type: of the body.
+        body: body of the request.
+        media_type: type of the body.
         accept: media types that the client takes.
         query: parameters of the address.
-        number: of the request.
+        number: number of the request.
         client: whom the request counts for, where clients have fair shares.
         previous: the answer in force that a limit on what moves counts from; None if the request names none.
-        previous_id: of that answer; "" for none.
+        previous_id: identifier of the answer whose splits are in force; "" for none.
     """
 
     body: bytes
@@ -35,11 +35,11 @@ class Found(NamedTuple):
     """An answer.
 
     Attributes:
-        body: of the response.
-        media_type: of the body.
+        body: body of the response.
+        media_type: type of the body.
         summary: fields of :class:`teal.serving.engine.responses.Answered` that the answer decides.
-        utilisation: of links in its last matrix.
-        generation: of the network.
+        utilisation: utilisation of links in its last matrix.
+        generation: registration of the network.
         proof: a zip file; b"" where none was asked for.
     """
 
@@ -59,7 +59,7 @@ class Backend(Protocol):
         ...
 
     async def warnings(self) -> dict[str, str]:
-        """What somebody should know of each network for which there is such a thing."""
+        """Warnings about networks, by name; networks without any are left out."""
         ...
 
     async def queued(self) -> dict[str, int]:

@@ -115,7 +115,7 @@ def interval_of(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Counted:
-    """What the counters of an interval say.
+    """The estimate from the counters of an interval.
 
     Attributes:
         rates: (1, D) Gbit/s, the matrix to keep: the estimate, or what was sent.
@@ -249,7 +249,7 @@ class _Waiting:
     """Counters that wait for their estimate.
 
     Attributes:
-        key: of the registration of the network.
+        key: key of the registration of the network.
         client: whom they count for.
         work: the estimate, to be called in the thread that talks to the process.
         answer: done too if nobody waits for it any more.
@@ -285,10 +285,10 @@ class Counting:
         """The matrix of an interval, and the verdict on it.
 
         Args:
-            key: of the registration of the network.
+            key: key of the registration of the network.
             topology: the network.
             paths: its candidate paths.
-            matrices: that were measured before: the history of the first estimate.
+            matrices: matrices that were measured before: the history of the first estimate.
             interval: the counters.
             client: whom they count for.
             deadline: by time.perf_counter().
@@ -400,7 +400,7 @@ class _Process:
     """The process, as the thread that talks to it sees it.
 
     Attributes:
-        begun: of each network that the process knows, the paths that it has.
+        begun: paths of each network that the process knows.
         has_ended: whether it answers no more.
     """
 

@@ -1,4 +1,4 @@
-"""What a request can meet, each with its HTTP status."""
+"""Errors that a request can meet, each with its HTTP status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLIENT_SHARE = 0.75  # of anything limited that one client may have: places, tim
 
 
 def places_of_one(places: int) -> int:
-    """Those that one client may have."""
+    """The places that one client may have."""
     return max(1, round(CLIENT_SHARE * places))
 
 
@@ -19,7 +19,7 @@ class ServiceError(TealError):
     """A request that is not answered with what it asked for.
 
     Args:
-        status: of HTTP.
+        status: status of HTTP.
         code: a word that clients can tell faults apart by.
         message: one line for people.
         retry_after_s: when to try again, 0 if that would not help.

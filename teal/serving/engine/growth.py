@@ -38,10 +38,10 @@ _LONGEST_S = 60.0  # seconds for the paths of one matrix, after which the best s
 
 
 class Growth:
-    """Of all networks of one process.  Its methods are called on one event loop.
+    """The growth of the path sets of all networks of one process.  Its methods are called on one event loop.
 
     Args:
-        store: of the networks.
+        store: store of the networks.
         every_s: seconds from one look at the paths of a network to the next.
     """
 
@@ -56,8 +56,8 @@ class Growth:
         """Look at the paths of a network for the last of some matrices, and for failed links, unless done lately.
 
         Args:
-            name: of the network.
-            network: that is ready.
+            name: name of the network.
+            network: network that is ready.
             rates: (B, C D) Gbit/s, class by class.
         """
         self.reconnect(name, network)

@@ -57,7 +57,7 @@ class LeastTimes:
         return self._usual.get(wanted.kind, self._plain_s * wanted.assumed_work) * self._work(matrices)
 
     def shortest_s(self, matrices: int, wanted: Wanted) -> float:
-        """The same, of the shortest time that was measured; 0 if none was."""
+        """The least time from the shortest one that was measured; 0 if none was."""
         return self._shortest.get(wanted.kind, 0.0) * self._work(matrices)
 
     def _work(self, matrices: int) -> float:
@@ -74,8 +74,8 @@ class LeastTimes:
         """Take note of how long the engine worked, where that is longer than its slice because it could not pause.
 
         Args:
-            seconds: that it worked.
-            slice_s: that it was given.
+            seconds: time that it worked.
+            slice_s: time that it was given.
         """
         unpaused = seconds if seconds > slice_s else 0.0
         self.slice_s = min(_MAX_SLICE_S, max(SLICE_S, _SLICE_DECAY * self.slice_s, unpaused))

@@ -29,7 +29,7 @@ class MeasuredMatrices:
     """The matrices of one registration of a network, oldest first, in memory and on disk.  For several threads.
 
     Args:
-        folder: of this registration; other folders beside it are of earlier ones and are deleted.
+        folder: folder of this registration; folders beside it belong to earlier ones and are deleted.
         num_demands: D.
 
     Attributes:
@@ -52,7 +52,7 @@ class MeasuredMatrices:
 
     @property
     def times(self) -> list[np.datetime64]:
-        """Of the matrices, ascending."""
+        """The times of the matrices, ascending."""
         return list(self._rows)
 
     @property
@@ -95,7 +95,7 @@ class MeasuredMatrices:
         """Store matrices; one that is sent again replaces the first.
 
         Args:
-            times: of the matrices, ascending, seconds.
+            times: times of the matrices, ascending, seconds.
             rates: (B, D) Gbit/s.
 
         Raises:
@@ -142,7 +142,7 @@ class MeasuredMatrices:
         """As hedges read them, and the number of the oldest one in the whole series.
 
         Args:
-            name: of the network.
+            name: name of the network.
             pairs: (D, 2) as of its paths.
         """
         with self._lock:
@@ -171,7 +171,7 @@ class MeasuredMatrices:
 
 
 class _Rows:
-    """See :class:`teal.network.rates.Rates`."""
+    """Rates of the measured matrices: :class:`teal.network.rates.Rates`."""
 
     def __init__(self, rows: list[Float32Array], width: int) -> None:
         self._rows, self._width = rows, width

@@ -28,7 +28,7 @@ class ServedModel:
     Args:
         name: auto, none, or that of :func:`teal.schemes.models.load_model`.
         prove: raises for a model that is of no use.
-        engine: where models compute.
+        engine: engine of PDHG, by which models compute.
     """
 
     def __init__(self, name: str, prove: Callable[[Model], None], engine: Executor) -> None:

@@ -44,12 +44,12 @@ class NextAllocation:
     """Splits for an interval.
 
     Attributes:
-        version: of the matrices that they know.
-        time: of the interval, if none is missing between.
+        version: version of the matrices that they know.
+        time: time of the interval, if none is missing between.
         capacity: (E,) that they were made for.
         splits: (D, K) float64.
-        limit: of realised over optimal utilisation, to hold with probability :data:`LIMIT_PROBABILITY`; infinite while
-            unknown.
+        limit: limit of realised over optimal utilisation, to hold with probability :data:`LIMIT_PROBABILITY`; infinite
+            while unknown.
         solve_s: seconds that it took.
     """
 
@@ -65,9 +65,9 @@ class NextInterval:
     """One network.  :meth:`allocate` is called in one thread at a time.
 
     Args:
-        name: of the network.
+        name: name of the network.
         pairs: (D, 2) of its paths.
-        folder: of the measured matrices and of what is learnt.
+        folder: folder of the measured matrices and of what is learnt.
         varied: share of every demand on random, nearly optimal splits (:mod:`teal.counters.variety`).
     """
 

@@ -69,15 +69,15 @@ class Chunk:
     """Some matrices of a request.
 
     Attributes:
-        request: that they belong to.
-        rows: which of its matrices.
+        request: request that they belong to.
+        rows: numbers of its matrices.
         end_time: by time.perf_counter(), when its share of the request's time is over; 0 before its first slice.
         begin_time: by time.perf_counter(), when its first slice began.
-        run: that computes it, together with other chunks; None before its first slice and between two runs.
+        run: run that computes it, together with other chunks; None before its first slice and between two runs.
         run_rows: its rows in the run.
         capacity: (E,) Gbit/s of the run, which is begun anew where they have changed.
-        state: where its last run ended; None before.
-        solver: of the run that ``state`` is from; "" before.
+        state: state in which its last run ended; None before.
+        solver: solver of the run that ``state`` is from; "" before.
     """
 
     request: Waiting

@@ -42,13 +42,13 @@ class Hosted:
     """A registered network in this process.
 
     Attributes:
-        version: of its files when they were read.
+        version: version of its files when they were read.
         spec: what it was registered with.
-        generation: which registration of its name it is.
+        generation: number of the registration of its name.
         served: as soon as it is ready.
         error: why it cannot be used.
         preparing: computes its paths.
-        share: of the paths that are found.
+        share: share of the paths that are found.
         estimated_s: seconds that all paths take, if that was estimated when it was registered.
         is_gone: ends the search for its paths.
         measured: its measured matrices, as soon as somebody asks for them.
@@ -89,7 +89,7 @@ class Registry:
     """All networks, as the store has them.  Its methods are called on one event loop.
 
     Args:
-        store: of the networks.
+        store: store of the networks.
         gone: called with a network that has been deleted or replaced.
         most: networks that may be registered.
         most_path_s: seconds that a search for paths may take, by estimate.
@@ -254,7 +254,7 @@ class Registry:
         return bool(waiting) and all(network.served is None for network in waiting)
 
     def warnings(self) -> dict[str, str]:
-        """What somebody should know of each network for which there is such a thing."""
+        """Warnings about networks, by name; networks without any are left out."""
         return {name: network.warning for name, network in self._networks.items() if network.warning}
 
     def info(self, name: str) -> dict[str, Any]:
@@ -383,7 +383,7 @@ def in_use(name: str, network: Hosted) -> Served:
 
 
 def _merged(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """What happened to links by number, after further changes."""
+    """The changes of links by number, after further changes."""
     return {**links, **{link: {**links.get(link, {}), **change} for link, change in changes.items()}}
 
 

@@ -1,4 +1,4 @@
-"""What a controller may ask, as the API documents it."""
+"""The requests of a controller, as the API documents them."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class NetworkSpec(_Strict):
 
 
 class LinkChange(_Strict):
-    """What happened to the links between two nodes."""
+    """A change of the links between two nodes."""
 
     source: str
     target: str
@@ -353,7 +353,7 @@ class _Matrices(_Strict):
 
 
 class AllocationRequest(Options, _Matrices):
-    """What is to be allocated: matrices, or the next interval."""
+    """A request for an allocation of matrices, or for the next interval."""
 
     wanted: Literal["sent", "next"] = Field(
         default="sent",
@@ -397,7 +397,7 @@ class LinkReading(_Strict):
 
 
 class BorderReading(_Strict):
-    """What the external interfaces of a node count, as rates."""
+    """Counters of the external interfaces of a node, as rates."""
 
     node: _NodeId
     ingress: _Rate = Field(default=None, description="Gbit/s that enter the network there.")
@@ -418,7 +418,7 @@ class CounterReadings(_Strict):
 
 
 class MeasurementRequest(MeasurementOptions, _Matrices):
-    """What was measured: one matrix or several; or byte counters, alone or to check one matrix against."""
+    """A measurement: one matrix or several; or byte counters, alone or to check one matrix against."""
 
     counters: CounterReadings | None = Field(
         default=None, description="Of one interval.  Without demands and rates its matrix is estimated from them."

@@ -1,4 +1,4 @@
-"""What the service answers, as the API documents it.
+"""The responses of the service, as the API documents them.
 
 Bodies that may be large (allocations, paths, maps) are written without these models, which describe them; tests hold
 the two together.
@@ -246,14 +246,14 @@ class Answered(_Said):
 
 
 class RecentAllocations(_Said):
-    """What was answered lately."""
+    """The requests that were answered lately."""
 
     allocations: list[Answered]
     utilisation: list[float] = Field(description="Of each link, in the last matrix of all.")
 
 
 class CountedInfo(_Said):
-    """What the counters of an interval say."""
+    """The estimate from the counters of an interval."""
 
     found_by: Literal["sent", "history", "tracked", "gravity"] = Field(
         description="Whether the matrix was sent, or what its estimate began with."

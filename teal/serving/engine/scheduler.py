@@ -204,8 +204,8 @@ def _answer(
 
     Args:
         served: the network.
-        run: of the chunk.
-        chunk: that is answered.
+        run: run of the chunk.
+        chunk: chunk that is answered.
         begin: ``time.perf_counter()`` at which the slice began.
         may_pause: whether other requests leave time for another slice.
     """

@@ -239,7 +239,9 @@ class Solved:
 
 
 def ended_by(stop: pdhg.Stop, solver: str) -> str:
-    """What ended a search without the requested gap; rounding if the search has it and its measurement does not."""
+    """The reason why a search ended without the requested gap; rounding if the search has it and its measurement does
+    not.
+    """
     if solver == MODEL:  # which does not search
         return MODEL
     return (pdhg.Stop.ROUNDING if stop is pdhg.Stop.GAP else stop).value
@@ -251,7 +253,7 @@ class Served:
     Args:
         topology: as registered.
         paths: over all pairs of nodes.
-        worth: of the demands.
+        worth: values of the demands.
 
     Attributes:
         capacity: (E,) Gbit/s in force.
@@ -282,7 +284,7 @@ class Served:
         """Load the topology and compute the paths: what takes time.
 
         Args:
-            name: of the network.
+            name: name of the network.
             spec: what it was registered with.
             report: called now and then with the share of the paths that are found; what it raises ends the work.
             grown: file of the paths if some were added since; None for none.
@@ -304,10 +306,10 @@ class Served:
         return served
 
     def with_more_paths(self, file: Path, spec: NetworkSpec) -> Served:
-        """The same network over a set that has these paths and, behind them, further ones.
+        """The network over a set that has these paths and, behind them, further ones.
 
         Args:
-            file: of the paths.
+            file: file of the paths.
             spec: what the network was registered with.
         """
         more = Served(self.topology, load_paths(file, self.topology), self.worth)
@@ -360,7 +362,7 @@ class Served:
         Args:
             job: what to solve.
             starter: the model of the service.
-            start: of each matrix, in place of the last allocation's.
+            start: start of each matrix, in place of the last allocation's.
         """
         deadline = Deadline(job.deadline)
         return Run(self._solving(job, deadline, starter, start), deadline)
@@ -387,11 +389,11 @@ class Served:
 
         Args:
             solved: the job's.
-            rows: which of its matrices.
-            gap: that was asked for.
-            entries: of a split table; 0 for splits.
+            rows: numbers of its matrices.
+            gap: gap that was asked for.
+            entries: entries of a split table; 0 for splits.
             queue_s: seconds that the request waited.
-            names: of the classes, where there are any.
+            names: names of the classes, where there are any.
             solve_s: seconds that the engine computed.
         """
         splits, weights = solved.splits[rows], None
@@ -441,7 +443,7 @@ class Served:
         return known
 
     def drawing(self) -> dict[str, Any]:
-        """See :func:`teal.app.web.layout.drawing`; capacities as registered."""
+        """The drawing of the network (:func:`teal.app.web.layout.drawing`); capacities as registered."""
         if self._drawing is None:
             network = self.topology
             self._drawing = drawing(
@@ -466,9 +468,9 @@ class Served:
         return known
 
     def wanted_by(self, options: Options, spec: NetworkSpec, previous: FloatArray | None) -> Wanted:
-        """See :func:`teal.serving.engine.wanted.wanted_by`."""
+        """The program that a request asks for (:func:`teal.serving.engine.wanted.wanted_by`)."""
         return wanted_by(options, spec, self.topology, self.paths, self._ready, previous)
 
     def problem(self, wanted: Wanted, rates: FloatArray) -> Problem:
-        """Of (B, D) Gbit/s, with the capacities in force."""
+        """The problem of (B, D) Gbit/s, with the capacities in force."""
         return wanted.problem(self.network(wanted), rates)

@@ -43,11 +43,11 @@ class Solver:
     """All networks of one process.  Its methods are called on one event loop.
 
     Args:
-        folder: of the :class:`Store`.
+        folder: folder of the :class:`Store`.
         most_waiting: requests that may wait for a network; more are turned away.
-        model: where the engine starts on large networks; see :class:`teal.serving.engine.model.ServedModel`.
+        model: model at which the engine starts on large networks; see :class:`teal.serving.engine.model.ServedModel`.
         patience_s: how long a request waits for the paths of its network, such as after a restart.
-        most_networks: that may be registered.
+        most_networks: number of networks that may be registered.
         most_path_s: seconds that a search for paths may take, by estimate.
         most_deadline_s: longest deadline of a request, seconds.
         grow_every_s: as of :class:`teal.serving.engine.growth.Growth`.
@@ -95,7 +95,7 @@ class Solver:
         return self._registry.look()
 
     async def warnings(self) -> dict[str, str]:
-        """What somebody should know of each network for which there is such a thing."""
+        """Warnings about networks, by name; networks without any are left out."""
         return self._registry.warnings()
 
     async def queued(self) -> dict[str, int]:

@@ -58,11 +58,11 @@ def solving(
     Args:
         problem: B matrices.
         solver: one of ``SOLVERS``.
-        model: of the service; None for none.
+        model: model of the service; None for none.
         engine: PDHG of the network, which knows the last allocation.
         gap: certified, to stop at.
         deadline: after which the best allocation is returned.
-        start: where an earlier run of the same request has ended, in place of the model; None for none.
+        start: state in which an earlier run of the same request has ended, in place of the model; None for none.
 
     Raises:
         ServiceError: the request names a model that the service does not have, or that does not know the problem.

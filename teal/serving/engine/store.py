@@ -44,12 +44,12 @@ class Version(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What is known of a network.
+    """The stored registration of a network.
 
     Attributes:
         network: what it was registered with.
         links: what has happened to its links, by number.
-        generation: which registration of its name it is.
+        generation: number of the registration of its name.
         added_paths: how often paths were added.
     """
 
@@ -76,7 +76,7 @@ class Store:
         return sorted(name[:-5] for name in files if not name.endswith(_LINKS))
 
     def version(self, name: str) -> Version:
-        """Of a network.
+        """The version of a network's files.
 
         Raises:
             ServiceError: there is none of that name, or its files cannot be opened.
@@ -87,7 +87,7 @@ class Store:
             raise unreadable(name, error) from None
 
     def read(self, name: str) -> Stored:
-        """Of a network; ``links`` by number.
+        """Read a network; ``links`` by number.
 
         Raises:
             ServiceError: there is none of that name, or its files are damaged.
@@ -140,9 +140,9 @@ class Store:
         """Add to what has happened to the links: by number, ``{"capacity": Gbit/s, "up": bool}`` or one of them.
 
         Args:
-            name: of the network.
+            name: name of the network.
             changes: by number of the link.
-            network: that the numbers are of; by now another one may be registered.
+            network: network that the numbers belong to; by now another one may be registered.
 
         Raises:
             ServiceError: there is no network of that name, or another.
@@ -163,8 +163,8 @@ class Store:
         """Keep paths in place of those before; False where these are not the ones that ``paths`` begin with.
 
         Args:
-            name: of the network.
-            generation: that they are of; by now another one may be registered.
+            name: name of the network.
+            generation: registration that they belong to; by now another one may be registered.
             paths: those before, with further ones.
             after: how often paths had been added when these were found.
 

@@ -1,4 +1,4 @@
-"""What a request wants of its matrices: an objective, and perhaps classes and side conditions."""
+"""The program that a request asks for: an objective, and perhaps classes and side conditions."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ _ASSUMED_WORK = 6.0
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What a request wants.  Requests that want the same are solved together.
+    """The program that a request asks for.  Requests with the same program are solved together.
 
     Attributes:
-        objective: of the matrices.
-        limits: of each class of demands the largest latency of a path, ms, infinite for none; () without classes.
+        objective: objective of the matrices.
+        limits: largest latency of a path, ms, for each class of demands, infinite for none; () without classes.
         conditions: for B = 1, in the network of these classes.
-        words: of options that are words, by their names: which condition was asked for.
+        words: words of options, by the names of the options: the conditions that were asked for.
         solver: one of :data:`teal.serving.engine.solvers.SOLVERS`.
     """
 
@@ -96,7 +96,7 @@ class Wanted:
 
     @property
     def network(self) -> Wanted:
-        """What decides rows and paths: the same without conditions."""
+        """The part that decides rows and paths: the program without conditions."""
         return Wanted(self.objective, self.limits)
 
     @property
@@ -123,7 +123,7 @@ class Wanted:
         """The problem of matrices.
 
         Args:
-            network: of the classes, B = 1, with the capacities in force.
+            network: network of the classes, B = 1, with the capacities in force.
             rates: (B, D) Gbit/s.
         """
         problem = network.with_demand(torch.from_numpy(rates))
@@ -141,13 +141,13 @@ class Wanted:
 
 
 def prepare_conditions(network: Problem, groups: LinkGroups) -> dict[str, Any]:
-    """What the conditions need that takes time to compute, by the name of their option.
+    """Compute what the conditions need, by the name of their option.
 
     A condition that this network cannot have is the error that says so.
 
     Args:
         network: over the paths of all pairs.
-        groups: of links that fail together, by the network's registration.
+        groups: groups of links that fail together, by the network's registration.
     """
     of_words = {"cables": network.topology.cables(), "groups": groups}
     ready: dict[str, Any] = {}
@@ -163,13 +163,13 @@ def wanted_by(
     options: Options, spec: NetworkSpec, topology: Topology, paths: PathSet, ready: Mapping[str, Any],
     previous: FloatArray | None,
 ) -> Wanted:  # fmt: skip
-    """What a request wants.
+    """The program that a request asks for.
 
     Args:
-        options: that were sent.
-        spec: of the network.
-        topology, paths: of the network.
-        ready: of the network, see :func:`prepare_conditions`.
+        options: options that were sent.
+        spec: settings of the network.
+        topology, paths: topology and paths of the network.
+        ready: prepared conditions of the network, see :func:`prepare_conditions`.
         previous: (D, K) splits in force, or those of each class; None if the request names none.
 
     Raises:
@@ -242,7 +242,7 @@ def without_demand(topology: Topology, paths: PathSet, wanted: Wanted, worth: Wo
         topology: as registered.
         paths: over all pairs of nodes.
         wanted: by the request.
-        worth: of the demands.
+        worth: values of the demands.
     """
     count, rules = max(1, len(wanted.limits)), Objective(wanted.objective).rules
     none = np.zeros((1, count * paths.num_demands))

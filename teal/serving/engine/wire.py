@@ -388,9 +388,9 @@ class SentMeasurements(NamedTuple):
 
     Attributes:
         rates: (B, D) Gbit/s, over all pairs of nodes; None for counters alone.
-        times: of the matrices.
-        counters: of the interval; None if none were sent.
-        deadline_s: of counters, from the arrival of the request.
+        times: times of the matrices.
+        counters: counters of the interval; None if none were sent.
+        deadline_s: deadline of counters, from the arrival of the request.
     """
 
     rates: FloatArray | None

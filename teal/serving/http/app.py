@@ -81,8 +81,8 @@ def make_app(
 
     Args:
         backend: answers.
-        tokens: of which requests must bear one; none for everybody.  Each is a client of its own.
-        most_bytes: of a body; larger ones are refused before they are read.
+        tokens: tokens of which requests must bear one; none for everybody.  Each is a client of its own.
+        most_bytes: size of a body; larger ones are refused before they are read.
         hosts: names that requests may be addressed to, so that no page of another site can reach a service without a
             token by a name that it points here; none for any.
         most_open: see :func:`teal.serving.http.routes.make_router`.

@@ -36,10 +36,10 @@ class Watched:
 
     Args:
         app: the application.
-        metrics: that count requests.
-        routes: of the application, by which refused requests are counted too.
-        most_bytes: of a body.
-        tokens: of which requests must bear one; none for everybody.
+        metrics: metrics that count requests.
+        routes: routes of the application, by which refused requests are counted too.
+        most_bytes: size of a body.
+        tokens: tokens of which requests must bear one; none for everybody.
         hosts: names that requests may be addressed to; none for any.
     """
 
@@ -58,7 +58,7 @@ class Watched:
         self._tokens, self._hosts = [token.encode() for token in tokens], {host.strip("[]").lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Handle one request, as ASGI defines it."""
         if scope["type"] == "websocket":  # nothing here speaks it
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -234,7 +234,7 @@ async def _body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
 
 
 class _Read:
-    """What receives for the application: a body that has been read, then what comes after it."""
+    """Receives for the application: a body that has been read, then what comes after it."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body

@@ -39,7 +39,7 @@ class _Keyed:
 
 
 class Recent:
-    """What was answered lately by this process."""
+    """The requests that this process answered lately."""
 
     def __init__(self) -> None:
         self._figures: dict[str, _KeptFigures] = {}
@@ -55,7 +55,7 @@ class Recent:
 
         Args:
             network: its name.
-            key: that the client gave to the request; "" if none, then ``work`` is always done.
+            key: key that the client gave to the request; "" if none, then ``work`` is always done.
             sent: the request.
             work: answers it.
 
@@ -105,7 +105,7 @@ class Recent:
 
         Args:
             network: its name; what is known of another registration of the name is forgotten.
-            number: of the request.
+            number: number of the request.
             result: the answer.
 
         Returns:

@@ -71,7 +71,7 @@ def _body(model: type[BaseModel], options: type[BaseModel] | None = None) -> dic
     """How OpenAPI describes a body that the route reads itself.
 
     Args:
-        model: of a body in JSON.
+        model: class of a body in JSON.
         options: parameters of the address beside a body in Arrow; None where there is none.
     """
     content: dict[str, Any] = {JSON: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
@@ -232,7 +232,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
 
     @router.get("/v1/networks/{name}/allocations", **api, response_model=RecentAllocations)
     async def get_allocations(name: str, after: float = 0.0) -> Any:
-        """What was allocated lately, the last thousand requests at most, and how full links were in the last one.
+        """List the allocations of lately, the last thousand requests at most, and how full links were in the last one.
 
         Only what was answered after a moment, in seconds since 1970 as ``time`` has it.
         """

@@ -1,4 +1,4 @@
-"""What the engines over torch tensors share: the scaled program, the starting point, the gap check.
+"""The parts that the engines over torch tensors share: the scaled program, the starting point, the gap check.
 
 Symbols are those of the table in :mod:`teal.solvers.pdhg`.
 """
@@ -144,15 +144,15 @@ class DenseEngine:
         return dual_bound(self._exact, self._prices(dual)).cpu()
 
     def trivial_bound(self) -> Tensor:
-        """See PdhgEngine."""
+        """The bound at prices of 0 (:meth:`PdhgEngine.trivial_bound`)."""
         return from_score(self._exact, total_value(self._exact)).cpu()
 
     def certify(self) -> Tensor:
-        """See PdhgEngine."""
+        """Certify given prices and splits (:meth:`PdhgEngine.certify`)."""
         return self._bound(self._last_step().dual)
 
     def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
-        """See PdhgEngine."""
+        """Certify the present point (:meth:`PdhgEngine.check`)."""
         point = self._last_step()
         self._checked_splits = project(self._exact, point.splits.to(torch.float64), refill)
         bound = dual_bound(self._exact, self._prices(point.dual))
@@ -160,7 +160,7 @@ class DenseEngine:
         return value, bound
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
-        """See PdhgEngine."""
+        """Keep the better results (:meth:`PdhgEngine.keep`)."""
         new_prices = self._prices(self._last_step().dual)
         no_prices = torch.zeros_like(new_prices)  # those of the trivial bound
         splits, kept_prices = (self._checked_splits, no_prices) if self._kept is None else self._kept
@@ -174,13 +174,13 @@ class DenseEngine:
         self._kept = splits, torch.where(is_best_prices[:, None], new_prices, kept_prices)
 
     def best(self) -> tuple[Tensor, Tensor]:
-        """See PdhgEngine."""
+        """The best results so far (:meth:`PdhgEngine.best`)."""
         if self._kept is None:
             raise RuntimeError("nothing was kept")
         return self._kept
 
     def state(self) -> PdhgState:
-        """See PdhgEngine."""
+        """The state for a later start (:meth:`PdhgEngine.state`)."""
         point = self._last_step()
         return PdhgState(point.splits.to(torch.float64), self._prices(point.dual))
 

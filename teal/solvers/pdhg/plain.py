@@ -53,7 +53,7 @@ def distances(problem: Problem, scale: Scaling, a: Point, b: Point) -> tuple[Ten
 
 
 class PlainEngine(DenseEngine):
-    """See :class:`teal.solvers.pdhg.engine.PdhgEngine`."""
+    """PDHG in torch, the reference: a :class:`teal.solvers.pdhg.engine.PdhgEngine`."""
 
     _unit: Tensor | None = None  # (B, D, 1) r of a utility
 

@@ -89,7 +89,7 @@ def _in_proportion(shares: Tensor) -> Tensor:
 
 
 class EquilibratedEngine(PlainEngine):
-    """See :class:`teal.solvers.pdhg.engine.PdhgEngine`; always in float64."""
+    """PDHG with step sizes for each path: a :class:`teal.solvers.pdhg.engine.PdhgEngine`; always in float64."""
 
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
         self._problem = exact = problem.solved.to(torch.float64)

@@ -36,7 +36,7 @@ class SearchOptions:
 
     Attributes:
         gap: target.
-        deadline: of all matrices.
+        deadline: deadline of all matrices.
         max_iterations: largest number of iterations.
         report: called after each full gap check between iterations; None for no call.
         starter: see :func:`solve`.

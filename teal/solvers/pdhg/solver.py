@@ -67,7 +67,7 @@ def register_sequence(name: str, make_tasks: MakeTasks, *, replace: bool = False
     """How :func:`solve` solves an objective that is a sequence of programs.
 
     Args:
-        name: of the objective; see :func:`teal.objectives.register_objective`.
+        name: name of the objective; see :func:`teal.objectives.register_objective`.
         make_tasks: makes its tasks (:mod:`teal.solvers.sequences.task`).
         replace: whether it may take the place of another one.
 
@@ -110,8 +110,8 @@ def solve(
             span many decades), or auto: the faster of the first two that runs here, and equilibrated where magnitudes
             span more than four decades or where the gap stops shrinking, unless the network is large.  Under side
             conditions whose columns are not paths (promises, added rows) auto is plain in the place of fused.
-        dtype: of the splits during the iteration; None for float32, or float64 where ``gap`` is below 1e-5 and, with
-            auto, where float32 stalls.
+        dtype: type of the splits during the iteration; None for float32, or float64 where ``gap`` is below 1e-5 and,
+            with auto, where float32 stalls.
         report: called after each full gap check between iterations, and under priority and max_min after each program;
             the gap is infinite while it is not known.
 

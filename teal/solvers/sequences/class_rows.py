@@ -61,7 +61,7 @@ def _shared_out(
 
     Args:
         splits, demand, amount: as of :func:`_carried`.
-        number: of the class.
+        number: number of the class.
         row: (n,) of each demand.
         out: (n, K) receives the splits.
     """
@@ -149,7 +149,7 @@ class ClassRows:
         """The weighted program of the classes up to ``number``, in float64.
 
         Args:
-            number: of the class, whose Gbit/s have the value 1.
+            number: number of the class, whose Gbit/s have the value 1.
             ratio: value of a Gbit/s of a class over that of the next one.
         """
         program = self._program(number)

@@ -60,14 +60,14 @@ class WaterFilling:
         problem: B = 1, under total_flow, in float64.
         weight: (D,) w.
         flows: (D, K) Gbit/s, near those of fair rates.
-        time: in which cuts are looked for.
+        time: time in which cuts are looked for.
 
     Attributes:
         rate: (D,) Gbit/s, fair under the cuts.
         splits: (D, K) shares of the rates, as last routed.
         prices: (E,) of the last program of all demands.
         utilisation: largest of a link, of the rates on these splits; at most about 1 unless time was short.
-        levels: that hold demands, ascending.
+        levels: levels that hold demands, ascending.
         is_late: whether time was short.
         is_stuck: whether the last :meth:`tasks` found no cut, though some program was not solved closely enough to say
             that its rates fit: closer ones would not help.
@@ -171,7 +171,7 @@ class WaterFilling:
         """Route rates until they fit or exceed a cut; the result of the program, or None for want of time.
 
         Args:
-            part: of some demands, or of all.
+            part: problem of some demands, or of all.
             demands: their numbers; None for all.
             rate: (D,) Gbit/s of all demands.
             gap: target of the sequence.
@@ -239,8 +239,8 @@ def tasks(
         gap: target.
         knows_value_steps: whether programs may have values that fall in steps, of which there are none.
         weight: (D,) or (B, D) w, above 0; None for those of max_min, 1 each under another objective.
-        start: whose splits are those of rates near the fair ones, and whose levels' prices are cuts; None for a guess
-            by :mod:`fairness`.
+        start: result whose splits are those of rates near the fair ones, and whose levels' prices are cuts; None for a
+            guess by :mod:`fairness`.
     """
     problem = problem.to(torch.float64)
     weight, plain = weights_of(problem, weight), _of_flows(problem)
@@ -297,7 +297,7 @@ def level_tasks(problem: Problem, gap: float, weight: Tensor | None = None, iter
 
     Args:
         problem: as of :func:`tasks`.
-        gap: of the program that routes the rates.
+        gap: gap of the program that routes the rates.
         weight: (D,) or (B, D) w, above 0; None for those of max_min, 1 each under another objective.
         iterations: over the levels of links; 0 for a number that suits the network.
     """
@@ -314,7 +314,7 @@ def level_tasks(problem: Problem, gap: float, weight: Tensor | None = None, iter
 
 
 def _of_flows(problem: Problem) -> Problem:
-    """The same matrices under total_flow, without values, costs, classes and conditions."""
+    """The matrices under total_flow, without values, costs, classes and conditions."""
     return dataclasses.replace(
         problem, objective=Objective(), demand_value=torch.ones_like(problem.demand_value),
         link_cost=torch.zeros_like(problem.link_cost), classes=None, steps=None, conditions=(),
@@ -329,7 +329,7 @@ def _result(
     Args:
         problem: B matrices, in float64.
         splits: (B, D, K).
-        level_prices: of the levels of rates.
+        level_prices: prices of the levels of rates.
         weight: (B, D) w.
         prices: (B, E) of the program that routed the rates.
         gap: target.

@@ -64,7 +64,7 @@ class _Sequence:
         problem: B matrices under priority.
         gap: target of every class.
         knows_value_steps: whether programs may have values that fall in steps.
-        start: of the last program, as splits of all demands and prices; None for none.
+        start: start of the last program, as splits of all demands and prices; None for none.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class _Sequence:
         """Relative gap of the weighted program at which class ``number`` has its target.
 
         Args:
-            number: of the class.
+            number: number of the class.
             values: (B, C) Gbit/s of the classes, or their demands.
         """
         weighted = (values[:, : number + 1] * values.new_tensor(class_weights(number, self._ratio))).sum(1)
@@ -105,7 +105,7 @@ class _Sequence:
         return result is not None
 
     def figures(self) -> ClassFigures:
-        """Of the last program's splits, by the prices of every program."""
+        """The figures of the last program's splits, by the prices of every program."""
         return self._rows.figures(self.last.splits, self.prices)
 
     @property
@@ -131,7 +131,7 @@ class _Sequence:
         """Solve one program further, for the class with the widest gap; false if no time is left or nothing helps.
 
         Args:
-            figures: of the last splits.
+            figures: figures of the last splits.
         """
         number = int(figures.gap.amax(0).argmax())
         row = int(figures.gap[:, number].argmax())
@@ -208,13 +208,13 @@ def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -
 def _with_exact_rows(
     problem: Problem, splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float, deadline: Deadline
 ) -> Steps[tuple[Tensor, Tensor, ClassFigures]]:
-    """The same with matrices that missed ``gap`` solved by linear programs, where that closes the gap further.
+    """The result with matrices that missed ``gap`` solved by linear programs, where that closes the gap further.
 
     Args:
         problem: B matrices under priority.
         splits: (B, D, K).
         prices: (B, C, E).
-        figures: of both.
+        figures: figures of both.
         gap: target.
         deadline: after which no further matrix is begun.
     """
@@ -241,7 +241,7 @@ def residual_tasks(problem: Problem, gap: float) -> Tasks:
 
     Args:
         problem: B matrices under priority.
-        gap: of every class's program.
+        gap: gap of every class's program.
 
     Raises:
         InputError: side conditions, which are on all classes together.

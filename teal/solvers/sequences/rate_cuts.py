@@ -213,7 +213,7 @@ def _unavoidable(leaf, live, parent, link, d, times, stamp, out):  # type: ignor
 
     Args:
         leaf, live: (D, K).
-        parent, link: of trie nodes.
+        parent, link: arrays of trie nodes.
         d: number of the demand.
         times: (E,) memory: live paths of the demand that cross the link.
         stamp: (E,) memory: the demand for which ``times`` was counted.
@@ -247,7 +247,7 @@ def _unavoidable(leaf, live, parent, link, d, times, stamp, out):  # type: ignor
 
 @kernel
 def _count_unavoidable(leaf, parent, link, live, demand, links):  # type: ignore[no-untyped-def]
-    """Of each link the number of demands without a path around it (E,), and their Gbit/s (E,)."""
+    """The number of demands of each link without a path around it (E,), and their Gbit/s (E,)."""
     count, volume = np.zeros(links, np.int64), np.zeros(links)
     times, stamp, own = np.zeros(links, np.int64), np.full(links, -1), np.empty(links, np.int64)
     for d in range(len(demand)):

@@ -1,4 +1,4 @@
-"""What an objective that is a sequence of programs asks for, one task at a time.
+"""Tasks of an objective that is a sequence of programs, one at a time.
 
 Such an objective is a generator: it yields tasks, is sent their results, and returns a :class:`PdhgResult`.  It knows
 no clock and no engine; :func:`carrying_out` has both, and says what ended the search where the target was missed.
@@ -20,7 +20,7 @@ class TimeShare:
     """The time of some tasks together, counted from when the first of them begins.
 
     Attributes:
-        fraction: of the time that is then left to ``enclosing``.
+        fraction: fraction of the time that is then left to ``enclosing``.
         enclosing: the time of which it is a part; None for that of the sequence.
     """
 
@@ -33,10 +33,10 @@ class Solve:
     """A program to solve; its answer is a :class:`PdhgResult`.
 
     Attributes:
-        problem: whose objective is a single program.
+        problem: problem whose objective is a single program.
         gap: target.
-        start: of the search; None for none.
-        time: that it may take; None for all that is left.
+        start: start of the search; None for none.
+        time: time that it may take; None for all that is left.
         may_skip: whether the answer may be None where no time is left.
         max_iterations: None for that of the sequence.
     """
@@ -96,10 +96,10 @@ def carrying_out(
     """Do the tasks in their order, pausing where ``solve`` does and after each task; the result of the sequence.
 
     Args:
-        tasks: of the sequence.
+        tasks: tasks of the sequence.
         solve: for one program.
-        deadline: of the sequence; None for none.
-        max_iterations: of each program, at most.
+        deadline: deadline of the sequence; None for none.
+        max_iterations: iterations of each program, at most.
         report: called with the iterations of all programs and the gap of each :class:`Progress`.
     """
     whole, iterations, answer, was_skipped = deadline or Deadline(), 0, None, False

@@ -24,11 +24,11 @@ _REMEDY = "fewer paths a demand (--num-paths) or only the pairs that carry traff
 
 @dataclasses.dataclass(frozen=True)
 class BufferShape:
-    """What a set of buffers can be used for.
+    """The programs for which a set of buffers can be used.
 
     Attributes:
         batch: B.
-        dtype: of arrays of the size of the paths.
+        dtype: type of arrays of the size of the paths.
         carries_all: whether all demand must be carried, and the y lie on the simplex.
         h_rows: rows of h: 1 if capacities are the same in all matrices, else B.
         values: demand values: 1 if all are equal, else D.
@@ -109,7 +109,7 @@ class Buffers:
 
 
 class CudaEngine(DenseEngine):
-    """See :class:`teal.solvers.pdhg.engine.PdhgEngine`; computes the same as PlainEngine.
+    """PDHG on a GPU: a :class:`teal.solvers.pdhg.engine.PdhgEngine`; computes the same as PlainEngine.
 
     Setting up and gap checks are torch over the path operations.  Memory: see :func:`dense.bytes_needed`.
     """

@@ -35,7 +35,7 @@ _MIN_DEMAND = 1e-300  # Gbit/s; 1 / demand would overflow below it
 
 
 class Measurements(NamedTuple):
-    """What :func:`measure` fills in.
+    """The sums that :func:`measure` fills in.
 
     Attributes:
         inverse_capacity_sum: (D, L), or (D, 1) if all matrices have the same capacities: h, 1/(Gbit/s); 1 where it
@@ -135,12 +135,12 @@ def measure(
         demand: (D, L) Gbit/s.
         inverse_capacity: (E, L) 1 / c, 0 for a failed link.
         cost: (E, L) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
-        demand_value: of the demands, in float64.
+        demand_value: values of the demands, in float64.
         curve: utility of the demands; None for none.
         is_even: true for a trial routing that spreads each demand evenly over its live paths; false for one that uses
             its first path, and nothing if that has failed.
         out: receives the results; ``full_load`` and ``trial_load`` must be 0 before the call.
-        lanes: of length L.
+        lanes: array of length L.
         h_lanes: ``lanes`` if h differs between matrices, else of length 1.
     """
     for b in prange(len(block_ptr) - 1):
@@ -247,7 +247,7 @@ def certify(
     Args:
         scan, block_ptr, max_slots, lanes: as of :func:`teal.solvers.pdhg.fused.kernels.iterate`.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: of the demands, in float64.
+        demand_value: values of the demands, in float64.
         curve: utility of the demands; None for none.
         price_plus_cost: (E, L) value per Gbit/s; ``FAILED_PRICE`` for a failed link.
         carries_all: whether all demand must be carried.
@@ -365,7 +365,7 @@ def project_round(
     Args:
         scan, block_ptr, max_slots, lanes: as of :func:`teal.solvers.pdhg.fused.kernels.iterate`.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: of the demands, in float64.
+        demand_value: values of the demands, in float64.
         curve: utility of the demands; None for none.
         load_ratio: (E, L) load of ``flows`` over capacity in the first round, load of ``requests`` over residual
             capacity in the others; 0 on links without load.  A path is divided by the largest ratio on it, if above 1.

@@ -97,7 +97,7 @@ def best_of_curve(profit, of_lanes, worth, alpha, scale, first, d, lanes):
     """:func:`curve_profit` of a number for each lane.
 
     Args:
-        profit: of the best path, in units of 1 / ``scale``.
+        profit: profit of the best path, in units of 1 / ``scale``.
         of_lanes: (L,) memory.
         worth, alpha, scale, first, d, lanes: as of :func:`curve_profit`.
     """
@@ -113,11 +113,11 @@ def curve_profit(best, worth, alpha, scale, first, d, lanes):
     Args:
         best: (L,) profit of the best path, in units of 1 / ``scale``; in place.
         worth: (D, L) value of a Gbit/s at the share 1.
-        alpha: of the utility.
+        alpha: exponent of the utility.
         scale: (L,) by which values are multiplied.
         first: value of a Gbit/s in profits.
         d: number of the demand.
-        lanes: of length L.
+        lanes: array of length L.
     """
     width = len(lanes)
     for lane in range(width):

@@ -1,4 +1,4 @@
-"""What demands are worth, for the kernels: one value a demand, or one that falls in steps.
+"""Values of demands for the kernels: one value a demand, or one that falls in steps.
 
 See :mod:`teal.problem.steps`.
 """
@@ -38,7 +38,7 @@ class DemandValue(NamedTuple):
     cap: AnyArray
 
     def astype(self, real: Any) -> DemandValue:
-        """The same in another type."""
+        """The values in another type."""
         return DemandValue(*(part.astype(real) for part in self))
 
 
@@ -68,8 +68,8 @@ def value_profit(drop, end, d, best, value, lanes):
             read from a tuple inside a loop, and threads share counts.
         d: number of the demand.
         best: profit of the best path in the first step.
-        value: of the first step, in the units of ``best``.
-        lanes: of length L.
+        value: value of the first step, in the units of ``best``.
+        lanes: array of length L.
     """
     count, row = drop.shape[1], d if drop.shape[0] > 1 else 0
     total = start = value - value
@@ -90,7 +90,7 @@ def value_lost(drop, end, d, carried, demand, lanes):
         d: number of the demand.
         carried: Gbit/s.
         demand: Gbit/s.
-        lanes: of length L.
+        lanes: array of length L.
     """
     count, row = drop.shape[1], d if drop.shape[0] > 1 else 0
     total = zero = demand - demand
@@ -109,8 +109,8 @@ def step_shift(drop, end, d, moved, n, value, lanes):
         d: number of the demand.
         moved: (K, L) splits of its n paths after a gradient step with the value of the first step.
         n: number of paths.
-        value: of the first step times the step size.
-        lanes: of length L.
+        value: value of the first step times the step size.
+        lanes: array of length L.
     """
     count, row = drop.shape[1], d if drop.shape[0] > 1 else 0
     shift = fill(moved.dtype.type(-LOWEST), lanes)
@@ -129,8 +129,8 @@ def step_shift_of_two(drop, end, d, x, y, value, lanes):
         drop, end: as of DemandValue, of several steps.
         d: number of the demand.
         x, y: splits after a gradient step with the value of the first step; of a demand with one path y = x - 1.
-        value: of the first step times the step size.
-        lanes: of length L.
+        value: value of the first step times the step size.
+        lanes: array of length L.
     """
     count, row, half = drop.shape[1], d if drop.shape[0] > 1 else 0, fill(drop.dtype.type(0.5), lanes)
     most, mean = larger(x, y), half * (x + y)
@@ -151,7 +151,7 @@ def capped_profit(profit, cap, first, n, lanes, is_used, out):
         cap: (P, L) as of DemandValue.
         first: number of its first path.
         n: number of paths.
-        lanes: of length L.
+        lanes: array of length L.
         is_used: (K,) memory.
         out: receives (L,).
     """

@@ -29,14 +29,15 @@ _NUMPY_DTYPE = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class FusedEngine:
-    """See :class:`teal.solvers.pdhg.engine.PdhgEngine`; computes the same as PlainEngine up to rounding.
+    """PDHG in compiled kernels: a :class:`teal.solvers.pdhg.engine.PdhgEngine`; computes the same as PlainEngine up to
+    rounding.
 
     It holds what has the size of the links; what has the size of the paths stays with the passes.
 
     Args:
         problem: at most MAX_LANES matrices.
         state: starting point; None for w = 0 and y = 0 (in a balanced program equal y on all live links).
-        dtype: of the splits in the iteration, float32 or float64; gap checks are in float64.
+        dtype: type of the splits in the iteration, float32 or float64; gap checks are in float64.
         passes: over paths that are not those of ``problem``, which then has no demands and B = 1.
     """
 
@@ -69,7 +70,7 @@ class FusedEngine:
         return self._rows_of(problem.capacity), self._rows_of(problem.link_cost.expand(problem.batch, -1))
 
     def _limits(self) -> tuple[FloatArray, int]:
-        """See ScaledProgram."""
+        """The limits of the links in the units of :class:`ScaledProgram`."""
         return np.zeros(0), 1
 
     def _own_passes(self, dtype: torch.dtype) -> PathPasses:
@@ -195,7 +196,7 @@ class FusedEngine:
         """Go on from the response of all demands to the prices of a sample's solution.
 
         Args:
-            answers: of the sample of each matrix.
+            answers: answers of the sample of each matrix.
             corrections: Newton steps of the prices before the response; y stays that of ``answers``, since these steps
                 improve the allocation and not the bound.
         """
@@ -223,7 +224,7 @@ class FusedEngine:
         )
 
     def advance(self, count: int) -> Tensor:
-        """See PdhgEngine."""
+        """Iterate (:meth:`PdhgEngine.advance`)."""
         if not self._has_advanced:  # not in _start: a gap check at the start may be all that is asked
             self._passes.restart()
             self._has_advanced = True
@@ -259,11 +260,11 @@ class FusedEngine:
         self._load, self._profit = self._passes.certify(prices, is_repairing=is_repairing)
 
     def trivial_bound(self) -> Tensor:
-        """See PdhgEngine."""
+        """The bound at prices of 0 (:meth:`PdhgEngine.trivial_bound`)."""
         return self._as_value(self._of_batch(self._routable_value))
 
     def certify(self) -> Tensor:
-        """See PdhgEngine."""
+        """Certify given prices and splits (:meth:`PdhgEngine.certify`)."""
         if not self._is_certified:
             self._certify_splits()
         self._is_certified = False  # a check overwrites the flows
@@ -274,7 +275,7 @@ class FusedEngine:
         return self._as_value(self._of_batch(capacity_value + self._profit))
 
     def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
-        """See PdhgEngine."""
+        """Certify the present point (:meth:`PdhgEngine.check`)."""
         bound = self.certify()
         live = self._program.live > 0
         if self._on_simplex:
@@ -312,15 +313,15 @@ class FusedEngine:
         self._passes.keep(list(range(self._problem.batch)))
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
-        """See PdhgEngine."""
+        """Keep the better results (:meth:`PdhgEngine.keep`)."""
         rows = is_best_prices.nonzero()[:, 0]
         self._best_prices[rows] = self._matrices_of(self._prices())[rows]
         self._passes.keep(is_best_allocation.nonzero()[:, 0].tolist())
 
     def best(self) -> tuple[Tensor, Tensor]:
-        """See PdhgEngine."""
+        """The best results so far (:meth:`PdhgEngine.best`)."""
         return torch.from_numpy(self._passes.best_splits()), self._best_prices
 
     def state(self) -> PdhgState:
-        """See PdhgEngine."""
+        """The state for a later start (:meth:`PdhgEngine.state`)."""
         return PdhgState(torch.from_numpy(self._passes.stepped_splits()), self._matrices_of(self._prices()))

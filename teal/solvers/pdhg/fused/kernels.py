@@ -238,7 +238,7 @@ def dual_gradient_step(
 
 @inner_kernel
 def average_and_restart(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> None:
-    """What follows the dual step: fixed-point error, bound, Halpern's average of the y, and whether to restart next."""
+    """The work after the dual step: fixed-point error, bound, Halpern's average of the y, whether to restart."""
     links, blocks = len(program.inverse_capacity) // width, len(scratch.block_load)
     for l in range(width):
         profit_sum, step_distance, anchor_distance = 0.0, 0.0, 0.0

@@ -49,7 +49,7 @@ class ProgramSums(NamedTuple):
 
 
 class Passes(Protocol):
-    """What :class:`teal.solvers.pdhg.fused.engine.FusedEngine` asks of the paths."""
+    """The passes over the paths that :class:`teal.solvers.pdhg.fused.engine.FusedEngine` asks for."""
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
         """Compile what :meth:`iterate` and :meth:`project_round` run, by calls that change nothing."""
@@ -84,7 +84,7 @@ class Passes(Protocol):
         """``count`` iterations; see :func:`kernels.iterate`."""
 
     def certify(self, price_plus_cost: FloatArray, *, is_repairing: bool) -> tuple[FloatArray, FloatArray]:
-        """See :func:`certificates.certify`.
+        """Certify a block of demands (:func:`certificates.certify`).
 
         Returns:
             (E * L,) loads of the splits of T(z), and (L,) the demands' part of the dual bound.
@@ -94,7 +94,7 @@ class Passes(Protocol):
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """See :func:`certificates.project_round`.
+        """Refill a block of demands (:func:`certificates.project_round`).
 
         Returns:
             (E * L,) loads, (E * L,) requested loads, and (L,) value of the flows without link costs.
@@ -132,7 +132,7 @@ class InMemory:
         self._arrays: dict[str, AnyArray] = {}
 
     def __call__(self, name: str, size: int, dtype: Any) -> AnyArray:
-        """See Arrays."""
+        """Make an array (:class:`Arrays`)."""
         if name not in self._arrays:
             self._arrays[name] = np.zeros(size, dtype)
         return self._arrays[name]
@@ -150,10 +150,10 @@ class PathPasses:
         batch: B.
         lanes: a tuple of length L; lanes past B hold no demand.
         h_lanes: ``lanes`` if capacities differ between matrices, else of length 1.
-        demand_value: of the demands, in float64.
+        demand_value: values of the demands, in float64.
         carries_all: whether all demand must be carried.
         real: NumPy type of the iteration.
-        arrays: where all that has the size of the paths or demands is kept.
+        arrays: storage of all that has the size of the paths or demands.
         best: number, 0 or 1, of the flows that were kept by an earlier object with the same ``arrays``; -1 for none.
         curve: utility of the demands, for an iteration in float64 with ``h_lanes`` as ``lanes``; None for none.
     """
@@ -199,7 +199,7 @@ class PathPasses:
         return self._scratch
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """See Passes: calls without iterations and without sources."""
+        """Compile by calls without iterations and without sources (:meth:`Passes.compile`)."""
         self.iterate(0, program, dual, control)
         nothing = program.inverse_capacity
         with threads_for(self._operations):
@@ -211,7 +211,7 @@ class PathPasses:
             )  # fmt: skip
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """See Passes."""
+        """Measure the splits (:meth:`Passes.measure`)."""
         width, blocks = len(self._lanes), len(self._block_ptr) - 1
         demands = len(self._live_demand) // width
         out = certificates.Measurements(
@@ -234,7 +234,7 @@ class PathPasses:
         )
 
     def put_splits(self, splits: FloatArray) -> None:
-        """See Passes."""
+        """Put splits in place (:meth:`Passes.put_splits`)."""
         with threads_for(self._operations):
             certificates.pack_splits(self._scan, splits, self._primal.stepped, self._lanes)
 
@@ -242,7 +242,7 @@ class PathPasses:
         self, price_plus_cost: Float32Array, sharpness: float, kept: Int64Array, kept_splits: AnyArray, lane: int,
         *, is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-        """See Passes."""
+        """Put the response to prices in place (:meth:`Passes.respond`)."""
         scan, width = self._scan, len(self._lanes)
         sums = np.zeros((len(self._block_ptr) - 1, 2 * self._links if is_summing else 0), np.float32)
         max_shares = np.diff(scan.path_ptr + self._value.drop.shape[1] * scan.demand_ptr).max(initial=0)
@@ -262,11 +262,11 @@ class PathPasses:
         self._primal.stepped[:] = 0
 
     def restart(self) -> None:
-        """See Passes."""
+        """Begin anew at the last step (:meth:`Passes.restart`)."""
         self._primal.current[:], self._primal.anchor[:] = self._primal.stepped, self._primal.stepped
 
     def iterate(self, count: int, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """See Passes."""
+        """The paths' part of an iteration (:meth:`Passes.iterate`)."""
         done = 0
         with threads_for(self._operations):
             while True:  # once at least: without iterations the kernels are compiled
@@ -310,7 +310,7 @@ class PathPasses:
         return memory.block_load.sum(0, dtype=np.float64), memory.block_sums.sum(0, dtype=np.float64)
 
     def certify(self, price_plus_cost: FloatArray, *, is_repairing: bool) -> tuple[FloatArray, FloatArray]:
-        """See Passes."""
+        """The paths' part of a certificate (:meth:`Passes.certify`)."""
         with threads_for(self._operations):
             certificates.certify(
                 self._scan, self._block_ptr, self._max_slots, self._live_demand, self._value, self._curve,
@@ -323,7 +323,7 @@ class PathPasses:
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """See Passes."""
+        """A round of refilling (:meth:`Passes.project_round`)."""
         with threads_for(self._operations):
             certificates.project_round(
                 self._scan, self._block_ptr, self._max_slots, self._live_demand, self._value, self._curve,
@@ -334,7 +334,7 @@ class PathPasses:
         return self._block_loads.sum(0), self._block_requested.sum(0), self._block_sums.sum(0)
 
     def keep(self, lanes: list[int]) -> None:
-        """See Passes."""
+        """Keep the better splits (:meth:`Passes.keep`)."""
         width = len(self._lanes)
         if self.best < 0 or len(lanes) == self._batch:
             self.best = 0 if self.best != 0 else 1
@@ -345,20 +345,20 @@ class PathPasses:
             best[lane::width] = self._flows[lane::width]
 
     def recall(self) -> FloatArray:
-        """See Passes."""
+        """Take back the splits that were kept (:meth:`Passes.recall`)."""
         self._flows[:] = self._arrays(f"flows{self.best}", self._rows, np.float64)
         nothing = np.zeros(self._links * len(self._lanes))
         return self.project_round(nothing, nothing, is_first=True, is_last=True)[0]
 
     def best_splits(self) -> FloatArray:
-        """See Passes."""
+        """The best splits (:meth:`Passes.best_splits`)."""
         if self.best < 0:
             raise RuntimeError("best_splits() needs a call of keep() first")
         demand = self._live_demand.reshape(-1, len(self._lanes)).T[: self._batch]
         return self._splits_of(self._arrays(f"flows{self.best}", self._rows, np.float64), np.ascontiguousarray(demand))
 
     def stepped_splits(self) -> FloatArray:
-        """See Passes."""
+        """The splits after the last step (:meth:`Passes.stepped_splits`)."""
         return self._splits_of(self._primal.stepped, np.zeros((self._batch, 0)))
 
     def _splits_of(self, rows: AnyArray, demand: FloatArray) -> FloatArray:

@@ -34,7 +34,7 @@ def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
     Args:
         problem: B matrices.
         gap: target.
-        dtype: of the splits in the iteration.
+        dtype: type of the splits in the iteration.
     """
     paths, batch = problem.paths, problem.batch
     same_capacity = bool((problem.capacity == problem.capacity[:1]).all())
@@ -69,7 +69,7 @@ def rehearse(
 
     Args:
         width: lanes.
-        dtype: of the splits in the iteration.
+        dtype: type of the splits in the iteration.
         objective: total_flow, max_link_utilisation or proportional_fair.
         same_capacity: whether all matrices have the same capacities.
         on_all: whether kernels run on all threads.

@@ -63,7 +63,7 @@ def follow_shares(scan, block_ptr, max_slots, splits, demand, first_h, restarts,
         unit: (D, L) r; in place.
         h: (D, L) receives h.
         block_load: (blocks, E * L) receives the sums of demand r over paths, Gbit/s.
-        lanes: of length L.
+        lanes: array of length L.
     """
     for b in prange(len(block_ptr) - 1):
         block_load[b] = 0

@@ -13,7 +13,7 @@ NO_UTILISATION = 1e-30  # m of a link without a path: never 0, since y is divide
 
 
 class DemandRows(NamedTuple):
-    """What has the size of the demands in the scaled program of L matrices.
+    """The arrays of the size of the demands in the scaled program of L matrices.
 
     Attributes:
         demand: (D, L) Gbit/s, 0 where no path is live.
@@ -25,7 +25,7 @@ class DemandRows(NamedTuple):
 
 
 class ScaledProgram(NamedTuple):
-    """What has the size of the links in the scaled program of L matrices.
+    """The arrays of the size of the links in the scaled program of L matrices.
 
     Attributes:
         scaled_cost: (E, L) cost of each link over S, 1/(Gbit/s).

@@ -64,7 +64,8 @@ class Sample:
     Attributes:
         demands: (n,) demand numbers, ascending.
         is_certain: (n,) whether pi = 1.
-        problem: of the sampled demands at their raised rates, B = 1; max_concurrent_flow as max_link_utilisation.
+        problem: problem of the sampled demands at their raised rates, B = 1; max_concurrent_flow as
+            max_link_utilisation.
     """
 
     demands: Int64Array
@@ -74,7 +75,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampleAnswer:
-    """What the solution of a sample says to all demands of its matrix.
+    """The prices of a sample's solution, for all demands of its matrix.
 
     Attributes:
         prices: (E,) value per Gbit/s; 1/(Gbit/s) for a balanced program.
@@ -89,7 +90,7 @@ class SampleAnswer:
     kept_splits: AnyArray
 
     def corrected(self, link_load: FloatArray, elasticity: FloatArray, capacity: FloatArray) -> SampleAnswer:
-        """The same after one Newton step of the prices.
+        """The answer after one Newton step of the prices.
 
         Args:
             link_load: (E,) of the response to these prices, Gbit/s.
@@ -112,7 +113,7 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> SampleAnswer:
     """The answer of a solved sample.
 
     Args:
-        sample: that was solved.
+        sample: sample that was solved.
         splits: (1, n, K) of its solution.
         prices: (1, E) of its solution.
     """
@@ -174,7 +175,7 @@ def of_chosen(
         chance: (n,) probabilities pi.
         rates: (n,) Gbit/s.
         value: (n,) per Gbit/s.
-        paths: of these demands.
+        paths: paths of these demands.
     """
     sampled = dataclasses.replace(
         problem.solved,
@@ -365,7 +366,7 @@ def respond(
         max_slots: node numbers that the source with most nodes needs.
         max_shares: paths and steps of demands of the source that has most.
         price_plus_cost: (E,) value per Gbit/s; ``FAILED_PRICE`` on a failed link.
-        demand_value: of the demands.
+        demand_value: values of the demands.
         curve: utility of the demands; None for none.
         sharpness: q, 1/(value per Gbit/s).
         may_reject: whether a demand may be carried in part.
@@ -375,7 +376,7 @@ def respond(
         demand: (D * width,) Gbit/s, 0 where no path is live.
         out: (P * width,) receives the splits.
         sums: (blocks, 2 * E) receives load (Gbit/s) and elasticity of each link, side by side; (blocks, 0) for neither.
-        lane: of the matrix.
+        lane: lane of the matrix.
         width: number of lanes.
         pair: a tuple of length 2, for load and elasticity as two SIMD lanes.
     """

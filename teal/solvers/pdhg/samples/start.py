@@ -41,7 +41,7 @@ class SampledStart:
 
     Args:
         problem: B matrices, on the CPU.
-        engine: of these matrices.
+        engine: engine of these matrices.
         gap: target of the search.
         starter: solves the first sample in place of iterations, where ``gap`` and the objective permit; None for none.
         draw: draws a sample of a size for a matrix, as :func:`sample.draw` does; None for that function.
@@ -71,7 +71,7 @@ class SampledStart:
 
         Args:
             unfinished: (B,) matrices that need a new sample; the others keep theirs.
-            deadline: of all samples together.
+            deadline: deadline of all samples together.
         """
         problem, size = self._problem, self._size
         if size > MAX_SHARE * self._num_demands:

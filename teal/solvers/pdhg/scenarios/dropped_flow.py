@@ -45,7 +45,8 @@ _MOST_BISECTIONS = 200  # of a bisection, at most; 60 halve an interval down to 
 
 
 class DroppedFlowEngine(PlainEngine):
-    """See :class:`teal.solvers.pdhg.engine.PdhgEngine`: for one program of S scenarios, B = 1; prices are (1, S, E).
+    """The scenario program of dropped flow: a :class:`teal.solvers.pdhg.engine.PdhgEngine` for one program of S
+    scenarios, B = 1; prices are (1, S, E).
 
     The dual variables of an iterate are (1, S (E + 1)): y of the links, then q, of each scenario.
 

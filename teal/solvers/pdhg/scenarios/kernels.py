@@ -20,7 +20,7 @@ from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram, Scratch
 
 
 class ScenarioRows(NamedTuple):
-    """What has the size of the demands.
+    """The arrays of the size of the demands.
 
     Attributes:
         rate: (D, G, L) demand in each scenario, Gbit/s; 0 where no path is live.
@@ -93,7 +93,7 @@ def step(
         loads: (blocks, G, E * L) receives loads, Gbit/s.
         sums: (blocks, 3) receives sums over demands: demand times lowest price with the sign reversed, and the squared
             distances of the new splits from z and z_0.
-        lanes: of length L.
+        lanes: array of length L.
     """
     width, groups = len(lanes), len(price)
     for block in prange(len(block_ptr) - 1):

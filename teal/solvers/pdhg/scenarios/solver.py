@@ -53,7 +53,7 @@ from teal.solvers.result import PdhgState, ProgressCallback, Stop
 
 
 class ScenarioPasses:
-    """See :class:`teal.solvers.pdhg.fused.passes.Passes`: for B = 1, and S E links in rows (G, E, L).
+    """Passes over scenarios: :class:`teal.solvers.pdhg.fused.passes.Passes` for B = 1, and S E links in rows (G, E, L).
 
     Memory: 40 bytes a path, and 8 for each demand and scenario.
 
@@ -77,11 +77,11 @@ class ScenarioPasses:
         self._is_kept = False
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """See Passes."""
+        """Compile the kernels (:meth:`Passes.compile`)."""
         self._step(self._block_ptr[:1], is_restarting=False)
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """See Passes."""
+        """Measure the splits (:meth:`Passes.measure`)."""
         problem, groups, lanes, width = self._problem, self._groups, self._lanes, len(self._lanes)
         demands, blocks = problem.paths.num_demands, len(self._block_ptr) - 1
         demand = np.zeros((groups * width, demands))
@@ -126,7 +126,7 @@ class ScenarioPasses:
         return rows
 
     def put_splits(self, splits: FloatArray) -> None:
-        """See Passes."""
+        """Put splits in place (:meth:`Passes.put_splits`)."""
         self._stepped[:] = self._path_rows(splits)
 
     def respond(
@@ -152,11 +152,11 @@ class ScenarioPasses:
             )  # fmt: skip
 
     def restart(self) -> None:
-        """See Passes."""
+        """Begin anew at the last step (:meth:`Passes.restart`)."""
         self._current[:], self._anchor[:] = self._stepped, self._stepped
 
     def iterate(self, count: int, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """See Passes."""
+        """The paths' part of an iteration (:meth:`Passes.iterate`)."""
         scratch = self._scratch
         for _ in range(count):
             is_restarting = kernels.before(program, dual, control, scratch, 1)
@@ -174,7 +174,7 @@ class ScenarioPasses:
             )  # fmt: skip
 
     def certify(self, price_plus_cost: FloatArray, *, is_repairing: bool) -> tuple[FloatArray, FloatArray]:
-        """See Passes; splits are always repaired."""
+        """The paths' part of a certificate (:meth:`Passes.certify`); splits are always repaired."""
         with threads_for(self._operations):
             scenario_kernels.certify(
                 self._scan, self._block_ptr, self._max_slots, self._rows, self._stepped,
@@ -193,7 +193,7 @@ class ScenarioPasses:
         raise NotImplementedError
 
     def keep(self, lanes: list[int]) -> None:
-        """See Passes."""
+        """Keep the better splits (:meth:`Passes.keep`)."""
         if lanes or not self._is_kept:
             self._best[:], self._is_kept = self._stepped, True
 
@@ -206,11 +206,11 @@ class ScenarioPasses:
         raise NotImplementedError
 
     def best_splits(self) -> FloatArray:
-        """See Passes."""
+        """The best splits (:meth:`Passes.best_splits`)."""
         return self._splits_of(self._best)
 
     def stepped_splits(self) -> FloatArray:
-        """See Passes."""
+        """The splits after the last step (:meth:`Passes.stepped_splits`)."""
         return self._splits_of(self._stepped)
 
     def _splits_of(self, rows: FloatArray) -> FloatArray:
@@ -392,7 +392,7 @@ class ScenarioEngine(FusedEngine):
 
         Args:
             prices: (G * E * L,) of the sample.
-            value: of the sample's solution.
+            value: value of the sample's solution.
             kept: numbers of the demands that keep its splits, ascending.
             kept_splits: (n, K) these splits.
         """
@@ -438,7 +438,7 @@ class SampledScenarios:
     Args:
         problem: S matrices.
         limits: (S,) largest weight of each scenario.
-        engine: of these matrices.
+        engine: engine of these matrices.
         gap: target of the search.
     """
 
@@ -447,7 +447,7 @@ class SampledScenarios:
         self._size = sampled_start.first_size(problem.paths, gap)
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
-        """See :class:`teal.solvers.pdhg.search.Sampled`."""
+        """Begin at the answer of a sample (:meth:`teal.solvers.pdhg.search.Sampled.respond`)."""
         problem, size = self._problem, self._size
         if size > sampled_start.MAX_SHARE * problem.paths.num_demands:
             return False
@@ -485,5 +485,5 @@ class SampledScenarios:
         return True
 
     def correct(self) -> bool:
-        """See :class:`teal.solvers.pdhg.search.Sampled`: all demand is carried, so that there is nothing to correct."""
+        """Correct nothing, since all demand is carried (:meth:`teal.solvers.pdhg.search.Sampled.correct`)."""
         return False

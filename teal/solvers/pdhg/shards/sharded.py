@@ -205,7 +205,7 @@ class ShardedProblem:
         """The function's result for each shard's allocation (:class:`Allocated`), computed where the shard is.
 
         Args:
-            function: of the allocation and ``arguments``; with workers one that can be imported by its name.
+            function: function of the allocation and ``arguments``; with workers one that can be imported by its name.
             arguments: for all shards.
         """
         return self.backend.apply(function, *arguments)

@@ -51,8 +51,8 @@ class Allocated:
     """The allocation of a shard.
 
     Attributes:
-        paths: of its demands.
-        demands: of the shard.
+        paths: paths of its demands.
+        demands: demands of the shard.
         splits: (D, K).
     """
 
@@ -69,7 +69,7 @@ class MappedArrays:
         folder.mkdir(exist_ok=True)
 
     def __call__(self, name: str, size: int, dtype: Any) -> AnyArray:
-        """See Arrays."""
+        """Make an array (:class:`Arrays`)."""
         file = self._folder / name
         if not size:  # an empty file cannot be mapped
             return np.zeros(0, dtype)
@@ -84,7 +84,7 @@ class ShardWorker:
         search: how paths are found, if they are not on disk yet.
         shards: demands of each shard.
         carries_all: whether all demand must be carried.
-        folder: of the state on disk.
+        folder: folder of the state on disk.
         memory: bytes up to which all shards stay in memory; else one at a time is mapped.
         report: called with the number of shards whose paths are there.
     """
@@ -170,15 +170,17 @@ class ShardBackend(Protocol):
     """Hands calls to the shards; see :class:`ShardWorker` for the methods.
 
     Attributes:
-        num_shards: of all workers.
-        sent_bytes: that were sent to and from other processes so far.
+        num_shards: number of shards of all workers.
+        sent_bytes: bytes that were sent to and from other processes so far.
     """
 
     num_shards: int
     sent_bytes: int
 
     def total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:
-        """See ShardWorker; ``each`` has an entry for every shard, None stands for no further arguments."""
+        """Sums over all shards (:meth:`ShardWorker.total`); ``each`` has an entry for every shard, None stands for no
+        further arguments.
+        """
         ...
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
@@ -212,27 +214,27 @@ class OneProcess:
             raise
 
     def total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:
-        """See ShardBackend."""
+        """Sums over all shards (:meth:`ShardBackend.total`)."""
         return self._worker.total(name, shared, each or [()] * self.num_shards, options)
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """See ShardBackend."""
+        """Subsets of all shards (:meth:`ShardBackend.subsets`)."""
         return [self._worker.subset(index, numbers) for index, numbers in enumerate(demands)]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """See ShardBackend."""
+        """Change all shards (:meth:`ShardBackend.apply`)."""
         return [self._worker.apply(index, function, arguments) for index in range(self.num_shards)]
 
     def close(self) -> None:
-        """See ShardBackend."""
+        """Close the shards (:meth:`ShardBackend.close`)."""
         self._state.close()
 
 
 class ShardPasses:
-    """See :class:`teal.solvers.pdhg.fused.passes.Passes`; B = 1.  Splits stay with the shards.
+    """Passes over shards: :class:`teal.solvers.pdhg.fused.passes.Passes` for B = 1.  Splits stay with the shards.
 
     Args:
-        backend: that holds the shards.
+        backend: backend that holds the shards.
         first: (shards + 1,) number of the first demand of each shard, and of all demands.
         num_links: E.
         num_paths: K.
@@ -244,18 +246,18 @@ class ShardPasses:
         self.rounds = 0  # of calls to all shards
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """See Passes: nothing is compiled ahead."""
+        """Compile nothing ahead (:meth:`Passes.compile`)."""
 
     def _total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:
         self.rounds += 1
         return self._backend.total(name, *shared, each=each, **options)
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """See Passes."""
+        """Measure the splits (:meth:`Passes.measure`)."""
         return ProgramSums(*self._total("measure", inverse_capacity, cost))
 
     def put_splits(self, splits: FloatArray) -> None:
-        """See Passes.
+        """Put splits in place (:meth:`Passes.put_splits`).
 
         Raises:
             NotImplementedError: always; a warm start of shards has splits with the shards.
@@ -266,7 +268,7 @@ class ShardPasses:
         self, price_plus_cost: Float32Array, sharpness: float, kept: Int64Array, kept_splits: AnyArray, lane: int,
         *, is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-        """See Passes."""
+        """Put the response to prices in place (:meth:`Passes.respond`)."""
         ends = np.searchsorted(kept, self._first)
         parts = [slice(a, b) for a, b in itertools.pairwise(ends)]
         each = [
@@ -277,11 +279,11 @@ class ShardPasses:
         return load, elasticity
 
     def restart(self) -> None:
-        """See Passes."""
+        """Begin anew at the last step (:meth:`Passes.restart`)."""
         self._total("restart")
 
     def iterate(self, count: int, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """See Passes: the links' part here, the paths' part with the shards."""
+        """Iterate (:meth:`Passes.iterate`): the links' part here, the paths' part with the shards."""
         scratch = self._scratch
         inverse_scale = kernels.value_scale(program, scratch)
         for i in range(count):
@@ -293,23 +295,23 @@ class ShardPasses:
             kernels.after(program, dual, control, scratch, 1)
 
     def certify(self, price_plus_cost: FloatArray, *, is_repairing: bool) -> tuple[FloatArray, FloatArray]:
-        """See Passes."""
+        """The paths' part of a certificate (:meth:`Passes.certify`)."""
         load, profit = self._total("certify", price_plus_cost, is_repairing=is_repairing)
         return load, profit
 
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """See Passes."""
+        """A round of refilling (:meth:`Passes.project_round`)."""
         load, requested, value = self._total("project_round", load_ratio, unused, is_first=is_first, is_last=is_last)
         return load, requested, value
 
     def keep(self, lanes: list[int]) -> None:
-        """See Passes."""
+        """Keep the better splits (:meth:`Passes.keep`)."""
         self._total("keep", lanes)
 
     def recall(self) -> FloatArray:
-        """See Passes."""
+        """Take back the splits that were kept (:meth:`Passes.recall`)."""
         (load,) = self._total("recall")
         return load
 
