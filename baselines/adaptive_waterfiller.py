@@ -23,7 +23,7 @@ from teal.solvers.sequences.fairness import require_shedding
 from teal.spec import Spec
 
 _CHANGED = 1e-12  # relative: a link's level that rose by more since it was queued is queued again
-_LEAST_WEIGHT = 1e-6  # of a path, so that none is given up for good
+_MIN_WEIGHT = 1e-6  # of a path, so that none is given up for good
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class AdaptiveWaterfiller:
         for _ in range(self.iterations):
             rate = waterfill(weight, capacity, *of_flow, *of_link)
             total = np.bincount(variables.demand_row, rate)[variables.demand_row]
-            weight = np.maximum(np.divide(rate, total, out=weight.copy(), where=total > 0), _LEAST_WEIGHT)
+            weight = np.maximum(np.divide(rate, total, out=weight.copy(), where=total > 0), _MIN_WEIGHT)
         flow.reshape(-1)[variables.path] = rate
         return MatrixResult(flow)
 

@@ -31,8 +31,8 @@ from teal.pathops.measurements import with_borders
 
 NAME = "lab"
 CORRUPT = STATE / "corrupt.json"  # counters that are falsified on purpose: number of a link to a factor
-_LEAST_SHARE = 0.01  # of a demand on a path, below which the path is left out
-_LEAST_CHANGE = 0.02  # share of a demand that must move, for a demand to be installed anew
+_MIN_SHARE = 0.01  # of a demand on a path, below which the path is left out
+_MIN_CHANGE = 0.02  # share of a demand that must move, for a demand to be installed anew
 _OUTER_HEADER, _ROUTING_HEADER, _SEGMENT = 40, 8, 16  # bytes of IPv6, of SRv6's header, of each segment but the first
 _LOOK_S = 0.2  # seconds between two looks at the link-state database
 _STEP_S = 0.3  # seconds between two steps of an update, for routers to have installed the one before
@@ -174,7 +174,7 @@ class Controller:
 
     def install(self, ahead: np.ndarray, matrix: np.ndarray | None) -> None:
         """Install splits (D, K), in as many hitless steps as the demands in force need."""
-        splits = np.where(ahead >= _LEAST_SHARE, ahead, 0.0)[:, : self.width]
+        splits = np.where(ahead >= _MIN_SHARE, ahead, 0.0)[:, : self.width]
         total = splits.sum(1, keepdims=True)
         splits = np.divide(splits, total, out=np.zeros_like(splits), where=total > 0)
         begin = time.time()
@@ -182,7 +182,7 @@ class Controller:
         for number, step in enumerate(steps):
             changed = (
                 range(len(step)) if self.splits is None
-                else np.flatnonzero(np.abs(step - self.splits).sum(1) / 2 > _LEAST_CHANGE).tolist()
+                else np.flatnonzero(np.abs(step - self.splits).sum(1) / 2 > _MIN_CHANGE).tolist()
             )  # fmt: skip
             router.install(self.lab, {self.pairs[d]: self.lists(step, d) for d in changed})
             if self.splits is None:

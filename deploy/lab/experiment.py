@@ -28,7 +28,7 @@ from deploy.lab.network import PREFIX, STATE, Lab, check_machine, down, run
 
 Notify = Callable[[str], None]
 _IGP_UTILISATION = 0.9  # of the fullest link without Teal: as much as the shaped links carry without loss
-_LEAST_UTILISATION = 0.05  # of links whose measured load is compared with the predicted one
+_MIN_UTILISATION = 0.05  # of links whose measured load is compared with the predicted one
 _BACK = 0.95  # share of the sent packets that must arrive, for traffic to count as flowing again
 _SAMPLE_S = 0.1  # seconds between two looks at what arrives, after a cut
 _PATIENCE_S = 900.0  # seconds to wait for a step of the loop: the first time, kernels are compiled
@@ -285,7 +285,7 @@ class Experiment:
 
     def _compared(self, rate: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
         """How far measured loads are from predicted ones, on links above 5% utilisation."""
-        shown = predicted / self.lab.topology.capacity > _LEAST_UTILISATION
+        shown = predicted / self.lab.topology.capacity > _MIN_UTILISATION
         error = np.abs(rate[shown] / predicted[shown] - 1)
         return {
             "links": int(shown.sum()), "largest_error": float(error.max(initial=0.0)),

@@ -35,7 +35,7 @@ STATE = Path("/run/teal-lab")
 POLICY_TABLE = 100
 DAEMONS = Path("/usr/lib/frr")
 _QUEUE_MS = 200  # ms, that a packet waits at most at a shaped link
-_LEAST_BURST = 16_000  # bytes that a shaped link may send at once
+_MIN_BURST = 16_000  # bytes that a shaped link may send at once
 _MTU = 9000  # bytes; encapsulated packets are longer than those of hosts
 _NEEDED = ("ip", "tc", "vtysh")
 
@@ -200,7 +200,7 @@ class Lab:
                 f"link set {name} mtu {_MTU} up",
             ])  # fmt: skip
             rate = self.scale * float(topology.capacity[link]) * 1e9
-            burst = max(_LEAST_BURST, round(rate / 8 * 0.01))
+            burst = max(_MIN_BURST, round(rate / 8 * 0.01))
             run(["tc", "-n", here, "qdisc", "add", "dev", name, "root", "tbf", "rate", f"{round(rate)}bit", "burst",
                  str(burst), "latency", f"{_QUEUE_MS}ms"])  # fmt: skip
 

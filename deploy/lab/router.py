@@ -15,7 +15,7 @@ import numpy as np
 from deploy.lab.network import POLICY_TABLE, Lab, ip_batch, run
 
 Segments = tuple[tuple[str, int], ...]  # ("node", its number) or ("adjacency", number of the link), in order
-_MOST_WEIGHT = 255  # of a next hop
+_MAX_WEIGHT = 255  # of a next hop
 
 
 class Counts(NamedTuple):
@@ -87,7 +87,7 @@ def install(lab: Lab, splits: Mapping[tuple[int, int], Sequence[tuple[float, Seg
         largest = max(share for share, _ in lists)
         hops = []
         for share, segments in lists:
-            weight = max(1, min(_MOST_WEIGHT, round(_MOST_WEIGHT * share / largest)))
+            weight = max(1, min(_MAX_WEIGHT, round(_MAX_WEIGHT * share / largest)))
             sids = [lab.node_segment(n) if kind == "node" else lab.adjacency_segment(n) for kind, n in segments]
             last = lab.last_segment(target)
             if segments and segments[-1] == ("node", target):

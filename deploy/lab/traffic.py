@@ -23,7 +23,7 @@ RATES, SENT, PID = STATE / "rates.json", STATE / "sent.json", STATE / "traffic.p
 _PORT = 9000
 _ADDRESSES = 8192  # behind each router, to which packets go in turn
 _TICK_S = 0.002  # seconds between two rounds of sending
-_MOST_BURST_S = 0.05  # seconds of a demand that are sent at once after a pause of this process; the rest is not sent
+_MAX_BURST_S = 0.05  # seconds of a demand that are sent at once after a pause of this process; the rest is not sent
 _HEADERS = 48  # bytes of IPv6 and UDP
 _CLONE_NEWNET = 0x40000000
 _ANSWER_EVERY_S = 0.5  # seconds between two writes of sent.json
@@ -80,7 +80,7 @@ def main() -> None:
             last = time.monotonic()
         now = time.monotonic()
         for one in demands:
-            one[3] = min(one[3] + one[2] * (now - last), 2.0 + _MOST_BURST_S * one[2])
+            one[3] = min(one[3] + one[2] * (now - last), 2.0 + _MAX_BURST_S * one[2])
             if one[3] >= 1:
                 count = int(one[3])
                 one[3] -= count

@@ -137,9 +137,9 @@ def segment_list(igp: Igp, topology: Topology, path: list[int]) -> list[Segment]
     ]
 
 
-_LEAST_FLOW = 1e-12  # share of a target's flow that counts as none
+_MIN_FLOW = 1e-12  # share of a target's flow that counts as none
 _FIRST_COLOR = 100  # of SR policies of the highest class
-_MOST_REASONS = 10  # paths that could not be expressed and are named
+_MAX_REASONS = 10  # paths that could not be expressed and are named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +192,7 @@ def sr_policies(allocation: dict[str, Any], topology: Topology, igp: Igp, msd: i
                 continue
             left_out += 1
             why = f"{len(segments)} segments" if len(segments) > msd else f"more than {max_lists} lists"
-            if len(reasons) < _MOST_REASONS:
+            if len(reasons) < _MAX_REASONS:
                 reasons.append(f"{' '.join(path['nodes'])}: {why}")
         total, carried = sum(path["rate"] for path in paths), sum(path["rate"] for path, _ in kept)
         factor = total / carried if keeps_all and carried > 0 else 1.0
@@ -238,7 +238,7 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
     names, groups = topology.link_names(), []
     for target, by_link in flows.items():
         largest = max(by_link.values())
-        used = {link: flow for link, flow in by_link.items() if flow > _LEAST_FLOW * largest}
+        used = {link: flow for link, flow in by_link.items() if flow > _MIN_FLOW * largest}
         used = _without_circles(used, topology)
         by_node: dict[int, dict[int, float]] = defaultdict(dict)
         for link, flow in used.items():

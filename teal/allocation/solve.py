@@ -91,8 +91,8 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
 
 
 # Satisfied demand and largest utilisation below which units are more likely wrong than networks so loaded.
-_LEAST_SATISFIED, _LEAST_UTILISATION = 0.01, 0.001
-_MOST_ROUNDS = 1_000  # of column generation; it ends long before where nothing is left to add
+_MIN_SATISFIED, _MIN_UTILISATION = 0.01, 0.001
+_MAX_ROUNDS = 1_000  # of column generation; it ends long before where nothing is left to add
 _REPORT_EVERY_S = 2.0  # seconds between two progress messages
 _ROUNDED = "rounding of the splits (--entries, --min-split, --keep-within)"
 # What ended a search, for messages.
@@ -162,9 +162,9 @@ class SolveFigures(Figures):
     def unit_hint(self) -> str:
         """A hint where demand and capacity seem to be in different units; ``""`` if they do not."""
         ask = "is the unit right (--traffic-unit Mbit/s, --attributes capacity_unit=Mbit/s)?"
-        if self.satisfied_demand < _LEAST_SATISFIED:
+        if self.satisfied_demand < _MIN_SATISFIED:
             return f"only {100 * self.satisfied_demand:.3g}% of the demand is satisfied: {ask}"
-        if 0 < self.max_link_utilisation < _LEAST_UTILISATION:
+        if 0 < self.max_link_utilisation < _MIN_UTILISATION:
             return f"the fullest link is at {100 * self.max_link_utilisation:.2g}% of its capacity: {ask}"
         return ""
 
@@ -289,7 +289,7 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
     begin, bound_all_paths = time.perf_counter(), None
     if config.over_all_paths:
         last = complete(improving(
-            problem, target=config.gap, max_rounds=_MOST_ROUNDS, max_iterations=config.max_iterations,
+            problem, target=config.gap, max_rounds=_MAX_ROUNDS, max_iterations=config.max_iterations,
             deadline=Deadline.after(deadline), report=RoundsProgress(notify, _REPORT_EVERY_S),
         ))  # fmt: skip
         added = int(last.paths.mask.sum()) - int(problem.path_mask.sum())

@@ -268,7 +268,7 @@ def _ecmp(problem: SegmentProblem, config: SolveConfig) -> SegmentResult:
 
 _LOOSE_GAP = 0.02  # to the bound over any paths, above which that bound is searched for
 _FREE_SEARCH_S = 10.0  # seconds of that search
-_MOST_SEARCHED = 100_000  # demands, up to which that search says something in this time
+_MAX_SEARCHED = 100_000  # demands, up to which that search says something in this time
 
 
 def is_compiled_case(config: SolveConfig) -> bool:
@@ -329,7 +329,7 @@ def with_tighter_free_bound(
         notify: called before a search.
     """
     is_loose = report.free_gap > _LOOSE_GAP and report.free_gap > 2 * report.gap
-    if not is_loose or config.deadline or report.demands > _MOST_SEARCHED:
+    if not is_loose or config.deadline or report.demands > _MAX_SEARCHED:
         return report
     notify(f"a bound over any paths, within {_FREE_SEARCH_S:g} s")
     live = dag.reaches[traffic.pairs[:, 1], traffic.pairs[:, 0]]

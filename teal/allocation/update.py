@@ -213,7 +213,7 @@ def _solved(paths: NamedPaths, before: FloatArray, after: FloatArray, steps: int
 
 
 _PATTERN = "step-*.json"
-_LEAST_SHARE = 1e-9  # share of a path's largest flow below which it is left out of a step's file
+_MIN_SHARE = 1e-9  # share of a path's largest flow below which it is left out of a step's file
 
 _Demand = tuple[str, str, str]  # router, target, class ("" for none)
 _Key = tuple[_Demand, tuple[int, ...]]  # demand, links of a path
@@ -263,7 +263,7 @@ def _as_json(topology: Topology, keys: list[_Key], flows: FloatArray, update: Up
     carried: dict[_Demand, list[dict[str, Any]]] = {}
     for (demand, links), rate, most in zip(keys, flows.tolist(), largest.tolist(), strict=True):
         paths_of = carried.setdefault(demand, [])
-        if rate > _LEAST_SHARE * most:
+        if rate > _MIN_SHARE * most:
             along = [nodes[topology.link_source[links[0]]], *(nodes[topology.link_target[link]] for link in links)]
             paths_of.append({"nodes": along, "links": [names[link] for link in links], "rate": rate})
     routers: dict[str, list[dict[str, Any]]] = {}

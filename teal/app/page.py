@@ -15,7 +15,7 @@ from teal.app.web import network_map_js, plotly_js
 
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 _DASHES = ("solid", "dash", "dot", "dashdot")
-_MARGIN, _LEAST_MARGIN = 0.04, 0.02  # beside the least and largest value of a logarithmic axis: share, decades
+_MARGIN, _MIN_MARGIN = 0.04, 0.02  # beside the least and largest value of a logarithmic axis: share, decades
 _FEW_DECADES = 1.5  # up to which an axis has ticks at 1, 2 and 5 too
 _AXIS_TYPES = {"linear": "linear", "log": "log", "category": "category", "time": "date"}
 
@@ -52,7 +52,7 @@ def _log_range(chart: Chart) -> dict[str, Any]:
     if not values:
         return {}
     low, high = math.log10(min(values)), math.log10(max(values))
-    margin = max(_LEAST_MARGIN, _MARGIN * (high - low))
+    margin = max(_MIN_MARGIN, _MARGIN * (high - low))
     return {"range": [low - margin, high + margin], "dtick": 1 if high - low > _FEW_DECADES else "D2"}
 
 

@@ -16,7 +16,7 @@ from teal.app.web.layout import positions
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
 
-_MOST_NAMES = 40  # nodes of a network whose names are drawn
+_MAX_NAMES = 40  # nodes of a network whose names are drawn
 _OFFSET_SHARE = 0.006  # share of the drawing's size by which the two directions of a cable are apart
 
 
@@ -52,7 +52,7 @@ def network(problem: Problem, allocation: Allocation | None = None, row: int = 0
         ax.figure.colorbar(lines, ax=ax, label="link utilisation (%)", pad=0.02)
     ax.add_collection(lines)
     ax.scatter(where[:, 0], where[:, 1], s=18, color="#1c2430", zorder=2)
-    if topology.num_nodes <= _MOST_NAMES:
+    if topology.num_nodes <= _MAX_NAMES:
         for name, (x, y) in zip(topology.node_names, where.tolist(), strict=True):
             ax.annotate(name, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=7)
     ax.set_title(topology.name)

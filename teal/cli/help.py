@@ -22,7 +22,7 @@ from teal.app.settings import CandidateConfig, PathConfig, ProgramConfig
 from teal.errors import InputError, did_you_mean
 from teal.option import of_fields
 
-_MOST_COLUMNS = 100  # of the text; longer lines are hard to read
+_MAX_COLUMNS = 100  # of the text; longer lines are hard to read
 _BY_BASE = {
     ProgramConfig: "program",
     PathConfig: "candidate paths",
@@ -95,7 +95,7 @@ def check_options(name: str, config: type[Any], arguments: list[str]) -> None:
 
 
 def _width() -> int:
-    return min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
+    return min(_MAX_COLUMNS, shutil.get_terminal_size().columns)
 
 
 def _option(field: dataclasses.Field[Any]) -> str:

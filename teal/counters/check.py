@@ -30,9 +30,9 @@ from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray, IntArray
 
 _UNIT = 0.02  # of a value, in which deviations are measured: the error that demands are expected to have
-_MOST_Z2 = 9.0  # of one value, in the mean
+_MAX_Z2 = 9.0  # of one value, in the mean
 _DISAGREE = 0.06  # relative difference of the two ends of a link
-_LEAST = 1e-3  # share of the mean value that a value counts as at least
+_MIN_VALUE_SHARE = 1e-3  # share of the mean value that a value counts as at least
 _CORRUPTED = (0.0, 0.05, 0.1, 0.2, 0.3)  # shares of counters that calibration corrupts
 _DEMAND_ERROR = 0.02  # standard deviation of demands that are believed, in calibration
 _MARGIN = 1.3  # of the alarm limit over the largest statistic of calibration, which has seen some hundred intervals
@@ -169,12 +169,12 @@ class Checker:
         predicted = self._measurements @ matrix
         repaired = repair(self._topology, sent, received, ingress, egress, predicted, self._relative)
         u = repaired.values
-        scale = np.maximum(u, _LEAST * max(float(u.mean()), 1e-300))
+        scale = np.maximum(u, _MIN_VALUE_SHARE * max(float(u.mean()), 1e-300))
         z = (predicted - u) / (_UNIT * scale)
         both = np.isfinite(sent) & np.isfinite(received)
         larger = np.maximum(np.maximum(sent, received), 1e-300)
         disagrees = np.abs(sent - received)[both] > _DISAGREE * larger[both]
-        return float(np.minimum(z * z, _MOST_Z2).mean()), float(disagrees.mean()) if both.any() else 0.0, z, repaired
+        return float(np.minimum(z * z, _MAX_Z2).mean()), float(disagrees.mean()) if both.any() else 0.0, z, repaired
 
     def check(
         self, sent: FloatArray, received: FloatArray, ingress: FloatArray, egress: FloatArray, matrix: FloatArray
@@ -215,7 +215,7 @@ class Checker:
     ) -> list[str]:
         names, topology, links = [], self._topology, self._topology.link_names()
         expected = (self._measurements @ matrix)[: topology.num_links]
-        least = _LEAST * max(float(expected.mean()), 1e-300)
+        least = _MIN_VALUE_SHARE * max(float(expected.mean()), 1e-300)
         silent = (np.nan_to_num(np.fmax(sent, received), nan=np.inf) <= least) & (expected > 10 * least)
         down = np.flatnonzero(silent & (topology.capacity > 0)).tolist()
         names += [f"link {links[e]}: carries nothing" for e in down]
@@ -228,13 +228,13 @@ class Checker:
     def _routers(self, z: FloatArray, repaired: Repaired) -> list[str]:
         if self._mean is None:
             return []
-        scale = _UNIT * np.maximum(repaired.values, _LEAST * max(float(repaired.values.mean()), 1e-300))
-        clipped = np.clip(z, -math.sqrt(_MOST_Z2), math.sqrt(_MOST_Z2))
+        scale = _UNIT * np.maximum(repaired.values, _MIN_VALUE_SHARE * max(float(repaired.values.mean()), 1e-300))
+        clipped = np.clip(z, -math.sqrt(_MAX_Z2), math.sqrt(_MAX_Z2))
         found = []
         for end, name in ((0, "from"), (1, "to")):
             for node in range(self._topology.num_nodes):
                 own = np.where(self._pairs[:, end] == node, self._mean, 0.0)
-                g = np.minimum((self._measurements @ own) / scale, math.sqrt(_MOST_Z2))
+                g = np.minimum((self._measurements @ own) / scale, math.sqrt(_MAX_Z2))
                 length = float(np.linalg.norm(g))
                 if length > 0:
                     found.append(

@@ -23,7 +23,7 @@ from teal.formats import save_traffic
 from teal.formats.rows import write_csv
 from teal.runtime.storage import check_out_file, check_out_folder
 
-_MOST_DEMANDS = 200  # rows of the page's table
+_MAX_DEMANDS = 200  # rows of the page's table
 
 
 def write_estimate_page(path: Path, run: EstimateRun) -> None:
@@ -33,7 +33,7 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
     lower, upper = run.lower.mean(0), run.upper.mean(0)
     truth = None if run.truth is None or np.isnan(run.truth).all() else np.nanmean(run.truth, 0)
     lines = []
-    for d in np.argsort(-mean)[:_MOST_DEMANDS].tolist():
+    for d in np.argsort(-mean)[:_MAX_DEMANDS].tolist():
         source, target = (topology.node_names[node] for node in traffic.pairs[d])
         known = math.isfinite(lower[d])
         cells = [

@@ -51,8 +51,8 @@ from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 _ANALOGUES = 20  # intervals
 _WINSORISED = 0.02  # share of the values at either end that count as the quantile there
 _SHRINKAGE = 0.6  # b of the module
-_MOST_ENTRIES = 300_000_000  # numbers of a history in memory, 2.4 GB; the newest matrices are kept
-_LEAST_SHARE = 1e-12  # of the traffic, that every demand has at least in a prior
+_MAX_ENTRIES = 300_000_000  # numbers of a history in memory, 2.4 GB; the newest matrices are kept
+_MIN_SHARE = 1e-12  # of the traffic, that every demand has at least in a prior
 
 
 def gravity(ingress: FloatArray, egress: FloatArray, pairs: IntArray) -> FloatArray:
@@ -97,7 +97,7 @@ class History:
             InputError: no matrix with traffic.
         """
         total = matrices.sum(1)
-        kept = np.flatnonzero(total > 0)[-max(1, _MOST_ENTRIES // max(1, matrices.shape[1])) :]
+        kept = np.flatnonzero(total > 0)[-max(1, _MAX_ENTRIES // max(1, matrices.shape[1])) :]
         if not len(kept):
             raise InputError("estimate", "history", "at least one matrix with traffic", "none")
         return cls(matrices[kept] / total[kept, None])
@@ -185,25 +185,25 @@ class HistoryPrior:
         matrix = self._covariance[np.ix_(known, known)] + np.diag(noise)
         difference = y - self._counter_mean[known]
         weights = solve_definite(matrix, difference)
-        return np.maximum(self._mean + weights @ self._gain[known], _LEAST_SHARE)
+        return np.maximum(self._mean + weights @ self._gain[known], _MIN_SHARE)
 
 
 _TRACKING = 0.1  # share of the last estimate in tracked shares; 0.3 drifts under fixed routing (Abilene 0.29 for 0.26)
-_MOST_HISTORY = 4032  # matrices, two weeks of 5 minutes; older ones are dropped when new ones are observed
+_MAX_HISTORY = 4032  # matrices, two weeks of 5 minutes; older ones are dropped when new ones are observed
 _CALIBRATED_ON = 200  # matrices of the second half of a history, at most, evenly spaced
-_LEAST_CALIBRATION = 10  # matrices, below which there are no intervals
+_MIN_CALIBRATION = 10  # matrices, below which there are no intervals
 _WORTH_OF_ALL = 30  # residuals of a demand that count as much as the quantile of all demands
-_LEAST_MEAN = 1e-9  # share of the traffic that a demand counts as at least, in widths
+_MIN_MEAN = 1e-9  # share of the traffic that a demand counts as at least, in widths
 # Of the dispersion about the mean, what the prior leaves: as accurate as all of it, in half the steps of Newton.
 _LEFT_BY_PRIOR = 0.3
-_MOST_GROWTH = 10.0  # of a demand over its mean share, by which its interval widens
+_MAX_GROWTH = 10.0  # of a demand over its mean share, by which its interval widens
 _CONTRADICTED = 3.0  # standard deviations of a counter, beyond which a robust estimate doubts it
 _DOUBT = 3.0  # standard deviation of a counter that is doubted, in units of its residual
-_MOST_STEPS = 20  # of Newton's method in a projection: five to fifteen where counters agree, up to 100 where not
-_MOST_STEPS_OF_ALL = 60  # of all projections of an interval, after which no other one begins
+_MAX_STEPS = 20  # of Newton's method in a projection: five to fifteen where counters agree, up to 100 where not
+_MAX_STEPS_OF_ALL = 60  # of all projections of an interval, after which no other one begins
 _ROBUST_ROUNDS = 4  # of doubting and estimating again; with 2 the error is 0.01 larger at 30% wrong counters
 _BIAS_WEIGHT = 0.02  # of the present interval in the average of what the prior leaves of the counters
-_MOST_UNSEEN = 5.0  # u of the module: 1.1 to 3.4 on Abilene, GEANT and Germany50
+_MAX_UNSEEN = 5.0  # u of the module: 1.1 to 3.4 on Abilene, GEANT and Germany50
 _FLOW_ERROR = 0.01  # standard deviation of a measured demand, as a share of it
 
 
@@ -332,15 +332,15 @@ class Estimator:
         total = float(prior.sum())
         phi = _LEFT_BY_PRIOR * self._phi_share * total or total / max(1, len(prior)) or 1.0
         deviation = projection.deviations(counters, self._relative) if deviation is None else deviation
-        found, rows = self._project(counters, deviation, prior, phi, flows, _MOST_STEPS)
+        found, rows = self._project(counters, deviation, prior, phi, flows, _MAX_STEPS)
         is_contradicted, steps = np.zeros(len(counters), dtype=bool), found.steps
         for _ in range(_ROBUST_ROUNDS if robust else 0):
             residual = np.abs(np.nan_to_num(found.residual[:rows]))
             is_contradicted = residual > _CONTRADICTED * deviation
-            if not is_contradicted.any() or steps >= _MOST_STEPS_OF_ALL:
+            if not is_contradicted.any() or steps >= _MAX_STEPS_OF_ALL:
                 break
             doubted = np.where(is_contradicted, _DOUBT * residual, deviation)
-            found, rows = self._project(counters, doubted, prior, phi, flows, _MOST_STEPS)
+            found, rows = self._project(counters, doubted, prior, phi, flows, _MAX_STEPS)
             steps += found.steps
         matrix = found.matrix
         if float(matrix.sum()) > 0 and self._tracked is not None:
@@ -410,9 +410,9 @@ class Estimator:
         if not matrix.sum() > 0:
             return
         old = np.zeros((0, len(matrix))) if self._matrices is None else self._matrices
-        self._matrices = np.concatenate([old[-(_MOST_HISTORY - 1) :], matrix[None]])
+        self._matrices = np.concatenate([old[-(_MAX_HISTORY - 1) :], matrix[None]])
         self._history = (
-            History.of(matrix[None]) if self._history is None else self._history.with_matrix(matrix, _MOST_HISTORY)
+            History.of(matrix[None]) if self._history is None else self._history.with_matrix(matrix, _MAX_HISTORY)
         )
         self._phi_share = self._dispersion_of(self._matrices)
         if self._projection is not None:
@@ -421,7 +421,7 @@ class Estimator:
     def calibrate(self) -> None:
         """Estimate the second half of the history from the first one, for the intervals; needs a routing."""
         matrices = self._matrices
-        if self._projection is None or matrices is None or len(matrices) < 2 * _LEAST_CALIBRATION:
+        if self._projection is None or matrices is None or len(matrices) < 2 * _MIN_CALIBRATION:
             return
         half = len(matrices) // 2
         first = Estimator(
@@ -439,8 +439,8 @@ class Estimator:
             left.append(first._bias.deviation(found.matrix) * found.matrix / truth.sum())
         self._residuals = np.array(residuals)
         seen, size = np.linalg.norm(left, axis=1), np.linalg.norm(self._residuals, axis=1)
-        self._unseen = float(np.median(np.minimum(size / np.maximum(seen, 1e-300), _MOST_UNSEEN)))
-        self._mean = np.maximum((matrices / matrices.sum(1, keepdims=True)).mean(0), _LEAST_MEAN)
+        self._unseen = float(np.median(np.minimum(size / np.maximum(seen, 1e-300), _MAX_UNSEEN)))
+        self._mean = np.maximum((matrices / matrices.sum(1, keepdims=True)).mean(0), _MIN_MEAN)
         self._widths, self._own = _widths(np.abs(self._residuals), self._mean, self._level)
 
     @property
@@ -471,7 +471,7 @@ class Estimator:
             unknown = np.full_like(matrix, math.nan)
             return unknown, unknown
         total = float(matrix.sum())
-        growth = np.clip(matrix / max(total, 1e-300) / self._mean, 1.0, _MOST_GROWTH)
+        growth = np.clip(matrix / max(total, 1e-300) / self._mean, 1.0, _MAX_GROWTH)
         width = self._widths * total * growth ** (1 - self._own)
         off = self._unseen * NormalDist().inv_cdf((1 + self._level) / 2) * self._bias.deviation(matrix)
         width = np.hypot(width, off * matrix)

@@ -34,7 +34,7 @@ _FIELDS = {  # of a record: names in nfdump's CSV 1.6, 1.7, its JSON, and pmacct
     "first": ("ts", "firstSeen", "t_first", "timestamp_start", "stamp_inserted"),
     "last": ("te", "lastSeen", "t_last", "timestamp_end", "stamp_updated"),
 }
-_MOST_INTERVALS = 1_000_000
+_MAX_INTERVALS = 1_000_000
 
 
 class _Record(NamedTuple):
@@ -159,8 +159,8 @@ def load_flows(
             continue
         begin, end = record.first, max(record.last, record.first)
         first, last = int(begin // interval_s), int(end // interval_s)
-        if last - first > _MOST_INTERVALS:
-            raise InputError(str(path), "times", f"records of at most {_MOST_INTERVALS} intervals", end - begin)
+        if last - first > _MAX_INTERVALS:
+            raise InputError(str(path), "times", f"records of at most {_MAX_INTERVALS} intervals", end - begin)
         for interval in range(first, last + 1):
             overlap = min(end, (interval + 1) * interval_s) - max(begin, interval * interval_s)
             share = overlap / (end - begin) if end > begin else 1.0

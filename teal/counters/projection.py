@@ -23,13 +23,13 @@ from teal.errors import InputError
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.parallel import kernel, quiet_torch
 
-_MOST_STEPS = 100
+_MAX_STEPS = 100
 _LARGEST_CHANGE = 5.0  # of an exponent in a step
 _ARMIJO = 1e-4  # share of the predicted decrease that a step must reach
-_LEAST_STEP = 1e-10  # below which the search along a direction ends
+_MIN_STEP = 1e-10  # below which the search along a direction ends
 _ACCURACY = 1e-9  # of the gradient, in standard deviations and shares of the largest counter
-_LEAST_PRIOR = 1e-4  # share of the mean prior, that every demand has at least: smaller ones take Newton many steps
-_MOST_FACTORISED = 1500  # counters whose Hessian is factorised
+_MIN_PRIOR = 1e-4  # share of the mean prior, that every demand has at least: smaller ones take Newton many steps
+_MAX_FACTORISED = 1500  # counters whose Hessian is factorised
 _CG_ACCURACY = 1e-6  # relative, of a Newton direction by conjugate gradients
 _RELATIVE_FLOOR = 1e-3  # share of the largest counter, below which the deviation of a counter does not fall
 
@@ -114,7 +114,7 @@ class Projection:
         return relative * np.maximum(np.nan_to_num(counters), _RELATIVE_FLOOR * np.maximum(largest, 1e-300))
 
     def project(
-        self, counters: FloatArray, deviation: FloatArray, prior: FloatArray, phi: float, most_steps: int = _MOST_STEPS
+        self, counters: FloatArray, deviation: FloatArray, prior: FloatArray, phi: float, most_steps: int = _MAX_STEPS
     ) -> Projected:
         """The estimate nearest to a prior.
 
@@ -139,7 +139,7 @@ class Projection:
             if scale > 1e-300 and y.any():
                 raise InputError("estimate", "prior", "traffic of some demand", "none")
             return Projected(np.zeros_like(prior), np.zeros_like(y), np.where(known, counters, np.nan), 0, True)
-        prior = np.maximum(prior, _LEAST_PRIOR * total / len(prior))
+        prior = np.maximum(prior, _MIN_PRIOR * total / len(prior))
         # Prices of the interval before are no start: they belong to another prior (30 steps where 0 takes 10).
         price, exponent, change = np.zeros_like(y), np.zeros(len(prior)), np.empty(len(prior))
         x = prior.copy()
@@ -158,7 +158,7 @@ class Projection:
             self._fill(change, direction, phi)
             step = min(1.0, _LARGEST_CHANGE / max(float(np.abs(change).max()), 1e-300))
             before = self._dual(x, price, y, variance, phi)
-            while step > _LEAST_STEP:
+            while step > _MIN_STEP:
                 tried = prior * np.exp(exponent + step * change)
                 if self._dual(tried, price + step * direction, y, variance, phi) <= before + _ARMIJO * step * slope:
                     break
@@ -179,7 +179,7 @@ class Projection:
     def _solve(self, weight: FloatArray, variance: FloatArray, known: BoolArray, right: FloatArray) -> FloatArray:
         """The solution of (F diag(weight) F' + diag(variance)) z = right over the known counters; 0 for the others."""
         counters = len(right)
-        if counters <= _MOST_FACTORISED:
+        if counters <= _MAX_FACTORISED:
             hessian = np.empty((counters, counters))
             _curvature(self._ptr, self._row, self._value, weight, hessian)
             hessian[np.diag_indices(counters)] += variance

@@ -32,7 +32,7 @@ _WEIGHT_OF_DEMANDS = 1.05
 STALE_WEIGHT = 0.9  # of what the estimate of the interval before puts there: less than one counter of now
 _TOLERANCE, _OF_DEMANDS, _OF_SUM = 3.0, 6.0, 2.5  # standard deviations
 _BLAMED = 0.08  # relative error from which on a counter is named
-_LEAST = 1e-3  # share of the mean value that a value counts as at least, in tolerances
+_MIN_VALUE_SHARE = 1e-3  # share of the mean value that a value counts as at least, in tolerances
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ def repair(
         np.add.at(size, router[side][used], 1)
     direct = np.vstack([counters, np.full((1, count), np.nan) if expected is None else expected[None]])
     values = _median(direct)
-    least = _LEAST * max(float(values.mean()), 1e-300)
+    least = _MIN_VALUE_SHARE * max(float(values.mean()), 1e-300)
     settled, support = np.zeros(count, dtype=bool), np.zeros(count)
     for threshold in _THRESHOLDS:
         settled_at, net, gross = np.zeros(nodes), np.zeros(nodes), np.zeros(nodes)

@@ -51,9 +51,9 @@ _PATTERN_DISTANCES = 8  # number of least distances, in links, of the first patt
 _PATTERN_SHARES = (0.5, 0.2, 0.1, 0.05, 0.02)  # of the largest rate, which distant demands have in the first patterns
 _BELOW_ROUND_SHARE = 1e-6  # relative, by which a share is below a round number, which may be a threshold of the scheme
 _CHANGE_GROWTH, _CHANGE_SHRINKAGE = 1.5, 0.93  # of the share of demands that change, after a success and a failure
-_FIRST_SHARE, _MOST = 0.1, 0.5  # of the demands that change at first, and at most
+_FIRST_SHARE, _MAX_SHARE = 0.1, 0.5  # of the demands that change at first, and at most
 # Share of the largest demand, instead of a rate of 0: POP assigns the demands above 0, which thus stay the same.
-_LEAST_RATE_SHARE = 1e-9
+_MIN_RATE_SHARE = 1e-9
 _GROUPED_SHARE, _VALUE_DECADES = (
     0.5,
     3.0,
@@ -143,7 +143,7 @@ def demand_set(instance: Instance, box: float, *, hose: bool, up_to: float = 0.0
     low, high = max(0.0, 1 - box) * low, (1 + box) * high
     if up_to:
         high = np.full(traffic.num_demands, up_to * float(instance.topology.capacity.mean()))
-        low = _LEAST_RATE_SHARE * high
+        low = _MIN_RATE_SHARE * high
     return (
         AllowedDemands(low, high, traffic.pairs, sends, receives) if hose else AllowedDemands(low, high, traffic.pairs)
     )
@@ -215,7 +215,7 @@ def audit(
         while may_go_on():
             children = np.stack([mutations.of(demand, share) for _ in range(CHILDREN)])
             share = (
-                min(_MOST, share * _CHANGE_GROWTH)
+                min(_MAX_SHARE, share * _CHANGE_GROWTH)
                 if improved(children)
                 else max(1 / len(demand), share * _CHANGE_SHRINKAGE)
             )

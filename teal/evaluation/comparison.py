@@ -16,7 +16,7 @@ from teal.solvers.projection import CutOnly
 from teal.solvers.sequences.fairness import fairness
 
 # Share of the largest capacity below which differences of rates do not count, as in the paper of the measure.
-_LEAST_RATE = 1e-4
+_MIN_RATE = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ def fairness_of(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[s
         for name, result in results.items()
         if result.assessment.status[0].usable
     }
-    least = _LEAST_RATE * float(problem.topology.capacity.max())
+    least = _MIN_RATE * float(problem.topology.capacity.max())
     return {name: float(fairness(rate, rates[best], least)[0]) for name, rate in rates.items()}
 
 

@@ -24,7 +24,7 @@ _MEASURES = (
 )  # fmt: skip
 _DRAWS = 2000  # of the bootstrap
 _LEVEL = 0.95
-_LEAST_IN_BLOCKS = 4  # matrices; fewer are drawn one by one, since two blocks of two would hold them all
+_MIN_IN_BLOCKS = 4  # matrices; fewer are drawn one by one, since two blocks of two would hold them all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _interval(known: Sequence[tuple[int, float]]) -> tuple[float, float, float, 
     indices, place = np.unique([index for index, _ in known], return_inverse=True)
     values, count = np.array([value for _, value in known]), len(indices)
     sums, counts = np.bincount(place, values), np.bincount(place)
-    length = 1 if count < _LEAST_IN_BLOCKS else math.ceil(count ** (1 / 3))
+    length = 1 if count < _MIN_IN_BLOCKS else math.ceil(count ** (1 / 3))
     begins = np.random.default_rng(0).integers(0, count, (_DRAWS, math.ceil(count / length), 1))
     drawn = ((begins + np.arange(length)) % count).reshape(_DRAWS, -1)[:, :count]
     means = sums[drawn].sum(1) / counts[drawn].sum(1)

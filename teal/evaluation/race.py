@@ -50,7 +50,7 @@ TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)  # certified gaps
 COLD, WARM, FROM = "pdhg cold", "pdhg warm", " + pdhg"  # names of runs; the last follows a scheme's name
 _FAILED_SHARES = (0.01, 0.05)  # range of the share of failed cables
 _EARLIER_GAP = 1e-3  # certified gap of the earlier state
-_MOST_REPEATS = 5  # timed repetitions of a run, at most
+_MAX_REPEATS = 5  # timed repetitions of a run, at most
 _MAX_REPEAT_S = 2.0  # seconds of timed repetitions, after which no more are made
 _T = TypeVar("_T")
 
@@ -176,7 +176,7 @@ def _measure(problem: Problem, name: str, target: float, solve: Callable[[], _So
 def timed(run: Callable[[], _T]) -> tuple[_T, float]:
     """The result, and the median of its seconds over the repetitions; a first run, which may compile, is not timed."""
     times: list[float] = []
-    while len(times) <= _MOST_REPEATS and (len(times) < 2 or sum(times[1:]) < _MAX_REPEAT_S):
+    while len(times) <= _MAX_REPEATS and (len(times) < 2 or sum(times[1:]) < _MAX_REPEAT_S):
         start = time.perf_counter()
         result = run()
         if torch.cuda.is_available():

@@ -338,7 +338,7 @@ def _name(case: ResultKey, time: str) -> str:
     return f"{case.index}: {time.replace('T', ' ')}{change}" + (f", draw {case.draw}" if case.draw else "")
 
 
-_MOST_FULL = 3  # links that are named
+_MAX_FULL = 3  # links that are named
 _TIMES = ("time, median", "build", "solve", "if parallel")  # the last three as schemes report them
 
 
@@ -451,7 +451,7 @@ def _fullest(record: Record, networks: list[NetworkRecord], offline: list[Row], 
     mean = np.mean(shares, axis=0)
     names = [
         f"{network.nodes[network.source[e]]} to {network.nodes[network.target[e]]} {100 * mean[e]:.1f}%"
-        for e in np.argsort(-mean, kind="stable")[:_MOST_FULL].tolist()
+        for e in np.argsort(-mean, kind="stable")[:_MAX_FULL].tolist()
     ]
     return [f"Fullest links under {best.scheme}, on average: {', '.join(names)}."]
 

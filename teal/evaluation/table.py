@@ -19,7 +19,7 @@ from teal.objectives import Objective
 from teal.problem.allocation import Status
 
 _BAD = {status.value for status in Status if not status.usable}
-_MOST_NAME_BESIDE_LATENCY = 12  # characters of a scheme's name, with which all columns fit into 80
+_MAX_NAME_BESIDE_LATENCY = 12  # characters of a scheme's name, with which all columns fit into 80
 REFERENCE_SCHEME = "lp-all"  # whose optima the others are compared with
 
 
@@ -273,7 +273,7 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
         columns |= of_class
         if is_compared:
             columns["fairness"] = lambda s: ratio_text(s.fairness)
-    has_room = wide or max((len(s.scheme) for s in summaries), default=0) <= _MOST_NAME_BESIDE_LATENCY
+    has_room = wide or max((len(s.scheme) for s in summaries), default=0) <= _MAX_NAME_BESIDE_LATENCY
     if has_room and any(not math.isnan(s.latency_mean) for s in summaries):
         columns["latency"] = lambda s: milliseconds(s.latency_mean)
     for column in columns:  # headings of two lines leave room for the names of schemes

@@ -118,7 +118,7 @@ _LAST_PART = 0.75  # of the width: a counter that falls from above it may have w
 _SPARE = 1.5  # times the capacity of an interface: the largest rate that is believed
 _BITS = 8.0
 _GIGA = 1e9
-_LEAST_SHARE = 0.5  # of an interval that readings must cover
+_MIN_SHARE = 0.5  # of an interval that readings must cover
 
 
 def load_counters(
@@ -440,7 +440,7 @@ def _means(starts: FloatArray, stops: FloatArray, rate: FloatArray, ends: FloatA
 
     amount = until(ends, volume, rate) - until(ends - step, volume, rate)
     seconds = until(ends, covered, np.ones_like(rate)) - until(ends - step, covered, np.ones_like(rate))
-    return np.where(seconds >= _LEAST_SHARE * step, amount / np.maximum(seconds, 1e-300), np.nan)
+    return np.where(seconds >= _MIN_SHARE * step, amount / np.maximum(seconds, 1e-300), np.nan)
 
 
 def _nearest(at: FloatArray, rate: FloatArray, ends: FloatArray, step: float) -> FloatArray:

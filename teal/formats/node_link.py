@@ -19,7 +19,7 @@ from teal.formats.records import Attributes, LinkRecord, number, topology_from_r
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
-_MOST_COORDINATE = 1e6  # of any coordinate; other data sets have some that are no degrees
+_MAX_COORDINATE = 1e6  # of any coordinate; other data sets have some that are no degrees
 
 
 def read_node_link(
@@ -103,7 +103,7 @@ def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, floa
         x, y = number(node["lon"], where, field), number(node["lat"], where, field)
     else:
         return None
-    return (x, y) if abs(x) <= _MOST_COORDINATE and abs(y) <= _MOST_COORDINATE else None  # NaN is not either
+    return (x, y) if abs(x) <= _MAX_COORDINATE and abs(y) <= _MAX_COORDINATE else None  # NaN is not either
 
 
 def topology_to_node_link(topology: Topology) -> dict[str, Any]:

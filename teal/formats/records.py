@@ -12,8 +12,8 @@ from teal.errors import WARNING, InputError
 from teal.formats.units import fibre_latency_ms, gbps_per_unit, great_circle_km
 from teal.network import Topology
 
-_MOST_METRIC = 2**32 - 1  # IGP metrics are of at most 32 bits
-_MOST_NAMED = 5  # rows or names in a warning
+_MAX_METRIC = 2**32 - 1  # IGP metrics are of at most 32 bits
+_MAX_NAMED = 5  # rows or names in a warning
 _DEFAULT_LATENCY_MS = 1.0  # of a link whose latency and coordinates are unknown
 
 
@@ -193,17 +193,17 @@ def topology_from_records(
 
 
 def _checked_metric(record: LinkRecord, where: str) -> float | None:
-    """The metric of a record; InputError unless it is a whole number from 1 to _MOST_METRIC."""
+    """The metric of a record; InputError unless it is a whole number from 1 to _MAX_METRIC."""
     value = record.metric
-    if value is not None and not (float(value).is_integer() and 0 < value <= _MOST_METRIC):
-        raise InputError(where, f"{record.field}: metric", f"a whole number from 1 to {_MOST_METRIC}", value)
+    if value is not None and not (float(value).is_integer() and 0 < value <= _MAX_METRIC):
+        raise InputError(where, f"{record.field}: metric", f"a whole number from 1 to {_MAX_METRIC}", value)
     return value
 
 
 def named(found: list[str]) -> str:
     """The first few of some rows or names, and how many there are more, for a warning."""
-    more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
-    return ", ".join(found[:_MOST_NAMED]) + more
+    more = f" and {len(found) - _MAX_NAMED:,} more" if len(found) > _MAX_NAMED else ""
+    return ", ".join(found[:_MAX_NAMED]) + more
 
 
 def number(text: object, where: str, field: str, expected: str = "a number") -> float:

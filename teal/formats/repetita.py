@@ -24,7 +24,7 @@ from teal.runtime.storage import content_key, file_key
 TOPOLOGY_SUFFIX, TRAFFIC_SUFFIX = ".graph", ".demands"
 _GBPS_PER_UNIT = gbps_per_unit("kbit/s", "Repetita")
 _MS_PER_UNIT = 1e-3  # delays are in microseconds
-_LEAST_DELAY = 1  # microseconds; files round shorter delays to 0, and a latency must be above 0
+_MIN_DELAY = 1  # microseconds; files round shorter delays to 0, and a latency must be above 0
 # The files have no times: matrix i of several gets this time plus i intervals.
 _FIRST_TIME, _INTERVAL_S = np.datetime64("2024-01-01T00:00:00", "s"), 300
 
@@ -53,7 +53,7 @@ def read_repetita_topology(path: Path) -> Topology:
             number(text, where, f"{field}: {what}")
             for text, what in zip(parts[3:], ("weight", "bw", "delay"), strict=True)
         )
-        latency = max(delay, _LEAST_DELAY) * _MS_PER_UNIT
+        latency = max(delay, _MIN_DELAY) * _MS_PER_UNIT
         links.append(LinkRecord(
             names[source], names[target], capacity * _GBPS_PER_UNIT, latency, f"{field} ({parts[0]})", metric=metric
         ))  # fmt: skip

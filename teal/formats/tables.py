@@ -37,7 +37,7 @@ _BATCH_ROWS = 1 << 20  # rows of a table in memory at a time
 _COLUMNS = ("timestamp", "source", "target", "rate")
 _FIRST_TIME = int(np.datetime64("2024-01-01T00:00:00", "s").astype(np.int64))  # of a matrix without a time
 _ENDPOINT, _CLASS = "endpoint", "class"  # optional columns
-_MOST_FAULTS = 10  # that are listed
+_MAX_FAULTS = 10  # that are listed
 _FIRST_LINE = 2  # of the rows of a CSV file, after that of the names
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _Batch = tuple[Int64Array, Int64Array, FloatArray]  # timestamp, (class * N + source) * N + target, rate
@@ -199,7 +199,7 @@ class _Faults:
             return
         self._expected = self._expected or expected
         self._count += len(rows)
-        for row in rows[: _MOST_FAULTS - len(self._messages)].tolist():
+        for row in rows[: _MAX_FAULTS - len(self._messages)].tolist():
             place = self._row + row
             line = f"row {place}" if self._first_line is None else f"line {self._first_line + place}"
             self._messages.append(f"{line}: {describe(row)}")

@@ -15,10 +15,10 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 
-_MOST_RATES = 10_000_000  # of the matrices of a window, 80 MB as float64; several hedges hold some
-_LEAST_MATRICES = 16  # of a window on the largest networks: the scenarios that one pass over the paths serves
+_MAX_RATES = 10_000_000  # of the matrices of a window, 80 MB as float64; several hedges hold some
+_MIN_MATRICES = 16  # of a window on the largest networks: the scenarios that one pass over the paths serves
 # Matrices x path slots up to which the scenario program of dropped flow is solved: a second for some 300 iterations.
-_MOST_FLOW_WORK = 400_000
+_MAX_FLOW_WORK = 400_000
 
 
 class Hedge(Protocol):
@@ -71,7 +71,7 @@ class Past:
 
     def most(self, window: int) -> int:
         """``window``, or as many matrices of so many demands as a hedge may hold in memory; at least 16."""
-        return min(window, max(_LEAST_MATRICES, _MOST_RATES // self.traffic.num_demands))
+        return min(window, max(_MIN_MATRICES, _MAX_RATES // self.traffic.num_demands))
 
     def last(self, window: int, count: int = 0) -> Problem:
         """The last matrices, oldest first, to minimise the largest link utilisation.
@@ -101,7 +101,7 @@ class Past:
 
     def _under_own_objective(self, demand: FloatArray) -> Problem:
         is_flow = self.network.objective.name is ObjectiveName.TOTAL_FLOW
-        if is_flow and len(demand) * self.network.paths.leaf.size <= _MOST_FLOW_WORK:
+        if is_flow and len(demand) * self.network.paths.leaf.size <= _MAX_FLOW_WORK:
             return self.network.with_demand(torch.from_numpy(demand))
         return self._balanced(demand)
 

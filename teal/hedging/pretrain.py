@@ -154,7 +154,7 @@ def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float
 
 INTERVALS = 16  # recorded of each history
 _WARM_UP_INTERVALS = 10  # intervals before them in which the mixture already learns
-_LEAST_PAST, _MOST_PAST = 12, 160  # matrices known before the first interval that the mixture sees
+_MIN_PAST, _MAX_PAST = 12, 160  # matrices known before the first interval that the mixture sees
 _OPTIMUM_GAP = 1e-3  # of the optima that losses are divided by
 
 
@@ -200,7 +200,7 @@ class Drawn:
     def load(self) -> tuple[Problem, TrafficMatrices]:
         """The network and its matrices."""
         rng = np.random.default_rng([self.seed, self.number])
-        past = int(rng.integers(_LEAST_PAST, _MOST_PAST + 1))
+        past = int(rng.integers(_MIN_PAST, _MAX_PAST + 1))
         return draw_history(rng, self.pool, past + _WARM_UP_INTERVALS + INTERVALS, self.num_paths)
 
 

@@ -22,9 +22,9 @@ from teal.spec import Spec
 
 # Iterations x scenarios x (trie nodes + paths), at most: a quarter second on two cores.  Each interval goes on from the
 # one before, so that what is left of the gap is small.
-_MOST_WORK = 300_000_000
-_LEAST_ITERATIONS = 40
-_MOST_FLOW_ITERATIONS, _FLOW_GAP = 200, 2e-2  # of scenario programs of dropped flow, in torch: 1 to 4 ms an iteration
+_MAX_WORK = 300_000_000
+_MIN_ITERATIONS = 40
+_MAX_FLOW_ITERATIONS, _FLOW_GAP = 200, 2e-2  # of scenario programs of dropped flow, in torch: 1 to 4 ms an iteration
 
 
 class SampleAverage:
@@ -54,10 +54,10 @@ class SampleAverage:
     def of(self, problem: Problem) -> Tensor:
         """Splits (D, K) for scenarios, from those of the call before; the newest scenario last."""
         work = problem.batch * problem.paths.scan_size
-        iterations = min(self._iterations, max(_LEAST_ITERATIONS, _MOST_WORK // work))
+        iterations = min(self._iterations, max(_MIN_ITERATIONS, _MAX_WORK // work))
         gap = self._gap
         if not problem.demand_set.carries_all:  # the gap is of what is lost, a tenth of the traffic or less
-            iterations, gap = min(iterations, _MOST_FLOW_ITERATIONS), max(gap, _FLOW_GAP)
+            iterations, gap = min(iterations, _MAX_FLOW_ITERATIONS), max(gap, _FLOW_GAP)
         weights = np.exp((np.arange(problem.batch) - (problem.batch - 1)) / self._decay) if self._decay else None
         result = solve_scenarios(
             problem, weights=weights, tail=self._tail, gap=gap, max_iterations=iterations,

@@ -55,14 +55,14 @@ from teal.solvers.split_table import in_table
 # mypy: disable-error-code="no-untyped-call"
 
 
-_MOST_EXPONENTIALS = 50_000_000  # of all demands in one draw, about 0.3 s on two cores
+_MAX_EXPONENTIALS = 50_000_000  # of all demands in one draw, about 0.3 s on two cores
 
 
 def is_affordable(problem: Problem) -> bool:
     """Whether the exact change is computed for this problem: on the CPU, over paths, and small enough."""
     if problem.ops.device.type != "cpu" or not problem.ops.is_over_paths:
         return False
-    return problem.demand.numel() * problem.topology.num_links <= _MOST_EXPONENTIALS
+    return problem.demand.numel() * problem.topology.num_links <= _MAX_EXPONENTIALS
 
 
 def change_of_reward(problem: Problem, splits: Tensor, drawn: Tensor) -> Tensor:

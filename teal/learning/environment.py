@@ -28,8 +28,8 @@ from teal.problem import Problem
 from teal.runtime.arrays import AnyArray
 from teal.solvers.projection import project
 
-_MOST_LOGIT = 10.0  # larger differences put all traffic on one path
-_MOST_OBSERVED = 1e6  # mean capacities of a link, above any demand or capacity
+_MAX_LOGIT = 10.0  # larger differences put all traffic on one path
+_MAX_OBSERVED = 1e6  # mean capacities of a link, above any demand or capacity
 
 
 class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
@@ -56,8 +56,8 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
         self._traffic = traffic
         self._problem = Problem.create(topology, paths, objective, traffic.read([0]))
         self._scale = float(topology.capacity[topology.capacity > 0].mean())
-        shape, most = (paths.num_demands, paths.num_paths), np.float32(_MOST_OBSERVED)
-        self.action_space = gymnasium.spaces.Box(-_MOST_LOGIT, _MOST_LOGIT, shape, np.float32)
+        shape, most = (paths.num_demands, paths.num_paths), np.float32(_MAX_OBSERVED)
+        self.action_space = gymnasium.spaces.Box(-_MAX_LOGIT, _MAX_LOGIT, shape, np.float32)
         self.observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment]
             demand=gymnasium.spaces.Box(0, most, shape[:1], np.float32),
             capacity=gymnasium.spaces.Box(0, most, (topology.num_links,), np.float32),
@@ -84,7 +84,7 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
         if logits.shape != problem.path_mask.shape or bool(logits.isnan().any()):
             found = "NaN" if logits.shape == problem.path_mask.shape else str(tuple(logits.shape[1:]))
             raise InputError("environment", "action", f"{self.action_space.shape} numbers", found)
-        logits = logits.clamp(-_MOST_LOGIT, _MOST_LOGIT).masked_fill(~problem.path_mask, -torch.inf)
+        logits = logits.clamp(-_MAX_LOGIT, _MAX_LOGIT).masked_fill(~problem.path_mask, -torch.inf)
         splits = torch.nan_to_num(logits.softmax(-1))  # a demand without a live path has none
         if problem.objective.maximises_value:
             splits = project(problem, splits)

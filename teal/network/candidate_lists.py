@@ -17,7 +17,7 @@ from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 
-_LEAST_SHARE = 1e-9  # of a demand, below which a list is not installed
+_MIN_SHARE = 1e-9  # of a demand, below which a list is not installed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -165,7 +165,7 @@ class CandidateLists:
     def policies(self, share: FloatArray) -> SegmentPolicies:
         """The lists of the demands that do not go straight to their targets, for shares (D, K) of the demands."""
         lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
-        used = (share > _LEAST_SHARE) & self.mask
+        used = (share > _MIN_SHARE) & self.mask
         for d in np.flatnonzero((used & (self.stop >= 0).any(-1)).any(1)).tolist():
             total = float(share[d][used[d]].sum())
             lists[int(self.pairs[d, 0]), int(self.pairs[d, 1])] = tuple(

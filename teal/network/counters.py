@@ -15,7 +15,7 @@ from teal.errors import InputError
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 
-_MOST_OWN = 0.1  # share of a router's links by which in and out may differ where nothing external is to be assumed
+_MAX_OWN = 0.1  # share of a router's links by which in and out may differ where nothing external is to be assumed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,5 +105,5 @@ def without_own_traffic(topology: Topology, asked: BoolArray, sent: FloatArray, 
         count = np.isfinite(rates).sum(0)
         is_inner[ends[live & (count == 0)]] = False
         total.append(np.bincount(ends, np.nansum(rates, 0) / np.maximum(count, 1), topology.num_nodes))
-    is_inner &= np.abs(total[0] - total[1]) <= _MOST_OWN * np.maximum(*total)
+    is_inner &= np.abs(total[0] - total[1]) <= _MAX_OWN * np.maximum(*total)
     return [int(node) for node in np.flatnonzero(is_inner)]

@@ -28,7 +28,7 @@ from teal.runtime.parallel import as_int64, inner_kernel, kernel, parallel_kerne
 METRICS = "file", "hops", "latency", "inverse-capacity"
 _REFERENCE_GBPS = 10_000.0  # capacity whose inverse-capacity metric is 1
 _MS_PER_METRIC = 0.01  # latency of a metric of 1
-MOST_METRIC = 2**32 - 1  # the largest wide metric of IS-IS has 24 bits, that of OSPF 16; some files have 32
+MAX_METRIC = 2**32 - 1  # the largest wide metric of IS-IS has 24 bits, that of OSPF 16; some files have 32
 _OPERATIONS_PER_VISIT = 20  # scalar operations for each link and destination of a search, approximately
 
 
@@ -288,8 +288,8 @@ def check_metric(topology: Topology, metric: FloatArray | Int64Array) -> FloatAr
     where = topology.origin or topology.name
     if values.shape != (topology.num_links,):
         raise InputError(where, "metric", f"shape {(topology.num_links,)}", values.shape)
-    wrong = np.flatnonzero(~((values >= 1) & (values <= MOST_METRIC) & (values == np.floor(values))))
+    wrong = np.flatnonzero(~((values >= 1) & (values <= MAX_METRIC) & (values == np.floor(values))))
     if len(wrong):
         link = topology.link_name(int(wrong[0]))
-        raise InputError(where, f"link {link}: metric", f"a whole number from 1 to {MOST_METRIC}", values[wrong[0]])
+        raise InputError(where, f"link {link}: metric", f"a whole number from 1 to {MAX_METRIC}", values[wrong[0]])
     return values

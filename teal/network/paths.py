@@ -38,7 +38,7 @@ _BYTES_PER_TRIE_NODE = 32
 _BYTES_FIXED = 1 << 29  # 512 MiB, of the interpreter and the libraries
 # Sources in a call of the search kernel: enough for all threads, and so many more that a call takes about _CALL_S
 # seconds, since progress is reported and a search can be ended between two calls.
-_LEAST_SOURCES, _MOST_SOURCES, _CALL_S = 8, 64, 0.5
+_MIN_SOURCES, _MAX_SOURCES, _CALL_S = 8, 64, 0.5
 # Demands x links from which on a search uses all threads, 0.1 s: their form of it takes seconds to compile.
 _MIN_PARALLEL_VISITS = 20_000_000
 _TIMED_S = 0.2  # seconds of a search that is long enough for an estimate of the time of all pairs
@@ -302,7 +302,7 @@ def _search(
     counts_of_all: list[IntArray] = []
     room = 4 * topology.num_nodes  # trie nodes that a source may have; doubled while a source reports -1, no room
     with tqdm(total=len(sources), desc="paths", unit="source", disable=not progress) as bar:
-        begin, count = 0, _LEAST_SOURCES
+        begin, count = 0, _MIN_SOURCES
         while begin < len(sources):
             chunk, call_begin = sources[begin : begin + count], time.perf_counter()
             first, last = demand_ptr[begin], demand_ptr[begin + len(chunk)]
@@ -333,7 +333,7 @@ def _search(
             if report is not None:
                 report(begin / len(sources))
             is_short = time.perf_counter() - call_begin < _CALL_S
-            count = min(2 * count, _MOST_SOURCES) if is_short else max(count // 2, _LEAST_SOURCES)
+            count = min(2 * count, _MAX_SOURCES) if is_short else max(count // 2, _MIN_SOURCES)
     source_ptr = np.concatenate([[0], np.cumsum(np.concatenate(counts_of_all))]).astype(np.int32)
     trie = Trie(np.concatenate(parents), np.concatenate(links), source_ptr)
     return PathSet(pairs, leaf, trie, demand_ptr, topology.num_links, key, topology.graph_key())

@@ -32,7 +32,7 @@ FORMAT = 1  # of the folder; raised when older versions of Teal could not read i
 # `kind` in the cards; that of a FlowGNN had none before, so that a card without one is of a FlowGNN.
 FLOW_GNN_KIND, PRICE_GNN_KIND, HEDGE_GATE_KIND = KINDS = "flow-gnn", "price-gnn", "hedge-gate"
 MODEL_CARD, MODEL_WEIGHTS = "model.json", "model.safetensors"
-MOST_SIZE = 4096  # of any dimension of a model that is read
+MAX_SIZE = 4096  # of any dimension of a model that is read
 ANY = "any"  # objective and topology in the card of a FlowGNN that serves all of them
 _HASH = "weights_sha256"  # key of the weights' hash in the card
 
@@ -255,9 +255,9 @@ def _checked(fields: _Fields) -> _Fields:
         if (
             isinstance(fields, FlowGnnConfig | PriceGnnConfig | HedgeGateConfig)
             and isinstance(value, int)
-            and not 0 < value <= MOST_SIZE
+            and not 0 < value <= MAX_SIZE
         ):
-            raise ValueError(f"{name}: 1 to {MOST_SIZE}, not {value}")
+            raise ValueError(f"{name}: 1 to {MAX_SIZE}, not {value}")
     return fields
 
 

@@ -33,13 +33,13 @@ from teal.runtime.shapes import Float
 
 SCENARIO_SETS = 4  # J
 _NEAR_LARGEST_SHARE = 0.05  # share of the largest utilisation by which a link may be below it and still count
-_LEAST_GROWING_SPLIT = 1e-3  # split from which a path that no hedge uses can grow
-_MOST_STEP = 4.0  # of the exponent of a correction
-_MOST_INPUT = 5.0  # of an input, by which outliers are limited
+_MIN_GROWING_SPLIT = 1e-3  # split from which a path that no hedge uses can grow
+_MAX_STEP = 4.0  # of the exponent of a correction
+_MAX_INPUT = 5.0  # of an input, by which outliers are limited
 # Factors that bring inputs to about 1: logs of weights and of shares of volume spread over 3, losses of hedges differ
 # by tenths, splits by fifths of the volume, and the log of a history's length is up to 5.
 _LOG_FACTOR, _LOSS_FACTOR, _APART_FACTOR, _LENGTH_FACTOR = 1 / 3, 10.0, 5.0, 1 / 5
-_LEAST_DIVISOR = 1e-30  # least divisor, so that 0 / 0 is 0
+_MIN_DIVISOR = 1e-30  # least divisor, so that 0 / 0 is 0
 _DEMAND_INPUTS, _SERIES_INPUTS, _HEDGE_INPUTS, _PAIR_INPUTS = 6, 4, 3, SCENARIO_SETS + 1
 _TREND_MATRICES = 12  # newest matrices that tell a trend
 
@@ -93,11 +93,11 @@ class HedgeGate(nn.Module):
         weights = (inputs.log_weights[:, None] + self.gate(inputs.gate)[..., 0]).softmax(0)
         splits = torch.einsum("hd,hdk->dk", weights, decisions)
         exponent = -torch.einsum("dj,jdk->dk", self.step(inputs.step), inputs.prices)
-        exponent = _MOST_STEP * torch.tanh(exponent / _MOST_STEP)
+        exponent = _MAX_STEP * torch.tanh(exponent / _MAX_STEP)
         growth = torch.exp(exponent)
         # A path that no hedge uses may grow, and without a correction all splits stay as they are.
-        moved = inputs.live * (splits * growth + _LEAST_GROWING_SPLIT * (growth - 1).clamp(min=0))
-        return splits.sum(-1, keepdim=True) * moved / moved.sum(-1, keepdim=True).clamp(min=_LEAST_DIVISOR)
+        moved = inputs.live * (splits * growth + _MIN_GROWING_SPLIT * (growth - 1).clamp(min=0))
+        return splits.sum(-1, keepdim=True) * moved / moved.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
 
 
 def gate_inputs(
@@ -127,7 +127,7 @@ def gate_inputs(
     mean = recent.mean(0)
     pair = torch.cat([torch.einsum("hdk,jdk->hdj", moved, price), distance[..., None]], -1)
     log_weights = weights.clamp(min=1e-6).log()
-    apart = (distance * mean).sum(1) / mean.sum().clamp(min=_LEAST_DIVISOR)
+    apart = (distance * mean).sum(1) / mean.sum().clamp(min=_MIN_DIVISOR)
     hedge = torch.stack(
         [_LOG_FACTOR * (log_weights - log_weights.mean()), _LOSS_FACTOR * recent_losses, _APART_FACTOR * apart], -1
     )
@@ -135,7 +135,7 @@ def gate_inputs(
     shared = torch.cat([demand, series.expand(demands, -1)], -1)
     gate = torch.cat([shared.expand(hedges, -1, -1), hedge[:, None].expand(-1, demands, -1), pair], -1)
     step = torch.cat([shared, torch.stack(peaked).expand(demands, -1)], -1)
-    limit = (-_MOST_INPUT, _MOST_INPUT)
+    limit = (-_MAX_INPUT, _MAX_INPUT)
     return GateInputs(
         gate.clamp(*limit), step.clamp(*limit), price.clamp(*limit), log_weights, problem.path_mask[0].to(mixture)
     )
@@ -145,23 +145,23 @@ def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor
     """(D, K) p_j of the module, and how much the scenarios agree: largest mean utilisation over the mean largest."""
     several = problem.rows(torch.zeros(len(scenarios), dtype=torch.long)).with_demand(scenarios)
     utilisation = several.utilisation(splits.expand(len(scenarios), -1, -1))
-    largest = utilisation.amax(1, keepdim=True).clamp(min=_LEAST_DIVISOR)
+    largest = utilisation.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
     share = (utilisation / (_NEAR_LARGEST_SHARE * largest)).softmax(1).mean(0)
     price = problem.ops.path_sum((share * problem.inverse_capacity[0])[None])[0]
     carried = (splits * price).sum(-1, keepdim=True)
     volume = scenarios.mean(0)
-    typical = (volume * carried[:, 0]).sum() / volume.sum().clamp(min=_LEAST_DIVISOR)
+    typical = (volume * carried[:, 0]).sum() / volume.sum().clamp(min=_MIN_DIVISOR)
     agreement = (utilisation / largest).mean(0).amax()
-    return (price - carried) / typical.clamp(min=_LEAST_DIVISOR), agreement
+    return (price - carried) / typical.clamp(min=_MIN_DIVISOR), agreement
 
 
 def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
     """(D, 6) of each demand and (4,) of the series, without units."""
-    mean = recent.mean(0).clamp(min=_LEAST_DIVISOR)
+    mean = recent.mean(0).clamp(min=_MIN_DIVISOR)
     relative = recent / mean
     centred = relative - 1
     spread = centred.square().mean(0)
-    product = (centred[1:] * centred[:-1]).sum(0) / centred[:-1].square().sum(0).clamp(min=_LEAST_DIVISOR)
+    product = (centred[1:] * centred[:-1]).sum(0) / centred[:-1].square().sum(0).clamp(min=_MIN_DIVISOR)
     last = relative[-_TREND_MATRICES:]
     demand = torch.stack(
         [

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 CLAMP = 10.0  # largest absolute value of an action
 _HIDDEN_NEURONS = 24  # neurons of the policy's hidden layer
-_LEAST_PROFIT = -3.0  # mean values: lower limit of a bounded profit
+_MIN_PROFIT = -3.0  # mean values: lower limit of a bounded profit
 
 
 class Policy(nn.Module):
@@ -51,7 +51,7 @@ def bounded_profit(profit: Tensor) -> Tensor:
 
     On long paths prices sum to large losses, and actions beyond the clamp would have no gradient.
     """
-    return torch.where(profit < 0, profit / (1 + profit.clamp(max=0) / _LEAST_PROFIT), profit)
+    return torch.where(profit < 0, profit / (1 + profit.clamp(max=0) / _MIN_PROFIT), profit)
 
 
 def action_splits(actions: Tensor, mask: Tensor, *, maximises_value: bool, clamp: float = CLAMP) -> Tensor:

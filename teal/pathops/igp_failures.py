@@ -42,7 +42,7 @@ import numpy as np
 from teal.network.ecmp import EcmpDag, IgpLinks, grow_dag, is_on_dag, new_dags
 from teal.network.segment_lists import SegmentPolicies, segment_traffic
 from teal.network.shortest import heap_pop, heap_push
-from teal.pathops.segment_passes import MOST_BLOCKS, load_inwards
+from teal.pathops.segment_passes import MAX_BLOCKS, load_inwards
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import as_int64, inner_kernel, kernel, parallel_kernel, prange, threads_for
 
@@ -479,7 +479,7 @@ class IgpFailures:
         self._place = np.full((nodes, nodes), nodes, dtype=np.int32)
         places_in_order(dag.dags.order, dag.dags.reached, self._place)
         self._operations = _OPERATIONS_PER_ARC * dag.num_arcs * len(volume)
-        blocks = max(1, min(nodes, MOST_BLOCKS))
+        blocks = max(1, min(nodes, MAX_BLOCKS))
         load = np.zeros((blocks, len(volume), num_links))
         with threads_for(self._operations):
             _loads_without_failure(dag.links.head, dag.dags, self._volume, self._passing, load, blocks)
@@ -531,7 +531,7 @@ class IgpFailures:
         with threads_for(self._operations * sets):
             _all_failures(
                 self.dag.links, self.dag.dags, self._place, ptr, flat, self._volume, self._passing, self.load,
-                self.lost, inverse, capacity, repairing, max(1, min(sets, MOST_BLOCKS)), *results,
+                self.lost, inverse, capacity, repairing, max(1, min(sets, MAX_BLOCKS)), *results,
             )  # fmt: skip
         for s, links in enumerate(failures):
             results.lost[s] += self._adjacency[:, links].sum(1)

@@ -15,7 +15,7 @@ from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.segment_passes import SegmentPasses
 from teal.runtime.arrays import FloatArray, IntArray
 
-_LEAST_SHARE = 1e-12  # of a demand on a link, below which it is not stored
+_MIN_SHARE = 1e-12  # of a demand on a link, below which it is not stored
 _LINKS_AT_A_TIME = 64  # whose shares for all pairs of nodes are in memory at once
 
 
@@ -38,7 +38,7 @@ def ecmp_measurements(dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
     for begin in range(0, links, _LINKS_AT_A_TIME):
         units = np.eye(links)[begin : begin + _LINKS_AT_A_TIME]
         share = passes.segment_sum(units)[:, pairs[:, 1], pairs[:, 0]]
-        parts.append(sp.csr_array(np.where(np.isfinite(share) & (share > _LEAST_SHARE), share, 0.0)))
+        parts.append(sp.csr_array(np.where(np.isfinite(share) & (share > _MIN_SHARE), share, 0.0)))
     return with_borders(sp.csr_array(sp.vstack(parts)), pairs, dag.topology.num_nodes)
 
 
@@ -78,7 +78,7 @@ def policy_measurements(dag: EcmpDag, pairs: IntArray, policies: SegmentPolicies
         if entries:
             for row, of_link in zip(rows, value, strict=True):
                 np.add.at(row, demand, parts_of[:, 3] * of_link[end, begin])
-        parts.append(sp.csr_array(np.where(rows > _LEAST_SHARE, rows, 0.0)))
+        parts.append(sp.csr_array(np.where(rows > _MIN_SHARE, rows, 0.0)))
     shares = sp.csr_array(sp.vstack(parts))
     if adjacent:
         link, of, part = (np.array(column) for column in zip(*adjacent, strict=True))

@@ -21,7 +21,7 @@ from teal.network.ecmp import Dags, EcmpDag
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import inner_kernel, parallel_kernel, prange, threads_for
 
-MOST_BLOCKS = 16  # of destinations, each with loads of its own, so that sums do not depend on the threads
+MAX_BLOCKS = 16  # of destinations, each with loads of its own, so that sums do not depend on the threads
 _OPERATIONS_PER_ARC = 4  # scalar operations, approximately
 
 
@@ -127,7 +127,7 @@ class SegmentPasses:
     def segment_load(self, volume: FloatArray) -> FloatArray:
         """(L, N, N) Gbit/s -> (L, E) Gbit/s."""
         nodes = self.dag.topology.num_nodes
-        load = np.zeros((min(nodes, MOST_BLOCKS), len(volume), self.dag.topology.num_links))
+        load = np.zeros((min(nodes, MAX_BLOCKS), len(volume), self.dag.topology.num_links))
         with threads_for(self._operations * len(volume)):
             _segment_load(self.dag.links.head, self.dag.dags, np.ascontiguousarray(volume), load)
         return np.asarray(load.sum(0))

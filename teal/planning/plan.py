@@ -39,9 +39,9 @@ _NOTHING = 1e-3  # share of the value, up to which a loss counts as nothing
 _NARROW = 0.1  # width of an interval, as a share of its high end, from which on it is narrow enough
 _FINER = 10.0  # by which the gap is divided where an interval is too wide
 _SAME_UTILISATION = 1e-9  # difference of utilisations that is none
-_LEAST_GAP = 1e-5  # certified, below which nothing is solved further
-_MOST_ROUNDS = 12  # of adding paths that a case misses
-_MOST_SLOTS = 4_000_000  # path slots of the matrices that are given further paths together: larger ones take minutes
+_MIN_GAP = 1e-5  # certified, below which nothing is solved further
+_MAX_ROUNDS = 12  # of adding paths that a case misses
+_MAX_SLOTS = 4_000_000  # path slots of the matrices that are given further paths together: larger ones take minutes
 
 
 class SweepPart(NamedTuple):
@@ -229,11 +229,11 @@ class _Solved:
         return dataclasses.replace(better, result=self.result.replaced(rows, finer.result))
 
     def _over_more_paths(self, rows: torch.Tensor, target: float) -> _Solved:
-        if not len(rows) or len(rows) * self.problem.paths.leaf.size > _MOST_SLOTS:
+        if not len(rows) or len(rows) * self.problem.paths.leaf.size > _MAX_SLOTS:
             return self
         known = self.wider[-1][1].paths if self.wider else self.problem.paths  # what was found before is not lost
         part = _rows(self.problem.with_paths(known), rows)
-        last = complete(improving(part, target=target, max_rounds=_MOST_ROUNDS))
+        last = complete(improving(part, target=target, max_rounds=_MAX_ROUNDS))
         wider = rows, part.with_paths(last.paths), last.result
         return dataclasses.replace(self._with_bound(rows, last.bound_all_paths), wider=(*self.wider, wider))
 
@@ -250,8 +250,8 @@ def _rows(problem: Problem, rows: torch.Tensor) -> Problem:
 def _decided(before: _Solved, after: _Solved, gap: float) -> tuple[_Solved, _Solved]:
     """Both solutions, further solved for the matrices whose loss is not known well enough."""
     target = gap
-    while target > _LEAST_GAP and len(rows := _open_rows(before, after)):
-        target = max(target / _FINER, _LEAST_GAP)
+    while target > _MIN_GAP and len(rows := _open_rows(before, after)):
+        target = max(target / _FINER, _MIN_GAP)
         before, after = before.finer(rows, target), after.finer(rows, target)
     return before, after
 

@@ -40,8 +40,8 @@ FILES = PAGE, NETWORK, TRAFFIC, HISTORY, METRICS, POLICIES, MANIFEST = (
     "survey.html", "network.json", "traffic.npz", "history.npz", "metrics.json", "policies.json", "manifest.json"
 )  # fmt: skip
 FOLDERS = ESTIMATE, SIMULATE, UPGRADE = "estimate", "simulate", "upgrade"
-_MOST_LINES = 15  # of a table on the page
-_MOST_SUSPECTS = 5  # counters that are named
+_MAX_LINES = 15  # of a table on the page
+_MAX_SUSPECTS = 5  # counters that are named
 _ROUNDING = 1e-6  # relative, of a utilisation at its limit
 _MATRICES_TO_BUY_FOR = 24  # evenly spread over the traffic; the others are replayed on the plan
 
@@ -246,7 +246,7 @@ class Survey:
             else f"None of {len(rows):,} intervals raises an alarm."
         ]
         if suspects:
-            named = ", ".join(f"{name} ({count:,} intervals)" for name, count in suspects.most_common(_MOST_SUSPECTS))
+            named = ", ".join(f"{name} ({count:,} intervals)" for name, count in suspects.most_common(_MAX_SUSPECTS))
             findings.append(f"Counters that contradict the others most often: {named}.")
         return Step("Counters that are doubted", findings=tuple(findings), command=command_line("check", config))
 
@@ -355,7 +355,7 @@ class Survey:
             columns=("capacity, Gbit/s", "buy, Gbit/s"),
             lines=tuple(
                 (f"{one.source} - {one.target}", (f"{one.capacity:g}", f"{one.bought:.6g}"))
-                for one in plan.purchases[:_MOST_LINES]
+                for one in plan.purchases[:_MAX_LINES]
             ),
         )  # fmt: skip
 
@@ -387,7 +387,7 @@ def command_line(name: str, config: Any) -> str:
 
 def _failures(found: Simulation) -> tuple[tuple[str, tuple[str, ...]], ...]:
     cells: list[tuple[str, MatrixLoad | FailureLoad]] = [("no failure", found.worst_matrix)]
-    cells += [(failure.failure, failure) for failure in found.failures[:_MOST_LINES]]
+    cells += [(failure.failure, failure) for failure in found.failures[:_MAX_LINES]]
     return tuple(
         (name, (percent(load.utilisation), load.busiest, f"{load.overload:.4g}", f"{load.lost:.4g}"))
         for name, load in cells

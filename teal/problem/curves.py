@@ -36,7 +36,7 @@ from teal.runtime.shapes import Float
 
 _NEWTON_STEPS = 60  # at most, of the sum of a demand's shares; each step comes from below, 3 to 8 are taken
 _ROUNDING = 4  # units in the last place up to which a step counts as none
-_LEAST = 1e-300  # instead of 0 as a divisor
+_MIN_DIVISOR = 1e-300  # instead of 0 as a divisor
 _EQUAL_WORTH = 1e-9  # relative difference up to which worths are equal
 
 
@@ -118,14 +118,14 @@ class Concave(ByBestColumn):
     def equivalent(self, score: Tensor) -> Tensor:
         """(B,) the equivalent common share of a score; 1 where no demand has a weight."""
         total = self.total.to(score)
-        mean = torch.where(total > 0, score / total.clamp(min=_LEAST) - 1, 0)
+        mean = torch.where(total > 0, score / total.clamp(min=_MIN_DIVISOR) - 1, 0)
         return self.curve.share_of(mean)
 
     def of_best(self, best: Tensor) -> Tensor:
         """The maximum of the module, with W, for each Gbit/s of demand; see DemandSet."""
         worth = self.worth.to(best)
         price = (self.value.to(best) - best).clamp(min=0)
-        share = self.curve.best_share(price / worth.clamp(min=_LEAST))
+        share = self.curve.best_share(price / worth.clamp(min=_MIN_DIVISOR))
         share = share.clamp(min=torch.finfo(share.dtype).tiny)
         return torch.where(worth > 0, worth * (self.curve.utility(share) + 1) - price * share, 0)
 
@@ -174,11 +174,11 @@ def _sum_of(total: Tensor, strength: Tensor, alpha: float) -> Tensor:
     if alpha == 1:
         root = (total.square() + 4 * strength).sqrt()
         # Of a negative Y the difference would lose all digits.
-        return torch.where(total >= 0, (total + root) / 2, 2 * strength / (root - total).clamp(min=_LEAST))
+        return torch.where(total >= 0, (total + root) / 2, 2 * strength / (root - total).clamp(min=_MIN_DIVISOR))
     # z - Y - a z^-alpha is rising and concave: Newton's method from below the root stays below it, and converges.
-    size = strength.clamp(min=_LEAST) ** (1 / (1 + alpha))
-    below = (strength / (size - total).clamp(min=_LEAST)).clamp(min=_LEAST) ** (1 / alpha)
-    z = torch.where(total >= 0, torch.maximum(total, size), torch.minimum(below, size)).clamp(min=_LEAST)
+    size = strength.clamp(min=_MIN_DIVISOR) ** (1 / (1 + alpha))
+    below = (strength / (size - total).clamp(min=_MIN_DIVISOR)).clamp(min=_MIN_DIVISOR) ** (1 / alpha)
+    z = torch.where(total >= 0, torch.maximum(total, size), torch.minimum(below, size)).clamp(min=_MIN_DIVISOR)
     for _ in range(_NEWTON_STEPS):
         pull = strength * z**-alpha
         step = -(z - total - pull) / (1 + alpha * pull / z)

@@ -48,9 +48,9 @@ _HELD_TOLERANCE_ABOVE = 0.05
 _GROWTH_HALVINGS = 60  # of an interval for theta
 # Of the value of all capacity, by which sums may be wrong: rounding must not prove a growth below 1.
 _SUM_ROUNDING = 1e-9
-_LEAST_DIVISOR = 1e-300  # instead of 0 as a divisor
+_MIN_DIVISOR = 1e-300  # instead of 0 as a divisor
 _AT_ONCE = 16  # levels whose path prices are in memory at once
-_MOST_SHOWN_LEVELS = 8  # levels of a matrix in tables, those that hold most flow
+_MAX_SHOWN_LEVELS = 8  # levels of a matrix in tables, those that hold most flow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +187,7 @@ class _Row:
         for numbers in level_prices.level[0].isfinite().nonzero()[:, 0].split(_AT_ONCE):
             prices = finite_prices(level_prices.prices[0, numbers]).to(problem.capacity.device)
             prices = prices / prices.amax(1, keepdim=True).clamp(
-                min=_LEAST_DIVISOR
+                min=_MIN_DIVISOR
             )  # sums stay finite; bounds know no scale
             cost = problem.cheapest_path_cost(problem.ops.path_sum(prices))
             value = (problem.capacity * prices).sum(1)
@@ -227,7 +227,7 @@ class _Row:
     @property
     def shown(self) -> tuple[LevelGrowth, ...]:
         """The levels that hold most flow, ascending."""
-        most = sorted(self._levels, key=lambda figures: -figures[0])[:_MOST_SHOWN_LEVELS]
+        most = sorted(self._levels, key=lambda figures: -figures[0])[:_MAX_SHOWN_LEVELS]
         return tuple(sorted((level for _, level in most), key=lambda level: level.level))
 
 

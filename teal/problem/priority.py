@@ -43,7 +43,7 @@ from teal.runtime.shapes import Float
 # Share of a bound's largest terms by which their sums may be wrong in float64; it is added to the bound.
 _SUM_ROUNDING = 1e-13
 _NO_FLOW_SHARE = 1e-12  # share of a class's demand up to which a bound counts as 0: nothing of the class can be carried
-_MOST_SAVED = 0.5  # share of the cost of a class's whole demand up to which what need not be carried is subtracted
+_MAX_SAVED = 0.5  # share of the cost of a class's whole demand up to which what need not be carried is subtracted
 _PRICE_HALVINGS = 60  # halvings of a price in the search for the dearest demands; the last one takes all of them
 
 
@@ -245,7 +245,7 @@ def _cost(demand: Tensor, price: Tensor, promised: Tensor) -> Tensor:
     costs = []
     for row, whole in enumerate(total):
         saved = _dearest(demand[row], price[row], float(spare[row]))
-        is_exact = bool(saved <= _MOST_SAVED * whole)
+        is_exact = bool(saved <= _MAX_SAVED * whole)
         costs.append(whole - saved if is_exact else _cheapest(demand[row], price[row], promised[row]))
     return torch.stack(costs)
 

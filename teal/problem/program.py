@@ -30,8 +30,8 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.lp import solve_lp
 from teal.runtime.shapes import Bool, Float
 
-_MOST_POINTS = 60  # that are tried; about ten are needed for one number
-_END_GROWTH, _MOST_ENDS = 8.0, 12  # x the end where the function still falls there, and how often
+_MAX_POINTS = 60  # that are tried; about ten are needed for one number
+_END_GROWTH, _MAX_ENDS = 8.0, 12  # x the end where the function still falls there, and how often
 _VALUE_TOLERANCE = 1e-9  # share of the least value so far that another point may lie below it, at which the search ends
 
 
@@ -65,13 +65,13 @@ def _on_a_line(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
 
     low, high = torch.zeros_like(ends[:, 0]), ends[:, 0].clone()
     (at_low, slope_low), (at_high, slope_high) = tangent(low), tangent(high)
-    for _ in range(_MOST_ENDS):
+    for _ in range(_MAX_ENDS):
         if not bool((slope_high < 0).any()):
             break
         high = torch.where(slope_high < 0, _END_GROWTH * high, high)
         at_high, slope_high = tangent(high)
     best, point = torch.minimum(at_low, at_high), torch.where(at_low <= at_high, low, high)
-    for number in range(_MOST_POINTS):
+    for number in range(_MAX_POINTS):
         fall = slope_high - slope_low
         meeting = (at_low - at_high + slope_high * high - slope_low * low) / torch.where(fall > 0, fall, 1)
         least = at_low + slope_low * (meeting - low)  # of the two tangents: no point is below it
@@ -101,7 +101,7 @@ def _in_a_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
     best, best_point = torch.full_like(ends[:, 0], torch.inf), torch.zeros_like(ends)
     tangents: list[list[tuple[FloatArray, float]]] = [[] for _ in ends]  # slope and value at 0 of each, by row
     point = torch.zeros_like(ends)
-    for _ in range(_MOST_POINTS):
+    for _ in range(_MAX_POINTS):
         value, slope = _tangent(function, point)
         is_better = value < best
         best, best_point = torch.where(is_better, value, best), torch.where(is_better[:, None], point, best_point)

@@ -45,7 +45,7 @@ from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.shapes import Bool, Float
 
 MAX_PATHS = 6  # of a demand that carry promises: vertices are enumerated, and sets of paths are bits of 64-bit numbers
-_MOST_PAIRS = 100_000  # of nodes, for requests: promises for more would take the engine minutes
+_MAX_PAIRS = 100_000  # of nodes, for requests: promises for more would take the engine minutes
 _VERTEX_TOLERANCE = 1e-9  # by which a vertex may miss a constraint, for rounding
 _NOTHING_LEFT = 1e-9  # share of a demand's splits up to which those that a group leaves are rounding
 # Digits after the point, by which vertices are compared: their coordinates are ratios of small whole numbers.
@@ -82,8 +82,8 @@ class Protection(Condition):
     @classmethod
     def prepare(cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]) -> dict[str, Any]:
         """The promises of each word (:meth:`Condition.prepare`)."""
-        if len(network.mask) > _MOST_PAIRS:
-            raise InputError("protect", "", f"at most {_MOST_PAIRS:,} pairs of nodes", len(network.mask))
+        if len(network.mask) > _MAX_PAIRS:
+            raise InputError("protect", "", f"at most {_MAX_PAIRS:,} pairs of nodes", len(network.mask))
         return {word: cls.of(network, num_links, links) for word, links in groups.items() if links}
 
     @classmethod

@@ -9,7 +9,7 @@ from torch import Tensor
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import inner_kernel, parallel_kernel, prange, threads_for
 
-_MOST_NUMBERS = 20_000_000  # that project_box_plainly holds at once, 160 MB
+_MAX_NUMBERS = 20_000_000  # that project_box_plainly holds at once, 160 MB
 _MIN_PARALLEL_OPERATIONS = 3_000_000  # of project_box: below, compiling the form for all threads is not worth its time
 
 
@@ -98,7 +98,7 @@ def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
         with threads_for(2 * point.numel() * point.shape[-1], least=_MIN_PARALLEL_OPERATIONS):
             _project_rows(points.numpy(), limits.numpy(), slopes.numpy(), out.view(-1, width).numpy())
         return out
-    at_once = max(1, _MOST_NUMBERS // max(1, 2 * len(point) * point.shape[-1] ** 2))
+    at_once = max(1, _MAX_NUMBERS // max(1, 2 * len(point) * point.shape[-1] ** 2))
     parts = zip(point.split(at_once, 1), limit.split(at_once, 1), slope.split(at_once, 1), strict=True)
     return torch.cat([project_box_plainly(*part) for part in parts], 1)
 

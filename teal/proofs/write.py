@@ -127,7 +127,7 @@ _UNIT = float(1 << check.BITS)
 _ROUNDINGS = (40, 34, 28, 22)  # s, one after the other
 _LEVEL_ROUNDING = 1e-9  # share by which a level of rates is lowered, so that the demands of the level are members
 _LARGEST_PRICE = 2.0**40  # of programs whose prices have no unit; 2^-60 is then 8e-31 of it
-_MOST_TERMS = 2.0**10  # of a level: its bound is a quotient of sums, of which rounding is a larger share
+_MAX_TERMS = 2.0**10  # of a level: its bound is a quotient of sums, of which rounding is a larger share
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -438,7 +438,7 @@ def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> l
         value = float(problem.capacity_value(own)[0])
         growth = growth_from(price, value, rate, grows, level * weight, problem.demand[0])
         if math.isfinite(growth) and level > 0:
-            terms, name = _MOST_TERMS * max(1.0, growth), np.format_float_positional(level)
+            terms, name = _MAX_TERMS * max(1.0, growth), np.format_float_positional(level)
             claims.append(Claim("level", _row(own), 1.0, growth, terms, name))
     return claims
 

@@ -28,13 +28,13 @@ from teal.routing.settings import GrowthConfig
 from teal.runtime.arrays import FloatArray
 
 _DAY_S, _YEAR_S = 86_400.0, 365.25 * 86_400.0
-_LEAST_DAYS = 56  # days from the first mean to the last
-_LEAST_FREEDOM = 10  # degrees of freedom: daily means less the fitted slope and the level of each weekday
-_MOST_WIDTH = math.log(16.0)  # log growth per year: an interval whose ends differ 16 times says nothing of the future
-_MOST_YEARS = 30.0  # years, beyond which a link counts as never full
+_MIN_DAYS = 56  # days from the first mean to the last
+_MIN_FREEDOM = 10  # degrees of freedom: daily means less the fitted slope and the level of each weekday
+_MAX_WIDTH = math.log(16.0)  # log growth per year: an interval whose ends differ 16 times says nothing of the future
+_MAX_YEARS = 30.0  # years, beyond which a link counts as never full
 _ROUNDING = 1e-9  # relative, of a sum of demands at the limit
 _QUANTILE = 0.95  # of Student's t, at the upper end of a two-sided interval of 90%
-_MOST_CORRELATION = 0.95  # of neighbouring residuals
+_MAX_CORRELATION = 0.95  # of neighbouring residuals
 _BLOCK = 1024  # matrices in memory at a time
 
 
@@ -102,9 +102,9 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     weekdays, weekday = np.unique(number % 7, return_inverse=True)
     free = len(number) - len(weekdays) - 1
     span = int(number[-1] - number[0]) + 1
-    if span < _LEAST_DAYS or free < _LEAST_FREEDOM:
+    if span < _MIN_DAYS or free < _MIN_FREEDOM:
         raise InputError(
-            "--growth-per-year", "fit", f"traffic of at least {_LEAST_DAYS} days, or a number such as 0.3",
+            "--growth-per-year", "fit", f"traffic of at least {_MIN_DAYS} days, or a number such as 0.3",
             f"{len(number)} full days in {span}",
         )  # fmt: skip
     means = np.bincount(day, totals)[full] / counts[full]
@@ -118,12 +118,12 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     size, count = float(residual @ residual), len(logs)
     variance = size / free / float(centred @ centred)
     rho = float(residual[1:] @ residual[:-1]) / size if size > 0 else 0.0
-    rho = float(np.clip((count * rho + 2) / (count - 4), 0.0, _MOST_CORRELATION))
+    rho = float(np.clip((count * rho + 2) / (count - 4), 0.0, _MAX_CORRELATION))
     fewer = (1 + rho) / (1 - rho)
     error = math.sqrt(variance * fewer)
     width = float(student_t.ppf(_QUANTILE, max(1.0, (free + 1) / fewer - 1))) * error
     growth = Growth(rate, rate - width, rate + width, True)
-    if growth.high - growth.low > _MOST_WIDTH:
+    if growth.high - growth.low > _MAX_WIDTH:
         raise InputError(
             "--growth-per-year", "fit", "traffic from which a growth can be told, or a number such as 0.3",
             f"{len(number)} days, {growth}",
@@ -209,7 +209,7 @@ def month_when_full(utilisation: float, limit: float, rate: float, today: np.dat
     if rate <= 0:
         return ""
     years = max(0.0, math.log(limit / utilisation) / rate)
-    if years > _MOST_YEARS:
+    if years > _MAX_YEARS:
         return ""
     return month_after(today, years)
 

@@ -32,7 +32,7 @@ from teal.runtime.parallel import as_int64, inner_kernel, kernel
 
 _POWER = 10.0  # p of the score; with 24 the search sees the busiest links alone and is trapped
 _BUSY_POWER = 8.0  # a busy link is drawn with probability in proportion to u^8
-_MOST_CHANGED = 8  # links of a move
+_MAX_CHANGED = 8  # links of a move
 
 
 @kernel
@@ -132,7 +132,7 @@ def _propose(links, metric, distance, load, inverse, has_demand, most, rng, chan
         for j in range(links.out_ptr[u], links.out_ptr[u + 1]):
             e = links.out_link[j]
             wanted = level - distance[t, links.head[e]]
-            fits = wanted >= 1.0 and wanted <= most and size < _MOST_CHANGED and metric[e] != wanted
+            fits = wanted >= 1.0 and wanted <= most and size < _MAX_CHANGED and metric[e] != wanted
             if fits and rng.random() < 0.7:
                 changed[size], values[size] = e, wanted
                 size += 1
@@ -167,7 +167,7 @@ def anneal(  # type: ignore[no-untyped-def]
     after = new_dags(1, nodes, num_links)
     keys, heap = np.empty(2 * num_links + 2), np.empty(2 * num_links + 2, dtype=np.int32)
     passing = np.empty(nodes)
-    changed, values, old = np.empty(_MOST_CHANGED, dtype=np.int64), np.empty(_MOST_CHANGED), np.empty(_MOST_CHANGED)
+    changed, values, old = np.empty(_MAX_CHANGED, dtype=np.int64), np.empty(_MAX_CHANGED), np.empty(_MAX_CHANGED)
     affected = np.empty((scenarios * nodes, 2), dtype=np.int64)
     new_distance = np.empty((scenarios * nodes, nodes))
     new_load = np.empty((scenarios * nodes, matrices, num_links))

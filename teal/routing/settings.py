@@ -11,7 +11,7 @@ from teal.app.settings import NetworkConfig, require, seconds
 from teal.errors import InputError
 from teal.option import OVERWRITE
 
-_MOST_YEARS = 30.0  # of a horizon
+_MAX_YEARS = 30.0  # of a horizon
 _MAX_GROWTH = 1e6  # factor of all demands
 _YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}  # years of each unit of a horizon
 
@@ -68,7 +68,7 @@ class GrowthConfig:
             years = float(number) * _YEARS[unit]
         except (ValueError, KeyError):
             years = 0.0
-        if not 0 < years <= _MOST_YEARS:
+        if not 0 < years <= _MAX_YEARS:
             raise InputError("--horizon", "", "a time after the traffic, such as 2y, 6q or 18m", repr(self.horizon))
         return years
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 _ALWAYS_BYTES = 1 << 30  # unpacked, that any archive may have
-_MOST_RATIO = 200  # of unpacked bytes to those of the file, beyond that; measured traffic is packed to a tenth at best
+_MAX_RATIO = 200  # of unpacked bytes to those of the file, beyond that; measured traffic is packed to a tenth at best
 
 
 def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -37,7 +37,7 @@ def check_npz(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         unpacked = sum(entry.file_size for entry in entries)
-        if unpacked > max(_ALWAYS_BYTES, _MOST_RATIO * path.stat().st_size):
+        if unpacked > max(_ALWAYS_BYTES, _MAX_RATIO * path.stat().st_size):
             raise ValueError(f"{unpacked:,} bytes unpacked; store so much without compression (numpy.savez)")
         for entry in entries:
             with archive.open(entry) as stream:

@@ -121,7 +121,7 @@ def plus_product(typingctx, a, b, c):
 
 # 2^f = sum of c[i] f^i on [0, 1], within 1e-7: see :func:`teal.pathops.response.exponentials`.
 _POWER_OF_TWO = (1.0, 6.931472e-1, 2.402264e-1, 5.54802e-2, 9.6843e-3, 1.2382e-3, 2.1884e-4)
-_LOG2_E, _LEAST_EXPONENT = 1.44269504, -80.0
+_LOG2_E, _MIN_EXPONENT = 1.44269504, -80.0
 
 
 @intrinsic
@@ -136,7 +136,7 @@ def exponential(typingctx, value):
         def number(kind, constant):
             return ir.Constant(kind, constant if width == 1 else [constant] * width)
 
-        least = number(real, _LEAST_EXPONENT)
+        least = number(real, _MIN_EXPONENT)
         x = builder.select(builder.fcmp_ordered(">", arguments[0], least), arguments[0], least)
         y = builder.fmul(x, number(real, _LOG2_E))
         n = builder.sub(builder.fptosi(y, whole), number(whole, 1))  # the conversion rounds towards 0

@@ -26,14 +26,14 @@ from teal.serving.settings import ServeConfig
 from teal.serving.start import address_of, answers, app_settings, prepared, solver_settings
 from teal.solvers.pdhg import MAX_LANES
 
-MOST_HEAD_BYTES = 64 << 10  # of the request line and headers of a request
+MAX_HEAD_BYTES = 64 << 10  # of the request line and headers of a request
 HEAD_S = 10.0  # seconds in which a connection must send the whole head of its next request, from its first byte on
 
 
 def limited(most: int) -> type[asyncio.Protocol]:
     """Uvicorn's protocol, which closes a connection where its address has more than ``most``, or its head is not right.
 
-    A head is the request line and headers; it must arrive within HEAD_S seconds and MOST_HEAD_BYTES bytes.
+    A head is the request line and headers; it must arrive within HEAD_S seconds and MAX_HEAD_BYTES bytes.
     """
     counts: Counter[str] = Counter()
     base: Any = AutoHTTPProtocol
@@ -57,7 +57,7 @@ def limited(most: int) -> type[asyncio.Protocol]:
                 # A part may hold the end of a head and much of a body: what counts is how long the head goes on.
                 end = data.find(b"\r\n\r\n")
                 self._head_bytes += len(data) if end < 0 else end
-                if self._head_bytes > MOST_HEAD_BYTES:
+                if self._head_bytes > MAX_HEAD_BYTES:
                     self.transport.abort()
                     return
             super().data_received(data)

@@ -26,7 +26,7 @@ from teal.solvers import admm
 _MIN_BLOCK_WORK = 20_000  # trie nodes and paths of a block of sources, at least
 _MAX_BLOCKS = 16  # blocks of sources, each with loads of its own
 _OPERATIONS_PER_ENTRY = 20  # scalar operations that a trie node or path takes in an iteration, approximately
-_LEAST = 1e-30  # of h, as in :mod:`teal.solvers.admm`
+_MIN_COUPLING = 1e-30  # of h, as in :mod:`teal.solvers.admm`
 
 
 class _Program(NamedTuple):
@@ -95,9 +95,9 @@ def _iterate_block(
                     for k in range(n):
                         total += splits[b, path + k]
                         if along[scan.end_node[path + k]] < np.inf:
-                            coupling += max(along[scan.end_node[path + k]], _LEAST)
+                            coupling += max(along[scan.end_node[path + k]], _MIN_COUPLING)
                             live += 1
-                    coupling = max(coupling / max(live, 1), _LEAST)
+                    coupling = max(coupling / max(live, 1), _MIN_COUPLING)
                     before = demand_dual[b, d]
                     dual, slack = before + total - 1, 0.0
                     if not program.carries_all:
@@ -108,7 +108,7 @@ def _iterate_block(
                         h = along[scan.end_node[path + k]]
                         linear[k], diagonal[k] = -np.inf, 1.0
                         if h < np.inf:
-                            diagonal[k] = max(h, _LEAST)
+                            diagonal[k] = max(h, _MIN_COUPLING)
                             linear[k] = diagonal[k] * splits[b, path + k] - spent[scan.end_node[path + k]] + pull
                     _solve_demand(linear, diagonal, coupling, order, x, n)
                     for k in range(n):

@@ -46,11 +46,11 @@ from teal.solvers.pdhg import solving
 _FORMAT = 1  # part of the cache key: raise it when other paths are chosen
 _MATRICES = 4  # representative matrices; 8 lost 0.05 points less on unseen ones, and took twice the time
 # Path slots of all representative matrices, at most: Kdl's 2.3 million and ASN's 12 million allow one matrix.
-_MOST_SLOTS = 4_000_000
-_MOST_CHOSEN_SLOTS = 30_000_000  # path slots of a first set, above which rounds take minutes and many gigabytes
+_MAX_SLOTS = 4_000_000
+_MAX_CHOSEN_SLOTS = 30_000_000  # path slots of a first set, above which rounds take minutes and many gigabytes
 # Least share of its demand that an added path must carry in some matrix, tried in this order: 5% costs nothing on
 # Rocketfuel's networks and halves the paths and the time of a solve, 20% costs up to 10% of the value.
-_LEAST_SHARES = 0.05, 0.001
+_MIN_SHARES = 0.05, 0.001
 _SEARCH_SHARE = 0.5  # of the target gap, to which paths are added; the rest is for leaving paths out
 
 
@@ -149,7 +149,7 @@ def more_paths(problem: Problem, *, gap: float, max_paths: int, deadline: float 
         return first
     last = complete(improving(problem, target=_SEARCH_SHARE * gap, deadline=end))
     most = _carried(problem, last.result.splits)
-    keep, _ = _kept(last.paths, first, most, _LEAST_SHARES[0], max(max_paths, first.num_paths + 1))
+    keep, _ = _kept(last.paths, first, most, _MIN_SHARES[0], max(max_paths, first.num_paths + 1))
     room = np.maximum(max_paths, first.mask.sum(1))  # a demand of the first set may have more
     count = np.minimum(keep.sum(1), room)
     if count.sum() == first.mask.sum():
@@ -159,9 +159,9 @@ def more_paths(problem: Problem, *, gap: float, max_paths: int, deadline: float 
 
 def representative_matrices(paths: PathSet) -> int:
     """Number of matrices for which paths should be chosen, from a first set: 4, 1 where that takes long, 0 too long."""
-    if paths.leaf.size > _MOST_CHOSEN_SLOTS:
+    if paths.leaf.size > _MAX_CHOSEN_SLOTS:
         return 0
-    return int(np.clip(_MOST_SLOTS // max(1, paths.leaf.size), 1, _MATRICES))
+    return int(np.clip(_MAX_SLOTS // max(1, paths.leaf.size), 1, _MATRICES))
 
 
 def _chosen(
@@ -181,9 +181,9 @@ def _chosen(
         np.maximum(most, _carried(one, last.result.splits), out=most)
         paths = last.paths
         if row < problem.batch - 1:  # the last one's unused paths go below
-            keep, _ = _kept(paths, first, most, _LEAST_SHARES[-1], MAX_PATHS)
+            keep, _ = _kept(paths, first, most, _MIN_SHARES[-1], MAX_PATHS)
             paths, most = _in_order(paths, most, np.argsort(~keep, axis=1, kind="stable"), keep.sum(1))
-    for least_share in _LEAST_SHARES:
+    for least_share in _MIN_SHARES:
         keep, limited = _kept(paths, first, most, least_share, max_paths)
         order = np.argsort(np.where(keep, -most, np.inf), axis=1, kind="stable")  # the best one first
         kept, _ = _in_order(paths, most, order, keep.sum(1))

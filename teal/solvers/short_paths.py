@@ -27,8 +27,8 @@ from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
 
 _OPERATIONS_PER_PATH = 100  # scalar operations, approximately
-_LEAST_GAIN = 1e-9  # relative difference of lengths from which on flow moves
-_LEAST_SHARE = 1e-9  # of a demand, below which moving it is not worth the time
+_MIN_GAIN = 1e-9  # relative difference of lengths from which on flow moves
+_MIN_SHARE = 1e-9  # of a demand, below which moving it is not worth the time
 _MAX_ROUNDS = 8  # of the first stage; then the second one starts from the splits as they were
 
 
@@ -184,7 +184,7 @@ def _move_kept(
             for _ in range(count if is_open[d] else 0):
                 giver = -1
                 for k in range(count):
-                    carries = moving[d, k] > _LEAST_SHARE * demand[d]
+                    carries = moving[d, k] > _MIN_SHARE * demand[d]
                     if carries and (giver < 0 or length[d, k] > length[d, giver]):
                         giver = k
                 if giver < 0:
@@ -200,7 +200,7 @@ def _move_kept(
                     taker = -1
                     for k in range(count):
                         is_next = length[d, k] > last and live[d, k]
-                        is_shorter = length[d, k] < length[d, giver] * (1 - _LEAST_GAIN)
+                        is_shorter = length[d, k] < length[d, giver] * (1 - _MIN_GAIN)
                         if is_next and is_shorter and (taker < 0 or length[d, k] < length[d, taker]):
                             taker = k
                     if taker < 0:

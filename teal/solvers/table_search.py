@@ -36,8 +36,8 @@ from teal.solvers.split_table import admit, without_small
 # time, from the best ones.
 _FIRST_RELIEFS, _LATER_RELIEFS = (1.0, 0.5, 0.25, 0.1, 0.0, 0.0), (0.5, 0.2, 0.0, 0.0)
 _PRICE_NOISE = 1.0  # standard deviation of the logarithm of the factors by which prices differ
-_MOST_SEARCHES = 60  # from the best tables: with the rounding about ten times as long as the rounding alone
-_MOST_TRIALS = 50_000_000  # links of tables that are tried in all searches, about half a second
+_MAX_SEARCHES = 60  # from the best tables: with the rounding about ten times as long as the rounding alone
+_MAX_TRIALS = 50_000_000  # links of tables that are tried in all searches, about half a second
 _PRICE_GAP = 0.05  # certified, at which the prices are taken
 _MAX_PRICE_ITERATIONS = 100  # after which they are taken at whatever gap there is; most networks need 10 to 50
 _SEED = 20_250_103  # of orders and prices
@@ -168,7 +168,7 @@ def improved(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> 
 def _searches(problem: Problem) -> int:
     """How many searches from the best tables are affordable."""
     trials = int(problem.ops.hops.sum()) * problem.paths.num_paths * len(_LATER_RELIEFS)
-    return min(_MOST_SEARCHES, _MOST_TRIALS // max(1, trials))
+    return min(_MAX_SEARCHES, _MAX_TRIALS // max(1, trials))
 
 
 def _residual(problem: Problem, weight: Int64Array, rate: FloatArray, entries: int) -> FloatArray:

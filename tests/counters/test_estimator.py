@@ -97,7 +97,7 @@ def test_the_same_projection_by_conjugate_gradients(monkeypatch: pytest.MonkeyPa
     projection, prior = Projection(measured), np.ones(len(pairs))
     deviation = projection.deviations(counters, 0.01)
     factorised = projection.project(counters, deviation, prior, 1.0)
-    monkeypatch.setattr("teal.counters.projection._MOST_FACTORISED", 0)
+    monkeypatch.setattr("teal.counters.projection._MAX_FACTORISED", 0)
     iterated = projection.project(counters, deviation, prior, 1.0)
     np.testing.assert_allclose(iterated.matrix, factorised.matrix, rtol=1e-4, atol=1e-7)
 

@@ -30,7 +30,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (out / HISTORIES).mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hedge_samples, "INTERVALS", 3)
-        patch.setattr(hedge_samples, "_MOST_PAST", 14)
+        patch.setattr(hedge_samples, "_MAX_PAST", 14)
         for number in range(8):
             record(Drawn(POOL, 0, number, 2), out / HISTORIES / f"{number:05}.npz")
     return out
@@ -40,7 +40,7 @@ def _trainer(out: Path, **settings: Any) -> HedgeTrainer:
     trainer = HedgeTrainer(PretrainHedgeConfig(out=out, histories=8, num_paths=2, **settings), POOL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hedge_samples, "INTERVALS", 3)
-        patch.setattr(hedge_samples, "_MOST_PAST", 14)
+        patch.setattr(hedge_samples, "_MAX_PAST", 14)
         trainer.prepare(out, lambda done, count: None)
     return trainer
 
@@ -49,7 +49,7 @@ def _trainer(out: Path, **settings: Any) -> HedgeTrainer:
 def test_a_recording_is_what_the_mixture_decides(recorded: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hedge_samples, "INTERVALS", 3)
-        patch.setattr(hedge_samples, "_MOST_PAST", 14)
+        patch.setattr(hedge_samples, "_MAX_PAST", 14)
         recording = load_recording(Drawn(POOL, 0, 1, 2), recorded / HISTORIES / "00001.npz")
     assert recording.decisions.shape[0] == len(recording.rows) == 3
     np.testing.assert_allclose(recording.weights.sum(1), 1)

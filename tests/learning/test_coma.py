@@ -79,7 +79,7 @@ def test_error_of_coma_advantages_under_congestion_is_of_second_order(
     objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a tenth of the exploration the error falls to a hundredth, as that of a first-order estimate does."""
-    monkeypatch.setattr("teal.learning.coma._MOST_EXPONENTIALS", 0)  # as on large networks
+    monkeypatch.setattr("teal.learning.coma._MAX_EXPONENTIALS", 0)  # as on large networks
     problem, errors, sizes = _three_nodes(load=3.0, objective=objective), [], []
     for std in (1e-2, 1e-3):
         pairs = [_both(problem, std, seed) for seed in range(20)]

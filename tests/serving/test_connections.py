@@ -18,7 +18,7 @@ from teal.serving import process as connections
 from teal.serving.process import limited
 from tests.serving.service import free_port, run
 
-MOST = 5
+MAX_CONNECTIONS = 5
 
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:
@@ -34,7 +34,7 @@ class _Service:
         config = uvicorn.Config(
             _app,
             port=self.port,
-            http=limited(MOST),
+            http=limited(MAX_CONNECTIONS),
             log_level="critical",
             lifespan="off",
             ws="none",
@@ -75,12 +75,12 @@ async def _connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asy
 def test_an_address_has_so_many_connections_and_gets_a_new_one_for_each_it_closes() -> None:
     async def work() -> None:
         async with _Service() as port, contextlib.AsyncExitStack() as stack:
-            kept = [await stack.enter_async_context(_connected(port)) for _ in range(MOST - 1)]
+            kept = [await stack.enter_async_context(_connected(port)) for _ in range(MAX_CONNECTIONS - 1)]
             async with _connected(port) as last:
-                assert [await _ask(*one) for one in [*kept, last]] == [b"HTTP/1.1 200"] * MOST
+                assert [await _ask(*one) for one in [*kept, last]] == [b"HTTP/1.1 200"] * MAX_CONNECTIONS
                 async with _connected(port) as extra:
                     assert await _ask(*extra) == b""
-                assert [await _ask(*one) for one in [*kept, last]] == [b"HTTP/1.1 200"] * MOST
+                assert [await _ask(*one) for one in [*kept, last]] == [b"HTTP/1.1 200"] * MAX_CONNECTIONS
             answer = b""
             while not answer:  # until the service has seen that one was closed
                 async with _connected(port) as again:
@@ -117,25 +117,25 @@ class _Transport(asyncio.Transport):
         """Nothing is open."""
 
 
-@pytest.mark.parametrize("part", [1 << 10, 10_000, connections.MOST_HEAD_BYTES // 2 + 1])
+@pytest.mark.parametrize("part", [1 << 10, 10_000, connections.MAX_HEAD_BYTES // 2 + 1])
 def test_a_head_in_small_parts_has_no_more_bytes_than_one_in_a_single_part(part: int) -> None:
     """Parts of a head reach the protocol one by one, without a socket that could join them."""
 
     async def work() -> None:
         config = uvicorn.Config(_app, log_level="critical", lifespan="off", ws="none")
         config.load()
-        protocol: Any = limited(MOST)(config=config, server_state=ServerState(), app_state={})  # type: ignore[call-arg]
+        protocol: Any = limited(MAX_CONNECTIONS)(config=config, server_state=ServerState(), app_state={})  # type: ignore[call-arg]
         transport = _Transport()
         protocol.connection_made(transport)
         begin = b"GET / HTTP/1.1\r\nHost: x\r\n"
         protocol.data_received(begin)
         sent = len(begin)
         while not transport.is_aborted:
-            assert sent <= connections.MOST_HEAD_BYTES
+            assert sent <= connections.MAX_HEAD_BYTES
             line = b"X-Long: " + b"x" * (part - 10) + b"\r\n"
             protocol.data_received(line)
             sent += len(line)
-        assert connections.MOST_HEAD_BYTES < sent <= connections.MOST_HEAD_BYTES + part
+        assert connections.MAX_HEAD_BYTES < sent <= connections.MAX_HEAD_BYTES + part
         protocol.connection_lost(None)
 
     run(work)
@@ -160,7 +160,7 @@ def test_websockets_are_refused_and_leave_no_connection_behind() -> None:
 
     async def work() -> None:
         async with _Service() as port:
-            for _ in range(3 * MOST):
+            for _ in range(3 * MAX_CONNECTIONS):
                 answer = b""
                 while not answer:  # until the service has seen that the one before was closed
                     async with _connected(port) as (reader, writer):

@@ -83,12 +83,12 @@ def test_a_body_without_its_media_type_is_refused(headers: dict[str, str], tmp_p
 
 
 def test_json_is_small(tmp_path: Path) -> None:
-    body = b"[" + b"0," * (middleware.MOST_JSON_BYTES // 2) + b"0]"
+    body = b"[" + b"0," * (middleware.MAX_JSON_BYTES // 2) + b"0]"
     assert _answer(tmp_path, "PUT", "/v1/networks/b4", content=body, headers=TYPE).status_code == 413
 
 
 def test_matrices_in_arrow_may_be_larger_than_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "MOST_JSON_BYTES", 100)
+    monkeypatch.setattr(middleware, "MAX_JSON_BYTES", 100)
     for kind, size, status in ((JSON, 100, 404), (JSON, 101, 413), (ARROW, 101, 404)):  # 404: of a network, so accepted
         headers = {"Content-Type": kind}
         answer = _answer(tmp_path, "POST", "/v1/networks/none/allocations", content=b" " * size, headers=headers)
@@ -170,8 +170,8 @@ def test_clients_are_told_apart_by_tokens_where_there_are_several(tmp_path: Path
 def test_one_client_leaves_room_for_the_bodies_of_others(tmp_path: Path) -> None:
     most = 1 << 10
     watched = middleware.Watched(None, Metrics(), most, (), ())  # type: ignore[arg-type]
-    room = middleware._MOST_OPEN_BODIES * most
-    for _ in range(middleware._MOST_OPEN_BODIES // 2):
+    room = middleware._MAX_OPEN_BODIES * most
+    for _ in range(middleware._MAX_OPEN_BODIES // 2):
         watched._reserve("hog", most)
     with pytest.raises(ServiceError, match="too many"):
         watched._reserve("hog", 1)
@@ -181,7 +181,7 @@ def test_one_client_leaves_room_for_the_bodies_of_others(tmp_path: Path) -> None
     watched._release("hog", most)
     watched._reserve("third", most)
     watched._release("third", most)
-    for _ in range(middleware._MOST_OPEN_BODIES // 2 - 1):
+    for _ in range(middleware._MAX_OPEN_BODIES // 2 - 1):
         watched._release("hog", most)
     watched._release("other", room // 2)
     assert not watched._open_bytes

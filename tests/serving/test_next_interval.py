@@ -207,7 +207,7 @@ def test_splits_use_no_link_that_failed_after_they_were_made(tmp_path: Path) -> 
 
 
 def test_the_oldest_matrices_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("teal.serving.engine.measured.MOST_KEPT_MATRICES", 20)
+    monkeypatch.setattr("teal.serving.engine.measured.MAX_KEPT_MATRICES", 20)
     rates = _series(30)
     own = NextInterval("b4", PAIRS, tmp_path / "x.measured" / "g")
     (tmp_path / "x.measured" / "earlier").mkdir()

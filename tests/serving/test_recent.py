@@ -13,7 +13,7 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.errors import ARROW, JSON, ServiceError
 from teal.serving.http import recent as recent_module
-from teal.serving.http.recent import MOST_KEPT, Recent
+from teal.serving.http.recent import MAX_KEPT, Recent
 from tests.serving.service import run, until
 
 
@@ -23,13 +23,13 @@ def _found(number: int, generation: str = "g", body: bytes = b"{}") -> Found:
 
 def test_the_last_allocations_are_kept_and_none_is_skipped() -> None:
     recent = Recent()
-    for number in range(MOST_KEPT + 5):
+    for number in range(MAX_KEPT + 5):
         assert recent.add("a", str(number), _found(number)) == (number == 0)
     entries = recent.since("a", "g", 0.0)
-    assert [allocation["number"] for allocation in entries["allocations"]] == list(range(5, MOST_KEPT + 5))
-    assert entries["utilisation"] == [MOST_KEPT + 4.0]
+    assert [allocation["number"] for allocation in entries["allocations"]] == list(range(5, MAX_KEPT + 5))
+    assert entries["utilisation"] == [MAX_KEPT + 4.0]
     time_of_400 = entries["allocations"][400]["time"]
-    assert len(recent.since("a", "g", time_of_400)["allocations"]) == MOST_KEPT - 401
+    assert len(recent.since("a", "g", time_of_400)["allocations"]) == MAX_KEPT - 401
     empty: dict[str, list[Any]] = {"allocations": [], "utilisation": []}
     assert recent.since("a", "h", 0.0) == empty, "another network of the same name"
     assert not recent.add("a", "x", _found(-1, "h"))
@@ -42,7 +42,7 @@ def test_the_last_allocations_are_kept_and_none_is_skipped() -> None:
 
 
 def test_whole_answers_are_kept_within_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_module, "MOST_BODY_BYTES", 1000)
+    monkeypatch.setattr(recent_module, "MAX_BODY_BYTES", 1000)
     recent = Recent()
     for number in range(10):
         recent.add("a", str(number), _found(number, body=b"x" * 200))

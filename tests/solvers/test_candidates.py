@@ -163,11 +163,11 @@ def test_with_columns_keeps_the_paths_that_it_is_told_in_their_order(seed: int) 
 def test_few_matrices_are_taken_for_large_networks_and_none_for_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = compute_paths(teal.load_topology("b4"))  # 132 demands x 4
     assert representative_matrices(paths) == 4
-    monkeypatch.setattr("teal.solvers.candidates._MOST_SLOTS", 3 * paths.leaf.size)
+    monkeypatch.setattr("teal.solvers.candidates._MAX_SLOTS", 3 * paths.leaf.size)
     assert representative_matrices(paths) == 3
-    monkeypatch.setattr("teal.solvers.candidates._MOST_SLOTS", 0)
+    monkeypatch.setattr("teal.solvers.candidates._MAX_SLOTS", 0)
     assert representative_matrices(paths) == 1
-    monkeypatch.setattr("teal.solvers.candidates._MOST_CHOSEN_SLOTS", paths.leaf.size - 1)
+    monkeypatch.setattr("teal.solvers.candidates._MAX_CHOSEN_SLOTS", paths.leaf.size - 1)
     assert representative_matrices(paths) == 0
     lines: list[str] = []
     config = SolveConfig(topology="b4", traffic="gravity:seed=0,load=8")

@@ -26,7 +26,7 @@ from teal.evaluation.settings import BenchMakeConfig, BenchRankConfig, BenchRunC
 from teal.formats.rows import write_csv
 from teal.runtime.storage import check_out_file, check_out_folder
 
-_MOST_FAULTS = 50  # listed on the page
+_MAX_FAULTS = 50  # listed on the page
 
 
 def render_ranking(scores: Sequence[Score]) -> Table:
@@ -72,7 +72,7 @@ def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
             Chart("scores", "Score of every case", "100% is the certified bound, which in some cases no program can "
                   "reach.", "case", "score, %", series, x_scale="category"),
         ),
-        notes=[f"{s.program}, {s.case}: {s.fault}" for s in scores if s.fault][:_MOST_FAULTS],
+        notes=[f"{s.program}, {s.case}: {s.fault}" for s in scores if s.fault][:_MAX_FAULTS],
         row_label="program", findings=[f"First: {best[0]}, {percent(best[1]['all'])} on average over the tracks."],
     )  # fmt: skip
     write_page(

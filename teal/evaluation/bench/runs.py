@@ -25,7 +25,7 @@ from teal.schemes import make_scheme
 from teal.solvers.candidates import choose_paths
 
 _TRAINED_ON = (0, 3, 6, 9)  # rows for which candidate paths are chosen; no case measures them
-_LEAST_SHARE = 1e-9  # of a demand, that is written
+_MIN_SHARE = 1e-9  # of a demand, that is written
 
 
 def run_scheme(
@@ -107,7 +107,7 @@ def _rows(
         if single:
             used = [(int(np.argmax(shares[d])), 1.0)]
         else:
-            used = [(int(k), float(shares[d, k])) for k in np.flatnonzero(shares[d] > _LEAST_SHARE)]
+            used = [(int(k), float(shares[d, k])) for k in np.flatnonzero(shares[d] > _MIN_SHARE)]
         yield (source, target), [(problem.paths.links_of(d, k), share) for k, share in used]
 
 

@@ -16,13 +16,13 @@ from teal.planning.upgrade.testing import FITS, GAPS, Tester
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 
-_LEAST_GAP = 3e-5  # certified, of the engine in a test
-_LEAST_MODULE_GAP = 1e-6  # the same where modules decide: the most that fits is not approached from above there
+_MIN_GAP = 3e-5  # certified, of the engine in a test
+_MIN_MODULE_GAP = 1e-6  # the same where modules decide: the most that fits is not approached from above there
 _FOCUS = 64  # scenarios, those that a purchase misses by most, that are tested alone until all of them fit
 _FIRST_FOCUS = 256  # scenarios, of the first test of this kind, when nothing is known yet
 _FOCUS_ROUNDS = 12  # tests of these alone, at most, before all scenarios are tested again
 _INFLATION = 1.0 / 4.0  # of the target gap, by which the master's purchase is enlarged in a test of all scenarios
-_MOST_ROUNDS = 300  # tests
+_MAX_ROUNDS = 300  # tests
 _ROUNDING = 1e-9  # relative, by which modules may pass what can be bought at most
 
 ReportRound = Callable[[int, float, float], None]
@@ -94,7 +94,7 @@ def buy(
     everything = np.arange(scenarios.num_scenarios)
     point, bound, dual = cheapest_purchase(scenarios, cuts)
     best_cost, best, utilisation = math.inf, np.zeros(scenarios.num_cables), np.zeros(len(everything))
-    number, finest = 0, max(_LEAST_GAP, gap / 300)
+    number, finest = 0, max(_MIN_GAP, gap / 300)
     focus = tester.worst(point, _FIRST_FOCUS, Deadline())
     while True:
         for _ in range(_FOCUS_ROUNDS if len(focus) else 0):
@@ -121,7 +121,7 @@ def buy(
         if report is not None:
             report(number, best_cost, bound)
         is_done = math.isfinite(best_cost) and best_cost - bound <= gap * best_cost
-        if is_done or end.is_over or number >= _MOST_ROUNDS:
+        if is_done or end.is_over or number >= _MAX_ROUNDS:
             break
         if not len(tested.cuts):  # all fit, or cannot be told apart from what fits
             if finest <= GAPS[-1]:
@@ -189,7 +189,7 @@ def buy_modules(
         chosen, proven = cheapest_modules(scenarios, cuts, size, price, left / 2 if math.isfinite(end.left) else left)
         bound = max(bound, proven)
         point = (chosen * size).sum(1)
-        tested = tester.test(point, everything, Deadline(), finest=_LEAST_MODULE_GAP, until_cut=True)
+        tested = tester.test(point, everything, Deadline(), finest=_MIN_MODULE_GAP, until_cut=True)
         new_cost = float(cost @ chosen.reshape(-1))
         if tested.fits.all() and new_cost < best_cost:
             best, best_cost, utilisation = chosen, new_cost, tested.utilisation
@@ -202,7 +202,7 @@ def buy_modules(
         cuts.add(tested.cuts)
         if report is not None:
             report(number, best_cost, bound)
-        if not len(tested.cuts) or best_cost - bound <= gap * best_cost or end.is_over or number >= _MOST_ROUNDS:
+        if not len(tested.cuts) or best_cost - bound <= gap * best_cost or end.is_over or number >= _MAX_ROUNDS:
             break
     if best is None:
         best, best_cost, utilisation = _rounded_up(scenarios, tester, size, cost, point)

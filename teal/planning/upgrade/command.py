@@ -23,7 +23,7 @@ from teal.planning.upgrade.result import Purchase, UpgradePlan
 from teal.planning.upgrade.search import plan_upgrade
 from teal.runtime.storage import check_out_folder
 
-_MOST_LINKS = 30  # of the forecast in the terminal
+_MAX_LINKS = 30  # of the forecast in the terminal
 
 
 def render_upgrade(plan: UpgradePlan, most: int = 30) -> Iterator[Table]:
@@ -59,7 +59,7 @@ def render_upgrade(plan: UpgradePlan, most: int = 30) -> Iterator[Table]:
                 one.link, f"{100 * one.utilisation:.1f}%", one.full or "-", f"{100 * one.failed_utilisation:.1f}%",
                 one.full_under_failure, one.worst_failure,
             ]
-            for one in full[: min(most, _MOST_LINKS)]
+            for one in full[: min(most, _MAX_LINKS)]
         ]  # fmt: skip
         columns = ["link", "today", "full in", "worst failure", "full in", "failure"]
         if lines:

@@ -49,7 +49,7 @@ from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal.solvers.pdhg import solve
 
-MOST_PRODUCTS = 2000  # demands times links: of larger programs HiGHS seldom proves anything within a minute
+MAX_PRODUCTS = 2000  # demands times links: of larger programs HiGHS seldom proves anything within a minute
 
 
 def matrix_above(network: Problem, hose: Hose, least: float, seconds: float) -> tuple[FloatArray | None, float]:
@@ -117,11 +117,11 @@ def matrix_above(network: Problem, hose: Hose, least: float, seconds: float) -> 
 
 
 _ENGINE_GAP = 3e-3  # certified, of the utilisations of matrices that are tried
-_MOST_TURNS = 8  # turns of matrix and prices, at most, from each start
+_MAX_TURNS = 8  # turns of matrix and prices, at most, from each start
 RANDOM_STARTS = 3  # random starts of the search for worst matrices, beside those from earlier prices
 _LAST_STARTS = 12  # the same before a purchase is taken to serve the hose
 _GAIN = 1e-3  # relative, of the largest utilisation, below which a search stops
-_MOST_STATIC_ROWS = 200_000  # of the program of static splits; with them HiGHS takes minutes
+_MAX_STATIC_ROWS = 200_000  # of the program of static splits; with them HiGHS takes minutes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -223,7 +223,7 @@ def worst_matrices(
     best = WorstMatrices(np.zeros((failures, len(hose.pairs))), np.zeros(failures), np.zeros((failures, links)))
     for start in every:
         prices, before, rising = start.copy(), np.zeros(failures), np.arange(failures)
-        for _ in range(_MOST_TURNS):
+        for _ in range(_MAX_TURNS):
             part = dataclasses.replace(network, demand=network.demand[rising], capacity=network.capacity[rising])
             matrix = np.stack([hose.dearest(row) for row in _path_cost(part, prices[rising])])
             matrix *= part.routable.numpy()
@@ -318,7 +318,7 @@ def buy_for_hose(
             passing = found.utilisation > most
             if passing.any() or end.is_over:
                 break
-        if not passing.any() and not end.is_over and network.topology.num_links * len(hose.pairs) <= MOST_PRODUCTS:
+        if not passing.any() and not end.is_over and network.topology.num_links * len(hose.pairs) <= MAX_PRODUCTS:
             limit = _limits(network, hose, most, found, min(exact_seconds, end.left))
             passing = found.utilisation > most
         if notify is not None:
@@ -407,8 +407,8 @@ def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
     link, path = incidence.row[kept], incidence.col[kept]
     demand = path // paths.num_paths
     rows, row_of = np.unique(link * paths.num_demands + demand, return_inverse=True)
-    if len(rows) > _MOST_STATIC_ROWS:
-        raise InputError("hose", "network", f"at most {_MOST_STATIC_ROWS:,} pairs of link and demand", f"{len(rows):,}")
+    if len(rows) > _MAX_STATIC_ROWS:
+        raise InputError("hose", "network", f"at most {_MAX_STATIC_ROWS:,} pairs of link and demand", f"{len(rows):,}")
     used = np.flatnonzero(live)
     column = np.cumsum(live) - 1
     widths = len(used), len(capacity) * 2 * nodes

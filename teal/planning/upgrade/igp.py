@@ -26,7 +26,7 @@ from teal.planning.upgrade.scenarios import Scenarios
 from teal.planning.upgrade.testing import FITS, Tester
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 
-_MOST_CANDIDATES = 10  # new cables: 1,024 sets, each of which is routed
+_MAX_CANDIDATES = 10  # new cables: 1,024 sets, each of which is routed
 _EXACT = 1e-6  # relative, of the cost: rounding of HiGHS's bound
 _ROUNDING = 1e-9  # share of all demands, by which two sums of disconnected demand may differ and count as equal
 
@@ -58,9 +58,9 @@ def buy_for_igp(
         InputError: more than 10 new cables, or no set within the limits of the cables.
     """
     begin, candidates = time.perf_counter(), question.offer.candidates
-    if len(candidates) > _MOST_CANDIDATES:
+    if len(candidates) > _MAX_CANDIDATES:
         raise InputError(
-            "--candidates", "rows", f"at most {_MOST_CANDIDATES} new cables with --routing ecmp", len(candidates)
+            "--candidates", "rows", f"at most {_MAX_CANDIDATES} new cables with --routing ecmp", len(candidates)
         )
     dag = _dag(question)
     _, lost = _routed(question, dag, scenarios, failures, np.ones(len(scenarios.cable), dtype=bool))
@@ -114,9 +114,9 @@ def _routed(
     return found.load.transpose(1, 0, 2).reshape(len(scenarios.demand), -1), found.lost.T.reshape(-1)
 
 
-_MOST_SCENARIOS = 4096  # scenarios (a matrix under a failure) that are replayed at a time
-_MOST_NUMBERS = 25_000_000  # demands and loads in memory at a time, and again kept between rounds: 8 bytes each, 200 MB
-_MOST_ADDED = 8  # matrices that a round adds to those planned for, so that the next search stays small
+_MAX_SCENARIOS = 4096  # scenarios (a matrix under a failure) that are replayed at a time
+_MAX_NUMBERS = 25_000_000  # demands and loads in memory at a time, and again kept between rounds: 8 bytes each, 200 MB
+_MAX_ADDED = 8  # matrices that a round adds to those planned for, so that the next search stays small
 _GAP = 1e-4  # relative, certified, of the least largest utilisation in a replay
 
 
@@ -147,7 +147,7 @@ class LeftOut:
         """
         over, fits, done = np.zeros(len(self.rows)), np.ones(len(self.rows), dtype=bool), 0
         per_matrix, width = 1 + len(question.failures), scenarios.demand.shape[1] + len(scenarios.cable)
-        count = max(1, min(_MOST_SCENARIOS, _MOST_NUMBERS // width) // per_matrix)
+        count = max(1, min(_MAX_SCENARIOS, _MAX_NUMBERS // width) // per_matrix)
         while done < len(self.rows) and not question.deadline.is_over:
             part = slice(done, done + count)
             demand = question.config.growth * question.instance.traffic.read(self.rows[part])
@@ -162,7 +162,7 @@ class LeftOut:
             done = min(done + count, len(self.rows))
             if done < len(self.rows):
                 question.notify(f"{done:,} of {len(self.rows):,} matrices that were left out are replayed")
-        if len(plans) * len(self.rows) * per_matrix * width > _MOST_NUMBERS:
+        if len(plans) * len(self.rows) * per_matrix * width > _MAX_NUMBERS:
             self._tests.clear()
         is_left = ~np.isin(self.rows, question.rows)
         is_left[done:] = False
@@ -172,7 +172,7 @@ class LeftOut:
             added=len(question.rows) - question.num_matrices + len(self.rows), overloaded=len(missed),
             utilisation=float(over[is_left].max(initial=0.0)),
         )  # fmt: skip
-        return found, self.rows[missed[np.argsort(-over[missed])[:_MOST_ADDED]]]
+        return found, self.rows[missed[np.argsort(-over[missed])[:_MAX_ADDED]]]
 
     def _utilisation(
         self, question: Question, scenarios: Scenarios, bought: FloatArray, key: tuple[int, int]

@@ -12,7 +12,7 @@ from teal.planning.upgrade.benders import Upgrade
 from teal.routing.growth import Growth, LinkForecast
 
 _PROVES_SOMETHING = 0.5  # gap over all paths, above which the prices say nothing about them
-_MOST_NAMED = 5  # demands, links or failures that are named in a message
+_MAX_NAMED = 5  # demands, links or failures that are named in a message
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -270,13 +270,13 @@ class UpgradePlan:
             full = [part for part in self.forecasts if part.full_under_failure]
             lines += [
                 f"{part.link} is full under failure of {part.worst_failure or 'nothing'} in {part.full_under_failure}"
-                for part in full[:_MOST_NAMED]
+                for part in full[:_MAX_NAMED]
             ]
-        for failure, names in list(self.cut_off.items())[:_MOST_NAMED]:
-            more_names = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        for failure, names in list(self.cut_off.items())[:_MAX_NAMED]:
+            more_names = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
             what = f"{failure} cuts off" if failure else "the network has no path for"
-            lines.append(f"{what} {', '.join(names[:_MOST_NAMED])}{more_names}: no purchase carries them")
-        if len(self.cut_off) > _MOST_NAMED:
-            lines.append(f"and {len(self.cut_off) - _MOST_NAMED} more failures cut demands off")
+            lines.append(f"{what} {', '.join(names[:_MAX_NAMED])}{more_names}: no purchase carries them")
+        if len(self.cut_off) > _MAX_NAMED:
+            lines.append(f"and {len(self.cut_off) - _MAX_NAMED} more failures cut demands off")
         lines += self.failed
         return "\n".join([*lines, f"{one.rounds} rounds, {one.cuts} cuts, {one.solve_s:.3g} s"])

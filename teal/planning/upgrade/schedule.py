@@ -26,9 +26,9 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import Between, solve_milp
 
-_LEAST_GAP = 1e-4  # certified, of the engine in a test
+_MIN_GAP = 1e-4  # certified, of the engine in a test
 _MODULE_SECONDS = 20.0  # that HiGHS may take for the bound of a period's modules
-_MOST_ROUNDS = 60  # of a period
+_MAX_ROUNDS = 60  # of a period
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -113,10 +113,10 @@ def _period(
     amounts = np.ones(1) if size is None else size
     unit_cost = scenarios.cost[:, None] * (np.ones(1) if price is None else price)[None]
     upper = limit.reshape(scenarios.num_cables, -1)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         chosen = upper if deadline.is_over else _cheapest_below(cuts, upper, amounts, unit_cost, size is not None)
         point = (chosen * amounts).sum(1)
-        tested = tester.test(point, everything, Deadline(), finest=_LEAST_GAP, until_cut=True)
+        tested = tester.test(point, everything, Deadline(), finest=_MIN_GAP, until_cut=True)
         if not len(tested.cuts):
             break
         cuts.add(tested.cuts)

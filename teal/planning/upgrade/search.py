@@ -99,7 +99,7 @@ def _needed(scenarios: Scenarios, cuts: Cuts, number: int, find: bool = False) -
     return needed, ptr, links
 
 
-_MOST_PATH_ROUNDS = 12  # of adding paths
+_MAX_PATH_ROUNDS = 12  # of adding paths
 
 
 def plan_upgrade(config: UpgradeConfig, notify: Notify) -> UpgradePlan:
@@ -207,7 +207,7 @@ def _over_all_paths(
     may be longer, and the bound is that over paths of any latency.
     """
     bound, gap = 0.0, question.config.gap
-    for number in range(1, _MOST_PATH_ROUNDS + 1):
+    for number in range(1, _MAX_PATH_ROUNDS + 1):
         assert upgrade.dual is not None
         bound = max(bound, bound_over_all_paths(scenarios, cuts, upgrade.dual))
         is_limited = question.instance.max_latency is not None

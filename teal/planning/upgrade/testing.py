@@ -16,8 +16,8 @@ from teal.solvers.pdhg import PdhgState, solve
 # Certified gaps of the engine, one after the other, for the scenarios that the one before does not decide.
 GAPS = 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 5e-6, 1e-6
 _INTACT_GAP = 1e-2  # certified, of splits without failure that are tried under failures
-_LEAST_LEFT = 1e-3  # share of a demand on paths that are left, below which it is spread over them evenly
-_MOST_SLOTS = 3_000_000  # path slots of all scenarios of a batch: some 100 MB for each array of the engine
+_MIN_LEFT = 1e-3  # share of a demand on paths that are left, below which it is spread over them evenly
+_MAX_SLOTS = 3_000_000  # path slots of all scenarios of a batch: some 100 MB for each array of the engine
 FITS = 1e-6  # relative, by which a utilisation may pass the limit, for rounding
 
 
@@ -49,7 +49,7 @@ class Tester:
 
     def __init__(self, scenarios: Scenarios) -> None:
         self.scenarios = scenarios
-        self._batch = max(1, _MOST_SLOTS // scenarios.problem.paths.mask.size)
+        self._batch = max(1, _MAX_SLOTS // scenarios.problem.paths.mask.size)
         self._load = np.full((scenarios.num_scenarios, len(scenarios.cable)), np.inf)
 
     def test(
@@ -120,7 +120,7 @@ class Tester:
                 left = splits.sum(-1, keepdim=True)
                 paths = problem.path_mask.to(splits).sum(-1, keepdim=True).clamp(min=1)
                 even = problem.path_mask.to(splits) / paths
-                splits = torch.where(left > _LEAST_LEFT, splits / left.clamp(min=_LEAST_LEFT), even)
+                splits = torch.where(left > _MIN_LEFT, splits / left.clamp(min=_MIN_LEFT), even)
                 self._load[part] = problem.loads(splits).numpy()
 
     def _solve(

@@ -33,7 +33,7 @@ from teal.runtime.lp import Between, solve_milp
 from teal.solvers.pdhg import solve
 
 Measure = Literal["utilisation", "dropped"]
-_MOST_DEMANDS = 1000  # of the integer program; above it only the other limit is computed
+_MAX_DEMANDS = 1000  # of the integer program; above it only the other limit is computed
 _CLOSED = 5e-3  # relative distance of both sides, at which the integer program has nothing to add
 
 
@@ -76,7 +76,7 @@ def worst_demands(
         most = float(hose.dearest(balanced.routable[0].numpy().astype(np.float64)).sum())
         limit = most * max(0.0, 1.0 - 1.0 / limit) if limit > 0 else 0.0
     is_closed = measure == "utilisation" and limit <= value * (1 + _CLOSED)
-    if len(hose.pairs) <= _MOST_DEMANDS and not is_closed:
+    if len(hose.pairs) <= _MAX_DEMANDS and not is_closed:
         best, bound = _integer_program(balanced, hose, measure, seconds)
         limit = min(limit, bound)
         if best is not None and measure == "dropped":

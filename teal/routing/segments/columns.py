@@ -35,12 +35,12 @@ from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import solve_lp
 from teal.runtime.parallel import kernel
 
-_MOST_ADDED = 400  # columns in a round: those of the largest demand times reduced price
+_MAX_ADDED = 400  # columns in a round: those of the largest demand times reduced price
 _OF_MASTER = 0.7  # weight of the master's prices, beside the best prices so far, in what columns are chosen by
 _UNIFORM = 1e-4  # weight of equal prices, so that no way is free of cost
 _FIRST_SHARE = 1e-2  # of a demand, that a midpoint must carry in the search's end to be a first column
-_LEAST_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
-_MOST_ROUNDS = 60
+_MIN_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
+_MAX_ROUNDS = 60
 
 
 @kernel
@@ -148,7 +148,7 @@ class _Master:
 
     def slots(self, share: FloatArray) -> tuple[IntArray, FloatArray]:
         """Midpoints and shares (D, K) of shares (C,); the rest of each demand goes straight to its target."""
-        used = np.flatnonzero(share > _LEAST_SHARE)
+        used = np.flatnonzero(share > _MIN_SHARE)
         demands = self.demand_of[used]
         order = np.argsort(demands, kind="stable")
         used, demands = used[order], demands[order]
@@ -178,7 +178,7 @@ def finish(problem: SegmentProblem, start: SegmentResult, gap: float, deadline: 
     begin, master, best = time.perf_counter(), _Master(problem, start.mid, start.share), start
     value, bound, prices = start.value, start.bound, start.prices
     sign = 1 if problem.balances else -1
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         if deadline.is_over or gap_between(problem, value, bound) <= gap:
             break
         solved = master.solve(None, deadline.left)
@@ -227,7 +227,7 @@ def _add_cheapest(master: _Master, pi: FloatArray, chosen: IntArray, cost: Float
     p = master.p
     saving = p.demand * (pi[p.target, p.source] - cost) if p.balances else p.demand * (1 - cost) - of_demand
     saving[(chosen == p.target) | (chosen == p.source)] = 0
-    most = np.argsort(-saving)[:_MOST_ADDED]
+    most = np.argsort(-saving)[:_MAX_ADDED]
     most = most[saving[most] > 1e-12 * max(float(saving.max()), 1e-300)]
     before = len(master.demand_of)
     master.add(most, chosen[most])
@@ -271,7 +271,7 @@ def fewest_policies(
     mid, share = start.mid, start.share
     prices = np.zeros(len(problem.capacity))
     u0 = master.load0 * problem.inverse_capacity
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         solved = None if deadline.is_over else master.solve(utilisation, deadline.left)
         if solved is None:
             break
@@ -289,14 +289,14 @@ def fewest_policies(
             reduced = np.where(
                 (chosen == problem.target) | (chosen == problem.source), 0, gain - 1 - weight * of_demand
             )
-            most = np.argsort(-reduced)[:_MOST_ADDED]
+            most = np.argsort(-reduced)[:_MAX_ADDED]
             most = most[reduced[most] > 1e-9]
             master.add(most, chosen[most])
             if len(master.demand_of) > before:
                 break
         if total - bound <= gap * max(total, 1e-9) or len(master.demand_of) == before:
             break
-    count = int(((share > _LEAST_SHARE) & (mid >= 0) & (mid != problem.target[:, None])).any(1).sum())
+    count = int(((share > _MIN_SHARE) & (mid >= 0) & (mid != problem.target[:, None])).any(1).sum())
     return FewPolicies(
         mid, share, problem.utilisation(problem.loads(mid, share)), count,
         max(0, math.ceil(bound - 1e-6)), time.perf_counter() - begin,

@@ -20,8 +20,8 @@ from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import inner_kernel, kernel
 
 _POWERS = (8.0, 16.0, 32.0, 64.0)
-_MOST_TRIED = 64  # demands on the busiest link for which a move is computed in a round, those with most on it
-_MOST_MOVES = 20_000
+_MAX_TRIED = 64  # demands on the busiest link for which a move is computed in a round, those with most on it
+_MAX_MOVES = 20_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def one_list(problem: SegmentProblem, mid: IntArray, share: FloatArray, deadline
             break
         load = problem.loads(np.ascontiguousarray(chosen[:, None]), ones)
         links, dags = problem.dag.links, problem.dag.dags
-        while moves < _MOST_MOVES and not deadline.is_over:
+        while moves < _MAX_MOVES and not deadline.is_over:
             made = _improve(
                 links.head, dags, problem.source, problem.target, problem.demand, problem.inverse_capacity, power,
                 chosen, load, 200,
@@ -125,7 +125,7 @@ def _improve(  # type: ignore[no-untyped-def]
             part[d] = demand[d] * (on_link[m, source[d]] + on_link[target[d], m])
         order = np.argsort(-part)
         best_demand, best_mid, best_norm = -1, -1, now * (1 - 1e-9)
-        for i in range(min(_MOST_TRIED, demands)):
+        for i in range(min(_MAX_TRIED, demands)):
             d = order[i]
             if part[d] <= 0:
                 break

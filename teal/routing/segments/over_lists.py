@@ -148,11 +148,11 @@ def with_cheapest(
     return lists
 
 
-_MOST_ROUNDS = 40
+_MAX_ROUNDS = 40
 _FREE_GAP = 1e-3  # of the search over any paths
 _FIRST_GAP = 0.1  # of the first round; later ones solve to half of what is missing
-_LEAST_SHARE = 1e-4  # of a demand, below which a list that did not come last is dropped again
-_MOST_LISTS = 12  # of a demand, above which lists without a share are dropped
+_MIN_SHARE = 1e-4  # of a demand, below which a list that did not come last is dropped again
+_MAX_LISTS = 12  # of a demand, above which lists without a share are dropped
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -234,7 +234,7 @@ def solve_over_lists(
         if report is not None:
             report(number, best[0])
         is_new = bool(richer.mask.sum() > lists.mask.sum())
-        if best[0] <= gap or end.is_over or number >= _MOST_ROUNDS or (not is_new and target <= gap):
+        if best[0] <= gap or end.is_over or number >= _MAX_ROUNDS or (not is_new and target <= gap):
             break
         target = widest if is_new else gap / 2
         lists = _pruned(richer, padded, lists.num_paths)
@@ -312,7 +312,7 @@ def _first_lists(problem: Problem, lists: CandidateLists, segments: int, end: De
     at = np.array([row.get((int(s), int(t)), -1) for s, t in lists.pairs])
     for k in range(found.mid.shape[1]):
         mid = np.where(at >= 0, found.mid[at, k], -1)
-        is_used = (at >= 0) & (mid >= 0) & (found.share[at, k] > _LEAST_SHARE) & (mid != lists.pairs[:, 1])
+        is_used = (at >= 0) & (mid >= 0) & (found.share[at, k] > _MIN_SHARE) & (mid != lists.pairs[:, 1])
         stop = np.full((len(at), lists.stop.shape[2]), -1, dtype=np.int32)
         stop[:, 0] = np.where(is_used & (mid != lists.pairs[:, 0]), mid, -1)
         lists = lists.with_lists(stop, np.full_like(stop, -1))
@@ -330,9 +330,9 @@ def _all_prices(problem: Problem, result: PdhgResult) -> FloatArray:
 
 def _pruned(lists: CandidateLists, splits: Tensor, last: int) -> CandidateLists:
     """The lists with a share in some matrix, the straight one, and those that came last."""
-    if lists.num_paths <= _MOST_LISTS:
+    if lists.num_paths <= _MAX_LISTS:
         return lists.kept(lists.mask)
-    keep = (splits.amax(0) > _LEAST_SHARE).cpu().numpy()
+    keep = (splits.amax(0) > _MIN_SHARE).cpu().numpy()
     keep[:, 0] = True
     keep[:, last:] = True
     return lists.kept(keep)

@@ -16,7 +16,7 @@ from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
 
 SLOTS = 4  # midpoints held for a demand at first; at most 4 besides the direct way are used in optima
-_MOST_SLOTS = 32
+_MAX_SLOTS = 32
 _STARTING_ROUNDS = 8  # of soft-maximum prices with a line search
 _SHARPNESS = 10.0  # of the soft maximum: exp(10 u / largest u)
 CHECK_EVERY = 25  # iterations between certificates
@@ -24,8 +24,8 @@ _PATIENCE = 8  # certificates in which the gap must fall by _STALL_SHARE, else m
 _STALL_SHARE = 0.2
 _FEW_DEMANDS = 10_000  # up to so many column generation ends a search sooner than more midpoints do
 _RESTART_AT = 0.5  # of the gap at the last restart
-_LEAST_UTILISATION = 0.05  # of the largest one, in step sizes of links that carry less
-_LEAST_CARRIED = 1e-3  # share of a demand that counts as carried straight to its target, in step sizes
+_MIN_UTILISATION = 0.05  # of the largest one, in step sizes of links that carry less
+_MIN_CARRIED = 1e-3  # share of a demand that counts as carried straight to its target, in step sizes
 _REFILL_ROUNDS = 3  # in which flow that was cut to be feasible takes up capacity that is left
 
 
@@ -244,10 +244,10 @@ class _Search:
         """(E,) for step sizes: the utilisation if all demand were carried in the present proportions."""
         share = self.share.copy()
         if not self.p.balances:
-            share[:, 0] += _LEAST_CARRIED
+            share[:, 0] += _MIN_CARRIED
         share /= share.sum(1, keepdims=True)
         u = self.p.loads(self.mid, share) * self.p.inverse_capacity
-        return np.maximum(u, _LEAST_UTILISATION * u.max())
+        return np.maximum(u, _MIN_UTILISATION * u.max())
 
     @property
     def has_stalled(self) -> bool:
@@ -260,7 +260,7 @@ class _Search:
         self.checks += 1
         if self.checks % _PATIENCE:
             return
-        if self.gap > (1 - _STALL_SHARE) * self.stall_gap and self.mid.shape[1] < _MOST_SLOTS:
+        if self.gap > (1 - _STALL_SHARE) * self.stall_gap and self.mid.shape[1] < _MAX_SLOTS:
             more = self.mid.shape[1]
             self.mid = np.hstack([self.mid, np.full((len(self.mid), more), -1, dtype=np.int32)])
             empty = np.zeros((len(self.mid), more))

@@ -30,9 +30,9 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import solve_lp
 
-_MOST_ROUNDS = 200
+_MAX_ROUNDS = 200
 _ROWS_A_SCENARIO = 3  # links that are added of a scenario in a round
-_LEAST_SHARE = 1e-9  # of a demand, below which a list is not installed
+_MIN_SHARE = 1e-9  # of a demand, below which a list is not installed
 _CHEAPER = 1e-9  # relative, by which a list must be cheaper to be added
 
 
@@ -180,7 +180,7 @@ def static_lists(
         bound = max(bound, float(least.sum()) / max(float(dual.sum()), 1e-300))
         if report is not None:
             report(number, value, bound)
-        if value - bound <= gap * value or end.is_over or number >= _MOST_ROUNDS:
+        if value - bound <= gap * value or end.is_over or number >= _MAX_ROUNDS:
             break
         known = set((of * nodes + mid).tolist())
         at_hand = np.full(demands, np.inf)
@@ -224,7 +224,7 @@ def _master(entries: FloatArray, of: Int64Array, demands: int) -> tuple[FloatArr
 def _policies(scenarios: _Scenarios, of: Int64Array, mid: Int64Array, share: FloatArray) -> SegmentPolicies:
     parts: dict[int, dict[tuple[int, ...], float]] = {}
     for d, m, w in zip(of.tolist(), mid.tolist(), share.tolist(), strict=True):
-        if w > _LEAST_SHARE:
+        if w > _MIN_SHARE:
             stops = () if m in (scenarios.source[d], scenarios.target[d]) else (m,)
             own = parts.setdefault(d, {})
             own[stops] = own.get(stops, 0.0) + w

@@ -46,13 +46,13 @@ from teal.runtime.interrupts import ignore_interrupts
 from teal.runtime.parallel import limit_threads
 from teal.serving.engine.errors import CLIENT_SHARE, ServiceError, overloaded, places_of_one, wrong
 from teal.serving.engine.log import LOG
-from teal.serving.engine.measured import MOST_KEPT_MATRICES, MeasuredMatrices
+from teal.serving.engine.measured import MAX_KEPT_MATRICES, MeasuredMatrices
 from teal.serving.engine.requests import CounterReadings
 
-_LEAST_HISTORY = 20  # measured matrices, from which on they are a history
-_MOST_UNEXPLAINED = 0.1  # share of what was counted that no matrix explains, above which there is an alarm
-_MOST_BLAMED = 0.3  # share of the counters that repair replaces or the estimate doubts, likewise
-_MOST_NAMES = 8  # suspects in an answer
+_MIN_HISTORY = 20  # measured matrices, from which on they are a history
+_MAX_UNEXPLAINED = 0.1  # share of what was counted that no matrix explains, above which there is an alarm
+_MAX_BLAMED = 0.3  # share of the counters that repair replaces or the estimate doubts, likewise
+_MAX_NAMES = 8  # suspects in an answer
 
 
 class Interval(NamedTuple):
@@ -153,7 +153,7 @@ class CountedTraffic:
 
     def observe(self, rates: FloatArray) -> None:
         """Learn matrices (B, D) that were measured themselves."""
-        self._matrices = [*self._matrices, *rates][-MOST_KEPT_MATRICES:]
+        self._matrices = [*self._matrices, *rates][-MAX_KEPT_MATRICES:]
         if self._estimator is not None:
             for row in rates:
                 self._estimator.observe(row)
@@ -184,12 +184,12 @@ class CountedTraffic:
             raise wrong(f"counters: {error}") from None
         counted = int(np.isfinite(both).sum() + np.isfinite(ingress).sum() + np.isfinite(egress).sum())
         share = (fixed.num_blamed + one.doubted) / max(1, counted)
-        alarm = one.unexplained > _MOST_UNEXPLAINED or share > _MOST_BLAMED
+        alarm = one.unexplained > _MAX_UNEXPLAINED or share > _MAX_BLAMED
         if not alarm:
             self._expected = one.matrix
         return Counted(one.matrix[None], {
             "found_by": one.prior, "total_gbps": float(one.matrix.sum()), "unexplained": one.unexplained,
-            "alarm": alarm, "replaced": fixed.num_blamed, "suspects": fixed.blamed_names(topology)[:_MOST_NAMES],
+            "alarm": alarm, "replaced": fixed.num_blamed, "suspects": fixed.blamed_names(topology)[:_MAX_NAMES],
         })  # fmt: skip
 
     def _checked(  # type: ignore[no-untyped-def]
@@ -197,9 +197,9 @@ class CountedTraffic:
     ) -> Counted:
         """The verdict on a matrix that was sent, by a checker that is calibrated on the matrices before."""
         if self._checker is None:
-            if len(self._matrices) < _LEAST_HISTORY:
+            if len(self._matrices) < _MIN_HISTORY:
                 raise wrong(
-                    f"counters: a matrix is checked against them once {_LEAST_HISTORY} matrices are known, not after "
+                    f"counters: a matrix is checked against them once {_MIN_HISTORY} matrices are known, not after "
                     f"{len(self._matrices)}"
                 )
             self._checker = Checker(self._topology, self._pairs, measurements)
@@ -212,12 +212,12 @@ class CountedTraffic:
             "found_by": "sent", "total_gbps": float(matrix.sum()),
             "unexplained": float(np.abs(predicted - found.repaired.values).sum()) / total, "alarm": found.alarm,
             "replaced": found.repaired.num_blamed,
-            "suspects": [*([found.unit] if found.unit else []), *found.suspects][:_MOST_NAMES],
+            "suspects": [*([found.unit] if found.unit else []), *found.suspects][:_MAX_NAMES],
         })  # fmt: skip
 
     def _estimating(self, measurements: sp.csr_array, relative: float) -> Estimator:
         if self._estimator is None:
-            enough = len(self._matrices) >= _LEAST_HISTORY
+            enough = len(self._matrices) >= _MIN_HISTORY
             history = np.array(self._matrices) if enough else None
             self._estimator = Estimator(self._pairs, self._topology.num_nodes, history=history, relative=relative)
         self._estimator.route(measurements)

@@ -17,7 +17,7 @@ _SLICE_DECAY = 0.7  # of the length of a slice after one that was not longer, so
 
 # Seconds to write a demand by name, until it is measured; arrays are faster.  0.25 s for 20,000 on a virtual Xeon.
 _WRITING_S = 1.2e-5
-_LEAST_WRITTEN = 1_000  # demands of an answer from which on its time says what one more takes
+_MIN_WRITTEN = 1_000  # demands of an answer from which on its time says what one more takes
 
 
 class LeastTimes:
@@ -92,5 +92,5 @@ class LeastTimes:
     def note_writing(self, demands: int, is_named: bool, seconds: float) -> None:
         """Take note of how long it took; arguments as of :meth:`writing_s`."""
         usual = self._writing_s[is_named]
-        if demands >= _LEAST_WRITTEN:
+        if demands >= _MIN_WRITTEN:
             self._writing_s[is_named] = usual + _NEWEST_SHARE * (seconds / demands - usual)

@@ -15,12 +15,12 @@ from teal.runtime.arrays import BoolArray, Float32Array, FloatArray, Int64Array,
 from teal.runtime.storage import atomic_files
 from teal.serving.engine.errors import ServiceError, wrong
 
-MOST_KEPT_MATRICES = 2_016  # three weeks of quarters of an hour
-_MOST_BYTES = 256 << 20  # of the matrices of a network, as float32; at least _LEAST_KEPT_MATRICES are kept
-_LEAST_KEPT_MATRICES = 16
+MAX_KEPT_MATRICES = 2_016  # three weeks of quarters of an hour
+_MAX_BYTES = 256 << 20  # of the matrices of a network, as float32; at least _MIN_KEPT_MATRICES are kept
+_MIN_KEPT_MATRICES = 16
 # That a time may be ahead of this machine's clock, for clocks that differ.  A matrix of the future would refuse all
 # that are measured until then.
-_MOST_FUTURE = np.timedelta64(600, "s")
+_MAX_FUTURE = np.timedelta64(600, "s")
 _SUFFIX = ".npy"
 _TIME_FORMAT = "%Y%m%dT%H%M%S"
 
@@ -39,7 +39,7 @@ class MeasuredMatrices:
 
     def __init__(self, folder: Path, num_demands: int) -> None:
         self.folder, self._num_demands = folder, num_demands
-        self.most = min(MOST_KEPT_MATRICES, max(_LEAST_KEPT_MATRICES, _MOST_BYTES // (4 * max(1, num_demands))))
+        self.most = min(MAX_KEPT_MATRICES, max(_MIN_KEPT_MATRICES, _MAX_BYTES // (4 * max(1, num_demands))))
         self._rows: dict[np.datetime64, Float32Array] = {}
         self.dropped = 0
         self.version = 0
@@ -108,7 +108,7 @@ class MeasuredMatrices:
         newest = next(reversed(self._rows), None)
         if newest is not None and (times[0] < newest or (times[0] == newest and len(times) > 1)):
             raise ServiceError(409, "not_later", f"time: later than {newest}, the newest measured matrix")
-        if times[-1] > np.datetime64("now", "s") + _MOST_FUTURE:
+        if times[-1] > np.datetime64("now", "s") + _MAX_FUTURE:
             raise wrong(f"time: at most 10 minutes ahead of this service's clock, not {times[-1]}Z")
         if rates.shape[1] != self._num_demands or not self.folder.is_dir():
             raise ServiceError(409, "replaced", "the network was deleted or replaced")

@@ -26,7 +26,7 @@ from teal.serving.engine.served import Served, capacity_in_force, topology_of
 from teal.serving.engine.store import Store, Version
 from teal.serving.engine.wanted import groups_of
 
-_MOST_SPLITS = 1 << 26
+_MAX_SPLITS = 1 << 26
 _NOT_FOUND = 404  # status of an error
 # Splits of a network whose paths may take long: the time is estimated first, and the search has a thread of its own.
 _LONG_SEARCH = 1_000_000
@@ -134,8 +134,8 @@ class Registry:
         checked = NetworkSpec.model_validate(spec)
         topology = await asyncio.to_thread(topology_of, name, checked)  # a fault is the caller's, now
         groups_of(topology, checked)
-        if topology.num_nodes * (topology.num_nodes - 1) * checked.most_paths > _MOST_SPLITS:
-            raise wrong(f"topology: at most {_MOST_SPLITS:,} splits, pairs of nodes times num_paths")
+        if topology.num_nodes * (topology.num_nodes - 1) * checked.most_paths > _MAX_SPLITS:
+            raise wrong(f"topology: at most {_MAX_SPLITS:,} splits, pairs of nodes times num_paths")
         estimate = await self._estimate(topology, checked)
         names = self._store.names()
         if name not in names and len(names) >= self._most:

@@ -25,7 +25,7 @@ from teal.option import ENTRIES, GAP, MAX_PATHS, Option
 from teal.problem.offers import OFFERS
 from teal.serving.engine.errors import invalid
 
-_MOST_CLASSES = 16  # of the demands of a request
+_MAX_CLASSES = 16  # of the demands of a request
 _OBJECTIVES = (
     "total_flow", "weighted_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow",
     "proportional_fair", "alpha_fair", "bandwidth_functions", "max_min",
@@ -57,10 +57,10 @@ _Scalar = Annotated[str, Field(max_length=200)] | int | _Finite | bool | None
 _NodeId = Annotated[
     str, Field(max_length=200), BeforeValidator(lambda node: str(node) if isinstance(node, int | float) else node)
 ]
-MOST_MATRICES = 1024  # a request
-MOST_NODES, MOST_LINKS = 20_000, 500_000  # of a network
+MAX_MATRICES = 1024  # a request
+MAX_NODES, MAX_LINKS = 20_000, 500_000  # of a network
 _MAX_LISTED_DEMANDS = 2_000_000  # of a network, in a list of weights or functions
-_MOST_GROUPS, _MOST_CABLES = 10_000, 1_000  # of a network; of a group
+_MAX_GROUPS, _MAX_CABLES = 10_000, 1_000  # of a network; of a group
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -115,9 +115,9 @@ class NodeLink(_Known):
 
     directed: bool = Field(default=False, description="False: each link stands for two, one in each direction.")
     graph: GraphAttributes | None = None
-    nodes: list[NodeSpec] = Field(max_length=MOST_NODES)
+    nodes: list[NodeSpec] = Field(max_length=MAX_NODES)
     links: list[LinkSpec] = Field(
-        max_length=MOST_LINKS, validation_alias=AliasChoices("links", "edges"), description="Or edges."
+        max_length=MAX_LINKS, validation_alias=AliasChoices("links", "edges"), description="Or edges."
     )
 
     def plain(self) -> dict[str, Any]:
@@ -169,10 +169,10 @@ class NetworkSpec(_Strict):
 
     groups: dict[
         Annotated[str, Field(max_length=200)],
-        Annotated[list[tuple[_NodeId, _NodeId]], Field(min_length=1, max_length=_MOST_CABLES)],
+        Annotated[list[tuple[_NodeId, _NodeId]], Field(min_length=1, max_length=_MAX_CABLES)],
     ] = Field(
         default={},
-        max_length=_MOST_GROUPS,
+        max_length=_MAX_GROUPS,
         description="Cables that one event takes down together, by name: for promises, and for survivable paths.",
         examples=[{"conduit 3": [["1", "2"], ["1", "3"]]}],
     )
@@ -288,7 +288,7 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
     objective: _Objective | None = None
     classes: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], BeforeValidator(_names)] = Field(
         default=[],
-        max_length=_MOST_CLASSES,
+        max_length=_MAX_CLASSES,
         description="Of the demands, the highest priority first: each class gets its optimum on what the higher ones "
         "need. Demands then name their class; rates have a matrix for each class, in this order, of each matrix. In an "
         "address: gold,silver.",
@@ -337,7 +337,7 @@ class _Matrices(_Strict):
     demands: list[Demand] | None = Field(default=None, description="One matrix; what is not listed is 0.")
     rates: list[list[_Finite]] | None = Field(
         None,
-        max_length=MOST_MATRICES,
+        max_length=MAX_MATRICES,
         description="Matrices, Gbit/s: of each all pairs of nodes in the order of GET .../paths, or N x N, row by row.",
     )
 
@@ -407,8 +407,8 @@ class BorderReading(_Strict):
 class CounterReadings(_Strict):
     """Byte counters of one interval, as rates."""
 
-    links: list[LinkReading] = Field(max_length=MOST_LINKS)
-    nodes: list[BorderReading] = Field(min_length=1, max_length=MOST_NODES)
+    links: list[LinkReading] = Field(max_length=MAX_LINKS)
+    nodes: list[BorderReading] = Field(min_length=1, max_length=MAX_NODES)
     routing: Literal["igp", "allocation"] = Field(
         default="igp",
         description="What was in force: shortest paths with ECMP (metrics of the topology, else hops), or the "

@@ -22,7 +22,7 @@ from teal.solvers.pdhg import PdhgState, Starter, Stop
 
 _SHORT_SLICE_S = 0.05  # seconds that a slice takes in any case, however many requests arrive
 _PROBE_S = 2.0  # seconds in which an engine that works begins something else, after the slice that it is at
-_MOST_SPLITS = 1 << 27  # of all requests that wait; about 3 GiB if all of them have begun
+_MAX_SPLITS = 1 << 27  # of all requests that wait; about 3 GiB if all of them have begun
 
 
 class Scheduler:
@@ -70,7 +70,7 @@ class Scheduler:
         if least > request.deadline - request.arrived + request.served.times.slice_s:
             raise wrong(f"deadline_ms: these matrices take {least:.1f} s at least, even without other requests")
         splits = sum(other.rates.size * other.served.paths.num_paths for other in [*self._queue, request])
-        if lateness > 0 or (self._queue and splits > _MOST_SPLITS):
+        if lateness > 0 or (self._queue and splits > _MAX_SPLITS):
             raise overloaded(math.ceil(max(1.0, lateness)))
         self._queue.add(request)
         self._has_arrived = True

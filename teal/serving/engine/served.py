@@ -109,8 +109,8 @@ def candidate_paths(
 
 _TIMED_ANSWERS = 3  # whose shortest time counts: the others may have waited for something else
 _MAX_BATCH_TIMED_S = 0.5  # seconds that a full batch may take, by the time of one matrix, to be timed too
-_MOST_PROGRAMS = 8  # whose rows, paths and last allocations are kept
-_MOST_ROUTES = 100_000  # paths whose names are kept for answers by name
+_MAX_PROGRAMS = 8  # whose rows, paths and last allocations are kept
+_MAX_ROUTES = 100_000  # paths whose names are kept for answers by name
 _REHEARSED_GAP = 1e-2  # target of the calls that compile kernels
 # Objectives whose kernels every service loads; those of fair shares are loaded for a network that is registered so.
 _ALIKE = Worth()  # all demands are worth the same
@@ -373,7 +373,7 @@ class Served:
         problem = self.problem(job.wanted, job.rates)
         engine = self._engines.pop(job.wanted.network, None) or SuccessivePdhg()
         self._engines[job.wanted.network] = engine
-        while len(self._engines) > _MOST_PROGRAMS:
+        while len(self._engines) > _MAX_PROGRAMS:
             del self._engines[next(iter(self._engines))]
         result, solver = yield from solving(problem, job.wanted.solver, starter, engine, job.gap, deadline, start)
         return Solved(
@@ -438,7 +438,7 @@ class Served:
             links, names = self.paths.links_of(demand, path), self.topology.node_names
             nodes = [names[self.paths.pairs[demand][0]], *(names[self.topology.link_target[link]] for link in links)]
             known = nodes, [int(link) for link in links]
-            if len(self._routes) < _MOST_ROUTES:
+            if len(self._routes) < _MAX_ROUTES:
                 self._routes[demand, path] = known
         return known
 
@@ -463,7 +463,7 @@ class Served:
             problem = without_demand(self.topology, self.paths, key, self.worth)
             known = problem, columns(self.topology, self.paths, key)
         self._networks[key] = known  # the one that was used last is the last
-        while len(self._networks) > _MOST_PROGRAMS:
+        while len(self._networks) > _MAX_PROGRAMS:
             del self._networks[next(iter(self._networks))]
         return known
 

@@ -35,8 +35,8 @@ from teal.serving.engine.store import Store
 from teal.serving.engine.wanted import single_program
 from teal.serving.engine.wire import check_size, demands_to_write, previous_splits, read, read_measured, written
 
-_MOST_ROUTES = 4_000_000  # paths that are listed
-MOST_NETWORKS, MOST_PATH_S, MOST_DEADLINE_S = 100, 600.0, 600.0
+_MAX_ROUTES = 4_000_000  # paths that are listed
+MAX_NETWORKS, MAX_PATH_S, MAX_DEADLINE_S = 100, 600.0, 600.0
 
 
 class Solver:
@@ -60,9 +60,9 @@ class Solver:
         most_waiting: int = 128,
         model: str = "none",
         patience_s: float = 5.0,
-        most_networks: int = MOST_NETWORKS,
-        most_path_s: float = MOST_PATH_S,
-        most_deadline_s: float = MOST_DEADLINE_S,
+        most_networks: int = MAX_NETWORKS,
+        most_path_s: float = MAX_PATH_S,
+        most_deadline_s: float = MAX_DEADLINE_S,
         grow_every_s: float = GROW_EVERY_S,
         vary: float = 0.0,
     ) -> None:
@@ -168,7 +168,7 @@ class Solver:
             ServiceError: no such network, or not ready.
         """
         served = self._registry.ready(name)
-        if served.paths.leaf.size > _MOST_ROUTES:
+        if served.paths.leaf.size > _MAX_ROUTES:
             raise ServiceError(406, "too_large_for_json", f"{served.paths.leaf.size:,} paths are too many for JSON")
         return await asyncio.get_running_loop().run_in_executor(self._views, _routes, served)
 

@@ -28,7 +28,7 @@ from teal.serving.engine.answer import FIGURES, Answer, plain
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.errors import ARROW, JSON, ServiceError, wrong
 from teal.serving.engine.requests import (
-    MOST_MATRICES,
+    MAX_MATRICES,
     AllocationRequest,
     CounterReadings,
     Form,
@@ -39,7 +39,7 @@ from teal.serving.engine.requests import (
 )
 from teal.serving.engine.served import Served
 
-MOST_RATES = 1 << 24  # of a request
+MAX_RATES = 1 << 24  # of a request
 _LARGEST_RATE = 1e12  # Gbit/s
 
 
@@ -108,11 +108,11 @@ def from_triples(
         raise wrong(f"demands: {topology.node_names[s[int(np.argmax(s == t))]]!r} to itself")
     row = np.zeros(len(s), np.int64) if matrix is None else np.asarray(matrix, np.int64)
     count = int(row.max(initial=0)) + 1
-    if row.min(initial=0) < 0 or count > MOST_MATRICES:
-        raise wrong(f"matrix: numbers from 0 to {MOST_MATRICES - 1}")
+    if row.min(initial=0) < 0 or count > MAX_MATRICES:
+        raise wrong(f"matrix: numbers from 0 to {MAX_MATRICES - 1}")
     size = max(1, len(classes)) * nodes * (nodes - 1)
-    if count * size > MOST_RATES:
-        raise wrong(f"matrix: at most {MOST_RATES // size} matrices of this network at once")
+    if count * size > MAX_RATES:
+        raise wrong(f"matrix: at most {MAX_RATES // size} matrices of this network at once")
     rates = np.zeros((count, size))
     place = pair_number(s, t, nodes) + nodes * (nodes - 1) * _class_numbers(of_class, len(s), classes)
     if len(np.unique(row * rates.shape[1] + place)) < len(place):
@@ -142,8 +142,8 @@ def checked(rates: FloatArray) -> FloatArray:
     Raises:
         ServiceError: one that is negative, infinite or NaN, or too many.
     """
-    if rates.size > MOST_RATES:
-        raise wrong(f"rates: at most {MOST_RATES // rates.shape[1]} matrices of this network at once")
+    if rates.size > MAX_RATES:
+        raise wrong(f"rates: at most {MAX_RATES // rates.shape[1]} matrices of this network at once")
     bad = ~((rates >= 0) & (rates <= _LARGEST_RATE))
     if bad.any():
         row, column = np.argwhere(bad)[0].tolist()
@@ -242,19 +242,19 @@ def from_arrow(body: bytes, topology: Topology, classes: Sequence[str] = ()) -> 
         with pa.ipc.open_stream(pa.BufferReader(body)) as stream:
             _check_types(stream.schema)
             table = stream.read_all()
-        if table.num_rows > MOST_RATES:
-            raise wrong(f"rates: at most {MOST_RATES:,} a request")
+        if table.num_rows > MAX_RATES:
+            raise wrong(f"rates: at most {MAX_RATES:,} a request")
         table.validate(full=True)
         names = set(table.column_names)
         if "rates" in names:
-            if not 1 <= table.num_rows <= MOST_MATRICES:
-                raise wrong(f"rates: 1 to {MOST_MATRICES} matrices, not {table.num_rows}")
+            if not 1 <= table.num_rows <= MAX_MATRICES:
+                raise wrong(f"rates: 1 to {MAX_MATRICES} matrices, not {table.num_rows}")
             column = table.column("rates").combine_chunks()
             if not _is_list(column.type):
                 raise wrong("rates: a list of numbers a matrix")
             values = column.flatten()
-            if len(values) > MOST_RATES:
-                raise wrong(f"rates: at most {MOST_RATES:,} a request")
+            if len(values) > MAX_RATES:
+                raise wrong(f"rates: at most {MAX_RATES:,} a request")
             flat = values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
             lengths = pc.list_value_length(column)
             if column.null_count or len(lengths.unique()) != 1 or len(flat) != lengths[0].as_py() * table.num_rows:
@@ -364,10 +364,10 @@ def last_splits(body: bytes) -> FloatArray:
     return splits / np.maximum(1, splits.sum(1, keepdims=True)) * share[:, None]
 
 
-MOST_NUMBERS = 1 << 26  # splits, or utilisations, of an answer; 268 MB as float32
-_MOST_JSON = 500_000  # splits of a dense answer in JSON, or utilisations of any
+MAX_NUMBERS = 1 << 26  # splits, or utilisations, of an answer; 268 MB as float32
+_MAX_JSON = 500_000  # splits of a dense answer in JSON, or utilisations of any
 _ENCODED_AT_ONCE = 200  # entries of a list, a millisecond for demands by name
-_MOST_NAMED = 20_000  # demands of an answer by name
+_MAX_NAMED = 20_000  # demands of an answer by name
 
 
 def read(sent: Sent, topology: Topology) -> tuple[FloatArray | None, AllocationRequest | Options]:
@@ -466,16 +466,16 @@ def demands_to_write(rates: FloatArray, accept: str, form: Form) -> tuple[int, b
 def check_size(served: Served, rates: FloatArray, accept: str, form: Form) -> None:
     """Raise ServiceError for an answer that is too large for what is accepted."""
     splits, used = rates.size * served.paths.num_paths, len(rates) * served.topology.num_links
-    if max(splits, used) > MOST_NUMBERS:
-        raise wrong(f"rates: the answer would have more than {MOST_NUMBERS:,} numbers: send fewer matrices at once")
+    if max(splits, used) > MAX_NUMBERS:
+        raise wrong(f"rates: the answer would have more than {MAX_NUMBERS:,} numbers: send fewer matrices at once")
     if ARROW in accept:
         return
-    if used > _MOST_JSON:
+    if used > _MAX_JSON:
         raise ServiceError(406, "too_large_for_json", f"{used:,} utilisations: ask for {ARROW} (Accept)")
     demands = int(np.count_nonzero(rates))
-    if form is Form.DENSE and splits > _MOST_JSON:
+    if form is Form.DENSE and splits > _MAX_JSON:
         raise ServiceError(406, "too_large_for_json", f"{splits:,} splits: ask for {ARROW} (Accept)")
-    if form is Form.NAMED and demands > _MOST_NAMED:
+    if form is Form.NAMED and demands > _MAX_NAMED:
         raise ServiceError(406, "too_large_for_json", f"{demands:,} demands by name: ask for {ARROW} (Accept)")
 
 

@@ -21,10 +21,10 @@ from teal.serving.engine.log import LOG
 from teal.serving.http.metrics import Metrics
 
 BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection
-MOST_JSON_BYTES = 4 << 20  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
-_MOST_OPEN_BODIES = 8  # largest bodies that all requests together may have in memory
-_MOST_DIGITS = 18  # of a Content-Length; Python refuses to read very long numbers
-_MOST_QUERY = 200  # characters of an address's parameters in the log
+MAX_JSON_BYTES = 4 << 20  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
+_MAX_OPEN_BODIES = 8  # largest bodies that all requests together may have in memory
+_MAX_DIGITS = 18  # of a Content-Length; Python refuses to read very long numbers
+_MAX_QUERY = 200  # characters of an address's parameters in the log
 _FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the share of it that this user may have
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
@@ -127,7 +127,7 @@ class Watched:
         Raises:
             ServiceError: there is none.
         """
-        room = _MOST_OPEN_BODIES * self._most_bytes
+        room = _MAX_OPEN_BODIES * self._most_bytes
         if self._open_bytes.total() + size > room or self._open_bytes[client] + size > room // 2:
             raise overloaded()
         self._open_bytes[client] += size
@@ -175,8 +175,8 @@ class Watched:
         declared = headers.get(b"content-length", b"")
         if not declared.isdigit():
             raise ServiceError(411, "length_required", "a body needs a Content-Length")
-        most = min(self._most_bytes, MOST_JSON_BYTES) if kind == JSON else self._most_bytes
-        if len(declared) > _MOST_DIGITS or int(declared) > most:
+        most = min(self._most_bytes, MAX_JSON_BYTES) if kind == JSON else self._most_bytes
+        if len(declared) > _MAX_DIGITS or int(declared) > most:
             raise ServiceError(413, "too_large", f"a body of {kind} has at most {most:,} bytes")
         return client
 
@@ -204,7 +204,7 @@ def _host_name(host: str) -> str:
 
 def _query(scope: Scope) -> str:
     """The parameters of the address."""
-    return str(scope["query_string"][:_MOST_QUERY].decode("latin-1"))
+    return str(scope["query_string"][:_MAX_QUERY].decode("latin-1"))
 
 
 async def _body(receive: Receive, reserve: Callable[[int], None]) -> bytes:

@@ -13,9 +13,9 @@ from typing import Any
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.errors import ServiceError
 
-MOST_KEPT = 1_000  # figures of allocations that are kept, of each network
+MAX_KEPT = 1_000  # figures of allocations that are kept, of each network
 # Whole answers that are kept, of all networks together; as many bytes again for those to requests with a key.
-MOST_BODIES, MOST_BODY_BYTES = 1_000, 64 << 20
+MAX_BODIES, MAX_BODY_BYTES = 1_000, 64 << 20
 
 
 def _size(answer: Found) -> int:
@@ -26,7 +26,7 @@ def _size(answer: Found) -> int:
 @dataclasses.dataclass
 class _KeptFigures:
     generation: str
-    allocations: deque[dict[str, Any]] = dataclasses.field(default_factory=lambda: deque(maxlen=MOST_KEPT))
+    allocations: deque[dict[str, Any]] = dataclasses.field(default_factory=lambda: deque(maxlen=MAX_KEPT))
     utilisation: list[float] = dataclasses.field(default_factory=list)
 
 
@@ -88,7 +88,7 @@ class Recent:
         mine.answer.set_result(result)
         self._keyed_bytes += _size(result)
         for oldest in list(self._keyed):
-            if len(self._keyed) <= MOST_KEPT and self._keyed_bytes <= MOST_BODY_BYTES:
+            if len(self._keyed) <= MAX_KEPT and self._keyed_bytes <= MAX_BODY_BYTES:
                 break
             self._forget_key(oldest)
         return result, True
@@ -121,10 +121,10 @@ class Recent:
         # Distinct times, so that nobody who asks for later ones misses any.
         known.allocations.append({"id": number, "time": max(time.time(), last + 1e-4), **answer.summary})
         known.utilisation = answer.utilisation
-        if _size(answer) <= MOST_BODY_BYTES // 4:
+        if _size(answer) <= MAX_BODY_BYTES // 4:
             self._bodies[network, number] = answer
             self._bytes += _size(answer)
-        while len(self._bodies) > MOST_BODIES or self._bytes > MOST_BODY_BYTES:
+        while len(self._bodies) > MAX_BODIES or self._bytes > MAX_BODY_BYTES:
             self._bytes -= _size(self._bodies.popitem(last=False)[1])
         return new
 

@@ -22,8 +22,8 @@ RESTART_SUFFICIENT, RESTART_NECESSARY, RESTART_ARTIFICIAL = 0.2, 0.8, 0.36
 MAX_WEIGHT_CHANGE = 30.0
 # Squared distance (without unit) of w or y from the anchor below which rounding dominates: omega then stays as it is.
 MIN_SQUARED_DISTANCE = 1e-20
-LEAST_SHARE = 1e-12  # of a demand, in the units of step sizes
-MOST_CHANGE_OF_SHARE = 3.0  # factor by which the unit of a demand's step size changes at a restart, at most
+MIN_SHARE = 1e-12  # of a demand, in the units of step sizes
+MAX_CHANGE_OF_SHARE = 3.0  # factor by which the unit of a demand's step size changes at a restart, at most
 # omega where the trial routing overloads no link, so that guess_dual is 0; such programs are solved in few iterations.
 _DEFAULT_PRIMAL_WEIGHT = 0.02
 # Sum of guess_dual's y in a balanced program.  The true y sum to 1, but on fewer links, each with a larger y; 4 makes

@@ -13,10 +13,10 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, scaling, start, trial_primal_weight
 from teal.solvers.pdhg.engine import (
-    LEAST_SHARE,
+    MAX_CHANGE_OF_SHARE,
     MAX_WEIGHT_CHANGE,
+    MIN_SHARE,
     MIN_SQUARED_DISTANCE,
-    MOST_CHANGE_OF_SHARE,
     RESTART_ARTIFICIAL,
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
@@ -96,9 +96,9 @@ class PlainEngine(DenseEngine):
     def _follow_shares(self, restart: Tensor, old: Tensor) -> None:
         """Step sizes in units of the shares, so far ``old``; see :mod:`teal.solvers.pdhg.fused.share_metric`."""
         problem = self._problem
-        share = self._current.splits.sum(-1, keepdim=True).clamp(LEAST_SHARE, 1)
+        share = self._current.splits.sum(-1, keepdim=True).clamp(MIN_SHARE, 1)
         new = (old * share).sqrt()
-        new = torch.minimum(torch.maximum(new, old / MOST_CHANGE_OF_SHARE), old * MOST_CHANGE_OF_SHARE)
+        new = torch.minimum(torch.maximum(new, old / MAX_CHANGE_OF_SHARE), old * MAX_CHANGE_OF_SHARE)
         self._unit = unit = torch.where(restart[:, None, None], new, old)
         rates = problem.ops.mask * unit * problem.routable_demand[..., None]  # of failed paths too: m may be larger
         load = problem.ops.link_sum(rates) * problem.inverse_capacity

@@ -37,7 +37,7 @@ from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, Stop
 
 MAX_CAPACITY_RATIO = 1e4  # largest over smallest capacity, and demand over smallest capacity
-_LEAST_DIVISOR = 1e-300  # instead of 0 as a divisor
+_MIN_DIVISOR = 1e-300  # instead of 0 as a divisor
 
 
 def spans_decades(problem: Problem) -> Tensor:
@@ -65,13 +65,13 @@ def equilibrated_scaling(problem: Problem) -> Scaling:
     else:
         flow = torch.minimum(demand, scale[..., None] * bottleneck)
         carried = torch.minimum(problem.capacity, problem.ops.link_sum(flow) / scale)
-        dual_size = (carried / carried.amax(1, keepdim=True).clamp(min=_LEAST_DIVISOR)).clamp(min=1e-30)
-    largest_share = torch.where(demand > 0, flow / demand.clamp(min=_LEAST_DIVISOR), problem.path_mask.to(demand))
-    inverse_sum = problem.ops.path_sum(dual_size * problem.inverse_capacity) / largest_share.clamp(min=_LEAST_DIVISOR)
+        dual_size = (carried / carried.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)).clamp(min=1e-30)
+    largest_share = torch.where(demand > 0, flow / demand.clamp(min=_MIN_DIVISOR), problem.path_mask.to(demand))
+    inverse_sum = problem.ops.path_sum(dual_size * problem.inverse_capacity) / largest_share.clamp(min=_MIN_DIVISOR)
     full = (
         problem.ops.link_sum(problem.flows(largest_share))
         * problem.inverse_capacity
-        / dual_size.clamp(min=_LEAST_DIVISOR)
+        / dual_size.clamp(min=_MIN_DIVISOR)
     )
     full = full / load_scale
     return Scaling(
@@ -85,7 +85,7 @@ def equilibrated_scaling(problem: Problem) -> Scaling:
 
 def _in_proportion(shares: Tensor) -> Tensor:
     """(B, D, K) ``shares`` scaled to a sum of 1 for each demand; 0 where all are 0."""
-    return shares / shares.sum(-1, keepdim=True).clamp(min=_LEAST_DIVISOR)
+    return shares / shares.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
 
 
 class EquilibratedEngine(PlainEngine):

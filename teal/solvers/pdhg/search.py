@@ -37,7 +37,7 @@ _REFILLABLE_GAP_FACTOR = 2.0  # x target gap: of a warm start, up to which refil
 _WARM_START_GAP_FACTOR = 3.0  # x target gap: a warm start with a wider gap gives way to samples
 # After samples, iterations to the next full gap check: so many for each target gap that is left.  A check with refill
 # costs 7 iterations on Kdl, and without it the value lags 10 iterations behind.
-_ITERATIONS_PER_GAP, _LEAST_ITERATIONS_TO_CHECK, _MOST_ITERATIONS_TO_CHECK = 6, 4, 24
+_ITERATIONS_PER_GAP, _MIN_ITERATIONS_TO_CHECK, _MAX_ITERATIONS_TO_CHECK = 6, 4, 24
 _SAMPLING_GAP_FACTOR = 3.5  # x target gap: within it, iterations take less time than a larger sample
 _FAIR_SAMPLING_GAP_FACTOR = 1.0  # of a utility, whose programs take more iterations; of Kdl at load 20, 181 or 52
 _SAMPLE_TIME = 0.3  # share of the remaining time that the sample's solution may take
@@ -197,7 +197,7 @@ class Search:
         widest = float(self._gaps(self._bound).max())
         steps = _ITERATIONS_PER_GAP * widest / max(self._target_gap, 1e-300)
         return done + int(
-            min(_MOST_ITERATIONS_TO_CHECK, max(_LEAST_ITERATIONS_TO_CHECK, steps))
+            min(_MAX_ITERATIONS_TO_CHECK, max(_MIN_ITERATIONS_TO_CHECK, steps))
         )  # in this order NaN counts as few
 
     def _is_beyond(self, factor: float) -> bool:

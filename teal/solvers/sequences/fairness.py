@@ -34,9 +34,9 @@ _FIRST_CHANGE_EXPONENT, _HALVING_SHARE = (
     0.3,
     1 / 8,
 )  # first exponent of a level's change, and share of the iterations in which it halves
-_MOST_CHANGE = 4.0  # of a link's utilisation, up or down, that an iteration answers
+_MAX_CHANGE = 4.0  # of a link's utilisation, up or down, that an iteration answers
 _AVERAGED_FROM = 0.5  # share of the iterations before the average begins
-_LEAST_DIVISOR = 1e-30  # instead of 0 as a divisor
+_MIN_DIVISOR = 1e-30  # instead of 0 as a divisor
 
 
 def require_shedding(scheme: str, objective: Objective) -> None:
@@ -69,7 +69,7 @@ def fair_flows(
         deadline: after which no further iteration begins; None for none.
     """
     weight = weights_of(problem, weight)
-    highest = (problem.demand / weight).amax(1, keepdim=True).clamp(min=_LEAST_DIVISOR)
+    highest = (problem.demand / weight).amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
     level = highest.expand_as(problem.capacity)
     total, count, flows = torch.zeros_like(problem.even_splits), 0, problem.even_splits
     for number in range(iterations):
@@ -78,13 +78,13 @@ def fair_flows(
         of_path = torch.where(problem.path_mask, -problem.ops.path_max(-level)[0], 0)
         best = of_path.amax(-1, keepdim=True)
         sharpness = _LEVEL_EXPONENTS[0] * (_LEVEL_EXPONENTS[1] / _LEVEL_EXPONENTS[0]) ** (number / iterations)
-        share = torch.where(problem.path_mask, (of_path / best.clamp(min=_LEAST_DIVISOR)) ** sharpness, 0)
+        share = torch.where(problem.path_mask, (of_path / best.clamp(min=_MIN_DIVISOR)) ** sharpness, 0)
         rate = torch.minimum(problem.demand, weight * best[..., 0])
-        flows = rate[..., None] * share / share.sum(-1, keepdim=True).clamp(min=_LEAST_DIVISOR)
+        flows = rate[..., None] * share / share.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
         if number >= _AVERAGED_FROM * iterations:
             total, count = total + flows, count + 1
         utilisation = problem.ops.link_sum(flows) * problem.inverse_capacity
-        change = utilisation.clamp(min=1 / _MOST_CHANGE, max=_MOST_CHANGE) ** (
+        change = utilisation.clamp(min=1 / _MAX_CHANGE, max=_MAX_CHANGE) ** (
             -_FIRST_CHANGE_EXPONENT / (1 + number / (_HALVING_SHARE * iterations))
         )
         level = torch.minimum(level * change, highest)

@@ -47,10 +47,10 @@ _VIOLATED_SHARE = 0.4  # of the target gap, by which rates must exceed a cut; al
 # times as many demands counted as confined, with 1.3 all demands had to be routed six times on Kdl, with 1.1 once.
 _FULL_LINK = 1.1
 _NO_PRICE_SHARE = 1e-3  # of the largest capacity value of a link, below which a price counts as rounding
-_MOST_CONFINED = 0.5  # share of the demands above which a program of the confined ones saves nothing
+_MAX_CONFINED = 0.5  # share of the demands above which a program of the confined ones saves nothing
 _PROGRAM_ITERATIONS = 1000  # of a program, at most: its bound is then used as it is
-_LEAST_GAP = 1e-7  # target below which programs are no finer: sums of float64 prove no less
-_MOST_PROGRAMS = 400  # of a matrix; tens are usual
+_MIN_GAP = 1e-7  # target below which programs are no finer: sums of float64 prove no less
+_MAX_PROGRAMS = 400  # of a matrix; tens are usual
 
 
 class WaterFilling:
@@ -122,7 +122,7 @@ class WaterFilling:
             return
         crossed = problem.ops.path_max(self._matters.to(torch.float64)[None])[0]
         confined = (problem.cheapest_path_cost(crossed)[0] > 0).nonzero()[:, 0]
-        if not 0 < len(confined) <= _MOST_CONFINED * len(self.rate):
+        if not 0 < len(confined) <= _MAX_CONFINED * len(self.rate):
             self._part, self._demands = problem, None
             return
         self._demands = confined.cpu().numpy()
@@ -139,10 +139,10 @@ class WaterFilling:
         many.  Few levels give the cuts of these alone, and many are confirmed by one program.  The gap of fair rates is
         not known before the end.
         """
-        gap, cuts_before = max(gap, _LEAST_GAP), len(self._filling.cuts)
+        gap, cuts_before = max(gap, _MIN_GAP), len(self._filling.cuts)
         self.is_stuck = False
         is_whole, confirmed, ahead = False, 0.0, len(self.levels) + 1  # confirmed: level up to which rates fit
-        for _ in range(_MOST_PROGRAMS):
+        for _ in range(_MAX_PROGRAMS):
             upcoming = [level.level for level in self.levels if level.level > confirmed]
             cap = math.inf if is_whole or ahead > len(upcoming) else upcoming[ahead - 1]
             part, demands = (self._problem, None) if is_whole else (self._part, self._demands)
@@ -221,7 +221,7 @@ _GUESS_TIME = 0.25  # share of the time left to the sequence after which the fir
 _FILLING_TIME = 0.7  # share of the time then left after which water-filling stops; the rest is for figures
 _GUESS_ITERATIONS = 10  # over levels of links, whose flows are a first guess of those of water-filling
 _REFILL_ROUNDS = 6  # rounds in which unused capacity is given to demands below their rates
-_LEAST_DIVISOR = 1e-30  # instead of 0 as a divisor
+_MIN_DIVISOR = 1e-30  # instead of 0 as a divisor
 
 
 def tasks(
@@ -272,7 +272,7 @@ def tasks(
 
 def _of_filling(problem: Problem, plain: Problem, filling: WaterFilling, weight: Tensor, gap: float) -> PdhgResult:
     """The result of the flows of water-filling; unused capacity is filled."""
-    share = filling.flows[None] / plain.demand[..., None].clamp(min=_LEAST_DIVISOR)
+    share = filling.flows[None] / plain.demand[..., None].clamp(min=_MIN_DIVISOR)
     splits = project(plain, share, refill=_REFILL_ROUNDS)
     level = (plain.flows(splits).sum(-1) / weight)[0]
     levels = [
@@ -305,10 +305,10 @@ def level_tasks(problem: Problem, gap: float, weight: Tensor | None = None, iter
     weight, plain = weights_of(problem, weight), _of_flows(problem)
     flows = yield Compute(partial(fair_flows, plain, weight, iterations or usual_iterations(plain)))
     target = flows.sum(-1)
-    start = PdhgState(flows / target[..., None].clamp(min=_LEAST_DIVISOR), torch.zeros_like(problem.capacity))
+    start = PdhgState(flows / target[..., None].clamp(min=_MIN_DIVISOR), torch.zeros_like(problem.capacity))
     routed = yield Solve(plain.balanced(ObjectiveName.MAX_CONCURRENT_FLOW, target), gap, start)
     demand = plain.demand[..., None]
-    splits = torch.where(demand > 0, routed.splits * target[..., None] / demand.clamp(min=_LEAST_DIVISOR), 0)
+    splits = torch.where(demand > 0, routed.splits * target[..., None] / demand.clamp(min=_MIN_DIVISOR), 0)
     splits = project(plain, splits, refill=_REFILL_ROUNDS)
     return _result(problem, splits, None, weight, routed.prices, gap)
 

@@ -38,7 +38,7 @@ from teal.solvers.sequences.class_rows import ClassRows, class_weights
 from teal.solvers.sequences.task import Compute, PartOfTasks, Progress, Solve, Tasks
 
 _TARGET_SHRINKAGE = 0.5  # x the target of a program that was not enough, at most
-_LEAST_TARGET = 1e-7  # relative; float64 sums prove no less
+_MIN_TARGET = 1e-7  # relative; float64 sums prove no less
 # The last program is to blame for what a class misses, and not r, if its gap is more than this share of the value that
 # the class would add.
 _UNSOLVED_SHARE = 0.25
@@ -46,7 +46,7 @@ _UNSOLVED_SHARE = 0.25
 # Solved to 0.05% on B4, GEANT and UsCarrier, a higher class missed its bound by at most 0.5%; with 4 0.25, with 2 2.5%.
 _FIRST_RATIO = 3.0
 _RATIO_GROWTH = 4.0  # x r where r is to blame
-_MOST_RESOLVES = 12  # programs that are solved again after the first pass over all classes
+_MAX_RESOLVES = 12  # programs that are solved again after the first pass over all classes
 # Share of a link's capacity below which what higher classes leave counts as nothing: remainders of rounding spread
 # the next program over many decades.
 _CLOSED_CAPACITY_SHARE = 1e-6
@@ -90,7 +90,7 @@ class _Sequence:
         weighted = (values[:, : number + 1] * values.new_tensor(class_weights(number, self._ratio))).sum(1)
         share = torch.where(weighted > 0, values[:, number] / weighted.clamp(min=1e-300), 1.0)
         positive = share[share > 0]
-        return max(_LEAST_TARGET, self._gap * float(positive.min())) if len(positive) else self._gap
+        return max(_MIN_TARGET, self._gap * float(positive.min())) if len(positive) else self._gap
 
     def solving(self, number: int, *, may_skip: bool) -> PartOfTasks:
         """Solve the program of a class to its target, from its last result if there is one; false if it was skipped."""
@@ -150,9 +150,9 @@ class _Sequence:
             number = self.count - 1
             if was_raised:
                 self._ratio *= _RATIO_GROWTH
-        if self._target[number] <= _LEAST_TARGET and not was_raised:
+        if self._target[number] <= _MIN_TARGET and not was_raised:
             return False
-        tighter = max(_LEAST_TARGET, _TARGET_SHRINKAGE * self._target[number])
+        tighter = max(_MIN_TARGET, _TARGET_SHRINKAGE * self._target[number])
         self._target[number] = min(self._needed(number, figures.value), tighter)
         return (yield from self.solving(number, may_skip=True))
 
@@ -182,7 +182,7 @@ def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False, star
     sequence = _Sequence(problem, gap, knows_value_steps=knows_value_steps, start=start)
     yield from sequence.solving(sequence.count - 1, may_skip=False)
     figures = sequence.figures()
-    for _ in range(sequence.count + _MOST_RESOLVES):
+    for _ in range(sequence.count + _MAX_RESOLVES):
         widest = float(figures.gap.max())
         yield Progress(widest)
         if widest <= gap or not (yield from sequence.improving(figures)):

@@ -1,8 +1,8 @@
 "use strict";
 (() => {
   const EVERY_MS = 2000;
-  const MOST_POINTS = 1000;
-  const MOST_ROWS = 12;  // fullest links in the table; those that were changed stand before them
+  const MAX_POINTS = 1000;
+  const MAX_ROWS = 12;  // fullest links in the table; those that were changed stand before them
   const ENDED_BY = {
     gap: "target gap reached", deadline: "deadline", iterations: "limit of iterations", rounding: "rounding errors",
     next: "made for the next interval", model: "no search: the model alone",
@@ -116,7 +116,7 @@
     const changed = shown.links.flatMap((link, i) => (link.in_force === link.capacity ? [] : [i]));
     const others = shown.links.map((_, i) => i).filter((i) => !changed.includes(i));
     if (shown.utilisation.length) others.sort((a, b) => shown.utilisation[b] - shown.utilisation[a]);
-    const rows = [...changed, ...others.slice(0, MOST_ROWS)].map((i) => {
+    const rows = [...changed, ...others.slice(0, MAX_ROWS)].map((i) => {
       const link = shown.links[i];
       const row = document.createElement("tr");
       const cell = (kind, text, name = "") => {
@@ -148,8 +148,8 @@
     const focused = document.activeElement?.dataset?.link;  // the keyboard stays where it was
     find("links").replaceChildren(...rows);
     if (focused !== undefined) find("links").querySelector(`[data-link="${focused}"]`)?.focus();
-    const few = others.length > MOST_ROWS;
-    find("shown").textContent = few ? `Changed links and the ${MOST_ROWS} fullest of ${shown.links.length}.` : "";
+    const few = others.length > MAX_ROWS;
+    find("shown").textContent = few ? `Changed links and the ${MAX_ROWS} fullest of ${shown.links.length}.` : "";
   };
 
   const change = async (link) => {
@@ -237,7 +237,7 @@
     const links = JSON.stringify(info.links) !== JSON.stringify(shown.links);
     shown.links = info.links;
     if (fresh || links || recent.allocations.length) {
-      shown.allocations = [...shown.allocations, ...recent.allocations].slice(-MOST_POINTS);
+      shown.allocations = [...shown.allocations, ...recent.allocations].slice(-MAX_POINTS);
       shown.utilisation = recent.utilisation;
       drawMap();
       drawTime();

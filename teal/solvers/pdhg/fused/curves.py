@@ -24,7 +24,7 @@ from teal.solvers.pdhg.fused.simplex import LOWEST
 
 _NEWTON_STEPS = 60  # at most; each comes from below, 3 to 8 are taken
 _ROUNDING = 1e-15  # relative step that counts as none
-_LEAST = 1e-300  # instead of 0 as a divisor
+_MIN_DIVISOR = 1e-300  # instead of 0 as a divisor
 
 
 class CurveRows(NamedTuple):
@@ -48,7 +48,7 @@ def curve_rows(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> Cur
 @inner_kernel
 def _utility(share, alpha):
     """u(s) + 1."""
-    share = max(share, _LEAST)
+    share = max(share, _MIN_DIVISOR)
     if alpha == 1.0:
         return np.log(share) + 1.0
     return np.expm1((1.0 - alpha) * np.log(share)) / (1.0 - alpha) + 1.0
@@ -76,13 +76,13 @@ def _sum_of(total, strength, alpha):
     if alpha == 1.0:
         root = np.sqrt(total * total + 4.0 * strength)
         # Of a negative Y the difference would lose all digits.
-        return (total + root) / 2.0 if total >= 0 else 2.0 * strength / max(root - total, _LEAST)
-    size = max(strength, _LEAST) ** (1.0 / (1.0 + alpha))
+        return (total + root) / 2.0 if total >= 0 else 2.0 * strength / max(root - total, _MIN_DIVISOR)
+    size = max(strength, _MIN_DIVISOR) ** (1.0 / (1.0 + alpha))
     if total >= 0:
         z = max(total, size)
     else:
-        z = min(max(strength / max(size - total, _LEAST), _LEAST) ** (1.0 / alpha), size)
-    z = max(z, _LEAST)
+        z = min(max(strength / max(size - total, _MIN_DIVISOR), _MIN_DIVISOR) ** (1.0 / alpha), size)
+    z = max(z, _MIN_DIVISOR)
     for _ in range(_NEWTON_STEPS):
         pull = strength * _inverse_power(z, alpha)
         step = -(z - total - pull) / (1.0 + alpha * pull / z)
@@ -163,7 +163,7 @@ def curve_shift(moved, n, worth, alpha, scale, step, first, d, lanes):
             total, active = _sum_above(moved, count, shift, width, lane)
             if active == before or active == 0:
                 break
-            z = max(_sum_of(total - active * base, active * strength, alpha), _LEAST)
+            z = max(_sum_of(total - active * base, active * strength, alpha), _MIN_DIVISOR)
             shift, before = base - strength * _inverse_power(z, alpha), active
         step[lane] = max(whole, shift)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange
-from teal.solvers.pdhg.engine import LEAST_SHARE, MOST_CHANGE_OF_SHARE
+from teal.solvers.pdhg.engine import MAX_CHANGE_OF_SHARE, MIN_SHARE
 from teal.solvers.pdhg.fused.kernels import flows_up
 
 
@@ -39,8 +39,8 @@ def _follow_block(block, scan, block_ptr, max_slots, splits, demand, first_h, re
                     for k in range(n):
                         share += splits[(p + k) * width + lane]
                     old = unit[i]
-                    new = np.sqrt(old * min(max(share, LEAST_SHARE), 1.0))
-                    unit[i] = min(max(new, old / MOST_CHANGE_OF_SHARE), old * MOST_CHANGE_OF_SHARE)
+                    new = np.sqrt(old * min(max(share, MIN_SHARE), 1.0))
+                    unit[i] = min(max(new, old / MAX_CHANGE_OF_SHARE), old * MAX_CHANGE_OF_SHARE)
                     h[i] = first_h[i] / unit[i]
                 for k in range(n):
                     flow[scan.end_node[p + k] * width + lane] = demand[i] * unit[i]

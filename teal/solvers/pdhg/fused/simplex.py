@@ -9,7 +9,7 @@ from teal.runtime.lanes import fill, larger, load, where_above
 from teal.runtime.parallel import inner_kernel, kernel
 
 LOWEST = -1e34  # below every profit and split, within the range of float32
-_MOST_STEPS = 100  # of the search for a multiplier, at most; Newton's method takes a few, bisection 50
+_MAX_STEPS = 100  # of the search for a multiplier, at most; Newton's method takes a few, bisection 50
 
 Lanes = tuple[int, ...]
 
@@ -74,7 +74,7 @@ def limited_simplex(dual: FloatArray, slope: FloatArray, live: FloatArray, limit
                 high = max(high, dual[i] / slope[i])
                 low = min(low, (dual[i] - 1) / slope[i])  # every y would be at least 1
         shift = high
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             filled, change = -1.0, 0.0
             for s in range(len(limits)):
                 of_scenario, own_change = _excess(dual, slope, live, shift, s, width, size)
@@ -91,7 +91,7 @@ def limited_simplex(dual: FloatArray, slope: FloatArray, live: FloatArray, limit
         if is_at_limits:  # every y would be above 0
             total, change = _excess(dual, slope, live, LOWEST, s, width, size)
             of_scenario = (total - limits[s]) / change if change > 0 else 0.0
-        for _ in range(_MOST_STEPS):  # Michelot 1986: drop the y below the shift, repeat
+        for _ in range(_MAX_STEPS):  # Michelot 1986: drop the y below the shift, repeat
             total, change = _excess(dual, slope, live, of_scenario, s, width, size)
             if total <= limits[s] * (1 + 1e-14) or change <= 0:
                 break

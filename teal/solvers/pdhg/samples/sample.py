@@ -54,7 +54,7 @@ _NEVER_CERTAIN = 0.1  # x total demand over n: smaller demands are hardly ever c
 _DAMPING, _LONGEST_STEP = 0.8, 0.3  # of Newton's steps; the second over the mean value of a demanded Gbit/s
 _SHARPEST = 1e20  # q at most: q times a profit is float32
 _REJECTED = np.float32(80)  # a step whose exponent is this much larger than that of every path carries nothing
-_MOST_PASSES = 8  # over the demands, in which the set of certain demands settles
+_MAX_PASSES = 8  # over the demands, in which the set of certain demands settles
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -204,7 +204,7 @@ def _factor(demand: FloatArray, size: int) -> float:
     all_large = _NEVER_CERTAIN * total / size
     large = demand[demand > all_large]
     factor, threshold = size / total, total / size
-    for _ in range(_MOST_PASSES):
+    for _ in range(_MAX_PASSES):
         if threshold < all_large:
             large, all_large = demand, 0.0
         rest, certain = total, 0

@@ -39,9 +39,9 @@ from teal.solvers.pdhg.dense import DenseEngine, Point
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.result import PdhgState
 
-_LEAST_DIVISOR = 1e-300  # instead of 0 as a divisor
+_MIN_DIVISOR = 1e-300  # instead of 0 as a divisor
 _SUM_ROUNDING = 1e-13  # share of all demand by which sums of flows may be wrong in float64
-_MOST_BISECTIONS = 200  # of a bisection, at most; 60 halve an interval down to the last bit
+_MAX_BISECTIONS = 200  # of a bisection, at most; 60 halve an interval down to the last bit
 
 
 class DroppedFlowEngine(PlainEngine):
@@ -64,12 +64,12 @@ class DroppedFlowEngine(PlainEngine):
         self._volume = self._routable.sum(1)
         mask, demand = problem.path_mask[:1], self._routable
         hops = problem.ops.path_sum(torch.ones_like(problem.capacity[:1]))  # (1, D, K)
-        total = (self._limits @ demand)[None, :, None].clamp(min=_LEAST_DIVISOR)
+        total = (self._limits @ demand)[None, :, None].clamp(min=_MIN_DIVISOR)
         # Sum of the magnitudes of a variable's coefficients; the same for all paths of a demand, for a plain simplex.
-        self._path_size = (total * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)).clamp(min=_LEAST_DIVISOR)
+        self._path_size = (total * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)).clamp(min=_MIN_DIVISOR)
         full = problem.with_demand(demand).loads(mask.to(demand).expand(problem.batch, -1, -1))
         width = (demand * mask[0].sum(-1)).sum(1, keepdim=True)
-        self._row_size = (torch.cat([full, width], 1) / self._limits[:, None]).clamp(min=_LEAST_DIVISOR)  # (S, E + 1)
+        self._row_size = (torch.cat([full, width], 1) / self._limits[:, None]).clamp(min=_MIN_DIVISOR)  # (S, E + 1)
         # A link whose capacity holds all its paths at once is never priced.
         self._is_priced = (problem.capacity > 0) & (full > problem.capacity)
         splits = torch.zeros_like(problem.even_splits[:1])
@@ -192,7 +192,7 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
             low *= 4
         while _weights_at(high, dual, step, limits, weights) > 1 and high < 1e300:
             high *= 4
-        for _ in range(_MOST_BISECTIONS):
+        for _ in range(_MAX_BISECTIONS):
             middle = (low + high) / 2
             if not low < middle < high:
                 break
@@ -214,7 +214,7 @@ def _weights_at(t: float, dual: FloatArray, step: FloatArray, limits: FloatArray
     for s in range(len(limits)):
         low, high = 0.0, limits[s]
         of_scenario, own_step = dual[s, links], step[s, links]
-        for _ in range(_MOST_BISECTIONS):
+        for _ in range(_MAX_BISECTIONS):
             q = (low + high) / 2
             if not low < q < high:
                 break
