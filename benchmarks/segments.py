@@ -64,7 +64,7 @@ def _measure(dag, pairs, demand, gaps, policies):  # type: ignore[no-untyped-def
         for _ in range(2):
             begin = time.perf_counter()
             result = solve(problem, gap, Deadline.after(_SECONDS))
-            if result.stopped_by == "stall":
+            if result.stopped_by == "stalled":
                 result = finish(problem, result, gap, Deadline.after(_SECONDS))
             seconds = time.perf_counter() - begin
         row[f"s to {100 * gap:g}%"] = f"{seconds:.3f}" if result.gap <= gap else f"> {seconds:.1f}"

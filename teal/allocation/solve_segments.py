@@ -26,6 +26,7 @@ from teal.objectives import Objective
 from teal.pathops.segment_passes import SegmentPasses
 from teal.problem import Problem, assess
 from teal.problem.bounds import gap as certified_gap
+from teal.problem.bounds import gap_between
 from teal.routing.igp import load_igp
 from teal.routing.list_files import write_policies, write_sr_policies
 from teal.routing.segments.columns import FewPolicies, fewest_policies, finish
@@ -38,11 +39,12 @@ from teal.routing.segments.over_lists import (
     solve_over_lists,
 )
 from teal.routing.segments.problem import SegmentProblem
-from teal.routing.segments.search import SegmentResult, gap_between, solve
+from teal.routing.segments.search import SegmentResult, solve
 from teal.routing.segments.static_lists import StaticLists, static_lists
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.storage import check_out_file
+from teal.solvers.result import Stop
 
 _REPORT_EVERY_S = 2.0  # seconds between two progress messages
 _TARGET_ROUNDING = 1e-6  # relative, of a utilisation at its target
@@ -193,11 +195,13 @@ def solved(
         delay, dag.topology.latency, np.stack([problem.source, problem.target], 1), dag.topology.link_source
     )
     return SegmentReport(
-        dag.topology, policies, str(config.objective), value, bound, result.free_bound,
-        gap_between(problem, value, bound), gap_between(problem, value, result.free_bound), _ecmp_value(problem),
-        problem.utilisation(load), float(problem.demand.sum()), lost,
-        float((admitted * per_demand).sum() / max(admitted.sum(), 1e-300)), len(problem.demand), policies_bound,
-        fractional, result.iterations, time.perf_counter() - begin, result.gap <= config.gap, result.stopped_by,
+        topology=dag.topology, policies=policies, objective=str(config.objective), value=value, bound=bound,
+        free_bound=result.free_bound, gap=gap_between(value, bound, problem.sense),
+        free_gap=gap_between(value, result.free_bound, problem.sense), ecmp=_ecmp_value(problem),
+        max_link_utilisation=problem.utilisation(load), demand=float(problem.demand.sum()), lost=lost,
+        latency_ms=float((admitted * per_demand).sum() / max(admitted.sum(), 1e-300)), demands=len(problem.demand),
+        policies_bound=policies_bound, fractional=fractional, iterations=result.iterations,
+        solve_s=time.perf_counter() - begin, reached=result.gap <= config.gap, stopped_by=result.stopped_by,
     )  # fmt: skip
 
 
@@ -232,7 +236,7 @@ def _solve(
             notify(f"{iterations} iterations: gap {100 * gap:.3f}%")
 
     result = solve(problem, config.gap, deadline, config.max_iterations, report)
-    if result.stopped_by == "stall":
+    if result.stopped_by == Stop.STALLED:
         notify(f"gap {100 * result.gap:.3f}% after {result.iterations} iterations: column generation ends the search")
         rest = deadline if config.deadline else Deadline.after(_FINISH_S)
         result = finish(problem, result, config.gap, rest)
@@ -262,8 +266,7 @@ def _ecmp(problem: SegmentProblem, config: SolveConfig) -> SegmentResult:
     value = _ecmp_value(problem)
     if not problem.balances:
         shares = shares * value / problem.demand.sum()
-    gap = gap_between(problem, value, bounds.bound)
-    return dataclasses.replace(bounds, mid=mid, share=shares, value=value, gap=gap)
+    return dataclasses.replace(bounds, mid=mid, share=shares, value=value)
 
 
 _LOOSE_GAP = 0.02  # to the bound over any paths, above which that bound is searched for
@@ -371,7 +374,7 @@ def _report(
         latency_ms=float((carried * np.where(np.isfinite(delay), delay, 0)).sum() / volume) if volume else math.nan,
         demands=int((has_path & (demand > 0)).sum()), policies_bound=math.nan, fractional=math.nan,
         iterations=found.rounds, solve_s=solve_s, reached=found.reached,
-        stopped_by="gap" if found.reached else "deadline" if config.deadline else "rounds",
+        stopped_by=Stop.GAP if found.reached else Stop.DEADLINE if config.deadline else Stop.ITERATIONS,
     )  # fmt: skip
 
 
@@ -406,7 +409,7 @@ class StaticReport:
         return finite_only({
             "value": one.value, "bound": one.bound, "gap": one.gap, "straight": one.straight, "worst": self.worst,
             "without_failure": float(one.utilisation[:, 0].max()), "matrices": len(one.utilisation),
-            "failures": self.failures, "policies": len(self.policies.lists), "rounds": one.rounds,
+            "failures": self.failures, "policies": len(self.policies.lists), "rounds": one.iterations,
             "solve_s": one.solve_s, "reached": self.reached,
         })  # fmt: skip
 
@@ -419,7 +422,7 @@ class StaticReport:
             f"{one.value:.6g}, bound {one.bound:.6g}, gap {100 * one.gap:.3f}%",
             f"fullest{where}; without failure {one.utilisation[:, 0].max():.6g}; shortest paths alone "
             f"{one.straight:.6g}",
-            f"{len(self.policies.lists):,} demands have a policy; {one.rounds} rounds, {one.solve_s:.3g} s",
+            f"{len(self.policies.lists):,} demands have a policy; {one.iterations} rounds, {one.solve_s:.3g} s",
         ])  # fmt: skip
 
 
@@ -460,7 +463,7 @@ def solve_static(
     worst = int(found.utilisation.max(0).argmax())
     return StaticReport(
         dag.topology, found, failures[worst - 1].name if worst else "", len(failures), found.reached,
-        "gap" if found.reached else "deadline" if config.deadline else "rounds",
+        found.stopped_by,
     )  # fmt: skip
 
 

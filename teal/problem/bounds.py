@@ -176,3 +176,10 @@ def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArr
     with np.errstate(invalid="ignore", divide="ignore"):  # infinities
         gap = np.where(largest == 0, 0.0, (high - low) / largest)
     return np.where((gap < 0) & (gap > -_MAX_ROUNDING), 0.0, gap)
+
+
+def gap_between(value: float, bound: float, sense: float) -> float:
+    """:func:`relative_gap` of one value; infinite, not certified, where value or bound is NaN or infinite."""
+    if not (math.isfinite(value) and math.isfinite(bound)):
+        return math.inf
+    return float(relative_gap(np.asarray(value), np.asarray(bound), sense))

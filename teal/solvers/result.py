@@ -13,6 +13,7 @@ from torch import Tensor
 from teal.problem import Allocation, Problem, ProgramPrices
 from teal.problem.assessment import WithLines
 from teal.problem.bounds import gap as certified_gap
+from teal.problem.bounds import gap_between
 from teal.problem.lines import Lines
 from teal.runtime.shapes import Float
 
@@ -62,6 +63,37 @@ class Stop(StrEnum):
     ITERATIONS = "iterations"  # the largest number of them; of a sequence also where no program helps any more
     ROUNDING = "rounding"  # the gap was reached in a reduced program, and lost to the range of numbers in this one
     STALLED = "stalled"  # the gap no longer shrinks; only where another engine goes on
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Solution:
+    """Value and bound of one program of one kind or another, and how its search ended.
+
+    Attributes:
+        value: value of the solution.
+        bound: certified bound on the optimum: upper for a maximum, lower for a minimum.
+        sense: 1.0 for a maximum, -1.0 for a minimum.
+        iterations: iterations or rounds of the search.
+        solve_s: wall-clock seconds.
+        stopped_by: reason why the search ended.
+    """
+
+    value: float
+    bound: float
+    sense: float
+    iterations: int
+    solve_s: float
+    stopped_by: Stop
+
+    @property
+    def gap(self) -> float:
+        """(bound - value) / bound, or (value - bound) / value for a minimum (:func:`teal.problem.bounds.gap`)."""
+        return gap_between(self.value, self.bound, self.sense)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the target gap was certified."""
+        return self.stopped_by == Stop.GAP
 
 
 def stops_of_sequence(gaps: Tensor, target: float) -> tuple[Stop, ...]:

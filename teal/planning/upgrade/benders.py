@@ -13,6 +13,7 @@ from teal.errors import InputError, SolverError
 from teal.planning.upgrade.cuts import Cuts, cheapest_modules, cheapest_purchase
 from teal.planning.upgrade.scenarios import Scenarios
 from teal.planning.upgrade.testing import FITS, GAPS, Tester
+from teal.problem.bounds import gap_between
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 
@@ -62,7 +63,7 @@ class Upgrade:
     @property
     def gap(self) -> float:
         """(cost - bound) / cost; 0 where nothing has to be bought."""
-        return max(0.0, self.cost - self.bound) / self.cost if self.cost > 0 else 0.0
+        return gap_between(self.cost, self.bound, -1.0) if self.cost > 0 else 0.0
 
 
 def buy(

@@ -28,12 +28,14 @@ import scipy.sparse as sp
 
 from teal.network.ecmp import Dags
 from teal.pathops.segment_passes import load_inwards
+from teal.problem.bounds import gap_between
 from teal.routing.segments.problem import SegmentProblem
-from teal.routing.segments.search import SegmentResult, feasible, gap_between
+from teal.routing.segments.search import SegmentResult, feasible
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import solve_lp
 from teal.runtime.parallel import kernel
+from teal.solvers.result import Stop
 
 _MAX_ADDED = 400  # columns in a round: those of the largest demand times reduced price
 _OF_MASTER = 0.7  # weight of the master's prices, beside the best prices so far, in what columns are chosen by
@@ -179,7 +181,7 @@ def finish(problem: SegmentProblem, start: SegmentResult, gap: float, deadline: 
     value, bound, prices = start.value, start.bound, start.prices
     sign = 1 if problem.balances else -1
     for _ in range(_MAX_ROUNDS):
-        if deadline.is_over or gap_between(problem, value, bound) <= gap:
+        if deadline.is_over or gap_between(value, bound, problem.sense) <= gap:
             break
         solved = master.solve(None, deadline.left)
         if solved is None:
@@ -209,8 +211,8 @@ def finish(problem: SegmentProblem, start: SegmentResult, gap: float, deadline: 
             break
     return dataclasses.replace(
         best, value=value, bound=bound, prices=prices, free_bound=problem.free_bound(prices),
-        gap=gap_between(problem, value, bound), solve_s=start.solve_s + time.perf_counter() - begin,
-        stopped_by="gap" if gap_between(problem, value, bound) <= gap else start.stopped_by,
+        solve_s=start.solve_s + time.perf_counter() - begin,
+        stopped_by=Stop.GAP if gap_between(value, bound, problem.sense) <= gap else start.stopped_by,
     )  # fmt: skip
 
 

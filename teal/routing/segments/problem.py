@@ -92,6 +92,11 @@ class SegmentProblem:
         return grouped(self.target, self.num_nodes)
 
     @property
+    def sense(self) -> float:
+        """-1.0 where theta is minimised, 1.0 where flow is maximised."""
+        return -1.0 if self.balances else 1.0
+
+    @property
     def num_nodes(self) -> int:
         """N."""
         return self.dag.topology.num_nodes

@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from teal.problem.bounds import gap_between
 from teal.routing.segments.kernels import OPERATIONS_PER_SLOT, step, take_midpoints
 from teal.routing.segments.problem import SegmentProblem
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
+from teal.solvers.result import Solution, Stop
 
 SLOTS = 4  # midpoints held for a demand at first; at most 4 besides the direct way are used in optima
 _MAX_SLOTS = 32
@@ -29,39 +31,21 @@ _MIN_CARRIED = 1e-3  # share of a demand that counts as carried straight to its 
 _REFILL_ROUNDS = 3  # in which flow that was cut to be feasible takes up capacity that is left
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SegmentResult:
-    """Shares and prices, with what they prove.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SegmentResult(Solution):
+    """Shares and prices, and the value (theta, or Gbit/s) and the bound over lists of two segments that they prove.
 
     Attributes:
         mid: (D, K) midpoints; -1 for none, the target itself for the direct way.
         share: (D, K) of each demand.
         prices: (E,) of links, value or utilisation per Gbit/s.
-        value: theta, or Gbit/s.
-        bound: on the optimum with two segments.
-        free_bound: on the optimum over any paths, by the same prices.
-        gap: between value and bound, as a share of the larger one.
-        iterations: iterations of PDHG.
-        solve_s: seconds.
-        stopped_by: gap, deadline, stall or iterations.
+        free_bound: bound on the optimum over any paths, by the same prices.
     """
 
     mid: IntArray
     share: FloatArray
     prices: FloatArray
-    value: float
-    bound: float
     free_bound: float
-    gap: float
-    iterations: int
-    solve_s: float
-    stopped_by: str
-
-
-def gap_between(problem: SegmentProblem, value: float, bound: float) -> float:
-    """Share of the larger one by which the value may be off the optimum."""
-    larger, smaller = (value, bound) if problem.balances else (bound, value)
-    return max(0.0, (larger - smaller) / max(larger, 1e-300))
 
 
 def solve(
@@ -83,27 +67,35 @@ def solve(
     begin = time.perf_counter()
     search = _Search(problem)
     deadline = deadline or Deadline(math.inf)
-    stopped_by = ""
+    stopped_by: Stop | None = None
     search.start()
-    while not stopped_by:
+    while stopped_by is None:
         search.check()
         if report is not None:
             report(search.iterations, search.gap)
         if search.gap <= gap:
-            stopped_by = "gap"
+            stopped_by = Stop.GAP
         elif deadline.is_over:
-            stopped_by = "deadline"
+            stopped_by = Stop.DEADLINE
         elif search.has_stalled:
-            stopped_by = "stall"
+            stopped_by = Stop.STALLED
         elif search.iterations >= max_iterations:
-            stopped_by = "iterations"
+            stopped_by = Stop.ITERATIONS
         else:
             search.iterate(CHECK_EVERY)
     mid, share = search.best_allocation
     return SegmentResult(
-        mid, share, search.best_prices, search.value, search.bound, problem.free_bound(search.best_prices), search.gap,
-        search.iterations, time.perf_counter() - begin, stopped_by,
-    )  # fmt: skip
+        mid=mid,
+        share=share,
+        prices=search.best_prices,
+        value=search.value,
+        bound=search.bound,
+        sense=problem.sense,
+        free_bound=problem.free_bound(search.best_prices),
+        iterations=search.iterations,
+        solve_s=time.perf_counter() - begin,
+        stopped_by=stopped_by,
+    )
 
 
 class _Search:
@@ -136,9 +128,7 @@ class _Search:
     @property
     def gap(self) -> float:
         """The gap between the best value and the best bound."""
-        if not (math.isfinite(self.value) and math.isfinite(self.bound)):
-            return math.inf
-        return gap_between(self.p, self.value, self.bound)
+        return gap_between(self.value, self.bound, self.p.sense)
 
     def start(self) -> None:
         """Rounds of soft-maximum prices, each sending a part over the cheapest midpoints by a line search."""
@@ -217,7 +207,7 @@ class _Search:
             best, cost = p.cheapest(pi)
             bound, value = p.bound(prices, cost), self._value_of(share)
             self._keep_bound(prices, bound)
-            gaps.append(gap_between(p, value, bound))
+            gaps.append(gap_between(value, bound, p.sense))
             duals.append((pi, best, cost))
         chosen = int(np.argmin(gaps))
         if self.count and (gaps[chosen] <= _RESTART_AT * self.cycle_gap or self.count >= 0.4 * self.iterations + 200):

@@ -26,9 +26,11 @@ from teal.errors import InputError
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.pathops.segment_passes import SegmentPasses
+from teal.problem.bounds import gap_between
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import solve_lp
+from teal.solvers.result import Solution, Stop
 
 _MAX_ROUNDS = 200
 _ROWS_A_SCENARIO = 3  # links that are added of a scenario in a round
@@ -36,34 +38,21 @@ _MIN_SHARE = 1e-9  # of a demand, below which a list is not installed
 _CHEAPER = 1e-9  # relative, by which a list must be cheaper to be added
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class StaticLists:
-    """Shares that serve all scenarios.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class StaticLists(Solution):
+    """Shares that serve all scenarios; the value is the largest utilisation of a link in any of them.
+
+    The bound is that over lists with one midpoint that no failure cuts off; an iteration is a linear program.
 
     Attributes:
         policies: the lists.
-        utilisation: (M, F) largest of a link, of each matrix under each failure.
-        value: the largest of these.
-        bound: certified, on the optimum over lists with one midpoint that no failure cuts off.
-        straight: the same of the IGP's shortest paths alone.
-        rounds: rounds of the linear program.
-        solve_s: seconds.
-        reached: whether the target gap was reached.
+        utilisation: (M, F) largest utilisation of a link, for each matrix under each failure.
+        straight: value of the IGP's shortest paths alone.
     """
 
     policies: SegmentPolicies
     utilisation: FloatArray
-    value: float
-    bound: float
     straight: float
-    rounds: int
-    solve_s: float
-    reached: bool
-
-    @property
-    def gap(self) -> float:
-        """(value - bound) / value."""
-        return max(0.0, self.value - self.bound) / self.value if self.value > 0 else 0.0
 
 
 class _Scenarios:
@@ -196,8 +185,18 @@ def static_lists(
     of, mid, share, used = best
     policies = _policies(scenarios, of, mid, share)
     seconds = time.perf_counter() - begin
+    bound = min(bound, value)
+    reached = gap_between(value, bound, -1.0) <= gap
     return StaticLists(
-        policies, used.max(2).T, value, min(bound, value), straight, number, seconds, value - bound <= gap * value
+        policies=policies,
+        utilisation=used.max(2).T,
+        value=value,
+        bound=bound,
+        sense=-1.0,
+        straight=straight,
+        iterations=number,
+        solve_s=seconds,
+        stopped_by=Stop.GAP if reached else Stop.DEADLINE if end.is_over else Stop.ITERATIONS,
     )
 
 

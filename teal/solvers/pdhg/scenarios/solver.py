@@ -49,7 +49,7 @@ from teal.solvers.pdhg.samples import start as sampled_start
 from teal.solvers.pdhg.scenarios import kernels as scenario_kernels
 from teal.solvers.pdhg.scenarios.dropped_flow import DroppedFlowEngine, lost, tail_mean
 from teal.solvers.pdhg.search import LARGE_WORK, Search
-from teal.solvers.result import PdhgState, ProgressCallback, Stop
+from teal.solvers.result import PdhgState, ProgressCallback, Solution
 
 
 class ScenarioPasses:
@@ -220,31 +220,19 @@ class ScenarioPasses:
         return splits
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ScenarioResult:
-    """The best splits and the best prices that were found.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ScenarioResult(Solution):
+    """The best splits and the best prices that were found; the value is the mean, tail mean or maximum of the costs.
 
     Attributes:
         splits: (D, K) share of the demand on each path, in every scenario.
         prices: (S, E) 1/(Gbit/s), y / c; value per Gbit/s under total_flow.
-        costs: (S,) of each scenario: the largest link utilisation; under total_flow Gbit/s that are lost.
-        value: mean, tail mean or maximum of them.
-        bound: lower bound of the optimal value that the prices prove.
-        gap: (value - bound) / value.
-        iterations: number of iterations done.
-        solve_s: wall-clock seconds.
-        stopped_by: what ended the search.
+        costs: (S,) cost of each scenario: the largest link utilisation; under total_flow Gbit/s that are lost.
     """
 
     splits: Float[Tensor, "D K"]
     prices: Float[Tensor, "S E"]
     costs: Float[Tensor, " S"]
-    value: float
-    bound: float
-    gap: float
-    iterations: int
-    solve_s: float
-    stopped_by: Stop
 
 
 @torch.no_grad()
@@ -332,7 +320,7 @@ def solve_scenarios(
         costs=costs,
         value=value,
         bound=bound,
-        gap=(value - bound) / value if value > 0 else 0.0,
+        sense=-1.0,
         iterations=iterations,
         solve_s=time.perf_counter() - begin,
         stopped_by=stop,

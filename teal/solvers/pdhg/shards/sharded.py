@@ -26,7 +26,6 @@ from teal.objectives import Objective
 from teal.pathops import make_path_ops
 from teal.problem import Problem
 from teal.problem.bounds import from_score
-from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, complete
 from teal.solvers.pdhg.fused.engine import FusedEngine
@@ -34,36 +33,24 @@ from teal.solvers.pdhg.samples import sample
 from teal.solvers.pdhg.samples.start import SampledStart
 from teal.solvers.pdhg.search import LAST_REFILL, Search
 from teal.solvers.pdhg.shards.shards import Allocated, OneProcess, ShardBackend, ShardDemands, ShardPasses
-from teal.solvers.result import ProgressCallback, Stop
+from teal.solvers.result import ProgressCallback, Solution
 
 _STATE_BYTES = 1 << 30  # bytes of state that one process keeps in memory; more is mapped, one shard at a time
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ShardedResult:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ShardedResult(Solution):
     """The figures of an allocation that stays with the shards.
 
     Attributes:
-        value: objective of the splits.
-        bound: limit of the objective that the prices prove.
-        gap: certified gap between them.
-        prices: (E,) as of :class:`teal.solvers.pdhg.PdhgResult`.
-        iterations: over all demands.
+        prices: (E,) prices as in :class:`teal.solvers.pdhg.PdhgResult`.
         rounds: calls to all shards.
-        sent_bytes: to and from other processes, in all rounds.
-        solve_s: wall-clock seconds.
-        stopped_by: what ended the search.
+        sent_bytes: bytes to and from other processes, in all rounds.
     """
 
-    value: float
-    bound: float
-    gap: float
     prices: FloatArray
-    iterations: int
     rounds: int
     sent_bytes: int
-    solve_s: float
-    stopped_by: Stop
 
 
 class ShardedProblem:
@@ -192,7 +179,7 @@ class ShardedProblem:
         return ShardedResult(
             value=float(value),
             bound=float(bound),
-            gap=float(certified_gap(self.network, value, bound)),
+            sense=self.network.objective.rules.sense,
             prices=engine.best()[1][0].numpy(),
             iterations=iterations,
             rounds=passes.rounds,
