@@ -8,6 +8,7 @@ import importlib.util
 import io
 import os
 import re
+import runpy
 import subprocess
 import sys
 from functools import cache
@@ -16,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from teal.cli import main
+from teal.cli.commands import COMMANDS
+from teal.formats.rows import column_names
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -94,7 +97,20 @@ def test_files_are_included_by_lines_that_the_site_understands(page: Path) -> No
             assert (ROOT / found[1]).is_file(), line
 
 
-@pytest.mark.system
+def test_every_column_of_every_file_has_a_sentence_and_every_file_its_name() -> None:
+    columns = runpy.run_path(str(ROOT / "docs" / "site" / "columns.py"))
+    sources = "".join(file.read_text() for file in (ROOT / "teal").rglob("*.py"))
+    for command, file, kind in columns["TABLES"]:
+        names, texts = column_names(kind), columns["sentences"](kind)
+        assert [name for name in names if not texts.get(name)] == [], f"{file} of teal {command}"
+        assert len(set(names)) == len(names)
+        assert file == "OUT.csv" or f'"{file}"' in sources, f"teal {command} writes no {file}"
+        assert command.split(" --")[0] in COMMANDS
+    text = columns["reference"]()
+    assert "| `gap_known` | gap by the best bound" in text
+    assert ":class:" not in text
+
+
 def test_the_example_scheme_of_the_documentation_is_in_table_and_report(tmp_path: Path) -> None:
     example = ROOT / "docs" / "examples" / "own_scheme.py"
     # The command that docs/schemes.md shows, with the example file that it shows.

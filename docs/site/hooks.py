@@ -15,7 +15,15 @@ _OUTSIDE = {"../ARCHITECTURE.md": "architecture.md", "../data/README.md": "forma
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put ``teal X --help`` in the place of ``<!-- help: X -->``; turn links to files of the repository into names."""
+    """Put ``teal X --help`` in the place of ``<!-- help: X -->``, and the reference of columns in that of its comment.
+
+    Links to files of the repository become names.
+    """
+    if "<!-- columns -->" in markdown:
+        sys.path.insert(0, os.path.dirname(__file__))
+        from columns import reference
+
+        markdown = markdown.replace("<!-- columns -->", reference())
     markdown = re.sub(r"<!-- help: ([a-z -]+) -->", lambda found: _help(found[1]), markdown)
     markdown = re.sub(r"\]\(docs/", "](", markdown)  # of pages that are included from outside
 

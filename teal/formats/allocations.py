@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from teal.errors import InputError
-from teal.formats.rows import columns_of
+from teal.formats.rows import column_names
 from teal.network import DemandClasses, PathSet, Topology
 from teal.network.path_changes import with_listed_paths
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
@@ -322,7 +322,7 @@ class MatrixFile:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        fields = columns_of(rows[0])
+        fields = column_names(rows[0])
         columns: dict[str, Any] = {field: [getattr(row, field) for row in rows] for field in fields}
         if shares is not None:
             flat = pa.array(np.ascontiguousarray(shares).reshape(-1))

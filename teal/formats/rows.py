@@ -14,15 +14,15 @@ _PARSERS = {"str": str, "int": int, "float": float}  # by the annotation of a fi
 _T = TypeVar("_T")
 
 
-def columns_of(row: Any) -> list[str]:
-    """Columns of a file of dataclasses like ``row``: its ``COLUMNS`` or, without them, its fields."""
-    return list(getattr(row, "COLUMNS", None) or (field.name for field in dataclasses.fields(row)))
+def column_names(kind: Any) -> list[str]:
+    """Columns of a file of dataclasses, by the class or one of them: its ``COLUMNS`` or, without them, its fields."""
+    return list(getattr(kind, "COLUMNS", None) or (field.name for field in dataclasses.fields(kind)))
 
 
 def write_csv(path: Path, rows: Sequence[Any]) -> None:
     """Write at least one dataclass, all of one type; numbers in full precision."""
     with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, columns_of(rows[0]))
+        writer = csv.DictWriter(stream, column_names(rows[0]))
         writer.writeheader()
         writer.writerows(dataclasses.asdict(row) for row in rows)
 
@@ -32,7 +32,7 @@ def write_parquet(path: Path, rows: Sequence[Any]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = columns_of(rows[0])
+    names = column_names(rows[0])
     pq.write_table(pa.table({name: [getattr(row, name) for row in rows] for name in names}), path)
 
 
