@@ -18,6 +18,7 @@ from teal.app.settings import seconds, share
 from teal.errors import InputError
 from teal.formats import load_traffic, topology_of
 from teal.formats.allocations import finite_only
+from teal.formats.routers import read_routers
 from teal.network import CandidateLists, Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import cable_failures
@@ -28,7 +29,8 @@ from teal.problem import Problem, assess
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import gap_between
 from teal.routing.igp import load_igp
-from teal.routing.list_files import write_policies, write_sr_policies
+from teal.routing.list_files import write_policies
+from teal.routing.router_config import write_sr_policies
 from teal.routing.segments.columns import FewPolicies, fewest_policies, finish
 from teal.routing.segments.one_list import OneList, one_list
 from teal.routing.segments.over_lists import (
@@ -478,6 +480,10 @@ def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentR
     """
     if config.out is not None:
         check_out_file(config.out, (".json", ".conf"), overwrite=config.overwrite)
+        if config.out.suffix.lower() == ".conf" and config.routers is None:  # before the search, not behind it
+            expected = "--routers, with loopback and sid of each, for a .conf file"
+            raise InputError("--out", "", expected, "no table of routers")
+    routers = None if config.routers is None else read_routers(config.routers)
     dag, traffic = load_segments(config, notify)
     deadline = Deadline.after(seconds(config.deadline, "--deadline")) if config.deadline else Deadline(math.inf)
     report: SegmentReport | StaticReport
@@ -491,7 +497,7 @@ def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentR
         report = with_tighter_free_bound(config, report, dag, traffic, notify)
     if config.out is not None:
         if config.out.suffix.lower() == ".conf" or config.out.name.endswith(_SR_POLICY):
-            write_sr_policies(config.out, report.topology, report.policies)
+            write_sr_policies(config.out, report.topology, report.policies, routers)
         else:
             write_policies(config.out, report.topology, report.policies, report.to_json())
         notify(f"{config.out}: {len(report.policies.lists):,} policies")

@@ -30,7 +30,7 @@ _BY_BASE = {
 }
 _FIRST = "network and traffic"  # title of the first group
 _LAST = ("candidate paths", "output", "for experts")
-_NETWORK = ("topology", "traffic", "default_capacity", "attributes", "traffic_unit")
+_NETWORK = ("topology", "traffic", "default_capacity", "attributes", "bidirectional", "routers", "traffic_unit")
 _OUTPUT = ("out", "json", "resume", "overwrite")
 _BY_NAME = dict.fromkeys(_NETWORK, _FIRST) | dict.fromkeys(_OUTPUT, "output")
 _METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}

@@ -162,7 +162,12 @@ def load_measured(config: CounterConfig, notify: Callable[[str], None]) -> tuple
         notify(note)
     topology, dag = load_igp(config, topology, notify)
     counters = load_counters(
-        config.counters, topology, interfaces=config.interfaces, unit=config.counter_unit, interval_s=config.interval
+        config.counters,
+        topology,
+        interfaces=config.interfaces,
+        unit=config.counter_unit,
+        interval_s=config.interval,
+        ignore=config.ignore_interfaces,
     )
     for note in counters.notes:
         notify(note)

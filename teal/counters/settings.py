@@ -27,6 +27,9 @@ class CounterConfig(IgpConfig, TopologyFileConfig):
     for parallel links, number, from 1 on as in the names of links.  Interfaces of one link are summed.  Default: an
     interface that is named like a neighbour (b, or b#2 for the second of parallel links) is the link to it, and any
     other one is external."""
+    ignore_interfaces: str = ""
+    """Regular expression of the names of interfaces that are left out, such as 'lo\\d*|.*\\.\\d+'; a column ignore
+    (yes) of the table of interfaces does the same for single ones."""
     counter_unit: str = ""
     """Unit of the column rate, such as Mbit/s; Gbit/s by default."""
     labels: Literal["end", "start"] = "end"
@@ -57,7 +60,16 @@ class EstimateConfig(CounterConfig):
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "counters": ("counters", "interfaces", "counter_unit", "labels", "interval", "counter_error", "no_repair"),
+        "counters": (
+            "counters",
+            "interfaces",
+            "ignore_interfaces",
+            "counter_unit",
+            "labels",
+            "interval",
+            "counter_error",
+            "no_repair",
+        ),
         "routing": ("metric", "set_metric", "ucmp", "fail", "policies"),
         "what is known besides": (
             "history",
@@ -116,7 +128,15 @@ class CheckConfig(CounterConfig):
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "counters": ("counters", "interfaces", "counter_unit", "labels", "interval", "counter_error"),
+        "counters": (
+            "counters",
+            "interfaces",
+            "ignore_interfaces",
+            "counter_unit",
+            "labels",
+            "interval",
+            "counter_error",
+        ),
         "routing": ("metric", "set_metric", "ucmp", "fail", "policies"),
         "matrices": ("traffic", "history", "traffic_unit"),
         "alarm": ("window", "seed"),

@@ -15,6 +15,7 @@ from teal.formats.node_link import read_node_link, topology_from_node_link, topo
 from teal.formats.npz import read_npz, write_npz
 from teal.formats.records import Attributes, parse_attributes
 from teal.formats.repetita import TOPOLOGY_SUFFIX, demand_files, read_repetita_topology, read_repetita_traffic
+from teal.formats.routers import read_routers
 from teal.formats.sndlib import is_sndlib, read_sndlib_topology, read_sndlib_traffic
 from teal.formats.tables import read_table, write_table
 from teal.formats.units import gbps_per_unit
@@ -59,6 +60,7 @@ def load_topology(
     default_capacity: float | None = None,
     attributes: str | Mapping[str, str] = "",
     bidirectional: bool = False,
+    routers: Path | str | None = None,
 ) -> Topology:
     """The topology of a file or name, of a networkx graph, or of a pandas frame of links.
 
@@ -70,6 +72,7 @@ def load_topology(
         attributes: names of the attributes of links in a file, a graph or a frame, such as ``capacity=bandwidth`` or
             ``{"capacity": "bandwidth"}``.
         bidirectional: add a link in the other direction where there is none.
+        routers: table of routers, whose names nodes get (:mod:`teal.formats.routers`); None for the names of the file.
 
     Raises:
         InputError: no such file or name, or a fault in it.
@@ -77,7 +80,8 @@ def load_topology(
     if not isinstance(attributes, str):
         attributes = ",".join(f"{name}={value}" for name, value in attributes.items())
     topology = _load_topology(text, default_capacity, attributes)
-    return topology.bidirectional() if bidirectional else topology
+    topology = topology.bidirectional() if bidirectional else topology
+    return topology if routers is None else read_routers(Path(routers)).applied(topology)
 
 
 class TopologySettings(Protocol):
@@ -103,10 +107,16 @@ class TopologySettings(Protocol):
         """Whether links in the other direction are added."""
         ...
 
+    @property
+    def routers(self) -> Path | None:
+        """Table of routers."""
+        ...
+
 
 def topology_of(settings: TopologySettings) -> Topology:
     """The network that the settings of a command name; errors as of :func:`load_topology`."""
-    return load_topology(settings.topology, settings.default_capacity, settings.attributes, settings.bidirectional)
+    read = settings.default_capacity, settings.attributes, settings.bidirectional
+    return load_topology(settings.topology, *read, settings.routers)
 
 
 def _load_topology(text: Any, default_capacity: float | None, attributes: str) -> Topology:

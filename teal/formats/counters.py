@@ -40,7 +40,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 from teal.network.counters import Counters, without_own_traffic
 from teal.runtime.archives import check_npz
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.storage import atomic_file
 
 _ROUTER = ("router", "instance", "source", "agent_host", "hostname", "sysName")
@@ -128,6 +128,7 @@ def load_counters(
     interfaces: Path | str | None = None,
     unit: str = "",
     interval_s: float = 0.0,
+    ignore: str = "",
 ) -> Counters:
     """Read counters.
 
@@ -137,6 +138,7 @@ def load_counters(
         interfaces: table that leads interfaces back to links; None for names of neighbours.
         unit: unit of the column rate; "" for Gbit/s.
         interval_s: seconds of an interval; 0 for the median time between two readings.
+        ignore: regular expression of the names of interfaces that are left out; "" for none.
 
     Raises:
         InputError: no such file, a missing column, a value that is none, an unknown router or interface, or no
@@ -147,7 +149,7 @@ def load_counters(
         counters = _from_npz(path)
     else:
         counters = counters_from_frame(
-            _read(path), topology, str(path), interfaces and _read(Path(interfaces)), unit, interval_s
+            _read(path), topology, str(path), interfaces and _read(Path(interfaces)), unit, interval_s, ignore
         )
     counters.check(topology)
     return counters
@@ -207,15 +209,25 @@ class _Interface:
 
     out_link: int | None
     in_link: int | None
+    is_ignored: bool = False
 
     @property
     def is_border(self) -> bool:
         """Whether it is external."""
-        return self.out_link is None and self.in_link is None
+        return self.out_link is None and self.in_link is None and not self.is_ignored
+
+
+_Leads = Callable[[str, str], _Interface | None]  # from router and interface to where it leads; None if that is unknown
 
 
 def counters_from_frame(
-    frame: Any, topology: Topology, where: str, interfaces: Any | None = None, unit: str = "", interval_s: float = 0.0
+    frame: Any,
+    topology: Topology,
+    where: str,
+    interfaces: Any | None = None,
+    unit: str = "",
+    interval_s: float = 0.0,
+    ignore: str = "",
 ) -> Counters:
     """The counters of a pandas frame; see the module.
 
@@ -226,6 +238,7 @@ def counters_from_frame(
         interfaces: frame of router, interface, neighbour and number.
         unit: unit of the column rate.
         interval_s: seconds of an interval; 0 for the median time between two readings.
+        ignore: regular expression of the names of interfaces that are left out; "" for none.
     """
     import pandas as pd
 
@@ -251,12 +264,18 @@ def counters_from_frame(
         raise InputError(where, f"row {wrong[0] + 2}: direction", "in or out", repr(direction[wrong[0]]))
     leads, in_table = _leads_of(topology, interfaces, where)
     names = frame[name_column].fillna("").astype(str).str.strip().to_numpy()
-    routers = frame["router"].astype(str).str.strip().to_numpy()
+    routers = frame["router"].astype(str).str.strip()
+    routers = routers.map({name: topology.name_of(name) for name in routers.unique()}).to_numpy()
     index = topology.node_index()
     unknown = sorted(set(routers) - set(index))
     if unknown:
-        raise InputError(where, "router", f"a node of {topology.name}", ", ".join(map(repr, unknown[:3])))
-    keep = np.isfinite(value) & (value >= 0)
+        expected = f"a node of {topology.name} (--routers says by which other names routers are called)"
+        raise InputError(where, "router", expected, _listed(map(repr, unknown)))
+    left_out = _ignored(routers, names, ignore, leads)
+    if left_out.any():
+        notes.append(f"{len(set(zip(routers[left_out], names[left_out], strict=True))):,} interfaces are ignored")
+    _check_known(set(zip(routers[~left_out], names[~left_out], strict=True)), leads, where)
+    keep = np.isfinite(value) & (value >= 0) & ~left_out
     step = interval_s or _usual_step(times[keep], routers[keep], names[keep], direction[keep])
     if not step > 0:
         raise InputError(where, "time", "at least two readings of an interface", "one")
@@ -279,6 +298,7 @@ def counters_from_frame(
             raise InputError(where, name_column, expected, f"several of {name!r}, {way}, at {router}")
         at, reading = at[~again], reading[~again]
         lead = leads(router, name)
+        assert lead is not None  # all are known
         link = lead.out_link if way == "out" else lead.in_link
         capacity = float(topology.capacity[link]) if link is not None else float(topology.capacity.sum())
         if value_column == "bytes":
@@ -300,9 +320,8 @@ def counters_from_frame(
         if len(named) > 1:
             notes.append(f"{topology.link_names()[link]}, {way}: the sum of the interfaces {', '.join(named)}")
     notes += [f"{wraps:,} counter wraps, {resets:,} resets"] if wraps or resets else []
-    borders = {
-        router for router, name in {*in_table, *zip(routers, names, strict=True)} if leads(router, name).is_border
-    }
+    places = {*in_table, *zip(routers[~left_out], names[~left_out], strict=True)}
+    borders = {router for router, name in places if (lead := leads(router, name)) is not None and lead.is_border}
     asked = np.isin(topology.node_names, sorted(set(routers) - borders))
     inner = without_own_traffic(topology, asked, sent, received) if borders else []
     if inner:
@@ -334,10 +353,11 @@ def _digits(stamps: Any) -> int:
     return {"s": 0, "ms": 3, "us": 6, "ns": 9}[str(stamps.dtype.unit)]
 
 
-def _leads_of(
-    topology: Topology, interfaces: Any | None, where: str
-) -> tuple[Callable[[str, str], _Interface], set[tuple[str, str]]]:
-    """The function from router and interface to where that leads, and the interfaces of the table, if there is one."""
+def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_Leads, set[tuple[str, str]]]:
+    """The function from router and interface to where that leads (None where the table does not say it).
+
+    Beside it the interfaces of the table, if there is one.
+    """
     index, external = topology.node_index(), _Interface(None, None)
 
     def to_neighbour(router: str, neighbour: str, what: str) -> _Interface:
@@ -370,23 +390,71 @@ def _leads_of(
         raise InputError("--interfaces", "columns", "router, interface, neighbour", "no " + ", ".join(missing))
     known: dict[tuple[str, str], _Interface] = {}
     for row in table.to_dict("records"):
-        router, name = str(row["router"]).strip(), str(row["interface"]).strip()
+        router, name = topology.name_of(str(row["router"]).strip()), str(row["interface"]).strip()
         neighbour = row["neighbour"]
         is_external = neighbour is None or neighbour != neighbour or not str(neighbour).strip()
         number = row.get("number")
         member = "" if number is None or number != number else f"#{int(number)}"
         if router not in index:
             raise InputError("--interfaces", "router", f"a node of {topology.name}", repr(router))
-        known[router, name] = external if is_external else to_neighbour(
-            router, f"{str(neighbour).strip()}{member}", "--interfaces"
-        )  # fmt: skip
+        if str(row.get("ignore", "")).strip().lower() in _YES:
+            known[router, name] = _Interface(None, None, is_ignored=True)
+        elif is_external:
+            known[router, name] = external
+        else:
+            other = topology.name_of(str(neighbour).strip())
+            known[router, name] = to_neighbour(router, f"{other}{member}", "--interfaces")
+    in_use = {place for place, interface in known.items() if not interface.is_ignored}
+    return lambda router, name: known.get((router, name)), in_use
 
-    def by_table(router: str, name: str) -> _Interface:
-        if (router, name) not in known:
-            raise InputError(where, "interface", "one of the table --interfaces", f"{name} of {router}")
-        return known[router, name]
 
-    return by_table, set(known)
+def interface_names(path: Path, topology: Topology) -> dict[str, list[str]]:
+    """Names of the interfaces of links in a table of interfaces, by the name of the link that leaves the router.
+
+    Raises:
+        InputError: no such file, or a row that the network does not have.
+    """
+    leads, places = _leads_of(topology, _read(path), str(path))
+    names, found = topology.link_names(), dict[str, list[str]]()
+    for router, name in sorted(places):
+        lead = leads(router, name)
+        if lead is not None and lead.out_link is not None:
+            found.setdefault(names[lead.out_link], []).append(name)
+    return found
+
+
+_YES = ("1", "1.0", "true", "yes", "x")  # of the column ignore
+_MAX_LISTED = 20  # names in a message
+
+
+def _ignored(routers: Any, names: Any, pattern: str, leads: _Leads) -> BoolArray:
+    """The readings (n,) of interfaces that the pattern or the table leaves out."""
+    try:
+        expression = re.compile(pattern) if pattern else None
+    except re.error as error:
+        raise InputError("--ignore-interfaces", "", "a regular expression", f"{pattern!r}: {error}") from None
+    found = {
+        place: (expression is not None and expression.fullmatch(place[1]) is not None)
+        or ((lead := leads(*place)) is not None and lead.is_ignored)
+        for place in set(zip(routers, names, strict=True))
+    }
+    return np.array([found[place] for place in zip(routers, names, strict=True)], dtype=bool)
+
+
+def _check_known(places: set[tuple[str, str]], leads: _Leads, where: str) -> None:
+    """Raise InputError for all interfaces that the table does not have, with a pattern that would leave them out."""
+    unknown = sorted(place for place in places if leads(*place) is None)
+    if unknown:
+        forms = sorted({re.sub(r"\d+", r"\\d+", re.escape(name)) for _, name in unknown})
+        advice = f"add these {len(unknown):,} (neighbour empty: external), or --ignore-interfaces '{'|'.join(forms)}'"
+        expected = f"interfaces of the table --interfaces: {advice}"
+        raise InputError(where, "interface", expected, _listed(f"{name} of {router}" for router, name in unknown))
+
+
+def _listed(names: Iterable[str]) -> str:
+    first = list(names)
+    more = f" and {len(first) - _MAX_LISTED:,} more" if len(first) > _MAX_LISTED else ""
+    return ", ".join(first[:_MAX_LISTED]) + more
 
 
 def _usual_step(times: FloatArray, *keys: Any) -> float:

@@ -1,7 +1,8 @@
 """Links as a table, CSV or Excel: a row for each cable, or for each direction of one.
 
-Columns ``source``, ``target``, ``capacity``, and perhaps ``latency`` (or ``delay``, ms), ``metric`` and ``members``
-(links of an aggregation group, whose capacities add up); names are matched without case, and others can be given.  A
+Columns ``source``, ``target``, ``capacity``, and perhaps ``latency`` (or ``delay``, ms), ``metric``, ``metric_back``
+(that of the other direction, for a row a circuit; also ``metric_az`` and ``metric_za``) and ``members`` (links of an
+aggregation group, whose capacities add up); names are matched without case, and others can be given.  A
 cell may name its unit: 100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.  If for most rows there is one in the other
 direction, rows are directions; otherwise cables.  Rows that do not follow the others, identical rows and names that
 look alike are named in warnings.
@@ -23,7 +24,8 @@ from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
 SUFFIXES = (".csv", ".xlsx")
-_OTHER_NAMES = {"latency": ("delay",), "capacity": ("bandwidth",), "source": ("from",), "target": ("to",)}
+_OTHER_NAMES = {"latency": ("delay",), "capacity": ("bandwidth",), "source": ("from",), "target": ("to",),
+                "metric": ("metric_az",), "metric_back": ("metric_za", "reverse_metric")}  # fmt: skip
 _COUNTED = re.compile(r"(?:(\d+)\s*x\s*)?([0-9.]+(?:e[+-]?\d+)?)\s*([a-zA-Z/]*)", re.IGNORECASE)
 _SHORT_UNITS = {"G": "Gbit/s", "GE": "Gbit/s", "M": "Mbit/s", "T": "Tbit/s", "K": "kbit/s", "TE": "Tbit/s"}
 _GLYPHS = str.maketrans("0o1I|", "OOlll")  # characters that look alike
@@ -42,7 +44,7 @@ def read_link_table(path: Path, default_capacity: float | None, attributes: Attr
         InputError: a column missing, a cell that is no number with a unit, or what :func:`topology_from_records`
             refuses.
     """
-    header, rows = _cells(path)
+    header, rows = cells(path)
     return _from_cells(path.stem, str(path), header, rows, default_capacity, attributes)
 
 
@@ -80,10 +82,13 @@ def _from_cells(
         capacity = gbps(cell.get("capacity", ""), attributes.capacity_unit, where, f"{field}: capacity")
         if capacity is not None and cell.get("members"):
             capacity *= number(cell["members"], where, f"{field}: members")
-        metric = cell.get("metric")
+        metric, back = (
+            number(cell[name], where, f"{field}: {name}") if cell.get(name) else None
+            for name in ("metric", "metric_back")
+        )
         records.append(LinkRecord(
             cell["source"], cell["target"], capacity, _ms(cell.get("latency", ""), where, f"{field}: latency"), field,
-            tuple(header), number(metric, where, f"{field}: metric") if metric else None,
+            tuple(header), metric, metric_back=back,
         ))  # fmt: skip
     if not records:
         raise InputError(where, "", "a row for each link", "none")
@@ -94,6 +99,9 @@ def _from_cells(
         if left[one.source, one.target] < 0:
             alone.append(f"{one.field} ({one.source} -> {one.target})")
     directed = 2 * len(alone) < len(between)
+    if directed and "metric_back" in columns:
+        expected = "a row for each circuit, since there is a metric of the other direction"
+        raise InputError(where, header[columns["metric_back"]], expected, "a row for each direction")
     unused = [name for place, name in enumerate(header) if name.strip() and place not in columns.values()]
     notes = [f"Columns that are not used: {', '.join(unused)}."] if unused else []
     notes.append(f"A row is {'one direction of a link' if directed else 'a cable with both directions'}.")
@@ -158,7 +166,7 @@ def _columns(header: list[str], attributes: Attributes, where: str) -> dict[str,
     """Place of each column that is used."""
     plain = [name.strip().strip("\ufeff").lower() for name in header]
     columns = {}
-    for name in ("source", "target", "capacity", "latency", "metric", "members"):
+    for name in ("source", "target", "capacity", "latency", "metric", "metric_back", "members"):
         asked = getattr(attributes, name, name)
         for option in (asked, *(_OTHER_NAMES.get(name, ()) if asked == name else ())):
             if option.lower() in plain:
@@ -170,8 +178,12 @@ def _columns(header: list[str], attributes: Attributes, where: str) -> dict[str,
     return columns
 
 
-def _cells(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """Names of the columns, and number and texts of each row."""
+def cells(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Names of the columns of a .csv or .xlsx file, and number and texts of each row.
+
+    Raises:
+        InputError: no text in UTF-8, no workbook, or an empty file.
+    """
     if path.suffix.lower() == ".xlsx":
         return _excel(path)
     try:

@@ -30,6 +30,7 @@ class LinkRecord:
         others: names of its other attributes, for messages.
         metric: IGP metric; None if the file has none.
         has_failed: whether the link is out of service: its capacity is 0, whatever ``capacity`` says.
+        metric_back: IGP metric of the other direction of a cable; None for the same.
     """
 
     source: str
@@ -40,6 +41,7 @@ class LinkRecord:
     others: tuple[str, ...] = ()
     metric: float | None = None
     has_failed: bool = False
+    metric_back: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Attributes:
         source: column with the node where a link starts, in a table.
         target: column with the node where it ends, in a table.
         metric: column with the IGP metric, in a table.
+        metric_back: column with the IGP metric of the other direction of a cable, in a table.
         members: column with the number of links of an aggregation group, in a table.
         capacity_unit: unit of the capacity, such as Mbit/s; "" for the one that the file says, or Gbit/s.
     """
@@ -61,6 +64,7 @@ class Attributes:
     source: str = "source"
     target: str = "target"
     metric: str = "metric"
+    metric_back: str = "metric_back"
     members: str = "members"
     capacity_unit: str = ""
 
@@ -154,11 +158,13 @@ def topology_from_records(
         forth.add((a, b))
         if not directed and (b, a) in forth:
             again.append(f"{record.field} ({record.source} -> {record.target})")
-        for pair in [(a, b)] if directed else [(a, b), (b, a)]:
+        back = record.metric if record.metric_back is None else record.metric_back
+        both = (((a, b), record.metric), ((b, a), back))
+        for pair, value in both[:1] if directed else both:
             ends.append(pair)
             capacity.append(link_capacity)
             latency.append(delay)
-            metrics.append(_checked_metric(record, where))
+            metrics.append(_checked_metric(value, record.field, where))
     if again:
         notes += (
             f'{WARNING}{where}: links in both directions in a network of cables (without "directed": true), each read '
@@ -192,11 +198,10 @@ def topology_from_records(
     )
 
 
-def _checked_metric(record: LinkRecord, where: str) -> float | None:
+def _checked_metric(value: float | None, field: str, where: str) -> float | None:
     """The metric of a record; InputError unless it is a whole number from 1 to _MAX_METRIC."""
-    value = record.metric
     if value is not None and not (float(value).is_integer() and 0 < value <= _MAX_METRIC):
-        raise InputError(where, f"{record.field}: metric", f"a whole number from 1 to {_MAX_METRIC}", value)
+        raise InputError(where, f"{field}: metric", f"a whole number from 1 to {_MAX_METRIC}", value)
     return value
 
 

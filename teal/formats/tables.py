@@ -61,7 +61,8 @@ def read_table(
     """
     labels: dict[str, int] = {}  # classes in the order in which they first occur, which is that of the codes
     may_repeat = _has_endpoints(path)
-    where, key = str(path), content_key(file_key(path), topology.node_names, *class_order)
+    aliases = [f"{alias}={name}" for alias, name in sorted(topology.aliases.items())]
+    where, key = str(path), content_key(file_key(path), topology.node_names, *class_order, *aliases)
     stamps, pairs_seen = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for stamp, pair, _ in tqdm(
         _batches(path, topology, labels), desc=f"scanning {path.name}", unit="batch", disable=not progress
@@ -226,7 +227,8 @@ def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    where, names = str(path), pa.array(list(topology.node_names), pa.string())
+    where, index = str(path), topology.node_index()
+    names, nodes = pa.array(list(index), pa.string()), np.array(list(index.values()), dtype=np.int64)
     is_csv = path.suffix.lower() != ".parquet"
     faults = _Faults(where, _FIRST_LINE if is_csv else None)
     batches: Any
@@ -244,7 +246,7 @@ def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator
                 unknown = at.is_null().to_numpy(zero_copy_only=False)
                 expected = f"a {column} that is a node of {topology.name}"
                 faults.add(unknown, expected, partial(_cell_text, column, node))
-                ends.append(at.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64))
+                ends.append(nodes[at.fill_null(0).to_numpy(zero_copy_only=False)])
                 is_known &= ~unknown
             rate = _rates(columns["rate"], delimiter != ",", faults, pa)
             faults.add(

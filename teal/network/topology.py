@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Topology:
             unknown.
         origin: the file or name that the topology was read from, for messages.
         notes: what was assumed while reading it, in whole sentences.
+        aliases: other names of nodes, by which files may call them, and the name of each.
 
     Raises:
         InputError: from the constructor, naming the first field that is wrong.
@@ -55,6 +57,7 @@ class Topology:
     origin: str = ""
     notes: tuple[str, ...] = ()
     metric: Int64Array | None = None
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         where = self.origin or self.name
@@ -151,8 +154,19 @@ class Topology:
         return names
 
     def node_index(self) -> dict[str, int]:
-        """Name to index of every node."""
-        return {name: i for i, name in enumerate(self.node_names)}
+        """Name to index of every node, and its aliases likewise."""
+        index = {name: i for i, name in enumerate(self.node_names)}
+        return {alias: index[name] for alias, name in self.aliases.items()} | index
+
+    def name_of(self, name: str) -> str:
+        """The name of a node that is called by an alias, without case and without a port; else ``name`` itself."""
+        if name in self.node_names or not self.aliases:
+            return name
+        known = {other.casefold(): own for other, own in [*self.aliases.items(), *((n, n) for n in self.node_names)]}
+        for text in (name, re.sub(r":\d+$", "", name)):
+            if text.strip().casefold() in known:
+                return known[text.strip().casefold()]
+        return name
 
     def with_capacity(self, capacity: FloatArray) -> Topology:
         """The network with other capacities, (E,) Gbit/s."""

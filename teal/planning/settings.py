@@ -187,7 +187,15 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "traffic": ("counters", "interfaces", "counter_unit", "history", "traffic", "traffic_unit"),
+        "traffic": (
+            "counters",
+            "interfaces",
+            "ignore_interfaces",
+            "counter_unit",
+            "history",
+            "traffic",
+            "traffic_unit",
+        ),
         "routing": ("metric", "set_metric", "ucmp", "fail"),
         "failures": ("groups",),
         "growth": ("growth", "growth_per_year", "horizon", "max_utilisation"),
@@ -203,6 +211,8 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
     """Readings of interface counters, as for teal estimate; or --traffic."""
     interfaces: Path | None = None
     """With --counters: the table that leads interfaces back to links, as for teal estimate."""
+    ignore_interfaces: str = ""
+    """With --counters: a regular expression of the names of interfaces that are left out."""
     counter_unit: str = ""
     """Unit of the column rate of counters, such as Mbit/s; Gbit/s by default."""
     history: str = ""
@@ -226,7 +236,7 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
         self.check_growth()
         is_one = (self.counters is None) == bool(self.traffic)
         require(self, "traffic", "either --traffic or --counters", is_one)
-        for field in ("interfaces", "history", "counter_unit"):
+        for field in ("interfaces", "ignore_interfaces", "history", "counter_unit"):
             require(self, field, "nothing without --counters", self.counters is not None or not getattr(self, field))
         require(self, "changes", "a whole number of at least 1", self.changes >= 1)
         require(self, "ucmp", "nothing: the search for metrics divides evenly", not self.ucmp)

@@ -122,7 +122,7 @@ class Survey:
         )
         self._journal = Journal(config.out / JOURNAL, config, resume=config.resume)
         keys = [None if one is None else one.content_key() for one in (self._traffic, history)]
-        given = (config.counters, config.interfaces, config.groups)
+        given = (config.counters, config.interfaces, config.routers, config.groups)
         files = [file_key(file) for file in given if file is not None and file.is_file()]  # a step reports the others
         self._journal.require_content(content_key(self._installed.content_key(), *keys, *files), "--resume")
         if not config.resume:
@@ -139,7 +139,7 @@ class Survey:
     def _require_inputs_elsewhere(self) -> None:
         """Raise InputError for a file that is read and lies where the survey writes."""
         config, out = self._config, self._config.out.resolve()
-        for option in ("topology", "traffic", "history", "counters", "interfaces", "groups"):
+        for option in ("topology", "traffic", "history", "counters", "interfaces", "routers", "groups"):
             given = getattr(config, option)
             if given and Path(given).exists() and Path(given).resolve().is_relative_to(out):
                 raise InputError("--out", "", f"another folder than that of --{option}", str(config.out))
@@ -207,7 +207,10 @@ class Survey:
         return {"topology": str(self._config.out / NETWORK), "traffic": str(self._config.out / TRAFFIC)}
 
     def _with_counters(self) -> dict[str, Any]:
-        read = {field: getattr(self._config, field) for field in ("counters", "interfaces", "counter_unit")}
+        read = {
+            field: getattr(self._config, field)
+            for field in ("counters", "interfaces", "ignore_interfaces", "counter_unit", "routers")
+        }
         history = str(self._config.out / HISTORY) if self._config.history else ""
         return {"topology": str(self._config.out / NETWORK), **read, "history": history}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from teal.app.command import Notify, Outcome
 from teal.app.settings import seconds
 from teal.errors import InputError
 from teal.formats import load_traffic, topology_of
+from teal.formats.counters import interface_names
 from teal.formats.rows import write_csv
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag, check_metric
@@ -33,13 +34,16 @@ from teal.runtime.storage import atomic_file, check_out_file
 SUFFIXES = (".json", ".csv", ".conf")
 
 
-def write_changes(path: Path, changes: Sequence[Any], figures: dict[str, Any]) -> None:
+def write_changes(
+    path: Path, changes: Sequence[Any], figures: dict[str, Any], interfaces: Mapping[str, Sequence[str]] | None = None
+) -> None:
     """Write changes in their order.
 
     Args:
         path: path of a .json, .csv or .conf file.
         changes: with the fields link, source, target, before, after and utilisation.
         figures: figures of the result, for JSON.
+        interfaces: names of interfaces by the name of the link, for a .conf file; None for to-NEIGHBOUR.
     """
     with atomic_file(path) as temporary:
         match path.suffix.lower():
@@ -50,7 +54,7 @@ def write_changes(path: Path, changes: Sequence[Any], figures: dict[str, Any]) -
             case ".csv":
                 temporary.write_text("link,source,target,before,after,utilisation\n", encoding="utf-8")
             case _:
-                temporary.write_text(frr_lines(changes), encoding="utf-8")
+                temporary.write_text(frr_lines(changes, interfaces), encoding="utf-8")
 
 
 def read_changes(path: Path, links: Sequence[str]) -> dict[int, int]:
@@ -77,19 +81,27 @@ def read_changes(path: Path, links: Sequence[str]) -> dict[int, int]:
     return {number[name]: value for name, value in after.items()}
 
 
-def frr_lines(changes: Sequence[Any]) -> str:
-    """Blocks for vtysh, one a change, in their order; the interface is named after the node at its other end.
+def frr_lines(changes: Sequence[Any], interfaces: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Blocks for vtysh, one a change, in their order; lines that begin with ``!`` are comments.
 
-    Lines that begin with ``!`` are comments.
+    Args:
+        changes: the changes.
+        interfaces: names of interfaces by the name of the link; None for the node at the other end, ``to-NODE``.
+
+    Raises:
+        InputError: a link that changes and has no interface in the table.
     """
-    lines = ["! metrics, in the order in which to change them; name the interfaces as your routers do"]
+    hint = "" if interfaces is not None else "; name the interfaces as your routers do (--interfaces)"
+    lines = [f"! metrics, in the order in which to change them{hint}"]
     for number, one in enumerate(changes, 1):
-        lines += [
-            f"! {number}: on {one.source}, was {one.before}; largest utilisation then {100 * one.utilisation:.2f}%",
-            f"interface to-{one.target}",
-            f" isis metric {one.after}",
-            "exit",
-        ]
+        named = [f"to-{one.target}"] if interfaces is None else interfaces.get(one.link, ())
+        if not named:
+            raise InputError("--interfaces", one.link, "an interface of each link whose metric changes", "none")
+        lines.append(
+            f"! {number}: on {one.source}, was {one.before}; largest utilisation then {100 * one.utilisation:.2f}%"
+        )
+        for name in named:
+            lines += [f"interface {name}", f" isis metric {one.after}", "exit"]
     return "\n".join(lines) + "\n"
 
 
@@ -252,7 +264,8 @@ def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> Metrics
         check_out_file(config.out, SUFFIXES, overwrite=config.overwrite)
     report = improve(config, notify)
     if config.out is not None:
-        write_changes(config.out, report.changes, report.to_json())
+        named = None if config.interfaces is None else interface_names(config.interfaces, topology_of(config))
+        write_changes(config.out, report.changes, report.to_json(), named)
         notify(f"{config.out}: {len(report.changes)} changes")
     return report
 

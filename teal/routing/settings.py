@@ -153,9 +153,11 @@ class MetricsConfig(IgpConfig, NetworkConfig):
         "routing": ("metric", "set_metric", "ucmp", "fail"),
         "matrices": ("index", "limit"),
         "search": ("failures", "most", "at_most", "with_policies", "start", "deadline", "seed"),
-        "output": ("out", "overwrite"),
+        "output": ("out", "interfaces", "overwrite"),
     }
 
+    interfaces: Path | None = None
+    """For a .conf file: table (.csv or .parquet) with the interfaces of links: router, interface, neighbour, number."""
     failures: Literal["none", "cables"] = "none"
     """none, or cables: the largest utilisation counts over the failure of every cable too."""
     most: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import time
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -46,7 +47,9 @@ class _Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock by which the evaluation measures."""
-    monkeypatch.setattr("teal.evaluation.evaluate.time", SimpleNamespace(perf_counter=lambda: _Clock.now))
+    monkeypatch.setattr(
+        "teal.evaluation.evaluate.time", SimpleNamespace(perf_counter=lambda: _Clock.now, time=time.time)
+    )
 
 
 class FaultyShortestPath:

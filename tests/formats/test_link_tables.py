@@ -93,3 +93,23 @@ def test_faults_of_a_table_are_named(tmp_path: Path, text: str, message: str) ->
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message):
         load_topology(str(file))
+
+
+def test_a_row_a_circuit_may_have_a_metric_for_each_direction(tmp_path: Path) -> None:
+    path = tmp_path / "circuits.csv"
+    path.write_text("A;B;Speed;Metric A-Z;Metric Z-A\nx;y;10G;10;30\nx;y;10G;20;\ny;z;1G;5;7\n")
+    names = "source=A,target=B,capacity=Speed,metric=Metric A-Z,metric_back=Metric Z-A"
+    topology = load_topology(path, attributes=names)
+    assert topology.link_names() == ["x->y#1", "y->x#1", "x->y#2", "y->x#2", "y->z", "z->y"]
+    assert topology.metric is not None
+    assert topology.metric.tolist() == [10, 30, 20, 20, 5, 7]
+    path.write_text("source,target,capacity,metric_az,metric_za\nx,y,1,10,30\ny,z,1,5,7\n")
+    metric = load_topology(path).metric
+    assert metric is not None
+    assert metric.tolist() == [10, 30, 5, 7]
+    path.write_text("source,target,capacity,metric_az,metric_za\nx,y,1,10,30\ny,x,1,30,10\n")
+    with pytest.raises(InputError, match="metric_za: expected a row for each circuit"):
+        load_topology(path)
+    path.write_text("source,target,capacity,metric_az,metric_za\nx,y,1,10,0.5\n")
+    with pytest.raises(InputError, match="line 2: metric: expected a whole number"):
+        load_topology(path)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from teal.errors import InputError
+from teal.formats.counters import interface_names
 from teal.routing.metrics import MetricChange, frr_lines, read_changes, write_changes
+from teal.testing import make_topology
 
 CHANGES = [MetricChange("a->b", "a", "b", 1, 7, 0.5), MetricChange("c->a", "c", "a", 2, 3, 0.25)]
 
@@ -36,3 +38,19 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 def test_lines_of_frr_name_the_interface_and_the_metric() -> None:
     lines = frr_lines(CHANGES).splitlines()
     assert lines[2:4] == ["interface to-b", " isis metric 7"]
+
+
+def test_lines_of_frr_have_the_interfaces_of_the_table(tmp_path: Path) -> None:
+    topology = make_topology([(0, 1, 10), (0, 1, 10), (1, 2, 10)], both=True)
+    table = tmp_path / "interfaces.csv"
+    table.write_text(
+        "router,interface,neighbour,number\nn0,et-0,n1,1\nn0,et-1,n1,2\nn1,xe-0,n0,1\nn1,xe-1,n0,2\nn1,ae3,n2,\nn0,up,,\n"
+    )
+    names = interface_names(table, topology)
+    assert names == {
+        "n0->n1#1": ["et-0"], "n0->n1#2": ["et-1"], "n1->n0#1": ["xe-0"], "n1->n0#2": ["xe-1"], "n1->n2": ["ae3"]
+    }  # fmt: skip
+    changes = [MetricChange("n0->n1#2", "n0", "n1", 1, 7, 0.5), MetricChange("n2->n1", "n2", "n1", 2, 3, 0.25)]
+    assert frr_lines(changes[:1], names).splitlines()[2:] == ["interface et-1", " isis metric 7", "exit"]
+    with pytest.raises(InputError, match="--interfaces: n2->n1"):
+        frr_lines(changes, names)

@@ -1,0 +1,178 @@
+"""The table of routers: one name for each, the others by which files and counters call it, and what policies need.
+
+A .csv or .xlsx file with the columns ``name`` and, as far as they are known,
+
+| column | what |
+|---|---|
+| ``aliases`` | other names, separated by spaces or semicolons |
+| ``router_id``, ``fqdn``, ``system_id`` | further names |
+| ``loopback`` | address at which policies end |
+| ``sid`` | index of the node segment, as in ``segment-routing prefix ... index N`` |
+| ``srgb`` | first label of the router's global block (SRGB); 16000 by default |
+| ``site``, ``vendor`` | of the router; the vendor (frr, iosxr, junos) decides the form of its configuration |
+
+Networks keep the names of this column ``name``; traffic, counters, interfaces and policies may use any.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from teal.errors import WARNING, InputError
+from teal.formats.link_tables import cells
+from teal.formats.records import named
+from teal.network import Topology
+
+SRGB_BASE = 16_000  # the usual first label
+MAX_LABEL = (1 << 20) - 1  # the largest MPLS label
+VENDORS = ("frr", "iosxr", "junos")
+_ALIAS_COLUMNS = ("aliases", "router_id", "fqdn", "system_id", "loopback")
+_COLUMNS = ("name", *_ALIAS_COLUMNS, "sid", "srgb", "site", "vendor")
+
+
+@dataclasses.dataclass(frozen=True)
+class Router:
+    """A router.
+
+    Attributes:
+        name: name in the network.
+        aliases: other names.
+        loopback: address at which policies end; "" if unknown.
+        sid: index of the node segment; None if unknown.
+        srgb: first label of the global block.
+        site: place; "" if unknown.
+        vendor: one of :data:`VENDORS`; "" if unknown.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    loopback: str = ""
+    sid: int | None = None
+    srgb: int = SRGB_BASE
+    site: str = ""
+    vendor: str = ""
+
+
+class Routers(Mapping[str, Router]):
+    """The routers of a table, by name.
+
+    Args:
+        routers: in the order of the table.
+        where: the file, for messages.
+
+    Raises:
+        InputError: a name or alias that two routers have.
+    """
+
+    def __init__(self, routers: list[Router], where: str = "routers") -> None:
+        self._by_name = {one.name: one for one in routers}
+        self.where = where
+        self._name_of: dict[str, str] = {}
+        for one in routers:
+            for other in (one.name, *one.aliases):
+                taken = self._name_of.setdefault(_key(other), one.name)
+                if taken != one.name:
+                    raise InputError(where, other, "names that one router has", f"those of {taken} and {one.name}")
+        if len(self._by_name) < len(routers):
+            names = [one.name for one in routers]
+            twice = next(name for number, name in enumerate(names) if name in names[:number])
+            raise InputError(where, "name", "each router once", f"{twice} twice")
+
+    def __getitem__(self, name: str) -> Router:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def name_of(self, name: str) -> str:
+        """The router's name for any of its names, without case and without a port; ``name`` itself if it is unknown."""
+        for text in (name, re.sub(r":\d+$", "", name)):
+            if _key(text) in self._name_of:
+                return self._name_of[_key(text)]
+        return name
+
+    def applied(self, topology: Topology) -> Topology:
+        """The network with the names of the table; nodes and rows that do not match are noted.
+
+        Raises:
+            InputError: two nodes are one router.
+        """
+        names = tuple(self.name_of(name) for name in topology.node_names)
+        seen: dict[str, str] = {}
+        for before, name in zip(topology.node_names, names, strict=True):
+            if name in seen:
+                raise InputError(self.where, name, "one node of the network", f"{seen[name]} and {before}")
+            seen[name] = before
+        unknown, unused = [name for name in names if name not in self], [name for name in self if name not in seen]
+        notes = list(topology.notes)
+        if unknown:
+            notes.append(f"{WARNING}{self.where}: nodes that are not in the table of routers: {named(unknown)}.")
+        if unused:
+            notes.append(f"{self.where}: routers that are not in the network: {named(unused)}.")
+        aliases = {alias: one.name for one in self.values() if one.name in seen for alias in one.aliases}
+        aliases |= {before: name for name, before in seen.items() if before != name}
+        return dataclasses.replace(topology, node_names=names, notes=tuple(notes), aliases=aliases)
+
+
+def read_routers(path: Path) -> Routers:
+    """Read a table of routers.
+
+    Raises:
+        InputError: no such file, no column ``name``, or a cell that is not what its column says.
+    """
+    where = str(path)
+    try:
+        header, rows = cells(path)
+    except OSError as error:
+        raise InputError(where, "", "a .csv or .xlsx table of routers", error.strerror or str(error)) from None
+    plain = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in header]
+    if "name" not in plain:
+        raise InputError(where, "name", f"a column name, and perhaps {', '.join(_COLUMNS[1:])}", ", ".join(header))
+    place = {name: plain.index(name) for name in _COLUMNS if name in plain}
+    routers = []
+    for line, row in rows:
+        cell = {name: row[at].strip() if at < len(row) else "" for name, at in place.items()}
+        if not any(cell.values()):
+            continue
+        field = f"line {line}"
+        if not cell["name"]:
+            raise InputError(where, f"{field}: name", "a name of a router", "an empty cell")
+        loopback, vendor = cell.get("loopback", ""), re.sub(r"[\s_-]", "", cell.get("vendor", "").lower())
+        if loopback:
+            try:
+                loopback = str(ipaddress.ip_interface(loopback).ip)
+            except ValueError:
+                raise InputError(where, f"{field}: loopback", "an address such as 10.0.0.1", repr(loopback)) from None
+        if vendor and vendor not in VENDORS:
+            raise InputError(where, f"{field}: vendor", ", ".join(VENDORS), repr(cell["vendor"]))
+        sid = _number(cell.get("sid", ""), where, f"{field}: sid")
+        srgb = _number(cell.get("srgb", ""), where, f"{field}: srgb") or SRGB_BASE
+        if srgb + (sid or 0) > MAX_LABEL:
+            raise InputError(where, f"{field}: sid", f"a label srgb + sid of at most {MAX_LABEL:,}", srgb + (sid or 0))
+        aliases = [name for column in _ALIAS_COLUMNS for name in re.split(r"[\s;]+", cell.get(column, "")) if name]
+        routers.append(Router(
+            cell["name"], tuple(dict.fromkeys([*aliases, *([loopback] if loopback else [])])), loopback, sid, srgb,
+            cell.get("site", ""), vendor,
+        ))  # fmt: skip
+    if not routers:
+        raise InputError(where, "", "a row for each router", "none")
+    return Routers(routers, where)
+
+
+def _number(text: str, where: str, field: str) -> int | None:
+    if not text:
+        return None
+    if not text.isascii() or not text.isdecimal():
+        raise InputError(where, field, "a whole number of at least 0", repr(text))
+    return int(text)
+
+
+def _key(name: str) -> str:
+    return name.strip().casefold()
