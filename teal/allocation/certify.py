@@ -79,7 +79,7 @@ def run_certify(config: CertifyConfig, notify: Callable[[str], None]) -> Certifi
 def prove(
     folder: Path, problem: Problem, allocation: Allocation, over_all: bool, compressed: bool, overwrite: bool
 ) -> Certified:
-    """Write the proof of the allocation of one matrix to a folder; arguments and errors as of :func:`write_proof`."""
+    """Write the proof of the allocation of one matrix to a folder; arguments and errors as in :func:`write_proof`."""
     check_out_folder(folder, FILES, overwrite=overwrite)
     remove_files(folder, FILES)
     sentences = write_proof(folder, problem, allocation, over_all=over_all, compressed=compressed)

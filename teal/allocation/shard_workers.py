@@ -74,7 +74,7 @@ class RayActors:
     Args:
         ray: the module, connected.
         workers: number of actors, at most one for each shard.
-        topology, search, shards, carries_all: as of :class:`ShardWorker`.
+        topology, search, shards, carries_all: as in :class:`ShardWorker`.
         notify: called when an actor has been replaced.
     """
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import gap_between
 from teal.routing.igp import load_igp
 from teal.routing.list_files import write_policies
-from teal.routing.router_config import write_sr_policies
+from teal.routing.router_config import check_routers, write_sr_policies
 from teal.routing.segments.columns import FewPolicies, fewest_policies, finish
 from teal.routing.segments.one_list import OneList, one_list
 from teal.routing.segments.over_lists import (
@@ -472,6 +473,11 @@ def solve_static(
 _SR_POLICY = ".sr-policy.json"  # ending of the name of a file with labels and candidate paths
 
 
+def _is_labelled(path: Path) -> bool:
+    """Whether a file has labels of routers."""
+    return path.suffix.lower() == ".conf" or path.name.endswith(_SR_POLICY)
+
+
 def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentReport | StaticReport:
     """Solve the matrix and, if there is an output file, write the lists.
 
@@ -485,6 +491,8 @@ def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentR
             raise InputError("--out", "", expected, "no table of routers")
     routers = None if config.routers is None else read_routers(config.routers)
     dag, traffic = load_segments(config, notify)
+    if config.out is not None and _is_labelled(config.out) and routers is not None:  # before the search, not behind it
+        check_routers(dag.topology, routers, loopbacks=config.out.suffix.lower() == ".conf")
     deadline = Deadline.after(seconds(config.deadline, "--deadline")) if config.deadline else Deadline(math.inf)
     report: SegmentReport | StaticReport
     if is_static(config):
@@ -496,8 +504,14 @@ def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentR
     if isinstance(report, SegmentReport):
         report = with_tighter_free_bound(config, report, dag, traffic, notify)
     if config.out is not None:
-        if config.out.suffix.lower() == ".conf" or config.out.name.endswith(_SR_POLICY):
-            write_sr_policies(config.out, report.topology, report.policies, routers)
+        if _is_labelled(config.out):
+            try:
+                write_sr_policies(config.out, report.topology, report.policies, routers)
+            except InputError:
+                saved = config.out.with_suffix(".lists.json")
+                write_policies(saved, report.topology, report.policies, report.to_json())
+                notify(f"{saved}: the lists that were found")
+                raise
         else:
             write_policies(config.out, report.topology, report.policies, report.to_json())
         notify(f"{config.out}: {len(report.policies.lists):,} policies")

@@ -284,7 +284,7 @@ def load_network(
     notify: Callable[[str], None],
     on_topology: Callable[[Topology], None] = lambda _: None,
 ) -> tuple[Topology, TrafficMatrices]:
-    """Load network and traffic; arguments as of :func:`load_instance`."""
+    """Load network and traffic; arguments as in :func:`load_instance`."""
     topology = topology_of(config)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
     on_topology(topology)

@@ -162,7 +162,7 @@ def proven(gap_all_paths: float) -> float:
 
 
 def describe_gap_over_all_paths(gap_all_paths: float) -> str:
-    """One line; NaN is unknown."""
+    """The gap to the optimum over all paths in one line of text; NaN means that it is unknown."""
     if math.isnan(gap_all_paths):
         return "gap to the optimum over all paths unknown: these prices prove nothing about it"
     return f"gap to the optimum over all paths {100 * gap_all_paths:.3f}%"

@@ -196,7 +196,7 @@ def measure(name: str, rates: Array, time: np.datetime64 | datetime, interval_s:
 
     Args:
         name: name of the network.
-        rates: (B, D) or (B, N x N) as of :meth:`allocate`, Gbit/s.
+        rates: (B, D) or (B, N x N) as in :meth:`allocate`, Gbit/s.
         time: time of the first matrix; UTC if it names no zone.
         interval_s: from one matrix to the next, s, if there are several.
     """
@@ -217,7 +217,7 @@ def measure_counters(
     rates: Array | None = None,
     deadline_ms: float | None = None,
 ) -> Call[Measured]:
-    """Say what byte counters read in an interval; the service estimates its matrix, or checks the one sent beside them.
+    """Send the byte counters of an interval; the service estimates its matrix, or checks the ``rates`` sent with them.
 
     Args:
         name: name of the network.
@@ -225,9 +225,9 @@ def measure_counters(
         links: for each link ``source``, ``target``, and rates ``sent`` and ``received``, Gbit/s; ``number`` where links
             are parallel.
         nodes: for each node ``node``, and rates ``ingress`` and ``egress``, Gbit/s.
-        routing: what was in force: ``igp``, or ``allocation``, the last one for the next interval.
-        rates: (1, D) as of :meth:`allocate`, Gbit/s, to be checked and kept in the place of an estimate.
-        deadline_ms: time from the arrival of the request after which it is refused as one too many; None for 10,000.
+        routing: routing in use in the interval: ``igp``, or ``allocation``, the latest answer for the next interval.
+        rates: (1, D) matrix, Gbit/s, in the order of :meth:`allocate`, to check and to keep instead of an estimate.
+        deadline_ms: ms from the arrival of the request, after which it fails with 503 (overloaded); None for 10,000.
     """
     body: dict[str, Any] = {"time": _time(time), "counters": {"links": links, "nodes": nodes, "routing": routing}}
     if deadline_ms is not None:

@@ -343,10 +343,10 @@ def _in_time(flows: TrafficMatrices, counters: Counters) -> TrafficMatrices:
 
 
 def check(config: CheckConfig, notify: Callable[[str], None]) -> list[CheckedInterval]:
-    """The verdict on every interval.
+    """Check counters and matrices against each other, for every interval that has a matrix.
 
     Raises:
-        InputError: a fault in what the user gave.
+        InputError: a fault in settings or files.
     """
     topology, dag, counters = load_measured(config, notify)
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)

@@ -119,7 +119,7 @@ class History:
         return np.clip(self.shares, low, high)
 
     def with_matrix(self, matrix: FloatArray, most: int) -> History:
-        """One matrix (D,) more, and the newest ``most`` of all."""
+        """The history with a further matrix (D,), limited to the newest ``most`` matrices."""
         total = float(matrix.sum())
         if total <= 0:
             return self
@@ -164,7 +164,7 @@ class HistoryPrior:
         return (self.analogues(shares, known) + self.gaussian(shares, known)) / 2
 
     def analogues(self, shares: FloatArray, known: BoolArray) -> FloatArray:
-        """(D,) mean of the nearest past matrices; arguments (R,) as of :meth:`gaussian`."""
+        """(D,) mean of the nearest past matrices; arguments (R,) as in :meth:`gaussian`."""
         past = self._counters[:, known]
         scale = past.sum(1, keepdims=True)
         now = shares[known] / max(float(shares[known].sum()), 1e-300)
@@ -289,7 +289,7 @@ class Estimator:
     def route(self, measurements: sp.csr_array) -> None:
         """Set the measurement matrix F (R, D) from the next interval on; nothing happens if it is the present one.
 
-        R = E + 2 N, as of :mod:`teal.pathops.measurements`.
+        R = E + 2 N, as in :mod:`teal.pathops.measurements`.
         """
         if self._projection is not None and _same(self._projection.measurements, measurements):
             return

@@ -46,10 +46,10 @@ class _Record(NamedTuple):
 
 
 class Prefixes:
-    """Which router addresses are at.
+    """The router of an IP address, by the longest prefix that contains it.
 
     Args:
-        routers: number of the router of each prefix.
+        routers: number of the router for each IP prefix.
     """
 
     def __init__(self, routers: dict[Any, int]) -> None:
@@ -65,7 +65,7 @@ class Prefixes:
         """Read a table with the columns prefix and router.
 
         Raises:
-            InputError: no such file, or a prefix or router that is none.
+            InputError: no such file, an invalid prefix, or an unknown router.
         """
         index, routers = topology.node_index(), dict[Any, int]()
         try:

@@ -77,7 +77,7 @@ class NextSummary:
     """One hedge over all intervals of a network.
 
     Attributes:
-        scheme, topology, traffic: as of :class:`NextRow`.
+        scheme, topology, traffic: as in :class:`NextRow`.
         intervals: number of measured intervals.
         mean: mean of the ratio.
         p50, p90, p99: its quantiles, from the best to the worst: of satisfied demand from above.

@@ -114,7 +114,7 @@ class TopologySettings(Protocol):
 
 
 def topology_of(settings: TopologySettings) -> Topology:
-    """The network that the settings of a command name; errors as of :func:`load_topology`."""
+    """The network that the settings of a command name; errors as in :func:`load_topology`."""
     read = settings.default_capacity, settings.attributes, settings.bidirectional
     return load_topology(settings.topology, *read, settings.routers)
 

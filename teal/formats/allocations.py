@@ -119,7 +119,7 @@ def allocation_json(
     """The routes that each ingress router installs (see the module); demands of 0 are left out.
 
     Args:
-        topology, paths, demand, splits, weights, figures, classes: as of :func:`write_allocation`.
+        topology, paths, demand, splits, weights, figures, classes: as in :func:`write_allocation`.
     """
     return {**_head(topology, figures), "routers": dict(_by_router(topology, paths, demand, splits, weights, classes))}
 
@@ -239,7 +239,7 @@ def read_splits(
 def with_stored_paths(
     allocation: dict[str, Any], topology: Topology, paths: PathSet, where: str, classes: DemandClasses | None = None
 ) -> PathSet:
-    """``paths`` and those of an allocation that are none of them yet; arguments as of :func:`read_splits`.
+    """``paths`` and those of an allocation that are none of them yet; arguments as in :func:`read_splits`.
 
     Paths over links that the network does not have are left out.
     """

@@ -50,6 +50,7 @@ from teal.errors import InputError
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 from teal.network.counters import Counters, without_own_traffic
+from teal.network.topology import without_port
 from teal.runtime.archives import check_npz
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.storage import atomic_file
@@ -87,7 +88,7 @@ def _rows(document: Any, where: str) -> Iterator[tuple[float, str, str, str, flo
             raise InputError(where, "data.resultType", "matrix, of a range query", document["data"]["resultType"])
         for number, one in enumerate(series):
             labels, place = one["metric"], f"data.result[{number}]"
-            router = _label(labels, _ROUTER, where, place).rsplit(":", 1)[0]
+            router = without_port(_label(labels, _ROUTER, where, place))
             interface, name = _label(labels, _INTERFACE, where, place), str(labels.get("__name__", ""))
             direction = labels.get("direction") or next(
                 (d for d, words in _DIRECTIONS.items() if words.search(name)), ""
@@ -141,7 +142,7 @@ def load_counters(
         ignore: regular expression of the names of interfaces that are left out; "" for none.
 
     Raises:
-        InputError: no such file, a missing column, a value that is none, an unknown router or interface, or no
+        InputError: no such file, a missing column, an invalid value, an unknown router or interface, or no
             external interface.
     """
     path = Path(path)
@@ -379,7 +380,9 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
         }
 
         def by_name(router: str, name: str) -> _Interface:
-            other = name if name in index else re.sub(r"#\d+$", "", name)
+            member = "" if name in index else "".join(re.findall(r"#\d+$", name))
+            other = topology.name_of(name.removesuffix(member))
+            name = other + member
             is_link = (router, other) in neighbours or (other, router) in neighbours
             return to_neighbour(router, name, "interface") if is_link else external
 

@@ -49,7 +49,7 @@ def read_link_table(path: Path, default_capacity: float | None, attributes: Attr
 
 
 def topology_from_link_frame(frame: Any, default_capacity: float | None, attributes: Attributes) -> Topology:
-    """The network of a pandas frame with the columns of a table; arguments and errors as of :func:`read_link_table`."""
+    """The network of a pandas frame with the columns of a table; arguments and errors as in :func:`read_link_table`."""
     header = [str(column) for column in frame.columns]
     rows = ((number, ["" if value != value else str(value) for value in row])  # a NaN is an empty cell
             for number, row in enumerate(frame.itertuples(index=False)))  # fmt: skip
@@ -165,12 +165,13 @@ def _ms(text: str, where: str, field: str) -> float | None:
 def _columns(header: list[str], attributes: Attributes, where: str) -> dict[str, int]:
     """Place of each column that is used."""
     plain = [name.strip().strip("\ufeff").lower() for name in header]
+    joined = [re.sub(r"[\s-]+", "_", name) for name in plain]  # metric az is metric_az
     columns = {}
     for name in ("source", "target", "capacity", "latency", "metric", "metric_back", "members"):
         asked = getattr(attributes, name, name)
         for option in (asked, *(_OTHER_NAMES.get(name, ()) if asked == name else ())):
-            if option.lower() in plain:
-                columns[name] = plain.index(option.lower())
+            if option.lower() in plain or option.lower() in joined:
+                columns[name] = (plain if option.lower() in plain else joined).index(option.lower())
                 break
         else:
             if name in ("source", "target") or asked != name:

@@ -30,7 +30,7 @@ def read_rfc8345(document: dict[str, Any], path: Path, default_capacity: float |
     """Read the first network that has links.
 
     Raises:
-        InputError: no such network, a field that is none of the model's, or what :func:`topology_from_records` refuses.
+        InputError: no such network, a field that the model lacks, or what :func:`topology_from_records` refuses.
     """
     where = str(path)
     networks = document[ROOT].get("network", []) if isinstance(document[ROOT], dict) else []

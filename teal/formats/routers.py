@@ -26,9 +26,11 @@ from teal.errors import WARNING, InputError
 from teal.formats.link_tables import cells
 from teal.formats.records import named
 from teal.network import Topology
+from teal.network.topology import name_key, without_port
 
 SRGB_BASE = 16_000  # the usual first label
 MAX_LABEL = (1 << 20) - 1  # the largest MPLS label
+_MIN_LABEL = 16  # smaller labels are reserved (RFC 3032)
 VENDORS = ("frr", "iosxr", "junos")
 _ALIAS_COLUMNS = ("aliases", "router_id", "fqdn", "system_id", "loopback")
 _COLUMNS = ("name", *_ALIAS_COLUMNS, "sid", "srgb", "site", "vendor")
@@ -63,18 +65,23 @@ class Routers(Mapping[str, Router]):
     Args:
         routers: in the order of the table.
         where: the file, for messages.
+        unused: names of columns that say nothing, for a note.
 
     Raises:
-        InputError: a name or alias that two routers have.
+        InputError: a name, an alias or a SID that two routers have.
     """
 
-    def __init__(self, routers: list[Router], where: str = "routers") -> None:
+    def __init__(self, routers: list[Router], where: str = "routers", unused: tuple[str, ...] = ()) -> None:
         self._by_name = {one.name: one for one in routers}
-        self.where = where
+        self.where, self._unused = where, unused
+        sids: dict[int, str] = {}
+        for one in routers:
+            if one.sid is not None and sids.setdefault(one.sid, one.name) != one.name:
+                raise InputError(where, f"sid {one.sid}", "that of one router", f"{sids[one.sid]} and {one.name}")
         self._name_of: dict[str, str] = {}
         for one in routers:
             for other in (one.name, *one.aliases):
-                taken = self._name_of.setdefault(_key(other), one.name)
+                taken = self._name_of.setdefault(name_key(other), one.name)
                 if taken != one.name:
                     raise InputError(where, other, "names that one router has", f"those of {taken} and {one.name}")
         if len(self._by_name) < len(routers):
@@ -93,10 +100,7 @@ class Routers(Mapping[str, Router]):
 
     def name_of(self, name: str) -> str:
         """The router's name for any of its names, without case and without a port; ``name`` itself if it is unknown."""
-        for text in (name, re.sub(r":\d+$", "", name)):
-            if _key(text) in self._name_of:
-                return self._name_of[_key(text)]
-        return name
+        return self._name_of.get(name_key(name)) or self._name_of.get(name_key(without_port(name))) or name
 
     def applied(self, topology: Topology) -> Topology:
         """The network with the names of the table; nodes and rows that do not match are noted.
@@ -112,6 +116,8 @@ class Routers(Mapping[str, Router]):
             seen[name] = before
         unknown, unused = [name for name in names if name not in self], [name for name in self if name not in seen]
         notes = list(topology.notes)
+        if self._unused:
+            notes.append(f"{self.where}: columns that are not used: {', '.join(self._unused)}.")
         if unknown:
             notes.append(f"{WARNING}{self.where}: nodes that are not in the table of routers: {named(unknown)}.")
         if unused:
@@ -135,6 +141,9 @@ def read_routers(path: Path) -> Routers:
     plain = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in header]
     if "name" not in plain:
         raise InputError(where, "name", f"a column name, and perhaps {', '.join(_COLUMNS[1:])}", ", ".join(header))
+    twice = [name for name in _COLUMNS if plain.count(name) > 1]
+    if twice:
+        raise InputError(where, twice[0], "each column once", f"{plain.count(twice[0])} of them")
     place = {name: plain.index(name) for name in _COLUMNS if name in plain}
     routers = []
     for line, row in rows:
@@ -153,7 +162,10 @@ def read_routers(path: Path) -> Routers:
         if vendor and vendor not in VENDORS:
             raise InputError(where, f"{field}: vendor", ", ".join(VENDORS), repr(cell["vendor"]))
         sid = _number(cell.get("sid", ""), where, f"{field}: sid")
-        srgb = _number(cell.get("srgb", ""), where, f"{field}: srgb") or SRGB_BASE
+        block = _number(cell.get("srgb", ""), where, f"{field}: srgb")
+        srgb = SRGB_BASE if block is None else block
+        if srgb < _MIN_LABEL:
+            raise InputError(where, f"{field}: srgb", f"a label of at least {_MIN_LABEL}", srgb)
         if srgb + (sid or 0) > MAX_LABEL:
             raise InputError(where, f"{field}: sid", f"a label srgb + sid of at most {MAX_LABEL:,}", srgb + (sid or 0))
         aliases = [name for column in _ALIAS_COLUMNS for name in re.split(r"[\s;]+", cell.get(column, "")) if name]
@@ -163,16 +175,14 @@ def read_routers(path: Path) -> Routers:
         ))  # fmt: skip
     if not routers:
         raise InputError(where, "", "a row for each router", "none")
-    return Routers(routers, where)
+    unused = tuple(name for name, key in zip(header, plain, strict=True) if key and key not in _COLUMNS)
+    return Routers(routers, where, unused)
 
 
 def _number(text: str, where: str, field: str) -> int | None:
     if not text:
         return None
-    if not text.isascii() or not text.isdecimal():
+    found = re.fullmatch(r"([0-9]+)(?:\.0*)?", text)  # spreadsheets write 1.0
+    if found is None:
         raise InputError(where, field, "a whole number of at least 0", repr(text))
-    return int(text)
-
-
-def _key(name: str) -> str:
-    return name.strip().casefold()
+    return int(found[1])

@@ -55,9 +55,9 @@ def read_table(
         class_order: names of the classes, the highest priority first; () for the default.
 
     Raises:
-        InputError: a column missing, an unknown node, a rate that is negative or not a number, a
-            timestamp that is none, a (timestamp, source, target) twice without a column ``endpoint``, a demand to its
-            own source; an order that is not that of the classes found.
+        InputError: a column missing, an unknown node, a rate that is negative or not a number, an invalid timestamp, a
+            (timestamp, source, target) twice without a column ``endpoint``, a demand to its own source; an order that
+            is not that of the classes found.
     """
     labels: dict[str, int] = {}  # classes in the order in which they first occur, which is that of the codes
     may_repeat = _has_endpoints(path)

@@ -89,7 +89,7 @@ class Past:
         time.
 
         Args:
-            window, count: as of :meth:`last`.
+            window, count: as in :meth:`last`.
         """
         return self._under_own_objective(self._last(window, count))
 

@@ -41,7 +41,7 @@ class Counters:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise InputError for shapes that do not fit, times that do not increase, or a rate that is none."""
+        """Raise InputError for shapes that do not fit, times that do not increase, or an invalid rate."""
         times, links, nodes = len(self.timestamps), self.sent.shape[-1], self.ingress.shape[-1]
         for name, width in (("sent", links), ("received", links), ("ingress", nodes), ("egress", nodes)):
             rates = getattr(self, name)
@@ -97,7 +97,7 @@ def without_own_traffic(topology: Topology, asked: BoolArray, sent: FloatArray, 
     Args:
         topology: the network.
         asked: (N,) which routers have no external interface that is known.
-        sent: (T, E) as of :class:`Counters`.
+        sent: (T, E) as in :class:`Counters`.
         received: (T, E) likewise.
     """
     live, is_inner, total = topology.capacity > 0, asked.copy(), []

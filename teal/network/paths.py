@@ -109,7 +109,7 @@ def compute_paths(
 
 
 def search_key(topology: Topology, pairs: IntArray, num_paths: int, method: PathMethod, weight: PathWeight) -> str:
-    """Content key of a search's inputs; arguments as of :func:`compute_paths`."""
+    """Content key of a search's inputs; arguments as in :func:`compute_paths`."""
     return _request(topology, num_paths, method, weight).key(pairs)
 
 
@@ -174,7 +174,7 @@ class _Request(NamedTuple):
     """The settings of a search, for any pairs.
 
     Attributes:
-        topology, num_paths, method, weight: as of :func:`compute_paths`.
+        topology, num_paths, method, weight: as in :func:`compute_paths`.
         link_weights: (E,) what ``weight`` gives each link.
         groups: groups that paths survive, or that they do not share; None for Yen's paths.
     """
@@ -202,7 +202,7 @@ def _request(
     weight: PathWeight | str,
     groups: Sequence[Sequence[int]] | None = None,
 ) -> _Request:
-    """Arguments as of :func:`compute_paths`; names of methods and weights may be texts."""
+    """Arguments as in :func:`compute_paths`; names of methods and weights may be texts."""
     method, weight = _of_name(PathMethod, "method", method), _of_name(PathWeight, "weight", weight)
     made = None
     if method is PathMethod.SURVIVABLE:
@@ -262,10 +262,10 @@ def _search(
 
     Args:
         request: what is searched.
-        pairs: (D, 2) as of :func:`compute_paths`.
+        pairs: (D, 2) as in :func:`compute_paths`.
         key: key of the cache, stored in the result; "" for a sample that is thrown away.
         progress: show a bar.
-        report: as of :func:`compute_paths`.
+        report: as in :func:`compute_paths`.
     """
     topology, num_paths, method, weight, link_weights, groups = request
     sources, starts = np.unique(pairs[:, 0], return_index=True)

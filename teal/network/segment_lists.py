@@ -59,7 +59,7 @@ class SegmentList:
             here = stop
 
     def segments(self, source: int, target: int, link_start: IntArray) -> Iterator[tuple[int, int]]:
-        """Start and end of each segment along shortest paths; arguments as of :meth:`steps`."""
+        """Start and end of each segment along shortest paths; arguments as in :meth:`steps`."""
         yield from ((a, b) for a, b, link in self.steps(source, target, link_start) if link < 0)
 
     def num_segments(self, source: int, target: int, link_start: IntArray) -> int:

@@ -92,7 +92,7 @@ def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> Pa
     """Find the paths of ``pairs``, or take them from the cache on disk.
 
     Raises:
-        InputError: as of :func:`compute_paths`.
+        InputError: as in :func:`compute_paths`.
     """
     key = search_key(topology, pairs, search.num_paths, search.method, search.weight)
     folder = cache_dir("shards") / f"{_FORMAT}-{key}"

@@ -104,7 +104,7 @@ def _source(
         c: number of the source in the chunk.
         chunk, graph, groups: what is searched.
         penalty: (2,) of each crossing of a group that a path has crossed, and of a group that all paths have crossed.
-        parent, link, leaf: as of :func:`search_survivable`.
+        parent, link, leaf: as in :func:`search_survivable`.
     """
     source, nodes, count_groups = chunk.sources[c], len(graph.out_ptr) - 1, len(groups.group_ptr) - 1
     scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
@@ -200,7 +200,7 @@ def search_survivable(
     """Find the paths of a chunk of sources that survive failures of groups, and build their tries.
 
     Args:
-        chunk, graph, parent, link, node_count, leaf: as of :func:`teal.network.path_search.search_by_hops`.
+        chunk, graph, parent, link, node_count, leaf: as in :func:`teal.network.path_search.search_by_hops`.
         groups: groups of links that fail together.
         penalty: (2,) see :func:`penalties`.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,21 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.storage import content_key
 
 _MAX_NAMES = 10  # nodes or links that a sentence lists
+
+
+def name_key(name: str) -> str:
+    """A name without case; an address in its shortest form, so that two writings of it are one."""
+    text = name.strip().casefold()
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return text
+
+
+def without_port(name: str) -> str:
+    """``host`` of ``host:port`` and ``[address]:port``; an IPv6 address without brackets has no port."""
+    found = re.fullmatch(r"\[([^\]]+)\](?::\d+)?|([^:]+):\d+", name.strip())
+    return name if found is None else found[1] or found[2]
 
 
 def _some(names: Sequence[str]) -> str:
@@ -162,11 +178,8 @@ class Topology:
         """The name of a node that is called by an alias, without case and without a port; else ``name`` itself."""
         if name in self.node_names or not self.aliases:
             return name
-        known = {other.casefold(): own for other, own in [*self.aliases.items(), *((n, n) for n in self.node_names)]}
-        for text in (name, re.sub(r":\d+$", "", name)):
-            if text.strip().casefold() in known:
-                return known[text.strip().casefold()]
-        return name
+        known = {name_key(other): own for other, own in [*self.aliases.items(), *((n, n) for n in self.node_names)]}
+        return known.get(name_key(name)) or known.get(name_key(without_port(name))) or name
 
     def with_capacity(self, capacity: FloatArray) -> Topology:
         """The network with other capacities, (E,) Gbit/s."""

@@ -146,7 +146,7 @@ class PathOps:
         return cast(tuple[Tensor, Tensor], _PathMax.apply(link_values, self.backend))
 
     def of_paths(self, path_values: Float[Tensor, "D P"]) -> Float[Tensor, "D K"]:
-        """(D, K) values of the columns, of values (D, P) of paths: the same, where the columns are the paths."""
+        """Values (D, K) of the columns of a program from values (D, P) of paths; here each column is a path."""
         return path_values
 
     def incidence(self, num_rows: int) -> sp.csr_array:

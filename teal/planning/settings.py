@@ -68,11 +68,11 @@ class PlanConfig(InstanceConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradeConfig(GrowthConfig, InstanceConfig):
-    """Find the least capacity to buy with which all traffic fits, without failure and under each.
+    """Find the cheapest capacity to buy so that all traffic fits, without a failure and under each one considered.
 
-    In every scenario (a matrix, and what has failed) the controller chooses splits anew.  The cost is certified from
-    below, over the candidate paths and over all paths.  --path-method survivable gives every demand a path under every
-    failure, where there is one.
+    A scenario is one traffic matrix and one failure, or none; by default the controller computes splits anew in each.
+    Certified lower bounds on the cost are given over the candidate paths and over all paths.  --path-method survivable
+    gives every demand a path under every failure, where there is one.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -191,6 +191,7 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
             "counters",
             "interfaces",
             "ignore_interfaces",
+            "counter_error",
             "counter_unit",
             "history",
             "traffic",
@@ -213,6 +214,8 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
     """With --counters: the table that leads interfaces back to links, as for teal estimate."""
     ignore_interfaces: str = ""
     """With --counters: a regular expression of the names of interfaces that are left out."""
+    counter_error: float = 0.01
+    """With --counters: standard deviation of a counter, as a share of it; 0.02 where polls are missing or apart."""
     counter_unit: str = ""
     """Unit of the column rate of counters, such as Mbit/s; Gbit/s by default."""
     history: str = ""
@@ -238,6 +241,7 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
         require(self, "traffic", "either --traffic or --counters", is_one)
         for field in ("interfaces", "ignore_interfaces", "history", "counter_unit"):
             require(self, field, "nothing without --counters", self.counters is not None or not getattr(self, field))
+        require(self, "counter_error", "a number in (0, 1)", 0 < self.counter_error < 1)
         require(self, "changes", "a whole number of at least 1", self.changes >= 1)
         require(self, "ucmp", "nothing: the search for metrics divides evenly", not self.ucmp)
         require(self, "deadline", "a second or more", seconds(self.deadline, "--deadline") >= 1)

@@ -46,6 +46,7 @@ _ROUNDING = 1e-6  # relative, of a utilisation at its limit
 _MATRICES_TO_BUY_FOR = 24  # evenly spread over the traffic; the others are replayed on the plan
 
 Notify = Callable[[str], None]
+_COUNTER_SETTINGS = ("counters", "interfaces", "ignore_interfaces", "counter_error", "counter_unit", "routers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,13 +205,11 @@ class Survey:
     # The settings that commands have in common.
 
     def _with_traffic(self) -> dict[str, Any]:
-        return {"topology": str(self._config.out / NETWORK), "traffic": str(self._config.out / TRAFFIC)}
+        files = {"topology": str(self._config.out / NETWORK), "traffic": str(self._config.out / TRAFFIC)}
+        return {**files, "routers": self._config.routers}
 
     def _with_counters(self) -> dict[str, Any]:
-        read = {
-            field: getattr(self._config, field)
-            for field in ("counters", "interfaces", "ignore_interfaces", "counter_unit", "routers")
-        }
+        read = {field: getattr(self._config, field) for field in _COUNTER_SETTINGS}
         history = str(self._config.out / HISTORY) if self._config.history else ""
         return {"topology": str(self._config.out / NETWORK), **read, "history": history}
 

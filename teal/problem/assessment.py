@@ -21,18 +21,19 @@ from teal.spec import register
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figures:
-    """The figures of one matrix; NaN where there is no allocation that may be installed.
+    """The figures of one matrix; NaN where there is no usable allocation.
 
     Attributes:
-        value: the objective: Gbit/s of value, largest link utilisation, or least share of a demand that is carried;
+        value: value of the objective: weighted flow in Gbit/s, largest link utilisation, or least carried share;
             under priority the flow of all classes; under max_min the flow.
         satisfied_demand: share of all demand that is carried; 1 if there is no demand.
-        bound: certified bound on the optimum, by the prices of the scheme; under max_min the sum of the most that each
-            demand could have (see :mod:`teal.problem.fair_levels`).
-        gap: how far the optimum may be: (bound - value) / bound, or (value - bound) / value for a minimum.
+        bound: certified bound on the optimum, from the scheme's link prices; under max_min the sum of the most that
+            each demand could have (see :mod:`teal.problem.fair_levels`).
+        gap: largest relative distance of the value from the optimum: (bound - value) / bound, or (value - bound) /
+            value for a minimum.
         max_link_utilisation: largest load / capacity.
-        max_violation: largest violation of any rule (see :mod:`teal.problem.feasibility`), of infeasible
-            allocations too.
+        max_violation: largest violation of any rule (see :mod:`teal.problem.feasibility`); also of infeasible
+            allocations.
     """
 
     value: float

@@ -281,7 +281,7 @@ def growth_from(price: Tensor, value: float, rate: Tensor, grows: Tensor, grante
     Args:
         price: (D,) of the cheapest live path of each demand; 0 without one.
         value: value of all capacity.
-        rate, grows, granted: as of :func:`growth_bound`.
+        rate, grows, granted: as in :func:`growth_bound`.
         demand: (D,) Gbit/s.
     """
     room = value * (1 + _SUM_ROUNDING) - float(torch.where(grows, 0, rate * price).sum())

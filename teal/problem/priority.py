@@ -111,7 +111,7 @@ def priority_problem(
         paths: candidate paths of D pairs.
         demand: (B, D) or (D,) Gbit/s of each class by its name, the highest priority first.
         latency_limit_ms: largest latency of a path, by class; classes without one may use all paths.
-        options: capacity, device, dtype and backend, as of :meth:`teal.Problem.create`.
+        options: capacity, device, dtype and backend, as in :meth:`teal.Problem.create`.
 
     Raises:
         InputError: see :meth:`teal.Problem.create`; a limit of an unknown class.
@@ -221,7 +221,7 @@ def bound_of_class(
 
 
 def _class_terms(capacity_value: Tensor, demand: Sequence[Tensor], least: Sequence[Tensor], promised: Tensor) -> Tensor:
-    """(B,) the sum of the module, convex in the prices; arguments as of :func:`bound_of_class`."""
+    """(B,) the sum of the module, convex in the prices; arguments as in :func:`bound_of_class`."""
     bound = capacity_value + (demand[-1] * (1 - least[-1]).clamp(min=0)).sum(1)
     magnitude = bound
     for number in range(len(demand) - 1):

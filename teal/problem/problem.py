@@ -61,7 +61,7 @@ def arrays(
     weight: AnyArray | None,
     classes: DemandClasses | None,
 ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
-    """Demands (B, D), capacities (B, E) and weights (D,) of a problem; arguments as of :meth:`teal.Problem.create`.
+    """Demands (B, D), capacities (B, E) and weights (D,) of a problem; arguments as in :meth:`teal.Problem.create`.
 
     Raises:
         InputError: see :meth:`teal.Problem.create`.
@@ -441,7 +441,7 @@ class Problem:
         """The matrices, whose flows survive the failure of any one group of links (None: of any one cable).
 
         Raises:
-            InputError: a link that is none; see :meth:`under`.
+            InputError: an unknown link; see :meth:`under`.
         """
         groups = self.topology.cables() if groups is None else groups
         return self.under(Protection.of(self.ops, self.topology.num_links, groups))

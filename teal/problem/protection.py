@@ -109,7 +109,7 @@ class Protection(Condition):
             groups: numbers of the links of each.
 
         Raises:
-            InputError: a link that is none.
+            InputError: an unknown link.
         """
         for number, group in enumerate(groups):
             if any(not 0 <= link < num_links for link in group):

@@ -492,7 +492,7 @@ def _write_flows(
     over_all: bool,
     multipliers: Sequence[Sequence[str]] | None,
 ) -> None:
-    """Write the proof; arguments as of :func:`write_proof`, with (D, K) Gbit/s ``sent``."""
+    """Write the proof; arguments as in :func:`write_proof`, with (D, K) Gbit/s ``sent``."""
     body, digest = io.StringIO(), hashlib.sha256()
     for line, path_list in _demand_lines(
         problem, sent, 0 if carries_all else rounding, carries_all, over_all, multipliers

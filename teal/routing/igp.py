@@ -16,10 +16,10 @@ from teal.runtime.arrays import FloatArray
 
 
 def load_igp(config: IgpConfig, topology: Topology, notify: Callable[[str], None]) -> tuple[Topology, EcmpDag]:
-    """The network without the links out of service, with the metrics in force, and its shortest paths.
+    """The network with the metrics in force and capacity 0 on failed links, and its shortest paths.
 
     Raises:
-        InputError: a link that the network does not have, or a metric that is none.
+        InputError: an unknown link, or an invalid metric.
     """
     metric = metric_in_force(config, topology, notify)
     failed = sorted({link for text in config.fail for link in topology.find_links(*_two(text, "--fail"))})

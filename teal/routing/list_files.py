@@ -136,6 +136,6 @@ def _stop(segment: Any, topology: Topology, where: str, field: str) -> tuple[int
     ends = int(topology.link_source[link]), int(topology.link_target[link])
     for key, end in zip(("from", "to"), ends, strict=True):
         name = topology.node_names[end]
-        if segment.get(key, name) != name:
+        if topology.name_of(str(segment.get(key, name))) != name:
             raise InputError(where, f"{field}.{key}", f"{name}, an end of link {link}", repr(segment[key])[:80])
     return ends[1], link

@@ -16,6 +16,7 @@ from teal.app.settings import seconds
 from teal.errors import InputError
 from teal.formats import load_traffic, topology_of
 from teal.formats.counters import interface_names
+from teal.formats.records import named as named_links
 from teal.formats.rows import write_csv
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag, check_metric
@@ -262,9 +263,15 @@ def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> Metrics
     """
     if config.out is not None:
         check_out_file(config.out, SUFFIXES, overwrite=config.overwrite)
+    named = None
+    if config.interfaces is not None:  # before the search, not behind it
+        topology = topology_of(config)
+        named = interface_names(config.interfaces, topology)
+        lacking = [name for name in topology.link_names() if name not in named]
+        if lacking:
+            raise InputError(str(config.interfaces), "", "an interface of each link", f"none of {named_links(lacking)}")
     report = improve(config, notify)
     if config.out is not None:
-        named = None if config.interfaces is None else interface_names(config.interfaces, topology_of(config))
         write_changes(config.out, report.changes, report.to_json(), named)
         notify(f"{config.out}: {len(report.changes)} changes")
     return report

@@ -14,6 +14,7 @@ texts follow FRR's user guide (pathd), Cisco's *Segment Routing Configuration Gu
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,16 +50,29 @@ def labels(
     for stop, link in (*one.stops, (target, -1)):
         end = stop if link < 0 else int(topology.link_source[link])
         if end != here:
-            result.append((True, end, routers[names[here]].srgb + (routers[names[end]].sid or 0)))
+            result.append((True, end, routers[names[here]].srgb + _sid(routers[names[end]])))
         if link >= 0:
+            if SRLB_BASE + link >= min(each.srgb for each in routers.values()):
+                expected = f"a global block above the labels of adjacencies, {SRLB_BASE} + number of the link"
+                raise InputError(routers.where, "srgb", expected, SRLB_BASE + link)
             result.append((False, link, SRLB_BASE + link))
         here = stop
     return result
 
 
+def _sid(router: Router) -> int:
+    assert router.sid is not None, "check_routers was not called"
+    return router.sid
+
+
 def to_json(topology: Topology, policies: SegmentPolicies, routers: Routers | None = None) -> dict[str, Any]:
-    """Policies with colour, endpoint, and candidate paths of weighted lists of labels."""
+    """Policies with colour, endpoint, and candidate paths of weighted lists of labels.
+
+    Raises:
+        InputError: a router without SID.
+    """
     names, routers = topology.node_names, routers or default_routers(topology)
+    check_routers(topology, routers, loopbacks=False)
     return {"sr-policies": [
         {
             "headend": names[source], "endpoint": names[target], "colour": COLOUR,
@@ -89,11 +103,17 @@ class _Policy:
         self, topology: Topology, pair: tuple[int, int], lists: tuple[SegmentList, ...], routers: Routers
     ) -> None:
         target = topology.node_names[pair[1]]
-        self.name, self.endpoint = f"to-{target}", routers[target].loopback
+        self.name, self.endpoint = f"to-{_word(target, pair[1])}", routers[target].loopback
         self.lists = [
             (f"{self.name}-{number}", weight, [label for _, _, label in labels(topology, one, *pair, routers)])
             for number, (weight, one) in enumerate(zip(weights(lists), lists, strict=True), 1)
         ]
+
+
+def _word(name: str, number: int) -> str:
+    """A name that is one word for every router: other characters become _, and the number of the node is added."""
+    word = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    return word if word == name else f"{word}_{number}"
 
 
 def _frr(policies: list[_Policy]) -> list[str]:
@@ -146,6 +166,16 @@ def _junos(policies: list[_Policy]) -> list[str]:
 _WRITERS: dict[str, Callable[[list[_Policy]], list[str]]] = {"frr": _frr, "iosxr": _iosxr, "junos": _junos}
 
 
+def check_routers(topology: Topology, routers: Routers, *, loopbacks: bool) -> None:
+    """Raise InputError for routers without SID (or without loopback): a label of another router would be written."""
+    names = [name for name in topology.node_names if name not in routers or routers[name].sid is None]
+    if names:
+        raise InputError(routers.where, "sid", "one of every router of the network", f"none of {_some(names)}")
+    names = [name for name in topology.node_names if loopbacks and not routers[name].loopback]
+    if names:
+        raise InputError(routers.where, "loopback", "one of every router of the network", f"none of {_some(names)}")
+
+
 def configuration(topology: Topology, policies: SegmentPolicies, routers: Routers) -> dict[str, str]:
     """The configuration of every headend, by its name, in the form of its vendor (FRR where none is given).
 
@@ -153,13 +183,7 @@ def configuration(topology: Topology, policies: SegmentPolicies, routers: Router
         InputError: a router without loopback or SID, or a demand that is split on a router of FRR.
     """
     names = topology.node_names
-    used = {node for (source, target), lists in policies.lists.items() for node in (
-        source, target, *(stop for one in lists for stop, link in one.stops if link < 0))}  # fmt: skip
-    lacking = [names[node] for node in sorted(used) if names[node] not in routers or routers[names[node]].sid is None]
-    ends = sorted({target for _, target in policies.lists})
-    lacking += [names[node] for node in ends if names[node] in routers and not routers[names[node]].loopback]
-    if lacking:
-        raise InputError(routers.where, "loopback and sid", "both of every router with a policy", _some(lacking))
+    check_routers(topology, routers, loopbacks=True)
     split = sorted({
         names[source] for (source, _), lists in policies.lists.items()
         if len(lists) > 1 and routers[names[source]].vendor in ("", "frr")

@@ -188,4 +188,6 @@ class MetricsConfig(IgpConfig, NetworkConfig):
         for field in ("limit", "most", "at_most", "seed"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
         require(self, "ucmp", "nothing: the search divides evenly", not self.ucmp)
+        is_conf = self.out is not None and self.out.suffix.lower() == ".conf"
+        require(self, "interfaces", "--out FILE.conf beside it", self.interfaces is None or is_conf)
         seconds(self.deadline, "--deadline")

@@ -361,8 +361,8 @@ def _remove_old(path: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-_QUIET_S = 1.0  # compilation of a command before it says so: a kernel or two go unnoticed
-_EVERY_S = 5.0  # between two messages
+_QUIET_S = 1.0  # seconds that a command compiles before it prints a message: one or two kernels stay silent
+_EVERY_S = 5.0  # seconds between two such messages
 
 
 class _Report(Announcer):

@@ -20,7 +20,7 @@ from teal.spec import Spec
 
 @dataclasses.dataclass(frozen=True)
 class ProtectedScheme:
-    """Promises that hold.
+    """Allocates rates that remain when any one group of links fails.
 
     Attributes:
         gap: certified gap of their value; the gap that an evaluation shows is to the optimum without protection.
@@ -31,7 +31,7 @@ class ProtectedScheme:
     groups: str = ""
 
     def solve(self, problem: Problem) -> Allocation:
-        """Protect all matrices together; the time is divided evenly among them."""
+        """Solve all matrices in one batch, each protected against every group; each has an equal share of the time."""
         groups = groups_to_survive(problem, self.groups)
         begin = time.perf_counter()
         result = protect(problem, groups, gap=self.gap)

@@ -167,7 +167,7 @@ def representative_matrices(paths: PathSet) -> int:
 def _chosen(
     problem: Problem, gap: float, max_paths: int, end: Deadline, report: Callable[[int, ColumnRound], None] | None
 ) -> ChosenPaths:
-    """The set for the matrices of a problem, whose paths are the first set; arguments as of :func:`choose_paths`."""
+    """The set for the matrices of a problem, whose paths are the first set; arguments as in :func:`choose_paths`."""
     first = paths = problem.paths
     most: FloatArray = np.zeros(first.leaf.shape)  # largest share that each path carries
     bounds = []

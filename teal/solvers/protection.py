@@ -85,7 +85,7 @@ def under_failures(
     Args:
         problem: B matrices.
         splits: (B, D, K).
-        groups: as of :func:`protect`.
+        groups: as in :func:`protect`.
 
     Returns:
         utilisation: (G, B) largest load over capacity of a link that has not failed.

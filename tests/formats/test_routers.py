@@ -79,6 +79,9 @@ def test_nodes_and_rows_without_a_partner_are_noted(table: Path, tmp_path: Path)
         ("name,loopback\n,10.0.0.3\n", "line 2: name"),
         ("name,sid\na,x1\n", "line 2: sid: expected a whole number"),
         ("name,sid,srgb\na,90000,1000000\n", "a label srgb"),
+        ("name,sid\na,1\nb,1.0\n", "sid 1: expected that of one router, found a and b"),
+        ("name,srgb\na,3\n", "a label of at least 16"),
+        ("name,sid,SID\na,1,2\n", "each column once"),
         ("name,vendor\na,acme\n", "frr, iosxr, junos"),
         ("name,aliases\na,x\nb,X\n", "names that one router has"),
         ("name,aliases\na,x\na,y\n", "a twice"),
@@ -155,3 +158,27 @@ def test_every_command_with_a_network_takes_the_table(
                  str(table), "--json", "--quiet"]) == 0  # fmt: skip
     links = [one["link"] for one in json.loads(capsys.readouterr().out)["links"]]
     assert links == ["ams1->ber1", "ber1->ams1", "ber1->lon1", "lon1->ber1"]
+
+
+def test_an_address_has_no_port_without_brackets_and_one_writing(tmp_path: Path) -> None:
+    routers = Routers([Router("a", ("fd00::1", "10.0.0.1")), Router("b", ("fd00::2",))])
+    for name in ("FD00:0::1", "[fd00::1]:9100", "[fd00::1]", "10.0.0.1:22"):
+        assert routers.name_of(name) == "a"
+    for name in ("fd00::1:5", "fd00::1:179", "a:b:9100"):
+        assert routers.name_of(name) == name
+    (tmp_path / "t.csv").write_text("name,loopback,loopbak\n1,fd00::1,x\n2,,\n")
+    topology = teal.load_topology("b4", routers=tmp_path / "t.csv")
+    assert topology.name_of("fd00::1:5") == "fd00::1:5"
+    assert topology.name_of("fd00:0:0::1") == "1"
+    assert "columns that are not used: loopbak" in " ".join(topology.notes)
+
+
+def test_neighbours_in_counters_may_be_called_by_any_name(network: Path, table: Path) -> None:
+    topology = teal.load_topology(network, routers=table)
+    plain = [("ams1", "ber1"), ("ams1", "up"), ("ber1", "ams1"), ("ber1", "lon1"), ("lon1", "ber1"), ("lon1", "up")]
+    other = {"ams1": "10.0.0.1", "ber1": "R2.isp.example", "lon1": "0000.0000.0003"}
+    called = [(other[router], other.get(name, name)) for router, name in plain]
+    found, expected = (counters_from_frame(_readings(one), topology, "counters") for one in (called, plain))
+    for name in ("sent", "received", "ingress", "egress"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert np.isfinite(found.sent).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -113,18 +114,35 @@ def test_frr_loads_its_configuration(tmp_path: Path) -> None:
         pytest.skip("needs FRRouting")
     command = ["vtysh", "-C", "--inputfile", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.returncode, done.stdout + done.stderr) == (0, ""), "vtysh says what it refuses, and ends with 0"
     path.write_text(text.replace("mpls label", "mpls lable"))
-    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Unknown command" in done.stdout + done.stderr
 
 
 def test_what_a_policy_needs_and_the_table_lacks_is_named(tmp_path: Path) -> None:
     topology, policies = _one_list_each()
-    incomplete = Routers([Router(f"n{n}", (), "10.0.0.1" if n == 3 else "", n) for n in (0, 1, 3)], "routers.csv")
-    with pytest.raises(InputError, match=r"routers\.csv: loopback and sid.*n2.*n0"):
-        configuration(topology, policies, incomplete)
+    some = Routers([Router(f"n{n}", (), f"10.0.0.{n}", n) for n in (0, 1, 3)], "routers.csv")
+    for write in (to_json, configuration):
+        with pytest.raises(InputError, match=r"routers\.csv: sid: .*none of n2"):
+            write(topology, policies, some)
+    without = Routers([Router(f"n{n}", (), "10.0.0.1" if n == 3 else "", n) for n in range(4)], "routers.csv")
+    with pytest.raises(InputError, match=r"routers\.csv: loopback: .*none of n0, n1, n2"):
+        configuration(topology, policies, without)
     with pytest.raises(InputError, match="--routers"):
         write_sr_policies(tmp_path / "x.conf", topology, policies)
+
+
+def test_names_are_one_word_and_labels_of_adjacencies_stay_below_the_block() -> None:
+    topology, policies = _one_list_each()
+    named = dataclasses.replace(topology, node_names=("New York", "n1", "n2", "Zürich; !"))
+    routers = Routers([Router(name, (), f"10.0.0.{n}", n) for n, name in enumerate(named.node_names)], "routers.csv")
+    text = configuration(named, policies, routers)["New York"]
+    assert "   name to-Z_rich____3" in text.splitlines()
+    lists = SegmentPolicies({(0, 3): (SegmentList(1.0, (1, 3), (0, 1)),)})
+    assert "mpls label 15000" in configuration(topology, lists, _routers("frr"))["n0"]
+    with pytest.raises(InputError, match="a global block above the labels of adjacencies"):
+        configuration(topology, lists, _routers("frr", srgb=(15_000,) * 4))
 
 
 def test_lists_deeper_than_routers_can_push_and_faulty_files_are_refused(tmp_path: Path) -> None:

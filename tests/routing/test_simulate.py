@@ -131,7 +131,10 @@ def test_the_fewest_policies_within_a_target_are_what_simulate_then_finds(
 
 
 def test_one_list_flow_and_ecmp(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = _json("solve --routing segments --objective max_link_utilisation --one-list --out one.conf", capsys)
+    rows = [f"{name},10.0.0.{number},{number}" for number, name in enumerate("abcde")]
+    (files / "routers.csv").write_text("\n".join(["name,loopback,sid", *rows]), encoding="utf-8")
+    words = "solve --routing segments --objective max_link_utilisation --one-list --routers routers.csv --out one.conf"
+    one = _json(words, capsys)
     assert one["value"] >= one["fractional"] * (1 - 1e-9)
     assert "segment-list" in (files / "one.conf").read_text(encoding="utf-8")
     flow = _json("solve --routing segments", capsys)

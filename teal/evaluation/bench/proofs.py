@@ -35,7 +35,7 @@ def prove_scores(
 
     Args:
         bench: the set.
-        programs: results by name of the program, as of :func:`teal.evaluation.bench.ranking.read_results`.
+        programs: results by name of the program, as in :func:`teal.evaluation.bench.ranking.read_results`.
         scores: scores of the results.
         folder: is made where there is none.
         report: called with the name of each case.

@@ -128,7 +128,7 @@ def rank(
 
     Args:
         bench: the set.
-        programs: results by name of the program, as of :func:`read_results`.
+        programs: results by name of the program, as in :func:`read_results`.
         seconds: time of each case, by name of the program.
     """
     return [

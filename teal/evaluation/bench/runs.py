@@ -40,7 +40,7 @@ def run_scheme(
 
     Args:
         bench: the set.
-        scheme: as of :func:`teal.make_scheme`.
+        scheme: as in :func:`teal.make_scheme`.
         model: folder of a trained model, for schemes that take one.
         report: called with the name of each case.
 

@@ -158,28 +158,29 @@ class CurvePoint:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class UpgradePlan:
-    """A purchase, and what it is for.
+    """A purchase, with the scenarios that it was planned for and its results.
 
     Attributes:
-        topology: before, with candidate cables at a capacity of 0.
-        upgraded: with the purchase; candidate cables of which nothing is bought are left out.
+        topology: network before the purchase, with candidate cables at a capacity of 0.
+        upgraded: network after the purchase, without candidate cables that were not bought.
         upgrade: cost, bound, utilisation of each scenario.
         purchases: the cables on which something is bought, the dearest first (with a horizon the earliest first).
-        scenarios: one for each, in the order of the matrices.
-        cut_off: names of demands that a failure cuts off, by failure; by "" those that are cut off without one.
-        continuous: cost in any amounts, where modules are bought; else NaN.
-        before: (E,) largest utilisation of each link over all scenarios, before the purchase; None if it failed.
-        after: (E,) the same with the purchase.
-        worst_demands: largest utilisation by the worst demands found in the hose; NaN for others.
-        worst_limit: certified, that no demands of the hose pass; NaN if it was not computed.
-        replayed: results of the matrices that are not planned for; None where demands are not those of matrices.
-        routing: optimal or ecmp (see :class:`teal.planning.settings.UpgradeConfig`), of which loads and forecasts are.
+        scenarios: fit of each scenario, in the order of the matrices.
+        cut_off: names of the demands that each failure disconnects; under "" those disconnected without a failure.
+        continuous: cost if any amount could be bought, where only modules can; else NaN.
+        before: (E,) largest utilisation of each link over all scenarios, before the purchase; None if
+            computing the loads failed.
+        after: (E,) largest utilisation of each link after the purchase.
+        worst_demands: largest utilisation under the worst demands found in the hose; NaN without a hose.
+        worst_limit: certified upper bound on the utilisation under any demands of the hose; NaN if not computed.
+        replayed: result of replaying the matrices that were not planned for; None without ``--demands matrices``.
+        routing: routing of loads and forecasts, optimal or ecmp (:class:`teal.planning.settings.UpgradeConfig`).
         growth: growth of the demands in time; None if it was not asked for.
         forecasts: when each link is full, the earliest first.
-        quarters: quarters up to the horizon.
-        alternatives: what other demands would need.
-        curve: what other growths cost.
-        failed: steps after the search that failed, and why; what they compute is missing.
+        quarters: capacity needed by the end of each quarter up to the horizon.
+        alternatives: purchases for other choices of ``--demands``.
+        curve: cost of the purchase at other growth factors.
+        failed: steps after the search that failed, and why; their results are missing.
     """
 
     topology: Topology

@@ -110,7 +110,7 @@ def _all_lists(pairs, from_node, by_link, stop, link) -> None:  # type: ignore[n
 def cheapest_lists(
     dag: EcmpDag, pairs: IntArray, prices: FloatArray, segments: int, *, adjacencies: bool = False
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """Stops (D, M), their links (D, M) as of :class:`CandidateLists`, and costs (D,), infinite without a path.
+    """Stops (D, M), their links (D, M) as in :class:`CandidateLists`, and costs (D,), infinite without a path.
 
     Args:
         dag: shortest paths of the IGP.

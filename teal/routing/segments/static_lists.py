@@ -86,7 +86,10 @@ class _Scenarios:
         return np.array(result)
 
     def row(self, failure: int, matrix: int, link: int, demand: Int64Array, mid: Int64Array) -> FloatArray:
-        """(n,) load of columns on a link, over its capacity."""
+        """One row (n,) of the linear program: the load of a link, as a share of its capacity, by whole columns.
+
+        A column is a demand sent by one midpoint.
+        """
         unit = np.zeros((1, self.capacity.shape[1]))
         unit[0, link] = 1.0
         share = self.passes[failure].segment_sum(unit)[0]

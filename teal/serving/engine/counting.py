@@ -81,7 +81,7 @@ def interval_of(
     readings: CounterReadings, topology: Topology, capacity: FloatArray, splits: FloatArray | None,
     matrix: FloatArray | None,
 ) -> Interval:  # fmt: skip
-    """The counters of an interval; arguments as of :class:`Interval`.
+    """The counters of an interval; arguments as in :class:`Interval`.
 
     Raises:
         ServiceError: links or nodes that the network does not have, or nothing that enters or leaves.

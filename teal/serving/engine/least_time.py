@@ -90,7 +90,7 @@ class LeastTimes:
         return self._writing_s[is_named] * demands
 
     def note_writing(self, demands: int, is_named: bool, seconds: float) -> None:
-        """Take note of how long it took; arguments as of :meth:`writing_s`."""
+        """Take note of how long it took; arguments as in :meth:`writing_s`."""
         usual = self._writing_s[is_named]
         if demands >= _MIN_WRITTEN:
             self._writing_s[is_named] = usual + _NEWEST_SHARE * (seconds / demands - usual)

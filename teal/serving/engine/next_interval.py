@@ -172,7 +172,7 @@ class NextInterval:
         """The latest allocation, with figures by the newest matrix; and the further fields of an answer.
 
         Args:
-            network: as of :meth:`allocate`.
+            network: as in :meth:`allocate`.
             queue_s: seconds that the request waited.
         """
         latest = self.latest

@@ -143,7 +143,7 @@ def capacity_in_force(topology: Topology, links: dict[str, Any]) -> FloatArray:
     """(E,) Gbit/s after what happened: ``links`` has number of link -> {"capacity": Gbit/s, "up": bool}.
 
     Raises:
-        ServiceError: a link that the network does not have, or a capacity that is none.
+        ServiceError: an unknown link, or an invalid capacity.
     """
     capacity = topology.capacity.copy()
     for link, changed in links.items():
@@ -351,7 +351,7 @@ class Served:
         return time.perf_counter() - begin
 
     def solve(self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None) -> Solved:
-        """Allocate the matrices of a job without a pause; arguments as of :meth:`begin`."""
+        """Allocate the matrices of a job without a pause; arguments as in :meth:`begin`."""
         run = self.begin(job, starter, start)
         run.advance()
         return run.result

@@ -50,7 +50,7 @@ class Solver:
         most_networks: number of networks that may be registered.
         most_path_s: seconds that a search for paths may take, by estimate.
         most_deadline_s: longest deadline of a request, seconds.
-        grow_every_s: as of :class:`teal.serving.engine.growth.Growth`.
+        grow_every_s: as in :class:`teal.serving.engine.growth.Growth`.
         vary: share of every demand on varied splits, in allocations for the next interval.
     """
 

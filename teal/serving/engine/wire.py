@@ -185,13 +185,13 @@ def named(answer: Answer, served: Served, rates: FloatArray, classes: Sequence[s
 def _demands(
     answer: Answer, served: Served, b: int, rates: FloatArray, admitted: FloatArray, classes: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """:class:`teal.serving.engine.responses.DemandAnswer` of each demand of a matrix.
+    """Yield a :class:`teal.serving.engine.responses.DemandAnswer` for each demand above 0 of one matrix.
 
     Args:
-        answer, served, classes: as of :func:`named`.
+        answer, served, classes: as in :func:`named`.
         b: number of the matrix.
-        rates: (D,) Gbit/s.
-        admitted: (D,) Gbit/s that are carried.
+        rates: (D,) requested rate of each demand, Gbit/s.
+        admitted: (D,) part of it that is carried, Gbit/s.
     """
     names, pairs = served.topology.node_names, served.paths.num_demands
     for d in np.flatnonzero(rates).tolist():
@@ -366,7 +366,7 @@ def last_splits(body: bytes) -> FloatArray:
 
 MAX_NUMBERS = 1 << 26  # splits, or utilisations, of an answer; 268 MB as float32
 _MAX_JSON = 500_000  # splits of a dense answer in JSON, or utilisations of any
-_ENCODED_AT_ONCE = 200  # entries of a list, a millisecond for demands by name
+_ENCODED_AT_ONCE = 200  # entries of a list that one call encodes, while other threads wait: 1 ms
 _MAX_NAMED = 20_000  # demands of an answer by name
 
 

@@ -80,7 +80,7 @@ def solving_single(
         problem: B matrices under an objective that is a single program.
         state: to start from; None for nothing.
         options: how to solve it.
-        engine, dtype: as of :func:`teal.solvers.pdhg.solve`.
+        engine, dtype: as in :func:`teal.solvers.pdhg.solve`.
     """
     if problem.conditions:
         return (yield from _solving_rewritten(problem, state, options, engine, dtype))
@@ -124,7 +124,7 @@ def _solving_exactly(problem: Problem, options: SearchOptions) -> Steps[PdhgResu
 
     Args:
         problem: B matrices over the columns and rows of a program.
-        options: as of :func:`solving_single`.
+        options: as in :func:`solving_single`.
     """
     exact = problem.to(torch.float64)
     shares, prices = torch.zeros_like(exact.even_splits), torch.zeros_like(exact.capacity)
@@ -254,7 +254,7 @@ def starts_from_samples(problem: Problem, gap: float, engine: str) -> bool:
     Args:
         problem: B matrices.
         gap: target.
-        engine: as of :func:`teal.solvers.pdhg.solve`.
+        engine: as in :func:`teal.solvers.pdhg.solve`.
     """
     # Drawn in proportion to rates, a sample says little of demands that count alike whatever their rate.
     is_fair_by_demand = problem.utility is None or problem.objective.rules.weight_by == "demand"

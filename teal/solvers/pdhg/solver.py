@@ -154,9 +154,9 @@ def solving(
     """:func:`solve` as a computation that pauses at the end of iterations (:mod:`teal.runtime.interruptible`).
 
     Args:
-        problem: as of :func:`solve`.
+        problem: as in :func:`solve`.
         deadline: None for none.
-        options: as of :func:`solve`.
+        options: as in :func:`solve`.
 
     Raises:
         InputError: see :func:`solve`; at the first step.
@@ -221,7 +221,7 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
 
     Args:
         problem: B matrices.
-        gap, engine, dtype: as of :func:`solve`.
+        gap, engine, dtype: as in :func:`solve`.
     """
     if problem.classes is not None and not problem.conditions:
         class_rows.rehearse(on_all=is_large(problem.paths.mask.size))

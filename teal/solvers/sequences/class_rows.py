@@ -60,7 +60,7 @@ def _shared_out(
     """Splits of the demands of one class, in the ratio of those of their rows.
 
     Args:
-        splits, demand, amount: as of :func:`_carried`.
+        splits, demand, amount: as in :func:`_carried`.
         number: number of the class.
         row: (n,) of each demand.
         out: (n, K) receives the splits.

@@ -64,7 +64,7 @@ def fair_flows(
 
     Args:
         problem: B matrices; its type is that of the numbers, of which float32 is precise enough.
-        weight: (D,) or (B, D) w, above 0; None as of :func:`weights_of`.
+        weight: (D,) or (B, D) w, above 0; None as in :func:`weights_of`.
         iterations: number of them.
         deadline: after which no further iteration begins; None for none.
     """
@@ -104,7 +104,7 @@ def is_bottlenecked(
     Args:
         problem: B matrices.
         splits: (B, D, K).
-        weight: as of :func:`weights_of`.
+        weight: as in :func:`weights_of`.
         tolerance: relative.
     """
     problem = problem.to(torch.float64)

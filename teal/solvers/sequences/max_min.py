@@ -296,7 +296,7 @@ def level_tasks(problem: Problem, gap: float, weight: Tensor | None = None, iter
     """The tasks of the allocation by the iteration over levels of links, in less time and without a certificate.
 
     Args:
-        problem: as of :func:`tasks`.
+        problem: as in :func:`tasks`.
         gap: gap of the program that routes the rates.
         weight: (D,) or (B, D) w, above 0; None for those of max_min, 1 each under another objective.
         iterations: over the levels of links; 0 for a number that suits the network.

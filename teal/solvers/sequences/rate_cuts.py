@@ -147,7 +147,7 @@ def tight_level(  # type: ignore[no-untyped-def]
     The sum is concave in t, so that Newton's steps from below end at its last piece.
 
     Args:
-        demands, price, value: as of :class:`RateCut`.
+        demands, price, value: as in :class:`RateCut`.
         rate: (D,) Gbit/s of the held demands.
         is_open: (D,) true for the others.
         weight: (D,) w.
@@ -262,7 +262,7 @@ def _list_unavoidable(leaf, parent, link, live, count, at, members):  # type: ig
     """Write the demands of :func:`_count_unavoidable`, link by link, for the links whose ``count`` is not 0.
 
     Args:
-        leaf, parent, link, live: as of :func:`_unavoidable`.
+        leaf, parent, link, live: as in :func:`_unavoidable`.
         count: (E,) of demands.
         at: (E,) first place of each link in ``members``; overwritten.
         members: receives the numbers of the demands.

@@ -55,7 +55,7 @@ class Compute:
 
     Attributes:
         begin: makes the computation, which obeys the deadline that it is given.
-        time: as of :class:`Solve`.
+        time: as in :class:`Solve`.
     """
 
     begin: Callable[[Deadline], Steps[Any]]

@@ -131,7 +131,7 @@ def measure(
     """Compute the constants of a program.
 
     Args:
-        scan, block_ptr, max_slots: as of :func:`teal.solvers.pdhg.fused.kernels.iterate`.
+        scan, block_ptr, max_slots: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
         demand: (D, L) Gbit/s.
         inverse_capacity: (E, L) 1 / c, 0 for a failed link.
         cost: (E, L) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
@@ -245,7 +245,7 @@ def certify(
     demand, without the max with 0; for values that fall in steps see :mod:`teal.problem.steps`.
 
     Args:
-        scan, block_ptr, max_slots, lanes: as of :func:`teal.solvers.pdhg.fused.kernels.iterate`.
+        scan, block_ptr, max_slots, lanes: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
         demand: (D, L) Gbit/s, 0 where no path is live.
         demand_value: values of the demands, in float64.
         curve: utility of the demands; None for none.
@@ -363,7 +363,7 @@ def project_round(
     unserved rest from its paths, in proportion to their unused capacity.
 
     Args:
-        scan, block_ptr, max_slots, lanes: as of :func:`teal.solvers.pdhg.fused.kernels.iterate`.
+        scan, block_ptr, max_slots, lanes: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
         demand: (D, L) Gbit/s, 0 where no path is live.
         demand_value: values of the demands, in float64.
         curve: utility of the demands; None for none.
@@ -409,7 +409,7 @@ def unpack_splits(scan: PathScan, rows: AnyArray, demand: FloatArray, out: Float
     """Path rows into splits.
 
     Args:
-        scan, lanes: as of :func:`teal.solvers.pdhg.fused.kernels.iterate`.
+        scan, lanes: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
         rows: (P, L) flows in Gbit/s, or splits.
         demand: (B, D) Gbit/s, by which flows are divided; of shape (B, 0) if ``rows`` are splits.
         out: receives (B, D, K), 0 for a demand of 0 and for paths that do not exist.

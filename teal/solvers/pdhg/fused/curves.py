@@ -99,7 +99,7 @@ def best_of_curve(profit, of_lanes, worth, alpha, scale, first, d, lanes):
     Args:
         profit: profit of the best path, in units of 1 / ``scale``.
         of_lanes: (L,) memory.
-        worth, alpha, scale, first, d, lanes: as of :func:`curve_profit`.
+        worth, alpha, scale, first, d, lanes: as in :func:`curve_profit`.
     """
     store(of_lanes, 0, profit)
     curve_profit(of_lanes, worth, alpha, scale, first, d, lanes)
@@ -142,7 +142,7 @@ def curve_shift(moved, n, worth, alpha, scale, step, first, d, lanes):
     Args:
         moved: (K, L) splits of its n paths after a gradient step with the value ``first``.
         n: number of paths.
-        worth, alpha, scale, first, d, lanes: as of :func:`curve_profit`.
+        worth, alpha, scale, first, d, lanes: as in :func:`curve_profit`.
         step: (L,) step sizes; receives t.
     """
     width, count = len(lanes), np.int64(n)
@@ -186,7 +186,7 @@ def curve_value(carried, demand, worth, alpha, d, lanes):
     Args:
         carried: (L,) Gbit/s; in place.
         demand: (D, L) Gbit/s.
-        worth, alpha, d, lanes: as of :func:`curve_profit`.
+        worth, alpha, d, lanes: as in :func:`curve_profit`.
     """
     width = len(lanes)
     for lane in range(width):

@@ -182,7 +182,7 @@ def capped_shift(moved, cap, first, n, lanes, out):
 
     Args:
         moved: (K, L) splits of its n paths after a gradient step.
-        cap, first, n, lanes: as of :func:`capped_profit`.
+        cap, first, n, lanes: as in :func:`capped_profit`.
         out: receives (L,) t.
     """
     width, count = len(lanes), np.int64(n)

@@ -320,7 +320,7 @@ def step(
     """The paths' part of one iteration: new splits for the prices and weights in ``scratch``, and their loads.
 
     Args:
-        scan, block_ptr, max_slots, demands, value, curve, primal, lanes, h_lanes: as of :func:`iterate`.
+        scan, block_ptr, max_slots, demands, value, curve, primal, lanes, h_lanes: as in :func:`iterate`.
         scratch: prices and weights; ``block_load`` and ``block_sums`` receive the results.
         inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands have no value.
         carries_all: as in the program.

@@ -70,7 +70,7 @@ class Passes(Protocol):
         self, price_plus_cost: Float32Array, sharpness: float, kept: Int64Array, kept_splits: AnyArray, lane: int,
         *, is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-        """Make one matrix's response to prices its splits of T(z); arguments as of :func:`sample.respond`.
+        """Make one matrix's response to prices its splits of T(z); arguments as in :func:`sample.respond`.
 
         Returns:
             (E,) loads and (E,) elasticities; of length 0 if not ``is_summing``.

@@ -83,11 +83,11 @@ def step(
     of a demand sum to 1.
 
     Args:
-        scan, block_ptr, max_slots: as of :func:`teal.solvers.pdhg.fused.kernels.iterate`.
+        scan, block_ptr, max_slots: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
         rows: the demands.
         current, anchor, stepped: (P,) splits of z, z_0 and T(z).
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
-        halpern: (4,) as of :class:`teal.solvers.pdhg.fused.state.Scratch`.
+        halpern: (4,) as in :class:`teal.solvers.pdhg.fused.state.Scratch`.
         inverse_weight: 1 / omega.
         is_restarting: whether this iteration restarts.
         loads: (blocks, G, E * L) receives loads, Gbit/s.
@@ -159,7 +159,7 @@ def certify(
     Splits become 0 on paths that are not live, then sum to 1, evenly over live paths where all are 0.
 
     Args:
-        scan, block_ptr, max_slots, rows, stepped, price, loads, lanes: as of :func:`step`.
+        scan, block_ptr, max_slots, rows, stepped, price, loads, lanes: as in :func:`step`.
         sums: (blocks,) receives the first sum of :func:`step`.
     """
     width, groups = len(lanes), len(price)
@@ -212,7 +212,7 @@ def respond(
     """Make the response of all demands to prices the splits of T(z): exp(-q mean price) over the live paths, scaled.
 
     Args:
-        scan, block_ptr, max_slots, rows, stepped, price, lanes: as of :func:`step`.
+        scan, block_ptr, max_slots, rows, stepped, price, lanes: as in :func:`step`.
         sharpness: q, Gbit/s.
         kept: (n,) numbers of the demands that take their splits from ``kept_splits``, ascending.
         kept_ptr: (S + 1,) those of each source.

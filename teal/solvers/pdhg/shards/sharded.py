@@ -159,7 +159,7 @@ class ShardedProblem:
         """Iterate until the gap is certified, or the time or the iterations are used up.
 
         Args:
-            gap, deadline, max_iterations, report: as of :func:`teal.solvers.pdhg.solve`.
+            gap, deadline, max_iterations, report: as in :func:`teal.solvers.pdhg.solve`.
         """
         begin, sent = time.perf_counter(), self.backend.sent_bytes
         self.backend.total("clear")  # what an earlier search has left

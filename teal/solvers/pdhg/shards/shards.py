@@ -196,7 +196,7 @@ class ShardBackend(Protocol):
 
 
 class OneProcess:
-    """All shards in this process; arguments as of :class:`ShardWorker`."""
+    """All shards in this process; arguments as in :class:`ShardWorker`."""
 
     def __init__(
         self, topology: Topology, search: PathSearch, shards: Sequence[ShardDemands], carries_all: bool, memory: int,
