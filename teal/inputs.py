@@ -1,20 +1,23 @@
-"""`teal topology` and `teal traffic`: networks and traffic, looked at and converted."""
+"""`teal topology` and `teal traffic`: networks and traffic, looked at and converted.
+
+`teal --help` reads the settings: readers of files are imported where they are used.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from teal.app.command import Notify, Outcome
 from teal.app.settings import NetworkConfig, TopologyFileConfig
 from teal.errors import InputError
-from teal.formats import TRAFFIC_SUFFIXES, load_traffic, save_traffic, topology_of
-from teal.network import TrafficMatrices
 from teal.option import OVERWRITE
-from teal.runtime.storage import check_out_file
+
+if TYPE_CHECKING:
+    from teal.network import TrafficMatrices
 
 _MAX_CAPACITIES = 6  # different ones that are listed
 _MIN_DEMAND = 1e-300  # Gbit/s, instead of 0 as a divisor
@@ -82,6 +85,8 @@ def list_outcome(config: TopologyListConfig, _: Notify) -> Outcome:
 
 def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
     """`teal topology info`: what a network consists of, and what was assumed."""
+    from teal.formats import topology_of
+
     topology = topology_of(config)
     cables, names = len(topology.cables()), topology.link_names()
     capacities, counts = np.unique(topology.capacity[topology.capacity > 0], return_counts=True)
@@ -115,6 +120,7 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
 def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
     """`teal traffic info`: volumes, the largest demands, what is missing, and whether the unit is plausible."""
     from teal.app.instance import busiest_node, describe_traffic
+    from teal.formats import load_traffic, topology_of
 
     topology = topology_of(config)
     traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)
@@ -160,6 +166,9 @@ def run_convert(config: TrafficConvertConfig) -> TrafficMatrices:
     Raises:
         InputError: a fault in the settings, or an output file that must not be replaced.
     """
+    from teal.formats import TRAFFIC_SUFFIXES, load_traffic, save_traffic, topology_of
+    from teal.runtime.storage import check_out_file
+
     check_out_file(config.out, TRAFFIC_SUFFIXES, overwrite=config.overwrite)
     topology = topology_of(config)
     traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)

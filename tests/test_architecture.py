@@ -201,6 +201,16 @@ def test_a_look_at_a_network_loads_no_large_package() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_the_overview_of_commands_reads_settings_alone() -> None:
+    """`teal --help` starts in half a second: readers, path search and kernels are imported by the commands."""
+    code = (
+        "import sys; from teal.cli import main; main(['--help']); "
+        "print([name for name in ('teal.formats', 'teal.network.topology', 'numba', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 # The most that each measure of tests/house.py may be.  A change that needs more says why, here.
 BUDGET = {
     "lines": 67_000,  # of which docstrings and blank lines are a third
