@@ -17,8 +17,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import teal
 from teal.counters.commands import run_estimate
 from teal.counters.settings import EstimateConfig
@@ -44,12 +42,7 @@ def measure(seed: int) -> dict[str, Any]:
         )  # fmt: skip
         topology = teal.load_topology("links.csv", routers="routers.csv")
         found = teal.load_traffic("est/matrices.npz", topology)
-        index, names = topology.node_index(), made.topology.node_names
-        number = {pair: column for column, pair in enumerate(map(tuple, found.pairs.tolist()))}
-        columns = [number[index[names[s]], index[names[t]]] for s, t in made.pairs.tolist()]
-        rates, true = found.read(np.arange(isp.INTERVALS)), np.zeros((isp.INTERVALS, len(found.pairs)))
-        true[:, columns] = made.rates
-        row: dict[str, Any] = {"seed": seed, "nmae": float(np.abs(rates - true).sum() / true.sum())}
+        row: dict[str, Any] = {"seed": seed, "nmae": isp.error(made, topology, found)}
         for name, traffic in (("estimated", "est/matrices.npz"), ("true", "truth.csv")):
             config = SimulateConfig(**files, traffic=traffic, failures=("cables",))
             result = run_simulate(config, lambda _: None)

@@ -6,7 +6,7 @@ exit code 1.  Any other exception is a bug in Teal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 WARNING = "Warning: "  # opens a note that --quiet does not hide, since a result may be wrong without the user's look
 
@@ -46,3 +46,9 @@ def did_you_mean(typed: str, known: Iterable[str]) -> str:
     by_lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(typed.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first ``most`` names, and how many more there are: ``a, b and 3 more``."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

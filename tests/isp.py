@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from teal.network import Topology
+from teal.network import Topology, TrafficMatrices
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.testing import make_topology
 from tests.igp_reference import segment_shares
@@ -179,6 +179,15 @@ def _write_counters(path: Path, isp: Isp, rng: np.random.Generator) -> None:
             kept = rng.random(INTERVALS + 1) >= _MISSING_SHARE
             for t in np.flatnonzero(kept).tolist():
                 writer.writerow([_START_S + STEP_S * t, f"{name}.isp.example:9116", interface, way, int(value[t])])
+
+
+def error(made: Isp, topology: Topology, found: TrafficMatrices) -> float:
+    """NMAE of matrices: the sum of |found - rate| over that of the rates, demands by the names of their nodes."""
+    index, names = topology.node_index(), made.topology.node_names
+    number = {pair: column for column, pair in enumerate(map(tuple, found.pairs.tolist()))}
+    true = np.zeros((INTERVALS, len(found.pairs)))
+    true[:, [number[index[names[s]], index[names[t]]] for s, t in made.pairs.tolist()]] = made.rates
+    return float(np.abs(found.read(np.arange(INTERVALS)) - true).sum() / true.sum())
 
 
 def main() -> None:

@@ -211,6 +211,13 @@ def test_the_overview_of_commands_reads_settings_alone() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_the_hint_after_an_interruption_loads_no_torch() -> None:
+    """Ctrl-C may come while torch is being imported, which must not begin anew then."""
+    code = "import sys, teal.app.run_files; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "False\n"
+
+
 # The most that each measure of tests/house.py may be.  A change that needs more says why, here.
 BUDGET = {
     "lines": 67_000,  # of which docstrings and blank lines are a third

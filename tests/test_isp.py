@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import teal
@@ -51,14 +50,7 @@ def test_from_files_to_answers(
 
     # The matrices, which no history helped with, by name.
     topology = teal.load_topology("links.csv", routers="routers.csv")
-    estimated = teal.load_traffic("survey/estimate/matrices.npz", topology)
-    number = {pair: column for column, pair in enumerate(map(tuple, estimated.pairs.tolist()))}
-    index = topology.node_index()
-    names = made.topology.node_names
-    columns = [number[index[names[s]], index[names[t]]] for s, t in made.pairs.tolist()]
-    rates, true = estimated.read(np.arange(isp.INTERVALS)), np.zeros((isp.INTERVALS, len(estimated.pairs)))
-    true[:, columns] = made.rates
-    assert np.abs(rates - true).sum() / true.sum() <= 0.36
+    assert isp.error(made, topology, teal.load_traffic("survey/estimate/matrices.npz", topology)) <= 0.36
 
     # Configuration: policies for IOS-XR and Junos by each router's vendor, metrics with real interface names.
     routed = [*GIVEN, "--traffic", "survey/estimate/matrices.npz", "--index", "83", "--quiet"]

@@ -14,7 +14,8 @@ from teal.allocation.allocate import MATRICES, PROOFS, AllocatedMatrix, HistoryA
 from teal.allocation.settings import AllocateConfig
 from teal.allocation.solve import signed_percent
 from teal.app.command import EXIT_FAILED, EXIT_GAP, EXIT_OK, Notify, Outcome
-from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, instance_key, write_files, write_manifest
+from teal.app.instance import instance_key
+from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, write_files, write_manifest
 from teal.errors import InputError
 from teal.formats.allocations import write_candidates
 from teal.formats.rows import from_text, write_csv

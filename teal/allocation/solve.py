@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from teal.allocation.settings import CertifyConfig, SolveConfig
+from teal.app.command import seldom
 from teal.app.instance import Instance, failed_links, load_instance
 from teal.app.path_sets import RoundsProgress, describe_gap_over_all_paths, proven
 from teal.app.settings import seconds
@@ -379,14 +380,11 @@ class SolveProgress:
     """Prints a message about a long search from time to time."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
-        self._notify, self._last = notify, time.perf_counter()
+        self._progress = seldom(notify)
 
     def __call__(self, iterations: int, gap: float) -> None:
         """Show a step, as ``report`` of :func:`teal.solvers.pdhg.solve`."""
-        if time.perf_counter() - self._last > _REPORT_EVERY_S:
-            known = f": gap {100 * gap:.3g}%" if math.isfinite(gap) else ""
-            self._notify(f"{iterations} iterations{known}")
-            self._last = time.perf_counter()
+        self._progress(f"{iterations} iterations" + (f": gap {100 * gap:.3g}%" if math.isfinite(gap) else ""))
 
 
 def traffic_up_to_index(config: SolveConfig | CertifyConfig) -> str:

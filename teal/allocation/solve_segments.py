@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from teal.allocation.settings import SolveConfig
-from teal.app.command import EXIT_GAP, EXIT_OK, Notify, Outcome
+from teal.app.command import EXIT_GAP, EXIT_OK, Notify, Outcome, seldom
 from teal.app.instance import given_weights
 from teal.app.settings import seconds, share
 from teal.errors import InputError
@@ -49,7 +49,6 @@ from teal.runtime.interruptible import Deadline
 from teal.runtime.storage import check_out_file
 from teal.solvers.result import Stop
 
-_REPORT_EVERY_S = 2.0  # seconds between two progress messages
 _TARGET_ROUNDING = 1e-6  # relative, of a utilisation at its target
 _FINISH_S = 30.0  # for column generation where a search stalls, unless there is a deadline
 _EXTRA_S = 60.0  # for the fewest policies or one list each, likewise
@@ -230,13 +229,10 @@ def _allowed(config: SolveConfig, result: SegmentResult) -> float:
 def _solve(
     problem: SegmentProblem, config: SolveConfig, deadline: Deadline, notify: Callable[[str], None]
 ) -> SegmentResult:
-    last = time.perf_counter()
+    progress = seldom(notify)
 
     def report(iterations: int, gap: float) -> None:
-        nonlocal last
-        if time.perf_counter() - last > _REPORT_EVERY_S:
-            last = time.perf_counter()
-            notify(f"{iterations} iterations: gap {100 * gap:.3f}%")
+        progress(f"{iterations} iterations: gap {100 * gap:.3f}%")
 
     result = solve(problem, config.gap, deadline, config.max_iterations, report)
     if result.stopped_by == Stop.STALLED:
@@ -295,7 +291,7 @@ def solve_over(
         deadline: after which to stop with the best so far.
         notify: called with the progress.
     """
-    begin = last = time.perf_counter()
+    begin, progress = time.perf_counter(), seldom(notify)
     topology = dag.topology
     lists = CandidateLists.straight(dag, traffic.pairs)
     problem = Problem.create(
@@ -305,10 +301,7 @@ def solve_over(
     straight = ecmp_allocation(problem, dag)
 
     def report(rounds: int, gap: float) -> None:
-        nonlocal last
-        if time.perf_counter() - last > _REPORT_EVERY_S:
-            last = time.perf_counter()
-            notify(f"{rounds} rounds of column generation: gap {100 * gap:.3f}%")
+        progress(f"{rounds} rounds of column generation: gap {100 * gap:.3f}%")
 
     if config.routing == "ecmp":
         found = OverLists(problem, straight, assess(problem, straight), 0, 0.0, reached=True)
@@ -446,7 +439,7 @@ def solve_static(
         deadline: after which to stop with the best so far.
         notify: called with the progress.
     """
-    last, count = time.perf_counter(), traffic.num_matrices
+    progress, count = seldom(notify), traffic.num_matrices
     rows = np.array([config.index])
     if config.matrices != 1:
         rows = np.unique(np.linspace(0, count - 1, min(count, config.matrices or count)).astype(int))
@@ -456,10 +449,7 @@ def solve_static(
     dags = [dag, *(dag.without(list(one.links)) for one in failures)]
 
     def report(number: int, value: float, bound: float) -> None:
-        nonlocal last
-        if time.perf_counter() - last > _REPORT_EVERY_S:
-            last = time.perf_counter()
-            notify(f"round {number}: {value:.6g}, bound {bound:.6g}")
+        progress(f"round {number}: {value:.6g}, bound {bound:.6g}")
 
     pairs = np.asarray(traffic.pairs, dtype=np.int64)
     found = static_lists(dags, pairs, traffic.read(rows), gap=config.gap, deadline=deadline, report=report)
@@ -486,13 +476,10 @@ def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentR
     """
     if config.out is not None:
         check_out_file(config.out, (".json", ".conf"), overwrite=config.overwrite)
-        if config.out.suffix.lower() == ".conf" and config.routers is None:  # before the search, not behind it
-            expected = "--routers, with loopback and sid of each, for a .conf file"
-            raise InputError("--out", "", expected, "no table of routers")
     routers = None if config.routers is None else read_routers(config.routers)
     dag, traffic = load_segments(config, notify)
-    if config.out is not None and _is_labelled(config.out) and routers is not None:  # before the search, not behind it
-        check_routers(dag.topology, routers, loopbacks=config.out.suffix.lower() == ".conf")
+    if config.out is not None and _is_labelled(config.out):
+        check_routers(config.out, dag.topology, routers)  # before the search, not behind it
     deadline = Deadline.after(seconds(config.deadline, "--deadline")) if config.deadline else Deadline(math.inf)
     report: SegmentReport | StaticReport
     if is_static(config):
@@ -509,8 +496,9 @@ def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentR
                 write_sr_policies(config.out, report.topology, report.policies, routers)
             except InputError:
                 saved = config.out.with_suffix(".lists.json")
-                write_policies(saved, report.topology, report.policies, report.to_json())
-                notify(f"{saved}: the lists that were found")
+                if config.overwrite or not saved.exists():
+                    write_policies(saved, report.topology, report.policies, report.to_json())
+                    notify(f"{saved}: the lists that were found")
                 raise
         else:
             write_policies(config.out, report.topology, report.policies, report.to_json())

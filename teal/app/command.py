@@ -7,12 +7,13 @@ A new command is a dataclass of settings and a function of them in the room of i
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, cast
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +25,19 @@ _TABLE_WIDTH, _WIDE_TABLE_WIDTH = 80, 160  # characters of a line where the outp
 Notify = Callable[[str], None]  # prints a message about the progress to the standard error
 
 
+def seldom(notify: Notify, every_s: float = 2.0) -> Notify:
+    """``notify``, but for messages within ``every_s`` seconds of the call or of the last one that was printed."""
+    last = time.perf_counter()
+
+    def progress(text: str) -> None:
+        nonlocal last
+        if time.perf_counter() - last > every_s:
+            notify(text)
+            last = time.perf_counter()
+
+    return progress
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The result of a command, as it is printed.
@@ -33,7 +47,8 @@ class Outcome:
         tables: tables of rich, behind the text.
         wide: whether the tables may be wider than 80 characters where the output is no terminal.
         written: the files that were written, in one line behind the tables; ``""`` for none.
-        data: the same as values for ``--json``; numbers that JSON cannot hold become null.
+        data: result as values for ``--json``, or a function that gives them where that takes time; numbers that JSON
+            cannot hold become null.
         exit_code: the exit code of the process.
     """
 
@@ -70,17 +85,15 @@ class Command:
 
     def outcome(self, settings: Any, notify: Notify) -> Outcome:
         """Run the command."""
-        run = self.run
-        if isinstance(run, str):
-            module, name = run.split(":")
-            run = cast("Run", getattr(importlib.import_module(module), name))
+        run: Run = EntryPoint("", self.run, "").load() if isinstance(self.run, str) else self.run
         return run(settings, notify)
 
 
 def print_outcome(outcome: Outcome, *, as_json: bool) -> int:
     """Print an outcome as one JSON object, or as text, tables and the files that were written; return the exit code."""
     if as_json:
-        print(json.dumps(_plain(outcome.data), allow_nan=False, default=str))
+        data = outcome.data() if callable(outcome.data) else outcome.data
+        print(json.dumps(_plain(data), allow_nan=False, default=str))
         return outcome.exit_code
     if outcome.text:
         print(outcome.text)

@@ -448,3 +448,9 @@ def rows_of(instance: Instance, split: str) -> Int64Array:
     """Rows of ``train``, ``validation``, ``test`` or ``all``."""
     all_rows: Int64Array = np.arange(instance.traffic.num_matrices)
     return all_rows if split == "all" else getattr(instance.split, split)
+
+
+def instance_key(instance: Instance) -> str:
+    """Content key of network, traffic, paths, and what demands are worth."""
+    of_network = instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key
+    return content_key(*of_network, *instance.worth)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 
 import numpy as np
 
+from teal.app.command import seldom
 from teal.app.settings import CandidateConfig, PathConfig, ProgramConfig, assignments
 from teal.errors import InputError
 from teal.formats.groups import failing_links
@@ -177,12 +177,10 @@ class RoundsProgress:
     """
 
     def __init__(self, notify: Callable[[str], None], every_s: float) -> None:
-        self._notify, self._every_s, self._last, self._rounds = notify, every_s, time.perf_counter(), 0
+        self._progress, self._rounds = seldom(notify, every_s), 0
 
     def __call__(self, done: ColumnRound, matrix: str = "") -> None:
         """Show a step, as ``report`` of :func:`teal.solvers.columns.improving`; ``matrix`` says which one."""
         self._rounds += 1
-        if time.perf_counter() - self._last > self._every_s:
-            line = describe_gap_over_all_paths(proven(float(done.gap_all_paths.max())))
-            self._notify(f"{matrix}round {self._rounds}: {line}; {done.added:,} paths added")
-            self._last = time.perf_counter()
+        line = describe_gap_over_all_paths(proven(float(done.gap_all_paths.max())))
+        self._progress(f"{matrix}round {self._rounds}: {line}; {done.added:,} paths added")

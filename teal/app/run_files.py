@@ -18,11 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import torch
-
-from teal.app.instance import Instance
 from teal.errors import InputError
-from teal.runtime.storage import atomic_file, content_key
+from teal.runtime.storage import atomic_file
 
 _PACKAGES = (
     "teal-te",
@@ -54,6 +51,8 @@ def write_manifest(path: Path, settings: Any, machines: Sequence[Mapping[str, An
 
 def describe_machine() -> dict[str, Any]:
     """Versions of the packages, processor, threads, GPU."""
+    import torch  # here, since the names of the files of a run are asked for without it
+
     installed: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:
@@ -81,6 +80,7 @@ def _processor() -> str:
 
 
 JOURNAL = "journal.jsonl"
+TRAINER = "trainer.safetensors"  # state of a training run
 _READ_BYTES = 1 << 16  # block of the backward search for the last newline; longer than most lines
 # Settings that may differ when a run is resumed, because no entry depends on them: where the run is written, how many
 # of the worst cases are printed, how many processes work.
@@ -274,9 +274,3 @@ def write_files(folder: Path, writers: Mapping[str, Callable[[Path], None]]) -> 
     for name, write in writers.items():
         with atomic_file(folder / name) as temporary:
             write(temporary)
-
-
-def instance_key(instance: Instance) -> str:
-    """Content key of network, traffic, paths, and what demands are worth."""
-    of_network = instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key
-    return content_key(*of_network, *instance.worth)

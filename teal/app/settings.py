@@ -25,7 +25,7 @@ class PathConfig:
     """edge-disjoint (a shortest path, then one without the links of the first, ...), yen (K shortest loopless), or
     survivable (paths of which some survive the failure of any one cable or group, wherever the network allows it)."""
     path_weight: PathWeight = PathWeight.HOPS
-    """What shortest paths minimise: hops, latency or inverse-capacity."""
+    """Measure that shortest paths minimise: hops, latency or inverse-capacity."""
     path_groups: Path | None = None
     """For survivable: a .csv (group,source,target), .json or .graphml file of groups of cables that fail together.
     Default: every cable is a group of its own."""

@@ -187,9 +187,8 @@ def _resume_hint(config: Any) -> str:
     """How to continue an interrupted run; ``""`` for a command that cannot be resumed or has saved no state."""
     if not hasattr(config, "resume"):
         return ""
-    from teal.app.run_files import JOURNAL
-    from teal.learning.run_state import RUN
+    from teal.app.run_files import JOURNAL, TRAINER  # which load nothing large: Ctrl-C may come while torch is loaded
 
-    if not any((config.out / name).exists() for name in (JOURNAL, RUN)):
+    if not any((config.out / name).exists() for name in (JOURNAL, TRAINER)):
         return ""
     return f"; to continue, run the same command with --resume (state in {config.out})"

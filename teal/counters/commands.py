@@ -144,7 +144,7 @@ def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
     return Outcome(
         text=run.describe(),
         written="" if config.out is None else f"{config.out / PAGE}: open it in a browser; matrices are beside it",
-        data=run.to_json(),
+        data=run.to_json,
     )
 
 

@@ -11,6 +11,10 @@ from teal.app.settings import TopologyFileConfig, require
 from teal.option import OVERWRITE
 from teal.routing.settings import IgpConfig
 
+_COUNTER_OPTIONS = (  # of both commands, in the order of --help
+    "counters", "interfaces", "ignore_interfaces", "counter_unit", "labels", "interval", "counter_error"
+)  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CounterConfig(IgpConfig, TopologyFileConfig):
@@ -60,16 +64,7 @@ class EstimateConfig(CounterConfig):
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "counters": (
-            "counters",
-            "interfaces",
-            "ignore_interfaces",
-            "counter_unit",
-            "labels",
-            "interval",
-            "counter_error",
-            "no_repair",
-        ),
+        "counters": (*_COUNTER_OPTIONS, "no_repair"),
         "routing": ("metric", "set_metric", "ucmp", "fail", "policies"),
         "what is known besides": (
             "history",
@@ -128,15 +123,7 @@ class CheckConfig(CounterConfig):
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "counters": (
-            "counters",
-            "interfaces",
-            "ignore_interfaces",
-            "counter_unit",
-            "labels",
-            "interval",
-            "counter_error",
-        ),
+        "counters": _COUNTER_OPTIONS,
         "routing": ("metric", "set_metric", "ucmp", "fail", "policies"),
         "matrices": ("traffic", "history", "traffic_unit"),
         "alarm": ("window", "seed"),

@@ -302,6 +302,6 @@ def evaluate_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
         tables=render_all(rows, wide=config.wide),
         wide=config.wide,
         written=f"{config.out / REPORT}: open it in a browser; the rows are in {config.out}/results.csv",
-        data={"results": summaries_of(rows)},
+        data=lambda: {"results": summaries_of(rows)},
         exit_code=EXIT_OK if any(row.usable for row in rows) else EXIT_FAILED,
     )

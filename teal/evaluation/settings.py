@@ -188,7 +188,7 @@ class AuditConfig(InstanceConfig):
     hose: bool = False
     """Also keep what each node sends and receives in total within the largest sums of the matrices."""
     measure: Literal["optimum", "capacity"] = "optimum"
-    """What a loss is a share of: the optimum, or the sum of all capacities."""
+    """Whole of which a loss is a share: the optimum, or the sum of all capacities."""
     time_budget: str = "1m"
     """Length of the search: 90s, 10m, 1h."""
     seed: int = 0

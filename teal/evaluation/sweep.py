@@ -15,14 +15,13 @@ from rich.table import Table
 from scipy import stats
 
 from teal.app.command import Notify, Outcome
-from teal.app.run_files import RESUME_HINT, SETTINGS, save_settings, write_files, write_manifest
+from teal.app.run_files import RESUME_HINT, SETTINGS, TRAINER, save_settings, write_files, write_manifest
 from teal.app.text import percent
 from teal.evaluation.evaluate_command import EvaluationStudy
 from teal.evaluation.record import ROWS
 from teal.evaluation.rows import Row
 from teal.evaluation.settings import EvaluateConfig, SweepConfig
 from teal.formats.rows import read_csv, write_csv
-from teal.learning.run_state import RUN
 from teal.learning.settings import TrainConfig
 from teal.learning.train_command import run_train
 from teal.runtime.storage import check_out_folder
@@ -115,7 +114,7 @@ def _run(
     """A run, or what is left of it, and its evaluation."""
     folder = config.out / "".join(c if c.isalnum() or c in "=,.-" else "-" for c in name) / f"seed-{seed}"
     shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
-    is_begun = config.resume and (folder / RUN).is_file()
+    is_begun = config.resume and (folder / TRAINER).is_file()
     training = TrainConfig(
         **{**shared, **settings, "seed": seed, "out": folder, "resume": is_begun, "overwrite": not is_begun}
     )

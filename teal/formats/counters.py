@@ -40,19 +40,19 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from teal.errors import InputError
+from teal.errors import InputError, listed
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 from teal.network.counters import Counters, without_own_traffic
 from teal.network.topology import without_port
 from teal.runtime.archives import check_npz
-from teal.runtime.arrays import BoolArray, FloatArray
+from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file
 
 _ROUTER = ("router", "instance", "source", "agent_host", "hostname", "sysName")
@@ -218,6 +218,7 @@ class _Interface:
         return self.out_link is None and self.in_link is None and not self.is_ignored
 
 
+_Place = tuple[str, str]  # router and interface
 _Leads = Callable[[str, str], _Interface | None]  # from router and interface to where it leads; None if that is unknown
 
 
@@ -271,12 +272,14 @@ def counters_from_frame(
     unknown = sorted(set(routers) - set(index))
     if unknown:
         expected = f"a node of {topology.name} (--routers says by which other names routers are called)"
-        raise InputError(where, "router", expected, _listed(map(repr, unknown)))
-    left_out = _ignored(routers, names, ignore, leads)
-    if left_out.any():
-        notes.append(f"{len(set(zip(routers[left_out], names[left_out], strict=True))):,} interfaces are ignored")
-    _check_known(set(zip(routers[~left_out], names[~left_out], strict=True)), leads, where)
-    keep = np.isfinite(value) & (value >= 0) & ~left_out
+        raise InputError(where, "router", expected, listed([repr(name) for name in unknown], _MAX_LISTED))
+    lead_of = {place: leads(*place) for place in set(zip(routers, names, strict=True))}
+    ignored = _ignored(lead_of, ignore)
+    if ignored:
+        notes.append(f"{len(ignored):,} interfaces are ignored")
+    _check_known({place: lead for place, lead in lead_of.items() if place not in ignored}, where)
+    is_ignored = np.array([place in ignored for place in zip(routers, names, strict=True)], dtype=bool)
+    keep = np.isfinite(value) & (value >= 0) & ~is_ignored
     step = interval_s or _usual_step(times[keep], routers[keep], names[keep], direction[keep])
     if not step > 0:
         raise InputError(where, "time", "at least two readings of an interface", "one")
@@ -298,8 +301,8 @@ def counters_from_frame(
             expected = "one reading at a time; interfaces that have a name each (--interfaces), or neighbours a#1, a#2"
             raise InputError(where, name_column, expected, f"several of {name!r}, {way}, at {router}")
         at, reading = at[~again], reading[~again]
-        lead = leads(router, name)
-        assert lead is not None  # all are known
+        lead = lead_of[router, name]
+        assert lead is not None  # _check_known
         link = lead.out_link if way == "out" else lead.in_link
         capacity = float(topology.capacity[link]) if link is not None else float(topology.capacity.sum())
         if value_column == "bytes":
@@ -321,8 +324,8 @@ def counters_from_frame(
         if len(named) > 1:
             notes.append(f"{topology.link_names()[link]}, {way}: the sum of the interfaces {', '.join(named)}")
     notes += [f"{wraps:,} counter wraps, {resets:,} resets"] if wraps or resets else []
-    places = {*in_table, *zip(routers[~left_out], names[~left_out], strict=True)}
-    borders = {router for router, name in places if (lead := leads(router, name)) is not None and lead.is_border}
+    used = {place: lead for place, lead in (in_table | lead_of).items() if place not in ignored}
+    borders = {router for (router, _), lead in used.items() if lead is not None and lead.is_border}
     asked = np.isin(topology.node_names, sorted(set(routers) - borders))
     inner = without_own_traffic(topology, asked, sent, received) if borders else []
     if inner:
@@ -354,10 +357,10 @@ def _digits(stamps: Any) -> int:
     return {"s": 0, "ms": 3, "us": 6, "ns": 9}[str(stamps.dtype.unit)]
 
 
-def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_Leads, set[tuple[str, str]]]:
+def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_Leads, dict[_Place, _Interface]]:
     """The function from router and interface to where that leads (None where the table does not say it).
 
-    Beside it the interfaces of the table, if there is one.
+    Beside it what the table says of all of its interfaces; {} without a table.
     """
     index, external = topology.node_index(), _Interface(None, None)
 
@@ -386,12 +389,12 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
             is_link = (router, other) in neighbours or (other, router) in neighbours
             return to_neighbour(router, name, "interface") if is_link else external
 
-        return by_name, set()
+        return by_name, {}
     table = interfaces.rename(columns={name: str(name).strip().lower() for name in interfaces.columns})
     missing = [name for name in ("router", "interface", "neighbour") if name not in table.columns]
     if missing:
         raise InputError("--interfaces", "columns", "router, interface, neighbour", "no " + ", ".join(missing))
-    known: dict[tuple[str, str], _Interface] = {}
+    known: dict[_Place, _Interface] = {}
     for row in table.to_dict("records"):
         router, name = topology.name_of(str(row["router"]).strip()), str(row["interface"]).strip()
         neighbour = row["neighbour"]
@@ -407,8 +410,7 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
         else:
             other = topology.name_of(str(neighbour).strip())
             known[router, name] = to_neighbour(router, f"{other}{member}", "--interfaces")
-    in_use = {place for place, interface in known.items() if not interface.is_ignored}
-    return lambda router, name: known.get((router, name)), in_use
+    return lambda router, name: known.get((router, name)), known
 
 
 def interface_names(path: Path, topology: Topology) -> dict[str, list[str]]:
@@ -417,47 +419,37 @@ def interface_names(path: Path, topology: Topology) -> dict[str, list[str]]:
     Raises:
         InputError: no such file, or a row that the network does not have.
     """
-    leads, places = _leads_of(topology, _read(path), str(path))
     names, found = topology.link_names(), dict[str, list[str]]()
-    for router, name in sorted(places):
-        lead = leads(router, name)
-        if lead is not None and lead.out_link is not None:
+    for (_, name), lead in sorted(_leads_of(topology, _read(path), str(path))[1].items(), key=lambda one: one[0]):
+        if lead.out_link is not None:
             found.setdefault(names[lead.out_link], []).append(name)
     return found
 
 
-_YES = ("1", "1.0", "true", "yes", "x")  # of the column ignore
-_MAX_LISTED = 20  # names in a message
+_YES = ("1", "1.0", "true", "yes", "x")  # texts of the column ignore that leave an interface out
+_MAX_LISTED = 20  # routers or interfaces in a message
 
 
-def _ignored(routers: Any, names: Any, pattern: str, leads: _Leads) -> BoolArray:
-    """The readings (n,) of interfaces that the pattern or the table leaves out."""
+def _ignored(lead_of: Mapping[_Place, _Interface | None], pattern: str) -> set[_Place]:
+    """The interfaces that the pattern or the table leaves out."""
     try:
         expression = re.compile(pattern) if pattern else None
     except re.error as error:
         raise InputError("--ignore-interfaces", "", "a regular expression", f"{pattern!r}: {error}") from None
-    found = {
-        place: (expression is not None and expression.fullmatch(place[1]) is not None)
-        or ((lead := leads(*place)) is not None and lead.is_ignored)
-        for place in set(zip(routers, names, strict=True))
-    }
-    return np.array([found[place] for place in zip(routers, names, strict=True)], dtype=bool)
+    by_table = {place for place, lead in lead_of.items() if lead is not None and lead.is_ignored}
+    return by_table | {place for place in lead_of if expression is not None and expression.fullmatch(place[1])}
 
 
-def _check_known(places: set[tuple[str, str]], leads: _Leads, where: str) -> None:
+def _check_known(lead_of: Mapping[_Place, _Interface | None], where: str) -> None:
     """Raise InputError for all interfaces that the table does not have, with a pattern that would leave them out."""
-    unknown = sorted(place for place in places if leads(*place) is None)
+    unknown = sorted(place for place, lead in lead_of.items() if lead is None)
     if unknown:
         forms = sorted({re.sub(r"\d+", r"\\d+", re.escape(name)) for _, name in unknown})
         advice = f"add these {len(unknown):,} (neighbour empty: external), or --ignore-interfaces '{'|'.join(forms)}'"
         expected = f"interfaces of the table --interfaces: {advice}"
-        raise InputError(where, "interface", expected, _listed(f"{name} of {router}" for router, name in unknown))
-
-
-def _listed(names: Iterable[str]) -> str:
-    first = list(names)
-    more = f" and {len(first) - _MAX_LISTED:,} more" if len(first) > _MAX_LISTED else ""
-    return ", ".join(first[:_MAX_LISTED]) + more
+        raise InputError(
+            where, "interface", expected, listed([f"{name} of {router}" for router, name in unknown], _MAX_LISTED)
+        )
 
 
 def _usual_step(times: FloatArray, *keys: Any) -> float:

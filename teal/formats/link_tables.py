@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from teal.errors import WARNING, InputError
-from teal.formats.records import Attributes, LinkRecord, named, number, topology_from_records
+from teal.errors import WARNING, InputError, listed
+from teal.formats.records import Attributes, LinkRecord, number, topology_from_records
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
@@ -112,7 +112,7 @@ def _from_cells(
         ("names that look alike, of different nodes", _alike(list(nodes))),
     ):
         if found:
-            notes.append(f"{WARNING}{where}: {text}: {named(found)}.")
+            notes.append(f"{WARNING}{where}: {text}: {listed(found)}.")
     return topology_from_records(
         name, where, nodes, records, directed=directed, default_capacity=default_capacity, notes=tuple(notes)
     )

@@ -8,12 +8,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from teal.errors import WARNING, InputError
+from teal.errors import WARNING, InputError, listed
 from teal.formats.units import fibre_latency_ms, gbps_per_unit, great_circle_km
 from teal.network import Topology
 
 _MAX_METRIC = 2**32 - 1  # IGP metrics are of at most 32 bits
-_MAX_NAMED = 5  # rows or names in a warning
 _DEFAULT_LATENCY_MS = 1.0  # of a link whose latency and coordinates are unknown
 
 
@@ -168,7 +167,7 @@ def topology_from_records(
     if again:
         notes += (
             f'{WARNING}{where}: links in both directions in a network of cables (without "directed": true), each read '
-            f"as a cable of its own, so that capacities may count twice: {named(again)}.",
+            f"as a cable of its own, so that capacities may count twice: {listed(again)}.",
         )
     metric = None
     if any(value is not None for value in metrics):
@@ -203,12 +202,6 @@ def _checked_metric(value: float | None, field: str, where: str) -> float | None
     if value is not None and not (float(value).is_integer() and 0 < value <= _MAX_METRIC):
         raise InputError(where, f"{field}: metric", f"a whole number from 1 to {_MAX_METRIC}", value)
     return value
-
-
-def named(found: list[str]) -> str:
-    """The first few of some rows or names, and how many there are more, for a warning."""
-    more = f" and {len(found) - _MAX_NAMED:,} more" if len(found) > _MAX_NAMED else ""
-    return ", ".join(found[:_MAX_NAMED]) + more
 
 
 def number(text: object, where: str, field: str, expected: str = "a number") -> float:

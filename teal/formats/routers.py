@@ -22,11 +22,10 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from teal.errors import WARNING, InputError
+from teal.errors import WARNING, InputError, listed
 from teal.formats.link_tables import cells
-from teal.formats.records import named
 from teal.network import Topology
-from teal.network.topology import name_key, without_port
+from teal.network.topology import Names
 
 SRGB_BASE = 16_000  # the usual first label
 MAX_LABEL = (1 << 20) - 1  # the largest MPLS label
@@ -78,10 +77,10 @@ class Routers(Mapping[str, Router]):
         for one in routers:
             if one.sid is not None and sids.setdefault(one.sid, one.name) != one.name:
                 raise InputError(where, f"sid {one.sid}", "that of one router", f"{sids[one.sid]} and {one.name}")
-        self._name_of: dict[str, str] = {}
+        self._names = Names()
         for one in routers:
             for other in (one.name, *one.aliases):
-                taken = self._name_of.setdefault(name_key(other), one.name)
+                taken = self._names.add(other, one.name)
                 if taken != one.name:
                     raise InputError(where, other, "names that one router has", f"those of {taken} and {one.name}")
         if len(self._by_name) < len(routers):
@@ -99,8 +98,8 @@ class Routers(Mapping[str, Router]):
         return len(self._by_name)
 
     def name_of(self, name: str) -> str:
-        """The router's name for any of its names, without case and without a port; ``name`` itself if it is unknown."""
-        return self._name_of.get(name_key(name)) or self._name_of.get(name_key(without_port(name))) or name
+        """The router's name for any of its names; ``name`` itself if it is unknown."""
+        return self._names.own(name)
 
     def applied(self, topology: Topology) -> Topology:
         """The network with the names of the table; nodes and rows that do not match are noted.
@@ -119,9 +118,9 @@ class Routers(Mapping[str, Router]):
         if self._unused:
             notes.append(f"{self.where}: columns that are not used: {', '.join(self._unused)}.")
         if unknown:
-            notes.append(f"{WARNING}{self.where}: nodes that are not in the table of routers: {named(unknown)}.")
+            notes.append(f"{WARNING}{self.where}: nodes that are not in the table of routers: {listed(unknown)}.")
         if unused:
-            notes.append(f"{self.where}: routers that are not in the network: {named(unused)}.")
+            notes.append(f"{self.where}: routers that are not in the network: {listed(unused)}.")
         aliases = {alias: one.name for one in self.values() if one.name in seen for alias in one.aliases}
         aliases |= {before: name for name, before in seen.items() if before != name}
         return dataclasses.replace(topology, node_names=names, notes=tuple(notes), aliases=aliases)
@@ -170,7 +169,7 @@ def read_routers(path: Path) -> Routers:
             raise InputError(where, f"{field}: sid", f"a label srgb + sid of at most {MAX_LABEL:,}", srgb + (sid or 0))
         aliases = [name for column in _ALIAS_COLUMNS for name in re.split(r"[\s;]+", cell.get(column, "")) if name]
         routers.append(Router(
-            cell["name"], tuple(dict.fromkeys([*aliases, *([loopback] if loopback else [])])), loopback, sid, srgb,
+            cell["name"], tuple(dict.fromkeys([*aliases, loopback] if loopback else aliases)), loopback, sid, srgb,
             cell.get("site", ""), vendor,
         ))  # fmt: skip
     if not routers:

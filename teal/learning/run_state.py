@@ -13,18 +13,18 @@ from typing import Any, Protocol
 from safetensors.torch import save_file
 from torch import Tensor
 
+from teal.app.run_files import TRAINER
 from teal.errors import InputError
 from teal.nn.checkpoint import read_tensors
 from teal.runtime.storage import atomic_file
 
-RUN = "trainer.safetensors"
 _METADATA_KEY = "teal"  # under which the JSON is stored
 
 
 def save_run(folder: Path, tensors: dict[str, Tensor], fields: dict[str, Any]) -> None:
     """Write the state of a run: tensors, which are copied to the CPU, and fields that JSON can hold."""
     tensors = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-    with atomic_file(folder / RUN) as temporary:
+    with atomic_file(folder / TRAINER) as temporary:
         save_file(tensors, temporary, metadata={_METADATA_KEY: json.dumps(fields)})
 
 
@@ -34,11 +34,11 @@ def load_run(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         InputError: no state there, or a damaged one.
     """
-    tensors, metadata = read_tensors(folder / RUN)
+    tensors, metadata = read_tensors(folder / TRAINER)
     try:
         fields = json.loads(metadata[_METADATA_KEY])
     except (KeyError, json.JSONDecodeError) as error:
-        raise InputError(str(folder / RUN), "", "the state of a run", error) from None
+        raise InputError(str(folder / TRAINER), "", "the state of a run", error) from None
     return tensors, fields
 
 
@@ -50,7 +50,7 @@ def load_run_of(folder: Path, config: dict[str, Any]) -> tuple[dict[str, Tensor]
     """
     tensors, fields = load_run(folder)
     if fields.get("config") != config:
-        raise InputError(str(folder / RUN), "config", f"the state of a run with {config}", fields.get("config"))
+        raise InputError(str(folder / TRAINER), "config", f"the state of a run with {config}", fields.get("config"))
     return tensors, fields
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from teal.app.run_files import TRAINER
 from teal.app.settings import seconds
 from teal.errors import InputError
 from teal.learning import run_state
@@ -352,7 +353,7 @@ class Trainer:
             InputError: no run there, a damaged one, or one with other settings.
         """
         tensors, fields = run_state.load_run(out)
-        where = str(out / run_state.RUN)
+        where = str(out / TRAINER)
         settings = self._settings()
         for name, value in fields.get("settings", {}).items():
             if settings.get(name) != value:

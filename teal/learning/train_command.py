@@ -12,9 +12,9 @@ import torch
 
 from teal.app.command import Notify, Outcome
 from teal.app.instance import Instance, load_instance
-from teal.app.run_files import RESUME_HINT, SETTINGS, save_settings
+from teal.app.run_files import RESUME_HINT, SETTINGS, TRAINER, save_settings
 from teal.formats.allocations import finite_only
-from teal.learning.run_state import RUN, TENSORBOARD, TRAINING_LOG, load_run
+from teal.learning.run_state import TENSORBOARD, TRAINING_LOG, load_run
 from teal.learning.settings import TrainConfig
 from teal.learning.train import Trainer, TrainState, validation_rows
 from teal.learning.train_tasks import check_names
@@ -67,7 +67,7 @@ def measure_reached(
     return reached
 
 
-FILES = (MODEL_CARD, MODEL_WEIGHTS, RUN, SETTINGS, TRAINING_LOG)
+FILES = (MODEL_CARD, MODEL_WEIGHTS, TRAINER, SETTINGS, TRAINING_LOG)
 
 
 def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainState:

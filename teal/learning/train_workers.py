@@ -22,9 +22,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from teal.app.run_files import TRAINER
 from teal.cluster.cluster import cause, connected, require_units, units
 from teal.errors import TealError
-from teal.learning.run_state import RUN
 from teal.learning.settings import TrainConfig
 from teal.learning.train import TrainState
 from teal.runtime.parallel import limit_threads
@@ -177,7 +177,7 @@ def _train(config: TrainConfig) -> TrainState:
     first = instance.problem(instance.traffic.read(instance.split.train[:1]))
     peers = ProcessGroup(instance.device)
     trainer = Trainer(first, instance.traffic, instance.split, config, peers)
-    if (config.out / RUN).exists():
+    if (config.out / TRAINER).exists():
         trainer.resume(config.out)
     last_progress = 0.0
 

@@ -6,37 +6,49 @@ import dataclasses
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from teal.errors import InputError
+from teal.errors import InputError, listed
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.storage import content_key
 
 _MAX_NAMES = 10  # nodes or links that a sentence lists
 
 
-def name_key(name: str) -> str:
-    """A name without case; an address in its shortest form, so that two writings of it are one."""
-    text = name.strip().casefold()
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        return text
+class Names:
+    """The own name of a node or router for each name that files may call it by.
+
+    Names are compared without case and without a port; an IP address has one form, however it is written.
+    """
+
+    def __init__(self) -> None:
+        self._own: dict[str, str] = {}
+
+    def add(self, name: str, own: str) -> str:
+        """Let ``name`` stand for ``own``; returns the own name that it stands for, another one if it is taken."""
+        return self._own.setdefault(self._key(name), own)
+
+    def own(self, name: str) -> str:
+        """The own name; ``name`` itself where it is unknown."""
+        return self._own.get(self._key(name)) or self._own.get(self._key(without_port(name))) or name
+
+    @staticmethod
+    def _key(name: str) -> str:
+        text = name.strip().casefold()
+        try:
+            return str(ipaddress.ip_address(text))
+        except ValueError:
+            return text
 
 
 def without_port(name: str) -> str:
     """``host`` of ``host:port`` and ``[address]:port``; an IPv6 address without brackets has no port."""
     found = re.fullmatch(r"\[([^\]]+)\](?::\d+)?|([^:]+):\d+", name.strip())
     return name if found is None else found[1] or found[2]
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first names of a list, and how many more there are."""
-    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,11 +187,15 @@ class Topology:
         return {alias: index[name] for alias, name in self.aliases.items()} | index
 
     def name_of(self, name: str) -> str:
-        """The name of a node that is called by an alias, without case and without a port; else ``name`` itself."""
-        if name in self.node_names or not self.aliases:
-            return name
-        known = {name_key(other): own for other, own in [*self.aliases.items(), *((n, n) for n in self.node_names)]}
-        return known.get(name_key(name)) or known.get(name_key(without_port(name))) or name
+        """The name of a node that is called by an alias, as :class:`Names` compares them; else ``name`` itself."""
+        return self._names.own(name) if self.aliases and name not in self.node_names else name
+
+    @cached_property
+    def _names(self) -> Names:
+        names = Names()
+        for alias, own in [*self.aliases.items(), *((name, name) for name in self.node_names)]:
+            names.add(alias, own)
+        return names
 
     def with_capacity(self, capacity: FloatArray) -> Topology:
         """The network with other capacities, (E,) Gbit/s."""
@@ -289,9 +305,11 @@ class Topology:
         """Sentences without a full stop about nodes without a link, links of one direction, and separate parts."""
         doubts, names, parts = [], self.link_names(), self.num_components()
         if alone := [self.node_names[node] for node in self.isolated_nodes()]:
-            doubts.append(f"nodes without a link: {_some(alone)}")
+            doubts.append(f"nodes without a link: {listed(alone, _MAX_NAMES)}")
         if one_way := [names[link] for link in self.one_way_links()]:
-            doubts.append(f"links without one in the other direction: {_some(one_way)} (--bidirectional adds them)")
+            doubts.append(
+                f"links without one in the other direction: {listed(one_way, _MAX_NAMES)} (--bidirectional adds them)"
+            )
         if parts > 1:
             doubts.append(f"not connected: {parts} parts (strongly connected), so that some pairs have no path")
         return doubts

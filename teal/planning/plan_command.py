@@ -18,9 +18,9 @@ from tqdm import tqdm
 
 from teal.app.chart import Chart, Series
 from teal.app.command import Notify, Outcome
-from teal.app.instance import Instance, load_instance, rows_of
+from teal.app.instance import Instance, instance_key, load_instance, rows_of
 from teal.app.page import Cell, Column, Section, write_page
-from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, instance_key, write_files, write_manifest
+from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, write_files, write_manifest
 from teal.app.text import percent
 from teal.app.web.layout import drawing, packed_utilisation
 from teal.formats.groups import load_groups
@@ -343,7 +343,7 @@ def plan_outcome(config: PlanConfig, notify: Notify) -> Outcome:
         text="\n".join(findings),
         tables=render_plan(report.outages, config.worst, report.objective),
         written=f"{config.out / PAGE}: open it in a browser; {len(report.outages):,} cases are in {others} beside it",
-        data={
+        data=lambda: {
             "findings": findings,
             "failures": [dataclasses.asdict(one) for one in report.by_failure()],
             "links": [dataclasses.asdict(one) for one in report.links()],

@@ -31,7 +31,7 @@ class PlanConfig(InstanceConfig):
     }
 
     failures: tuple[Literal["cables", "links", "nodes"], ...] = ()
-    """What fails, one at a time: cables (default); links (each member of parallel links alone, in both directions);
+    """Failures, one at a time: cables (default); links (each member of parallel links alone, in both directions);
     nodes (all links of a node: what it sends and receives is then stranded).  May be repeated."""
     groups: Path | None = None
     """Also fail groups of cables that share a risk, such as a conduit, or are out of service together: a .csv file of
@@ -112,7 +112,7 @@ class UpgradeConfig(GrowthConfig, InstanceConfig):
     max_utilisation: float = 1.0
     """Largest utilisation of a link in any scenario, such as 0.8."""
     cost: str = "capacity"
-    """What a Gbit/s costs: capacity (1 on every cable), length (its latency in ms), or a .csv file with the columns
+    """Cost of a Gbit/s: capacity (1 on every cable), length (its latency in ms), or a .csv file with the columns
     source, target, cost for every cable."""
     modules: str = ""
     """Sizes that can be bought, Gbit/s, such as 100, or with what each costs, 100=1,400=3 (in units of 1 Gbit/s times

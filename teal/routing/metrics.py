@@ -13,10 +13,9 @@ import numpy as np
 
 from teal.app.command import Notify, Outcome
 from teal.app.settings import seconds
-from teal.errors import InputError
+from teal.errors import InputError, listed
 from teal.formats import load_traffic, topology_of
 from teal.formats.counters import interface_names
-from teal.formats.records import named as named_links
 from teal.formats.rows import write_csv
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag, check_metric
@@ -267,9 +266,10 @@ def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> Metrics
     if config.interfaces is not None:  # before the search, not behind it
         topology = topology_of(config)
         named = interface_names(config.interfaces, topology)
-        lacking = [name for name in topology.link_names() if name not in named]
+        live = zip(topology.link_names(), topology.capacity > 0, strict=True)
+        lacking = [name for name, is_live in live if is_live and name not in named]
         if lacking:
-            raise InputError(str(config.interfaces), "", "an interface of each link", f"none of {named_links(lacking)}")
+            raise InputError(str(config.interfaces), "", "an interface of each link", f"none of {listed(lacking)}")
     report = improve(config, notify)
     if config.out is not None:
         write_changes(config.out, report.changes, report.to_json(), named)

@@ -15,21 +15,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from teal.errors import InputError
-from teal.formats.routers import SRGB_BASE, Router, Routers
+from teal.errors import InputError, listed
+from teal.formats.routers import Router, Routers
 from teal.network import Topology
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.runtime.storage import atomic_file
 
 SRLB_BASE = 15_000  # the usual first label of a router's own block, which ends below the global one
-COLOUR = 100  # of all policies
+COLOUR = 100  # colour of all policies
 _WEIGHT_SUM = 1_000  # sum of the weights of a candidate path
-_PREFERENCE = 100  # of the candidate path
-_MAX_NAMED = 5  # routers in a message
+_PREFERENCE = 100  # preference of the candidate path; a policy has one alone, so that any number does
 
 
 def default_routers(topology: Topology) -> Routers:
@@ -66,13 +65,8 @@ def _sid(router: Router) -> int:
 
 
 def to_json(topology: Topology, policies: SegmentPolicies, routers: Routers | None = None) -> dict[str, Any]:
-    """Policies with colour, endpoint, and candidate paths of weighted lists of labels.
-
-    Raises:
-        InputError: a router without SID.
-    """
+    """Policies with colour, endpoint, and candidate paths of weighted lists of labels."""
     names, routers = topology.node_names, routers or default_routers(topology)
-    check_routers(topology, routers, loopbacks=False)
     return {"sr-policies": [
         {
             "headend": names[source], "endpoint": names[target], "colour": COLOUR,
@@ -100,29 +94,41 @@ class _Policy:
     """One policy of a headend: names, endpoint, and for each list its weight and labels."""
 
     def __init__(
-        self, topology: Topology, pair: tuple[int, int], lists: tuple[SegmentList, ...], routers: Routers
+        self, topology: Topology, pair: tuple[int, int], lists: tuple[SegmentList, ...], routers: Routers, target: str
     ) -> None:
-        target = topology.node_names[pair[1]]
-        self.name, self.endpoint = f"to-{_word(target, pair[1])}", routers[target].loopback
+        self.name, self.endpoint = f"to-{target}", routers[topology.node_names[pair[1]]].loopback
         self.lists = [
             (f"{self.name}-{number}", weight, [label for _, _, label in labels(topology, one, *pair, routers)])
             for number, (weight, one) in enumerate(zip(weights(lists), lists, strict=True), 1)
         ]
 
 
-def _word(name: str, number: int) -> str:
-    """A name that is one word for every router: other characters become _, and the number of the node is added."""
-    word = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-    return word if word == name else f"{word}_{number}"
+def _words(names: Sequence[str]) -> list[str]:
+    """A word for each name that every router takes, no two equal: other characters become _, and a number follows."""
+    words, taken = list[str](), set(names)
+    for number, name in enumerate(names):
+        word = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+        if word != name:
+            word = f"{word}_{number}"
+            while word in taken:
+                word += "_"
+            taken.add(word)
+        words.append(word)
+    return words
+
+
+def _segment_lists(policies: list[_Policy], end: str) -> list[str]:
+    """The lists in the form that FRR and IOS-XR share, but for the line that ends one."""
+    lines = ["segment-routing", " traffic-eng"]
+    for name, _, stack in (part for one in policies for part in one.lists):
+        lines.append(f"  segment-list {name}")
+        lines += [f"   index {10 * number} mpls label {label}" for number, label in enumerate(stack, 1)]
+        lines.append(f"  {end}")
+    return lines
 
 
 def _frr(policies: list[_Policy]) -> list[str]:
-    lines = ["segment-routing", " traffic-eng"]
-    for one in policies:
-        for name, _, stack in one.lists:
-            lines.append(f"  segment-list {name}")
-            lines += [f"   index {10 * number} mpls label {label}" for number, label in enumerate(stack, 1)]
-            lines.append("  exit")
+    lines = _segment_lists(policies, "exit")
     for one in policies:
         lines += [f"  policy color {COLOUR} endpoint {one.endpoint}", f"   name {one.name}"]
         lines.append(
@@ -133,12 +139,7 @@ def _frr(policies: list[_Policy]) -> list[str]:
 
 
 def _iosxr(policies: list[_Policy]) -> list[str]:
-    lines = ["segment-routing", " traffic-eng"]
-    for one in policies:
-        for name, _, stack in one.lists:
-            lines.append(f"  segment-list {name}")
-            lines += [f"   index {10 * number} mpls label {label}" for number, label in enumerate(stack, 1)]
-            lines.append("  !")
+    lines = _segment_lists(policies, "!")
     for one in policies:
         kind = "ipv6" if ":" in one.endpoint else "ipv4"
         lines += [f"  policy {one.name}", f"   color {COLOUR} end-point {kind} {one.endpoint}", "   candidate-paths"]
@@ -166,42 +167,47 @@ def _junos(policies: list[_Policy]) -> list[str]:
 _WRITERS: dict[str, Callable[[list[_Policy]], list[str]]] = {"frr": _frr, "iosxr": _iosxr, "junos": _junos}
 
 
-def check_routers(topology: Topology, routers: Routers, *, loopbacks: bool) -> None:
-    """Raise InputError for routers without SID (or without loopback): a label of another router would be written."""
-    names = [name for name in topology.node_names if name not in routers or routers[name].sid is None]
-    if names:
-        raise InputError(routers.where, "sid", "one of every router of the network", f"none of {_some(names)}")
-    names = [name for name in topology.node_names if loopbacks and not routers[name].loopback]
-    if names:
-        raise InputError(routers.where, "loopback", "one of every router of the network", f"none of {_some(names)}")
+def check_routers(path: Path, topology: Topology, routers: Routers | None) -> None:
+    """Raise InputError where the table lacks what a file needs: SIDs for JSON, loopbacks too for a .conf file.
+
+    JSON without a table has the SIDs of :func:`default_routers`.
+    """
+    is_configuration = path.suffix.lower() == ".conf"
+    if routers is None:
+        if is_configuration:
+            expected = "--routers, with loopback and sid of each, for a .conf file"
+            raise InputError("--out", "", expected, "no table of routers")
+        return
+    for field in ("sid", "loopback") if is_configuration else ("sid",):
+        lacking = [
+            name for name in topology.node_names if name not in routers or getattr(routers[name], field) in (None, "")
+        ]
+        if lacking:
+            raise InputError(routers.where, field, "one of every router of the network", f"none of {listed(lacking)}")
 
 
 def configuration(topology: Topology, policies: SegmentPolicies, routers: Routers) -> dict[str, str]:
     """The configuration of every headend, by its name, in the form of its vendor (FRR where none is given).
 
+    The table must have what :func:`check_routers` asks for.
+
     Raises:
-        InputError: a router without loopback or SID, or a demand that is split on a router of FRR.
+        InputError: a demand that is split on a router of FRR, or labels of adjacencies inside a global block.
     """
-    names = topology.node_names
-    check_routers(topology, routers, loopbacks=True)
+    names, words = topology.node_names, _words(topology.node_names)
     split = sorted({
         names[source] for (source, _), lists in policies.lists.items()
         if len(lists) > 1 and routers[names[source]].vendor in ("", "frr")
     })  # fmt: skip
     if split:
         expected = "one list for each demand (--one-list), since FRR uses one list of a policy at a time; or .json"
-        raise InputError("--out", "", expected, f"splits on {_some(split)}")
+        raise InputError("--out", "", expected, f"splits on {listed(split)}")
     texts = {}
     for head in sorted({source for source, _ in policies.lists}):
         pairs = sorted(pair for pair in policies.lists if pair[0] == head)
-        own = [_Policy(topology, pair, policies.lists[pair], routers) for pair in pairs]
+        own = [_Policy(topology, pair, policies.lists[pair], routers, words[pair[1]]) for pair in pairs]
         texts[names[head]] = "\n".join(_WRITERS[routers[names[head]].vendor or "frr"](own)) + "\n"
     return texts
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more
 
 
 def check_depth(topology: Topology, policies: SegmentPolicies, most: int, where: str) -> None:
@@ -217,18 +223,15 @@ def write_sr_policies(
     """Write the JSON, or for a .conf file the configuration of all headends, each under a comment with its name.
 
     Raises:
-        InputError: a .conf file without a table of routers, or what :func:`configuration` refuses.
+        InputError: what :func:`check_routers` or :func:`configuration` refuses.
     """
+    check_routers(path, topology, routers)
     if path.suffix.lower() != ".conf":
         text = json.dumps(to_json(topology, policies, routers), indent=1) + "\n"
-    elif routers is None:
-        raise InputError("--out", "", "--routers, with loopback and sid of each, for a .conf file", "no such table")
     else:
-        marks = {"junos": "#"}
+        assert routers is not None
+        marks = {"junos": "#"}  # that begin a comment; ! elsewhere
         parts = configuration(topology, policies, routers).items()
         text = "".join(f"{marks.get(routers[name].vendor, '!')} {name}\n{part}" for name, part in parts)
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-__all__ = ["COLOUR", "SRGB_BASE", "check_depth", "configuration", "labels", "to_json", "weights", "write_sr_policies"]

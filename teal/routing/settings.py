@@ -108,7 +108,7 @@ class SimulateConfig(GrowthConfig, IgpConfig, NetworkConfig):
     policies: Path | None = None
     """Installed segment lists, a .json file written by teal solve --routing segments --out."""
     failures: tuple[Literal["cables", "links", "nodes", "pairs"], ...] = ()
-    """What fails: cables (all links between two nodes, both directions), links (each pair of directions of one link
+    """Failures: cables (all links between two nodes, both directions), links (each pair of directions of one link
     alone, so that a parallel one is left), nodes, or pairs of cables; repeat for more kinds."""
     groups: Path | None = None
     """Groups of cables that fail together: a .csv (group,source,target), .json or .graphml file."""

@@ -287,5 +287,5 @@ def simulate_outcome(config: SimulateConfig, notify: Notify) -> Outcome:
         text=describe(result),
         tables=render(result, config.worst),
         written="" if config.out is None else f"{config.out / PAGE}: open it in a browser; tables are beside it",
-        data=result.to_json(),
+        data=result.to_json,
     )

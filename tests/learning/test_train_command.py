@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 
 pytest.importorskip("ray", reason="needs Ray: pip install '.[ray]'")
 
+from teal.app.run_files import TRAINER
 from teal.cli import main
-from teal.learning.run_state import RUN, load_run
+from teal.learning.run_state import load_run
 from tests.gate import PATIENCE_S, Gate
 from tests.processes import run, running
 
@@ -37,7 +38,7 @@ def _command(out: Path, *more: str) -> list[str]:
 
 
 def _assert_same_weights(one: Path, other: Path, tolerance: float) -> None:
-    state, expected = (load_file(folder / RUN) for folder in (one, other))
+    state, expected = (load_file(folder / TRAINER) for folder in (one, other))
     assert state.keys() == expected.keys()
     apart = weights = 0
     for name, value in state.items():

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from baselines.lp_all import LpAll
-from teal.app.instance import load_instance
-from teal.app.run_files import instance_key
+from teal.app.instance import instance_key, load_instance
 from teal.app.settings import InstanceConfig
 from teal.cli import main
 from teal.errors import InputError

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from teal.errors import InputError
-from teal.formats.routers import Router, Routers
+from teal.formats.routers import SRGB_BASE, Router, Routers
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies, segment_traffic
 from teal.pathops.igp_failures import IgpFailures
 from teal.routing.list_files import read_policies, write_policies
-from teal.routing.router_config import SRGB_BASE, check_depth, configuration, to_json, weights, write_sr_policies
+from teal.routing.router_config import check_depth, configuration, to_json, weights, write_sr_policies
 from teal.testing import make_topology
 
 
@@ -123,12 +123,12 @@ def test_frr_loads_its_configuration(tmp_path: Path) -> None:
 def test_what_a_policy_needs_and_the_table_lacks_is_named(tmp_path: Path) -> None:
     topology, policies = _one_list_each()
     some = Routers([Router(f"n{n}", (), f"10.0.0.{n}", n) for n in (0, 1, 3)], "routers.csv")
-    for write in (to_json, configuration):
+    for name in ("x.sr-policy.json", "x.conf"):
         with pytest.raises(InputError, match=r"routers\.csv: sid: .*none of n2"):
-            write(topology, policies, some)
+            write_sr_policies(tmp_path / name, topology, policies, some)
     without = Routers([Router(f"n{n}", (), "10.0.0.1" if n == 3 else "", n) for n in range(4)], "routers.csv")
     with pytest.raises(InputError, match=r"routers\.csv: loopback: .*none of n0, n1, n2"):
-        configuration(topology, policies, without)
+        write_sr_policies(tmp_path / "x.conf", topology, policies, without)
     with pytest.raises(InputError, match="--routers"):
         write_sr_policies(tmp_path / "x.conf", topology, policies)
 
@@ -139,6 +139,11 @@ def test_names_are_one_word_and_labels_of_adjacencies_stay_below_the_block() -> 
     routers = Routers([Router(name, (), f"10.0.0.{n}", n) for n, name in enumerate(named.node_names)], "routers.csv")
     text = configuration(named, policies, routers)["New York"]
     assert "   name to-Z_rich____3" in text.splitlines()
+    alike = dataclasses.replace(topology, node_names=("a", "b c", "b_c_1", "b;c"))
+    routers = Routers([Router(name, (), f"10.0.0.{n}", n) for n, name in enumerate(alike.node_names)], "routers.csv")
+    every = SegmentPolicies({(0, target): (SegmentList(1.0, ()),) for target in (1, 2, 3)})
+    words = re.findall(r"^   name (.*)$", configuration(alike, every, routers)["a"], re.M)
+    assert words == ["to-b_c_1_", "to-b_c_1", "to-b_c_3"]
     lists = SegmentPolicies({(0, 3): (SegmentList(1.0, (1, 3), (0, 1)),)})
     assert "mpls label 15000" in configuration(topology, lists, _routers("frr"))["n0"]
     with pytest.raises(InputError, match="a global block above the labels of adjacencies"):

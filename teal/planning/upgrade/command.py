@@ -238,6 +238,6 @@ def upgrade_outcome(config: UpgradeConfig, notify: Notify) -> Outcome:
         text=plan.describe(),
         tables=render_upgrade(plan),
         written="" if config.out is None else f"{config.out / PAGE}: {beside}",
-        data=plan.to_json(),
+        data=plan.to_json,
         exit_code=EXIT_FAILED if plan.failed else EXIT_OK if plan.upgrade.reached else EXIT_GAP,
     )

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+from teal.errors import listed
 from teal.formats.allocations import finite_only
 from teal.network import Topology
 from teal.planning.upgrade.benders import Upgrade
@@ -274,9 +275,8 @@ class UpgradePlan:
                 for part in full[:_MAX_NAMED]
             ]
         for failure, names in list(self.cut_off.items())[:_MAX_NAMED]:
-            more_names = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
             what = f"{failure} cuts off" if failure else "the network has no path for"
-            lines.append(f"{what} {', '.join(names[:_MAX_NAMED])}{more_names}: no purchase carries them")
+            lines.append(f"{what} {listed(names, _MAX_NAMED)}: no purchase carries them")
         if len(self.cut_off) > _MAX_NAMED:
             lines.append(f"and {len(self.cut_off) - _MAX_NAMED} more failures cut demands off")
         lines += self.failed
