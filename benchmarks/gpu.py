@@ -15,7 +15,7 @@ import contextlib
 import csv
 import dataclasses
 import gc
-import importlib.util
+import importlib.metadata
 import statistics
 import sys
 import time
@@ -24,7 +24,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numba
 import torch
 
 import teal
@@ -129,7 +128,7 @@ def bytes_of_iteration(paths: Any, batch: int, real: int = 4) -> float:
         real: size of a floating-point number, bytes.
     """
     num_paths, nodes, demands = paths.packed.num_paths, paths.trie.num_nodes, paths.num_demands
-    index = paths.levels.above.itemsize
+    index = paths.levels.parent.itemsize
     per_matrix = real * (3 * num_paths + demands + 2 * nodes)
     shared = index * (3 * nodes + num_paths) + nodes + 4 * nodes + demands * (1 + real)
     return float(batch * per_matrix + shared)
@@ -215,6 +214,13 @@ def cold(report: Report, problem: Any, name: str, aim: str) -> None:
     report.add("warm", f"{name}, demands x exp(0.1 noise), to 0.01 (wall)", time_ms, "ms")
 
 
+def on_cpu(report: Report, problem: Any, name: str) -> None:
+    """Time the same solves on all cores of the machine's CPU."""
+    for gap in (0.01, 0.001):
+        time_ms = by_clock(lambda gap=gap: teal.solve(problem, gap=gap))  # type: ignore[misc]
+        report.add("cpu", f"{name} to {gap:g} (wall), {torch.get_num_threads()} threads", time_ms, "ms")
+
+
 def forward(report: Report, problem: Any, name: str, aim: str) -> None:
     """Time the forward pass of FlowGNN in evaluation mode."""
     from teal.nn.flow_gnn_config import FlowGnnConfig
@@ -259,7 +265,7 @@ def main() -> None:
     cuda.require()
     torch.manual_seed(0)
     report = Report(options.seconds)
-    versions = f"torch {torch.__version__}, numba {numba.__version__}, {importlib.util.find_spec('numba_cuda')}"
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "numba", "numba-cuda"))
     print(f"# {torch.cuda.get_device_name()}, {versions}", flush=True)
     bandwidth = copy_bandwidth()
     report.add("machine", "copy, read and written", bandwidth / 1e12, "TB/s")
@@ -290,6 +296,8 @@ def main() -> None:
         ("pathops Kdl", lambda: operations(report, problem_of("Kdl", 1), "Kdl")),
         ("UsCarrier", lambda: iteration(report, problem_of("UsCarrier", 20), "UsCarrier", bandwidth, "")),
         ("UsCarrier cold", lambda: cold(report, problem_of("UsCarrier", 1), "UsCarrier", "")),
+        ("UsCarrier CPU", lambda: on_cpu(report, load(options.data, "UsCarrier", 1, "cpu"), "UsCarrier")),
+        ("Kdl CPU", lambda: on_cpu(report, load(options.data, "Kdl", 1, "cpu"), "Kdl")),
         ("pathops ASN", lambda: operations(report, problem_of("ASN", 1), "ASN")),
     ]
     try:

@@ -150,7 +150,9 @@ class Registry(Generic[_Entry]):
         if name not in self._loaded:
             point = _announced(self._group).get(name)
             if point is None:
-                raise InputError(self._what, "name", "one of: " + ", ".join(self.names()), repr(name))
+                known = "one of: " + ", ".join(self.names())
+                expected = known if self.names() else "an installed Teal, which announces it (pip install .)"
+                raise InputError(self._what, "name", expected, repr(name))
             self._loaded[name] = point.load()
         return self._loaded[name]
 

@@ -16,12 +16,13 @@ import torch
 if not torch.cuda.is_available():  # CUDA kernels run in numba-cuda's simulator; it must be told before the first import
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
-import numba
-
 from teal.runtime.storage import cache_dir
 
-# Kernels are kept where a user's are: each test has an empty cache folder, which must not be theirs.
+# Kernels are kept where a user's are: each test has an empty cache folder, which must not be theirs.  Before the import
+# of Numba: where one of its variables has changed since, it reads all of its settings again.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_dir("kernels").parent))
+
+import numba
 
 # Shapes at these borders are checked under test.  The hook must stand before the first import of Teal.
 CHECKED = ("teal.problem.problem", "teal.problem.allocation", "teal.pathops.base", "teal.solvers.pdhg.solver")

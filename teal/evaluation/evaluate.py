@@ -193,7 +193,9 @@ class SchemeRunner:
                 return None
             self._exclude(one_line(error))
             return error if isinstance(error, InputError) else None
-        longest = MAX_WARM_UP_S if num_compiled() > compiled else _MAX_UNCOMPILED_S
+        # On a GPU nobody counts what is compiled: the first call always compiles or loads kernels.
+        may_compile = num_compiled() > compiled or problem.demand.device.type != "cpu"
+        longest = MAX_WARM_UP_S if may_compile else _MAX_UNCOMPILED_S
         if self._busy_s > longest:
             self._warm_up_result = allocation
         return None

@@ -10,8 +10,10 @@ through CuPy, which nothing but a GPU can run.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import importlib.metadata
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -35,7 +37,6 @@ RESERVED_BYTES = 4 << 10  # bytes of SHARED_BYTES for the kernels' fixed-size ar
 MAX_BLOCKS = 3 if SIMULATED else 2**31 - 1  # blocks of a grid
 _BLOCKS_PER_PROCESSOR = 8  # blocks of THREADS threads that one processor holds at once
 
-numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # grids of small networks are small on purpose
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -53,8 +54,21 @@ def missing() -> str | None:
         if not cuda.is_available():
             return "a CUDA driver and toolkit (libNVVM) that numba finds (numba.cuda.is_available() is false)"
         cuda.current_context()
+        _compile_one()
     except Exception as error:  # numba-cuda raises errors of several packages
         return f"a CUDA driver and toolkit that numba can use ({type(error).__name__}: {error})"
+    return None
+
+
+@functools.cache
+def _compile_one() -> None:
+    """Compile a kernel that does nothing: a numba-cuda that does not fit NumPy fails here, with its own error."""
+    from numba import cuda
+
+    cuda.jit("void()")(_nothing)
+
+
+def _nothing() -> None:
     return None
 
 
@@ -69,6 +83,7 @@ def cuda_kernel(function: _F) -> Any:
     """Compile for the GPU, at the first launch; kept on disk by numba-cuda, under a stamp of all it depends on."""
     from numba import cuda
 
+    _without_occupancy_warnings()
     kernel = cuda.jit(**({} if SIMULATED else {"cache": True, "max_registers": _MAX_REGISTERS}))(function)
     file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     if file is not None:
@@ -77,9 +92,18 @@ def cuda_kernel(function: _F) -> Any:
     return kernel
 
 
+@functools.cache
+def _without_occupancy_warnings() -> None:
+    """Switch off numba-cuda's warnings of small grids: those of small networks are small on purpose."""
+    with contextlib.suppress(ImportError):  # numba-cuda has settings of its own; Numba's simulator has no warnings
+        from numba.cuda.core import config
+
+        config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+
+
 def _stamped(file: Any, access: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> Any:
     """Access the index of a kernel's files, whose own stamp is that of one source file."""
-    file._source_stamp = stamp(function)
+    file._source_stamp = stamp(function, (importlib.metadata.version("numba-cuda"), _MAX_REGISTERS))
     return access(*arguments)
 
 

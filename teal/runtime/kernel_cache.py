@@ -95,6 +95,9 @@ def announcing(announcer: Announcer) -> Iterator[None]:
         _announcer = before
 
 
+# Kinds of globals whose ``repr`` tells their value; among them the types of Numba, such as ``float64``.
+_PLAIN = bool | int | float | complex | str | bytes | np.generic | np.dtype | Enum | numba.types.Type
+
 _interprets = False
 
 
@@ -181,7 +184,7 @@ def _of_value(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, str]
         yield from _of_function(value.py_func, seen)
     elif isinstance(value, types.FunctionType):
         yield from _of_function(value, seen)
-    elif value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic | np.dtype | Enum):
+    elif value is None or isinstance(value, _PLAIN):
         yield name, f"{type(value).__name__} {value!r}"
     elif isinstance(value, tuple):
         yield name, f"{type(value).__name__} of {len(value)}"
@@ -197,7 +200,9 @@ def _of_value(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, str]
         definition = getattr(value, "_defn", value)  # of an intrinsic of Numba
         yield name, f"{definition.__name__} {_of_module(getattr(definition, '__module__', None) or 'numpy')}"
     else:
-        raise TypeError(f"{name}: a kernel may read numbers, strings, arrays, kernels and modules, not {value!r}")
+        raise TypeError(
+            f"{name}: a kernel may read numbers, strings, types, arrays, kernels and modules, not {value!r}"
+        )
 
 
 @functools.cache
