@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -76,6 +77,28 @@ def public_data() -> Path:
     if not DATA.is_dir():
         pytest.skip(f"needs the public data that data/README.md names, in {DATA} (or set TEAL_TEST_DATA)")
     return DATA
+
+
+@pytest.fixture(scope="module")
+def quick_simulator() -> Iterator[None]:
+    """Short turns for the threads of numba-cuda's simulator, each of which waits for the others: 5 times as fast."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture(scope="session")
+def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Ray, connected as Teal connects to it, for all tests of a process that kill nothing (a start takes 12 s)."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("needs Ray: pip install '.[ray]'")
+    from teal.cluster.cluster import connected
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEAL_CACHE_DIR", str(tmp_path_factory.mktemp("ray")))
+        with connected() as ray:
+            yield ray
 
 
 @pytest.fixture(scope="module")  # not longer: while it runs, its thread has an event loop and no other may start

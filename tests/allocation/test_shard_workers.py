@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -13,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from teal.allocation.shard_workers import RayActors
+from teal.allocation.shard_workers import RayActors, actors
 from teal.errors import SolverError
 from teal.network.shards import PathSearch
 from teal.solvers.pdhg.shards.sharded import ShardedProblem
 from teal.solvers.pdhg.shards.shards import Allocated, ShardDemands
 from teal.testing import make_topology, random_problem
-from tests.processes import run
 
 _GAP = 1e-4
 
@@ -30,18 +27,8 @@ def _splits(allocated: Allocated) -> np.ndarray:
 
 @pytest.mark.system
 @pytest.mark.xdist_group("ray-a")
-def test_workers_find_what_one_process_finds_even_if_one_is_killed() -> None:
-    """In a process of its own: what Teal sets for Ray counts only if Ray is imported after it."""
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("needs Ray: pip install '.[ray]'")
-    ended = run([sys.executable, "-c", f"from {__name__} import compare_workers; compare_workers()"])
-    assert ended.returncode == 0, ended.stderr[-3000:]
-
-
-def compare_workers() -> None:
+def test_workers_find_what_one_process_finds_even_if_one_is_killed(local_ray: Any) -> None:
     """Solve in one process, in two workers, and in two of which one is killed."""
-    from teal.allocation.shard_workers import actors
-
     problem = random_problem(8, nodes=14, batch=1, idle=0.0)
 
     def solved(backend: Callable[..., Any] | None) -> tuple[ShardedProblem, Any, np.ndarray]:
@@ -57,8 +44,6 @@ def compare_workers() -> None:
     assert alone.sent_bytes == 0
     messages: list[str] = []
     with actors(2, messages.append) as make:
-        import ray
-
         _, together, theirs = solved(make)
         assert (together.iterations, together.rounds) == (alone.iterations, alone.rounds)
         assert together.value == pytest.approx(alone.value, rel=1e-9)
@@ -77,7 +62,7 @@ def compare_workers() -> None:
                 nonlocal rounds
                 rounds += 1
                 if rounds == 12:
-                    ray.kill(backend.actors[1], no_restart=True)
+                    local_ray.kill(backend.actors[1], no_restart=True)
                 return total(*shared, **options)
 
             backend.total = counted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -12,9 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("ray.serve", reason="needs the service's packages: pip install '.[serve]'")
-
 import yaml
 
 from teal.app.warm_up import compile_all_first
@@ -50,6 +48,8 @@ def _deployed(client: Client) -> bool:
 
 
 def test_the_serve_config_runs_on_two_nodes_and_survives_the_end_of_one(tmp_path: Path) -> None:
+    if importlib.util.find_spec("ray") is None:  # importing it takes seconds, in every process that collects tests
+        pytest.skip("needs the service's packages: pip install '.[serve]'")
     compile_all_first(print)  # as the image does: each engine would compile all kernels before it answers
     port = free_port()
     config = yaml.safe_load((ROOT / "deploy" / "serve.yaml").read_text())

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import configparser
 import dataclasses
+import importlib.metadata
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-pytest.importorskip("ray.serve", reason="needs the service's packages: pip install '.[serve]'")
+if importlib.util.find_spec("ray") is None:  # importing it takes seconds, in every process that collects tests
+    pytest.skip("needs the service's packages: pip install '.[serve]'", allow_module_level=True)
 pytest.importorskip("kubernetes_validate", reason="needs the packages of development: pip install '.[dev]'")
 
-import ray
 import yaml
 from kubernetes_validate import validate
 from pydantic import BaseModel, ConfigDict, Field
-from ray.serve.schema import ServeDeploySchema
 
 from teal.serving.engine.solver import Solver
 from teal.serving.http.app import make_app
@@ -126,6 +127,8 @@ def test_rayservice_manifest_agrees_with_serve_yaml() -> None:
     spec = _service().spec
     serve_config = yaml.safe_load((DEPLOY / "serve.yaml").read_text())
     assert yaml.safe_load(spec.serveConfigV2) == serve_config
+    from ray.serve.schema import ServeDeploySchema
+
     config = ServeDeploySchema.model_validate(serve_config)
     (application,) = config.applications
     names = {field.name for field in dataclasses.fields(ServeConfig)}
@@ -141,7 +144,7 @@ def test_rayservice_manifest_agrees_with_serve_yaml() -> None:
     assert cluster.headGroupSpec.rayStartParams["num-cpus"] == "0"
     ports = [port["containerPort"] for port in container["ports"]]
     assert config.http_options.port in ports
-    assert cluster.rayVersion == ray.__version__
+    assert cluster.rayVersion == importlib.metadata.version("ray")
 
 
 def _options(words: list[str]) -> dict[str, str]:

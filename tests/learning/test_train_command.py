@@ -5,19 +5,18 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
 
-pytest.importorskip("ray", reason="needs Ray: pip install '.[ray]'")
-
 from teal.app.run_files import TRAINER
 from teal.cli import main
 from teal.learning.run_state import load_run
 from tests.gate import PATIENCE_S, Gate
-from tests.processes import run, running
+from tests.processes import running
 
 pytestmark = [
     pytest.mark.system,
@@ -52,11 +51,10 @@ def _assert_same_weights(one: Path, other: Path, tolerance: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def together(tmp_path_factory: pytest.TempPathFactory, local_ray: Any) -> Path:
     """The folder of a run of two workers that nothing disturbed."""
     folder = tmp_path_factory.mktemp("training") / "together"
-    done = run(_command(folder, "--workers", "2"))
-    assert done.returncode == 0, done.stderr
+    assert main(_command(folder, "--workers", "2")[3:]) == 0
     return folder
 
 
@@ -83,26 +81,27 @@ def test_a_killed_worker_and_an_interruption_change_no_weight(tmp_path: Path, to
         assert "--resume" in errors
         assert not psutil.pid_exists(min(first))
 
-    resumed = run(_command(disturbed, "--workers", "2", "--resume"))
-    assert resumed.returncode == 0, resumed.stderr
+    assert main(_command(disturbed, "--workers", "2", "--resume")[3:]) == 0
     assert load_run(disturbed)[1]["state"]["step"] == STEPS
     _assert_same_weights(disturbed, together, 0.0)
 
 
-def test_a_fault_of_the_user_is_said_once_and_files_may_be_relative(tmp_path: Path) -> None:
+def test_a_fault_of_the_user_is_said_once_and_files_may_be_relative(
+    tmp_path: Path, local_ray: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A learning rate that no weight survives, and traffic from a file: one line, and no process is started anew."""
-    generate = ["teal", "traffic", "generate", "--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3"]
-    assert run([sys.executable, "-m", *generate, "--out", "t.parquet"], tmp_path).returncode == 0
-    command = [sys.executable, "-m", "teal", "train", "--topology", "b4", "--traffic", "t.parquet", "--out", "run"]
-    command += ["--workers", "2", "--from", "none", "--layers", "2", "--learning-rate", "1e30", "--max-steps", "10"]
-    ended = run(command, tmp_path)
-    assert ended.returncode == 2, ended.stderr
-    assert "a finite loss; try a lower --learning-rate" in ended.stderr
-    assert ended.stderr.count("a finite loss") == 1
+    monkeypatch.chdir(tmp_path)
+    assert main(["traffic", "generate", *SETTINGS[:4], "--out", "t.parquet"]) == 0
+    command = ["train", "--topology", "b4", "--traffic", "t.parquet", "--out", "run", "--workers", "2"]
+    command += ["--from", "none", "--layers", "2", "--learning-rate", "1e30", "--max-steps", "10"]
+    assert main(command) == 2
+    errors = capsys.readouterr().err
+    assert "a finite loss; try a lower --learning-rate" in errors
+    assert errors.count("a finite loss") == 1
 
 
-def test_more_workers_than_cpus_are_refused(tmp_path: Path) -> None:
-    ended = run(_command(tmp_path / "run", "--workers", "5000"))
-    assert ended.returncode == 2
-    assert "--workers" in ended.stderr
-    assert "the CPUs of the cluster" in ended.stderr
+def test_more_workers_than_cpus_are_refused(tmp_path: Path, local_ray: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(_command(tmp_path / "run", "--workers", "5000")[3:]) == 2
+    errors = capsys.readouterr().err
+    assert "--workers" in errors
+    assert "the CPUs of the cluster" in errors

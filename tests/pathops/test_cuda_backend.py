@@ -13,6 +13,8 @@ from teal.pathops.cuda_kernels import IN_SHARED_MEMORY
 from teal.runtime import cuda
 from teal.testing import make_topology, random_topology
 
+pytestmark = pytest.mark.usefixtures("quick_simulator")
+
 DEVICE = torch.device("cpu" if cuda.SIMULATED else "cuda")
 
 

@@ -22,7 +22,8 @@ from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.testing import random_problem
 
-pytestmark = pytest.mark.system  # the simulator takes seconds for each iteration
+# The simulator takes a second for each iteration.
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("quick_simulator")]
 
 DEVICE = torch.device("cpu" if cuda.SIMULATED else "cuda")
 
