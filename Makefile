@@ -9,6 +9,9 @@ STAMP := $(VENV)/.installed
 # Where torch comes from.  Without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes of CUDA.
 TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# Bytecode is kept, whatever the surroundings say: the tests start hundreds of processes, and without it each of them
+# compiles the sources of torch and others anew, half of the time of `import teal`.
+unexport PYTHONDONTWRITEBYTECODE
 # uv installs 180 packages in 15 s, pip in 80 s.  Certificates are the system's, as for pip.
 UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --native-tls -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -25,13 +28,16 @@ $(TORCH_STAMP):
 	$(PIP) uv
 	@touch $@
 
+# The import writes the bytecode of what every command imports: the first command would wait 6 s for it.
 $(DEMO_STAMP): $(TORCH_STAMP) pyproject.toml constraints.txt
 	$(UV) -e '.[baselines]'
+	$(BIN)/python -c "import teal.allocation.solve_command, teal.evaluation.evaluate_command"
 	@touch $@
 
 $(STAMP): $(TORCH_STAMP) pyproject.toml constraints.txt
 	$(UV) -e '.[baselines,dev,docs,ray,serve]'
 	$(UV) --no-deps pyNTM==5.0.0  # tests compare with it; it asks for an old networkx, and works with a new one
+	$(BIN)/python -c "import teal.allocation.solve_command, teal.evaluation.evaluate_command"
 	@touch $@ $(DEMO_STAMP)
 
 install: $(STAMP)  ## everything, into .venv

@@ -29,7 +29,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-import networkx as nx
 import numpy as np
 import torch
 from scipy.sparse import coo_matrix
@@ -259,6 +258,10 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
 def _first_without_candidate(problem: Problem) -> int | None:
     """A demand without a live candidate path between nodes that live links connect; None if there is none."""
     without = ((problem.demand[0] > 0) & ~problem.routable[0]).nonzero()[:, 0].tolist()
+    if not without:
+        return None
+    import networkx as nx  # half a second, which commands without a proof need not wait for
+
     live = (problem.capacity[0] > 0).cpu().numpy()
     graph = nx.DiGraph()
     graph.add_nodes_from(range(problem.topology.num_nodes))

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
 from teal.errors import SolverError
 from teal.runtime.arrays import AnyArray, FloatArray
@@ -97,6 +95,8 @@ def solve_lp(
         seconds: time limit.
         by_interior_points: by interior points and a crossover, in place of the method that HiGHS chooses.
     """
+    from scipy.optimize import linprog  # where it is used: many commands solve no program, and it takes 0.3 s
+
     bounds = np.column_stack([np.broadcast_to(low, np.shape(cost)), np.broadcast_to(high, np.shape(cost))])
     equal_rows, equal_right = (None, None) if equal is None else equal
     found = linprog(
@@ -130,8 +130,11 @@ def solve_milp(
         seconds: time limit.
         relative_gap: between value and bound at which the search ends.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
     found = milp(
-        cost, constraints=[LinearConstraint(sp.csr_array(one.rows), lb=one.low, ub=one.high) for one in rows],
+        cost, constraints=[LinearConstraint(csr_array(one.rows), lb=one.low, ub=one.high) for one in rows],
         integrality=is_whole, bounds=Bounds(0, high),
         options={"mip_rel_gap": relative_gap} | ({"time_limit": seconds} if seconds < _MAX_SECONDS else {}),
     )  # fmt: skip

@@ -24,7 +24,7 @@ from torch import Tensor
 from teal.network.packed import PathScan
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray
-from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import inner_kernel, kernel, parallel_kernel, prange, threads_for
 
 _OPERATIONS_PER_PATH = 100  # scalar operations, approximately
 _MIN_GAIN = 1e-9  # relative difference of lengths from which on flow moves
@@ -84,17 +84,23 @@ def _shorten_matrix(
     scan: PathScan, slots: int, length: FloatArray, demand: FloatArray, capacity: FloatArray, limit: FloatArray,
     splits: FloatArray
 ) -> None:  # fmt: skip
-    """Both stages for one matrix."""
-    shape, links = splits.shape, len(capacity)
+    """Both stages for one matrix; loops in the place of NumPy's operations, which take seconds to compile."""
+    (demands, num_paths), links = splits.shape, len(capacity)
     slot, marked = np.empty(slots), np.empty(slots, np.bool_)
-    live = np.ones(shape, np.bool_)
-    closed = capacity <= 0
-    if closed.any():
-        _mark_paths(scan, closed, marked, live)
-        live = ~live
-    flow, moved = np.zeros(shape), np.zeros(shape)
-    first, kept = np.zeros(shape[0], np.int64), np.zeros(shape[0], np.bool_)
-    for d in range(shape[0]):
+    live, touched = np.ones((demands, num_paths), np.bool_), np.zeros((demands, num_paths), np.bool_)
+    is_over = np.empty(links, np.bool_)  # first: whether a link has failed
+    any_over = False
+    for e in range(links):
+        is_over[e] = capacity[e] <= 0
+        any_over = any_over or is_over[e]
+    if any_over:
+        _mark_paths(scan, is_over, marked, live)
+        for d in range(demands):
+            for k in range(num_paths):
+                live[d, k] = not live[d, k]
+    flow, moved = np.zeros((demands, num_paths)), np.zeros((demands, num_paths))
+    first, kept = np.zeros(demands, np.int64), np.zeros(demands, np.bool_)
+    for d in range(demands):
         total, shortest = 0.0, -1
         for k in range(np.int64(scan.path_count[d])):
             flow[d, k] = splits[d, k] * demand[d]
@@ -102,47 +108,72 @@ def _shorten_matrix(
             if live[d, k] and (shortest < 0 or length[d, k] < length[d, shortest]):
                 shortest = k
         if shortest < 0:
-            moved[d], kept[d] = flow[d], True
+            kept[d] = True
+            _copy_flows(flow, moved, d)
         else:
             first[d] = shortest
             moved[d, shortest] = total
-    load = np.zeros(links)
+    load, most = np.zeros(links), np.empty(links)
     _sum_loads(scan, moved, slot, load)
-    most, is_over = limit.copy(), load > limit
-    if is_over.any():
+    for e in range(links):
+        most[e] = limit[e]
+    if _mark_over(load, most, is_over):
         before = np.zeros(links)
         _sum_loads(scan, flow, slot, before)
-        most = np.maximum(limit, before)  # which may be above the limit by rounding
-        is_over = load > most
-        touched = np.zeros(shape, np.bool_)
+        for e in range(links):
+            most[e] = max(limit[e], before[e])  # which may be above the limit by rounding
+        any_over = _mark_over(load, most, is_over)
         for _ in range(_MAX_ROUNDS):
-            if not is_over.any():
+            if not any_over:
                 break
             _mark_paths(scan, is_over, marked, touched)
-            for d in range(shape[0]):
+            for d in range(demands):
                 if touched[d, first[d]] and moved[d, first[d]] > 0 and not kept[d]:
                     kept[d] = True
-                    moved[d] = flow[d]
+                    _copy_flows(flow, moved, d)
             _sum_loads(scan, moved, slot, load)
-            is_over = load > most
-        if is_over.any():
-            moved[:], load, kept[:] = flow, before, True
-    room = np.maximum(most - load, 0)
-    _move_kept(scan, kept, live, length, demand, room, moved)
-    for d in range(shape[0]):
-        for k in range(shape[1] if demand[d] > 0 else 0):
+            any_over = _mark_over(load, most, is_over)
+        if any_over:
+            load = before
+            for d in range(demands):
+                kept[d] = True
+                _copy_flows(flow, moved, d)
+    for e in range(links):
+        most[e] = max(most[e] - load[e], 0.0)  # now the room
+    _move_kept(scan, kept, live, length, demand, most, moved)
+    for d in range(demands):
+        for k in range(num_paths if demand[d] > 0 else 0):
             if moved[d, k] != flow[d, k]:
                 splits[d, k] = moved[d, k] / demand[d]
+
+
+@inner_kernel
+def _copy_flows(flow: FloatArray, moved: FloatArray, d: int) -> None:
+    """Copy the flows (D, K) of demand ``d``."""
+    for k in range(flow.shape[1]):
+        moved[d, k] = flow[d, k]
+
+
+@inner_kernel
+def _mark_over(load: FloatArray, most: FloatArray, is_over: BoolArray) -> bool:
+    """Write which links (E,) carry more than ``most``; whether any does."""
+    any_over = False
+    for e in range(len(load)):
+        is_over[e] = load[e] > most[e]
+        any_over = any_over or is_over[e]
+    return any_over
 
 
 @kernel
 def _sum_loads(scan: PathScan, flow: FloatArray, slot: FloatArray, load: FloatArray) -> None:
     """Write the load (E,) of flow (D, K)."""
-    load[:] = 0
+    for e in range(len(load)):
+        load[e] = 0.0
     for s in range(len(scan.node_ptr) - 1):
         begin, path = scan.node_ptr[s], scan.path_ptr[s]
         nodes = scan.node_ptr[s + 1] - begin
-        slot[: nodes + 1] = 0
+        for node in range(nodes + 1):
+            slot[node] = 0.0
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             count = np.int64(scan.path_count[d])
             for k in range(count):
