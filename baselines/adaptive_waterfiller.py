@@ -28,7 +28,7 @@ _MIN_WEIGHT = 1e-6  # of a path, so that none is given up for good
 
 @dataclasses.dataclass(frozen=True)
 class AdaptiveWaterfiller:
-    """See the module.
+    """The scheme `adaptive-waterfiller`: water-fillings of paths, each with the weights that the last one leaves.
 
     Attributes:
         iterations: number of water-fillings.

@@ -108,7 +108,7 @@ def contract(topology: Topology, live: Array, count: int, method: str, seed: int
 def _routes(
     count: int, links_between: dict[tuple[int, int], list[int]]
 ) -> dict[tuple[int, int], list[tuple[int, ...]]]:
-    """See :attr:`Contraction.routes`, for ``count`` clusters."""
+    """Paths between ``count`` clusters, as in :attr:`Contraction.routes`."""
     if not links_between:
         return {}
     ends = np.array(sorted(links_between), np.int32)

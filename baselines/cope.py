@@ -28,7 +28,7 @@ _OPTIMUM_GAP = 1e-3  # of the optima that utilisations are divided by
 
 
 class Cope:
-    """See the module.
+    """The hedge `cope`: splits for the matrices of a window, within the penalty envelope.
 
     Args:
         window: matrices, evenly spread over the past of ``every`` x ``window`` intervals or less.
@@ -44,7 +44,7 @@ class Cope:
         self._limit, self._next = 0.0, 0  # the next row of the series for which the program is solved again
 
     def allocate(self, past: Past) -> Tensor:
-        """See Hedge."""
+        """(D, K) splits; those of the last program until ``every`` intervals have passed."""
         if self._program is None:
             self._program = RatioProgram.of(past.network)
             self._limit = self._penalty * float(self._program.least_ratio(self._settings)[-1])

@@ -26,7 +26,7 @@ from teal.spec import Spec
 
 @dataclasses.dataclass(frozen=True)
 class Ffc:
-    """See the module.
+    """The scheme `ffc`: largest promises by one linear program.
 
     Attributes:
         settings: of the LP solver.

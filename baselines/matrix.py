@@ -97,7 +97,7 @@ class Matrix:
         return np.bincount(network.path_links, per_link, minlength=len(self.capacity)).astype(np.float64)
 
     def with_demand(self, demand: Array) -> Matrix:
-        """The same network under other demands, (D,) units."""
+        """A matrix of other demands, (D,) units, on this network."""
         return dataclasses.replace(self, demand=demand)
 
 

@@ -144,7 +144,7 @@ class RatioProgram:
 
 
 class Oblivious:
-    """See the module; the splits depend on the network alone, and are computed once.
+    """The hedge `oblivious`: splits that depend on the network alone, and are computed once.
 
     Args:
         settings: of the LP solver.
@@ -159,7 +159,7 @@ class Oblivious:
         self.ratio = float("nan")
 
     def allocate(self, past: Past) -> Tensor:
-        """See Hedge."""
+        """(D, K) splits, the same for every interval."""
         if self._splits is None:
             program = RatioProgram.of(past.network)
             best = program.least_ratio(self._settings)

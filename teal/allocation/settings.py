@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -23,6 +24,8 @@ from teal.objectives import Objective
 from teal.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER, RESUME
 from teal.routing.settings import IgpConfig
 
+_FEW = ("fewest_policies", "target_utilisation", "at_most")  # settings of SolveConfig for few policies: one of them
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SolveConfig(IgpConfig, InstanceConfig):
@@ -41,6 +44,7 @@ class SolveConfig(IgpConfig, InstanceConfig):
             "survive",
             "fewest_policies",
             "target_utilisation",
+            "at_most",
             "one_list",
         ),
         "calm": ("previous", "max_churn", "keep_within"),
@@ -85,6 +89,9 @@ class SolveConfig(IgpConfig, InstanceConfig):
     target_utilisation: float = 0.0
     """Likewise: the fewest demands with a policy that keep every link at or below this utilisation, such as 0.6; 0 for
     none."""
+    at_most: int = 0
+    """Likewise: at most so many demands with a policy, the least utilisation that was found with them, and a bound on
+    what so many can reach; 0 for any number."""
     one_list: bool = False
     """With --routing segments and max_link_utilisation: one segment list for each demand, without splits."""
     previous: Path | None = None
@@ -154,10 +161,10 @@ class SolveConfig(IgpConfig, InstanceConfig):
         require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
         for field in ("matrices", "survive"):
             require(self, field, "--routing segments and max_link_utilisation beside it", is_balanced or not is_static)
-        for field in ("fewest_policies", "target_utilisation", "one_list", "adjacency"):
+        for field in (*_FEW, "one_list", "adjacency"):
             require(self, field, "a single matrix without failures", not is_static or not getattr(self, field))
         require(self, "max_segments", "2 with --matrices and --survive", not is_static or self.max_segments == 2)
-        for field in ("fewest_policies", "target_utilisation", "one_list", "set_metric", "ucmp", "adjacency"):
+        for field in (*_FEW, "one_list", "set_metric", "ucmp", "adjacency"):
             require(self, field, "--routing segments beside it", self.routing != "paths" or not getattr(self, field))
         require(self, "max_segments", "--routing segments beside it", self.routing != "paths" or self.max_segments == 2)
         require(self, "metric", "--routing segments beside it", self.routing != "paths" or self.metric == "file")
@@ -180,14 +187,17 @@ class SolveConfig(IgpConfig, InstanceConfig):
             require(self, field, f"nothing {where}", not getattr(self, field))
         for field in ("class_shares", "latency_limits", "is_sharded"):
             require(self, field, f"nothing {where}", not getattr(self, field))
-        for field in ("fewest_policies", "target_utilisation", "one_list"):
+        for field in (*_FEW, "one_list"):
             balances = self.objective == "max_link_utilisation" and self.routing == "segments"
             require(self, field, "--objective max_link_utilisation beside it", balances or not getattr(self, field))
             is_two = self.max_segments == 2 and not self.adjacency
             require(self, field, "two segments without --adjacency", is_two or not getattr(self, field))
         require(self, "target_utilisation", "a number of at least 0", 0 <= self.target_utilisation < float("inf"))
-        is_one = not (self.fewest_policies and self.target_utilisation)
-        require(self, "target_utilisation", "nothing with --fewest-policies", is_one)
+        require(self, "at_most", "a whole number of at least 0", self.at_most >= 0)
+        require(self, "at_most", "0 with --one-list", not (self.at_most and self.one_list))
+        for first, second in itertools.combinations(_FEW, 2):
+            is_one = not (getattr(self, first) and getattr(self, second))
+            require(self, second, f"nothing with --{first.replace('_', '-')}", is_one)
         if self.fewest_policies:
             share(self.fewest_policies, "--fewest-policies")
 
@@ -204,7 +214,7 @@ Each = Literal["none", "json", "parquet", "csv"]  # suffixes of a file of one ma
 class AllocateConfig(InstanceConfig):
     """Allocate every matrix of a history to a certified gap, and write the allocations.
 
-    The history is divided into parts, which are computed in as many processes as there are CPUs (Ray Data); memory
+    The history is divided into parts, which are computed in as many processes as there are CPUs, through Ray; memory
     does not grow with the history.  An interrupted run continues with --resume.
     """
 
@@ -246,8 +256,9 @@ class AllocateConfig(InstanceConfig):
     limit: int = 0
     """Number of matrices, at most, the first ones; 0 for all."""
     workers: int | None = None
-    """Number of processes of Ray Data, on this machine or the cluster of RAY_ADDRESS; all of its machines need OUT and
-    the inputs under the same paths.  Default: one for each CPU.  0: this process alone, without Ray."""
+    """Number of processes, through Ray, on this machine or the cluster of RAY_ADDRESS, at most one for each CPU; all of
+    its machines need OUT and the inputs under the same paths.  Default: one for each CPU.  0: this process alone,
+    without Ray."""
     max_churn: float | None = None
     """Largest share of the demand that a matrix may move onto other paths, against the matrix before it in its part;
     the first matrix of a part moves freely."""

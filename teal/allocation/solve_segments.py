@@ -32,7 +32,7 @@ from teal.problem.bounds import gap_between
 from teal.routing.igp import load_igp
 from teal.routing.list_files import write_policies
 from teal.routing.router_config import check_routers, write_sr_policies
-from teal.routing.segments.columns import FewPolicies, fewest_policies, finish
+from teal.routing.segments.columns import FewPolicies, fewest_policies, finish, least_utilisation
 from teal.routing.segments.one_list import OneList, one_list
 from teal.routing.segments.over_lists import (
     OverLists,
@@ -74,6 +74,7 @@ class SegmentReport:
         latency_ms: mean over the volume.
         demands: number of demands above 0 that have a path.
         policies_bound: least number of policies of any solution within the allowed utilisation; NaN unless asked for.
+        at_most: number of policies that were allowed, of which value and bound are; 0 for any number.
         fractional: value before one list was chosen for each demand; NaN unless asked for.
         iterations: iterations of PDHG.
         solve_s: seconds.
@@ -96,6 +97,7 @@ class SegmentReport:
     latency_ms: float
     demands: int
     policies_bound: float
+    at_most: int
     fractional: float
     iterations: int
     solve_s: float
@@ -113,6 +115,7 @@ class SegmentReport:
         balances = self.objective == "max_link_utilisation"
         unit = " Gbit/s" if self.objective in ("total_flow", "max_min") else ""
         few = f" (at least {self.policies_bound:g} are needed)" if math.isfinite(self.policies_bound) else ""
+        few = f" (value and bound are of at most {self.at_most:,})" if self.at_most else few
         lines = [
             f"{self.objective}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap {100 * self.gap:.3f}%",
             f"shortest paths alone {self.ecmp:.6g}{unit}",
@@ -178,6 +181,9 @@ def solved(
         allowed = _allowed(config, result)
         few: FewPolicies = fewest_policies(problem, result, allowed, extra)
         mid, shares, value, policies_bound = few.mid, few.share, few.utilisation, float(few.bound)
+    if config.at_most:
+        few, bound = least_utilisation(problem, result, config.at_most, extra)
+        mid, shares, value = few.mid, few.share, few.utilisation
     if config.one_list:
         fractional = value
         starts = [(mid, shares)] if math.isfinite(allowed) else [(mid, shares), _basic(problem, result, extra)]
@@ -202,7 +208,7 @@ def solved(
         free_gap=gap_between(value, result.free_bound, problem.sense), ecmp=_ecmp_value(problem),
         max_link_utilisation=problem.utilisation(load), demand=float(problem.demand.sum()), lost=lost,
         latency_ms=float((admitted * per_demand).sum() / max(admitted.sum(), 1e-300)), demands=len(problem.demand),
-        policies_bound=policies_bound, fractional=fractional, iterations=result.iterations,
+        policies_bound=policies_bound, at_most=config.at_most, fractional=fractional, iterations=result.iterations,
         solve_s=time.perf_counter() - begin, reached=result.gap <= config.gap, stopped_by=result.stopped_by,
     )  # fmt: skip
 
@@ -368,7 +374,7 @@ def _report(
         max_link_utilisation=figures.max_link_utilisation, demand=float(demand[has_path].sum()),
         lost=float(demand[~has_path].sum()),
         latency_ms=float((carried * np.where(np.isfinite(delay), delay, 0)).sum() / volume) if volume else math.nan,
-        demands=int((has_path & (demand > 0)).sum()), policies_bound=math.nan, fractional=math.nan,
+        demands=int((has_path & (demand > 0)).sum()), policies_bound=math.nan, at_most=0, fractional=math.nan,
         iterations=found.rounds, solve_s=solve_s, reached=found.reached,
         stopped_by=Stop.GAP if found.reached else Stop.DEADLINE if config.deadline else Stop.ITERATIONS,
     )  # fmt: skip

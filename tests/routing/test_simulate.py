@@ -127,6 +127,13 @@ def test_the_fewest_policies_within_a_target_are_what_simulate_then_finds(
     assert "where one list each was found for" in capsys.readouterr().err
     assert _json(f"{words} --target-utilisation 1.3 --one-list", capsys)["value"] <= 1.3
     _run(f"{words} --target-utilisation 1 --fewest-policies 1%", 2)
+    one = _json(f"{words} --at-most 1", capsys)
+    assert one["policies"] == one["at_most"] == 1
+    assert one["bound"] <= one["value"] <= 1.01 * 0.951  # one of the two demands is split over the three ways
+    after = _json("simulate --policies p.json", capsys)
+    assert after["matrices"][0]["utilisation"] == pytest.approx(one["value"], rel=1e-6)
+    for more in ("--fewest-policies 1%", "--target-utilisation 1", "--one-list"):
+        _run(f"{words} --at-most 1 {more}", 2)
     _run(f"{words} --target-utilisation -1", 2)
 
 

@@ -15,6 +15,10 @@ of direct routing and a[e, d, m] = demand[d] (g(m, s, e) + g(t, m, e) - g(t, s, 
   sum of shares cannot exceed the number of demands that have any, so this bounds the number of policies from below.
 
 A basic solution splits at most as many demands as links are tight.
+
+*Least utilisation of at most N policies*: a U for which the second program proves more than N policies is reached by no
+N of them, and a U for which it finds N at most is reached.  Between the two, bisection; where the program finds more
+than N, the first program over the N demands that move most is tried as well.
 """
 
 from __future__ import annotations
@@ -43,6 +47,9 @@ _UNIFORM = 1e-4  # weight of equal prices, so that no way is free of cost
 _FIRST_SHARE = 1e-2  # of a demand, that a midpoint must carry in the search's end to be a first column
 _MIN_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
 _MAX_ROUNDS = 60
+_MAX_BISECTIONS = 16
+_ROUNDING = 1e-6  # relative, of a utilisation that was asked for
+_BISECTION_WIDTH = 1e-3  # of the utilisation, at which bisection stops
 
 
 @kernel
@@ -298,8 +305,76 @@ def fewest_policies(
                 break
         if total - bound <= gap * max(total, 1e-9) or len(master.demand_of) == before:
             break
-    count = int(((share > _MIN_SHARE) & (mid >= 0) & (mid != problem.target[:, None])).any(1).sum())
     return FewPolicies(
-        mid, share, problem.utilisation(problem.loads(mid, share)), count,
+        mid, share, problem.utilisation(problem.loads(mid, share)), _count(problem, mid, share),
         max(0, math.ceil(bound - 1e-6)), time.perf_counter() - begin,
     )  # fmt: skip
+
+
+def least_utilisation(
+    problem: SegmentProblem, start: SegmentResult, most: int, deadline: Deadline
+) -> tuple[FewPolicies, float]:
+    """The least utilisation that was found with at most ``most`` policies, and a bound on that of any such lists.
+
+    Args:
+        problem: the matrix, balanced.
+        start: a solution, of any number of policies.
+        most: N.
+        deadline: after which to stop with the best so far.
+    """
+    begin = time.perf_counter()
+    mid, share = np.ascontiguousarray(problem.target[:, None]), np.ones((len(problem.target), 1))
+    direct = problem.utilisation(problem.loads(mid, share))
+    best, bound = FewPolicies(mid, share, direct, 0, 0.0, 0.0), min(start.bound, direct)
+
+    def attempt(target: float) -> None:
+        """Look for N policies at this utilisation, and for a proof that there are none."""
+        nonlocal best, bound
+        found = fewest_policies(problem, start, target, deadline)
+        if found.bound > most:
+            bound = max(bound, target)
+        tried = found if found.policies <= most else _of_largest(problem, found, start, most, deadline)
+        best = min(best, tried, key=lambda one: one.utilisation)
+
+    def is_unreached(target: float) -> bool:
+        attempt(target)
+        return best.utilisation > target * (1 + _ROUNDING)
+
+    def is_excluded(target: float) -> bool:
+        attempt(target)
+        return bound >= target
+
+    least = min(start.value, direct)
+    if is_unreached(least):
+        for is_low in (is_unreached, is_excluded):  # bisect for what is reached, then for what is proved
+            low, high = max(bound, least), best.utilisation
+            for _ in range(_MAX_BISECTIONS):
+                if deadline.is_over or high - low <= _BISECTION_WIDTH * high:
+                    break
+                target = (low + high) / 2
+                low, high = (target, high) if is_low(target) else (low, target)
+    return dataclasses.replace(best, solve_s=time.perf_counter() - begin), bound
+
+
+def _of_largest(
+    problem: SegmentProblem, found: FewPolicies, start: SegmentResult, most: int, deadline: Deadline
+) -> FewPolicies:
+    """The least utilisation over the midpoints so far of the ``most`` demands that move the largest volume."""
+    moved = problem.demand * np.where(found.mid != problem.target[:, None], found.share, 0.0).sum(1)
+    is_chosen = np.zeros(len(moved), dtype=bool)
+    is_chosen[np.argsort(-moved, kind="stable")[:most]] = True
+    master = _Master(problem, np.where(is_chosen[:, None], found.mid, -1), found.share)
+    demands, slots = np.nonzero(is_chosen[:, None] & (start.share > _FIRST_SHARE) & (start.mid >= 0))
+    mids = start.mid[demands, slots]
+    is_midpoint = (mids != problem.target[demands]) & (mids != problem.source[demands])
+    master.add(demands[is_midpoint], mids[is_midpoint])
+    solved = master.solve(None, deadline.left) if len(master.demand_of) else None
+    mid, share = master.slots(np.zeros(len(master.demand_of)) if solved is None else solved[0])
+    return FewPolicies(
+        mid, share, problem.utilisation(problem.loads(mid, share)), _count(problem, mid, share), 0.0, 0.0
+    )
+
+
+def _count(problem: SegmentProblem, mid: IntArray, share: FloatArray) -> int:
+    """Demands with a policy."""
+    return int(((share > _MIN_SHARE) & (mid >= 0) & (mid != problem.target[:, None])).any(1).sum())

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from teal.errors import InputError
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
-from teal.routing.segments.columns import fewest_policies, finish
+from teal.routing.segments.columns import fewest_policies, finish, least_utilisation
 from teal.routing.segments.one_list import one_list
 from teal.routing.segments.problem import SegmentProblem
 from teal.routing.segments.search import solve
@@ -110,6 +110,32 @@ def test_the_bound_on_policies_is_below_the_program_and_the_utilisation_is_kept(
     assert few.bound <= math.ceil(lp - 1e-6)
     assert few.bound >= math.ceil(lp * 0.99 - 1e-6)
     assert few.policies >= few.bound
+
+
+@pytest.mark.parametrize(("seed", "most"), [(0, 0), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (3, 2), (0, 1000)])
+def test_the_utilisation_of_few_policies_is_between_its_bound_and_the_best_of_all_choices(seed: int, most: int) -> None:
+    """Against the linear program over every choice of so many demands."""
+    problem, shares = _problem(seed, balances=True)
+    start = solve(problem, gap=1e-4)
+    few, bound = least_utilisation(problem, start, most, Deadline(math.inf))
+    assert few.policies <= most
+    assert problem.utilisation(problem.loads(few.mid, few.share)) == pytest.approx(few.utilisation, rel=1e-12)
+    entries, of, direct = _columns(problem, shares)
+    demands = len(problem.demand)
+    if most >= demands:
+        assert few.utilisation == pytest.approx(start.value, rel=1e-3)
+        return
+    best = math.inf
+    for chosen in itertools.combinations(range(demands), most):
+        kept = direct | np.isin(of, chosen)
+        rows = np.hstack([entries[:, kept], -problem.capacity[:, None]])
+        each = (of[kept][None] == np.arange(demands)[:, None]).astype(float)
+        sums = np.hstack([each, np.zeros((demands, 1))])
+        cost = np.append(np.zeros(kept.sum()), 1.0)
+        best = min(best, linprog(cost, rows, np.zeros(len(rows)), sums, np.ones(demands), method="highs").fun)
+    assert bound <= best * (1 + 1e-6)
+    assert best * (1 - 1e-6) <= few.utilisation <= 1.1 * best
+    assert bound >= 0.8 * best
 
 
 @pytest.mark.parametrize("seed", range(3))
