@@ -28,6 +28,7 @@ from teal.routing.list_files import read_policies
 from teal.routing.settings import SimulateConfig
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 
+_MAX_KEPT_NUMBERS = 400_000  # loads by failure and link on the page's map, 1 MB; on larger networks of few failures
 _BLOCK_NUMBERS = 2**25  # numbers of loads by matrix, destination and link that are in memory at a time, 256 MiB
 _ROUNDING = 1e-12  # relative error of a sum of demands
 _TAIL = 0.99  # share of the volume whose latency is printed
@@ -128,7 +129,8 @@ class Simulation:
         failures: the worst first.
         mean_load: (E,) Gbit/s without failure.
         largest_load: (E,) Gbit/s without failure.
-        worst_loads: load (E,) Gbit/s of the worst matrix under each of the worst failures, by name.
+        failure_loads: load (E,) Gbit/s of its worst matrix under each failure, by name, the worst first; NaN on the links
+            that are down.  Of large networks those of the worst failures only.
         plain_load: (E,) Gbit/s, largest without failure if no segment list were installed; None if none is.
         outlook: how traffic grows, and when each link is full; None unless asked for.
     """
@@ -138,7 +140,7 @@ class Simulation:
     failures: list[FailureLoad]
     mean_load: FloatArray
     largest_load: FloatArray
-    worst_loads: dict[str, FloatArray]
+    failure_loads: dict[str, FloatArray]
     plain_load: FloatArray | None = None
     outlook: Outlook | None = None
 
@@ -265,13 +267,17 @@ def simulated(
         if len(rows) > block:
             notify(f"{min(begin + block, len(rows)):,} of {len(rows):,} matrices")
     order = sorted(found, key=lambda s: severity(found[s]), reverse=True)
-    worst_loads = {}
-    for s in order[:worst]:
-        demand = traffic.read([found[s].index])
-        one_loads = IgpFailures.of_demands(dag, traffic.pairs, demand, policies)
-        worst_loads[failures[s].name] = one_loads.under([sets[s]], loads=True).load[0, 0]
-    mean = total / max(1, len(rows))
-    return Simulation(topology, matrices, [found[s] for s in order], mean, largest, worst_loads, plain)
+    kept = order if len(order) * topology.num_links <= _MAX_KEPT_NUMBERS else order[:worst]
+    load_of: dict[int, FloatArray] = {}
+    for index in {found[s].index for s in kept}:
+        of_matrix = [s for s in kept if found[s].index == index]
+        one_loads = IgpFailures.of_demands(dag, traffic.pairs, traffic.read([index]), policies)
+        after_each = one_loads.under([sets[s] for s in of_matrix], loads=True).load[:, 0]
+        for s, load in zip(of_matrix, after_each, strict=True):
+            load[sets[s]] = np.nan
+            load_of[s] = load
+    mean, failure_loads = total / max(1, len(rows)), {failures[s].name: load_of[s] for s in kept}
+    return Simulation(topology, matrices, [found[s] for s in order], mean, largest, failure_loads, plain)
 
 
 def largest_loads(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from teal.app.text import percent
 from teal.app.web.layout import drawing, packed_utilisation
 from teal.formats.counters import save_counters
 from teal.formats.rows import write_csv
+from teal.network import Topology
 from teal.routing.growth import LinkForecast
 from teal.routing.settings import SimulateConfig
 from teal.routing.simulate import FailureLoad, MatrixLoad, Outlook, Simulation, simulate, simulated_counters
@@ -114,10 +115,10 @@ def _forecast(one: LinkForecast) -> list[Cell]:
 
 
 def write_simulation_page(path: Path, simulation: Simulation) -> None:
-    """A page with the map of the loads without failure and under the worst failures, and the table of all failures."""
+    """A page with the map of the loads without failure and under failures, and the table of all failures."""
     topology, one = simulation.topology, simulation.worst_matrix
     cases: list[tuple[str, FloatArray]] = [("no failure, largest of all matrices", simulation.largest_load)]
-    cases += [(f"{name} down", load) for name, load in simulation.worst_loads.items()]
+    cases += [(f"{name} down", load) for name, load in simulation.failure_loads.items()]
     live = topology.capacity > 0
 
     def packed(load: FloatArray) -> str:
@@ -145,7 +146,10 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         lines=lines,
         charts=(),
         row_label="failure",
-        map={**drawn, "cases": [name for name, _ in cases], "schemes": schemes, "utilisation": shares},
+        map={
+            **drawn, "cases": [name for name, _ in cases], "schemes": schemes, "utilisation": shares,
+            "case_without": _case_without(topology, [load for _, load in cases]),
+        },
         map_first=True, case_label="Failure", scheme_label="Routing",
     )  # fmt: skip
     introduction = (
@@ -154,6 +158,17 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     )
     links = _link_section(simulation) if simulation.outlook is None else _outlook_section(simulation.outlook)
     write_page(path, f"Routing of {topology.name}", introduction, [section, links])
+
+
+def _case_without(topology: Topology, loads: Sequence[FloatArray]) -> list[int]:
+    """For each link the case, a number, in which it is down and nothing between other nodes is; -1 if there is none."""
+    without = np.full(topology.num_links, -1)
+    ends = np.sort(np.stack([topology.link_source, topology.link_target], 1), axis=1)
+    for number, load in reversed(list(enumerate(loads))):  # the worst of several cases counts
+        down = np.flatnonzero(np.isnan(load))
+        if len(down) and (ends[down] == ends[down[0]]).all():
+            without[down] = number
+    return without.tolist()
 
 
 def _answer(simulation: Simulation) -> str:

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,8 @@ from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
 from teal.routing import simulate as simulate_module
 from teal.routing.list_files import read_policies
-from teal.routing.simulate import largest_loads, simulated
-from teal.testing import make_topology
+from teal.routing.simulate import Simulation, largest_loads, simulated
+from teal.testing import make_topology, random_topology
 
 # A square a - b - d - c - a with a diagonal a - d of metric 5, and a leaf e behind d.
 LINKS = "source,target,capacity,delay,metric\na,b,10,1,1\nb,d,10,1,1\na,c,10,1,1\nc,d,10,1,2\na,d,10,1,5\nd,e,40,1,1\n"
@@ -95,6 +96,59 @@ def test_the_page_and_tables_are_written_and_kept(files: Path) -> None:
     lost = {name: (line["above capacity, Gbit/s"], line["lost, Gbit/s"]) for name, line in found.items()}
     assert (lost["no failure"], lost["d - e"]) == (("16", "0"), ("4", "6"))
     _run("simulate --failures cables --out now", expected=2)
+
+
+def test_the_loads_kept_of_each_failure_are_those_of_a_network_without_the_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topology = random_topology(4, nodes=8)
+    pairs = all_pairs(topology)
+    rates = np.random.default_rng(4).exponential(size=(3, len(pairs)))
+    stamps = np.datetime64("2024-01-01", "s") + np.arange(3)
+    traffic = TrafficMatrices(name="t", pairs=pairs, timestamps=stamps, rates=ArrayRates(rates), interval_s=1)
+    failures = cable_failures(topology)
+
+    def found() -> Simulation:
+        dag = EcmpDag.of(topology, np.ones(topology.num_links))
+        return simulated(dag, traffic, np.arange(3), SegmentPolicies.none(), failures, 2)
+
+    result = found()
+    assert [one.failure for one in result.failures] == list(result.failure_loads), "all of them, the worst first"
+    for one, failure in ((one, f) for one in result.failures for f in failures if f.name == one.failure):
+        links = list(failure.links)
+        capacity = topology.capacity.copy()
+        capacity[links] = 0.0
+        dag = EcmpDag.of(topology.with_capacity(capacity), np.ones(topology.num_links))
+        lone = IgpFailures.of_demands(dag, pairs, rates[[one.index]], SegmentPolicies.none()).load[0]
+        lone[links] = np.nan
+        np.testing.assert_allclose(result.failure_loads[one.failure], lone, atol=1e-12)
+    monkeypatch.setattr(simulate_module, "_MAX_KEPT_NUMBERS", 0)
+    assert list(found().failure_loads) == list(result.failure_loads)[:2], "of large networks as many as asked for"
+
+
+@pytest.mark.system
+def test_a_click_on_a_cable_of_the_map_shows_the_loads_without_it(browser: Any, files: Path) -> None:
+    _run("simulate --failures cables --out now")
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.goto((files / "now/simulate.html").as_uri())
+    figure = tab.locator("[data-map]")
+    figure.scroll_into_view_if_needed()
+    figure.locator(".main-svg").first.wait_for()
+    said, case = figure.locator("output"), figure.locator("select").nth(0)
+    assert said.text_content().startswith("fullest link: 180.0%")
+    # The invisible points in the middle of cables are what is pointed at: a - b is that of the nodes 0 and 1.
+    middle = """(chart) => {
+      const points = chart.data.find((trace) => trace.customdata), {_fullLayout: {xaxis, yaxis}} = chart;
+      const at = points.text.findIndex((text) => text.startsWith("a \u2192 b"));
+      const box = chart.getBoundingClientRect();
+      return [box.x + xaxis._offset + xaxis.d2p(points.x[at]), box.y + yaxis._offset + yaxis.d2p(points.y[at])];
+    }"""
+    for down in (True, False):
+        tab.mouse.move(5, 5)
+        tab.mouse.click(*figure.locator(".chart").evaluate(middle))
+        shown = case.evaluate("(select) => select.selectedOptions[0].text")
+        assert shown == ("a - b down" if down else "no failure, largest of all matrices")
+    tab.close()
 
 
 def test_few_policies_are_what_simulate_then_finds(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

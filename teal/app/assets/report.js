@@ -141,13 +141,27 @@
       const ink = colour("ink", printing);
       const size = { width: printing ? PRINTED : chart.clientWidth, height: chart.clientHeight };
       const { data, fullest } = NetworkMap.traces(map, cables, shares, ink, NetworkMap.inside(size));
-      part("said").textContent = `fullest link: ${fullest.toFixed(1)}%`;
+      const hint = map.case_without ? ". A click on a cable shows the loads without it, another one those with it." : "";
+      part("said").textContent = `fullest link: ${fullest.toFixed(1)}%${hint}`;
       const layout = { ...NetworkMap.layout, ...surface(ink, printing), ...size, ...dragging, font: { color: ink } };
       Plotly.react(chart, data, layout, options);
     };
     part("case").addEventListener("change", () => show(false));
     part("scheme").addEventListener("change", () => show(false));
-    later(chart, () => { drawn.set(chart, show); show(false); widths.observe(chart); });
+    const click = ({ points }) => {
+      const cable = cables[points.find((point) => point.customdata !== undefined)?.customdata];
+      const found = (cable?.links ?? []).map((link) => map.case_without[link]).filter((number) => number >= 0);
+      if (!found.length) return;
+      const number = Math.min(...found);  // of parallel cables that whose failure is worst
+      part("case").value = Number(part("case").value) === number ? 0 : number;
+      show(false);
+    };
+    later(chart, () => {
+      drawn.set(chart, show);
+      show(false);
+      widths.observe(chart);
+      if (map.case_without) chart.on("plotly_click", click);
+    });
   }
   idle(drawNext);
 })();
