@@ -34,25 +34,15 @@ class SolveConfig(IgpConfig, InstanceConfig):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "matrix": ("index", "fail"),
         "segment routing": (
-            "routing",
-            "metric",
-            "set_metric",
-            "ucmp",
-            "max_segments",
-            "adjacency",
-            "matrices",
-            "survive",
-            "fewest_policies",
-            "target_utilisation",
-            "at_most",
-            "one_list",
+            "routing", "metric", "set_metric", "ucmp", "max_segments", "adjacency", "matrices", "survive",
+            "fewest_policies", "target_utilisation", "at_most", "one_list",
         ),
         "calm": ("previous", "max_churn", "keep_within"),
         "when to stop": ("gap", "over_all_paths", "deadline", "max_iterations"),
         "large networks": ("carrying", "shards", "workers"),
         "output": ("out", "prove", "prefer", "entries", "min_split", "overwrite"),
         "for experts": ("model", "epsilon", "device"),
-    }
+    }  # fmt: skip
 
     index: int = 0
     """Number of the matrix, counted from 0."""
@@ -174,16 +164,9 @@ class SolveConfig(IgpConfig, InstanceConfig):
         require(self, "objective", f"an objective without classes {where}", self.objective != "priority")
         require(self, "max_segments", "a whole number of at least 1", self.max_segments >= 1)
         for field in (
-            "previous",
-            "calibrate",
-            "carrying",
-            "entries",
-            "min_split",
-            "over_all_paths",
-            "paths",
-            "protect",
+            "previous", "calibrate", "carrying", "entries", "min_split", "over_all_paths", "paths", "protect",
             "prove",
-        ):
+        ):  # fmt: skip
             require(self, field, f"nothing {where}", not getattr(self, field))
         for field in ("class_shares", "latency_limits", "is_sharded"):
             require(self, field, f"nothing {where}", not getattr(self, field))
@@ -222,18 +205,10 @@ class AllocateConfig(InstanceConfig):
         "when to stop": ("gap", "max_iterations"),
         "history": ("limit", "part", "workers", "max_churn"),
         "output": (
-            "out",
-            "each",
-            "prove",
-            "prefer",
-            "entries",
-            "min_split",
-            "figures_only",
-            "resume",
-            "overwrite",
+            "out", "each", "prove", "prefer", "entries", "min_split", "figures_only", "resume", "overwrite",
         ),
         "for experts": ("model", "epsilon", "device"),
-    }
+    }  # fmt: skip
 
     out: Path
     """Folder for the parts (Parquet, one row a matrix), the candidate paths that splits are over, and the figures."""

@@ -25,14 +25,8 @@ _PACKAGES = (
     "teal-te",
     "torch",
     "torch-geometric",
-    "numba",
-    "numpy",
-    "scipy",
-    "cvxpy",
-    "highspy",
-    "gurobipy",
-    "ortools",
-)
+    "numba", "numpy", "scipy", "cvxpy", "highspy", "gurobipy", "ortools",
+)  # fmt: skip
 
 
 def write_manifest(path: Path, settings: Any, machines: Sequence[Mapping[str, Any]] = ()) -> None:

@@ -67,17 +67,10 @@ class EstimateConfig(CounterConfig):
         "counters": (*_COUNTER_OPTIONS, "no_repair"),
         "routing": ("metric", "set_metric", "ucmp", "fail", "policies"),
         "what is known besides": (
-            "history",
-            "flows",
-            "prefixes",
-            "sampling",
-            "exporters",
-            "traffic_unit",
-            "tracking",
-            "level",
+            "history", "flows", "prefixes", "sampling", "exporters", "traffic_unit", "tracking", "level",
         ),
         "output": ("out", "truth", "overwrite"),
-    }
+    }  # fmt: skip
 
     history: str = ""
     """Past traffic matrices, a file as for teal solve: with a week of them errors halve, and demands get intervals."""

@@ -16,16 +16,8 @@ from teal.schemes.registry import Scheme, make_scheme, names_a_module, scheme_na
 from teal.spec import Registry, Spec, parse_spec
 
 _BUILT_IN = (
-    "dote",
-    "figret",
-    "last",
-    "learned",
-    "mixture",
-    "peak",
-    "residual",
-    "saa",
-    "static",
-)  # modules of this package
+    "dote", "figret", "last", "learned", "mixture", "peak", "residual", "saa", "static",
+)  # modules of this package  # fmt: skip
 
 HedgeFactory = Callable[[Spec, Path | None], Hedge]
 """Makes a hedge from its specification and the folder of a model, None if no model was given."""

@@ -379,19 +379,9 @@ class Trainer:
         ``micro_batch`` is among them because it changes the order of sums.
         """
         names = (
-            "learner",
-            "seed",
-            "batch_size",
-            "augment",
-            "std",
-            "samples",
-            "episodes",
-            "validate_every",
-            "validation_matrices",
-            "decay_after",
-            "micro_batch",
-            "sample",
-        )
+            "learner", "seed", "batch_size", "augment", "std", "samples", "episodes", "validate_every",
+            "validation_matrices", "decay_after", "micro_batch", "sample",
+        )  # fmt: skip
         objective = self.problem.objective
         return {
             **{name: getattr(self.config, name) for name in names},

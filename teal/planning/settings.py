@@ -188,21 +188,15 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "traffic": (
-            "counters",
-            "interfaces",
-            "ignore_interfaces",
-            "counter_error",
-            "counter_unit",
-            "history",
-            "traffic",
-            "traffic_unit",
+            "counters", "interfaces", "ignore_interfaces", "counter_error", "counter_unit", "history",
+            "traffic", "traffic_unit",
         ),
         "routing": ("metric", "set_metric", "ucmp", "fail"),
         "failures": ("groups",),
         "growth": ("growth", "growth_per_year", "horizon", "max_utilisation"),
         "search": ("changes", "deadline"),
         "output": ("out", "resume", "overwrite"),
-    }
+    }  # fmt: skip
 
     topology: str
     """The network: a file or name, as for teal solve."""

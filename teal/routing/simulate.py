@@ -129,7 +129,7 @@ class Simulation:
         failures: the worst first.
         mean_load: (E,) Gbit/s without failure.
         largest_load: (E,) Gbit/s without failure.
-        failure_loads: load (E,) Gbit/s of its worst matrix under each failure, by name, the worst first; NaN on the links
+        failure_loads: load (E,) Gbit/s of its worst matrix under each failure, by name, the worst first; NaN on links
             that are down.  Of large networks those of the worst failures only.
         plain_load: (E,) Gbit/s, largest without failure if no segment list were installed; None if none is.
         outlook: how traffic grows, and when each link is full; None unless asked for.

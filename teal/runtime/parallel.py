@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import math
 import os
@@ -209,7 +210,13 @@ def _form_for(dispatcher: Any, compile_form: Callable[..., Any], *arguments: Any
     """Return the function that Numba then calls with arguments of new types: machine code, or the Python function."""
     if is_interpreting() and dispatcher._cache.is_better_interpreted(tuple(map(dispatcher.typeof_pyval, arguments))):
         return dispatcher.py_func
-    return compile_form(*arguments)
+    collects = gc.isenabled()
+    gc.disable()  # a compilation makes millions of objects that live until its end: looking for garbage takes a tenth
+    try:
+        return compile_form(*arguments)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def inlined_kernel(function: _F) -> _F:

@@ -38,23 +38,9 @@ _MAX_LOOK_UP_S = 10.0  # seconds for an engine to look something up; engines tha
 _POLL_S = 0.2  # seconds between two looks at applications that end
 _START_S = 60.0  # that a new engine has for the paths of networks that are registered
 _CALLS = (
-    "names",
-    "warnings",
-    "queued",
-    "check_ready",
-    "model",
-    "generation",
-    "put",
-    "info",
-    "delete",
-    "patch",
-    "paths",
-    "map",
-    "allocate",
-    "measure",
-    "measured",
-    "forget_measured",
-)
+    "names", "warnings", "queued", "check_ready", "model", "generation", "put", "info", "delete", "patch",
+    "paths", "map", "allocate", "measure", "measured", "forget_measured",
+)  # fmt: skip
 _LOOK_UPS = ("names", "warnings", "queued", "check_ready", "generation")  # calls that compute nothing
 
 
