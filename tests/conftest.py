@@ -90,7 +90,7 @@ def quick_simulator() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Ray, connected as Teal connects to it, for all tests of a process that kill nothing (a start takes 12 s)."""
+    """Ray, connected as Teal connects to it, for tests that do not kill a whole run (a start takes 12 s)."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("needs Ray: pip install '.[ray]'")
     from teal.cluster.cluster import connected

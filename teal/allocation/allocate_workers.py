@@ -6,6 +6,7 @@ Ray Data would do the same; its executor and further processes took half of the 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,11 @@ class _Worker:
     def __init__(self, config: AllocateConfig, threads: int, folder: str) -> None:
         os.chdir(folder)  # that of the command, because relative paths refer to it; Ray starts processes elsewhere
         limit_threads(threads)
-        self._allocator = HistoryAllocator(config)
+        self._config = config
+
+    @functools.cached_property
+    def _allocator(self) -> HistoryAllocator:
+        return HistoryAllocator(self._config)  # not in the constructor, of whose errors Ray keeps the text alone
 
     def allocate(self, part: int) -> tuple[int, list[AllocatedMatrix]]:
         """The part's number, and figures of its matrices."""
@@ -42,10 +47,11 @@ def allocate(config: AllocateConfig, parts: Sequence[int]) -> Iterator[tuple[int
     with connected() as ray:
         from ray.util import ActorPool
 
-        cpus, gpus = units(ray, "CPU"), units(ray, "GPU")
+        gpus, cpus = units(ray, "GPU"), units(ray, "CPU")
+        free = max(1, int(ray.available_resources().get("CPU", 0)))  # others may use the cluster too
         on_gpu = config.device == "cuda" or (config.device == "auto" and gpus > 0)
         require_units(ray, "GPU" if on_gpu else "CPU", config.workers or 1, "--workers")
-        workers = min(config.workers or (gpus if on_gpu else cpus), len(parts))
+        workers = min(config.workers or (gpus if on_gpu else free), len(parts))
         settings = dataclasses.replace(config, out=config.out.resolve(), device="cuda" if on_gpu else "cpu")
         start = ray.remote(
             num_cpus=0 if on_gpu else 1, num_gpus=int(on_gpu), max_restarts=_MAX_RETRIES, max_task_retries=_MAX_RETRIES

@@ -193,7 +193,7 @@ class SchemeRunner:
                 return None
             self._exclude(one_line(error))
             return error if isinstance(error, InputError) else None
-        # On a GPU nobody counts what is compiled: the first call always compiles or loads kernels.
+        # On a GPU nobody counts what is compiled, and the first call of most schemes compiles or loads kernels.
         may_compile = num_compiled() > compiled or problem.demand.device.type != "cpu"
         longest = MAX_WARM_UP_S if may_compile else _MAX_UNCOMPILED_S
         if self._busy_s > longest:

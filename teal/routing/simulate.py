@@ -129,8 +129,8 @@ class Simulation:
         failures: the worst first.
         mean_load: (E,) Gbit/s without failure.
         largest_load: (E,) Gbit/s without failure.
-        failure_loads: load (E,) Gbit/s of its worst matrix under each failure, by name, the worst first; NaN on links
-            that are down.  Of large networks those of the worst failures only.
+        failure_loads: load (E,) Gbit/s of its worst matrix under each of the worst failures, by name, the worst first;
+            NaN on links that are down.
         plain_load: (E,) Gbit/s, largest without failure if no segment list were installed; None if none is.
         outlook: how traffic grows, and when each link is full; None unless asked for.
     """
@@ -190,8 +190,10 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
     groups = None if config.groups is None else load_groups(config.groups, topology)
     failures = list(failures_of(config.failures, topology, groups or {}))
     block = max(1, _BLOCK_NUMBERS // (topology.num_nodes * topology.num_links))
+    is_for_all = config.out is not None and len(failures) * topology.num_links <= _MAX_KEPT_NUMBERS
+    kept = len(failures) if is_for_all else config.worst
     result = simulated(
-        dag, traffic, rows, policies, failures, config.worst, repairing=config.repair, block=block, notify=notify
+        dag, traffic, rows, policies, failures, kept, repairing=config.repair, block=block, notify=notify
     )
     if growth is None:
         return result
@@ -267,7 +269,7 @@ def simulated(
         if len(rows) > block:
             notify(f"{min(begin + block, len(rows)):,} of {len(rows):,} matrices")
     order = sorted(found, key=lambda s: severity(found[s]), reverse=True)
-    kept = order if len(order) * topology.num_links <= _MAX_KEPT_NUMBERS else order[:worst]
+    kept = order[:worst]
     load_of: dict[int, FloatArray] = {}
     for index in {found[s].index for s in kept}:
         of_matrix = [s for s in kept if found[s].index == index]

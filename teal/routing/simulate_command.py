@@ -148,7 +148,7 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         row_label="failure",
         map={
             **drawn, "cases": [name for name, _ in cases], "schemes": schemes, "utilisation": shares,
-            "case_without": _case_without(topology, [load for _, load in cases]),
+            **_case_without(topology, [load for _, load in cases]),
         },
         map_first=True, case_label="Failure", scheme_label="Routing",
     )  # fmt: skip
@@ -160,15 +160,18 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     write_page(path, f"Routing of {topology.name}", introduction, [section, links])
 
 
-def _case_without(topology: Topology, loads: Sequence[FloatArray]) -> list[int]:
-    """For each link the case, a number, in which it is down and nothing between other nodes is; -1 if there is none."""
+def _case_without(topology: Topology, loads: Sequence[FloatArray]) -> dict[str, list[int]]:
+    """For each link the case, a number, in which it is down and nothing between other nodes is; -1 if there is none.
+
+    {} where no link has such a case.
+    """
     without = np.full(topology.num_links, -1)
     ends = np.sort(np.stack([topology.link_source, topology.link_target], 1), axis=1)
     for number, load in reversed(list(enumerate(loads))):  # the worst of several cases counts
         down = np.flatnonzero(np.isnan(load))
         if len(down) and (ends[down] == ends[down[0]]).all():
             without[down] = number
-    return without.tolist()
+    return {"case_without": without.tolist()} if (without >= 0).any() else {}
 
 
 def _answer(simulation: Simulation) -> str:

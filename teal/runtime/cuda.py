@@ -48,6 +48,8 @@ def missing() -> str | None:
         return f"numba.cuda ({error}); pip install 'teal-te[cuda]'"
     if SIMULATED:
         return None
+    if not _compiler():
+        return "numba-cuda, in whose place Numba's own CUDA is not enough; pip install 'teal-te[cuda]'"
     if not torch.cuda.is_available():
         return "a GPU that torch sees (torch.cuda.is_available() is false)"
     try:
@@ -101,9 +103,18 @@ def _without_occupancy_warnings() -> None:
         config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 
+@functools.cache
+def _compiler() -> str:
+    """Version of numba-cuda; "" without it, where nothing is launched."""
+    try:
+        return importlib.metadata.version("numba-cuda")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def _stamped(file: Any, access: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> Any:
     """Access the index of a kernel's files, whose own stamp is that of one source file."""
-    file._source_stamp = stamp(function, (importlib.metadata.version("numba-cuda"), _MAX_REGISTERS))
+    file._source_stamp = stamp(function, (_compiler(), _MAX_REGISTERS))
     return access(*arguments)
 
 

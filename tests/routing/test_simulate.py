@@ -29,6 +29,15 @@ LINKS = "source,target,capacity,delay,metric\na,b,10,1,1\nb,d,10,1,1\na,c,10,1,1
 DEMANDS = "source,target,rate\na,d,12\na,e,6\nb,c,1\n"
 
 
+# Where the middle of the cable a - b is on the screen: an invisible point that is pointed at.
+MIDDLE_OF_A_B = """(chart) => {
+  const points = chart.data.find((trace) => trace.customdata), {_fullLayout: {xaxis, yaxis}} = chart;
+  const at = points.text.findIndex((text) => text.startsWith("a \\u2192 b"));
+  const box = chart.getBoundingClientRect();
+  return [box.x + xaxis._offset + xaxis.d2p(points.x[at]), box.y + yaxis._offset + yaxis.d2p(points.y[at])];
+}"""
+
+
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -98,9 +107,7 @@ def test_the_page_and_tables_are_written_and_kept(files: Path) -> None:
     _run("simulate --failures cables --out now", expected=2)
 
 
-def test_the_loads_kept_of_each_failure_are_those_of_a_network_without_the_links(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_loads_kept_of_each_failure_are_those_of_a_network_without_the_links() -> None:
     topology = random_topology(4, nodes=8)
     pairs = all_pairs(topology)
     rates = np.random.default_rng(4).exponential(size=(3, len(pairs)))
@@ -108,11 +115,11 @@ def test_the_loads_kept_of_each_failure_are_those_of_a_network_without_the_links
     traffic = TrafficMatrices(name="t", pairs=pairs, timestamps=stamps, rates=ArrayRates(rates), interval_s=1)
     failures = cable_failures(topology)
 
-    def found() -> Simulation:
+    def found(kept: int) -> Simulation:
         dag = EcmpDag.of(topology, np.ones(topology.num_links))
-        return simulated(dag, traffic, np.arange(3), SegmentPolicies.none(), failures, 2)
+        return simulated(dag, traffic, np.arange(3), SegmentPolicies.none(), failures, kept)
 
-    result = found()
+    result = found(len(failures))
     assert [one.failure for one in result.failures] == list(result.failure_loads), "all of them, the worst first"
     for one, failure in ((one, f) for one in result.failures for f in failures if f.name == one.failure):
         links = list(failure.links)
@@ -122,8 +129,7 @@ def test_the_loads_kept_of_each_failure_are_those_of_a_network_without_the_links
         lone = IgpFailures.of_demands(dag, pairs, rates[[one.index]], SegmentPolicies.none()).load[0]
         lone[links] = np.nan
         np.testing.assert_allclose(result.failure_loads[one.failure], lone, atol=1e-12)
-    monkeypatch.setattr(simulate_module, "_MAX_KEPT_NUMBERS", 0)
-    assert list(found().failure_loads) == list(result.failure_loads)[:2], "of large networks as many as asked for"
+    assert list(found(2).failure_loads) == list(result.failure_loads)[:2]
 
 
 @pytest.mark.system
@@ -136,18 +142,38 @@ def test_a_click_on_a_cable_of_the_map_shows_the_loads_without_it(browser: Any, 
     figure.locator(".main-svg").first.wait_for()
     said, case = figure.locator("output"), figure.locator("select").nth(0)
     assert said.text_content().startswith("fullest link: 180.0%")
-    # The invisible points in the middle of cables are what is pointed at: a - b is that of the nodes 0 and 1.
-    middle = """(chart) => {
-      const points = chart.data.find((trace) => trace.customdata), {_fullLayout: {xaxis, yaxis}} = chart;
-      const at = points.text.findIndex((text) => text.startsWith("a \u2192 b"));
-      const box = chart.getBoundingClientRect();
-      return [box.x + xaxis._offset + xaxis.d2p(points.x[at]), box.y + yaxis._offset + yaxis.d2p(points.y[at])];
-    }"""
     for down in (True, False):
         tab.mouse.move(5, 5)
-        tab.mouse.click(*figure.locator(".chart").evaluate(middle))
+        tab.mouse.click(*figure.locator(".chart").evaluate(MIDDLE_OF_A_B))
         shown = case.evaluate("(select) => select.selectedOptions[0].text")
         assert shown == ("a - b down" if down else "no failure, largest of all matrices")
+    case.select_option(label="d - e down")
+    assert "fullest link" in said.text_content()
+    tab.close()
+
+
+@pytest.mark.system
+def test_a_click_on_the_map_of_another_routing_returns_to_the_one_whose_failures_are_known(
+    browser: Any, files: Path
+) -> None:
+    _run("solve --routing segments --objective max_link_utilisation --out p.json")
+    _run("simulate --failures cables --policies p.json --out now")
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.goto((files / "now/simulate.html").as_uri())
+    figure = tab.locator("[data-map]")
+    figure.scroll_into_view_if_needed()
+    figure.locator(".main-svg").first.wait_for()
+    case, routing = figure.locator("select").nth(0), figure.locator("select").nth(1)
+    routing.select_option(label="shortest paths alone")
+    case.select_option(label="a - b down")
+    assert "no allocation" in figure.locator("output").text_content()
+    case.select_option(index=0)
+    for shown in ("a - b down", "no failure, largest of all matrices"):
+        tab.mouse.move(5, 5)
+        tab.mouse.click(*figure.locator(".chart").evaluate(MIDDLE_OF_A_B))
+        assert case.evaluate("(select) => select.selectedOptions[0].text") == shown
+        assert "fullest link" in figure.locator("output").text_content()
+        assert routing.evaluate("(select) => select.selectedOptions[0].text") == "as installed"
     tab.close()
 
 

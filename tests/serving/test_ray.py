@@ -18,7 +18,9 @@ import numpy as np
 import psutil
 import pytest
 
-if importlib.util.find_spec("ray") is None:  # importing it takes seconds, in every process that collects tests
+if not all(
+    map(importlib.util.find_spec, ("ray", "fastapi"))
+):  # importing it takes seconds, in every process that collects tests
     pytest.skip("needs the service's packages: pip install '.[serve]'", allow_module_level=True)
 
 from teal.cli import main

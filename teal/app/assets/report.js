@@ -141,10 +141,13 @@
       const ink = colour("ink", printing);
       const size = { width: printing ? PRINTED : chart.clientWidth, height: chart.clientHeight };
       const { data, fullest } = NetworkMap.traces(map, cables, shares, ink, NetworkMap.inside(size));
-      const hint = map.case_without ? ". A click on a cable shows the loads without it, another one those with it." : "";
-      part("said").textContent = `fullest link: ${fullest.toFixed(1)}%${hint}`;
+      const hint = ". A click on the middle of a cable shows the loads without it, another click those with it.";
+      part("said").textContent = `fullest link: ${fullest.toFixed(1)}%${map.case_without && !printing ? hint : ""}`;
       const layout = { ...NetworkMap.layout, ...surface(ink, printing), ...size, ...dragging, font: { color: ink } };
       Plotly.react(chart, data, layout, options);
+      if (!map.case_without) return;
+      chart.removeAllListeners("plotly_click");  // they are gone after a purge, and kept otherwise
+      chart.on("plotly_click", click);
     };
     part("case").addEventListener("change", () => show(false));
     part("scheme").addEventListener("change", () => show(false));
@@ -154,14 +157,10 @@
       if (!found.length) return;
       const number = Math.min(...found);  // of parallel cables that whose failure is worst
       part("case").value = Number(part("case").value) === number ? 0 : number;
+      if (!(`${part("case").value}/${part("scheme").value}` in map.utilisation)) part("scheme").value = 0;
       show(false);
     };
-    later(chart, () => {
-      drawn.set(chart, show);
-      show(false);
-      widths.observe(chart);
-      if (map.case_without) chart.on("plotly_click", click);
-    });
+    later(chart, () => { drawn.set(chart, show); show(false); widths.observe(chart); });
   }
   idle(drawNext);
 })();

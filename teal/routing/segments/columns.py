@@ -33,7 +33,7 @@ import scipy.sparse as sp
 from teal.network.ecmp import Dags
 from teal.pathops.segment_passes import load_inwards
 from teal.problem.bounds import gap_between
-from teal.routing.segments.problem import SegmentProblem
+from teal.routing.segments.problem import MIN_SHARE, SegmentProblem
 from teal.routing.segments.search import SegmentResult, feasible
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
@@ -376,5 +376,5 @@ def _of_largest(
 
 
 def _count(problem: SegmentProblem, mid: IntArray, share: FloatArray) -> int:
-    """Demands with a policy."""
-    return int(((share > _MIN_SHARE) & (mid >= 0) & (mid != problem.target[:, None])).any(1).sum())
+    """Demands with a policy, as :meth:`SegmentProblem.policies` installs them."""
+    return int(((share > MIN_SHARE) & (mid >= 0) & (mid != problem.target[:, None])).any(1).sum())

@@ -23,7 +23,7 @@ from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import threads_for
 
 UNIFORM_PARTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)  # of equal prices in a mixture, for the bound on any paths
-_MIN_SHARE = 1e-9  # of a demand, below which a list is dropped
+MIN_SHARE = 1e-9  # of a demand, below which a list is dropped
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -156,7 +156,7 @@ class SegmentProblem:
     def policies(self, mid: IntArray, share: FloatArray) -> SegmentPolicies:
         """The lists of demands that do not go straight to their targets; shares of a demand sum to 1."""
         lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
-        is_used = (share > _MIN_SHARE) & (mid >= 0)
+        is_used = (share > MIN_SHARE) & (mid >= 0)
         steered = (is_used & (mid != self.target[:, None])).any(1)
         for d in np.flatnonzero(steered).tolist():
             s, t = int(self.source[d]), int(self.target[d])

@@ -127,7 +127,7 @@ def test_the_utilisation_of_few_policies_is_between_its_bound_and_the_best_of_al
         return
     best = math.inf
     for chosen in itertools.combinations(range(demands), most):
-        kept = direct | np.isin(of, chosen)
+        kept = (direct > 0) | np.isin(of, chosen)
         rows = np.hstack([entries[:, kept], -problem.capacity[:, None]])
         each = (of[kept][None] == np.arange(demands)[:, None]).astype(float)
         sums = np.hstack([each, np.zeros((demands, 1))])
