@@ -70,7 +70,12 @@ class Prefixes:
         index, routers = topology.node_index(), dict[Any, int]()
         try:
             with path.open(newline="", encoding="utf-8") as stream:
-                for line, row in enumerate(csv.DictReader(stream), 2):
+                reader = csv.DictReader(stream)
+                if not {"prefix", "router"} <= set(reader.fieldnames or ()):
+                    raise InputError(
+                        str(path), "columns", "prefix, router", ", ".join(reader.fieldnames or ()) or "none"
+                    )
+                for line, row in enumerate(reader, 2):
                     where = f"line {line}"
                     try:
                         network = ipaddress.ip_network((row.get("prefix") or "").strip(), strict=False)
@@ -190,7 +195,13 @@ def _records(path: Path, sampling: float) -> Iterator[_Record]:
     try:
         if path.suffix.lower() == ".csv":
             with path.open(newline="", encoding="utf-8") as stream:
-                for line, row in enumerate(csv.DictReader(stream), 2):
+                reader = csv.DictReader(stream)
+                columns = reader.fieldnames or ()
+                if not {"da", "dstAddr"} & set(columns):
+                    raise InputError(
+                        str(path), "columns", "those of nfdump's CSV, such as sa, da, ibyt", ", ".join(columns)
+                    )
+                for line, row in enumerate(reader, 2):
                     if not row.get("da") and not row.get("dstAddr"):
                         break  # nfdump's summary follows the records
                     yield _record(row, f"line {line}", path, sampling)

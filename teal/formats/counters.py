@@ -40,6 +40,7 @@ import dataclasses
 import json
 import math
 import re
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -165,14 +166,14 @@ def save_counters(path: Path | str, counters: Counters) -> None:
 
 
 def _from_npz(path: Path) -> Counters:
-    check_npz(path)
     try:
+        check_npz(path)
         with np.load(path, allow_pickle=False) as stored:
             missing = [name for name in _ARRAYS if name not in stored.files]
             if missing:
                 raise InputError(str(path), "arrays", ", ".join(_ARRAYS), "no " + ", ".join(missing))
             arrays = {name: stored[name] for name in _ARRAYS}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(str(path), "", "a .npz file of counters", str(error)) from None
     times = arrays.pop("timestamps").astype("datetime64[s]")
     interval_s = float(arrays.pop("interval_s"))
@@ -189,7 +190,9 @@ def _read(path: Path) -> Any:
     if reader is None:
         raise InputError(str(path), "", "a .csv, .parquet, .json (Prometheus) or .npz file", path.suffix or "no ending")
     try:
-        return reader(path)
+        frame = reader(path)
+        frame.attrs["where"] = str(path)  # for messages
+        return frame
     except InputError:
         raise
     except (OSError, ValueError) as error:
@@ -364,7 +367,7 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
     """
     index, external = topology.node_index(), _Interface(None, None)
 
-    def to_neighbour(router: str, neighbour: str, what: str) -> _Interface:
+    def to_neighbour(router: str, neighbour: str, file: str, what: str) -> _Interface:
         try:
             links = topology.find_links(router, neighbour)
         except InputError:
@@ -373,7 +376,7 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
         back = [link for link in links if topology.link_target[link] == index[router]]
         if max(len(forth), len(back)) != 1:
             expected = f"a neighbour of {router} in {topology.name}, and which of parallel links: 1, 2, ..."
-            raise InputError(where, what, expected, repr(neighbour))
+            raise InputError(file, what, expected, repr(neighbour))
         return _Interface(forth[0] if forth else None, back[0] if back else None)
 
     if interfaces is None:
@@ -387,29 +390,30 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
             other = topology.name_of(name.removesuffix(member))
             name = other + member
             is_link = (router, other) in neighbours or (other, router) in neighbours
-            return to_neighbour(router, name, "interface") if is_link else external
+            return to_neighbour(router, name, where, "interface") if is_link else external
 
         return by_name, {}
     table = interfaces.rename(columns={name: str(name).strip().lower() for name in interfaces.columns})
+    file = str(interfaces.attrs.get("where", "--interfaces"))
     missing = [name for name in ("router", "interface", "neighbour") if name not in table.columns]
     if missing:
-        raise InputError("--interfaces", "columns", "router, interface, neighbour", "no " + ", ".join(missing))
+        raise InputError(file, "columns", "router, interface, neighbour", "no " + ", ".join(missing))
     known: dict[_Place, _Interface] = {}
-    for row in table.to_dict("records"):
+    for line, row in enumerate(table.to_dict("records"), 2):
         router, name = topology.name_of(str(row["router"]).strip()), str(row["interface"]).strip()
         neighbour = row["neighbour"]
         is_external = neighbour is None or neighbour != neighbour or not str(neighbour).strip()
         number = row.get("number")
         member = "" if number is None or number != number else f"#{int(number)}"
         if router not in index:
-            raise InputError("--interfaces", "router", f"a node of {topology.name}", repr(router))
+            raise InputError(file, f"row {line}: router", f"a node of {topology.name}", repr(router))
         if str(row.get("ignore", "")).strip().lower() in _YES:
             known[router, name] = _Interface(None, None, is_ignored=True)
         elif is_external:
             known[router, name] = external
         else:
             other = topology.name_of(str(neighbour).strip())
-            known[router, name] = to_neighbour(router, f"{other}{member}", "--interfaces")
+            known[router, name] = to_neighbour(router, f"{other}{member}", file, f"row {line}: neighbour")
     return lambda router, name: known.get((router, name)), known
 
 

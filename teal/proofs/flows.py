@@ -80,9 +80,12 @@ def read_prices(file: Path, topology: Topology) -> FloatArray:
     number, prices = _link_numbers(topology), np.zeros(topology.num_links)
     try:
         with file.open(newline="", encoding="utf-8") as stream:
-            rows = list(csv.DictReader(stream))
+            reader = csv.DictReader(stream)
+            rows, columns = list(reader), reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(str(file), "", "a CSV file of link prices", error) from None
+    if not {"link", "price"} <= set(columns):
+        raise InputError(str(file), "columns", "link, price", ", ".join(columns) or "none")
     for line, row in enumerate(rows, 2):
         where, name = f"{file}, line {line}", row.get("link") or ""
         if name not in number:

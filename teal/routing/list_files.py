@@ -72,9 +72,8 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
     except (OSError, ValueError) as error:
         raise InputError(where, "policies", "a .json file of segment lists", str(error)) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise InputError(
-            where, "format", str(FORMAT), document.get("format") if isinstance(document, dict) else "no object"
-        )
+        other = f"format {document.get('format')}" if isinstance(document, dict) else "no object"
+        raise InputError(where, "", f"what teal solve --routing segments --out writes (format {FORMAT})", other)
     lists = dict[tuple[int, int], tuple[SegmentList, ...]]()
 
     def node(name: Any, field: str) -> int:

@@ -48,9 +48,7 @@ def _deployed(client: Client) -> bool:
 
 
 def test_the_serve_config_runs_on_two_nodes_and_survives_the_end_of_one(tmp_path: Path) -> None:
-    if not all(
-        map(importlib.util.find_spec, ("ray", "fastapi"))
-    ):  # importing it takes seconds, in every process that collects tests
+    if not all(map(importlib.util.find_spec, ("ray", "fastapi"))):
         pytest.skip("needs the service's packages: pip install '.[serve]'")
     compile_all_first(print)  # as the image does: each engine would compile all kernels before it answers
     port = free_port()

@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 import pytest
 
-if not all(
-    map(importlib.util.find_spec, ("ray", "fastapi"))
-):  # importing it takes seconds, in every process that collects tests
+# Ray is not imported to see whether it is there: that takes seconds, in every process that collects tests.
+if not all(map(importlib.util.find_spec, ("ray", "fastapi"))):
     pytest.skip("needs the service's packages: pip install '.[serve]'", allow_module_level=True)
 pytest.importorskip("kubernetes_validate", reason="needs the packages of development: pip install '.[dev]'")
 
