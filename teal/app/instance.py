@@ -280,9 +280,7 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
 
 
 def load_network(
-    config: InstanceConfig,
-    notify: Callable[[str], None],
-    on_topology: Callable[[Topology], None] = lambda _: None,
+    config: InstanceConfig, notify: Callable[[str], None], on_topology: Callable[[Topology], None] = lambda _: None
 ) -> tuple[Topology, TrafficMatrices]:
     """Load network and traffic; arguments as in :func:`load_instance`."""
     topology = topology_of(config)

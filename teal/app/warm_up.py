@@ -262,10 +262,7 @@ def run_warm_up(config: WarmUpConfig) -> None:
 
 
 def compile_first(
-    notify: Callable[[str], None],
-    num_demands: int = 0,
-    schemes: Collection[str] = (),
-    further: Collection[str] = (),
+    notify: Callable[[str], None], num_demands: int = 0, schemes: Collection[str] = (), further: Collection[str] = ()
 ) -> None:
     """Compile what a first solve needs, unless that was done before; announced, since it takes a while.
 

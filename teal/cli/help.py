@@ -23,11 +23,7 @@ from teal.errors import InputError, did_you_mean
 from teal.option import of_fields
 
 _MAX_COLUMNS = 100  # of the text; longer lines are hard to read
-_BY_BASE = {
-    ProgramConfig: "program",
-    PathConfig: "candidate paths",
-    CandidateConfig: "candidate paths",
-}
+_BY_BASE = {ProgramConfig: "program", PathConfig: "candidate paths", CandidateConfig: "candidate paths"}
 _FIRST = "network and traffic"  # title of the first group
 _LAST = ("candidate paths", "output", "for experts")
 _NETWORK = ("topology", "traffic", "default_capacity", "attributes", "bidirectional", "routers", "traffic_unit")

@@ -61,13 +61,7 @@ def read_graphml(path: Path, default_capacity: float | None = None, attributes: 
         latency = number(data[names.latency], where, f"{field}: {names.latency}") if names.latency in data else None
         records.append(LinkRecord(labels[source], labels[target], capacity, latency, field, tuple(map(str, data))))
     return topology_from_records(
-        path.stem,
-        where,
-        nodes,
-        records,
-        directed=graph.is_directed(),
-        default_capacity=default_capacity,
-        notes=notes,
+        path.stem, where, nodes, records, directed=graph.is_directed(), default_capacity=default_capacity, notes=notes
     )
 
 

@@ -7,13 +7,7 @@ import re
 
 from teal.errors import InputError
 
-_TO_GBPS = {
-    "BITPERSEC": 1e-9,
-    "KBITPERSEC": 1e-6,
-    "MBITPERSEC": 1e-3,
-    "GBITPERSEC": 1.0,
-    "TBITPERSEC": 1e3,
-}
+_TO_GBPS = {"BITPERSEC": 1e-9, "KBITPERSEC": 1e-6, "MBITPERSEC": 1e-3, "GBITPERSEC": 1.0, "TBITPERSEC": 1e3}
 _ALIASES = {"BPS": "BITPERSEC", "BITS": "BITPERSEC", "BIT": "BITPERSEC"}
 _EARTH_RADIUS_KM = 6371.0
 _MS_PER_KM = 1 / 200.0  # time of light in fibre

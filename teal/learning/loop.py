@@ -54,13 +54,7 @@ class Budget:
 
 
 def set_cosine_rate(
-    optimiser: Adam,
-    full_rate: float,
-    step: int,
-    share_used: float,
-    *,
-    warm_up_steps: int,
-    final_share: float = 0.0,
+    optimiser: Adam, full_rate: float, step: int, share_used: float, *, warm_up_steps: int, final_share: float = 0.0
 ) -> None:
     """Set the learning rate of a step: it rises linearly to the full rate, times a cosine over the whole run.
 

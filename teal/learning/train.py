@@ -144,12 +144,7 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        traffic: TrafficMatrices,
-        split: Split,
-        config: TrainConfig,
-        peers: Peers | None = None,
+        self, problem: Problem, traffic: TrafficMatrices, split: Split, config: TrainConfig, peers: Peers | None = None
     ) -> None:
         self.peers = peers or SingleProcess()
         self.problem, self.traffic, self.config = problem.to(torch.float32), traffic, config

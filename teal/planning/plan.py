@@ -138,11 +138,7 @@ class FullestLinks:
 
 
 def outages(
-    instance: Instance,
-    rows: Int64Array,
-    gap: float,
-    failures: Sequence[Failure],
-    done: Collection[SweepPart] = (),
+    instance: Instance, rows: Int64Array, gap: float, failures: Sequence[Failure], done: Collection[SweepPart] = ()
 ) -> Iterator[tuple[SweepPart, list[Outage], LinkPeaks]]:
     """Solve every part that is not ``done``: blocks in order, in each the failures in order.
 

@@ -56,11 +56,7 @@ class Pdhg:
     def search(self, problem: Problem, start: pdhg.PdhgResult | None = None) -> pdhg.PdhgResult:
         """The result of the search within these limits."""
         return pdhg.solve(
-            problem,
-            gap=self.gap,
-            deadline=self.deadline or math.inf,
-            max_iterations=self.iterations,
-            warm_start=start,
+            problem, gap=self.gap, deadline=self.deadline or math.inf, max_iterations=self.iterations, warm_start=start
         )
 
 

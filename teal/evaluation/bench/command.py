@@ -157,8 +157,7 @@ def run_rank(config: BenchRankConfig) -> list[Score]:
             scores = prove_scores(bench, programs, scores, config.out / PROOFS, lambda _: bar.update())
     if config.out is not None:
         write_files(
-            config.out,
-            {SCORES: partial(write_csv, rows=scores), PAGE: partial(write_bench_page, scores=scores)},
+            config.out, {SCORES: partial(write_csv, rows=scores), PAGE: partial(write_bench_page, scores=scores)}
         )
     return scores
 
@@ -195,7 +194,5 @@ def rank_outcome(config: BenchRankConfig, _: Notify) -> Outcome:
     if config.out is not None:
         lines.append(f"{config.out / PAGE}: open it in a browser")
     return Outcome(
-        tables=[render_ranking(scores)],
-        written="\n".join(lines),
-        data={"means": means(scores), "not_valid": faults},
+        tables=[render_ranking(scores)], written="\n".join(lines), data={"means": means(scores), "not_valid": faults}
     )

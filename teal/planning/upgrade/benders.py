@@ -133,17 +133,7 @@ def buy(
         raise SolverError("upgrade: no purchase within the limits of the cables was found in time")
     reached = best_cost - bound <= gap * best_cost
     bound = min(bound, best_cost)  # rounding of duals may pass it in the last digit
-    result = Upgrade(
-        best,
-        best_cost,
-        bound,
-        utilisation,
-        number,
-        len(cuts),
-        seconds,
-        reached,
-        dual=dual,
-    )
+    result = Upgrade(best, best_cost, bound, utilisation, number, len(cuts), seconds, reached, dual=dual)
     return result, cuts
 
 

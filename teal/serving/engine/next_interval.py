@@ -128,12 +128,7 @@ class NextInterval:
         is_new = torch.from_numpy(~self.matrices.had_traffic())
         splits = _all_sent(problem, _over_live_paths(problem, splits), is_new)
         self.latest = NextAllocation(
-            version,
-            past.target,
-            capacity,
-            splits,
-            self._limit.limit,
-            time.perf_counter() - begin,
+            version, past.target, capacity, splits, self._limit.limit, time.perf_counter() - begin
         )
         if not self.matrices.folder.is_dir():  # the network was deleted
             return self.latest

@@ -280,10 +280,7 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
 
     gap: float | None = Field(default=None, gt=0, lt=GAP.high, description=GAP.text)
     deadline_ms: float = Field(
-        10_000,
-        gt=0,
-        le=600_000,
-        description="From the arrival of the request: then the best feasible allocation.",
+        10_000, gt=0, le=600_000, description="From the arrival of the request: then the best feasible allocation."
     )
     objective: _Objective | None = None
     classes: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], BeforeValidator(_names)] = Field(
@@ -294,8 +291,7 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
         "address: gold,silver.",
     )
     latency_limits_ms: Annotated[dict[str, Annotated[_Finite, Field(gt=0)]], BeforeValidator(_numbers)] = Field(
-        default={},
-        description="Of a class, the largest latency of a path. In an address: gold=30,silver=50.",
+        default={}, description="Of a class, the largest latency of a path. In an address: gold=30,silver=50."
     )
     entries: int = _number(ENTRIES, 0)
     prove: bool = Field(

@@ -185,12 +185,10 @@ class DenseAllocation(_Figures):
     utilisation: list[_Number] = Field(description="Of each link.")
     splits: list[list[float]] | None = Field(default=None, description="Of all pairs of nodes, of each path.")
     weights: list[list[int]] | None = Field(
-        default=None,
-        description="In place of splits: how what is admitted is divided.",
+        default=None, description="In place of splits: how what is admitted is divided."
     )
     admitted_share: list[float] | None = Field(
-        default=None,
-        description="Beside weights: of all pairs of nodes, the share of the demand that may be sent.",
+        default=None, description="Beside weights: of all pairs of nodes, the share of the demand that may be sent."
     )
 
 

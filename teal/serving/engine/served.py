@@ -275,11 +275,7 @@ class Served:
 
     @classmethod
     def prepare(
-        cls,
-        name: str,
-        spec: NetworkSpec,
-        report: Callable[[float], None] | None = None,
-        grown: Path | None = None,
+        cls, name: str, spec: NetworkSpec, report: Callable[[float], None] | None = None, grown: Path | None = None
     ) -> Served:
         """Load the topology and compute the paths: what takes time.
 

@@ -480,12 +480,7 @@ def check_size(served: Served, rates: FloatArray, accept: str, form: Form) -> No
 
 
 def written(
-    answer: Answer,
-    served: Served,
-    rates: FloatArray,
-    sent: Sent,
-    options: Options,
-    further: dict[str, Any],
+    answer: Answer, served: Served, rates: FloatArray, sent: Sent, options: Options, further: dict[str, Any]
 ) -> tuple[bytes, str]:
     """Body and media type of an answer; see :func:`check_size`.
 
