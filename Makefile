@@ -14,6 +14,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 unexport PYTHONDONTWRITEBYTECODE
 # uv installs 180 packages in 15 s, pip in 80 s.  Certificates are the system's, as for pip.
 UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --native-tls -c constraints.txt
+# Of what every command imports: the first command would wait 6 s for it.
+WRITE_BYTECODE := $(BIN)/python -c "import teal.allocation.solve_command, teal.evaluation.evaluate_command"
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 .PHONY: help install demo lab check test test-system test-all docs constraints clean
@@ -28,16 +30,15 @@ $(TORCH_STAMP):
 	$(PIP) uv
 	@touch $@
 
-# The import writes the bytecode of what every command imports: the first command would wait 6 s for it.
 $(DEMO_STAMP): $(TORCH_STAMP) pyproject.toml constraints.txt
 	$(UV) -e '.[baselines]'
-	$(BIN)/python -c "import teal.allocation.solve_command, teal.evaluation.evaluate_command"
+	$(WRITE_BYTECODE)
 	@touch $@
 
 $(STAMP): $(TORCH_STAMP) pyproject.toml constraints.txt
 	$(UV) -e '.[baselines,dev,docs,ray,serve]'
 	$(UV) --no-deps pyNTM==5.0.0  # tests compare with it; it asks for an old networkx, and works with a new one
-	$(BIN)/python -c "import teal.allocation.solve_command, teal.evaluation.evaluate_command"
+	$(WRITE_BYTECODE)
 	@touch $@ $(DEMO_STAMP)
 
 install: $(STAMP)  ## everything, into .venv

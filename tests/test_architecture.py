@@ -191,14 +191,19 @@ def test_the_drawing_shows_every_room_on_one_screen() -> None:
         assert re.search(rf"\b{room}\b", drawing[1]), room
 
 
+def _last_line_of(code: str) -> str:
+    """The last line that Python code prints in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout.splitlines()[-1]
+
+
 def test_a_look_at_a_network_loads_no_large_package() -> None:
     """Each costs from a third of a second to two seconds at every call of a command."""
     code = (
         "import sys; from teal.cli import main; main(['topology', 'info', '--topology', 'b4']); "
         "print([name for name in ('torch', 'pandas', 'networkx', 'matplotlib') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert _last_line_of(code) == "[]"
 
 
 def test_the_overview_of_commands_reads_settings_alone() -> None:
@@ -207,15 +212,13 @@ def test_the_overview_of_commands_reads_settings_alone() -> None:
         "import sys; from teal.cli import main; main(['--help']); "
         "print([name for name in ('teal.formats', 'teal.network.topology', 'numba', 'torch') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert _last_line_of(code) == "[]"
 
 
 def test_the_hint_after_an_interruption_loads_no_torch() -> None:
     """Ctrl-C may come while torch is being imported, which must not begin anew then."""
     code = "import sys, teal.app.run_files; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout == "False\n"
+    assert _last_line_of(code) == "False"
 
 
 # The most that each measure of tests/house.py may be.  A change that needs more says why, here.

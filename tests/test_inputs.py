@@ -204,14 +204,19 @@ WRONG: list[tuple[str, str, str | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("reader", "name", "content", "words"), WRONG, ids=[f"{case[0]}-{case[1]}" for case in WRONG])
-def test_a_wrong_file_gets_one_line_with_its_name_the_place_and_what_was_expected(
-    reader: str, name: str, content: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+@pytest.fixture
+def good_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that every command takes, in the folder in which the test runs."""
     monkeypatch.chdir(tmp_path)
     for file, text in GOOD.items():
         Path(file).write_text(text)
+
+
+@pytest.mark.usefixtures("good_files")
+@pytest.mark.parametrize(("reader", "name", "content", "words"), WRONG, ids=[f"{case[0]}-{case[1]}" for case in WRONG])
+def test_a_wrong_file_gets_one_line_with_its_name_the_place_and_what_was_expected(
+    reader: str, name: str, content: str | None, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     if content is not None:
         Path(f"wrong-{name}").write_text(content)
     assert main(READERS[reader].replace("FILE", f"wrong-{name}").split()) == 2
@@ -221,14 +226,10 @@ def test_a_wrong_file_gets_one_line_with_its_name_the_place_and_what_was_expecte
     assert words in line
 
 
+@pytest.mark.usefixtures("good_files")
 @pytest.mark.parametrize("reader", ["counters", "interfaces", "allocation", "policies"])
-def test_the_files_beside_the_wrong_ones_are_right(
-    reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_files_beside_the_wrong_ones_are_right(reader: str) -> None:
     """Otherwise a command could refuse one of them, and not the file that is wrong."""
-    monkeypatch.chdir(tmp_path)
-    for file, text in GOOD.items():
-        Path(file).write_text(text)
     interfaces = [f"{place},{'' if place.endswith('outside') else place[-1]}" for place in
                   ("a,b", "b,a", "b,c", "c,b", "a,outside", "b,outside", "c,outside")]  # fmt: skip
     counters = COUNTERS.replace("neighbour", "interface")

@@ -1,6 +1,6 @@
 """`teal allocate` through Ray: parts are handed to processes, each of which has loaded the network once.
 
-Ray Data would do the same; its executor and further processes took half of the time of a short history.
+Ray Data would do the same; its executor and further processes took 10 of 39 CPU s for 150 matrices of B4.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from teal.problem.bounds import gap_between
 from teal.routing.igp import load_igp
 from teal.routing.list_files import write_policies
 from teal.routing.router_config import check_routers, write_sr_policies
-from teal.routing.segments.columns import FewPolicies, fewest_policies, finish, least_utilisation
+from teal.routing.segments.columns import TARGET_ROUNDING, FewPolicies, fewest_policies, finish, least_utilisation
 from teal.routing.segments.one_list import OneList, one_list
 from teal.routing.segments.over_lists import (
     OverLists,
@@ -49,7 +49,6 @@ from teal.runtime.interruptible import Deadline
 from teal.runtime.storage import check_out_file
 from teal.solvers.result import Stop
 
-_TARGET_ROUNDING = 1e-6  # relative, of a utilisation at its target
 _FINISH_S = 30.0  # for column generation where a search stalls, unless there is a deadline
 _EXTRA_S = 60.0  # for the fewest policies or one list each, likewise
 
@@ -78,7 +77,7 @@ class SegmentReport:
         fractional: value before one list was chosen for each demand; NaN unless asked for.
         iterations: iterations of PDHG.
         solve_s: seconds.
-        reached: whether the target gap was reached.
+        reached: whether the search, with any number of policies and with splits, reached the target gap.
         stopped_by: what ended the search.
     """
 
@@ -190,7 +189,7 @@ def solved(
         tried: list[OneList] = [one_list(problem, *start, extra) for start in starts]
         best = min(tried, key=lambda one: one.utilisation)
         mid, shares, value = best.mid, np.ones(best.mid.shape), best.utilisation
-        if value > allowed * (1 + _TARGET_ROUNDING):
+        if value > allowed * (1 + TARGET_ROUNDING):
             policies_bound = math.nan  # which is of lists within the utilisation
             if config.target_utilisation:
                 found = f"{config.target_utilisation:g}, where one list each was found for {value:.6g}"
@@ -222,10 +221,10 @@ def _allowed(config: SolveConfig, result: SegmentResult) -> float:
     if config.fewest_policies:
         return result.value * (1 + share(config.fewest_policies, "--fewest-policies"))
     target = config.target_utilisation
-    if result.bound > target * (1 + _TARGET_ROUNDING):
+    if result.bound > target * (1 + TARGET_ROUNDING):
         expected = f"at least {result.bound:.6g}: no lists with one midpoint load every link less"
         raise InputError("--target-utilisation", "", expected, target)
-    if result.value > target * (1 + _TARGET_ROUNDING):
+    if result.value > target * (1 + TARGET_ROUNDING):
         reached = math.ceil(result.value * 1e5) / 1e5
         expected = f"at least {reached:g}, which was reached (down to {result.bound:.6g} is not excluded)"
         raise InputError("--target-utilisation", "", expected, target)
@@ -254,20 +253,16 @@ def _basic(problem: SegmentProblem, result: SegmentResult, deadline: Deadline) -
     return few.mid, few.share
 
 
-def _direct(problem: SegmentProblem) -> tuple[IntArray, FloatArray]:
-    return np.ascontiguousarray(problem.target[:, None]), np.ones((len(problem.target), 1))
-
-
 def _ecmp_value(problem: SegmentProblem) -> float:
     """Utilisation of the shortest paths, or the flow if every demand is cut by the same factor that makes it fit."""
-    utilisation = problem.utilisation(problem.loads(*_direct(problem)))
+    utilisation = problem.utilisation(problem.loads(*problem.direct()))
     return utilisation if problem.balances else float(problem.demand.sum() / max(1.0, utilisation))
 
 
 def _ecmp(problem: SegmentProblem, config: SolveConfig) -> SegmentResult:
     """Shortest paths alone, with the bound of a search of no iterations."""
     bounds = solve(problem, config.gap, max_iterations=0)
-    mid, shares = _direct(problem)
+    mid, shares = problem.direct()
     value = _ecmp_value(problem)
     if not problem.balances:
         shares = shares * value / problem.demand.sum()

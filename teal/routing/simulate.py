@@ -28,7 +28,7 @@ from teal.routing.list_files import read_policies
 from teal.routing.settings import SimulateConfig
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 
-_MAX_KEPT_NUMBERS = 400_000  # loads by failure and link on the page's map, 1 MB; on larger networks of few failures
+_MAX_KEPT_NUMBERS = 400_000  # failures times links up to which the page has the loads of all failures, 1 MB at most
 _BLOCK_NUMBERS = 2**25  # numbers of loads by matrix, destination and link that are in memory at a time, 256 MiB
 _ROUNDING = 1e-12  # relative error of a sum of demands
 _TAIL = 0.99  # share of the volume whose latency is printed

@@ -88,13 +88,12 @@ def _shorten_matrix(
     (demands, num_paths), links = splits.shape, len(capacity)
     slot, marked = np.empty(slots), np.empty(slots, np.bool_)
     live, touched = np.ones((demands, num_paths), np.bool_), np.zeros((demands, num_paths), np.bool_)
-    is_over = np.empty(links, np.bool_)  # first: whether a link has failed
-    any_over = False
+    is_closed, is_over, any_closed = np.empty(links, np.bool_), np.empty(links, np.bool_), False
     for e in range(links):
-        is_over[e] = capacity[e] <= 0
-        any_over = any_over or is_over[e]
-    if any_over:
-        _mark_paths(scan, is_over, marked, live)
+        is_closed[e] = capacity[e] <= 0
+        any_closed = any_closed or is_closed[e]
+    if any_closed:
+        _mark_paths(scan, is_closed, marked, live)
         for d in range(demands):
             for k in range(num_paths):
                 live[d, k] = not live[d, k]
@@ -113,7 +112,7 @@ def _shorten_matrix(
         else:
             first[d] = shortest
             moved[d, shortest] = total
-    load, most = np.zeros(links), np.empty(links)
+    load, most, room = np.zeros(links), np.empty(links), np.empty(links)
     _sum_loads(scan, moved, slot, load)
     for e in range(links):
         most[e] = limit[e]
@@ -139,8 +138,8 @@ def _shorten_matrix(
                 kept[d] = True
                 _copy_flows(flow, moved, d)
     for e in range(links):
-        most[e] = max(most[e] - load[e], 0.0)  # now the room
-    _move_kept(scan, kept, live, length, demand, most, moved)
+        room[e] = max(most[e] - load[e], 0.0)
+    _move_kept(scan, kept, live, length, demand, room, moved)
     for d in range(demands):
         for k in range(num_paths if demand[d] > 0 else 0):
             if moved[d, k] != flow[d, k]:

@@ -132,14 +132,20 @@ def test_the_loads_kept_of_each_failure_are_those_of_a_network_without_the_links
     assert list(found(2).failure_loads) == list(result.failure_loads)[:2]
 
 
-@pytest.mark.system
-def test_a_click_on_a_cable_of_the_map_shows_the_loads_without_it(browser: Any, files: Path) -> None:
-    _run("simulate --failures cables --out now")
+def _opened(browser: Any, page: Path) -> tuple[Any, Any]:
+    """A tab with a page, and its map once that is drawn."""
     tab = browser.new_page(viewport={"width": 1280, "height": 900})
-    tab.goto((files / "now/simulate.html").as_uri())
+    tab.goto(page.as_uri())
     figure = tab.locator("[data-map]")
     figure.scroll_into_view_if_needed()
     figure.locator(".main-svg").first.wait_for()
+    return tab, figure
+
+
+@pytest.mark.system
+def test_a_click_on_a_cable_of_the_map_shows_the_loads_without_it(browser: Any, files: Path) -> None:
+    _run("simulate --failures cables --out now")
+    tab, figure = _opened(browser, files / "now/simulate.html")
     said, case = figure.locator("output"), figure.locator("select").nth(0)
     assert said.text_content().startswith("fullest link: 180.0%")
     for down in (True, False):
@@ -158,11 +164,7 @@ def test_a_click_on_the_map_of_another_routing_returns_to_the_one_whose_failures
 ) -> None:
     _run("solve --routing segments --objective max_link_utilisation --out p.json")
     _run("simulate --failures cables --policies p.json --out now")
-    tab = browser.new_page(viewport={"width": 1280, "height": 900})
-    tab.goto((files / "now/simulate.html").as_uri())
-    figure = tab.locator("[data-map]")
-    figure.scroll_into_view_if_needed()
-    figure.locator(".main-svg").first.wait_for()
+    tab, figure = _opened(browser, files / "now/simulate.html")
     case, routing = figure.locator("select").nth(0), figure.locator("select").nth(1)
     routing.select_option(label="shortest paths alone")
     case.select_option(label="a - b down")

@@ -33,7 +33,7 @@ import scipy.sparse as sp
 from teal.network.ecmp import Dags
 from teal.pathops.segment_passes import load_inwards
 from teal.problem.bounds import gap_between
-from teal.routing.segments.problem import MIN_SHARE, SegmentProblem
+from teal.routing.segments.problem import SegmentProblem
 from teal.routing.segments.search import SegmentResult, feasible
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
@@ -47,9 +47,9 @@ _UNIFORM = 1e-4  # weight of equal prices, so that no way is free of cost
 _FIRST_SHARE = 1e-2  # of a demand, that a midpoint must carry in the search's end to be a first column
 _MIN_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
 _MAX_ROUNDS = 60
-_MAX_BISECTIONS = 16
-_ROUNDING = 1e-6  # relative, of a utilisation that was asked for
-_BISECTION_WIDTH = 1e-3  # of the utilisation, at which bisection stops
+_MAX_BISECTIONS = 16  # utilisations tried in each of the two bisections for N policies
+TARGET_ROUNDING = 1e-6  # relative, by which a utilisation may exceed the one that was asked for
+_BISECTION_WIDTH = 1e-3  # share of the utilisation: a narrower interval ends a bisection
 
 
 @kernel
@@ -84,16 +84,20 @@ class _Master:
 
     def __init__(self, problem: SegmentProblem, mid: IntArray, share: FloatArray) -> None:
         self.p = problem
-        direct = np.ascontiguousarray(problem.target[:, None])
-        self.load0 = problem.loads(direct, np.full((len(direct), 1), float(problem.balances)))
+        direct, whole = problem.direct()
+        self.load0 = problem.loads(direct, whole * problem.balances)
         self.live = problem.capacity > 0
         u0 = self.load0 * problem.inverse_capacity
         self.unit = float(u0.max(initial=0.0)) or 1.0 if problem.balances else 1.0  # HiGHS takes less than 1e-7 for 0
         self.demand_of: Int64Array = np.empty(0, dtype=np.int64)
         self.mid_of = np.empty(0, dtype=np.int32)
         self.entries = sp.csc_array((int(self.live.sum()), 0))
-        used = (share > _FIRST_SHARE) & (mid >= 0) & (mid != problem.target[:, None]) & (mid != problem.source[:, None])
-        if not problem.balances:
+        self.add_used(mid, share)
+
+    def add_used(self, mid: IntArray, share: FloatArray) -> None:
+        """New columns for the midpoints (D, K) that carry more than _FIRST_SHARE; -1 for none."""
+        used = (share > _FIRST_SHARE) & (mid >= 0) & (mid != self.p.target[:, None]) & (mid != self.p.source[:, None])
+        if not self.p.balances:
             used[:, 0] = True  # the direct way, which must not be taken whole
         demands, slots = np.nonzero(used)
         self.add(demands, mid[demands, slots])
@@ -306,7 +310,7 @@ def fewest_policies(
         if total - bound <= gap * max(total, 1e-9) or len(master.demand_of) == before:
             break
     return FewPolicies(
-        mid, share, problem.utilisation(problem.loads(mid, share)), _count(problem, mid, share),
+        mid, share, problem.utilisation(problem.loads(mid, share)), int(problem.steered(mid, share).sum()),
         max(0, math.ceil(bound - 1e-6)), time.perf_counter() - begin,
     )  # fmt: skip
 
@@ -323,7 +327,7 @@ def least_utilisation(
         deadline: after which to stop with the best so far.
     """
     begin = time.perf_counter()
-    mid, share = np.ascontiguousarray(problem.target[:, None]), np.ones((len(problem.target), 1))
+    mid, share = problem.direct()
     direct = problem.utilisation(problem.loads(mid, share))
     best, bound = FewPolicies(mid, share, direct, 0, 0.0, 0.0), min(start.bound, direct)
 
@@ -338,7 +342,7 @@ def least_utilisation(
 
     def is_unreached(target: float) -> bool:
         attempt(target)
-        return best.utilisation > target * (1 + _ROUNDING)
+        return best.utilisation > target * (1 + TARGET_ROUNDING)
 
     def is_excluded(target: float) -> bool:
         attempt(target)
@@ -364,17 +368,9 @@ def _of_largest(
     is_chosen = np.zeros(len(moved), dtype=bool)
     is_chosen[np.argsort(-moved, kind="stable")[:most]] = True
     master = _Master(problem, np.where(is_chosen[:, None], found.mid, -1), found.share)
-    demands, slots = np.nonzero(is_chosen[:, None] & (start.share > _FIRST_SHARE) & (start.mid >= 0))
-    mids = start.mid[demands, slots]
-    is_midpoint = (mids != problem.target[demands]) & (mids != problem.source[demands])
-    master.add(demands[is_midpoint], mids[is_midpoint])
+    master.add_used(np.where(is_chosen[:, None], start.mid, -1), start.share)
     solved = master.solve(None, deadline.left) if len(master.demand_of) else None
     mid, share = master.slots(np.zeros(len(master.demand_of)) if solved is None else solved[0])
     return FewPolicies(
-        mid, share, problem.utilisation(problem.loads(mid, share)), _count(problem, mid, share), 0.0, 0.0
+        mid, share, problem.utilisation(problem.loads(mid, share)), int(problem.steered(mid, share).sum()), 0.0, 0.0
     )
-
-
-def _count(problem: SegmentProblem, mid: IntArray, share: FloatArray) -> int:
-    """Demands with a policy, as :meth:`SegmentProblem.policies` installs them."""
-    return int(((share > MIN_SHARE) & (mid >= 0) & (mid != problem.target[:, None])).any(1).sum())

@@ -19,7 +19,7 @@ from teal.routing.segments.kernels import (
     grouped,
     last_segments,
 )
-from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.parallel import threads_for
 
 UNIFORM_PARTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)  # of equal prices in a mixture, for the bound on any paths
@@ -153,11 +153,19 @@ class SegmentProblem:
         """Largest load over capacity."""
         return float((load * self.inverse_capacity).max())
 
+    def direct(self) -> tuple[IntArray, FloatArray]:
+        """Midpoints and shares (D, 1) of no policies: all demands go straight to their targets."""
+        return np.ascontiguousarray(self.target[:, None]), np.ones((len(self.target), 1))
+
+    def steered(self, mid: IntArray, share: FloatArray) -> BoolArray:
+        """(D,) the demands that have a policy: some list of theirs, of more than MIN_SHARE, has a midpoint."""
+        return ((share > MIN_SHARE) & (mid >= 0) & (mid != self.target[:, None])).any(1)
+
     def policies(self, mid: IntArray, share: FloatArray) -> SegmentPolicies:
         """The lists of demands that do not go straight to their targets; shares of a demand sum to 1."""
         lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
         is_used = (share > MIN_SHARE) & (mid >= 0)
-        steered = (is_used & (mid != self.target[:, None])).any(1)
+        steered = self.steered(mid, share)
         for d in np.flatnonzero(steered).tolist():
             s, t = int(self.source[d]), int(self.target[d])
             parts: dict[tuple[int, ...], float] = {}
