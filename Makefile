@@ -17,6 +17,8 @@ UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --native-tls -c constrai
 # Of what every command imports: the first command would wait 6 s for it.
 WRITE_BYTECODE := $(BIN)/python -c "import teal.allocation.solve_command, teal.evaluation.evaluate_command"
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# Each worker has a half of the files, so that they seldom wait for each other to compile the same kernel.
+QUICK := --dist worksteal -m "not system and not slow"
 
 .PHONY: help install demo lab check test test-system test-all docs constraints clean
 
@@ -64,12 +66,12 @@ check: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(STAMP)  ## what a newcomer runs: about five minutes on two cores, set-up and all
-	$(PYTEST) -m "not system"
+test: $(STAMP)  ## what a newcomer runs: four minutes on two cores, set-up and all
+	$(PYTEST) $(QUICK)
 
 # Clusters, killed processes, overload, the wheel, long training, browsers, and CUDA kernels in the simulator.
-test-system: $(STAMP)  ## the other tests: clusters, killed processes, the wheel, browsers, long training
-	$(PYTEST) -m system
+test-system: $(STAMP)  ## the other tests: slow ones, clusters, killed processes, the wheel, browsers, long training
+	$(PYTEST) -m "system or slow"
 
 # A third worker: clusters and killed processes are waited for more than computed.
 test-all: $(STAMP)  ## all tests in one run

@@ -7,7 +7,7 @@ Gravity traffic (``--load``), 100 matrices (Kdl: 12): 70% for training, 20% for 
 ``--steps`` steps of the optimiser, so that a result does not depend on the machine's load.  Values are shares of the
 optimum of PDHG, certified to 1e-4: of what the model alone carries (``cut``: its splits are cut to fit, not refilled
 and not repaired; the gap is that by its own prices), and with each repair.  An interrupted run continues where it
-stopped; ablation.csv has a row per network, variant, seed and repair.
+stopped; ablation.csv has a row per network, variant, seed and repair, ablation-summary.csv means over the seeds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from scipy import stats
 
 import teal
 from teal.learning.settings import TrainConfig
@@ -46,6 +48,7 @@ REPAIRS = {
     "admm": FlowGnnSchemeConfig(),
     "pdhg": FlowGnnSchemeConfig(repair="pdhg", gap=0.0, iterations=5),
 }
+REPAIRED = ("cut", "cut_gap", "refill", "admm", "pdhg")  # columns of the summary
 COLUMNS = ("network", "load", "variant", "seed", "steps", "repair", "of_optimum", "worst", "certified_gap")
 
 
@@ -64,6 +67,20 @@ def alone(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float,
         for part, problem, optimum in zip(parts, problems, optima, strict=True)
     ]
     return statistics.mean(shares), min(shares), statistics.mean(float(part.gap[0]) for part in parts)
+
+
+def summarised(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """For each network and variant, % of the optimum: mean over the seeds, and the half width of its 95% interval."""
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for key in dict.fromkeys((row["network"], row["variant"], row["repair"]) for row in rows):
+        group = [row for row in rows if (row["network"], row["variant"], row["repair"]) == key]
+        shares, count = [100 * float(row["of_optimum"]) for row in group], len(group)
+        line = lines.setdefault(key[:2], {"network": key[0], "variant": key[1]})
+        half = f" ± {stats.t.ppf(0.975, count - 1) * statistics.stdev(shares) / count**0.5:.1f}" if count > 1 else ""
+        line[key[2]] = f"{statistics.mean(shares):.1f}{half}"
+        if key[2] == "cut":
+            line["cut_gap"] = f"{100 * statistics.mean(float(row['certified_gap']) for row in group):.1f}%"
+    return list(lines.values())
 
 
 def main() -> None:
@@ -136,15 +153,12 @@ def main() -> None:
                 for repair, config_of_repair in REPAIRS.items():
                     figures = measured(FlowGnnScheme(model, config_of_repair), problems, optima)
                     record(name, options.load, variant, seed, trainer.state.step, repair, *figures)
-    print()
-    keys = dict.fromkeys((row["network"], row["variant"], row["repair"]) for row in rows)
-    for key in keys:
-        group = [row for row in rows if (row["network"], row["variant"], row["repair"]) == key]
-        shares = [100 * float(row["of_optimum"]) for row in group]
-        spread_text = f" +- {statistics.stdev(shares):.2f}" if len(shares) > 1 else ""
-        gap = 100 * statistics.mean(float(row["certified_gap"]) for row in group)
-        print(f"{key[0]:22s} {key[1]:36s} {key[2]:5s} {statistics.mean(shares):6.2f}%{spread_text}  gap {gap:.2f}%")
-    print(file)
+    summary = options.out / "ablation-summary.csv"
+    with summary.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, ("network", "variant", *REPAIRED))
+        writer.writeheader()
+        writer.writerows(summarised(rows))
+    print(file, summary)
 
 
 if __name__ == "__main__":

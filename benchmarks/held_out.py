@@ -114,32 +114,28 @@ def main() -> None:
             for name in names:
                 named.setdefault(group, []).extend(measure(scheme, name, options.seed, options.objective))
                 bar.update()
-    columns = (
-        ("cases", 5),
-        ("of optimum: mean", 17),
-        ("worst", 8),
-        ("bound off, mean", 16),
-        ("gap, mean", 10),
-        ("time", 9),
-    )
-    print(f"{'networks':12s} {'matrix':12s} " + " ".join(f"{title:>{width}s}" for title, width in columns))
+    summary: list[tuple[object, ...]] = [
+        ("scheme", "networks", "matrix", "cases", "mean", "worst", "bound_off", "certified_gap", "seconds")
+    ]
     for group, rows in named.items():
         for kind in ("plain", "flash crowd", "failures"):
             chosen = [row for row in rows if row[2] == kind]
-            shares, bound_errors = [row[3] for row in chosen], [row[4] for row in chosen]
-            gap = 100 * statistics.mean(row[5] for row in chosen)
-            milliseconds = 1e3 * statistics.median(row[6] for row in chosen)
-            print(
-                f"{group:12s} {kind:12s} {len(chosen):5d} {100 * statistics.mean(shares):16.3f}% "
-                f"{100 * min(shares):7.2f}% {100 * statistics.mean(bound_errors):15.2f}% {gap:9.2f}% "
-                f"{milliseconds:6.1f} ms"
+            shares, bounds, gaps = ([row[column] for row in chosen] for column in (3, 4, 5))
+            means = map(statistics.mean, (bounds, gaps))
+            median = statistics.median(row[6] for row in chosen)
+            summary.append(
+                (options.scheme, group, kind, len(chosen), statistics.mean(shares), min(shares), *means, median)
             )
+            print(*(f"{value:.4g}" if isinstance(value, float) else value for value in summary[-1]), sep="  ")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("network", "nodes", "matrix", "of_optimum", "bound_off", "certified_gap", "seconds"))
         writer.writerows(row for rows in named.values() for row in rows)
-    print(options.out)
+    file = options.out.with_name(f"{options.out.stem}-summary.csv")
+    with file.open("w", newline="") as stream:
+        csv.writer(stream).writerows(summary)
+    print(options.out, file)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,9 @@ from typing import Any
 
 import torch
 from paper_models import ABLATIONS, SENSITIVITIES, trained
-from results import print_tables
 
 import teal
 from teal.cli import main as run_teal
-from teal.evaluation.rows import Row
-from teal.formats.rows import read_csv
 from teal.network.traffic import spread
 from teal.schemes.flow_gnn import FlowGnnScheme, FlowGnnSchemeConfig
 
@@ -65,7 +62,7 @@ _SEED = 0
 
 
 def evaluate(name: str, data: Path, out: Path) -> int:
-    """Run ``teal evaluate`` for each part of an experiment, unless it is complete; print its command and tables."""
+    """Run ``teal evaluate`` for each part of an experiment, unless it is complete; print its command."""
     for number, (networks, schemes, options) in enumerate(RUNS[name]):
         folder, arguments = out / f"{name}-{number}", ["evaluate", "--num-paths", "4"]
         for topology, traffic in networks:
@@ -77,8 +74,6 @@ def evaluate(name: str, data: Path, out: Path) -> int:
             code = run_teal([*arguments, "--resume"] if (folder / "journal.jsonl").exists() else arguments)
             if code:
                 return code
-        if (folder / "results.csv").exists():
-            print_tables(read_csv(folder / "results.csv", Row))
     return 0
 
 

@@ -2,13 +2,16 @@
 
     python benchmarks/race.py --out runs/race [--data FOLDER] [--networks NAME ...] [--scheme NAME ...]
 
-Generated traffic.  Run it on an otherwise idle machine.  Prints a table per network and load; writes race.csv and
-race.png of all of them.  With --data also UsCarrier, Kdl and ASN from the files that data/README.md names.
+Generated traffic.  Run it on an idle machine.  Prints a table per network and load; writes race.csv, race.png,
+and race-summary.csv: median seconds to the gap, and, in columns with an x, these over the better of cold and warm PDHG.
+With --data also UsCarrier, Kdl and ASN from the files that data/README.md names.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import math
 from pathlib import Path
 
 import torch
@@ -16,7 +19,7 @@ from rich.console import Console
 
 import teal
 from teal.app.instance import Instance
-from teal.evaluation.race import TARGETS, RaceRun, plot_race, race, render_times_to_gap, times_to_gap
+from teal.evaluation.race import SITUATIONS, TARGETS, RaceRun, plot_race, race, render_times_to_gap, times_to_gap
 from teal.formats.rows import write_csv
 from teal.schemes.registry import make_scheme
 
@@ -54,6 +57,9 @@ def main() -> None:
     schemes = {name: make_scheme(name, options.model) for name in options.scheme}
     options.out.mkdir(parents=True, exist_ok=True)
     runs: list[RaceRun] = []
+    summary: list[tuple[object, ...]] = [
+        ("network", "load", "scheme", *SITUATIONS, *(f"{name}, x" for name in SITUATIONS))
+    ]
     for name in options.networks:
         if name in FILES and options.data is None:
             print(f"{name}: left out, it needs --data")
@@ -68,6 +74,14 @@ def main() -> None:
             print(f"\n{case.topology.name}, load {load:g}, {options.matrices} matrices")
             Console(width=140).print(render_times_to_gap(times_to_gap(runs_of_case, options.gap), options.gap))
             runs += runs_of_case
+            times = {(time.scheme, time.situation): time for time in times_to_gap(runs_of_case, options.gap)}
+            for scheme in dict.fromkeys(name for name, _ in times):
+                known = [times.get((scheme, situation)) for situation in SITUATIONS]
+                seconds = [time.seconds if time else math.nan for time in known]
+                ratios = [time.speedup if time else math.nan for time in known]
+                summary.append((case.topology.name, load, scheme, *seconds, *ratios))
+            with (options.out / "race-summary.csv").open("w", newline="", encoding="utf-8") as stream:
+                csv.writer(stream).writerows(summary)
             write_csv(options.out / "race.csv", runs)
             plot_race(options.out / "race.png", runs)
     print(options.out / "race.csv", options.out / "race.png")

@@ -15,6 +15,7 @@ import sys
 import tarfile
 import tempfile
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +48,13 @@ class Module:
         return self.name.split(".")[1] if "." in self.name else "teal"
 
 
+@cache
+def parsed(file: Path) -> tuple[str, ast.Module]:
+    """Text and syntax tree of a file."""
+    text = file.read_text(encoding="utf-8")
+    return text, ast.parse(text)
+
+
 def modules(root: Path) -> dict[str, Module]:
     """The modules of the package in a tree, by name."""
     files = {}
@@ -55,8 +63,8 @@ def modules(root: Path) -> dict[str, Module]:
         files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
     found = {}
     for name, file in files.items():
-        text = file.read_text(encoding="utf-8")
-        tree, imports = ast.parse(text), set()
+        text, tree = parsed(file)
+        imports = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 imports |= {alias.name for alias in node.names}

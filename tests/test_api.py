@@ -30,6 +30,7 @@ def test_a_purchase_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -
     assert list(frame.columns)[:2] == ["source", "target"]
 
 
+@pytest.mark.slow
 def test_failures_loads_and_schemes_as_frames(tmp_path: Path) -> None:
     failures = teal.plan("b4", "gravity:seed=0,count=2,load=3")
     frame = failures.to_frame()
@@ -118,6 +119,7 @@ def test_a_scheme_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.Mon
         teal.make_scheme("no_such_module:make")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 2, 4, 6, 8, 13])
 def test_what_is_certain_is_true_of_the_network(seed: int) -> None:
     """Parallel links, one-way links, parts: linear programs over free routing, networkx and plain shortest paths."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import circles, measures, modules
+from tests.house import circles, measures, modules, parsed
 
 ROOT = Path(__file__).parents[1]
 # Imports point up this list: a room imports from earlier tiers, or from itself.
@@ -59,7 +59,7 @@ MAX_DRAWING_LINES = 50
 
 def _imports(file: Path) -> set[str]:
     imported = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(parsed(file)[1]):
         if isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -72,7 +72,7 @@ def _imports(file: Path) -> set[str]:
 def _defined(file: Path) -> set[str]:
     """The functions and classes of a module, in lower case with underscores."""
     kinds = ast.FunctionDef | ast.ClassDef
-    names = {node.name for node in ast.parse(file.read_text()).body if isinstance(node, kinds)}
+    names = {node.name for node in parsed(file)[1].body if isinstance(node, kinds)}
     return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().strip("_") for name in names}
 
 
@@ -147,7 +147,7 @@ def test_every_test_file_is_named_after_what_it_tests() -> None:
 
 def test_every_test_file_says_what_it_compares() -> None:
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        assert ast.get_docstring(ast.parse(file.read_text())), file
+        assert ast.get_docstring(parsed(file)[1]), file
 
 
 def test_teal_imports_no_baseline_and_ray_only_where_its_name_says_so() -> None:
@@ -168,7 +168,7 @@ def test_optional_packages_are_imported_where_they_are_used() -> None:
     for file in [*FILES, *sorted((ROOT / "baselines").glob("*.py"))]:
         top = {
             alias.name.split(".")[0] if isinstance(node, ast.Import) else (node.module or "").split(".")[0]
-            for node in ast.parse(file.read_text()).body
+            for node in parsed(file)[1].body
             if isinstance(node, ast.Import | ast.ImportFrom)
             for alias in node.names
         }

@@ -35,6 +35,7 @@ def _train(out: Path, *more: str) -> int:
     return main(["train", *B4, "--out", str(out), *QUICK, *more])
 
 
+@pytest.mark.slow
 def test_train_evaluate_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = tmp_path / "model", tmp_path / "results"
     assert _train(model, "--calibrate", "0.9") == 0
@@ -67,6 +68,7 @@ def test_train_evaluate_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert len((out / "results.csv").read_text().splitlines()) == 1 + 4 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["weighted_flow", "latency_penalised_flow", "max_link_utilisation"])
 def test_every_objective_trains_and_evaluates(tmp_path: Path, objective: str) -> None:
     assert _train(tmp_path / "m", "--objective", objective) == 0
@@ -142,6 +144,7 @@ def _write_bad_files(folder: Path) -> None:
     (folder / "rubbish" / "model.safetensors").write_bytes(b"x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -389,6 +392,7 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_message(command: lis
     assert (run.returncode, run.stderr) == (1, b"")
 
 
+@pytest.mark.slow
 def test_evaluate_prints_tables_of_80_columns_unless_asked_for_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

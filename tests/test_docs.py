@@ -111,6 +111,7 @@ def test_every_column_of_every_file_has_a_sentence_and_every_file_its_name() -> 
     assert ":class:" not in text
 
 
+@pytest.mark.slow
 def test_the_example_scheme_of_the_documentation_is_in_table_and_report(tmp_path: Path) -> None:
     example = ROOT / "docs" / "examples" / "own_scheme.py"
     # The command that docs/schemes.md shows, with the example file that it shows.

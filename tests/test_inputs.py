@@ -76,6 +76,7 @@ def test_quiet_keeps_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "line 4 (b -> c)" in said[0]
 
 
+@pytest.mark.slow
 def test_commands_that_compute_print_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network = ["--topology", "b4", "--traffic", "gravity:seed=0,count=12,load=2", "--quiet", "--json"]
     out = str(tmp_path)

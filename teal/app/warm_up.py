@@ -26,7 +26,7 @@ from teal.runtime.parallel import on_all_threads
 from teal.runtime.processes import call_all
 from teal.runtime.storage import content_key
 from teal.solvers import columns
-from teal.solvers.pdhg import LANES
+from teal.solvers.pdhg import LANES, lanes_of
 from teal.solvers.pdhg.fused.rehearsal import rehearse, rehearse_checks, three_nodes
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.solvers.short_paths import preferred
@@ -96,13 +96,13 @@ def _engine_for_many_matrices_of_large_networks() -> None:
 
 @_task
 def _engine_in_double_precision() -> None:
-    for width in LANES:
+    for width in lanes_of(torch.float64):
         rehearse(width, torch.float64)
 
 
 @_task
 def _engine_in_double_precision_for_large_networks() -> None:
-    for width in LANES:
+    for width in lanes_of(torch.float64):
         rehearse(width, torch.float64, on_all=True)
 
 

@@ -95,6 +95,7 @@ def test_no_matrix_moves_more_than_it_may_against_the_one_before(tmp_path: Path)
         _config(tmp_path, max_churn=0.02, entries=16)
 
 
+@pytest.mark.slow
 def test_weights_and_figures_alone(tmp_path: Path) -> None:
     weighed = run_allocate(_config(tmp_path / "w", entries=16, limit=30), print)
     weights = _splits(tmp_path / "w", "weights").reshape(30, -1, 4)

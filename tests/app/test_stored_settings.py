@@ -33,6 +33,7 @@ def test_settings_come_back_with_their_types(tmp_path: Path, config: TrainConfig
     assert stored_settings(type(config), tmp_path) is None
 
 
+@pytest.mark.slow
 def test_training_goes_on_without_options_and_its_log_and_card_say_what_was_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -132,6 +132,7 @@ def test_pop_splits_the_largest_demands_first(replicas: int) -> None:
         assert parts.max() - parts.min() <= 1
 
 
+@pytest.mark.slow
 def test_pop_in_two_processes_equals_pop_in_one() -> None:
     problem = random_problem(6, batch=1)
     one_process, two_processes = (Pop(replicas=3, workers=workers).solve(problem) for workers in (1, 2))

@@ -145,6 +145,7 @@ def test_groups_are_of_one_source_target_distance_or_link() -> None:
         assert any(len(kind) == 1 for kind in kinds) or set.intersection(*first)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_matrix_that_other_commands_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_killed_run_continues_and_ends_with_the_same_csv(tmp_path: Path, capsy
     assert main([*evaluate, "--resume"]) == 2, "there is nothing left to resume"
 
 
+@pytest.mark.slow
 def test_several_networks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     two = ["--topology", "b4", "--topology", "topohub:sndlib/abilene", "--traffic", "gravity:seed=0,count=10,load=3"]

@@ -43,6 +43,7 @@ def test_a_matrix_without_a_routable_demand_has_no_curve() -> None:
     assert fairness_curve(problem.with_demand(problem.demand * 0)) == []
 
 
+@pytest.mark.slow
 def test_an_evaluation_under_a_utility_draws_the_curve_and_the_schemes(tmp_path: Path) -> None:
     words = ["evaluate", "--topology", "b4", "--traffic", "gravity:seed=0,count=2,load=6", "--split", "all", "--quiet"]
     assert main([*words, "--objective", "proportional_fair", "--scheme", "pdhg", "--out", str(tmp_path / "fair")]) == 0

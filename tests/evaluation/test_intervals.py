@@ -67,6 +67,7 @@ def _walk(rng: np.random.Generator, count: int, memory: float = 0.7) -> np.ndarr
     return np.array(values)
 
 
+@pytest.mark.slow
 def test_consecutive_matrices_that_are_alike_widen_the_interval() -> None:
     """Single matrices, drawn independently, would give intervals that hold the mean in 55% of such series."""
     rng, held = np.random.default_rng(0), 0

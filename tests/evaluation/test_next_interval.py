@@ -126,6 +126,7 @@ def test_summaries_are_those_computed_by_hand() -> None:
     assert math.isnan(flow.coverage)
 
 
+@pytest.mark.slow
 def test_the_command_writes_rows_summary_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     hedges = ["--scheme", "mixture:of=last+saa3,warm-up=3", "--scheme", "last", "--scheme", "shortest-path"]

@@ -52,6 +52,7 @@ def test_the_page_has_a_line_a_scheme_and_says_what_was_measured(rows: list[Next
     assert len(figures) == 4
 
 
+@pytest.mark.slow
 def test_the_command_makes_page_and_figures(rows: list[NextRow], tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "run").mkdir()
     write_csv(tmp_path / "run" / "next_interval.csv", rows)

@@ -83,6 +83,7 @@ class _ZeroStartScheme:
         return torch.zeros(1, *problem.paths.leaf.shape), torch.zeros(1, problem.topology.num_links)
 
 
+@pytest.mark.slow
 def test_race_reaches_every_target_and_excludes_a_failing_scheme(b4: Instance, tmp_path: Path) -> None:
     notices: list[str] = []
     schemes: dict[str, Scheme] = {"lp-all": LpAll(), "failing": _FailingScheme(), "starter": _ZeroStartScheme()}

@@ -30,6 +30,7 @@ def test_intervals_are_those_of_students_t() -> None:
     assert np.isnan(summarise(runs[:1])[0].low)
 
 
+@pytest.mark.slow
 def test_combinations_and_seeds_are_run_and_a_resumed_sweep_gives_the_same(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     options = ["--vary", "learning_rate=1e-3,1e-2", "--from", "none", "--seeds", "2", "--limit", "1", "--quiet"]
@@ -50,6 +51,7 @@ def test_combinations_and_seeds_are_run_and_a_resumed_sweep_gives_the_same(tmp_p
     assert table() == rows
 
 
+@pytest.mark.slow
 def test_price_models_are_evaluated_by_their_own_scheme(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     options = ["--model", "price", "--vary", "batch_size=1", "--seeds", "1", "--limit", "1", "--quiet"]

@@ -283,6 +283,7 @@ def test_gravity_traffic_repeats_by_seed_and_scales_with_load(store: str) -> Non
             load_traffic(wrong, topology)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "archive", "matrices", "demands", "skipped"),
     [

@@ -101,6 +101,7 @@ def test_coma_advantages_under_congestion_correlate_with_brute_force(load: float
     assert torch.corrcoef(torch.stack([estimate, truth]))[0, 1] > least
 
 
+@pytest.mark.slow
 def test_coma_advantages_on_random_networks_correlate_with_brute_force() -> None:
     pairs = [_both(random_problem(seed, nodes=8, batch=1), 1.0, seed) for seed in range(15)]
     estimate, truth = (torch.cat([part.flatten() for part in side]) for side in zip(*pairs, strict=True))

@@ -62,6 +62,7 @@ except SystemExit as end:
     assert main(["solve", *B4, "--model", str(tmp_path / "run"), "--quiet"]) == 2, "nobody knows the form here"
 
 
+@pytest.mark.slow
 def test_the_gradient_of_the_example_learner_is_that_of_the_expected_reward() -> None:
     """The gradient of many joint actions points where the mean gradient of the reward at drawn actions does."""
     reinforce = runpy.run_path(str(EXAMPLES / "own_learner.py"))["reinforce"]

@@ -23,6 +23,7 @@ from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
 SMALL_POOL = NetworkPool(("topozoo/Compuserve", "topozoo/Nsfnet"), ("sndlib/geant",))
 
 
+@pytest.mark.slow
 def test_no_family_of_networks_is_both_trained_on_and_held_out() -> None:
     parts = topohub_pool()
     assert len(parts.held_out) >= 40
@@ -96,6 +97,7 @@ def test_the_checkpoint_of_pretraining_lists_the_held_out_networks(tmp_path: Pat
         load_price_gnn(Path(__file__).parents[2] / "models" / "b4")
 
 
+@pytest.mark.slow
 def test_pretrain_command_trains_resumes_and_refuses_to_overwrite(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,6 +133,7 @@ class _ThreadPeers:
         return float(self._all(number)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", ["direct", "coma"])
 def test_training_in_several_processes_equals_training_in_one(tmp_path: Path, learner: str) -> None:
     """Batches of 8 and 4 rows over 1 and 5 processes, one of which has no row of the small batches."""
@@ -190,6 +191,7 @@ def test_training_improves_every_objective(tmp_path: Path, objective: ObjectiveN
     assert mean_reward() > before
 
 
+@pytest.mark.slow
 def test_a_price_gnn_learns_one_network_resumes_to_the_bit_and_says_what_it_is(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"model": "price", "layers": 0, "max_steps": 40, "learning_rate": 3e-3}
     whole = _trainer(tmp_path / "whole", **settings)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+import pytest
+
 from tests.mutants.__main__ import ROOT, load
 
 
@@ -12,6 +14,7 @@ def test_there_are_at_least_120_mutants_and_no_two_are_equal() -> None:
     assert len({(mutant.file, mutant.old, mutant.new) for mutant in mutants}) == len(mutants) >= 120
 
 
+@pytest.mark.slow
 def test_every_mutant_can_be_put_into_its_file_and_has_a_test() -> None:
     for mutant in load():
         text = (ROOT / mutant.file).read_text()

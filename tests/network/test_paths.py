@@ -213,6 +213,7 @@ def test_progress_of_a_search_rises_to_one_and_may_end_it() -> None:
         compute_paths(topology, cache=False, report=end)
 
 
+@pytest.mark.slow
 def test_the_estimate_of_a_search_grows_with_the_work() -> None:
     topology = load_topology("topohub:sndlib/germany50")
     estimated_seconds(topology)  # kernels are compiled

@@ -59,6 +59,7 @@ def test_the_state_of_other_parameters_and_a_part_of_one_are_refused() -> None:
         adam.load(kept)
 
 
+@pytest.mark.slow
 def test_a_step_does_not_import_the_compiler_of_torch() -> None:
     program = """
 import sys, torch

@@ -53,6 +53,7 @@ def test_compiled_passes_equal_those_in_torch(
     torch.testing.assert_close(prices, reference_prices, atol=2e-4, rtol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", UNIVERSAL_WIDTHS)
 def test_compiled_passes_of_every_width_equal_those_in_torch(width: int) -> None:
     problem, model = random_problem(3, failed=1, batch=2).to(torch.float32), _model(width)

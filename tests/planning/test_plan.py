@@ -34,6 +34,7 @@ def _instance(topology: Topology, rates: np.ndarray, objective: ObjectiveName = 
     return Instance(topology, traffic, paths, Objective(objective), None, traffic.split(), torch.device("cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_value_and_bound_of_outages_bracket_the_optimum_of_free_routing(seed: int, objective: ObjectiveName) -> None:
@@ -206,6 +207,7 @@ def test_groups_and_pairs_equal_the_lps_without_these_links(tmp_path: Path) -> N
             assert outage.bound >= optimum * (1 - 1e-6)
 
 
+@pytest.mark.slow
 def test_the_command_sweeps_groups_and_the_worst_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "groups.csv").write_text("group,source,target\nconduit,1,2\nconduit,1,3\n")
     out = tmp_path / "plan"
@@ -252,6 +254,7 @@ def test_members_nodes_and_peaks_of_links_by_hand() -> None:
     assert topology.find_links("n2", "*") == sorted(kinds[-1].links)
 
 
+@pytest.mark.slow
 def test_the_page_names_findings_and_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan"
     command = ["plan", "--topology", "b4", "--traffic", "gravity:seed=0,count=3,load=3", "--out", str(out)]

@@ -45,6 +45,7 @@ def _page(folder: Path) -> str:
     return html.unescape((folder / "survey.html").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_the_page_begins_with_the_answers_and_the_commands_on_it_run(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,6 +66,7 @@ def test_the_page_begins_with_the_answers_and_the_commands_on_it_run(
         assert main([*shlex.split(command)[1:], "--quiet"]) == 0, command
 
 
+@pytest.mark.slow
 def test_metrics_that_mend_and_purchases_are_those_of_their_commands(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +85,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
+@pytest.mark.slow
 def test_counters_become_a_matrix_whose_loads_are_those_of_simulate(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +102,7 @@ def test_counters_become_a_matrix_whose_loads_are_those_of_simulate(
     assert 100 * run_simulate(config, lambda _: None).worst_matrix.utilisation == pytest.approx(share, abs=0.01)
 
 
+@pytest.mark.slow
 def test_an_interruption_leaves_a_page_and_resume_does_the_rest_alone(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,6 +173,7 @@ def _given(files: Path, links: str, demands: str) -> None:
     (files / "demands.csv").write_text(f"source,target,rate\n{demands}", encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_where_no_policy_helps_and_failures_cut_demand_off_the_page_says_so(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +188,7 @@ def test_where_no_policy_helps_and_failures_cut_demand_off_the_page_says_so(
     assert "in every failure, for all demand that they leave connected, buy 10 Gbit/s on 2 cables" in printed
 
 
+@pytest.mark.slow
 def test_growth_multiplies_the_demands_of_every_step_once(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _survey("--traffic demands.csv --growth 2 --max-utilisation 0.9 --out now") == 0
     twice = capsys.readouterr().out.splitlines()[:-1]
@@ -192,12 +198,14 @@ def test_growth_multiplies_the_demands_of_every_step_once(files: Path, capsys: p
     assert "at 160.00%" in twice[0]
 
 
+@pytest.mark.slow
 def test_shrinking_traffic_is_bought_for_as_it_is_today(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _given(files, "a,b,10\n", "a,b,12\n")
     assert _survey("--traffic demands.csv --growth-per-year=-0.5 --horizon 1y --out now") == 0
     assert "buy 2 Gbit/s on 1 cable." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_unit_and_a_history_are_converted_once(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     counted = "simulate --topology net.csv --traffic demands.csv --counters counters.npz --counter-error 0.001 --quiet"
     assert main(counted.split()) == 0
@@ -229,6 +237,7 @@ def test_files_in_the_folder_are_kept_and_inputs_must_lie_elsewhere(
     assert (files / "now" / "network.csv").read_text() == LINKS
 
 
+@pytest.mark.slow
 def test_a_resumed_survey_refuses_files_that_have_changed(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,6 +257,7 @@ def test_a_resumed_survey_refuses_files_that_have_changed(
     assert "Metrics that mend most" in _page(files / "now")
 
 
+@pytest.mark.slow
 def test_a_link_exactly_at_its_limit_does_not_pass_it(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """1.1 + 2.2 Gbit/s on 3.3, which neither float32 nor a sum of two rates has exactly."""
     _given(files, "a,b,3.3\nb,c,9\n", "a,b,1.1\na,c,2.2\n")

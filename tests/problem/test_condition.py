@@ -151,6 +151,7 @@ def _classes(seed: int) -> Problem:
     return priority_problem(base.topology, base.paths, demand)
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(seed=st.integers(0, 10_000))
 def test_classes_under_a_limit_on_churn_and_on_a_group(seed: int) -> None:

@@ -25,6 +25,7 @@ def _files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_no_fault_is_accepted_that_the_second_evaluator_finds(case: Case, tmp_path: Path) -> None:
     write_case(case, tmp_path, seed=3)
@@ -45,6 +46,7 @@ def test_no_fault_is_accepted_that_the_second_evaluator_finds(case: Case, tmp_pa
     assert differ > _FAULTS / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", REMOVED_CHECKS)
 def test_every_check_is_needed(removed: str, tmp_path: Path) -> None:
     """Without it some file is accepted that is wrong."""

@@ -44,6 +44,7 @@ def test_headers_that_promise_more_than_there_is_are_refused(tmp_path: Path) -> 
         check_npz(tmp_path / "o.npz")
 
 
+@pytest.mark.slow
 def test_small_files_that_unpack_to_gigabytes_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "bomb.npz"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as stream:

@@ -135,6 +135,7 @@ def test_a_change_in_another_file_is_seen_in_another_process(tmp_path: Path) -> 
         assert found[2] > 0, what
 
 
+@pytest.mark.slow
 def test_another_checkout_and_other_comments_compile_nothing(tmp_path: Path) -> None:
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     _run(tmp_path / "code", tmp_path / "cache")
@@ -143,6 +144,7 @@ def test_another_checkout_and_other_comments_compile_nothing(tmp_path: Path) -> 
     assert _run(tmp_path / "elsewhere", tmp_path / "cache") == (*UNCHANGED, 0)
 
 
+@pytest.mark.slow
 def test_two_processes_that_start_together_compile_each_form_once(tmp_path: Path) -> None:
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     environment = os.environ | {
@@ -157,6 +159,7 @@ def test_two_processes_that_start_together_compile_each_form_once(tmp_path: Path
     assert sum(int(output[2]) for output in outputs) == len(list((tmp_path / "cache" / "kernels").glob("*.nbc")))
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_read_are_written_anew(tmp_path: Path) -> None:
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     compiled = _run(tmp_path / "code", tmp_path / "cache")[2]
@@ -168,6 +171,7 @@ def test_files_that_cannot_be_read_are_written_anew(tmp_path: Path) -> None:
     assert _run(tmp_path / "code", tmp_path / "cache") == (*UNCHANGED, 0)
 
 
+@pytest.mark.slow
 def test_old_stamps_are_removed_and_the_last_three_are_kept(tmp_path: Path) -> None:
     cache, now = tmp_path / "cache", time.time()
     kept = cache / "kernels"
@@ -193,6 +197,7 @@ def _aged(file: Path, used: float) -> None:
     os.utime(file, (used, used))
 
 
+@pytest.mark.slow
 def test_where_nobody_or_everybody_may_write_nothing_is_kept(tmp_path: Path) -> None:
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     (tmp_path / "file").write_text("")

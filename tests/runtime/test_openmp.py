@@ -42,6 +42,7 @@ _THREADS = (
 )
 
 
+@pytest.mark.slow
 def test_small_work_runs_on_one_thread_of_torch() -> None:
     assert _printed(f"import torch\n{_THREADS}") == ["1", "2", "2"]
 
@@ -53,6 +54,7 @@ _LIBRARY = (
 )
 
 
+@pytest.mark.slow
 def test_numba_has_a_library_of_its_own_where_torch_was_first() -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("needs /proc")

@@ -15,6 +15,7 @@ def _write(file: Path, seconds: float) -> None:
     file.touch(exist_ok=False)
 
 
+@pytest.mark.slow
 def test_every_call_is_made_once(tmp_path: Path) -> None:
     calls = [(tmp_path / str(number), 0.0) for number in range(5)]
     assert sorted(call_all(_write, calls, workers=2, threads=1)) == list(range(5))
@@ -22,6 +23,7 @@ def test_every_call_is_made_once(tmp_path: Path) -> None:
     assert list(call_all(_write, [])) == []
 
 
+@pytest.mark.slow
 def test_no_call_begins_after_the_iteration_has_ended(tmp_path: Path) -> None:
     calls = [(tmp_path / str(number), 0.1) for number in range(200)]
     done = call_all(_write, calls, workers=1)

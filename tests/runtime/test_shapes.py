@@ -22,6 +22,7 @@ def test_arrays_of_wrong_shapes_are_refused_under_test() -> None:
         problem.ops.path_sum(torch.zeros(3))
 
 
+@pytest.mark.slow
 def test_importing_teal_loads_no_checker_of_shapes() -> None:
     code = "import sys, teal; teal.Problem; assert not {'jaxtyping', 'beartype'} & set(sys.modules), 'loaded'"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

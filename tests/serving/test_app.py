@@ -103,6 +103,7 @@ def test_json_responses_equal_arrow_responses(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.slow
 def test_fair_shares_are_certified_and_other_objectives_are_refused(tmp_path: Path) -> None:
     rates = rates_of()
 
@@ -313,6 +314,7 @@ def test_engines_prepare_networks_registered_with_another_engine(tmp_path: Path)
     run(work)
 
 
+@pytest.mark.slow
 def test_simultaneous_requests_are_solved_in_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     solver = Solver(tmp_path)
 

@@ -89,6 +89,7 @@ def test_an_address_has_so_many_connections_and_gets_a_new_one_for_each_it_close
     run(work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asks_before", [False, True])
 @pytest.mark.parametrize("sent", [b"G", b"GET / HT"])
 def test_a_head_that_stalls_is_given_up(sent: bytes, asks_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:

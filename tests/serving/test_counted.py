@@ -95,6 +95,7 @@ def test_counters_alone_become_matrices_that_allocations_follow(tmp_path: Path) 
     run(work)
 
 
+@pytest.mark.slow
 def test_a_matrix_that_the_counters_contradict_is_not_kept(tmp_path: Path) -> None:
     series = _series(31)
 

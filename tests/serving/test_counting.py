@@ -73,6 +73,7 @@ def test_nothing_waits_for_estimates_and_none_is_made_for_clients_that_have_gone
     run(work)
 
 
+@pytest.mark.slow
 def test_an_estimate_that_is_not_there_by_the_deadline_is_refused_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_counters_go_on_after_the_end_of_their_process(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.slow
 def test_an_estimate_that_would_be_late_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     solver = Solver(tmp_path)
 

@@ -71,6 +71,7 @@ def test_wrong_networks(tmp_path: Path, topology: Any, words: str) -> None:
     run(work)
 
 
+@pytest.mark.slow
 def test_unknown_networks_and_ones_that_are_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare, go_on = Served.prepare, threading.Event()
 

@@ -35,6 +35,7 @@ def _answer(folder: Path, method: str, path: str, **options: Any) -> httpx.Respo
     return asyncio.run(ask())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("host", "status"),
     [

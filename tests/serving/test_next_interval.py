@@ -221,6 +221,7 @@ def test_the_oldest_matrices_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [folder.name for folder in (tmp_path / "x.measured").iterdir()] == ["later"], "of another registration"
 
 
+@pytest.mark.slow
 def test_a_controller_that_measures_gets_allocations_for_the_next_interval(tmp_path: Path) -> None:
     rates = _series(16)
 
@@ -276,6 +277,7 @@ def test_a_controller_that_measures_gets_allocations_for_the_next_interval(tmp_p
     run(work)
 
 
+@pytest.mark.slow
 def test_measured_matrices_are_deleted_with_what_was_learnt_from_them(tmp_path: Path) -> None:
     rates = _series(6)
 

@@ -89,6 +89,7 @@ def test_the_share_of_the_paths_is_said_while_they_are_searched(
     run(work)
 
 
+@pytest.mark.slow
 def test_paths_that_would_take_too_long_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_LONG_SEARCH", 0)
     monkeypatch.setattr(registry, "estimated_seconds", lambda *_, num_paths, **__: 100.0 * num_paths)

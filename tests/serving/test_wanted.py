@@ -44,6 +44,7 @@ def _loads(splits: np.ndarray, rates: np.ndarray) -> np.ndarray:
     return load
 
 
+@pytest.mark.slow
 def test_classes_are_served_as_the_solver_solves_them(tmp_path: Path) -> None:
     rates = rates_of(2, size=30_000)
     topology = teal.load_topology("b4")
@@ -80,6 +81,7 @@ def test_classes_are_served_as_the_solver_solves_them(tmp_path: Path) -> None:
     run(work)
 
 
+@pytest.mark.slow
 def test_classes_in_json_have_names_in_demands_and_figures(tmp_path: Path) -> None:
     demands = [
         {"source": "1", "target": "5", "rate": 9000.0, "class": "gold"},
@@ -285,6 +287,7 @@ def test_promises_survive_cables_or_the_groups_of_the_network(tmp_path: Path) ->
     run(work)
 
 
+@pytest.mark.slow
 def test_a_network_may_be_fair_unless_a_request_says_otherwise(tmp_path: Path) -> None:
     """And its next interval, whose demands nobody knows, is allocated for total flow."""
     rates = rates_of(1, size=60_000)

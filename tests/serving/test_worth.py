@@ -95,6 +95,7 @@ def test_bandwidth_functions_of_the_network_are_solved_proved_and_kept(tmp_path:
     run(work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

@@ -87,6 +87,7 @@ class _TextbookAdmm:
                 self.x[d, k] = value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", VALUE_OBJECTIVES)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_admm_equals_the_textbook_form_with_explicit_copies(objective: ObjectiveName, seed: int) -> None:

@@ -195,10 +195,9 @@ def rehearse(objective: str) -> None:
 
 def rehearse_all() -> None:
     """Call every kernel that a request may ask for, so that none is loaded from disk while others wait: a second."""
-    for width, dtype, objective, on_all in itertools.product(
-        pdhg.LANES, (torch.float32, torch.float64), _USUAL_KERNELS, (False, True)
-    ):
-        rehearse_kernels(width, dtype, objective, on_all=on_all)
+    for dtype, objective, on_all in itertools.product((torch.float32, torch.float64), _USUAL_KERNELS, (False, True)):
+        for width in pdhg.lanes_of(dtype):
+            rehearse_kernels(width, dtype, objective, on_all=on_all)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.exact import exact_program
 from teal.solvers.pdhg.engine import PdhgEngine
-from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine
+from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine, lanes_of
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.reduction import EquilibratedEngine, Reduction, is_ordinary, spans_decades
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
@@ -237,7 +237,7 @@ def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[.
         return EquilibratedEngine, MAX_LANES
     if name != "plain":
         if FusedEngine.accepts(problem):
-            return FusedEngine, MAX_LANES
+            return FusedEngine, lanes_of(dtype)[-1]
         if problem.ops.backend.name == "cuda":
             from teal.solvers.pdhg.cuda.engine import CudaEngine, lanes
 

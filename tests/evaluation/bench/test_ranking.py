@@ -84,6 +84,7 @@ def test_a_faulty_file_is_named_with_its_line(tmp_path: Path, text: str, words: 
         read_results(tmp_path / "mine.csv", _set())
 
 
+@pytest.mark.slow
 def test_the_set_is_the_frozen_one_and_a_changed_file_is_noticed(tmp_path: Path) -> None:
     bench = make_set()
     assert bench.key == KEY, "networks and matrices are those that others have"

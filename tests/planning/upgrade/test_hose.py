@@ -48,6 +48,7 @@ def _vertices(hose: Hose) -> list[FloatArray]:
     return found
 
 
+@pytest.mark.slow
 def test_the_worst_matrix_is_that_of_the_worst_vertex_of_the_hose() -> None:
     # A square of four nodes; six demands, so that the 14 inequalities have 3003 choices of six.
     topology = make_topology([(0, 1, 10), (1, 2, 6), (2, 3, 10), (3, 0, 6), (0, 2, 4)], both=True)
@@ -88,6 +89,7 @@ def test_the_worst_matrix_is_that_of_the_worst_vertex_of_the_hose() -> None:
     assert lost.limit >= dropped * (1 - 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_for_all_peaks(seed: int) -> None:
     problem, hose = _network(seed, 6)
@@ -110,6 +112,7 @@ def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_
     assert upgrade.bound <= buy(by_pairs, gap=5e-3)[0].cost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(), ((0.5, 0.5),)])
 def test_on_a_small_network_no_vertex_passes_what_a_purchase_certifies(sizes: tuple[tuple[float, float], ...]) -> None:
     topology = make_topology([(0, 1, 4), (1, 2, 3), (2, 3, 4), (3, 0, 3), (0, 2, 2)], both=True)

@@ -17,6 +17,7 @@ from teal.network.ecmp import igp_metric
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=6,load=0.8", "--path-method", "survivable"]
 
 
+@pytest.mark.slow
 def test_a_plan_is_certified_and_its_network_carries_everything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,6 +60,7 @@ def test_costs_of_a_file_and_of_lengths(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["upgrade", *B4, "--growth", "0"]) == 2
 
 
+@pytest.mark.slow
 def test_new_cables_are_bought_where_they_are_cheaper_and_no_more_than_there_may_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,7 @@ def test_the_bound_on_policies_is_below_the_program_and_the_utilisation_is_kept(
     assert few.policies >= few.bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "most"), [(0, 0), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (3, 2), (0, 1000)])
 def test_the_utilisation_of_few_policies_is_between_its_bound_and_the_best_of_all_choices(seed: int, most: int) -> None:
     """Against the linear program over every choice of so many demands."""

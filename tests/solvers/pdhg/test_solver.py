@@ -207,6 +207,7 @@ def test_at_most_one_in_fifty_extreme_problems_misses_its_gap() -> None:
     assert len(missed) <= 2, missed
 
 
+@pytest.mark.slow
 def test_the_equilibrated_engine_reaches_the_optimum_of_ordinary_problems() -> None:
     for objective in SINGLE_PROGRAMS:
         problem = random_problem(11, objective=objective, batch=2)

@@ -98,6 +98,7 @@ def test_classes_of_volumes_that_differ_by_decades_have_their_gaps(seed: int, go
     torch.testing.assert_close(found.classes.value[:, 0], exact.classes.value[:, 0], rtol=1.1e-2, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("objective", ["priority", "max_min"])
 def test_sequences_start_from_an_earlier_solution_and_from_nonsense(objective: str, seed: int) -> None:

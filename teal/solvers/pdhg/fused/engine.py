@@ -23,9 +23,15 @@ from teal.solvers.pdhg.fused.state import NO_UTILISATION, Control, Dual, ScaledP
 from teal.solvers.pdhg.samples.sample import SampleAnswer
 from teal.solvers.result import PdhgState
 
-MAX_LANES = 16  # largest number of matrices that are solved together; 16 float32 fill an AVX-512 register
+MAX_LANES = 16  # largest number of matrices that are solved together
 LANES = (1, 8, MAX_LANES)  # numbers of lanes for which kernels are compiled; a batch is padded to the next of them
+_REGISTER_BYTES = 64  # AVX-512: more lanes gain nothing on large networks, and take seconds to compile
 _NUMPY_DTYPE = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+def lanes_of(dtype: torch.dtype) -> tuple[int, ...]:
+    """Numbers of lanes, of :data:`LANES`, for an iteration in ``dtype``: 16 float32 or 8 float64 fill a register."""
+    return tuple(width for width in LANES if width * dtype.itemsize <= _REGISTER_BYTES)
 
 
 class FusedEngine:
@@ -35,7 +41,7 @@ class FusedEngine:
     It holds what has the size of the links; what has the size of the paths stays with the passes.
 
     Args:
-        problem: at most MAX_LANES matrices.
+        problem: at most as many matrices as ``lanes_of(dtype)`` has lanes.
         state: starting point; None for w = 0 and y = 0 (in a balanced program equal y on all live links).
         dtype: type of the splits in the iteration, float32 or float64; gap checks are in float64.
         passes: over paths that are not those of ``problem``, which then has no demands and B = 1.
@@ -52,7 +58,7 @@ class FusedEngine:
     ) -> None:
         self._problem = problem = problem.to(torch.float64)
         self._on_simplex = problem.price_set.on_simplex
-        width = next(width for width in LANES if width >= problem.batch)
+        width = next(width for width in lanes_of(dtype) if width >= problem.batch)
         self._lanes = (0,) * width  # only its length L counts: kernels are compiled for each length of the tuple
         self._capacity, self._cost = self._link_rows()
         self._passes = passes or self._own_passes(dtype)

@@ -19,7 +19,7 @@ from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.parallel import is_large, on_all_threads
 from teal.solvers.pdhg.fused.demand_value import one_step
-from teal.solvers.pdhg.fused.engine import LANES, MAX_LANES, FusedEngine
+from teal.solvers.pdhg.fused.engine import FusedEngine, lanes_of
 from teal.solvers.pdhg.fused.passes import InMemory, PathPasses, operations
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
 from teal.solvers.pdhg.search import Search
@@ -38,8 +38,9 @@ def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
     """
     paths, batch = problem.paths, problem.batch
     same_capacity = bool((problem.capacity == problem.capacity[:1]).all())
-    sizes = {min(batch, MAX_LANES), batch % MAX_LANES} - {0}
-    for width in sorted({next(lanes for lanes in LANES if lanes >= size) for size in sizes}):
+    widths = lanes_of(dtype)
+    sizes = {min(batch, widths[-1]), batch % widths[-1]} - {0}
+    for width in sorted({next(lanes for lanes in widths if lanes >= size) for size in sizes}):
         on_all = is_large(operations(paths.packed, width))
         rehearse(
             width, dtype, _of_same_kernels(problem), same_capacity=same_capacity, on_all=on_all,

@@ -36,6 +36,7 @@ def _projected(dual: np.ndarray, slope: np.ndarray, live: np.ndarray, limits: np
     return everything(low)
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10_000),
     scenarios=st.integers(1, 11),
