@@ -1,8 +1,9 @@
 """LP-all under concave values of demands, through cvxpy.
 
-With shares z[d, k] of a demand on its paths,
+With shares z[d, j] of a demand on its columns, which are its paths, or those of :mod:`teal.problem.program` under side
+conditions, and rows r, which are the links and one for each budget,
 
-    max sum over d of W[d] u(sum_k z[d, k])  s.t.  sum_k z[d, k] <= 1,  load[e] <= c[e],  z >= 0.
+    max sum over d of W[d] u(sum_j z[d, j])  s.t.  sum_j z[d, j] <= 1,  load[r] <= limit[r],  0 <= z <= largest.
 
 Utilities (:mod:`teal.problem.curves`) are exponential cones for log and power cones for other alpha, which Clarabel
 takes, an interior-point method.  Bandwidth functions (:mod:`teal.network.bandwidth_functions`) are linear, with a share
@@ -21,6 +22,7 @@ import torch
 
 from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
+from teal.problem.program import Program
 from teal.solvers.projection import project
 
 _TOLERANCE = 1e-9  # of the gap and of the rows
@@ -28,7 +30,7 @@ _STATUSES = {"optimal": Status.OPTIMAL, "optimal_inaccurate": Status.FEASIBLE, "
 
 
 def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation:
-    """Solve every matrix; the splits are projected, since the solver's rows hold to its tolerance.
+    """Solve every matrix; splits are projected, since the solver's rows hold to its tolerance (without conditions).
 
     Args:
         cvxpy: the module.
@@ -39,7 +41,9 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
     statuses, build_s, solve_s = list[Status](), list[float](), list[float]()
     for b in range(problem.batch):
         begin = time.perf_counter()
-        program, shares, rows, unit = _program(cvxpy, problem.row(b))
+        row = problem.row(b)
+        columns = row.rewritten.program
+        program, shares, rows, unit = _program(cvxpy, row, columns)
         limit = {"time_limit": time_limit} if time_limit else {}
         tolerances = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), _TOLERANCE)
         of_solver = {"solver": "HIGHS"} if problem.utility is None else {"solver": "CLARABEL", **tolerances}
@@ -55,32 +59,35 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
         build_s.append(built - begin)
         solve_s.append(time.perf_counter() - built)
         if status.usable:
-            found = torch.zeros_like(splits[b])
-            found[problem.path_mask[b]] = torch.from_numpy(shares.value).to(found)
-            splits[b] = found
-            dual = torch.from_numpy(np.maximum(rows.dual_value, 0)).to(prices)  # of rows in units of the capacity
+            found = torch.zeros_like(columns.live, dtype=splits.dtype)
+            found[columns.live] = torch.from_numpy(np.maximum(shares.value, 0)).to(found)
+            splits[b] = row.rewritten.splits(found)[0]
+            links = problem.topology.num_links
+            dual = torch.from_numpy(np.maximum(rows.dual_value, 0)[:links]).to(prices)  # of rows in units of the limit
             prices[b] = dual * unit * problem.inverse_capacity[b]
-    return Allocation(project(problem, splits), prices, tuple(statuses), tuple(build_s), tuple(solve_s))
+    splits = splits if problem.conditions else project(problem, splits)
+    return Allocation(splits, prices, tuple(statuses), tuple(build_s), tuple(solve_s))
 
 
-def _program(cvxpy: Any, problem: Problem) -> tuple[Any, Any, Any, float]:
-    """The program of one matrix, the shares of its live paths, the rows of links, and the unit of its value."""
+def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, Any, float]:
+    """The program of one matrix, the shares of its live columns, the rows, and the unit of its value."""
     utility, steps = problem.utility, problem.steps
-    mask = problem.path_mask[0].cpu().numpy()
+    mask = columns.live[0].cpu().numpy()
     d, _ = np.nonzero(mask)
-    demand, capacity = problem.demand[0].cpu().numpy(), problem.capacity[0].cpu().numpy()
+    demand, limit = problem.demand[0].cpu().numpy(), columns.limit[0].cpu().numpy()
     worth = problem.demand_value if utility is None else utility.worth[0]
     weight = (worth * problem.demand[0]).cpu().numpy()
     unit = float(weight.sum()) or 1.0
     weight = weight / unit
-    along = [problem.paths.links_of(int(i), int(k)) for i, k in zip(*np.nonzero(mask), strict=True)]
-    lengths = [len(links) for links in along]
-    rows = np.concatenate([np.asarray(links) for links in along]) if along else np.zeros(0, int)
-    columns = np.repeat(np.arange(len(d)), lengths)
-    use = sp.csr_matrix((np.repeat(demand[d], lengths) / capacity[rows], (rows, columns)), (len(capacity), len(d)))
+    on_rows = columns.columns.incidence(len(limit))[:, np.flatnonzero(mask.reshape(-1))]
+    inverse = np.where(limit > 0, 1 / np.where(limit > 0, limit, 1), 0.0)
+    use = sp.csr_matrix(sp.diags_array(inverse) @ on_rows @ sp.diags_array(demand[d]))
     of_demand = sp.csr_matrix((np.ones(len(d)), (d, np.arange(len(d)))), (len(demand), len(d)))
     shares = cvxpy.Variable(len(d), nonneg=True)
     total, has_weight, further = of_demand @ shares, weight > 0, []
+    largest = getattr(columns.demand_set, "max_share", None)
+    if largest is not None:
+        further.append(shares <= largest[0].cpu().numpy()[mask])
     if utility is not None:
         alpha = utility.curve.alpha
         power = None if alpha == 1 else cvxpy.power(total[has_weight], 1 - alpha)
@@ -91,7 +98,7 @@ def _program(cvxpy: Any, problem: Problem) -> tuple[Any, Any, Any, float]:
         end = steps.end[0].cpu().numpy()
         level = np.broadcast_to(steps.level.cpu().numpy(), end.shape)
         parts = [cvxpy.Variable(len(demand), nonneg=True) for _ in end.T]
-        further = [part <= width for part, width in zip(parts, np.diff(end, prepend=0.0).T, strict=True)]
+        further += [part <= width for part, width in zip(parts, np.diff(end, prepend=0.0).T, strict=True)]
         further.append(sum(parts) == total)
         goal = sum((weight * of_piece) @ part for of_piece, part in zip(level.T, parts, strict=True))
     links = use @ shares <= 1

@@ -305,10 +305,18 @@ _BUILT_IN: dict[str, Rules] = {
         carries_all=True, solved_as=ObjectiveName.MAX_LINK_UTILISATION, unit="", measure_label="least share carried"
     ),
     ObjectiveName.PROPORTIONAL_FAIR: _Proportional(
-        alpha=1.0, paths_for=ObjectiveName.TOTAL_FLOW, unit="", measure_label="geometric mean share"
+        alpha=1.0,
+        paths_for=ObjectiveName.TOTAL_FLOW,
+        unit="",
+        measure_label="geometric mean share",
+        allows_protection=True,
     ),
     ObjectiveName.ALPHA_FAIR: _Fair(
-        alpha=2.0, paths_for=ObjectiveName.TOTAL_FLOW, unit="", measure_label="equivalent common share"
+        alpha=2.0,
+        paths_for=ObjectiveName.TOTAL_FLOW,
+        unit="",
+        measure_label="equivalent common share",
+        allows_protection=True,
     ),
     ObjectiveName.BANDWIDTH_FUNCTIONS: _Weighted(
         needs_functions=True, paths_for=ObjectiveName.TOTAL_FLOW, unit="", measure_label="value of the functions"

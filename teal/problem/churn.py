@@ -33,8 +33,9 @@ from teal.option import Option
 from teal.pathops import PathOps
 from teal.pathops.columns import MoveOps
 from teal.problem.condition import Condition, ConditionRequest, Rewritten
+from teal.problem.curves import Concave
 from teal.problem.program import Program
-from teal.problem.sets import Capped
+from teal.problem.sets import Capped, DemandSet
 from teal.runtime.shapes import Float
 
 _BISECTIONS = 30  # of a price between 0 and 2
@@ -111,12 +112,17 @@ class ChurnLimit(Condition):
         Raises:
             InputError: a program whose columns are not paths.
         """
-        if isinstance(program.demand_set, Capped) or program.columns.mask.shape != self.previous.shape[1:]:
+        is_capped = getattr(program.demand_set, "max_share", None) is not None
+        if is_capped or program.columns.mask.shape != self.previous.shape[1:]:
             raise InputError("churn", "program", "one over paths", "one that another condition rewrote")
         kept = self.kept(program)
+        largest, of_demand = _interleaved(kept, program.live.to(kept)), program.demand_set
+        limited: DemandSet = Capped(largest)
+        if isinstance(of_demand, Concave):
+            limited = dataclasses.replace(of_demand, max_share=largest)
         doubled = dataclasses.replace(
             program, columns=MoveOps(program.columns), value=program.value.repeat_interleave(2, -1),
-            demand_set=Capped(_interleaved(kept, program.live.to(kept))),
+            demand_set=limited,
             limit=torch.cat([program.limit, self.budget(program)[:, None]], 1),
         )  # fmt: skip
 

@@ -29,12 +29,14 @@ import dataclasses
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from teal.problem.prox import project_splits
+from teal.problem.prox import project_box, project_splits
 from teal.problem.sets import ByBestColumn
 from teal.runtime.shapes import Float
 
 _NEWTON_STEPS = 60  # at most, of the sum of a demand's shares; each step comes from below, 3 to 8 are taken
+_BISECTIONS = 100  # of the shift of a demand with limits of its columns, as many as bring it to its last digit
 _ROUNDING = 4  # units in the last place up to which a step counts as none
 _MIN_DIVISOR = 1e-300  # instead of 0 as a divisor
 _EQUAL_WORTH = 1e-9  # relative difference up to which worths are equal
@@ -81,12 +83,19 @@ class Concave(ByBestColumn):
         worth: (B, D) W / demand, value of a Gbit/s at the share 1; 0 where a demand has no weight.
         demand: (B, D) Gbit/s.
         value: (D,) that columns have in the program, which is no part of this value and is taken off their profits.
+        max_share: (B, D, J) of its demand that each column may carry, w <= max_share; None for no limit.
     """
 
     curve: Curve
     worth: Float[Tensor, "B D"]
     demand: Float[Tensor, "B D"]
     value: Float[Tensor, " D"]
+    max_share: Float[Tensor, "B D J"] | None = None
+
+    @property
+    @override
+    def uses_best_column(self) -> bool:  # type: ignore[override]
+        return self.max_share is None
 
     @property
     def total(self) -> Tensor:
@@ -129,11 +138,36 @@ class Concave(ByBestColumn):
         share = share.clamp(min=torch.finfo(share.dtype).tiny)
         return torch.where(worth > 0, worth * (self.curve.utility(share) + 1) - price * share, 0)
 
+    def support(self, profit: Tensor, live: Tensor) -> Tensor:
+        """The maximum of the module (:meth:`DemandSet.support`).
+
+        With limits the cheapest columns are filled first: with p[j] their prices in rising order and R[j] the sum of
+        the first j limits, the best share is max over j of min(R[j], the best share at the price p[j] alone).
+        """
+        if self.max_share is None:
+            return super().support(profit, live)
+        price = (self.value[:, None].to(profit) - profit).clamp(min=0)
+        price, order = torch.where(live, price, torch.inf).sort(-1)
+        room = torch.where(price.isfinite(), self.max_share.to(profit).gather(-1, order), 0)
+        price = torch.where(price.isfinite(), price, 0)
+        filled = room.cumsum(-1)
+        worth = self.worth.to(profit)[..., None]
+        alone = self.curve.best_share(price / worth.clamp(min=_MIN_DIVISOR))
+        share = torch.where(room > 0, torch.minimum(filled.clamp(max=1), alone), 0).amax(-1, keepdim=True)
+        share = share.clamp(min=torch.finfo(share.dtype).tiny)
+        paid = (price * torch.minimum(room, (share - filled + room).clamp(min=0))).sum(-1, keepdim=True)
+        best = worth * (self.curve.utility(share) + 1) - paid
+        return torch.where(worth > 0, best, 0)[..., 0]
+
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
-        """Nearest splits (:meth:`DemandSet.project`); one step size a demand."""
+        """Nearest splits (:meth:`DemandSet.project`); without limits one step size a demand."""
         point = torch.where(live, point - self.value[:, None].to(point) * step, 0)
-        strength = self.worth[..., None].to(point) * step
-        return project_concave(point, live, strength, self.curve.alpha)
+        longest = step.amax(-1, keepdim=True)
+        strength = self.worth[..., None].to(point) * longest
+        if self.max_share is None:
+            return project_concave(point, live, strength, self.curve.alpha)
+        largest = torch.where(live, self.max_share.to(point), 0)
+        return project_concave_box(point, largest, (step / longest).expand_as(point), strength, self.curve.alpha)
 
 
 def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float) -> Tensor:
@@ -159,6 +193,39 @@ def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float)
     shift = torch.maximum(shift, whole)
     moved = torch.where(live, (point - shift).clamp(min=0), 0)
     return torch.where(strength > 0, moved, project_splits(point, live, carries_all=False))
+
+
+def project_concave_box(point: Tensor, largest: Tensor, slope: Tensor, strength: Tensor, alpha: float) -> Tensor:
+    """Minimum of sum (w - y)^2 / (2 slope) - c u(sum w) over {0 <= w <= largest, sum w <= 1}: (B, D, J).
+
+    By its optimality conditions w = clip(y - slope t, 0, largest) with t = -c z^-alpha, z the sum of w, or the larger t
+    at which z is 1.  t + c z(t)^-alpha rises with t, so that bisection finds its root.
+
+    Args:
+        point: (B, D, J) y.
+        largest: (B, D, J) at least 0.
+        slope: (B, D, J) above 0.
+        strength: (B, D, 1) c, at least 0; a demand with 0 gets the projection of y onto the box.
+        alpha: exponent of u.
+    """
+    tiny = torch.finfo(point.dtype).tiny
+
+    def at(t: Tensor) -> Tensor:
+        return torch.minimum((point - slope * t).clamp(min=0), largest)
+
+    def pull(total: Tensor) -> Tensor:
+        return strength * total.clamp(min=tiny) ** -alpha
+
+    high = (point / slope).amax(-1, keepdim=True)
+    low = ((point - largest) / slope).amin(-1, keepdim=True)  # below it w = largest as well
+    low = low.clamp(min=torch.finfo(point.dtype).min / 4)
+    high = torch.maximum(high, low)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        is_above = middle + pull(at(middle).sum(-1, keepdim=True)) > 0
+        low, high = torch.where(is_above, low, middle), torch.where(is_above, middle, high)
+    moved = torch.where(strength > 0, point - slope * low, point)
+    return project_box(moved, largest, slope)
 
 
 def _sum_of(total: Tensor, strength: Tensor, alpha: float) -> Tensor:

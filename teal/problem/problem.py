@@ -417,9 +417,6 @@ class Problem:
 
     def under(self, condition: Condition) -> Problem:
         """The matrices under one more side condition; raises InputError where it does not go with the rest."""
-        if self.utility is not None:
-            expected = "an objective whose value is linear in flow"
-            raise InputError(condition.name, "objective", expected, self.objective.name)
         if self.steps is not None:
             raise InputError(condition.name, "steps", "a problem without steps of value", "one with steps")
         return dataclasses.replace(self, conditions=together(self.objective, self.conditions, condition))
@@ -467,7 +464,7 @@ class Problem:
         own = torch.where(has_weight, weight[rules.weight_by], 0)
         scale = demand.sum(1, keepdim=True) / own.sum(1, keepdim=True).clamp(min=1e-300)
         worth = torch.where(has_weight, own * scale / torch.where(has_weight, demand, 1), 0)
-        return Concave(Curve(rules.alpha), worth, self.demand, self.demand_value)
+        return Concave(Curve(rules.alpha), worth, self.demand, self.demand_value, self.largest_share)
 
     @property
     def demand_set(self) -> DemandSet:
@@ -502,16 +499,24 @@ class Problem:
     def over_columns(self) -> Problem:
         """The rewritten program as a problem without conditions, for engines: columns are its paths, rows its links."""
         program, added = self.rewritten.program, self.rewritten.program.limit.shape[1] - self.capacity.shape[1]
-        largest = program.demand_set.max_share if isinstance(program.demand_set, Capped) else None
+        largest = program.demand_set.max_share if isinstance(program.demand_set, Capped | Concave) else None
         over = dataclasses.replace(
             self.to(torch.float64), ops=program.columns, paths=program.columns.column_paths, capacity=program.limit,
             largest_share=largest, conditions=(),
             link_cost=torch.cat([self.link_cost.to(torch.float64), program.limit.new_zeros(added)]),
         )  # fmt: skip
         is_same = torch.equal(program.demand, over.demand) and torch.allclose(program.value, over.path_value)
-        if not (is_same and isinstance(program.demand_set, Capped | AtMostOne)):
+        if not (is_same and isinstance(program.demand_set, Capped | AtMostOne | Concave)):
             names = ", ".join(one.name for one in self.conditions)
             raise InputError(names, "rewrite", "other columns, rows or a Capped demand set", "other demands or values")
+        if self.utility is not None:
+            room = program.live if largest is None else program.live * largest
+            without = (self.utility.worth > 0) & (room.sum(-1) <= 0)
+            if bool(without.any()):
+                source, target = (self.topology.node_names[n] for n in self.paths.pairs[int(without.nonzero()[0, 1])])
+                names = ", ".join(one.name for one in self.conditions)
+                expected = "a condition under which every demand may have a share"
+                raise InputError(names, "objective", expected, f"none for {source} -> {target}")
         return over
 
     def rows(self, rows: slice | Tensor) -> Problem:

@@ -73,7 +73,8 @@ class DemandSet(Protocol):
             point: (B, D, J) shares after a gradient step with the value of the first Gbit/s.
             live: (B, D, J) columns that may be used; the others get 0.
             slope: (B, D, J) step size of each column over the largest of its demand; None for one step size a demand.
-            step: (B, D, 1) step size over the unit of value, by which a value per Gbit/s moves a share.
+            step: (B, D, 1), or (B, D, J) with ``slope``: step size over the unit of value, by which a value per Gbit/s
+                moves a share.
         """
         ...
 

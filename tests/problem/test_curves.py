@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
 
+from baselines.lp_all import LpAll
 from teal.cli import main
 from teal.errors import InputError
 from teal.network import all_pairs, compute_paths
 from teal.objectives import Objective
-from teal.problem import Problem, dual_bound
+from teal.problem import Problem, assess, dual_bound, violations
 from teal.problem.bounds import all_paths_bound
-from teal.problem.curves import Concave, Curve, project_concave
+from teal.problem.curves import Concave, Curve, project_concave, project_concave_box
+from teal.runtime.arrays import FloatArray
 from teal.solvers.columns import improve
 from teal.solvers.pdhg import solve
 from teal.testing import make_topology, random_problem
@@ -156,11 +159,91 @@ def test_the_gap_of_the_loss() -> None:
     assert Objective().rules.loss_gap(1.0, 2.0) is None
 
 
-def test_a_condition_is_refused() -> None:
-    base = random_problem(1, batch=1)
+FAIR = ("proportional_fair", "proportional_fair:weight=1", "alpha_fair:alpha=0.5", "alpha_fair:alpha=2")
+
+
+def _churn(problem: Problem) -> Problem:
+    return problem.with_churn_limit(problem.first_path_splits[0] * 0.7, 0.2)
+
+
+def _promises(problem: Problem) -> Problem:
+    """Promises that survive the failure of some two links, each alone, that cut no demand off."""
+    for first in range(problem.topology.num_links):
+        promised = problem.with_protection([[first], [(first + 3) % problem.topology.num_links]])
+        if bool(promised.rewritten.program.live.any(-1)[problem.demand > 0].all()):
+            return promised
+    pytest.skip("every failure cuts a demand of this network off")
+
+
+@pytest.mark.parametrize("under", [_churn, _promises])
+@pytest.mark.parametrize("objective", FAIR)
+@pytest.mark.parametrize("seed", [1, 2, 5])
+def test_shares_under_conditions_are_those_of_clarabel(
+    seed: int, objective: str, under: Callable[[Problem], Problem]
+) -> None:
+    base = random_problem(seed, batch=2, idle=0.2)
+    problem = under(Problem.create(base.topology, base.paths, objective, 3 * base.demand.numpy()))
+    result = solve(problem, gap=1e-4, max_iterations=20_000)
+    assert not any(bool((broken > 1e-6).any()) for broken in violations(problem, result.splits).conditions.values())
+    reference = LpAll().solve(problem)
+    best = assess(problem, reference)
+    assert bool((best.max_violation < 1e-6).all())
+    assert bool((result.value <= best.value * (1 + 1e-6)).all())
+    assert bool((result.bound >= best.value * (1 - 1e-6)).all())
+    assert bool((result.gap <= 1e-4).all())
+    assert bool((best.gap <= 1e-3).all()), "Clarabel's prices of links alone prove as much"
+
+
+def test_a_limit_that_leaves_a_demand_without_a_share_is_refused() -> None:
+    base = random_problem(1, batch=1, idle=0.0)
     problem = Problem.create(base.topology, base.paths, "proportional_fair", base.demand.numpy())
-    with pytest.raises(InputError, match="linear in flow"):
-        problem.with_churn_limit(problem.even_splits[0], 0.5)
+    with pytest.raises(InputError, match="every demand may have a share"):
+        solve(problem.with_churn_limit(torch.zeros_like(problem.even_splits[0]), 0.0), gap=0.01)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 3.0])
+def test_the_projection_with_limits_is_the_nearest_point(alpha: float) -> None:
+    """Against scipy's minimiser of the same function."""
+    rng = np.random.default_rng(int(10 * alpha))
+    point, largest = rng.normal(0.2, 0.4, (1, 6, 3)), rng.uniform(0, 0.6, (1, 6, 3))
+    slope, strength = rng.uniform(0.3, 1, (1, 6, 3)), rng.uniform(0.01, 0.5, (1, 6, 1))
+    of_torch = [torch.from_numpy(array) for array in (point, largest, slope, strength)]
+    found = project_concave_box(of_torch[0], of_torch[1], of_torch[2], of_torch[3], alpha)[0].numpy()
+    curve = Curve(alpha)
+
+    def value(w: FloatArray, d: int) -> float:
+        total = torch.tensor(max(float(w.sum()), 1e-12), dtype=torch.float64)
+        return float(
+            ((w - point[0, d]) ** 2 / (2 * slope[0, d])).sum() - strength[0, d, 0] * float(curve.utility(total))
+        )
+
+    for d in range(6):
+        assert (found[d] >= 0).all()
+        assert (found[d] <= largest[0, d] + 1e-12).all()
+        assert found[d].sum() <= 1 + 1e-9
+        best = minimize(
+            value, np.minimum(largest[0, d], 0.3), (d,), method="SLSQP", bounds=[(0, m) for m in largest[0, d]],
+            constraints={"type": "ineq", "fun": lambda w: 1 - w.sum()}, options={"ftol": 1e-14, "maxiter": 500},
+        )  # fmt: skip
+        assert value(found[d], d) <= best.fun + 1e-8
+
+
+def test_the_support_with_limits_is_the_best_of_many_shares() -> None:
+    base = random_problem(3, batch=1, idle=0.0)
+    problem = Problem.create(base.topology, base.paths, "alpha_fair:alpha=2", base.demand.numpy())
+    limited = problem.with_churn_limit(problem.first_path_splits[0] * 0.5, 0.5).rewritten.program.demand_set
+    assert isinstance(limited, Concave)
+    assert limited.max_share is not None
+    rng, live = np.random.default_rng(0), limited.max_share > 0
+    profit = torch.from_numpy(1 - rng.exponential(1.5, tuple(live.shape)))
+    support = limited.support(profit, live)
+    price = (1 - profit).clamp(min=0)
+    for _ in range(300):
+        shares = torch.from_numpy(rng.uniform(size=tuple(live.shape))) ** 3 * limited.max_share * live
+        shares = shares / shares.sum(-1, keepdim=True).clamp(min=1)
+        total = shares.sum(-1).clamp(min=1e-9)
+        worth = limited.worth * (limited.curve.utility(total) + 1) - (price * shares).sum(-1)
+        assert bool((torch.where(limited.worth > 0, worth, 0) <= support + 1e-9).all())
 
 
 @pytest.mark.parametrize("command", ["plan", "evaluate --next-interval", "certify --allocation x.csv"])
