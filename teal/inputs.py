@@ -42,6 +42,34 @@ class TopologyConfig(TopologyFileConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TopologyGetConfig:
+    """Download a published network by name, and check it.  Without a name: what there is.
+
+    A file that is there already is not fetched again; an interrupted download goes on.
+    """
+
+    name: str = ""
+    """Name in the catalogue, such as sndlib:geant or teal:Kdl; `teal topology get NAME` does as well."""
+
+    out: Path = Path()
+    """Folder of the file."""
+
+    mirror: str = ""
+    """Address of a folder that has the publisher's files under the same names."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrafficGetConfig(TopologyGetConfig):
+    """Download published traffic matrices and their network by name, and check them.  Without a name: what there is.
+
+    A file that is there already is not fetched again; an interrupted download goes on.
+    """
+
+    sha256: str = ""
+    """SHA-256 that the archive must have; publishers state none, so that what arrived is printed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrafficConfig(NetworkConfig):
     """Describe the traffic matrices of a network."""
 
@@ -115,6 +143,39 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
             "notes": list(topology.notes),
         },
     )
+
+
+def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:
+    """`teal topology get` and `teal traffic get`: files, checksums, units and terms, and a command that reads them."""
+    from teal.formats.published import CATALOGUE, download, published
+
+    with_traffic = isinstance(config, TrafficGetConfig)
+    if not config.name:
+        known = {name: entry for name, entry in CATALOGUE.items() if entry.traffic or not with_traffic}
+        return Outcome(
+            text="\n".join(f"{name:<22} {entry.series or entry.topology.name}" for name, entry in known.items()),
+            data={"published": [{"name": name, "series": entry.series} for name, entry in known.items()]},
+        )
+    entry = published(config.name, with_traffic=with_traffic)
+    files = {entry.topology: ""}
+    if isinstance(config, TrafficGetConfig) and entry.traffic:
+        files[entry.traffic] = config.sha256
+    sums = {
+        file.name: download(file, config.out, mirror=config.mirror, expected=expected)
+        for file, expected in files.items()
+    }
+    lines = [f"{config.out / name}: SHA-256 {found}" for name, found in sums.items()]
+    lines += [f"{file.name}: its publisher states no checksum; this one is of what arrived" for file in files
+              if not (file.sha256 or files[file])]  # fmt: skip
+    lines += [entry.series] * with_traffic + [f"capacities and rates in {entry.unit}", entry.terms]
+    command = f"teal topology info --topology {config.out / entry.topology.name}"
+    if with_traffic and entry.traffic:
+        command = command.replace("topology info", "traffic info") + f" --traffic {config.out / entry.traffic.name}"
+    return Outcome(
+        text="\n".join([*lines, command]),
+        data={"files": [{"file": str(config.out / name), "sha256": found} for name, found in sums.items()],
+              "unit": entry.unit, "terms": entry.terms, "series": entry.series},
+    )  # fmt: skip
 
 
 def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:

@@ -75,6 +75,7 @@ class Command:
         kernels: kernels that are compiled before it begins: none, those of a first solve, or all; the others are
             compiled where they are called.
         further_kernels: tasks of :mod:`teal.app.warm_up` beside those of a first solve.
+        first_word: option that a first word without dashes gives; ``""`` for none.
     """
 
     settings: type[Any]
@@ -82,6 +83,7 @@ class Command:
     group: str
     kernels: Literal["none", "first solve", "all"] = "none"
     further_kernels: tuple[str, ...] = ()
+    first_word: str = ""
 
     def outcome(self, settings: Any, notify: Notify) -> Outcome:
         """Run the command."""

@@ -83,6 +83,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         if "--help" in rest or "-h" in rest:
             sys.stdout.write(command_help(name, command.settings, _EPILOGUE))
             return EXIT_OK
+        if command.first_word and rest and not rest[0].startswith("-"):
+            rest = [f"--{command.first_word}", *rest]
         check_options(name, command.settings, rest)
         rest = ["--from_" if word == "--from" else word.replace("--from=", "--from_=", 1) for word in rest]
         config = tyro.cli(

@@ -26,7 +26,15 @@ from teal.evaluation.settings import (
     SweepConfig,
 )
 from teal.hedging.settings import PretrainHedgeConfig
-from teal.inputs import TopologyConfig, TopologyListConfig, TrafficConfig, TrafficConvertConfig, TrafficGenerateConfig
+from teal.inputs import (
+    TopologyConfig,
+    TopologyGetConfig,
+    TopologyListConfig,
+    TrafficConfig,
+    TrafficConvertConfig,
+    TrafficGenerateConfig,
+    TrafficGetConfig,
+)
 from teal.learning.settings import PretrainConfig, TrainConfig
 from teal.planning.settings import PlanConfig, SurveyConfig, UpgradeConfig
 from teal.routing.settings import MetricsConfig, SimulateConfig
@@ -62,7 +70,9 @@ COMMANDS = {
     "estimate": Command(EstimateConfig, "teal.counters.commands:estimate_outcome", _INPUT),
     "check": Command(CheckConfig, "teal.counters.commands:check_outcome", _INPUT),
     "topology list": Command(TopologyListConfig, "teal.inputs:list_outcome", _INPUT),
+    "topology get": Command(TopologyGetConfig, "teal.inputs:get_outcome", _INPUT, first_word="name"),
     "topology info": Command(TopologyConfig, "teal.inputs:topology_outcome", _INPUT),
+    "traffic get": Command(TrafficGetConfig, "teal.inputs:get_outcome", _INPUT, first_word="name"),
     "traffic info": Command(TrafficConfig, "teal.inputs:traffic_outcome", _INPUT),
     "traffic generate": Command(TrafficGenerateConfig, "teal.inputs:convert_outcome", _INPUT),
     "traffic convert": Command(TrafficConvertConfig, "teal.inputs:convert_outcome", _INPUT),
