@@ -90,7 +90,7 @@ class IgpConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimulateConfig(GrowthConfig, IgpConfig, NetworkConfig):
-    """Loads of today's routing: shortest paths of the IGP with ECMP, and segment lists if any are installed.
+    """Loads of today's routing: shortest paths of the IGP with ECMP, and segment lists or tunnels that are installed.
 
     For every matrix, without failure and under every failure that is asked for; nothing is optimised.  With
     --growth-per-year, the month in which each link is full if the routing stays.  With --out, a page with a map, and
@@ -98,7 +98,7 @@ class SimulateConfig(GrowthConfig, IgpConfig, NetworkConfig):
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "routing": ("metric", "set_metric", "ucmp", "policies"),
+        "routing": ("metric", "set_metric", "ucmp", "policies", "allocation"),
         "failures": ("fail", "failures", "groups", "repair"),
         "matrices": ("index", "limit"),
         "growth": ("growth", "growth_per_year", "horizon", "max_utilisation"),
@@ -107,6 +107,9 @@ class SimulateConfig(GrowthConfig, IgpConfig, NetworkConfig):
 
     policies: Path | None = None
     """Installed segment lists, a .json file written by teal solve --routing segments --out."""
+    allocation: Path | None = None
+    """Installed explicit paths with their shares, such as RSVP-TE tunnels: a .json file as teal solve --out writes it.
+    Tunnels over failed links are taken down, the others carry their demand; one without any follows the IGP."""
     failures: tuple[Literal["cables", "links", "nodes", "pairs"], ...] = ()
     """Failures: cables (all links between two nodes, both directions), links (each pair of directions of one link
     alone, so that a parallel one is left), nodes, or pairs of cables; repeat for more kinds."""
@@ -138,6 +141,8 @@ class SimulateConfig(GrowthConfig, IgpConfig, NetworkConfig):
         require(self, "worst", "a whole number of at least 1", self.worst >= 1)
         require(self, "counter_error", "a number in [0, 1)", 0 <= self.counter_error < 1)
         needs = bool(self.failures or self.groups)
+        require(self, "allocation", "no --policies beside it", self.allocation is None or self.policies is None)
+        require(self, "allocation", "no --repair: tunnels have another one", self.allocation is None or not self.repair)
         require(self, "repair", "together with --failures or --groups", needs or not self.repair)
 
 

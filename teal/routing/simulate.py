@@ -1,4 +1,4 @@
-"""Loads of shortest-path routing and installed segment lists, without failure and under each: `teal simulate`."""
+"""Loads of shortest paths, installed segment lists and tunnels, without failure and under each: `teal simulate`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from teal.routing.growth import Growth, LinkForecast, growth_of, link_forecasts,
 from teal.routing.igp import load_igp
 from teal.routing.list_files import read_policies
 from teal.routing.settings import SimulateConfig
+from teal.routing.tunnels import TunnelLoads, Tunnels
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 
 _MAX_KEPT_NUMBERS = 400_000  # failures times links up to which the page has the loads of all failures, 1 MB at most
@@ -131,7 +132,8 @@ class Simulation:
         largest_load: (E,) Gbit/s without failure.
         failure_loads: load (E,) Gbit/s of its worst matrix under each of the worst failures, by name, the worst first;
             NaN on links that are down.
-        plain_load: (E,) Gbit/s, largest without failure if no segment list were installed; None if none is.
+        plain_load: (E,) Gbit/s, largest without failure if neither segment lists nor tunnels were installed; None if
+            none is.
         outlook: how traffic grows, and when each link is full; None unless asked for.
     """
 
@@ -187,17 +189,19 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
     if unreachable:
         notify(f"{unreachable:,} pairs of nodes have no path")
     policies = SegmentPolicies.none() if config.policies is None else read_policies(Path(config.policies), topology)
+    tunnels = None if config.allocation is None else Tunnels.read(config.allocation, topology, traffic.pairs)
     groups = None if config.groups is None else load_groups(config.groups, topology)
     failures = list(failures_of(config.failures, topology, groups or {}))
     block = max(1, _BLOCK_NUMBERS // (topology.num_nodes * topology.num_links))
     is_for_all = config.out is not None and len(failures) * topology.num_links <= _MAX_KEPT_NUMBERS
     kept = len(failures) if is_for_all else config.worst
     result = simulated(
-        dag, traffic, rows, policies, failures, kept, repairing=config.repair, block=block, notify=notify
-    )
+        dag, traffic, rows, policies, failures, kept, tunnels=tunnels, repairing=config.repair, block=block,
+        notify=notify,
+    )  # fmt: skip
     if growth is None:
         return result
-    load = largest_loads(dag, traffic, rows, policies, failures, block=block, notify=notify)
+    load = largest_loads(dag, traffic, rows, policies, failures, tunnels=tunnels, block=block, notify=notify)
     today, names = traffic.timestamps[rows[-1]], [NO_FAILURE.name, *(failure.name for failure in failures)]
     links = link_forecasts(topology, topology.capacity, load, names, config.max_utilisation, growth, today)
     horizon = month_after(today, config.horizon_years) if config.horizon else ""
@@ -212,6 +216,7 @@ def simulated(
     failures: Sequence[Failure],
     worst: int,
     *,
+    tunnels: Tunnels | None = None,
     repairing: bool = False,
     block: int = 16,
     notify: Callable[[str], None] = lambda _: None,
@@ -225,6 +230,7 @@ def simulated(
         policies: installed segment lists.
         failures: what fails.
         worst: number of failures whose loads are kept.
+        tunnels: explicit paths of some demands, which then have no segment lists; None for none.
         repairing: also compute loads under fast reroute.
         block: matrices in memory at a time.
         notify: called with the progress.
@@ -234,19 +240,21 @@ def simulated(
     latency = SegmentPasses(dag).segment_sum(topology.latency[None])[0]
     matrices: list[MatrixLoad] = []
     total, largest = np.zeros(topology.num_links), np.zeros(topology.num_links)
-    plain = np.zeros(topology.num_links) if policies.lists else None
+    plain = np.zeros(topology.num_links) if policies.lists or tunnels else None
     found: dict[int, FailureLoad] = {}
     for begin in range(0, len(rows), block):
         part = rows[begin : begin + block]
         demand = traffic.read(part)
-        loads = IgpFailures.of_demands(dag, traffic.pairs, demand, policies)
+        loads = _installed(dag, traffic, demand, policies, tunnels)
         total += loads.load.sum(0)
         largest = np.maximum(largest, loads.load.max(0))
         if plain is not None:
             straight = IgpFailures.of_demands(dag, traffic.pairs, demand, SegmentPolicies.none())
             plain = np.maximum(plain, straight.load.max(0))
         for m, index in enumerate(part.tolist()):
-            matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, topology, latency, policies))
+            matrices.append(
+                _matrix_load(index, traffic, demand[m], loads, m, names, topology, latency, policies, tunnels)
+            )
         if failures:
             after = loads.under(sets)
             repair = loads.under(sets, repairing=True) if repairing else None
@@ -273,7 +281,7 @@ def simulated(
     load_of: dict[int, FloatArray] = {}
     for index in {found[s].index for s in kept}:
         of_matrix = [s for s in kept if found[s].index == index]
-        one_loads = IgpFailures.of_demands(dag, traffic.pairs, traffic.read([index]), policies)
+        one_loads = _installed(dag, traffic, traffic.read([index]), policies, tunnels)
         after_each = one_loads.under([sets[s] for s in of_matrix], loads=True).load[:, 0]
         for s, load in zip(of_matrix, after_each, strict=True):
             load[sets[s]] = np.nan
@@ -289,6 +297,7 @@ def largest_loads(
     policies: SegmentPolicies,
     failures: Sequence[Failure],
     *,
+    tunnels: Tunnels | None = None,
     block: int = 16,
     notify: Callable[[str], None] = lambda _: None,
 ) -> FloatArray:
@@ -300,7 +309,7 @@ def largest_loads(
     largest = np.zeros((1 + len(sets), num_links))
     for begin in range(0, len(rows), block):
         part = rows[begin : begin + block]
-        loads = IgpFailures.of_demands(dag, traffic.pairs, traffic.read(part), policies)
+        loads = _installed(dag, traffic, traffic.read(part), policies, tunnels)
         largest[0] = np.maximum(largest[0], loads.load.max(0))
         at_once = max(1, _BLOCK_NUMBERS // (len(part) * num_links))
         for first in range(0, len(sets), at_once):
@@ -310,6 +319,14 @@ def largest_loads(
         if len(rows) > block:
             notify(f"largest loads: {min(begin + block, len(rows)):,} of {len(rows):,} matrices")
     return largest
+
+
+def _installed(
+    dag: EcmpDag, traffic: TrafficMatrices, demand: FloatArray, policies: SegmentPolicies, tunnels: Tunnels | None
+) -> IgpFailures | TunnelLoads:
+    if tunnels is None:
+        return IgpFailures.of_demands(dag, traffic.pairs, demand, policies)
+    return TunnelLoads(dag, traffic.pairs, demand, tunnels)
 
 
 def severity(one: FailureLoad) -> tuple[float, float]:
@@ -322,12 +339,13 @@ def _name(names: list[str], link: int) -> str:
 
 
 def _matrix_load(  # type: ignore[no-untyped-def]
-    index: int, traffic: TrafficMatrices, demand, loads: IgpFailures, m: int, names, topology, latency, policies
+    index: int, traffic: TrafficMatrices, demand, loads, m: int, names, topology, latency, policies, tunnels
 ) -> MatrixLoad:
     capacity, load = topology.capacity, loads.load[m]
     utilisation = np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1), 0)
     busiest = int(utilisation.argmax())
     delay = policies.mean_over_lists(latency, topology.latency, traffic.pairs, topology.link_source)
+    delay = delay if tunnels is None else tunnels.latency(delay, topology.latency)
     carried = np.isfinite(delay) & (demand > 0)
     volume, delay = demand[carried], delay[carried]
     order = np.argsort(delay)
@@ -366,7 +384,10 @@ def simulated_counters(config: SimulateConfig, notify: Callable[[str], None]) ->
     topology = topology_of(config)
     topology, dag = load_igp(config, topology, notify)
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
-    measurements = measurements_of(config.policies, dag, traffic.pairs)
+    if config.allocation is None:
+        measurements = measurements_of(config.policies, dag, traffic.pairs)
+    else:
+        measurements = Tunnels.read(config.allocation, topology, traffic.pairs).measurements(dag, traffic.pairs)
     return synthetic_counters(dag, measurements, traffic, config.counter_error, 0)
 
 

@@ -1,0 +1,166 @@
+"""Loads of explicit paths with fixed shares, such as RSVP-TE tunnels, without failure and under failures.
+
+A demand takes its tunnels in the ratio of their shares, whole: routers shed nothing.  A failure takes down the tunnels
+over its links, and the rest of the demand's tunnels carry it in their ratio; a demand without a tunnel that is left
+follows the shortest paths of the IGP.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from teal.errors import InputError
+from teal.formats.allocations import demands_of, read_allocation
+from teal.network import Topology
+from teal.network.ecmp import EcmpDag
+from teal.network.segment_lists import SegmentPolicies
+from teal.pathops.igp_failures import FailureResults, IgpFailures
+from teal.pathops.measurements import ecmp_measurements
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
+
+_BLOCK_NUMBERS = 2**25  # numbers of loads by failure, matrix and link that are in memory at a time, 256 MiB
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tunnels:
+    """The tunnels of some demands.
+
+    Attributes:
+        demand: (P,) number of the demand of each tunnel.
+        share: (P,) of that demand; the shares of a demand add up to 1.
+        links: (P, E) 1 where a tunnel takes a link.
+    """
+
+    demand: Int64Array
+    share: FloatArray
+    links: sp.csr_array
+
+    @classmethod
+    def read(cls, file: Path, topology: Topology, pairs: IntArray) -> Tunnels:
+        """Tunnels of an allocation that ``teal solve --out`` wrote; classes of a pair of nodes add up by their rates.
+
+        Args:
+            file: .json.
+            topology: the network.
+            pairs: (D, 2) source and target of each demand; tunnels of others are left out.
+
+        Raises:
+            InputError: no such file, another format, links that the network does not have, or tunnels of no pair.
+        """
+        node = topology.node_index()
+        number = {(int(source), int(target)): d for d, (source, target) in enumerate(pairs)}
+        rates: dict[tuple[int, tuple[int, ...]], float] = {}
+        for router, demand, paths in demands_of(read_allocation(file), topology):
+            d = number.get((node.get(router, -1), node.get(str(demand.get("target")), -1)))
+            for path in paths:
+                if d is not None and path.get("rate", 0) > 0:
+                    key = d, tuple(path["numbers"])
+                    rates[key] = rates.get(key, 0.0) + float(path["rate"])
+        if not rates:
+            raise InputError(str(file), "routers", "paths with a rate between nodes that have traffic", "none")
+        of, rate = np.array([d for d, _ in rates]), np.array(list(rates.values()))
+        rows = np.repeat(np.arange(len(rates)), [len(links) for _, links in rates])
+        flat = np.concatenate([links for _, links in rates])
+        entries = sp.csr_array((np.ones(len(rows)), (rows, flat)), shape=(len(rates), topology.num_links))
+        return cls(of, rate / np.bincount(of, rate)[of], entries)
+
+    def steered(self, num_demands: int) -> BoolArray:
+        """(D,) whether a demand has tunnels."""
+        return np.bincount(self.demand, minlength=num_demands) > 0
+
+    def latency(self, latency: FloatArray, of_links: FloatArray) -> FloatArray:
+        """(D,) ms: mean over the tunnels of a demand, and of the others as given, of links' latencies (E,)."""
+        mean = np.bincount(self.demand, self.share * (self.links @ of_links), len(latency))
+        return np.where(self.steered(len(latency)), mean, latency)
+
+    def measurements(self, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
+        """(E + 2 N, D) F of :mod:`teal.pathops.measurements`: what a Gbit/s of each demand adds to each counter."""
+        plain, links = ecmp_measurements(dag, pairs), dag.topology.num_links
+        steered = self.steered(len(pairs))
+        of_links = plain[:links] @ sp.diags_array((~steered).astype(np.float64))
+        place = sp.csr_array((self.share, (np.arange(len(self.share)), self.demand)), (len(self.share), len(pairs)))
+        return sp.csr_array(sp.vstack([of_links + self.links.T @ place, plain[links:]]))
+
+
+class TunnelLoads:
+    """Loads of M matrices, as :class:`teal.pathops.igp_failures.IgpFailures` gives them for segment lists.
+
+    Attributes:
+        load: (M, E) Gbit/s without failure.
+        lost: (M,) Gbit/s between nodes that have no path even without failure.
+    """
+
+    def __init__(self, dag: EcmpDag, pairs: IntArray, demand: FloatArray, tunnels: Tunnels) -> None:
+        self._dag, self._pairs, self._demand, self._tunnels = dag, pairs, demand, tunnels
+        live = np.asarray(tunnels.links @ (dag.topology.capacity <= 0)) == 0  # a link that is down throughout fails too
+        self._plain = IgpFailures.of_demands(dag, pairs, demand * self._without_any(live), SegmentPolicies.none())
+        self._live = live
+        self.load: FloatArray = self._plain.load + self._flow(live) @ tunnels.links
+        self.lost: FloatArray = self._plain.lost
+
+    def _left(self, live: BoolArray) -> FloatArray:
+        """(D,) share of each demand on tunnels that are left."""
+        share = np.bincount(self._tunnels.demand, self._tunnels.share * live, self._demand.shape[1])
+        return share.astype(np.float64)
+
+    def _without_any(self, live: BoolArray) -> BoolArray:
+        """(D,) whether a demand has no tunnel that is left."""
+        return self._left(live) <= 0
+
+    def _flow(self, live: BoolArray) -> FloatArray:
+        """(M, P) Gbit/s on the tunnels that are left."""
+        left, of = self._left(live), self._tunnels.demand
+        ratio = np.where(left > 0, 1 / np.where(left > 0, left, 1), 0.0)
+        return np.asarray(self._demand[:, of] * (self._tunnels.share * live * ratio[of]))
+
+    def under(
+        self, failures: Sequence[Sequence[int]], *, repairing: bool = False, loads: bool = False
+    ) -> FailureResults:
+        """The loads after all links of each set have failed; arguments as of ``IgpFailures.under``.
+
+        Raises:
+            InputError: fast reroute, which tunnels have of their own kind.
+        """
+        if repairing:
+            raise InputError("--repair", "", "no tunnels: their fast reroute is another one", "--allocation")
+        (matrices, num_links), sets = self.load.shape, len(failures)
+        capacity = self._dag.topology.capacity
+        inverse = np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
+        results = FailureResults(
+            utilisation=np.zeros((sets, matrices)), busiest=np.zeros((sets, matrices), dtype=np.int64),
+            overload=np.zeros((sets, matrices)), lost=np.zeros((sets, matrices)), at_risk=np.zeros((sets, matrices)),
+            load=np.zeros((sets if loads else 0, matrices, num_links)),
+        )  # fmt: skip
+        at_once = max(1, _BLOCK_NUMBERS // (matrices * num_links))
+        for first in range(0, sets, at_once):
+            part = [list(links) for links in failures[first : first + at_once]]
+            plain = self._plain.under(part, loads=True)
+            for s, links in enumerate(part):
+                load, lost = self._after(links)
+                load += plain.load[s]
+                load[:, links] = 0
+                utilisation = load * inverse
+                at = first + s
+                results.busiest[at] = np.where(load.max(1) > 0, utilisation.argmax(1), -1)
+                results.utilisation[at], results.lost[at] = utilisation.max(1), plain.lost[s] + lost
+                results.overload[at] = np.maximum(0, load - capacity).sum(1)
+                if loads:
+                    results.load[at] = load
+        return results
+
+    def _after(self, links: list[int]) -> tuple[FloatArray, FloatArray]:
+        """Loads (M, E) of demands that had tunnels before some links failed, and (M,) Gbit/s of them without a path."""
+        live = self._live & (np.asarray(self._tunnels.links[:, links].sum(1)).reshape(-1) == 0)
+        load = self._flow(live) @ self._tunnels.links
+        stranded = self._without_any(live) & ~self._without_any(self._live)
+        lost = np.zeros(len(load))
+        if stranded.any() and self._demand[:, stranded].any():
+            pairs, demand = self._pairs[stranded], self._demand[:, stranded]
+            after = IgpFailures.of_demands(self._dag, pairs, demand, SegmentPolicies.none()).under([links], loads=True)
+            load, lost = load + after.load[0], after.lost[0]
+        return load, lost
