@@ -81,7 +81,7 @@ class UpgradeConfig(GrowthConfig, InstanceConfig):
         "growth in time": ("growth_per_year", "horizon"),
         "what is bought": ("max_utilisation", "cost", "modules", "candidates", "routing"),
         "when to stop": ("gap", "over_all_paths", "deadline"),
-        "output": ("curve", "out", "overwrite"),
+        "output": ("curve", "out", "prove", "overwrite"),
         "for experts": ("epsilon", "device"),
     }
 
@@ -133,6 +133,9 @@ class UpgradeConfig(GrowthConfig, InstanceConfig):
     """Also find what more or less growth costs, without failures and with them, for a chart."""
     out: Path | None = None
     """Folder for upgrade.html, purchases.csv, scenarios.csv, topology.json (with what is bought) and manifest.json."""
+    prove: Path | None = None
+    """Folder for a proof that no purchase costs less than the bound over all paths, which Python alone checks: any
+    amounts, --routing optimal, without --horizon."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
@@ -153,6 +156,8 @@ class UpgradeConfig(GrowthConfig, InstanceConfig):
         self.check_growth()
         require(self, "horizon", "--demands matrices or pipe", not self.horizon or self.demands != "hose")
         require(self, "horizon", "--routing optimal", not self.horizon or is_optimal)
+        is_provable = is_optimal and not self.modules and not self.horizon
+        require(self, "prove", "--routing optimal, no --modules, no --horizon", self.prove is None or is_provable)
         _ = self.sizes
         if self.deadline:
             seconds(self.deadline, "--deadline")

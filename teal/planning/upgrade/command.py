@@ -19,6 +19,7 @@ from teal.app.web.layout import drawing, packed_utilisation
 from teal.formats import save_topology
 from teal.formats.rows import write_csv
 from teal.planning.settings import UpgradeConfig
+from teal.planning.upgrade import proof
 from teal.planning.upgrade.result import Purchase, UpgradePlan
 from teal.planning.upgrade.search import plan_upgrade
 from teal.runtime.storage import check_out_folder
@@ -214,6 +215,8 @@ def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> Upgrade
     """
     if config.out is not None:
         check_out_folder(config.out, FILES, overwrite=config.overwrite)
+    if config.prove is not None:
+        check_out_folder(config.prove, proof.FILES, overwrite=config.overwrite)
     plan = plan_upgrade(config, notify)
     if config.out is not None:
         nothing = [Purchase(source="", target="", capacity=0.0, bought=0.0, cost=0.0)]
@@ -233,9 +236,12 @@ def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> Upgrade
 def upgrade_outcome(config: UpgradeConfig, notify: Notify) -> Outcome:
     """`teal upgrade`."""
     plan = run_upgrade(config, notify)
+    proved = ""
+    if config.prove is not None and plan.proof is not None:
+        proved = f"\n{config.prove}: {proof.write_purchase_proof(config.prove, plan.proof)}"
     beside = "open it in a browser; tables and the upgraded network are beside it"
     return Outcome(
-        text=plan.describe(),
+        text=plan.describe() + proved,
         tables=render_upgrade(plan),
         written="" if config.out is None else f"{config.out / PAGE}: {beside}",
         data=plan.to_json,

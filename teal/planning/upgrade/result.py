@@ -10,6 +10,7 @@ from teal.errors import listed
 from teal.formats.allocations import finite_only
 from teal.network import Topology
 from teal.planning.upgrade.benders import Upgrade
+from teal.planning.upgrade.proof import CutProof
 from teal.routing.growth import Growth, LinkForecast
 
 _PROVES_SOMETHING = 0.5  # gap over all paths, above which the prices say nothing about them
@@ -182,6 +183,7 @@ class UpgradePlan:
         alternatives: purchases for other choices of ``--demands``.
         curve: cost of the purchase at other growth factors.
         failed: steps after the search that failed, and why; their results are missing.
+        proof: cuts that prove the bound over all paths; None where it was not asked for.
     """
 
     topology: Topology
@@ -203,6 +205,7 @@ class UpgradePlan:
     alternatives: list[Alternative] = dataclasses.field(default_factory=list)
     curve: list[CurvePoint] = dataclasses.field(default_factory=list)
     failed: list[str] = dataclasses.field(default_factory=list)
+    proof: CutProof | None = None
 
     @property
     def routing_text(self) -> str:

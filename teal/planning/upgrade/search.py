@@ -26,6 +26,7 @@ from teal.planning.upgrade.cuts import Cuts
 from teal.planning.upgrade.hose import buy_for_hose, pipe, static_limit
 from teal.planning.upgrade.igp import LeftOut, buy_for_igp, igp_loads
 from teal.planning.upgrade.outlook import alternative, by_quarter, curve, forecasts
+from teal.planning.upgrade.proof import CutProof
 from teal.planning.upgrade.question import Notify, Question, hose_of, load_question, purchases
 from teal.planning.upgrade.result import Quarter, ScenarioFit, UpgradePlan
 from teal.planning.upgrade.scenarios import Scenarios, load_over_capacity
@@ -148,6 +149,8 @@ def _planned(question: Question) -> UpgradePlan:
     )
     plan = _plan(question, scenarios, upgrade, cut_off, continuous)
     plan = dataclasses.replace(plan, growth=rate, replayed=replayed if config.demands == "matrices" else None)
+    if config.prove is not None:
+        plan = dataclasses.replace(plan, proof=CutProof.of(scenarios, cuts, upgrade.dual, upgrade.cost))
     if rate is not None:
         full = question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
         plan = dataclasses.replace(plan, forecasts=full)
@@ -275,6 +278,8 @@ def _with_comparison(question: Question, start: Scenarios, cut_off: dict[int, li
             question.notify(f"certified {number + 1} of {len(live)}: at most {100 * limit:.2f}%")
         return limit
 
+    if config.prove is not None:
+        plan = dataclasses.replace(plan, proof=CutProof.of(scenarios, found.cuts, upgrade.dual, upgrade.cost))
     limit = float(found.limit.max(initial=0.0))
     if config.certify and not math.isfinite(limit):
         limit = question.attempt("--certify", certified) or math.inf
