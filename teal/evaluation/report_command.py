@@ -10,12 +10,20 @@ from pathlib import Path
 from teal.app.chart import Chart
 from teal.app.command import Notify, Outcome
 from teal.app.image import save_charts
+from teal.app.run_files import write_files
+from teal.app.table_files import writers
 from teal.errors import InputError
-from teal.evaluation.next_interval import NextRow
-from teal.evaluation.next_interval_command import TABLE, figures_of_intervals, write_next_interval_report
+from teal.evaluation.next_interval import NextRow, summarise
+from teal.evaluation.next_interval_command import (
+    TABLE,
+    figures_of_intervals,
+    render_next_interval,
+    write_next_interval_report,
+)
 from teal.evaluation.record import ROWS, Record
 from teal.evaluation.report import figures_of, write_report
 from teal.evaluation.settings import ReportConfig
+from teal.evaluation.table import render_all
 from teal.formats.rows import read_csv
 from teal.runtime.storage import atomic_file, check_out_file, check_out_folder
 
@@ -27,7 +35,7 @@ class Written:
     Attributes:
         rows: number of results.
         networks: number of networks.
-        figures: files.
+        figures: files of charts and tables.
     """
 
     rows: int
@@ -51,14 +59,21 @@ def run_report(config: ReportConfig) -> Written:
     if all(is_next):
         rows = [row for folder in config.results for row in read_csv(folder / TABLE, NextRow)]
         charts, count = figures_of_intervals(rows), len(rows)
+        tables = list(render_next_interval(summarise(rows), wide=True))
         write = partial(write_next_interval_report, rows=rows, selections={})
     else:
         record = Record.load(config.results)
         charts, count = figures_of(record), len(record.rows)
+        tables = list(render_all(record.rows, wide=True))
         write = partial(write_report, record=record)
     figures = []
     if config.figures is not None:
-        figures = save_charts(config.figures, charts, partial(check_out_folder, overwrite=config.overwrite))
+        check = partial(check_out_folder, overwrite=config.overwrite)
+        of_tables = writers(tables, "tables")
+        check(config.figures, list(of_tables))
+        figures = save_charts(config.figures, charts, check)
+        write_files(config.figures, of_tables)
+        figures += [config.figures / name for name in of_tables]
     if config.out is not None:
         with atomic_file(config.out) as temporary:
             write(temporary)
@@ -69,7 +84,7 @@ def report_outcome(config: ReportConfig, _: Notify) -> Outcome:
     """`teal report`."""
     written = run_report(config)
     lines = [] if config.out is None else [f"{config.out}: {written.rows:,} rows of {written.networks} networks"]
-    lines += [f"{config.figures}: {len(written.figures)} figures"] if written.figures else []
+    lines += [f"{config.figures}: {len(written.figures)} files"] if written.figures else []
     return Outcome(
         text="\n".join(lines),
         data={"rows": written.rows, "networks": written.networks, "figures": [str(path) for path in written.figures]},

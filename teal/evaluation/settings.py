@@ -283,7 +283,7 @@ class ReportConfig:
     out: Path | None = None
     """Write the report to this .html file."""
     figures: Path | None = None
-    """Write every chart into this folder, as .svg and .pdf for papers."""
+    """Write every chart into this folder, as .svg and .pdf for papers, and the tables as tables.md and tables.tex."""
     overwrite: bool = False
     """Replace OUT, or the files of the same names in FIGURES, if they exist."""
 

@@ -16,6 +16,7 @@ from scipy import stats
 
 from teal.app.command import Notify, Outcome
 from teal.app.run_files import RESUME_HINT, SETTINGS, TRAINER, save_settings, write_files, write_manifest
+from teal.app.table_files import writers
 from teal.app.text import percent
 from teal.evaluation.evaluate_command import EvaluationStudy
 from teal.evaluation.record import ROWS
@@ -26,7 +27,8 @@ from teal.learning.settings import TrainConfig
 from teal.learning.train_command import run_train
 from teal.runtime.storage import check_out_folder
 
-FILES = RUNS, SUMMARY, MANIFEST = ("runs.csv", "summary.csv", "manifest.json")
+RUNS, SUMMARY, MANIFEST = "runs.csv", "summary.csv", "manifest.json"
+FILES = (RUNS, SUMMARY, MANIFEST, "summary.md", "summary.tex")
 _LEVEL = 0.95  # of the confidence intervals
 _MEASURES = ("validation", "satisfied_demand", "value", "gap_known", "solve_s")
 
@@ -96,6 +98,7 @@ def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepR
                 RUNS: partial(write_csv, rows=runs),
                 SUMMARY: partial(write_csv, rows=summarise(runs)),
                 MANIFEST: partial(write_manifest, settings=config),
+                **writers([_table(config, summarise(runs))], "summary"),
             },
         )
     return runs
@@ -175,6 +178,14 @@ def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
 def sweep_outcome(config: SweepConfig, notify: Notify) -> Outcome:
     """`teal sweep`."""
     summaries = summarise(run_sweep(config, notify))
+    return Outcome(
+        tables=[_table(config, summaries)],
+        written=", ".join(str(config.out / name) for name in FILES),
+        data={"summary": [dataclasses.asdict(one) for one in summaries]},
+    )
+
+
+def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
     table = Table(title=f"{config.seeds} seeds each: mean and 95% interval of the mean", title_justify="left")
     for column in ("settings", "validation", "satisfied", "gap by the best bound"):
         table.add_column(column, justify="left" if column == "settings" else "right", overflow="fold")
@@ -186,8 +197,4 @@ def sweep_outcome(config: SweepConfig, notify: Notify) -> Outcome:
             for measure in ("validation", "satisfied_demand", "gap_known") if (one := own[measure])
         ]  # fmt: skip
         table.add_row(settings, *cells)
-    return Outcome(
-        tables=[table],
-        written=", ".join(str(config.out / name) for name in FILES),
-        data={"summary": [dataclasses.asdict(one) for one in summaries]},
-    )
+    return table

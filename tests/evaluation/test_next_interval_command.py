@@ -59,9 +59,9 @@ def test_the_command_makes_page_and_figures(rows: list[NextRow], tmp_path: Path,
     command = ["report", "--results", str(tmp_path / "run"), "--figures", str(tmp_path / "figures")]
     assert main([*command, "--out", str(tmp_path / "report.html")]) == 0
     assert (tmp_path / "report.html").is_file()
-    assert {file.name for file in (tmp_path / "figures").iterdir()} == {
-        f"b4-{name}{ending}" for name in ("ratio-over-time", "ratio", "limit", "churn") for ending in (".svg", ".pdf")
-    }
+    charts = ("ratio-over-time", "ratio", "limit", "churn")
+    names = {f"b4-{name}{ending}" for name in charts for ending in (".svg", ".pdf")}
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == names | {"tables.md", "tables.tex"}
     assert main(command) == 2, "figures are not replaced unasked"
     assert "a folder without these files, or --overwrite" in capsys.readouterr().err
     assert main([*command, "--overwrite"]) == 0
