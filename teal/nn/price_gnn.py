@@ -34,7 +34,7 @@ import teal.nn.price_gnn_fused as fused
 from teal.pathops.response import FAILED_WEIGHT, Responses
 from teal.problem import Problem
 from teal.problem.problem import mean_capacity, mean_value
-from teal.runtime.arrays import Float32Array
+from teal.runtime.arrays import Float32Array, FloatArray
 
 _STATIC_FEATURES = 4  # features of a link that do not change from round to round
 _ROUND_FEATURES = 7  # features of a link that do
@@ -154,37 +154,34 @@ class PriceGNN(nn.Module):
         encoded = self.encoder(view.static)
         raw_price = encoded[..., 0].flatten().numpy().copy()  # (B E,)
         memory = torch.tanh(encoded[..., 1:]).flatten(0, 1).numpy()  # (B E, H)
-        links, weight = view.link_inputs(), np.empty_like(raw_price)
-        shape = problem.capacity.shape
+        links, weight = view.link_inputs(), np.empty(tuple(problem.capacity.shape), np.float32)
         splits = torch.zeros(problem.batch, *problem.paths.leaf.shape)
-        fused.compute_weights(raw_price, links, weight)
+        fused.compute_weights(raw_price, links, weight.reshape(-1))
 
-        def respond(log_temperatures: Tensor, progress: float, into: Tensor | None = None) -> Float32Array:
-            sharpness = math.exp(-float(_interpolate(log_temperatures, progress)))
-            return view.responses.at(weight.reshape(shape), sharpness, None if into is None else into.numpy())
-
-        no_allocating_features = np.empty((len(raw_price), 0), np.float32)
-        constants = fused.Constants(_PRICE_GAIN, _LOG_OFFSET)
-        parameters = fused.parameters_of(self.update.cell, self.update.move)
-        for round_index in range(num_rounds):
-            sums = respond(self.log_temperature, round_index / num_rounds)
-            fused.update(
-                sums, links, no_allocating_features, memory, raw_price, round_index, num_rounds, parameters,
-                constants, weight,
+        def make_rounds(update: _Update, temperatures: Tensor, progress: FloatArray, features: Float32Array) -> None:
+            fused.make_rounds(
+                _sharpness(temperatures, progress), view.responses, links, features, memory, raw_price,
+                fused.parameters_of(update.cell, update.move), fused.Constants(_PRICE_GAIN, _LOG_OFFSET), weight,
             )  # fmt: skip
+
+        no_features = np.empty((len(raw_price), 0), np.float32)
+        make_rounds(self.update, self.log_temperature, np.arange(num_rounds) / max(1, num_rounds), no_features)
         last_progress = 1.0 if num_rounds else 0.0
-        load = torch.from_numpy(respond(self.log_temperature, last_progress, splits).sum(0)[:, ::2])
+        last_sharpness = float(_sharpness(self.log_temperature, np.array([last_progress]))[0])
+        load = torch.from_numpy(view.responses.at(weight, last_sharpness, splits.numpy()).sum(0)[:, ::2])
         temperature = _interpolate(self.log_temperature, last_progress).exp()
         result = Round(splits, view.prices_of(raw_price), splits, temperature)
-        allocating_features = view.allocating_features(load * view.inverse_capacity).flatten(0, 1).numpy()
-        parameters = fused.parameters_of(self.bound_update.cell, self.bound_update.move)
-        for round_index in range(num_bound_rounds):
-            sums = respond(self.bound_log_temperature, round_index / max(1, num_bound_rounds - 1))
-            fused.update(
-                sums, links, allocating_features, memory, raw_price, round_index, num_bound_rounds, parameters,
-                constants, weight,
-            )  # fmt: skip
+        features = view.allocating_features(load * view.inverse_capacity).flatten(0, 1).numpy()
+        progress = np.arange(num_bound_rounds) / max(1, num_bound_rounds - 1)
+        make_rounds(self.bound_update, self.bound_log_temperature, progress, features)
         return [result], view.prices_of(raw_price)
+
+
+def _sharpness(log_temperatures: Tensor, progress: FloatArray) -> Float32Array:
+    """1 / temperature of each round; ``_interpolate`` in torch."""
+    knots = log_temperatures.detach().numpy().astype(np.float64)
+    places = np.linspace(0, 1, len(knots))
+    return np.exp(-np.interp(progress, places, knots)).astype(np.float32)
 
 
 def _interpolate(knots: Tensor, progress: float) -> Tensor:

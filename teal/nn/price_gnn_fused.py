@@ -1,7 +1,8 @@
-"""Compiled link update of PriceGNN, for inference only; :mod:`teal.pathops.response` has the update of the demands.
+"""Compiled rounds of PriceGNN, for inference only: :mod:`teal.pathops.response` for the demands, then the links.
 
-The same numbers as :class:`teal.nn.price_gnn.PriceGNN` in torch, to rounding, for the programs that maximise value.  In
-torch a round of 70 links takes 0.4 ms, nearly all of it spent in calls of small operations; here 0.02 ms.
+The same numbers as :class:`teal.nn.price_gnn.PriceGNN` in torch, to rounding, for the programs that maximise value.
+Four links at once are multiplied by the matrices of the update (:mod:`teal.runtime.lanes`), which takes 0.25 us a link
+and round, half of it multiplications.  In torch a round of 70 links takes 0.4 ms, nearly all of it calls.
 """
 
 from __future__ import annotations
@@ -12,24 +13,28 @@ from typing import NamedTuple, cast
 import numpy as np
 from torch import Tensor, nn
 
-from teal.pathops.response import FAILED_WEIGHT, exponentials
+from teal.network.packed import PathScan
+from teal.pathops.response import FAILED_WEIGHT, Responding, Responses, respond_in_block
 from teal.runtime.arrays import BoolArray, Float32Array
+from teal.runtime.lanes import exponential, fill, load, plus_product, spread, store, total, where_above
 from teal.runtime.parallel import as_int64, inlined_kernel, inner_kernel, parallel_kernel, prange, threads_for
 
-_LINKS_PER_TASK = 64  # links in one parallel task
+_LINKS_PER_TASK = 64  # links in one parallel task; a multiple of 4
+_MAX_LANES = 16  # columns of a matrix multiplied at once
 # Multiply-adds for each element of ``memory``: 3 products of about 2 H elements at the default H = 32.  Sets the number
 # of threads.
 _OPERATIONS_PER_NUMBER = 200
 
 
 class Parameters(NamedTuple):
-    """Weights of an update, with F features and H numbers of memory; matrices are (inputs, outputs).
+    """Weights of an update, with F features and H numbers of memory; matrices are (inputs outputs,), row by row.
 
     Attributes:
-        by_feature: (F, 3 H) of the GRU cell: reset gate, update gate, candidate.
-        by_memory: (H, 3 H) of the GRU cell, in the same order.
-        bias: (2, 3 H) biases of ``by_feature`` and ``by_memory``.
-        inner: (H + F, H) of the perceptron's hidden layer; the rows of the memory come first.
+        by_feature: (F 3 H,) of the GRU cell: reset gate, update gate, candidate.
+        by_memory: (H 3 H,) of the GRU cell, in the same order.
+        feature_bias: (3 H,) of ``by_feature``.
+        memory_bias: (3 H,) of ``by_memory``.
+        inner: ((H + F) H,) of the perceptron's hidden layer; the rows of the memory come first.
         inner_bias: (H,).
         outer: (H,) of the perceptron's output.
         outer_bias: ().
@@ -37,7 +42,8 @@ class Parameters(NamedTuple):
 
     by_feature: Float32Array
     by_memory: Float32Array
-    bias: Float32Array
+    feature_bias: Float32Array
+    memory_bias: Float32Array
     inner: Float32Array
     inner_bias: Float32Array
     outer: Float32Array
@@ -82,8 +88,8 @@ def parameters_of(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
     inner, outer = cast(nn.Linear, move[0]), cast(nn.Linear, move[2])
     return Parameters(
         _transposed(cell.weight_ih), _transposed(cell.weight_hh),
-        np.stack([_array(cell.bias_ih), _array(cell.bias_hh)]), _transposed(inner.weight), _array(inner.bias),
-        _array(outer.weight)[0], float(outer.bias),
+        _array(cell.bias_ih), _array(cell.bias_hh), _transposed(inner.weight), _array(inner.bias),
+        _array(outer.weight)[0], float(outer.bias.detach()),
     )  # fmt: skip
 
 
@@ -92,109 +98,142 @@ def _array(values: Tensor) -> Float32Array:
 
 
 def _transposed(values: Tensor) -> Float32Array:
-    return np.ascontiguousarray(_array(values).T)
+    return _array(values).T.flatten()
 
 
 @inlined_kernel
-def _sigmoids(values, work, bits, count):  # type: ignore[no-untyped-def]
-    """1 / (1 + exp(-x)) of the first ``count`` values, in place; ``work`` and ``bits`` are scratch."""
-    for i in range(count):
-        work[i] = -abs(values[i])
-    exponentials(work, bits, count)
-    for i in range(count):
-        share = np.float32(1) / (np.float32(1) + work[i])
-        values[i] = share if values[i] >= 0 else work[i] * share
+def _sigmoid(row, lanes):  # type: ignore[no-untyped-def]
+    """1 / (1 + exp(-x)), lane by lane."""
+    zero, one = fill(np.float32(0), lanes), fill(np.float32(1), lanes)
+    power = exponential(where_above(row, zero, zero - row, row))
+    return where_above(row, zero, one, power) / (one + power)
+
+
+@inner_kernel
+def _linear(results, bias, vectors, first, length, matrix, lanes):  # type: ignore[no-untyped-def]
+    """``bias`` (N,) plus the product of four vectors and a matrix (length N,), into ``results`` (4 N,).
+
+    The vectors are the entries from ``first`` on of the rows of ``vectors``, 4 rows of equal length.
+    """
+    columns, stride = len(bias) // len(lanes), len(vectors) // 4
+    for column in range(columns):
+        a = load(bias, column, lanes)
+        b, c, d = a, a, a
+        for j in range(length):
+            row, place = load(matrix, j * columns + column, lanes), first + j
+            a = plus_product(a, spread(vectors, place, lanes), row)
+            b = plus_product(b, spread(vectors, stride + place, lanes), row)
+            c = plus_product(c, spread(vectors, 2 * stride + place, lanes), row)
+            d = plus_product(d, spread(vectors, 3 * stride + place, lanes), row)
+        store(results, column, a)
+        store(results, columns + column, b)
+        store(results, 2 * columns + column, c)
+        store(results, 3 * columns + column, d)
 
 
 @inlined_kernel
-def _add_product(total, vector, length, matrix, first_row):  # type: ignore[no-untyped-def]
-    """Total += vector[:length] times the rows of ``matrix`` from ``first_row`` on."""
-    for j in range(length):
-        factor = vector[j]
-        for o in range(len(total)):
-            total[o] += factor * matrix[first_row + j, o]
+def _write_features(  # type: ignore[no-untyped-def]
+    row, features, at, sums, links, allocating_features, raw_price, round_index, num_rounds, tiny
+):
+    """The features of PriceGNN of link ``row``, with the same numbers, into ``features`` from place ``at`` on."""
+    utilisation, elasticity = np.float32(0), np.float32(0)
+    for block in range(len(sums)):
+        utilisation += sums[block, 2 * row]
+        elasticity += sums[block, 2 * row + 1]
+    utilisation *= links.inverse_capacity[row]
+    elasticity *= links.inverse_capacity[row]
+    excess = utilisation - np.float32(1)
+    price = _softplus(raw_price) if links.live[row] else np.float32(0)
+    for j in range(links.static.shape[1]):
+        features[at + j] = links.static[row, j]
+    at += links.static.shape[1]
+    features[at] = math.log(price + np.float32(1e-3)) / np.float32(3)
+    features[at + 1] = min(max(np.float32(math.log(utilisation + tiny)), np.float32(-4)), np.float32(4))
+    features[at + 2] = math.tanh(excess)
+    features[at + 3] = math.log(elasticity + tiny)
+    features[at + 4] = math.tanh(np.float32(5) * excess / (elasticity + np.float32(0.05)))
+    features[at + 5] = np.float32(round_index) / np.float32(num_rounds)
+    features[at + 6] = np.float32(2) / np.float32(num_rounds)
+    for j in range(allocating_features.shape[1]):
+        features[at + 7 + j] = allocating_features[row, j]
 
 
 @inner_kernel
 def _update_chunk(  # type: ignore[no-untyped-def]
     chunk, sums, links, allocating_features, memory, raw_price, round_index, num_rounds, parameters, price_gain, tiny,
-    next_weight,
+    next_weight, lanes,
 ):  # fmt: skip
-    """Update memory and price of the links of one task, ``_LINKS_PER_TASK`` of them."""
-    rows, hidden, num_features = len(raw_price), memory.shape[1], len(parameters.by_feature)
-    num_static, one = links.static.shape[1], np.float32(1)
-    features = np.empty(num_features, dtype=np.float32)
-    gates, of_memory = np.empty(3 * hidden, dtype=np.float32), np.empty(3 * hidden, dtype=np.float32)
-    work, bits = np.empty(3 * hidden, dtype=np.float32), np.empty(3 * hidden, dtype=np.int32)
-    inner, activated = np.empty(hidden, dtype=np.float32), np.empty(hidden, dtype=np.float32)
-    for row in range(chunk * _LINKS_PER_TASK, min(rows, (chunk + 1) * _LINKS_PER_TASK)):
-        load, elasticity = np.float32(0), np.float32(0)
-        for block in range(len(sums)):
-            load += sums[block, 2 * row]
-            elasticity += sums[block, 2 * row + 1]
-        utilisation = load * links.inverse_capacity[row]
-        elasticity = elasticity * links.inverse_capacity[row]
-        price = _softplus(raw_price[row]) if links.live[row] else np.float32(0)
-        excess = utilisation - one
-        # The features of PriceGNN, with the same numbers.
-        for j in range(num_static):
-            features[j] = links.static[row, j]
-        features[num_static] = math.log(price + np.float32(1e-3)) / np.float32(3)
-        log_utilisation = np.float32(math.log(utilisation + tiny))
-        features[num_static + 1] = min(max(log_utilisation, np.float32(-4)), np.float32(4))
-        features[num_static + 2] = math.tanh(excess)
-        features[num_static + 3] = math.log(elasticity + tiny)
-        features[num_static + 4] = math.tanh(np.float32(5) * excess / (elasticity + np.float32(0.05)))
-        features[num_static + 5] = np.float32(round_index) / np.float32(num_rounds)
-        features[num_static + 6] = np.float32(2) / np.float32(num_rounds)
-        for j in range(allocating_features.shape[1]):
-            features[num_static + 7 + j] = allocating_features[row, j]
-        gates[:] = parameters.bias[0]
-        of_memory[:] = parameters.bias[1]
-        _add_product(gates, features, num_features, parameters.by_feature, 0)
-        _add_product(of_memory, memory[row], hidden, parameters.by_memory, 0)
-        for o in range(2 * hidden):  # reset and update gates
-            gates[o] += of_memory[o]
-        _sigmoids(gates, work, bits, 2 * hidden)
-        for h in range(hidden):  # tanh x = 2 sigmoid(2 x) - 1
-            inner[h] = np.float32(2) * (gates[2 * hidden + h] + gates[h] * of_memory[2 * hidden + h])
-        _sigmoids(inner, work, bits, hidden)
-        for h in range(hidden):
-            candidate, update_gate = np.float32(2) * inner[h] - one, gates[hidden + h]
-            memory[row, h] = candidate + update_gate * (memory[row, h] - candidate)
-        inner[:] = parameters.inner_bias
-        _add_product(inner, memory[row], hidden, parameters.inner, 0)
-        _add_product(inner, features, num_features, parameters.inner, hidden)
-        activated[:] = inner
-        _sigmoids(activated, work, bits, hidden)
-        change = np.float32(parameters.outer_bias)
-        for h in range(hidden):
-            change += parameters.outer[h] * inner[h] * activated[h]
-        raw_price[row] += price_gain * change
-        weight = _softplus(raw_price[row]) + links.cost[row]
-        next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
+    """Update memory and price of the links of one task, ``_LINKS_PER_TASK`` of them, four at once."""
+    rows, hidden = len(raw_price), len(parameters.outer)
+    num_features, columns = len(parameters.by_feature) // (3 * hidden), hidden // len(lanes)
+    one, two = fill(np.float32(1), lanes), fill(np.float32(2), lanes)
+    length = hidden + num_features
+    vectors = np.zeros(4 * length, dtype=np.float32)  # of four links: memory, then features
+    of_features, of_memory = np.empty(12 * hidden, dtype=np.float32), np.empty(12 * hidden, dtype=np.float32)
+    inner = np.empty(4 * hidden, dtype=np.float32)
+    for first in range(chunk * _LINKS_PER_TASK, min(rows, (chunk + 1) * _LINKS_PER_TASK), 4):
+        count = min(4, rows - first)
+        for i in range(count):
+            for h in range(hidden):
+                vectors[i * length + h] = memory[(first + i) * hidden + h]
+            _write_features(
+                first + i, vectors, i * length + hidden, sums, links, allocating_features,
+                raw_price[first + i], round_index, num_rounds, tiny,
+            )  # fmt: skip
+        _linear(of_features, parameters.feature_bias, vectors, hidden, num_features, parameters.by_feature, lanes)
+        _linear(of_memory, parameters.memory_bias, vectors, 0, hidden, parameters.by_memory, lanes)
+        for i in range(count):
+            for column in range(columns):
+                gates, place = 3 * i * columns + column, (first + i) * columns + column
+                reset = _sigmoid(load(of_features, gates, lanes) + load(of_memory, gates, lanes), lanes)
+                gates += columns
+                keep = _sigmoid(load(of_features, gates, lanes) + load(of_memory, gates, lanes), lanes)
+                gates += columns
+                argument = plus_product(load(of_features, gates, lanes), reset, load(of_memory, gates, lanes))
+                candidate = two * _sigmoid(two * argument, lanes) - one  # tanh x = 2 sigmoid(2 x) - 1
+                store(memory, place, plus_product(candidate, keep, load(memory, place, lanes) - candidate))
+            for h in range(hidden):
+                vectors[i * length + h] = memory[(first + i) * hidden + h]
+        _linear(inner, parameters.inner_bias, vectors, 0, length, parameters.inner, lanes)
+        for i in range(count):
+            row, change = first + i, np.float32(parameters.outer_bias)
+            for column in range(columns):
+                argument = load(inner, i * columns + column, lanes)
+                change += total(load(parameters.outer, column, lanes) * argument * _sigmoid(argument, lanes))
+            raw_price[row] += price_gain * change
+            weight = _softplus(raw_price[row]) + links.cost[row]
+            next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
 
 
 @parallel_kernel
-def _update(
+def _make_rounds(
+    sharpness: Float32Array,
+    demands: Responding,
+    scan: PathScan,
     sums: Float32Array,
+    sums_by_row: Float32Array,
+    no_splits: Float32Array,
     links: LinkInputs,
     allocating_features: Float32Array,
     memory: Float32Array,
     raw_price: Float32Array,
-    round_index: int,
-    num_rounds: int,
     parameters: Parameters,
     price_gain: np.float32,
     tiny: np.float32,
-    next_weight: Float32Array,
+    weight: Float32Array,
+    weight_by_row: Float32Array,
+    lanes: tuple[int, ...],
+    pair: tuple[int, int],
 ) -> None:
-    rows = len(raw_price)
-    for chunk in prange((rows + _LINKS_PER_TASK - 1) // _LINKS_PER_TASK):
-        _update_chunk(
-            as_int64(chunk), sums, links, allocating_features, memory, raw_price, round_index, num_rounds, parameters,
-            price_gain, tiny, next_weight,
-        )  # fmt: skip
+    rows, num_rounds = len(raw_price), len(sharpness)
+    for round_index in range(num_rounds):
+        for block in prange(len(demands.block_ptr) - 1):
+            respond_in_block(as_int64(block), weight, sharpness[round_index], demands, scan, sums, no_splits, pair)
+        for chunk in prange((rows + _LINKS_PER_TASK - 1) // _LINKS_PER_TASK):
+            _update_chunk(
+                as_int64(chunk), sums_by_row, links, allocating_features, memory, raw_price, as_int64(round_index),
+                num_rounds, parameters, price_gain, tiny, weight_by_row, lanes,
+            )  # fmt: skip
 
 
 @inlined_kernel
@@ -211,36 +250,35 @@ def compute_weights(raw_price: Float32Array, links: LinkInputs, next_weight: Flo
         next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
 
 
-def update(
-    sums: Float32Array,
+def make_rounds(
+    sharpness: Float32Array,
+    responses: Responses,
     links: LinkInputs,
     allocating_features: Float32Array,
     memory: Float32Array,
     raw_price: Float32Array,
-    round_index: int,
-    num_rounds: int,
     parameters: Parameters,
     constants: Constants,
-    next_weight: Float32Array,
+    weight: Float32Array,
 ) -> None:
-    """Update memory and price of all links in round ``round_index`` of ``num_rounds``.
+    """All rounds of a pass: the demands respond to the weights, then the links move their memory and price.
 
     Args:
-        sums: (blocks, B, 2 E) for each link its load and its elasticity, in turn, Gbit/s, to be added up over blocks
-            (:mod:`teal.pathops.response`).
+        sharpness: (R,) 1 / temperature of each round.
+        responses: the demands.
         links: inputs that are the same in all rounds.
         allocating_features: (B E, U) features of each link from the allocating pass, an input of the bounding pass;
             (B E, 0) in the allocating pass.
-        memory: (B E, H), in place.
+        memory: (B E, H), contiguous; in place.
         raw_price: (B E,) argument of the softplus that gives the price over the mean value; in place.
-        round_index: number of this round, from 0.
-        num_rounds: rounds of the pass.
         parameters: weights of the update.
         constants: constants of PriceGNN.
-        next_weight: (B E,) receives price plus cost, to which the demands respond; ``FAILED_WEIGHT`` for a failed link.
+        weight: (B, E) price plus cost, to which the demands respond, ``FAILED_WEIGHT`` for a failed link; in place.
     """
-    with threads_for(memory.size * _OPERATIONS_PER_NUMBER):
-        _update(
-            sums.reshape(len(sums), -1), links, allocating_features, memory, raw_price, round_index, num_rounds,
-            parameters, np.float32(constants.price_gain), np.float32(constants.tiny), next_weight,
+    width, sums = math.gcd(len(parameters.outer), _MAX_LANES), responses.sums
+    with threads_for(max(memory.size * _OPERATIONS_PER_NUMBER, responses.operations)):
+        _make_rounds(
+            sharpness, responses.demands, responses.scan, sums, sums.reshape(len(sums), -1), responses.no_splits, links,
+            allocating_features, memory.reshape(-1), raw_price, parameters, np.float32(constants.price_gain),
+            np.float32(constants.tiny), weight, weight.reshape(-1), (0,) * width, (0, 0),
         )  # fmt: skip

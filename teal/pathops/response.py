@@ -13,6 +13,7 @@ link_sum of two features, 0.13 s on 568,000 demands and two cores; here it is on
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -59,16 +60,45 @@ def exponentials(arguments: Float32Array, bits: IntArray, count: int) -> None:
         arguments[i] = p * powers[i] if arguments[i] > np.float32(-80) else np.float32(0)
 
 
+class Responding(NamedTuple):
+    """The demands and paths of B matrices, as the kernels read them.
+
+    Attributes:
+        demand: (B, D) Gbit/s.
+        value: (D,) u.
+        block_ptr: (blocks + 1,) first source of each block.
+        max_slots: largest number of trie nodes of a source, and one.
+        max_shares: largest number of demands and paths of a source.
+    """
+
+    demand: Float32Array
+    value: Float32Array
+    block_ptr: Int64Array
+    max_slots: int
+    max_shares: int
+
+
 @inner_kernel
-def _respond_in_block(  # type: ignore[no-untyped-def]
-    block, weight, demand, value, sharpness, scan, block_ptr, max_slots, max_shares, sums, splits, pair,
-):  # fmt: skip
-    """The demands of one block of sources."""
+def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair):  # type: ignore[no-untyped-def]
+    """The demands of one block of sources; the arguments are those of :meth:`Responses.at`.
+
+    Args:
+        block: number of the block.
+        weight: (B, E).
+        sharpness: q, float32.
+        demands: a :class:`Responding`.
+        scan: paths, source by source.
+        sums: (blocks, B, 2 E); receives the loads and elasticities of the block.
+        splits: (B, D, K), or without entries.
+        pair: two zeros, for their number.
+    """
+    demand, value, block_ptr = demands.demand, demands.value, demands.block_ptr
     batch, is_storing = len(weight), splits.shape[1] > 0
-    path_weight = np.zeros(max_slots, dtype=np.float32)  # of each node, times the sharpness
-    flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
+    path_weight = np.zeros(demands.max_slots, dtype=np.float32)  # of each node, times the sharpness
+    flow = np.empty(2 * demands.max_slots, dtype=np.float32)  # of each node: load, elasticity
     # Of each demand: the share that is rejected, then one share a path.
-    share, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
+    share, bits = np.empty(demands.max_shares, dtype=np.float32), np.empty(demands.max_shares, dtype=np.int32)
+    sums[block] = 0
     for s in range(block_ptr[block], block_ptr[block + 1]):
         first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
         for b in range(batch):
@@ -136,22 +166,15 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
 @parallel_kernel
 def _respond(
     weight: Float32Array,
-    demand: Float32Array,
-    value: Float32Array,
     sharpness: np.float32,
+    demands: Responding,
     scan: PathScan,
-    block_ptr: Int64Array,
-    max_slots: int,
-    max_shares: int,
     sums: Float32Array,
     splits: Float32Array,
     pair: tuple[int, int],
 ) -> None:
-    for block in prange(len(block_ptr) - 1):
-        _respond_in_block(
-            as_int64(block), weight, demand, value, sharpness, scan, block_ptr, max_slots, max_shares, sums, splits,
-            pair,
-        )  # fmt: skip
+    for block in prange(len(demands.block_ptr) - 1):
+        respond_in_block(as_int64(block), weight, sharpness, demands, scan, sums, splits, pair)
 
 
 class Responses:
@@ -161,17 +184,25 @@ class Responses:
         paths: paths of the demands.
         demand: (B, D) Gbit/s, on the CPU.
         value: (D,) u, in the unit of the weights.
+
+    Attributes:
+        demands: the arguments, as the kernels read them.
+        scan: the paths, likewise.
+        sums: (blocks, B, 2 E) memory for the loads and elasticities of :meth:`at`.
+        no_splits: (B, 0, 0), where no splits are wanted.
+        operations: scalar operations of a pass, approximately.
     """
 
     def __init__(self, paths: PathSet, demand: Tensor, value: Tensor) -> None:
-        self._packed = packed = paths.packed
-        self._demand, self._value = _float32(demand), _float32(value)
-        self._block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
+        packed = paths.packed
+        block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
         shares_before_source = packed.scan.path_ptr + packed.scan.demand_ptr  # one a path, one a demand
-        self._max_shares = int(np.diff(shares_before_source).max(initial=0))
-        self._sums = np.zeros((len(self._block_ptr) - 1, len(demand), 2 * packed.num_links), dtype=np.float32)
-        self._no_splits = np.zeros((len(demand), 0, 0), dtype=np.float32)
-        self._operations = _OPERATIONS_PER_ENTRY * len(demand) * (packed.num_nodes + packed.num_paths)
+        max_shares = int(np.diff(shares_before_source).max(initial=0))
+        self.demands = Responding(_float32(demand), _float32(value), block_ptr, packed.max_slots, max_shares)
+        self.scan = packed.scan
+        self.sums = np.zeros((len(block_ptr) - 1, len(demand), 2 * packed.num_links), dtype=np.float32)
+        self.operations = _OPERATIONS_PER_ENTRY * len(demand) * (packed.num_nodes + packed.num_paths)
+        self.no_splits = np.zeros((len(demand), 0, 0), dtype=np.float32)
 
     def at(self, weight: AnyArray, sharpness: float, splits: AnyArray | None = None) -> Float32Array:
         """Loads and elasticities: (blocks, B, 2 E) to be summed over the blocks; the next call overwrites them.
@@ -184,14 +215,10 @@ class Responses:
             sharpness: q.
             splits: (B, D, K) float32, 0 where there is no path; receives w if given.
         """
-        self._sums[:] = 0
-        splits = self._no_splits if splits is None else splits
-        with threads_for(self._operations):
-            _respond(
-                weight, self._demand, self._value, np.float32(sharpness), self._packed.scan, self._block_ptr,
-                self._packed.max_slots, self._max_shares, self._sums, splits, (0, 0),
-            )  # fmt: skip
-        return self._sums
+        splits = self.no_splits if splits is None else splits
+        with threads_for(self.operations):
+            _respond(weight, np.float32(sharpness), self.demands, self.scan, self.sums, splits, (0, 0))
+        return self.sums
 
 
 def _float32(values: Tensor) -> Float32Array:

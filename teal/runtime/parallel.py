@@ -82,8 +82,11 @@ def threads_for(operations: int, *, torch_too: bool = False, least: int = _MIN_P
         yield
         return
     numba_threads, torch_threads = numba.get_num_threads(), 0
-    numba.set_num_threads(1)
     keeps_form = getattr(_state, "keeps_form", False)
+    if numba_threads == 1 and keeps_form == uses_all and not torch_too:  # inside a block like this one
+        yield
+        return
+    numba.set_num_threads(1)
     _state.keeps_form = uses_all  # the form for all threads on one: the other form may not have been compiled
     if torch_too:
         import torch

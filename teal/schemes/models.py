@@ -12,9 +12,11 @@ from teal.errors import InputError
 from teal.network import PathSet
 from teal.nn.checkpoint import FLOW_GNN_KIND, PRICE_GNN_KIND, check_fits, kind_of, load_flow_gnn, load_price_gnn
 from teal.objectives import Objective
+from teal.problem import Problem
 from teal.runtime.storage import model_folder
 from teal.schemes.flow_gnn import FlowGnnScheme
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, STARTER_CONFIG, PriceGnnScheme, saves_time
+from teal.solvers import pdhg
 from teal.spec import parse_spec
 
 Model = FlowGnnScheme | PriceGnnScheme
@@ -96,6 +98,7 @@ def serves(model: object, objective: Objective) -> bool:
     return not isinstance(model, FlowGnnScheme) or model.serves(objective)
 
 
-def helps(model: object, objective: Objective, paths: PathSet) -> bool:
-    """Whether PDHG should start from a model that somebody named: of a PriceGNN only where it saves time."""
-    return serves(model, objective) and (isinstance(model, FlowGnnScheme) or saves_time(paths))
+def helps(model: object, problem: Problem) -> bool:
+    """Whether PDHG should be given a model that somebody named: a PriceGNN where it is asked only if it saves time."""
+    of_any_size = isinstance(model, FlowGnnScheme) or pdhg.foretells_work(problem, "auto")
+    return serves(model, problem.objective) and (of_any_size or saves_time(problem.paths))

@@ -44,7 +44,10 @@ class PdhgState:
 
 @runtime_checkable
 class Starter(Protocol):
-    """A start of PDHG, such as a PriceGNN."""
+    """A start of PDHG, such as a PriceGNN.
+
+    It may also have a method ``start_sample`` of the same form, for samples of the demands.
+    """
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Splits (B, D, K), which need not be feasible, and prices (B, E)."""

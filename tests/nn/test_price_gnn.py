@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baselines.lp_all import LpAll
+from teal.formats import load_topology, load_traffic
 from teal.network import all_pairs, compute_paths
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess
 from teal.problem.bounds import dual_bound
+from teal.runtime.parallel import on_all_threads
+from teal.schemes.models import load_model
 from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
 from teal.testing import assert_batch_equals_loop, assert_feasible, make_topology, random_problem
 
@@ -142,6 +145,41 @@ def test_fused_rounds_of_price_gnn_equal_plain_torch(
     assert len(fused) == 1
     torch.testing.assert_close(fused[-1].splits, rounds[-1].splits.detach(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(fused_prices, prices.detach(), atol=1e-4, rtol=1e-4)
+
+
+def _planar() -> Problem:
+    """A network of 134 links: three tasks of the kernel, the last of which ends with two links in the place of four."""
+    topology = load_topology("topohub:gabriel/40/2")
+    traffic = load_traffic("gravity:seed=0,count=1,load=4", topology)
+    paths = compute_paths(topology, traffic.pairs)
+    return Problem.create(topology, paths, Objective(), traffic.read(slice(None))).to(torch.float32)
+
+
+def _trained() -> PriceGNN:
+    """The model that comes with Teal, whose prices move far in each round."""
+    model = load_model("universal")
+    assert isinstance(model, PriceGnnScheme)
+    return model.model
+
+
+def test_fused_rounds_of_many_links_equal_plain_torch() -> None:
+    problem, model = _planar(), _trained()
+    rounds, prices = model(problem)
+    with torch.no_grad():
+        fused, fused_prices = model(problem)
+    torch.testing.assert_close(fused[-1].splits, rounds[-1].splits.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(fused_prices, prices.detach(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_fused_rounds_on_all_threads_equal_those_on_one() -> None:
+    problem, model = _planar(), _trained()
+    with torch.no_grad():
+        alone, prices = model(problem)
+        with on_all_threads():
+            together, same_prices = model(problem)
+    assert torch.equal(alone[-1].splits, together[-1].splits)
+    assert torch.equal(prices, same_prices)
 
 
 def test_with_twice_the_rounds_temperatures_lie_at_and_between_the_trained_ones() -> None:

@@ -20,6 +20,7 @@ from teal.schemes.models import model_of_each, serves
 from teal.schemes.price_gnn import PriceGnnScheme
 from teal.serving.engine.served import Job, Served, prove
 from teal.serving.engine.wanted import single_program
+from teal.solvers.pdhg.model_start import ModelStart
 
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=3,count=2,load=8"]
 
@@ -43,7 +44,8 @@ def test_a_folder_says_which_model_it_is_and_pdhg_starts_from_it(name: str, kind
     splits, prices = model.start(problem)
     assert splits.shape == problem.path_mask.shape
     by_hand = teal.solve(problem, gap=1e-3, warm_start=(splits, prices))
-    torch.testing.assert_close(warm.value, by_hand.value)
+    assert bool((by_hand.value <= warm.bound * (1 + 1e-9)).all())
+    assert bool((warm.value <= by_hand.bound * (1 + 1e-9)).all())
 
 
 def test_models_of_other_kinds_and_objectives_are_refused_by_name(tmp_path: Path) -> None:
@@ -91,7 +93,8 @@ def test_solve_and_allocate_take_a_trained_model(tmp_path: Path, capsys: pytest.
         assert "12 nodes" not in said, "refused before the network is looked at"
 
 
-def test_the_service_starts_from_a_model_where_it_serves_the_objective() -> None:
+def test_the_service_starts_from_a_model_where_it_serves_the_objective(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelStart, "saves_time", lambda *_: True)
     topology, model = teal.load_topology("b4"), teal.load_model("b4")
     prove(model)
     calls: list[str] = []
@@ -102,7 +105,7 @@ def test_the_service_starts_from_a_model_where_it_serves_the_objective() -> None
         return start(problem)
 
     model.start = counted  # type: ignore[method-assign]
-    rates = np.random.default_rng(0).uniform(0, 300, (1, 132))
+    rates = np.random.default_rng(0).uniform(0, 3000, (1, 132))
     for name in teal.ObjectiveName.TOTAL_FLOW, teal.ObjectiveName.MAX_LINK_UTILISATION:
         served = Served(topology, compute_paths(topology, all_pairs(topology), cache=False))
         job = Job(rates, single_program(name), 1e-2, 1e18)

@@ -21,6 +21,7 @@ from teal.serving.engine.requests import Options
 from teal.serving.engine.responses import AllocationAnswer, RecentAllocations
 from teal.serving.engine.solver import Solver
 from teal.serving.engine.solvers import SOLVERS
+from teal.solvers.pdhg.model_start import ModelStart
 from tests.explicit import explicit_paths
 from tests.serving.service import b4_service, rates_of, run, service
 
@@ -74,6 +75,7 @@ def test_the_model_alone_answers_with_its_own_splits_and_a_bound_that_holds(tmp_
 
 def test_answers_say_which_solver_they_are_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "saves_time", lambda _: True)
+    monkeypatch.setattr(ModelStart, "saves_time", lambda *_: True)
 
     async def work() -> None:
         async with service(tmp_path, solver=Solver(tmp_path, model="universal")) as client:

@@ -43,6 +43,10 @@ class _Asked:
         self.was_asked = True
         return self.model.start(problem)
 
+    def start_sample(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+        self.was_asked = True
+        return getattr(self.model, "start_sample", self.model.start)(problem)
+
 
 def solving(
     problem: Problem,
@@ -78,7 +82,7 @@ def solving(
         result = yield from engine.solving(problem, gap=gap, deadline=deadline, start=start)
         return result, MODEL_PDHG
     asked = None
-    if solver == AUTO and model is not None and helps(model, problem.objective, problem.paths):
+    if solver == AUTO and model is not None and helps(model, problem):
         asked = _Asked(model)
     result = yield from engine.solving(problem, gap=gap, deadline=deadline, starter=asked, start=start)
     return result, MODEL_PDHG if asked is not None and asked.was_asked else PDHG

@@ -48,6 +48,7 @@ that span many decades.  Values may fall in steps (:mod:`teal.problem.steps`): t
 """
 
 from teal.solvers.pdhg.fused.engine import LANES, MAX_LANES, lanes_of
+from teal.solvers.pdhg.model_start import foretells_work
 from teal.solvers.pdhg.solver import prepare, register_sequence, solve, solving, takes_starter, tasks_of
 from teal.solvers.result import PdhgResult, PdhgState, Starter, Stop
 
@@ -58,6 +59,7 @@ __all__ = [
     "PdhgState",
     "Starter",
     "Stop",
+    "foretells_work",
     "lanes_of",
     "prepare",
     "register_sequence",

@@ -19,7 +19,7 @@ from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Stop
 
-_FIRST_CHECK = 6  # iterations after which the first full gap check is made at the latest; easy programs need no more
+FIRST_CHECK = 6  # iterations after which the first full gap check is made at the latest; easy programs need no more
 _CHECK_GROWTH = 2.0  # x iterations done at the last full gap check: the latest next one, so that checks stay few
 _CHECK_SPACING = 1.25  # x iterations done at the last full gap check: none is made earlier, since it costs 2 iterations
 _CHECK_WHEN_WITHIN = 1.6  # x target gap: a check is made early if newest bound and last known value are this close
@@ -60,6 +60,24 @@ class Sampled(Protocol):
         ...
 
 
+class Modelled(Protocol):
+    """A start of an engine from a model; see :class:`teal.solvers.pdhg.model_start.ModelStart`.
+
+    Attributes:
+        cost: iterations that take as long as the model.
+    """
+
+    cost: float
+
+    def saves_time(self, gap: float) -> bool:
+        """Whether the model takes less time than the iterations that it saves; ``gap`` is that of the first check."""
+        ...
+
+    def start(self) -> None:
+        """Put the engine at the model's start."""
+        ...
+
+
 class Search:
     """Drives one engine to the target gap.
 
@@ -72,6 +90,7 @@ class Search:
         begin: ``time.perf_counter()`` at the start, from which the time of the result counts.
         may_stall: whether to stop where the gap no longer shrinks.
         sampled: starts of the engine from samples of the demands; None where iterations take less time.
+        model: a model's start, made after the first gap check where it saves time; None for none.
         is_large: whether an iteration takes longer than a test of its bound; None: see the paths of ``problem``.
 
     Attributes:
@@ -90,6 +109,7 @@ class Search:
         *,
         may_stall: bool,
         sampled: Sampled | None = None,
+        model: Modelled | None = None,
         is_large: bool | None = None,
     ) -> None:
         self._problem, self._engine, self._report = problem, engine, report
@@ -98,7 +118,7 @@ class Search:
         # (B,) the best so far, in NumPy: torch's calls on a few numbers would take as long as small iterations.
         self._value = np.full(problem.batch, -self._sense * math.inf)
         self._bound = engine.trivial_bound().numpy()
-        self._may_stall, self._sampled = may_stall, sampled
+        self._may_stall, self._sampled, self._model = may_stall, sampled, model
         self._is_refilled = False  # whether the last check was one with refill, and nothing has moved since
         self._history: list[tuple[int, float]] = []  # iterations done and widest gap at the full gap checks
         if is_large is None:
@@ -126,7 +146,7 @@ class Search:
     def iterating(self, deadline: Deadline, *, warm: bool) -> Steps[tuple[int, Stop]]:
         """:meth:`solving` without its result: the number of iterations, and what ended the search."""
         engine = self._engine
-        done, next_check, last_check = 0, _FIRST_CHECK, -1  # iterations; -1: no check has been made
+        done, next_check, last_check = 0, FIRST_CHECK, -1  # iterations; -1: no check has been made
         stop = Stop.ITERATIONS
         iteration_s, check_s = 0.0, 0.0  # seconds of an iteration and of a check, 0 until they are timed
         if warm:
@@ -157,6 +177,7 @@ class Search:
                 not refill and done >= _CHECK_SPACING * last_check and self._is_promising(bound)
             ):
                 check_s, last_check = self._check(refill), done
+                self._start_from_model(deadline.left - _LAST_CHECK_COST * check_s, iteration_s)
                 if self._report is not None:
                     self._report(done, float(self._gaps(self._bound).max()))
                 next_check = max(last_check + 2, math.ceil(_CHECK_GROWTH * last_check))
@@ -191,6 +212,20 @@ class Search:
                 self._check(LAST_REFILL)
             yield
         return check_s
+
+    def _start_from_model(self, seconds: float, iteration_s: float) -> None:
+        """Go on from the model where that saves time, after the first gap check alone.
+
+        Args:
+            seconds: time that the model may take.
+            iteration_s: time of an iteration.
+        """
+        model, self._model = self._model, None
+        if model is None or model.cost * iteration_s > seconds:
+            return
+        if not self._all_within(self._bound) and model.saves_time(float(self._gaps(self._bound).max())):
+            model.start()
+            self._check(LAST_REFILL)
 
     def _after_samples(self, done: int) -> int:
         """Iterations at the next full gap check of a start from samples, whose bound is good and value is not."""

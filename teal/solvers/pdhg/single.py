@@ -16,6 +16,7 @@ from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.exact import exact_program
 from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine, lanes_of
+from teal.solvers.pdhg.model_start import ModelStart
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.reduction import EquilibratedEngine, Reduction, is_ordinary, spans_decades
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
@@ -116,7 +117,7 @@ def _is_small(problem: Problem, engine: str) -> bool:
     is_over_paths, on_cpu = problem.ops.is_over_paths, problem.ops.device.type == "cpu"
     if engine != "auto" or is_over_paths or not on_cpu:
         return False
-    return problem.batch * int(problem.ops.mask.sum()) <= _EXACT_COLUMNS
+    return problem.is_linear and problem.batch * int(problem.ops.mask.sum()) <= _EXACT_COLUMNS
 
 
 def _solving_exactly(problem: Problem, options: SearchOptions) -> Steps[PdhgResult | None]:
@@ -217,15 +218,17 @@ def _solving_parts(
         part_state = None if state is None else state.rows(rows)
         begin, part_deadline = time.perf_counter(), options.deadline.share(part.batch / (problem.batch - first))
         engine = make_engine(part, part_state, dtype)
-        sampled = None
+        sampled, model = None, None
         if may_sample and isinstance(engine, FusedEngine) and starts_from_samples(part, options.gap, name):
             sampled = SampledStart(part, engine, options.gap, options.starter)
+        elif options.starter is not None and isinstance(engine, FusedEngine) and part_state is None:
+            model = ModelStart(part, engine, options.gap, options.starter)
         search = Search(
             part, engine, options.gap, options.max_iterations, options.report, begin=begin, may_stall=may_stall,
-            sampled=sampled,
+            sampled=sampled, model=model,
         )  # fmt: skip
         results.append((yield from search.solving(part_deadline, warm=part_state is not None)))
-        del search, sampled, engine  # so that the memory is free for the next part
+        del search, sampled, model, engine  # so that the memory is free for the next part
     return results[0] if len(results) == 1 else merged(results)
 
 

@@ -20,6 +20,7 @@ from teal.runtime.interruptible import Deadline, Steps, complete, quietly
 from teal.runtime.parallel import is_large
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.fused.rehearsal import rehearse_for
+from teal.solvers.pdhg.model_start import foretells_work
 from teal.solvers.pdhg.reduction import spans_decades
 from teal.solvers.pdhg.single import (
     SearchOptions,
@@ -104,8 +105,9 @@ def solve(
             matrix before, of the same matrix before a failure, or of a model.  Under priority the last program starts
             from it; of a result under priority or max_min the prices of all its programs go on proving bounds.
         starter: such as a PriceGNN.  On networks so large that the engine starts from a sample of the demands, it
-            solves the sample (targets of 0.5% and above, programs that maximise a value; iterations do otherwise); on
-            smaller ones it gives the start that ``warm_start`` does not give.  Not under priority and max_min.
+            solves the sample (targets of 0.5% and above, programs that maximise a value; iterations do otherwise).  On
+            smaller ones it gives the start that ``warm_start`` does not give; of a program that maximises a value only
+            if that saves iterations (:mod:`teal.solvers.pdhg.model_start`).  Not under priority and max_min.
         engine: fused (CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device; for magnitudes that
             span many decades), or auto: the faster of the first two that runs here, and equilibrated where magnitudes
             span more than four decades or where the gap stops shrinking, unless the network is large.  Under side
@@ -209,7 +211,7 @@ def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps
         return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     state, starter = _starting_state(problem, settings.warm_start), settings.starter
     is_sampled = not problem.conditions and starts_from_samples(problem, settings.gap, engine)
-    if state is None and starter is not None and not is_sampled:
+    if state is None and starter is not None and not (is_sampled or foretells_work(problem, engine)):
         state = _starting_state(problem, starter.start(problem))
     options = SearchOptions(settings.gap, deadline, settings.max_iterations, settings.report, starter)
     result = yield from solving_single(problem, state, options, engine, dtype)

@@ -49,9 +49,10 @@ class FusedEngine:
 
     @staticmethod
     def accepts(problem: Problem) -> bool:
-        """Whether the kernels can solve the program: columns that are paths, on the CPU."""
+        """Whether the kernels take the program: columns that are paths, without limits under a utility, on the CPU."""
         is_on_cpu = problem.ops.device.type == "cpu" and problem.ops.backend.name != "cuda"  # which may be simulated
-        return problem.ops.is_over_paths and is_on_cpu
+        has_limits = problem.utility is not None and problem.largest_share is not None
+        return problem.ops.is_over_paths and is_on_cpu and not has_limits
 
     def __init__(
         self, problem: Problem, state: PdhgState | None, dtype: torch.dtype, passes: Passes | None = None
@@ -178,6 +179,22 @@ class FusedEngine:
             return
         # Scale the splits over live paths to sums of at most 1 (in a balanced program to 1, evenly if all are 0).
         self._begin(is_repairing=True)
+
+    def restart(self, state: PdhgState, weight_factor: float = 1.0, iterations: int = 0) -> None:
+        """Go on from another state, as if the engine had started from it; what was kept stays.
+
+        Args:
+            state: splits (B, D, K) and prices (B, E), on the CPU.
+            weight_factor: factor on the first primal weight.
+            iterations: number that counts as done; a cycle lasts at most a share of all, so that more make it longer.
+        """
+        control = self._control
+        control.primal_weight[:] = control.first_primal_weight * weight_factor
+        control.first_error[:] = -1
+        control.total_iterations[:] = iterations
+        for numbers in (control.cycle_iterations, control.last_error, control.restart_due):
+            numbers[:] = 0
+        self._start(state)
 
     def _to_simplex(self) -> None:
         """Bring the y of T(z), in a balanced program, to where they may be."""

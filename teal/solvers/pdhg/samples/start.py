@@ -13,9 +13,9 @@ from torch import Tensor
 
 from teal.network import AnyPaths
 from teal.problem import Problem
-from teal.problem.bounds import usable_prices
 from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.pdhg.fused.engine import FusedEngine
+from teal.solvers.pdhg.model_start import usable_start
 from teal.solvers.pdhg.samples import sample
 from teal.solvers.pdhg.search import LARGE_WORK, Search
 from teal.solvers.result import Starter
@@ -87,7 +87,9 @@ class SampledStart:
             if not len(drawn.demands):
                 answers.append(sample.no_answer(problem))
             elif self._starter is not None and not self._answers:
-                answers.append(sample.answer(drawn, *_start(drawn, self._starter)))
+                start_sample = getattr(self._starter, "start_sample", self._starter.start)
+                start = usable_start(drawn.problem, start_sample)
+                answers.append(sample.answer(drawn, start.splits, start.prices))
             else:
                 earlier = self._answers[row] if self._answers else None  # its prices are a good start
                 answers.append((yield from self._solve(drawn, earlier, row_deadline)))
@@ -114,13 +116,6 @@ class SampledStart:
             return False
         self._engine.respond(self._answers, corrections=1)
         return True
-
-
-def _start(drawn: sample.Sample, starter: Starter) -> tuple[Tensor, Tensor]:
-    """Splits and prices of a sample by a starter, which may give anything."""
-    splits, prices = (of_model.to(torch.float64) for of_model in starter.start(drawn.problem))
-    splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
-    return splits / splits.sum(-1, keepdim=True).clamp(min=1), usable_prices(drawn.problem, prices, most=1.0)
 
 
 def first_size(paths: AnyPaths, gap: float) -> int:

@@ -20,6 +20,7 @@ from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.samples import start as sampled_start
 from teal.solvers.pdhg.samples.sample import SampleAnswer
 from teal.solvers.pdhg.samples.start import SampledStart, first_size, is_faster
+from teal.solvers.pdhg.search import FIRST_CHECK
 
 
 def _problem(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, load: float = 6.0, matrices: int = 1) -> Problem:
@@ -180,4 +181,4 @@ def test_a_starter_gives_the_start_of_all_demands_without_samples(monkeypatch: p
     problem, starter = _problem(), _Recorder()
     result = pdhg.solve(problem, gap=1e-2, starter=starter)
     assert starter.demands == [problem.paths.num_demands]
-    assert result.iterations == 0
+    assert result.iterations == FIRST_CHECK

@@ -1,0 +1,84 @@
+"""Starts the CPU engine from a model where iterations alone would take longer than the model and what is left.
+
+A program that is solved in a few iterations is not worth a model, and whether it is one shows in its first gap check:
+after 6 iterations from nothing its gap g foretells the number of iterations to a target t,
+
+    n(g, t) = 6 + 4 g / max(t, 1%) max(1, 1% / t)^0.3,
+
+within a factor of two on 54 programs with 6 to 580 iterations (docs/learning.md).  The model takes as long as
+
+    m = 16 + (130,000 + 1,300 E) / (1,400 + scan)
+
+iterations a matrix, with E links and as many trie nodes and path slots as ``scan``: 22 rounds, each with a pass
+over the paths as in an iteration and 0.25 us a link, and 0.5 ms of calls.  It is asked where it saves more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from teal.problem import Problem
+from teal.problem.bounds import usable_prices
+from teal.solvers.pdhg.fused.engine import FusedEngine
+from teal.solvers.pdhg.search import FIRST_CHECK
+from teal.solvers.result import PdhgState, Starter
+
+# Share of the iterations that a model saves: its own gap is about 1%, so that targets below need iterations after it.
+_SAVED, _SAVED_BELOW, _MODEL_GAP = 0.7, 0.45, 0.01
+# Factor on the first primal weight, which is chosen for a start from nothing.  A model's prices are closer to the
+# optimum than its splits are; of 1, 2, 3 and 4 the best to 1% and to 0.1% (docs/learning.md).
+_WEIGHT_FACTOR = 2.0
+# Iterations that count as done, so that the first cycles are long enough to gain on a start that is near the optimum:
+# of 0, 6, 24, 40, 60 and 100 among the best to 1% and to 0.1%.
+_ITERATIONS_DONE = 60
+
+
+class ModelStart:
+    """The start of an engine from a model.
+
+    Args:
+        problem: matrices under a program that :func:`foretells_work` accepts.
+        engine: their engine, which has started from nothing.
+        gap: target of the search.
+        starter: the model.
+
+    Attributes:
+        cost: m (module), iterations that take as long as the model.
+    """
+
+    def __init__(self, problem: Problem, engine: FusedEngine, gap: float, starter: Starter) -> None:
+        self._problem, self._engine, self._gap, self._starter = problem, engine, gap, starter
+        paths = problem.paths
+        # The iterations of several matrices share their reads of the paths, and a model's rounds do not.
+        self.cost = problem.batch * (16 + (130_000 + 1_300 * paths.num_links) / (1_400 + paths.scan_size))
+
+    def saves_time(self, gap: float) -> bool:
+        """Whether the model saves more iterations than it takes, where ``gap`` is that of the first gap check."""
+        saved = _SAVED if self._gap >= _MODEL_GAP else _SAVED_BELOW
+        return saved * expected_iterations(gap, self._gap) > self.cost
+
+    def start(self) -> None:
+        """Put the engine at the model's splits and prices."""
+        self._engine.restart(usable_start(self._problem, self._starter.start), _WEIGHT_FACTOR, _ITERATIONS_DONE)
+
+
+def expected_iterations(gap: float, target: float) -> float:
+    """N (module): iterations from nothing to ``target`` of a program with ``gap`` after ``FIRST_CHECK`` of them."""
+    finest = max(target, 1e-9)
+    return FIRST_CHECK + 4 * gap / max(finest, _MODEL_GAP) * max(1.0, _MODEL_GAP / finest) ** 0.3
+
+
+def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tensor]]) -> PdhgState:
+    """Splits >= 0 with sums of at most 1, and finite prices, of a starter's method, which may give anything."""
+    splits, prices = (of_model.to(torch.float64) for of_model in start(problem))
+    splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
+    return PdhgState(splits / splits.sum(-1, keepdim=True).clamp(min=1), usable_prices(problem, prices, most=1.0))
+
+
+def foretells_work(problem: Problem, engine: str) -> bool:
+    """Whether :class:`ModelStart` decides about the start of a program: of one that maximises a linear value."""
+    is_linear_maximum = not problem.conditions and not problem.demand_set.carries_all and problem.utility is None
+    return is_linear_maximum and engine in ("auto", "fused") and FusedEngine.accepts(problem)

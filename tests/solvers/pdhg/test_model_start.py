@@ -1,0 +1,135 @@
+"""Starts from a model: asked where they save iterations, never believed, and as if the engine had started from them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from baselines.lp_all import LpAll
+from teal.formats import load_topology, load_traffic
+from teal.network import compute_paths
+from teal.objectives import Objective
+from teal.problem import Problem
+from teal.problem.assessment import assess
+from teal.problem.feasibility import TOLERANCE, violations
+from teal.solvers import pdhg
+from teal.solvers.pdhg import PdhgState
+from teal.solvers.pdhg.fused.engine import FusedEngine
+from teal.solvers.pdhg.model_start import ModelStart, expected_iterations
+from teal.solvers.pdhg.search import FIRST_CHECK
+from teal.testing import random_problem
+
+_TARGET = 1e-3
+
+
+def _planar(load: float, matrices: int = 1) -> Problem:
+    """A planar network of 60 routers; its optimum carries all demand at load 1, and half of it at load 6."""
+    topology = load_topology("topohub:gabriel/60/3")
+    traffic = load_traffic(f"gravity:seed=2,count={matrices},load={load}", topology)
+    paths = compute_paths(topology, traffic.pairs)
+    return Problem.create(topology, paths, Objective(), traffic.read(slice(None)))
+
+
+class _Recorder:
+    """A starter that gives a stored start times a factor, and counts how often it was asked."""
+
+    def __init__(self, splits: torch.Tensor, prices: torch.Tensor, factor: float = 1.0) -> None:
+        self.splits, self.prices, self.asked = splits * factor, prices * factor, 0
+
+    def start(self, _: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+        self.asked += 1
+        return self.splits, self.prices
+
+
+@pytest.fixture(scope="module")
+def optimum() -> tuple[Problem, pdhg.PdhgResult]:
+    problem = _planar(6)
+    return problem, pdhg.solve(problem, gap=1e-5)
+
+
+def test_an_easy_program_is_solved_as_if_there_were_no_model() -> None:
+    problem = _planar(1)
+    alone = pdhg.solve(problem, gap=_TARGET)
+    starter = _Recorder(alone.splits, alone.prices)
+    beside = pdhg.solve(problem, gap=_TARGET, starter=starter)
+    assert starter.asked == 0
+    assert alone.iterations == beside.iterations == FIRST_CHECK
+    assert torch.equal(alone.splits, beside.splits)
+
+
+def test_a_hard_program_starts_from_the_model_after_the_first_check(optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
+    problem, best = optimum
+    starter = _Recorder(best.splits, best.prices)
+    result, alone = pdhg.solve(problem, gap=_TARGET, starter=starter), pdhg.solve(problem, gap=_TARGET)
+    assert starter.asked == 1
+    assert result.iterations == FIRST_CHECK < alone.iterations / 5
+    lp = float(assess(problem, LpAll().solve(problem)).value)
+    assert float(result.value) <= lp * (1 + 1e-9) <= float(result.bound) * (1 + 2e-9)
+    assert float(result.value) >= lp * (1 - _TARGET)
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf, 1e30, -1.0, 0.0])
+def test_a_useless_model_costs_time_and_nothing_else(factor: float, optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
+    problem, best = optimum
+    starter = _Recorder(best.splits, best.prices, factor)
+    result = pdhg.solve(problem, gap=_TARGET, starter=starter)
+    assert starter.asked == 1
+    assert float(result.gap) <= _TARGET
+    assert float(result.value) <= float(best.bound)
+    assert float(result.bound) >= float(best.value)
+    assert float(violations(problem, result.splits).largest) <= TOLERANCE
+
+
+def test_several_matrices_and_a_start_that_is_given_ask_no_model(optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
+    problem, best = optimum
+    starter = _Recorder(best.splits, best.prices)
+    pdhg.solve(problem, gap=_TARGET, starter=starter, warm_start=(best.splits * 0, best.prices * 0))
+    many = _planar(6, matrices=8)
+    pdhg.solve(many, gap=1e-2, starter=_Recorder(many.even_splits, torch.ones_like(many.capacity)))
+    assert starter.asked == 0
+
+
+def test_a_model_is_asked_only_if_it_ends_before_the_deadline(
+    optimum: tuple[Problem, pdhg.PdhgResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, best = optimum
+    monkeypatch.setattr(ModelStart, "cost", 1e15, raising=False)
+    monkeypatch.setattr(ModelStart, "__init__", _costly)
+    monkeypatch.setattr(ModelStart, "saves_time", lambda *_: True)
+    starter = _Recorder(best.splits, best.prices)
+    pdhg.solve(problem, gap=_TARGET, starter=starter, deadline=600)
+    assert starter.asked == 0
+    pdhg.solve(problem, gap=_TARGET, starter=starter)
+    assert starter.asked == 1
+
+
+def _costly(start: ModelStart, problem: Problem, engine: FusedEngine, gap: float, starter: pdhg.Starter) -> None:
+    """A model that takes as long as 1e15 iterations."""
+    start._problem, start._engine, start._gap, start._starter, start.cost = problem, engine, gap, starter, 1e15
+
+
+def test_expected_iterations_follow_the_formula() -> None:
+    assert expected_iterations(0.0, 1e-2) == FIRST_CHECK
+    assert expected_iterations(0.1, 1e-2) == pytest.approx(6 + 4 * 10)
+    assert expected_iterations(0.1, 0.1) == pytest.approx(6 + 4)
+    assert expected_iterations(0.1, 1e-3) == pytest.approx(6 + 40 * 10**0.3)
+    assert math.isfinite(expected_iterations(1.0, 0.0))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_restarted_engine_goes_on_like_one_that_started_there(seed: int) -> None:
+    problem = random_problem(seed, batch=2).to(torch.float64)
+    rng = np.random.default_rng(seed)
+    splits = torch.from_numpy(rng.random(problem.even_splits.shape)) * problem.path_mask
+    prices = torch.from_numpy(rng.random(problem.capacity.shape))
+    state = PdhgState(splits / splits.sum(-1, keepdim=True).clamp(min=1), prices)
+    fresh, used = FusedEngine(problem, state, torch.float64), FusedEngine(problem, None, torch.float64)
+    used.advance(7)
+    used.restart(state)
+    for engine in (fresh, used):
+        engine.advance(13)
+    assert torch.equal(fresh.check()[0], used.check()[0])
+    assert torch.equal(fresh.check()[1], used.check()[1])
