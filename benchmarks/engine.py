@@ -4,8 +4,8 @@
 
 FOLDER holds UsCarrier.json, Kdl.json and ASN2k.json.  Each network is measured in a separate process, each LP
 solver in another one, which is stopped after --limit seconds.  OUT/engine.csv has a row per figure, OUT/engine.png
-shows gap against time.  Times are medians after warm-up; run it on an otherwise idle machine.  World needs about 6 GiB
-and ten minutes, most of them for paths.
+shows gap against time, OUT/overview.png the times to an answer.  Times are medians after warm-up; run it on an
+otherwise idle machine.  World needs about 6 GiB and ten minutes, most of them for paths.
 
 - iteration, and iteration per matrix in a batch of 16, each also as a share of one product of torch's CSR
   matrix with the explicit incidence matrix (one feature; not for world, where it would not fit);
@@ -235,6 +235,46 @@ def plot(file: Path, rows: list[tuple[str, str, float, str]]) -> None:
     figure.savefig(file, dpi=130)
 
 
+# Bars of the overview: label, measures that add up, colour.
+BARS = (
+    ("Teal, gap of 1% certified", ("cold to 0.01",), "#00796b"),
+    ("Teal, gap of 0.1% certified", ("cold to 0.001",), "#80cbc4"),
+    ("HiGHS, interior point, exact", ("highs-ipm",), "#9e9e9e"),
+    ("PDLP, tolerance of 0.1%", ("pdlp 0.001",), "#e0a030"),
+)
+
+
+def overview(file: Path, rows: list[tuple[str, str, float, str]], limit: float) -> None:
+    """Draw the time of each way on each network as bars; a way that takes longer than the limit ends there, hatched."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    found = {(network, measure): value for network, measure, value, _ in rows}
+    names = [name for name in NETWORKS if (name, "demands") in found]
+    figure = Figure(figsize=(9, 0.9 + 0.75 * len(names)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    for number, (label, measures, colour) in enumerate(BARS):
+        for row, name in enumerate(names):
+            seconds = sum(found.get((name, measure), math.nan) for measure in measures)
+            if math.isnan(seconds):
+                continue
+            at, late = row + 0.2 * (number - 1.5), seconds >= limit
+            axis.barh(
+                at, min(seconds, limit), 0.18, color=colour, hatch="//" if late else "", label=label if not row else ""
+            )
+            shown = (
+                f"more than {limit:g} s" if late else f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+            )
+            axis.text(min(seconds, limit) * 1.15, at, shown, va="center", fontsize=7)
+    axis.set_yticks(range(len(names)), [f"{name}\n{found[name, 'demands']:,.0f} demands" for name in names])
+    axis.set(xscale="log", xlim=(5e-4, 6 * limit), xlabel="seconds, from nothing to the answer")
+    axis.invert_yaxis()
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(loc="upper right", fontsize=8, frameon=False)
+    figure.savefig(file, dpi=140)
+
+
 def main() -> None:
     """Measure the networks; write engine.csv and engine.png."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -255,6 +295,7 @@ def main() -> None:
         with (options.out / "engine.csv").open(encoding="utf-8") as stream:
             stored = [(r["network"], r["measure"], float(r["value"]), r["unit"]) for r in csv.DictReader(stream)]
         plot(options.out / "engine.png", stored)
+        overview(options.out / "overview.png", stored, options.limit)
         return
     options.out.mkdir(parents=True, exist_ok=True)
     rows: list[tuple[str, str, float, str]] = []
@@ -271,6 +312,7 @@ def main() -> None:
         with (options.out / "engine.csv").open("w", newline="", encoding="utf-8") as stream:
             csv.writer(stream).writerows([("network", "measure", "value", "unit"), *rows])
         plot(options.out / "engine.png", rows)
+        overview(options.out / "overview.png", rows, options.limit)
     print(options.out / "engine.csv", options.out / "engine.png")
 
 

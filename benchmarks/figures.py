@@ -17,10 +17,10 @@ A page has a table between two comments, and a number or a line of the header li
     Kdl takes <!-- value: engine.csv | network=Kdl | cold to 1%:time -->0.14 s<!-- end -->.
 
 The parts are the file, conditions (``COLUMN=VALUE, ...``; ``A/B`` for one of several values) and columns, each with a
-format and a heading (names with commas in quotation marks).  Formats: ``time`` (from s), ``percent0`` to ``percent2``
-(of a share), ``count``, ``g3`` (significant digits), ``code``, and none.  A file with the columns ``measure`` and
-``value`` has a row for each figure, and is read as one column for each measure.  ``transposed`` behind ``table`` turns
-rows into columns.
+format and a heading (names with commas in quotation marks).  Formats: ``time`` (from s), ``ms`` (the same from ms),
+``percent0`` to ``percent2`` (of a share), ``count``, ``g3`` (significant digits), ``code``, and none.  A file with the
+columns ``measure`` and ``value`` has a row for each figure, and is read as one column for each measure.
+``transposed`` behind ``table`` turns rows into columns.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Row = dict[str, str]
 
 def pages() -> list[Path]:
     """The files that may hold figures."""
-    return [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def read(name: str) -> tuple[Row, list[Row]]:
@@ -86,7 +86,7 @@ def fill(text: str) -> str:
         columns = [_column(column.strip(), found["spec"]) for column in _split(parts[2])]
         cells = [[_text(row.get(name, ""), form) for name, form, _ in columns] for row in rows]
         known = {name for row in rows for name in row}
-        missing = [name for name, _, _ in columns if name not in known]
+        missing = [name for name, _, _ in columns if rows and name not in known]
         if missing or not rows:
             raise ValueError(f"{found['spec']}: {'no column ' + missing[0] if missing else 'no row'}")
         if found["kind"] == "value":
@@ -138,6 +138,8 @@ def _text(value: str, form: str) -> str:
         return f"{number:,.0f}"
     if form.startswith("percent"):
         return f"{100 * number + 0.0:.{form[7:] or 2}f}%"
+    if form == "ms":
+        form, number = "time", number / 1000
     if form == "time":
         unit, scale = next((u, s) for u, s in (("us", 1e6), ("ms", 1e3), ("s", 1.0)) if number * s < 1000 or u == "s")
         return f"{_digits(number * scale, 2 if number * scale < 10 else 3)} {unit}" if number else "0"
@@ -194,7 +196,7 @@ def stale() -> list[str]:
 
 
 def main() -> int:
-    """Fill the pages, or check, store or name what is stale."""
+    """Fill the pages, or check them, store a file, or name what is stale."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a page would change")
     parser.add_argument("--stale", action="store_true", help="name figures that are older than the code they measure")
@@ -211,6 +213,7 @@ def main() -> int:
         if not options.command:
             parser.error("--store needs --command")
         print(store(options.store, options.command, options.beside, options.sources, options.machine))
+        return 0
     changed = False
     for page in pages():
         text = page.read_text(encoding="utf-8")

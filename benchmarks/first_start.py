@@ -1,6 +1,6 @@
 """What a newcomer waits for: the first solve, the demo and the tests, each from a fresh clone with an empty home.
 
-    python benchmarks/first_start.py [--steps solve,demo,test,again,ci] [--out runs/first_start.csv]
+    python benchmarks/first_start.py [--steps solve,demo,test,again,ci] [--out runs/first-start.csv]
 
 `solve` is the wall time of the first `teal solve` of B4 after the installation, `demo` and `test` those of `make demo`
 and `make test` with their set-up, `again` that of `make test` in a second clone with the kernels and packages of the
@@ -20,6 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOLVE = [".venv/bin/teal", "solve", "--topology", "b4", "--traffic", "gravity:seed=0,load=8"]
+WHAT = {
+    "solve": "first `teal solve` of B4, nothing compiled", "demo": "`make demo` with its set-up",
+    "test": "`make test` with its set-up", "again": "`make test` with its set-up, again", "ci": "`.ci/run`",
+}  # fmt: skip
 COMMANDS = {"demo": ["make", "demo"], "test": ["make", "test"], "again": ["make", "test"], "ci": ["bash", ".ci/run"]}
 
 
@@ -52,7 +56,7 @@ def main() -> None:
     """Print a table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", default="solve,demo,test,again")
-    parser.add_argument("--out", type=Path, default=Path("runs/first_start.csv"))
+    parser.add_argument("--out", type=Path, default=Path("runs/first-start.csv"))
     options = parser.parse_args()
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -69,13 +73,13 @@ def main() -> None:
                 place.seconds(["make", ".venv/.installed-for-demo"], logs / "first-install.log")
             command = SOLVE if step == "solve" else COMMANDS[step]
             seconds = place.seconds(command, logs / f"first-{step}.log")
-            rows.append([step, f"{seconds:.1f}", f"{load:.2f}", os.cpu_count(), commit, " ".join(command)])
+            rows.append([step, WHAT[step], f"{seconds:.1f}", f"{load:.2f}", os.cpu_count(), commit, " ".join(command)])
             print(f"{step:6} {seconds:7.1f} s   load before {load:.2f}", flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     with options.out.open("w", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow(["step", "seconds", "load_before", "cores", "commit", "command"])
+        writer.writerow(["step", "what", "seconds", "load_before", "cores", "commit", "command"])
         writer.writerows(rows)
 
 

@@ -120,12 +120,9 @@ def main() -> None:
     for group, rows in named.items():
         for kind in ("plain", "flash crowd", "failures"):
             chosen = [row for row in rows if row[2] == kind]
-            shares, bounds, gaps = ([row[column] for row in chosen] for column in (3, 4, 5))
-            means = map(statistics.mean, (bounds, gaps))
-            median = statistics.median(row[6] for row in chosen)
-            summary.append(
-                (options.scheme, group, kind, len(chosen), statistics.mean(shares), min(shares), *means, median)
-            )
+            shares, bounds, gaps, seconds = (list(column) for column in list(zip(*chosen, strict=True))[3:])
+            means = statistics.mean(shares), min(shares), statistics.mean(bounds), statistics.mean(gaps)
+            summary.append((options.scheme, group, kind, len(chosen), *means, statistics.median(seconds)))
             print(*(f"{value:.4g}" if isinstance(value, float) else value for value in summary[-1]), sep="  ")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("w", newline="") as file:

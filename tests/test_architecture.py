@@ -223,8 +223,10 @@ def test_the_hint_after_an_interruption_loads_no_torch() -> None:
 
 # The most that each measure of tests/house.py may be.  A change that needs more says why, here.
 BUDGET = {
-    "lines": 67_000,  # of which docstrings and blank lines are a third
-    "files": 365,
+    # A third are docstrings and blank lines.  Published data, tunnels, files of tables, proofs of purchases and starts
+    # from models where they save time took 1,000.
+    "lines": 68_100,
+    "files": 369,
     "modules imported by exactly one other": 72,
     "circles of modules": 0,
     "classes with three or more figures of a result": 19,

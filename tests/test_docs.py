@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import importlib
 import importlib.util
 import io
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from teal.cli.commands import COMMANDS
 from teal.formats.rows import column_names
 
 ROOT = Path(__file__).parents[1]
+figures: Any = importlib.import_module("benchmarks.figures")  # no package, since its files are scripts
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -95,6 +98,72 @@ def test_files_are_included_by_lines_that_the_site_understands(page: Path) -> No
             found = re.fullmatch(r'--8<-- "([\w./]+)(:\w+)?"', line)
             assert found, f"{page.name}: {line}"
             assert (ROOT / found[1]).is_file(), line
+
+
+FIGURES = sorted((ROOT / "docs" / "figures").glob("*.csv"))
+
+
+@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_and_numbers_of_a_page_are_those_of_the_stored_figures(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert figures.fill(text) == text, "python -m benchmarks.figures"
+
+
+@pytest.mark.parametrize("file", FIGURES, ids=lambda file: file.name)
+def test_a_stored_figure_says_command_machine_load_commit_and_the_code_that_it_measures(file: Path) -> None:
+    header, rows = figures.read(file.name)
+    assert tuple(header) == figures.KEYS
+    assert all(header.values())
+    assert rows
+    for source in header["sources"].split():
+        assert (ROOT / source).exists(), source
+    script = re.search(r"benchmarks[/.](\w+)", header["command"])
+    assert script, header["command"]
+    assert (ROOT / "benchmarks" / f"{script[1]}.py").is_file(), script[0]
+
+
+def test_tables_are_filled_by_conditions_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "FOLDER", tmp_path)
+    (tmp_path / "a.csv").write_text(
+        '# command: x\n# machine: 2 cores\nnetwork,measure,value\nk,"to 1%, x",0.0123\nk,share,0.98765\nu,share,1\n'
+    )
+    page = '<!-- table: a.csv | network=k/u | network "", share:percent1, "to 1%, x":time "to 1%" -->old<!-- end -->'
+    assert figures.fill(page).splitlines()[1:-1] == [
+        "|  | share | to 1% |", "| --- | --- | --- |", "| k | 98.8% | 12.3 ms |", "| u | 100.0% | - |",
+    ]  # fmt: skip
+    across = figures.fill(page.replace("table:", "table transposed:")).splitlines()
+    assert across[1:3] == ["|  | k | u |", "| --- | --- | --- |"]
+    value = "<!-- value: a.csv | network=k | share:g2 --><!-- end -->, <!-- header: a.csv | machine --><!-- end -->"
+    assert re.sub(r"<!--.*?-->", "", figures.fill(value)) == "0.99, 2 cores"
+    for wrong, message in (("share=2", "no row"), ("x=1", "no column x"), ("", "2 rows")):
+        with pytest.raises(ValueError, match=message):
+            figures.fill(value.replace("network=k", wrong))
+
+
+def _prose(text: str) -> str:
+    return re.sub(r"<!--.*?-->", "", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), flags=re.S)
+
+
+MOST_WORDS = 38_000  # of the pages in the menu, with tables and code, without help texts and the reference of columns
+
+
+def test_the_pages_of_the_menu_are_not_too_many_words() -> None:
+    menu = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+    outside = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "data/README.md")]
+    texts = [page.read_text(encoding="utf-8") for page in [*(ROOT / "docs" / name for name in menu), *outside]]
+    words = [word for text in texts for word in re.sub(r"<!--.*?-->", "", text, flags=re.S).split()]
+    assert sum(bool(re.search(r"\w", word)) for word in words) <= MOST_WORDS
+    assert not any("notes/" in name for name in menu)
+
+
+TEXTS = [*PAGES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_no_sentence_opens_with_a_pronoun_in_place_of_its_subject(page: Path) -> None:
+    verb = r"(?:is|are|was|were|has|have|does|do|can|may|must|will|would|[a-z]+s)\b"
+    opening = rf"(?:[.!?:] |\n\n)((?:It|They|This|These|Those|That|What) {verb}[^.]*)"
+    assert not re.findall(opening, _prose(page.read_text()))
 
 
 def test_every_column_of_every_file_has_a_sentence_and_every_file_its_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import posixpath
 import re
 import subprocess
 import sys
@@ -14,10 +15,10 @@ from latex2mathml.converter import convert
 _OUTSIDE = {"../ARCHITECTURE.md": "architecture.md", "../data/README.md": "formats.md"}
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Put ``teal X --help`` in the place of ``<!-- help: X -->``, and the reference of columns in that of its comment.
 
-    Links to files of the repository become names.
+    Links to files of the repository outside ``docs/`` become names.
     """
     if "<!-- columns -->" in markdown:
         sys.path.insert(0, os.path.dirname(__file__))
@@ -29,7 +30,10 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
     def link(found: re.Match[str]) -> str:
         text, target = found[1], found[2]
-        return f"[{text}]({_OUTSIDE[target]})" if target in _OUTSIDE else f"`{text}`"
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), target))
+        if not path.startswith("../"):
+            return found[0]
+        return f"[{text}]({_OUTSIDE[path]})" if path in _OUTSIDE else f"`{text}`"
 
     return re.sub(r"(?<!!)\[([^\]]+)\]\((\.\./[^)]+)\)", link, markdown)
 
