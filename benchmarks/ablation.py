@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from public_data import published
 from scipy import stats
 
 import teal
@@ -86,7 +87,7 @@ def summarised(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 def main() -> None:
     """Train and measure every variant; print the results and write them to ablation.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of UsCarrier.json and Kdl.json")
+    parser.add_argument("--data", type=Path, help="folder of the files that data/README.md names")
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), help="networks to train on")
     parser.add_argument("--seeds", nargs="*", type=int, default=(0, 1, 2), help="seeds of training")
     parser.add_argument("--steps", type=int, default=300, help="steps of training of each variant")
@@ -110,7 +111,7 @@ def main() -> None:
         if name in FILES and options.data is None:
             print(f"{name}: left out, it needs --data")
             continue
-        topology = teal.load_topology(str(options.data / FILES[name]) if name in FILES else name)
+        topology = teal.load_topology(str(published(options.data, FILES[name])) if name in FILES else name)
         large = topology.num_nodes > 500
         traffic = teal.load_traffic(f"gravity:seed=0,count={12 if large else 100},load={options.load:g}", topology)
         paths, split = teal.compute_paths(topology, traffic.pairs), traffic.split()

@@ -17,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 
+from public_data import published
+
 USUAL_SPIN_COUNT = "300000"  # of libgomp
 
 
@@ -66,12 +68,13 @@ def show(file: str, repeats: int) -> None:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
     parser.add_argument("--loops", default="0,2,4,8")
     parser.add_argument("--repeats", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    file, counts = (options.data / "UsCarrier.json").resolve(), [int(count) for count in options.loops.split(",")]
+    file = published(options.data, "UsCarrier.json").resolve()
+    counts = [int(count) for count in options.loops.split(",")]
     print(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print(f"{'round':5} {'waits':12}" + "".join(f"{count:>4} loops" for count in counts))
     for number in range(options.rounds):

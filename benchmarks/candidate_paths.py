@@ -2,9 +2,9 @@
 
     python benchmarks/candidate_paths.py --data FOLDER [--schemes price-gnn,pop:replicas=16,ncflow] [NETWORK ...]
 
-FOLDER holds the topologies and archives that data/README.md names, in ``sndlib/``, ``topologies/`` and ``repetita/``.
-Paths are chosen for the training part (the first 70% of the matrices); losses are those of matrices of the last fifth,
-against a bound over all paths that column generation proves to 0.1%.  A network with one matrix has it for both.
+FOLDER holds the files that data/README.md names.  Paths are chosen for the training part (the first 70% of the
+matrices); losses are those of matrices of the last fifth, against a bound over all paths that column generation
+proves to 0.1%.  A network with one matrix has it for both.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from public_data import published
 
 import teal
 from teal.network.traffic import spread
@@ -48,7 +49,7 @@ TIMED = 5  # solves of each path set whose median counts, in turns
 def main() -> None:
     """Print a row for each network and objective."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of topologies and traffic")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
     parser.add_argument("--schemes", default="", help="schemes whose share of the optimum over all paths is printed")
     parser.add_argument("--objective", default="max_link_utilisation,total_flow", help="objectives, by commas")
     parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK", help=" ".join(NETWORKS))
@@ -63,8 +64,8 @@ def main() -> None:
 def compare(name: str, objective: str, data: Path, schemes: list[str]) -> None:
     """Print a row, and a row for each scheme."""
     topology_name, traffic_name, scale = NETWORKS[name]
-    topology = teal.load_topology(data / topology_name if "/" in topology_name else topology_name)
-    traffic = teal.load_traffic(data / traffic_name if "/" in traffic_name else traffic_name, topology)
+    topology = teal.load_topology(published(data, topology_name) if "/" in topology_name else topology_name)
+    traffic = teal.load_traffic(published(data, traffic_name) if "/" in traffic_name else traffic_name, topology)
     factor = scale if objective == "total_flow" else 1.0
     program = teal.Objective(teal.ObjectiveName(objective))
     begin = time.perf_counter()

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from public_data import published
 from timing import median_s
 
 NETWORKS = {
@@ -54,7 +55,7 @@ def load(name: str, data: Path, matrices: int) -> Any:
     import teal
 
     source, traffic_load = NETWORKS[name]
-    topology = teal.load_topology(str(data / source) if source.endswith(".json") else source)
+    topology = teal.load_topology(str(published(data, source)) if source.endswith(".json") else source)
     traffic = teal.load_traffic(f"gravity:seed=0,count={matrices},load={traffic_load}", topology)
     teal.compute_paths(teal.load_topology("b4"), cache=False)  # compiles the kernels before the timing
     begin = time.perf_counter()
@@ -278,7 +279,7 @@ def overview(file: Path, rows: list[tuple[str, str, float, str]], limit: float) 
 def main() -> None:
     """Measure the networks; write engine.csv and engine.png."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(), help="folder of the topologies")
+    parser.add_argument("--data", type=Path, default=Path(), help="folder of the files that data/README.md names")
     parser.add_argument("--out", type=Path, default=Path("runs/engine"), help="folder of engine.csv and engine.png")
     parser.add_argument("--networks", default=",".join(NETWORKS), help="names, separated by commas")
     parser.add_argument("--limit", type=float, default=60.0, help="time limit of an LP solver, s")

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from public_data import published
 
 import teal
 from teal.pathops import make_path_ops
@@ -109,7 +110,7 @@ def copy_bandwidth() -> float:
 
 def load(data: Path, name: str, matrices: int, device: str = "cuda") -> Any:
     """The problem of ``matrices`` consecutive matrices."""
-    topology = teal.load_topology(str(data / NETWORKS[name]))
+    topology = teal.load_topology(str(published(data, NETWORKS[name])))
     traffic = teal.load_traffic(f"gravity:seed=0,count={matrices},load={LOAD}", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
     return teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)), device=device)
@@ -256,7 +257,7 @@ def training(report: Report, problem: Any, name: str, aim: str) -> None:
 def main() -> None:
     """Run all parts, then write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the topologies")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
     parser.add_argument("--out", type=Path, default=Path("gpu.csv"), help="file of the rows")
     parser.add_argument("--seconds", type=float, default=420, help="time after which no further part starts, s")
     options = parser.parse_args()

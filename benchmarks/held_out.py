@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from public_data import published
 from tqdm import tqdm
 
 import teal
@@ -87,7 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scheme", default="teal", help="teal or price-gnn, with options")
     parser.add_argument("--model", type=Path, help="folder of the model, in place of the one that Teal brings")
-    parser.add_argument("--data", type=Path, help="folder of UsCarrier.json, Kdl.json, ASN2k.json")
+    parser.add_argument("--data", type=Path, help="folder of the files that data/README.md names")
     parser.add_argument("--large", action="store_true", help="measure ASN and world instead")
     parser.add_argument("--objective", default="total_flow", help="objective of all problems")
     parser.add_argument("--seed", type=int, default=0, help="of the traffic and its changes")
@@ -104,9 +105,9 @@ def main() -> None:
     }
     groups["gabriel"] = groups["gabriel"][::4]
     wanted = FILES if options.data else {}
-    groups |= {name: [str(options.data / file)] for name, file in wanted.items() if name != "ASN"}
+    groups |= {name: [str(published(options.data, file))] for name, file in wanted.items() if name != "ASN"}
     if options.large:
-        groups = {name: [str(options.data / file)] for name, file in wanted.items() if name == "ASN"}
+        groups = {name: [str(published(options.data, file))] for name, file in wanted.items() if name == "ASN"}
         groups["world"] = ["topohub:backbone/world"]
     with tqdm(total=sum(map(len, groups.values())), unit="network") as bar:
         named: dict[str, list[Row]] = {}

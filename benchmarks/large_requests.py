@@ -37,6 +37,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from public_data import published
 from service import arrow, free_port
 
 import teal
@@ -102,7 +103,7 @@ def large_requests(http: httpx.Client, data: Path, info: dict[str, Any]) -> dict
     nodes, links = [node["id"] for node in info["nodes"]], info["links"]
     pairs = len(nodes) * (len(nodes) - 1)
     rates = np.random.default_rng(0).lognormal(0, 1, (256, pairs)) * 0.2
-    kdl = node_link(data / "Kdl.json")
+    kdl = node_link(published(data, "Kdl.json"))
     names = [(a, b) for a in nodes for b in nodes if a != b]
     headers, one = {"Content-Type": ARROW, "Accept": ARROW}, arrow(rates[:1])
     classes = arrow(np.repeat(rates[:1], 3, axis=0) * np.array([[0.1], [0.3], [0.6]]))
@@ -206,7 +207,7 @@ def small_requests(url: str, count: int, deadline_ms: float) -> tuple[list[float
 def main() -> int:
     """Print a line for each large request; 1 if a request was late."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--deadline-ms", type=float, default=300.0)
     parser.add_argument("--large", default="")
@@ -214,7 +215,7 @@ def main() -> int:
     all_late = 0
     with running() as url, client(url, TOKENS[1]) as http:
         register(http, "b4", {"topology": "b4"})
-        info = register(http, "us", {"topology": node_link(options.data / "UsCarrier.json")})
+        info = register(http, "us", {"topology": node_link(published(options.data, "UsCarrier.json"))})
         works = large_requests(http, options.data, info)
         http.post(
             f"/v1/networks/b4/measurements?time={moment(0)}", content=arrow(np.full((1, 132), 50.0)),

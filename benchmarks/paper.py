@@ -1,8 +1,8 @@
 """The evaluation of the paper (Xu et al., "Teal", SIGCOMM 2023), experiment by experiment: the tables of docs/paper.md.
 
-    python benchmarks/paper.py EXPERIMENT [...] --data FOLDER --out runs/paper
+    python benchmarks/paper.py EXPERIMENT [...] --data FOLDER --out runs/paper [--networks b4 UsCarrier Kdl ASN2k]
 
-FOLDER holds the topologies that data/README.md names, in ``topologies/``.  Experiments: %(names)s.  What is complete in
+FOLDER holds the topologies that data/README.md names.  Experiments: %(names)s.  What is complete in
 OUT is not computed again; an interrupted experiment continues.
 """
 
@@ -15,11 +15,13 @@ import shlex
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from paper_models import ABLATIONS, SENSITIVITIES, trained
+from public_data import published
 
 import teal
 from teal.cli import main as run_teal
@@ -55,18 +57,31 @@ RUNS: dict[str, list[tuple[list[tuple[str, str]], tuple[str, ...], str]]] = {
 }
 TRAINED = {"ablation": ABLATIONS, "sensitivity": SENSITIVITIES}
 EMBEDDING = "embedding"
+NETWORKS = [Path(topology).stem for topology, _ in (B4, US, KDL, ASN)]
 NAMES = (*RUNS, *TRAINED, EMBEDDING)
 _TRAIN_S = 20.0  # seconds of training of every variant
 _TEST_MATRICES = 8
 _SEED = 0
 
 
-def evaluate(name: str, data: Path, out: Path) -> int:
-    """Run ``teal evaluate`` for each part of an experiment, unless it is complete; print its command."""
-    for number, (networks, schemes, options) in enumerate(RUNS[name]):
-        folder, arguments = out / f"{name}-{number}", ["evaluate", "--num-paths", "4"]
+def evaluate(name: str, data: Path, out: Path, wanted: Sequence[str]) -> int:
+    """Run ``teal evaluate`` for each part of an experiment, unless it is complete; print its command.
+
+    Args:
+        name: name of the experiment.
+        data: FOLDER.
+        out: folder of the results.
+        wanted: networks, of which those of the experiment are taken.
+    """
+    for number, (all_networks, schemes, options) in enumerate(RUNS[name]):
+        networks = [(topology, traffic) for topology, traffic in all_networks if Path(topology).stem in wanted]
+        if not networks:
+            continue
+        of_some = "" if networks == all_networks else "-" + "-".join(Path(topology).stem for topology, _ in networks)
+        folder, arguments = out / f"{name}-{number}{of_some}", ["evaluate", "--num-paths", "4"]
         for topology, traffic in networks:
-            arguments += ["--topology", str(data / topology) if "/" in topology else topology, "--traffic", traffic]
+            source = str(published(data, topology)) if "/" in topology else topology
+            arguments += ["--topology", source, "--traffic", traffic]
         arguments += [word for scheme in schemes for word in ("--scheme", scheme)]
         arguments += [*shlex.split(options), "--out", str(folder)]
         print("\nteal", shlex.join(arguments), flush=True)
@@ -77,7 +92,7 @@ def evaluate(name: str, data: Path, out: Path) -> int:
     return 0
 
 
-def compare(name: str, data: Path, out: Path) -> int:
+def compare(name: str, out: Path) -> int:
     """Train every variant for the same time on B4, and print its share of the optimum, raw and repaired."""
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{name}.json"
@@ -120,7 +135,7 @@ def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[flo
     return statistics.mean(shares), statistics.median(times)
 
 
-def embedding(_: str, data: Path, out: Path) -> int:
+def embedding(_: str, out: Path) -> int:
     """Draw the last states of all paths of the shipped model in two dimensions, coloured by LP-all's splits."""
     import matplotlib
 
@@ -169,14 +184,21 @@ def main() -> int:
         description=(__doc__ or "") % {"names": ", ".join(NAMES)}, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("experiments", nargs="*", default=list(NAMES), metavar="EXPERIMENT")
-    parser.add_argument("--data", type=Path, required=True, help="folder of topologies")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
+    parser.add_argument(
+        "--networks", nargs="+", default=NETWORKS, choices=NETWORKS, metavar="NETWORK",
+        help=f"networks of the experiments by `teal evaluate`: some of {', '.join(NETWORKS)}",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("runs/paper"), help="folder of the results")
     options = parser.parse_args()
     for name in options.experiments:
         if name not in NAMES:
             parser.error(f"{name}: one of {', '.join(NAMES)}")
-        run = evaluate if name in RUNS else compare if name in TRAINED else embedding
-        if code := run(name, options.data, options.out):
+        if name in RUNS:
+            code = evaluate(name, options.data, options.out, options.networks)
+        else:
+            code = (compare if name in TRAINED else embedding)(name, options.out)
+        if code:
             return code
     return 0
 

@@ -15,6 +15,7 @@ import math
 from pathlib import Path
 
 import torch
+from public_data import published
 from rich.console import Console
 
 import teal
@@ -39,7 +40,7 @@ def instance(name: str, load: float, seed: int, matrices: int) -> Instance:
 def main() -> None:
     """Run the races, print their tables, write race.csv and race.png."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of UsCarrier.json and the like")
+    parser.add_argument("--data", type=Path, help="folder of the files that data/README.md names")
     parser.add_argument("--model", type=Path, help="folder of a PriceGNN in place of the universal one")
     parser.add_argument("--scheme", nargs="*", default=SCHEMES, help="schemes of the race")
     parser.add_argument("--networks", nargs="*", default=NETWORKS, help="networks to race on")
@@ -65,9 +66,8 @@ def main() -> None:
             print(f"{name}: left out, it needs --data")
             continue
         for load in options.loads:
-            case = instance(
-                str(options.data / FILES[name]) if name in FILES else name, load, options.seed, options.matrices
-            )
+            source = str(published(options.data, FILES[name])) if name in FILES else name
+            case = instance(source, load, options.seed, options.matrices)
             runs_of_case = race(
                 case, schemes, range(1, options.matrices + 1), seed=options.seed, targets=options.targets, notify=print
             )

@@ -2,10 +2,9 @@
 
     python benchmarks/results.py --data FOLDER --out runs/results [b4 geant abilene germany50 uscarrier kdl asn]
 
-FOLDER holds the topologies and archives that data/README.md names, in ``sndlib/`` and ``topologies/``.  Each study is
-one ``teal evaluate``, whose command is printed; complete studies are not repeated, interrupted ones continue.
-OUT/results.csv has a row for each network and scheme, OUT/results-changed.csv the satisfied demand of changed matrices
-and networks.
+FOLDER holds the files that data/README.md names.  Each study is one ``teal evaluate``, whose command is printed;
+complete studies are not repeated, interrupted ones continue.  OUT/results.csv has a row for each network and scheme,
+OUT/results-changed.csv the satisfied demand of changed matrices and networks.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ import csv
 import shlex
 import sys
 from pathlib import Path
+
+from public_data import published
 
 from teal.cli import main as teal
 from teal.evaluation.cases import Protocol
@@ -63,8 +64,8 @@ COLUMNS = (
 def command(study: str, data: Path, out: Path) -> list[str]:
     """The arguments of the ``teal`` command of a study."""
     topology, traffic, schemes, options = STUDIES[study]
-    arguments = ["evaluate", "--topology", str(data / topology) if "/" in topology else topology]
-    arguments += ["--traffic", str(data / traffic) if "/" in traffic else traffic]
+    arguments = ["evaluate", "--topology", str(published(data, topology)) if "/" in topology else topology]
+    arguments += ["--traffic", str(published(data, traffic)) if "/" in traffic else traffic]
     arguments += ["--num-paths", "4", "--calibrate", "0.9", *options]
     return [*arguments, *(word for scheme in schemes for word in ("--scheme", scheme)), "--out", str(out / study)]
 
@@ -72,7 +73,7 @@ def command(study: str, data: Path, out: Path) -> list[str]:
 def main() -> int:
     """Run the given studies, unless they are complete, and write the figures of all that are."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of topologies and traffic")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("studies", nargs="*", default=list(STUDIES), metavar="STUDY", help=" ".join(STUDIES))
     options = parser.parse_args()

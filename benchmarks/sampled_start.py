@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from public_data import published
 
 import teal
 from teal.network.disturbances import flash_crowd
@@ -33,7 +34,7 @@ LOADS = {"Kdl": 6, "ASN": 6, "world": 4}
 def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, pdhg.PdhgResult | None]]:
     """(name, problem, target gap, earlier result for a warm start) of each case of a network."""
     source = SOURCES[network]
-    topology = teal.load_topology(str(data / source) if source.endswith(".json") else source)
+    topology = teal.load_topology(str(published(data, source)) if source.endswith(".json") else source)
     traffic = teal.load_traffic(f"gravity:seed=0,count=2,load={LOADS[network]}", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     first, second = (traffic.read([index]) for index in (0, 1))
@@ -64,7 +65,7 @@ def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, pdhg.
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of topologies")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
     parser.add_argument("--out", type=Path, required=True, help="folder of the table")
     parser.add_argument("--networks", default="Kdl,ASN,world", help="of " + ", ".join(SOURCES))
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each")

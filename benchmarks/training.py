@@ -2,10 +2,9 @@
 
     python benchmarks/training.py --data FOLDER --out runs/training [abilene geant germany50 uscarrier kdl asn]
 
-FOLDER holds the topologies and archives that data/README.md names, in ``sndlib/`` and ``topologies/``.  For each
-network the model for any network is measured as it comes, then after training on the first 70% of the matrices, on the
-last 20%.  Models and results that are in OUT are not computed again, so that an interrupted run continues; delete OUT
-to start over.
+FOLDER holds the files that data/README.md names.  For each network the model for any network is measured as it comes,
+then after training on the first 70% of the matrices, on the last 20%.  Models and results that are in OUT are not
+computed again, so that an interrupted run continues; delete OUT to start over.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import argparse
 import dataclasses
 import sys
 from pathlib import Path
+
+from public_data import published
 
 from teal.cli import main as teal
 from teal.evaluation.rows import Row
@@ -73,14 +74,14 @@ def main() -> int:
     """Train and evaluate what is missing in the folder of results; print a markdown table per run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CASES), help=", ".join(CASES))
-    parser.add_argument("--data", type=Path, required=True, help="folder of topologies and traffic")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
     parser.add_argument("--out", type=Path, default=Path("runs/training"), help="folder of models and results")
     options = parser.parse_args()
     for name in options.cases:
         case = CASES[name]
-        traffic = case.traffic if ":" in case.traffic else str(options.data / case.traffic)
+        traffic = case.traffic if ":" in case.traffic else str(published(options.data, case.traffic))
         for objective in case.objectives:
-            instance = ["--topology", str(options.data / case.topology), "--traffic", traffic, *case.options]
+            instance = ["--topology", str(published(options.data, case.topology)), "--traffic", traffic, *case.options]
             instance += ["--num-paths", "4", "--objective", objective]
             schemes = [word for scheme in case.schemes for word in ("--scheme", scheme)]
             schemes += ["--limit", str(case.limit)]

@@ -1,6 +1,6 @@
 """Fair shares: iterations and CPU time to a certified gap, beside an interior-point method on the same programs.
 
-    python -m benchmarks.utilities --out DIR [--data FOLDER_OF_TOPOLOGIES]
+    python benchmarks/utilities.py --out DIR [--data FOLDER]
 
 For each network and program: the iterations to 1% and 0.1% of the equivalent share, and to 0.1% of it and 1% of what
 is lost; CPU seconds of the last solve (a second one, in which nothing is compiled), and of Clarabel (of HiGHS for
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from public_data import published
 
 from baselines.lp_all import LpAll
 from teal.evaluation.fairness_curve import fairness_curve
@@ -144,7 +145,7 @@ def main() -> None:
     """Write programs.csv and fairness.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--data", type=Path, help="folder with UsCarrier.json and Kdl.json")
+    parser.add_argument("--data", type=Path, help="folder of the files that data/README.md names")
     parser.add_argument("--fairness-only", action="store_true", help="write fairness.csv and the picture alone")
     parser.add_argument("--networks", nargs="*", help="files or names, each NAME or NAME@LOAD")
     options = parser.parse_args()
@@ -153,7 +154,7 @@ def main() -> None:
     torch.set_num_threads(1)
     networks = options.networks or ["b4@6", "topohub:sndlib/geant@4"]
     if options.data is not None and not options.networks:
-        networks += [f"{options.data / name}@6" for name in ("UsCarrier.json", "Kdl.json")]
+        networks += [f"{published(options.data, name)}@6" for name in ("UsCarrier.json", "Kdl.json")]
     parsed = [(name, float(np.float64(load or 6))) for name, _, load in (text.partition("@") for text in networks)]
     if not options.fairness_only:
         _write_programs(options.out / "programs.csv", parsed)

@@ -1,0 +1,21 @@
+"""The published files of ``--data FOLDER``: in FOLDER itself, or in the folders that data/README.md names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_FOLDERS = "topologies", "sndlib", "repetita"
+
+
+def published(folder: Path, name: str) -> Path:
+    """The file ``name`` below FOLDER; ends the program where there is none.
+
+    Args:
+        folder: FOLDER.
+        name: name with or without one of the folders, such as ``topologies/Kdl.json`` or ``Kdl.json``.
+    """
+    bare = Path(name).name
+    for place in (folder / name, folder / bare, *(folder / below / bare for below in _FOLDERS)):
+        if place.exists():
+            return place
+    raise SystemExit(f"--data {folder}: no {bare}, also not in {', '.join(_FOLDERS)}; data/README.md says where it is")
