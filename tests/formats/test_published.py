@@ -47,8 +47,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(206 if asked else 200)
         self.send_header("Content-Length", str(len(CONTENT) - first))
         self.end_headers()
-        self.wfile.write(CONTENT[first : self.server.stops_at])
-        self.server.sent += len(CONTENT[first : self.server.stops_at])
+        part = CONTENT[first : self.server.stops_at]
+        self.server.sent += len(part)  # before the client has it, and goes on
+        self.wfile.write(part)
 
     def log_message(self, *args: object) -> None:
         pass
