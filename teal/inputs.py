@@ -167,7 +167,9 @@ def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:
     lines = [f"{config.out / name}: SHA-256 {found}" for name, found in sums.items()]
     lines += [f"{file.name}: its publisher states no checksum; this one is of what arrived" for file in files
               if not (file.sha256 or files[file])]  # fmt: skip
-    lines += [entry.series] * with_traffic + [f"capacities and rates in {entry.unit}", entry.terms]
+    if with_traffic:
+        lines.append(entry.series)
+    lines += [f"capacities and rates in {entry.unit}", entry.terms]
     command = f"teal topology info --topology {config.out / entry.topology.name}"
     if with_traffic and entry.traffic:
         command = command.replace("topology info", "traffic info") + f" --traffic {config.out / entry.traffic.name}"

@@ -17,9 +17,9 @@ from teal.errors import InputError, SolverError, did_you_mean
 _SNDLIB = "https://sndlib.put.poznan.pl/download"
 _TEAL = "https://raw.githubusercontent.com/harvard-cns/teal/main/topologies"
 _CITE_SNDLIB = "SNDlib states no licence and asks to cite Orlowski et al., Networks 55 (2010)"
-_TIMEOUT_S = 30.0  # without a byte
-_CHUNK = 1 << 16  # bytes
-_MAX_BYTES = 4 << 30  # of a file; the largest archive of the catalogue has less than a twentieth
+_TIMEOUT_S = 30.0  # seconds without a byte, after which a download ends
+_CHUNK = 1 << 16  # bytes read at a time
+_MAX_BYTES = 4 << 30  # largest size of a file; the largest archive of the catalogue has less than a twentieth
 
 
 @dataclasses.dataclass(frozen=True)

@@ -167,9 +167,8 @@ class PriceGNN(nn.Module):
         no_features = np.empty((len(raw_price), 0), np.float32)
         make_rounds(self.update, self.log_temperature, np.arange(num_rounds) / max(1, num_rounds), no_features)
         last_progress = 1.0 if num_rounds else 0.0
-        last_sharpness = float(_sharpness(self.log_temperature, np.array([last_progress]))[0])
-        load = torch.from_numpy(view.responses.at(weight, last_sharpness, splits.numpy()).sum(0)[:, ::2])
         temperature = _interpolate(self.log_temperature, last_progress).exp()
+        load = torch.from_numpy(view.responses.at(weight, 1 / float(temperature), splits.numpy()).sum(0)[:, ::2])
         result = Round(splits, view.prices_of(raw_price), splits, temperature)
         features = view.allocating_features(load * view.inverse_capacity).flatten(0, 1).numpy()
         progress = np.arange(num_bound_rounds) / max(1, num_bound_rounds - 1)
@@ -178,7 +177,7 @@ class PriceGNN(nn.Module):
 
 
 def _sharpness(log_temperatures: Tensor, progress: FloatArray) -> Float32Array:
-    """1 / temperature of each round; ``_interpolate`` in torch."""
+    """1 / temperature at each progress; :func:`_interpolate` is the same for one, with gradients."""
     knots = log_temperatures.detach().numpy().astype(np.float64)
     places = np.linspace(0, 1, len(knots))
     return np.exp(-np.interp(progress, places, knots)).astype(np.float32)

@@ -90,7 +90,7 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
         scan: paths, source by source.
         sums: (blocks, B, 2 E); receives the loads and elasticities of the block.
         splits: (B, D, K), or without entries.
-        pair: two zeros, for their number.
+        pair: any two numbers; the length of the tuple is the number of lanes, of a load and its elasticity.
     """
     demand, value, block_ptr = demands.demand, demands.value, demands.block_ptr
     batch, is_storing = len(weight), splits.shape[1] > 0

@@ -99,6 +99,9 @@ def serves(model: object, objective: Objective) -> bool:
 
 
 def helps(model: object, problem: Problem) -> bool:
-    """Whether PDHG should be given a model that somebody named: a PriceGNN where it is asked only if it saves time."""
+    """Whether to give PDHG a model that somebody named: a FlowGNN for its objective, a PriceGNN where it can save time.
+
+    A PriceGNN can on large networks, and where PDHG itself decides whether to ask it.
+    """
     of_any_size = isinstance(model, FlowGnnScheme) or pdhg.foretells_work(problem, "auto")
     return serves(model, problem.objective) and (of_any_size or saves_time(problem.paths))

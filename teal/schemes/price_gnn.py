@@ -49,9 +49,9 @@ class PriceGnnSchemeConfig:
     iterations: int = 10_000
 
 
-# Rounds of a start.  Of 6 to 20 rounds each the pair after which PDHG ends first, to 1% and to 0.1%.
+# Numbers of rounds of a start: of 6 to 20 in each pass those after which PDHG ends first, to 1% and to 0.1%.
 STARTER_CONFIG = PriceGnnSchemeConfig(rounds=14, bound_rounds=8)
-_SAMPLE_ROUNDS = 6  # of each pass on a sample: prices that fit it better suit the other demands less (docs/learning.md)
+_SAMPLE_ROUNDS = 6  # rounds of each pass on a sample; with more the prices fit it better, and the other demands less
 
 
 class PriceGnnScheme:

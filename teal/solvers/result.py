@@ -54,6 +54,11 @@ class Starter(Protocol):
         ...
 
 
+def start_of_sample(starter: Starter, problem: Problem) -> tuple[Tensor, Tensor]:
+    """The start of a sample of the demands: that of ``start_sample`` where the starter has it."""
+    return getattr(starter, "start_sample", starter.start)(problem)
+
+
 _TENSORS = ("splits", "prices", "value", "bound", "gap")  # fields of PdhgResult with an entry a matrix
 _OF_SEQUENCES = ("program_prices", "lines")  # fields of PdhgResult that only sequences of programs have
 

@@ -27,6 +27,7 @@ from teal.schemes.repair import check_model_knows
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.errors import wrong
 from teal.solvers import pdhg
+from teal.solvers.result import start_of_sample
 
 SOLVERS = AUTO, MODEL, MODEL_PDHG, PDHG = "auto", "model", "model-pdhg", "pdhg"
 HEDGE = "hedge"  # computes allocations for the next interval
@@ -45,7 +46,7 @@ class _Asked:
 
     def start_sample(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
         self.was_asked = True
-        return getattr(self.model, "start_sample", self.model.start)(problem)
+        return start_of_sample(self.model, problem)
 
 
 def solving(

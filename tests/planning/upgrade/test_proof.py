@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import random
 import re
 import subprocess
@@ -20,7 +21,7 @@ from teal.network import all_pairs
 from teal.planning.upgrade.benders import buy
 from teal.planning.upgrade.proof import FILES, CutProof, write_purchase_proof
 from teal.planning.upgrade.scenarios import Scenarios, scenarios_of
-from teal.proofs import check_purchase
+from teal.proofs import check, check_purchase
 from teal.testing import random_topology
 
 
@@ -182,6 +183,12 @@ def test_another_network_is_refused_and_each_check_is_needed(tmp_path: Path) -> 
     (tmp_path / FILES[3]).write_text(re.sub(r"^network \w+", f"network {digest}", text, flags=re.M))
     with pytest.raises(ValueError, match="pay more than it costs"):
         _proved(tmp_path)
+
+
+def test_what_both_checkers_have_is_one_text() -> None:
+    """Each file is sent alone, so that each has its own copy: what is mended in one is mended in both."""
+    for name in ("need", "whole", "decimal", "table"):
+        assert inspect.getsource(getattr(check, name)) == inspect.getsource(getattr(check_purchase, name)), name
 
 
 def test_the_command_proves_its_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.model_start import usable_start
 from teal.solvers.pdhg.samples import sample
 from teal.solvers.pdhg.search import LARGE_WORK, Search
-from teal.solvers.result import Starter
+from teal.solvers.result import Starter, start_of_sample
 
 # Expected size of the first sample over the number of links, for a target gap of _COARSEST_GAP; measured on Kdl, ASN
 # and world (docs/engine.md).  Samples grow with one over the root of the target, as the error of an average does.
@@ -87,8 +87,7 @@ class SampledStart:
             if not len(drawn.demands):
                 answers.append(sample.no_answer(problem))
             elif self._starter is not None and not self._answers:
-                start_sample = getattr(self._starter, "start_sample", self._starter.start)
-                start = usable_start(drawn.problem, start_sample)
+                start = usable_start(drawn.problem, functools.partial(start_of_sample, self._starter))
                 answers.append(sample.answer(drawn, start.splits, start.prices))
             else:
                 earlier = self._answers[row] if self._answers else None  # its prices are a good start
