@@ -40,6 +40,7 @@ from .problem import (
 from .schemes import Follower, Scheme, make_scheme, register_scheme, scheme_names
 from .schemes.models import load_model
 from .solvers.candidates import ChosenPaths, choose_paths
+from .solvers.layer import OptimalValue, optimal_value, smooth_splits
 from .solvers.pdhg import PdhgResult, PdhgState, Starter, solve
 from .solvers.pdhg.scenarios.solver import ScenarioResult, solve_scenarios
 from .solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
@@ -66,6 +67,7 @@ __all__ = [
     "InputError",
     "Objective",
     "ObjectiveName",
+    "OptimalValue",
     "Past",
     "PathMethod",
     "PathOps",
@@ -104,6 +106,7 @@ __all__ = [
     "make_path_ops",
     "make_scheme",
     "next_interval",
+    "optimal_value",
     "path_measurements",
     "plan",
     "plot",
@@ -122,6 +125,7 @@ __all__ = [
     "scaled_dual_bound",
     "scheme_names",
     "simulate",
+    "smooth_splits",
     "solve",
     "solve_scenarios",
     "train",

@@ -1,0 +1,162 @@
+"""A forecaster that is trained through the optimisation, beside one trained on its error and beside the hedges.
+
+    python benchmarks/forecasts.py --data FOLDER --out FILE.csv [--carried 0.85] [--intervals 200] [--steps 400]
+
+On Abilene and GEANT as SNDlib publishes them, scaled so that the optimum carries ``--carried`` of the demand.  The
+forecast of demand d is (phi[d] newest + (1 - phi[d]) mean of the last 12) factor[d], with phi and factor fitted by Adam
+on random matrices of the first 70%: on the squared error of the rates, or on what arrives of the next matrix under
+``teal.smooth_splits`` of the forecast.  Both then allocate for the first matrices of the rest, by the smooth splits and
+by the optimum of the forecast, beside the optimum of the last matrix, ``residual144`` and ``mixture``; the measure is
+that of ``teal evaluate --next-interval`` under total_flow.  A row of FILE.csv is a series and a hedge: the mean over
+the seeds of the fit, the lowest mean of a seed, and the worst interval of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from public_data import published
+from torch import Tensor, nn
+
+import teal
+from teal.app.instance import Instance, calibration_factor
+from teal.evaluation.next_interval import NextInterval
+from teal.learning.losses import reward
+
+SERIES = {
+    "Abilene": ("abilene.xml", "directed-abilene-zhang-5min-over-6months-ALL.tgz"),
+    "GEANT": ("geant.xml", "directed-geant-uhlig-15min-over-4months-ALL.tgz"),
+}
+WINDOW, WARM_UP = 12, 100
+SEED = ", seed "
+TEMPERATURE = 0.02  # of the smooth splits, over the value of a Gbit/s
+BATCH, LEARNING_RATE = 16, 0.02
+
+
+class Forecaster(nn.Module):
+    """The forecast of the module."""
+
+    def __init__(self, demands: int) -> None:
+        super().__init__()
+        self.logit_phi, self.log_factor = nn.Parameter(torch.full((demands,), 2.0)), nn.Parameter(torch.zeros(demands))
+        self.double()
+
+    def forward(self, known: Tensor) -> Tensor:
+        """(B, WINDOW, D) Gbit/s, oldest first -> (B, D)."""
+        phi = torch.sigmoid(self.logit_phi)
+        return (phi * known[:, -1] + (1 - phi) * known.mean(1)) * self.log_factor.exp()
+
+
+Allocate = Callable[[teal.Problem], Tensor]
+
+
+def smooth(forecast: teal.Problem) -> Tensor:
+    """Splits of the program with entropy."""
+    return teal.smooth_splits(forecast, forecast.demand, temperature=TEMPERATURE)
+
+
+def optimum(forecast: teal.Problem) -> Tensor:
+    """Splits of the optimum."""
+    return teal.solve(forecast, gap=1e-3).splits
+
+
+class ForecastHedge:
+    """A hedge that allocates for a forecast."""
+
+    def __init__(self, model: Forecaster, allocate: Allocate) -> None:
+        self.model, self.allocate_for = model, allocate
+
+    @torch.no_grad()
+    def allocate(self, past: teal.Past) -> Tensor:
+        """(D, K)."""
+        known = torch.from_numpy(past.traffic.read(np.arange(past.known - WINDOW, past.known)))
+        return self.allocate_for(past.network.with_demand(self.model(known[None])))[0]
+
+
+def fitted(network: teal.Problem, demand: Tensor, through: bool, steps: int, seed: int) -> Forecaster:
+    """A forecaster fitted on matrices (T, D)."""
+    rng, model = np.random.default_rng(seed), Forecaster(demand.shape[1])
+    adam = torch.optim.Adam(model.parameters(), LEARNING_RATE)
+    for _ in range(steps):
+        rows = rng.choice(np.arange(WINDOW, len(demand)), BATCH, replace=False)
+        forecast = model(torch.stack([demand[row - WINDOW : row] for row in rows]))
+        true = demand[rows]
+        if through:
+            splits = teal.smooth_splits(network, forecast, temperature=TEMPERATURE)
+            loss = -reward(network.with_demand(true), splits).mean()
+        else:
+            loss = ((forecast - true).square().sum(1) / true.square().sum(1)).mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    return model
+
+
+def main() -> None:
+    """Measure, and write a row a series and hedge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--carried", type=float, default=0.85)
+    parser.add_argument("--intervals", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    for series, (network, matrices) in SERIES.items():
+        rows += measured(series, published(options.data, network), published(options.data, matrices), options)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with options.out.open("w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+
+
+def measured(series: str, network: Path, matrices: Path, options: argparse.Namespace) -> list[dict[str, object]]:
+    """The rows of a series."""
+    topology = teal.load_topology(network)
+    traffic = teal.load_traffic(str(matrices), topology)
+    paths, split = teal.compute_paths(topology, traffic.pairs), traffic.split()
+    traffic = traffic.scaled(calibration_factor(topology, paths, traffic, split.train, options.carried))
+    instance = Instance(topology, traffic, paths, teal.Objective(), None, split, torch.device("cpu"))
+    known = torch.from_numpy(traffic.read(split.train))
+    known = known[known.sum(1) > 0]
+    base = instance.problem(known[:1].numpy())
+    hedges: dict[str, teal.Hedge] = {
+        "optimum of the last matrix": teal.make_hedge("pdhg:gap=0.001"),
+        "residual144": teal.make_hedge("residual144"), "mixture": teal.make_hedge("mixture"),
+    }  # fmt: skip
+    for seed in range(options.seeds):
+        for trained, through in (("squared error", False), ("what arrives", True)):
+            model = fitted(base, known, through, options.steps, seed)
+            for name, allocate in (("smooth splits", smooth), ("optimum", optimum)):
+                hedges[f"forecast fitted on {trained}, {name}{SEED}{seed}"] = ForecastHedge(model, allocate)
+    first = len(split.train)
+    ratios: dict[str, list[float]] = {name: [] for name in hedges}
+    intervals = NextInterval(instance, hedges, lookback=1000).run(range(first, first + options.intervals), WARM_UP)
+    for row in (row for rows in intervals for row in rows):
+        ratios[row.scheme].append(row.ratio)
+    seeds: dict[str, list[list[float]]] = {}
+    for name, values in ratios.items():
+        seeds.setdefault(name.partition(SEED)[0], []).append(values)
+    return [row_of(series, name, values) for name, values in seeds.items()]
+
+
+def row_of(series: str, hedge: str, seeds: list[list[float]]) -> dict[str, object]:
+    """The row of a hedge, from what it carried of the optimum in each interval, a list for each seed."""
+    means = [float(np.mean(values)) for values in seeds]
+    row: dict[str, object] = {
+        "series": series, "hedge": hedge, "intervals": len(seeds[0]), "seeds": len(seeds),
+        "mean": float(np.mean(means)), "lowest": min(means), "worst": float(np.min(seeds)),
+    }  # fmt: skip
+    print(row, flush=True)
+    return row
+
+
+if __name__ == "__main__":
+    main()
