@@ -285,7 +285,8 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
         _ = problem.paths.packed  # computed here, so that its time counts as building
     model = None if config.over_all_paths else starter_for(config.model, named, problem.paths)
     build_s = instance.paths_s + time.perf_counter() - begin
-    prepare(problem, gap=config.gap)
+    starter = model if takes_starter(problem) else None
+    prepare(problem, gap=config.gap, starter=starter)
     deadline = seconds(config.deadline) if config.deadline else math.inf
     begin, bound_all_paths = time.perf_counter(), None
     if config.over_all_paths:
@@ -302,7 +303,7 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
             problem,
             gap=config.gap,
             deadline=deadline,
-            starter=model if takes_starter(problem) else None,
+            starter=starter,
             max_iterations=config.max_iterations,
             report=SolveProgress(notify),
         )

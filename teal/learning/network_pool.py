@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import re
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,9 +25,9 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 
-# Groups of topohub that are used, and the share of training draws from each: topozoo, sndlib and backbone are networks
-# of operators, caida networks of autonomous systems, gabriel random planar graphs.
-GROUP_SHARES = {"topozoo": 0.5, "sndlib": 0.1, "caida": 0.15, "gabriel": 0.15, "backbone": 0.1}
+# Groups of topohub that are used: topozoo, sndlib and backbone are networks of operators, caida networks of autonomous
+# systems, gabriel random planar graphs.
+GROUPS = ("topozoo", "sndlib", "caida", "gabriel", "backbone")
 MIN_NODES = 12  # of a network in the pool; smaller ones have few alternative paths
 _MAX_TRAINING_NODES = 600  # of a network to train on; larger ones take too long for each step
 _MAX_NODES_ALL_PAIRS = 80  # on larger networks only a sample of the pairs has a demand
@@ -36,17 +36,32 @@ _SAMPLE_SOURCES, _SAMPLE_TARGETS = 60, 100
 # Families with these words in their names are held out: published results use them.
 _ALWAYS_HELD_OUT = ("abilene", "geant", "germany", "kdl", "uscarrier", "cogent", "interoute", "world")
 _HELD_OUT_ONE_IN = 4  # of the other families, one in this many is held out
-# Range (log-uniform) of the largest utilisation with all demand on first paths, before a shock: from networks without
-# congestion to ones that can carry a small part of the demand.
-_UTILISATION_RANGE = (0.7, 12.0)
 _FAILED_SHARES = (0.01, 0.05)  # range of the probability that a link fails, in the third of the matrices with failures
-# Share of the draws for each objective; most for total_flow, which users ask for most.
-_OBJECTIVE_SHARES = {
-    ObjectiveName.TOTAL_FLOW: 0.6,
-    ObjectiveName.WEIGHTED_FLOW: 0.1,
-    ObjectiveName.LATENCY_PENALISED_FLOW: 0.1,
-    ObjectiveName.MAX_LINK_UTILISATION: 0.2,
-}
+_OBJECTIVES = (
+    ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW, ObjectiveName.LATENCY_PENALISED_FLOW,
+    ObjectiveName.MAX_LINK_UTILISATION,
+)  # fmt: skip
+
+
+class Draws(NamedTuple):
+    """How problems are drawn for training.
+
+    Attributes:
+        groups: share of the draws from each of :data:`GROUPS`.
+        objectives: share for total_flow, weighted_flow, latency_penalised_flow and max_link_utilisation.
+        utilisation: range (log-uniform) of the largest utilisation with all demand on first paths, before a shock.
+    """
+
+    groups: tuple[float, ...]
+    objectives: tuple[float, ...]
+    utilisation: tuple[float, float]
+
+
+# From networks without congestion to ones that can carry a small part of the demand; most for total_flow, which users
+# ask for most.
+ANY_LOAD = Draws((0.5, 0.1, 0.15, 0.15, 0.1), (0.6, 0.1, 0.1, 0.2), (0.7, 12.0))
+# Problems for which PDHG needs many iterations: planar networks, congested, that maximise a value.
+CONGESTED = Draws((0.3, 0.1, 0.05, 0.45, 0.1), (0.75, 0.1, 0.1, 0.05), (1.3, 12.0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +76,12 @@ class NetworkPool:
     train: tuple[str, ...]
     held_out: tuple[str, ...]
 
-    def pick(self, rng: np.random.Generator) -> str:
+    def pick(self, rng: np.random.Generator, draws: Draws = ANY_LOAD) -> str:
         """A random network to train on: first a group by its share, then one of its networks."""
         groups: dict[str, list[str]] = {}
         for name in self.train:
             groups.setdefault(group_of(name), []).append(name)
-        shares = np.array([GROUP_SHARES[group] for group in groups])
+        shares = np.array([draws.groups[GROUPS.index(group)] for group in groups])
         names = list(groups.values())[rng.choice(len(groups), p=shares / shares.sum())]
         return names[rng.integers(len(names))]
 
@@ -113,7 +128,7 @@ def network_sizes() -> dict[str, int]:
         InputError: topohub is not installed.
     """
     data, nodes_by_name = topohub_folder("networks", ""), {}
-    for group in GROUP_SHARES:
+    for group in GROUPS:
         for name, file in sorted(stored_files(data / group, f"{group}/")):
             nodes = len(json.loads(file.read_text(encoding="utf-8"))["nodes"])
             if nodes >= MIN_NODES:
@@ -140,6 +155,7 @@ def draw_problem(
     num_paths: int = 4,
     objective: ObjectiveName | None = None,
     device: torch.device | str = "cpu",
+    draws: Draws = ANY_LOAD,
 ) -> Problem:
     """Random matrices on a network, float32.
 
@@ -152,11 +168,12 @@ def draw_problem(
         num_paths: K, candidate paths of each demand.
         objective: None for a random one.
         device: device of the tensors.
+        draws: objectives and loads.
     """
     topology, paths = pool_network(name, num_paths)
     links = topology.num_links
     if objective is None:
-        objective = rng.choice(list(_OBJECTIVE_SHARES), p=list(_OBJECTIVE_SHARES.values()))
+        objective = rng.choice(list(_OBJECTIVES), p=draws.objectives)
     capacity = np.stack([_capacities(rng, links) for _ in range(batch)])
     demand = np.stack([_rates(rng, topology.num_nodes, paths) for _ in range(batch)])
     weight = rng.choice([1.0, 2.0, 4.0], paths.num_demands)
@@ -165,7 +182,8 @@ def draw_problem(
         capacity=capacity, weight=weight, device=device, dtype=torch.float32,
     )  # fmt: skip
     largest = problem.utilisation(problem.first_path_splits).amax(1).clamp(min=1e-9).cpu().numpy()
-    load = np.exp(rng.uniform(math.log(_UTILISATION_RANGE[0]), math.log(_UTILISATION_RANGE[1]), batch))
+    low, high = np.log(draws.utilisation)
+    load = np.exp(rng.uniform(low, high, batch))
     demand *= (load / largest)[:, None]
     for row in range(batch):
         match rng.integers(3):

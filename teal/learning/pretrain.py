@@ -20,7 +20,7 @@ from teal.learning import run_state
 from teal.learning.coma import Exploration, coma_loss
 from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate, train_until
 from teal.learning.losses import bound_loss, reward, reward_scale
-from teal.learning.network_pool import NetworkPool, draw_problem, pool_network, topohub_pool
+from teal.learning.network_pool import ANY_LOAD, CONGESTED, NetworkPool, draw_problem, pool_network, topohub_pool
 from teal.learning.noise import Stream
 from teal.learning.pretrain_price_gnn import PriceGnnTask
 from teal.learning.settings import PretrainConfig
@@ -172,6 +172,7 @@ class Pretrainer:
     def one_step(self) -> float:
         """One optimiser step over a few networks; the mean loss."""
         config, rng = self.config, np.random.default_rng([self.config.seed, self.step])
+        draws = CONGESTED if config.aim == "start" else ANY_LOAD
         set_cosine_rate(
             self.optimiser, config.learning_rate, self.step, self._budget.share_used(self.step, self.elapsed_s),
             warm_up_steps=_WARM_UP_STEPS, final_share=_FINAL_SHARE,
@@ -179,10 +180,10 @@ class Pretrainer:
         self.optimiser.zero_grad()
         total = 0.0
         for _ in range(_NETWORKS_PER_STEP):
-            name = self.networks.pick(rng)
+            name = self.networks.pick(rng, draws)
             demands = pool_network(name, config.num_paths)[1].num_demands
             batch = int(np.clip(round(_DEMANDS_PER_STEP / demands), 1, _MAX_MATRICES))
-            problem = draw_problem(rng, name, batch, config.num_paths, device=self.device)
+            problem = draw_problem(rng, name, batch, config.num_paths, device=self.device, draws=draws)
             mean = self.task.loss(self.model, problem, rng) / _NETWORKS_PER_STEP
             mean.backward()
             total += float(mean.detach())

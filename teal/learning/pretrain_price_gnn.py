@@ -21,6 +21,9 @@ from teal.runtime.storage import model_folder
 
 _LAST_ROUND_WEIGHT = 4.0  # in the loss; every other round of the second half has weight 1 / rounds
 _DUAL_WEIGHT = 0.3  # of the smoothed dual in the loss, beside the reward
+# Of a start of PDHG: the weight of a matrix is the scale over its gap plus the floor, so that matrices which are nearly
+# solved, where PDHG needs few iterations more, count as much as those that are far from it.
+_GAP_SCALE, _GAP_FLOOR = 0.02, 0.01
 
 
 class PriceGnnTask:
@@ -47,7 +50,9 @@ class PriceGnnTask:
         config = self._config
         counts = (random_rounds(rng, usual) for usual in (config.rounds, config.bound_rounds))
         rounds, prices = model(problem, *counts)
-        mean = torch.stack(list(losses(problem, rounds, prices).values())).sum(0).mean()
+        parts = losses(problem, rounds, prices)
+        weight = _weight_of_start(problem, rounds[-1], parts["bound"]) if config.aim == "start" else 1.0
+        mean = (weight * torch.stack(list(parts.values())).sum(0)).mean()
         if config.learner == "coma":
             mean = mean + self._coma_loss(problem, rounds[-1], int(rng.integers(2**31)))
         return mean
@@ -89,6 +94,13 @@ def losses(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> dict[
         if not carries_all:
             total = total + weight * _DUAL_WEIGHT * _smoothed_dual(problem, result)
     return {"allocation": total / sum(weights), "bound": bound_loss(problem, bound_prices) / scale}
+
+
+@torch.no_grad()
+def _weight_of_start(problem: Problem, last: Round, bound: Tensor) -> Tensor:
+    """(B,) weight of each matrix, of its loss ``bound`` and the reward of its splits: both shares of all demand."""
+    gap = (bound - reward(problem, last.splits) / reward_scale(problem)).clamp(min=0)
+    return _GAP_SCALE / (gap + _GAP_FLOOR)
 
 
 def _smoothed_dual(problem: Problem, result: Round) -> Tensor:

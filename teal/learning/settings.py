@@ -133,7 +133,7 @@ class PretrainConfig:
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "training": ("model", "learner", "time_budget", "max_steps", "seed", "from_", "learning_rate", "num_paths"),
-        "the model price": ("hidden", "rounds", "bound_rounds"),
+        "the model price": ("aim", "hidden", "rounds", "bound_rounds"),
         "the model flow": ("layers", "width"),
         "coma": ("entries", "std"),
     }
@@ -151,6 +151,9 @@ class PretrainConfig:
     """Seed of the initial weights and of all random draws."""
     num_paths: int = 4
     """K, edge-disjoint paths of each demand in training; the model takes any K."""
+    aim: Literal["allocation", "start"] = "allocation"
+    """allocation: any network and load.  start: a start of PDHG, where that needs many iterations: congested networks,
+    half of them planar, mostly to maximise a value, and matrices weigh more the closer they are to the optimum."""
     hidden: int = 32
     """H, size of each link's recurrent state (GRU)."""
     rounds: int = 8
@@ -187,5 +190,7 @@ class PretrainConfig:
         for field in ("learning_rate", "std"):
             require(self, field, "a number above 0", 0 < getattr(self, field) < math.inf)
         require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
+        if self.aim == "start" and self.model != "price":
+            raise InputError("--aim", "", "allocation with --model flow", self.aim)
         if self.entries and self.learner != "coma":
             raise InputError("--learner", "", "coma if --entries is above 0 (rounding has no gradient)", self.learner)

@@ -15,10 +15,11 @@ from teal.network import PathSet
 from teal.nn.checkpoint import PRICE_GNN_KIND, check_kind, load_price_gnn
 from teal.nn.price_gnn import PriceGNN
 from teal.problem import Allocation, Problem
-from teal.runtime.parallel import threads_for
+from teal.runtime.parallel import is_large, on_all_threads, threads_for
 from teal.runtime.storage import model_folder
 from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows, weights_of
 from teal.solvers import pdhg
+from teal.solvers.pdhg.fused.rehearsal import three_nodes
 from teal.solvers.table_search import in_tables
 from teal.spec import Spec
 
@@ -59,6 +60,7 @@ class PriceGnnScheme:
 
     def __init__(self, model: PriceGNN, config: PriceGnnSchemeConfig | None = None) -> None:
         self.model, self.config = model, config or PriceGnnSchemeConfig()
+        self._rehearsed: set[bool] = set()  # forms of the kernels that were called
 
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
@@ -70,6 +72,14 @@ class PriceGnnScheme:
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """The model's splits (B, D, K) and prices (B, E), float32."""
         return self._start(problem, self.config.rounds, self.config.bound_rounds)
+
+    def rehearse(self, problem: Problem) -> None:
+        """Call on three nodes the kernels that :meth:`start` calls, in the form for a problem of this size, once."""
+        on_all = is_large(_operations(problem))
+        if problem.demand.device.type == "cpu" and on_all not in self._rehearsed:
+            self._rehearsed.add(on_all)
+            with on_all_threads(on_all):
+                self.start(three_nodes())
 
     @torch.no_grad()
     def start_sample(self, problem: Problem) -> tuple[Tensor, Tensor]:

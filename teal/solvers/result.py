@@ -46,7 +46,8 @@ class PdhgState:
 class Starter(Protocol):
     """A start of PDHG, such as a PriceGNN.
 
-    It may also have a method ``start_sample`` of the same form, for samples of the demands.
+    It may also have a method ``start_sample`` of the same form, for samples of the demands, and a method
+    ``rehearse(problem)``, called before a clock starts, that loads what ``start`` needs.
     """
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:

@@ -11,14 +11,25 @@ from torch import nn
 
 from teal.cli import main
 from teal.errors import InputError
-from teal.learning.network_pool import NetworkPool, draw_problem, family_of, pool_network, topohub_pool
+from teal.learning.network_pool import (
+    CONGESTED,
+    NetworkPool,
+    draw_problem,
+    family_of,
+    group_of,
+    pool_network,
+    topohub_pool,
+)
 from teal.learning.pretrain import Pretrainer
+from teal.learning.pretrain_price_gnn import random_rounds
 from teal.learning.settings import PretrainConfig
 from teal.nn.checkpoint import load_price_gnn
 from teal.nn.price_gnn import PriceGNN
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem.assessment import assess
+from teal.problem.bounds import dual_bound
 from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
+from teal.solvers.projection import cut_only
 
 SMALL_POOL = NetworkPool(("topozoo/Compuserve", "topozoo/Nsfnet"), ("sndlib/geant",))
 
@@ -47,6 +58,41 @@ def test_drawn_problems_repeat_and_range_from_light_to_heavy_load() -> None:
     assert objectives == set(SINGLE_PROGRAMS) - {ObjectiveName.MAX_CONCURRENT_FLOW}
     assert failed > 3
     assert max(loads) > 10 * min(loads)
+
+
+def test_draws_for_a_start_are_congested_and_mostly_planar() -> None:
+    pool = NetworkPool(("topozoo/Nsfnet", "gabriel/25/0"), ())
+    rng = np.random.default_rng(0)
+    planar = [group_of(pool.pick(rng, CONGESTED)) == "gabriel" for _ in range(400)]
+    assert np.mean(planar) == pytest.approx(0.6, abs=0.08), "0.45 of 0.45 + 0.3"
+    for _ in range(20):
+        problem = draw_problem(rng, SMALL_POOL.train[1], 2, draws=CONGESTED)
+        plain = (problem.capacity > 0).all(1)  # a failure takes load from the first paths
+        assert (problem.utilisation(problem.first_path_splits).amax(1)[plain] > 1.29).all()
+
+
+def test_a_matrix_near_the_optimum_weighs_more_for_a_start(tmp_path: Path) -> None:
+    """The weight is 0.02 / (gap + 0.01), with the gap of the splits, cut to fit, and of the prices as certified."""
+    start, usual = (Pretrainer(_config(tmp_path, aim=aim), SMALL_POOL) for aim in ("start", "allocation"))
+    assert isinstance(start.model, PriceGNN)
+    for seed in range(4):
+        problem = draw_problem(
+            np.random.default_rng(seed), SMALL_POOL.train[1], 1, objective=ObjectiveName.TOTAL_FLOW, draws=CONGESTED
+        )
+        with torch.no_grad():
+            of_start, of_usual = (
+                float(each.task.loss(start.model, problem, np.random.default_rng(seed))) for each in (start, usual)
+            )
+            counts = np.random.default_rng(seed)
+            rounds, prices = start.model(problem, random_rounds(counts, 3), random_rounds(counts, 1))
+        carried = float(cut_only(problem, rounds[-1].splits, prices).satisfied_demand[0])
+        gap = float(dual_bound(problem, prices)[0]) / float(problem.demand.sum()) - carried
+        assert of_start / of_usual == pytest.approx(0.02 / (gap + 0.01), rel=1e-3)
+
+
+def test_a_start_of_pdhg_is_an_aim_of_price_gnn_alone(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--aim"):
+        _config(tmp_path, model="flow", aim="start")
 
 
 def _config(out: Path, **changes: object) -> PretrainConfig:

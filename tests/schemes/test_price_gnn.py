@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -58,3 +61,33 @@ def test_a_start_from_price_gnn_saves_iterations_of_pdhg() -> None:
     cold = teal.solve(problem, gap=0.01).iterations
     warm = teal.solve(problem, gap=0.01, warm_start=scheme.start(problem)).iterations
     assert warm < 0.5 * cold
+
+
+@pytest.mark.slow
+def test_a_start_compiles_nothing_that_was_not_rehearsed() -> None:
+    """In a process of its own, where nothing was called before."""
+    program = (
+        "import teal\n"
+        "from teal.nn import price_gnn_fused\n"
+        "from teal.pathops import response\n"
+        "from teal.schemes.models import load_model\n"
+        "from teal.solvers.pdhg import prepare\n"
+        "topology = teal.load_topology('b4')\n"
+        "traffic = teal.load_traffic('gravity:seed=0,load=8,count=1', topology)\n"
+        "paths = teal.compute_paths(topology, traffic.pairs)\n"
+        "problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0]))\n"
+        "def forms():\n"
+        "    kernels = [*vars(price_gnn_fused).values(), *vars(response).values()]\n"
+        "    parts = [part for kernel in kernels for part in getattr(kernel, 'dispatchers', (kernel,))]\n"
+        "    return sum(len(part.signatures) for part in parts if hasattr(part, 'signatures'))\n"
+        "model = load_model('universal')\n"
+        "nothing = forms()\n"
+        "prepare(problem, starter=model)\n"
+        "rehearsed = forms()\n"
+        "model.start(problem)\n"
+        "print(nothing, rehearsed, forms())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
+    nothing, rehearsed, after = map(int, done.stdout.split())
+    assert nothing == 0
+    assert rehearsed == after > 2

@@ -128,7 +128,7 @@ def solve(
         report=report,
     )  # fmt: skip
     _Settings(**options).check(problem)
-    prepare(problem, gap=gap, engine=engine, dtype=dtype)  # before the clock starts
+    prepare(problem, gap=gap, engine=engine, dtype=dtype, starter=starter)  # before the clock starts
     return complete(solving(problem, deadline=Deadline.after(deadline), **options))
 
 
@@ -165,7 +165,7 @@ def solving(
     """
     settings = _Settings(**options)
     settings.check(problem)
-    prepare(problem, gap=settings.gap, engine=settings.engine, dtype=settings.dtype)
+    prepare(problem, gap=settings.gap, engine=settings.engine, dtype=settings.dtype, starter=settings.starter)
     steps = _solving(problem, settings, deadline or Deadline())
     return (yield from quietly(steps, problem.batch * problem.paths.mask.size))
 
@@ -218,13 +218,22 @@ def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
 
-def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype: torch.dtype | None = None) -> None:
+def prepare(
+    problem: Problem,
+    *,
+    gap: float = 1e-2,
+    engine: str = "auto",
+    dtype: torch.dtype | None = None,
+    starter: Starter | None = None,
+) -> None:
     """Compile what :func:`solve` runs for such a problem, which :func:`solve` does too before its clock starts.
 
     Args:
         problem: B matrices.
-        gap, engine, dtype: as in :func:`solve`.
+        gap, engine, dtype, starter: as in :func:`solve`.
     """
+    if rehearse := getattr(starter, "rehearse", None):
+        rehearse(problem)
     if problem.classes is not None and not problem.conditions:
         class_rows.rehearse(on_all=is_large(problem.paths.mask.size))
     if problem.objective.name == ObjectiveName.MAX_MIN:
