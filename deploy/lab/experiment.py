@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import dataclasses
 import json
 import os
@@ -24,6 +25,7 @@ import numpy as np
 
 import teal
 from deploy.lab import controller, router, traffic
+from deploy.lab.monitoring import Monitoring
 from deploy.lab.network import PREFIX, STATE, Lab, check_machine, down, run
 
 Notify = Callable[[str], None]
@@ -94,21 +96,51 @@ class Experiment:
             self._killed()
         finally:
             self._stopping.set()
-            for process in self.processes:
-                process.kill()
-                process.wait()
             self.events = self._events()
-            down()
+            self._end()
         return self.figures
+
+    def monitor(self) -> None:
+        """Read the routers by SNMP and Prometheus for a window, and write what `teal estimate` takes to the folder.
+
+        Beside the files of :mod:`deploy.lab.monitoring` that is ``sent.csv``: the mean matrix that was sent.
+        """
+        check_machine()
+        monitoring, out = Monitoring(self.lab), self.settings.out
+        try:
+            self._carry()
+            self.notify("SNMP agents, snmp_exporter and Prometheus")
+            monitoring.start()
+            self.notify(f"counters, {self.settings.window:g} s")
+            begin, (_, sent) = time.time(), self._window()
+            monitoring.write(out, begin, time.time(), max(1, round(self.settings.interval)))
+        finally:
+            monitoring.stop()
+            self._end()
+        rates = sent * _plain_wire() * self.lab.scale
+        nodes = self.lab.topology.node_names
+        table = [(nodes[s], nodes[t], rate) for (s, t), rate in zip(self.pairs.tolist(), rates.tolist(), strict=True)]
+        with (out / "sent.csv").open("w", newline="") as stream:
+            csv.writer(stream).writerows([("source", "target", "rate"), *table])
+
+    def _end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        down()
 
     # Phases.
 
-    def _up(self) -> None:
+    def _carry(self) -> None:
+        """Routers with routes, and traffic."""
         self.notify("routers, links and routes")
         self.lab.up()
         self.figures["routes_s"] = self.lab.wait_for_routes()
         self._send(self.demand)
         self._start(sys.executable, "-m", "deploy.lab.traffic", name="traffic")
+
+    def _up(self) -> None:
+        self._carry()
         self.port = _free_port()
         state = STATE / "service"
         self._start(

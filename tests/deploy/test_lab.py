@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -10,11 +11,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import teal
 from deploy.lab import network
 from deploy.lab.__main__ import main
 from deploy.lab.experiment import Experiment, Settings, leftovers
+from deploy.lab.monitoring import check_programs
 from deploy.lab.network import Lab, LabError, check_machine, down
 from teal.formats import load_topology, save_topology
 from teal.testing import make_topology
@@ -93,3 +97,26 @@ def test_the_database_of_the_routers_is_the_topology(tmp_path: Path) -> None:
         assert there == wanted
     finally:
         down()
+
+
+def test_counters_by_snmp_and_prometheus_become_the_matrix_that_was_sent(tmp_path: Path) -> None:
+    try:
+        check_programs()
+    except LabError as error:
+        pytest.skip(str(error))
+    assert main(["monitor", "--topology", _six(tmp_path / "six.json"), "--window", "20", "--out", str(tmp_path)]) == 0
+    assert not list(leftovers())
+    topology = teal.load_topology(tmp_path / "topology.json")
+    counters = teal.load_counters(tmp_path / "counters.json", topology, interfaces=tmp_path / "interfaces.csv")
+    with (tmp_path / "sent.csv").open() as stream:
+        sent = {(row["source"], row["target"]): float(row["rate"]) for row in csv.DictReader(stream)}
+    assert len(counters.sent) >= 3
+    total = sum(sent.values())
+    assert counters.ingress.mean(0).sum() == pytest.approx(total, rel=0.03), "all that hosts send"
+    assert counters.egress.mean(0).sum() == pytest.approx(total, rel=0.03)
+    dag = teal.EcmpDag.of(topology, np.asarray(topology.metric))
+    pairs = np.array([[topology.node_index()[name] for name in pair] for pair in sent])
+    predicted = (teal.ecmp_measurements(dag, pairs) @ np.array(list(sent.values())))[: topology.num_links]
+    relative = np.abs(counters.sent.mean(0) - predicted).sum() / predicted.sum()
+    assert relative < 0.15, "hashes divide flows unevenly"
+    assert np.allclose(counters.sent.mean(0), counters.received.mean(0), rtol=0.05), "both ends of each link"
