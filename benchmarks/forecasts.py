@@ -138,7 +138,8 @@ def measured(series: str, network: Path, matrices: Path, options: argparse.Names
                 hedges[f"forecast fitted on {trained}, {name}{SEED}{seed}"] = ForecastHedge(model, allocate)
     first = len(split.train)
     ratios: dict[str, list[float]] = {name: [] for name in hedges}
-    intervals = NextInterval(instance, hedges, lookback=1000).run(range(first, first + options.intervals), WARM_UP)
+    stop = min(first + options.intervals, traffic.num_matrices)
+    intervals = NextInterval(instance, hedges, lookback=1000).run(range(first, stop), WARM_UP)
     for row in (row for rows in intervals for row in rows):
         ratios[row.scheme].append(row.ratio)
     seeds: dict[str, list[list[float]]] = {}
