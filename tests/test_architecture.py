@@ -223,11 +223,11 @@ def test_the_hint_after_an_interruption_loads_no_torch() -> None:
 
 # The most that each measure of tests/house.py may be.  A change that needs more says why, here.
 BUDGET = {
-    # A third are docstrings and blank lines.  Published data, tunnels, files of tables, proofs of purchases and starts
-    # from models where they save time took 1,000.
-    "lines": 68_100,
-    "files": 369,
-    "modules imported by exactly one other": 72,
+    # A third are docstrings and blank lines.  Flexible algorithms with attributes of links took 400, the optimum as a
+    # layer of torch 300.
+    "lines": 69_000,
+    "files": 372,
+    "modules imported by exactly one other": 73,
     "circles of modules": 0,
     "classes with three or more figures of a result": 19,
     "modules that call HiGHS": 1,

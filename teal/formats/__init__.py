@@ -223,8 +223,11 @@ def save_topology(path: Path | str, topology: Topology) -> None:
     with atomic_file(Path(path)) as temporary:
         if name.endswith(".csv"):
             frame = topology.to_frame().drop(columns="link")
-            if topology.metric is not None:
-                frame["metric"] = topology.metric
+            attributes = [topology.igp_attributes(link) for link in range(topology.num_links)]
+            for field in ("metric", "te_metric", "affinity"):
+                if any(field in one for one in attributes):
+                    values = [one.get(field, "") for one in attributes]
+                    frame[field] = [";".join(one) for one in values] if field == "affinity" else values
             frame.to_csv(temporary, index=False)
             return
         make = rfc8345.to_rfc8345 if name.endswith(".rfc8345.json") else topology_to_node_link

@@ -1,8 +1,9 @@
 """Links as a table, CSV or Excel: a row for each cable, or for each direction of one.
 
 Columns ``source``, ``target``, ``capacity``, and perhaps ``latency`` (or ``delay``, ms), ``metric``, ``metric_back``
-(that of the other direction, for a row a circuit; also ``metric_az`` and ``metric_za``) and ``members`` (links of an
-aggregation group, whose capacities add up); names are matched without case, and others can be given.  A
+(that of the other direction, for a row a circuit; also ``metric_az`` and ``metric_za``), ``te_metric``, ``affinity``
+(names of administrative groups, ``red;core``) and ``members`` (links of an aggregation group, whose capacities add up);
+names are matched without case, and others can be given.  A
 cell may name its unit: 100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.  If for most rows there is one in the other
 direction, rows are directions; otherwise cables.  Rows that do not follow the others, identical rows and names that
 look alike are named in warnings.
@@ -19,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from teal.errors import WARNING, InputError, listed
-from teal.formats.records import Attributes, LinkRecord, number, topology_from_records
+from teal.formats.records import Attributes, LinkRecord, affinities_of, number, topology_from_records
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
 SUFFIXES = (".csv", ".xlsx")
 _OTHER_NAMES = {"latency": ("delay",), "capacity": ("bandwidth",), "source": ("from",), "target": ("to",),
-                "metric": ("metric_az",), "metric_back": ("metric_za", "reverse_metric")}  # fmt: skip
+                "metric": ("metric_az",), "metric_back": ("metric_za", "reverse_metric"),
+                "affinity": ("affinities", "admin_group", "color")}  # fmt: skip
 _COUNTED = re.compile(r"(?:(\d+)\s*x\s*)?([0-9.]+(?:e[+-]?\d+)?)\s*([a-zA-Z/]*)", re.IGNORECASE)
 _SHORT_UNITS = {"G": "Gbit/s", "GE": "Gbit/s", "M": "Mbit/s", "T": "Tbit/s", "K": "kbit/s", "TE": "Tbit/s"}
 _GLYPHS = str.maketrans("0o1I|", "OOlll")  # characters that look alike
@@ -89,6 +91,8 @@ def _from_cells(
         records.append(LinkRecord(
             cell["source"], cell["target"], capacity, _ms(cell.get("latency", ""), where, f"{field}: latency"), field,
             tuple(header), metric, metric_back=back,
+            te_metric=number(cell["te_metric"], where, f"{field}: te_metric") if cell.get("te_metric") else None,
+            affinities=affinities_of(cell.get("affinity"), where, f"{field}: affinity"),
         ))  # fmt: skip
     if not records:
         raise InputError(where, "", "a row for each link", "none")
@@ -167,7 +171,9 @@ def _columns(header: list[str], attributes: Attributes, where: str) -> dict[str,
     plain = [name.strip().strip("\ufeff").lower() for name in header]
     joined = [re.sub(r"[\s-]+", "_", name) for name in plain]  # metric az is metric_az
     columns = {}
-    for name in ("source", "target", "capacity", "latency", "metric", "metric_back", "members"):
+    for name in (
+        "source", "target", "capacity", "latency", "metric", "metric_back", "te_metric", "affinity", "members",
+    ):  # fmt: skip
         asked = getattr(attributes, name, name)
         for option in (asked, *(_OTHER_NAMES.get(name, ()) if asked == name else ())):
             if option.lower() in plain or option.lower() in joined:

@@ -2,7 +2,8 @@
 
 Nodes have an ``id`` (any scalar, converted to a string) and perhaps ``pos`` ([longitude, latitude]) or ``lon`` and
 ``lat``; a node without a valid position has none.  Links (key ``links`` or ``edges``) have ``source``, ``target``,
-``capacity`` and perhaps ``latency`` in ms, an IGP ``metric``, and ``"failed": true`` if they are out of service.
+``capacity`` and perhaps ``latency`` in ms, an IGP ``metric``, a ``te_metric``, ``affinity`` (a name or a list of
+names), and ``"failed": true`` if they are out of service.
 Capacities are in Gbit/s unless the ``graph`` object has a ``capacity_unit``.  Without ``"directed": true`` each link
 stands for two, one in each direction.
 """
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from teal.errors import InputError
-from teal.formats.records import Attributes, LinkRecord, number, topology_from_records
+from teal.formats.records import Attributes, LinkRecord, affinities_of, number, topology_from_records
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
+_OWN = ("source", "target", "key", "metric", "te_metric", "affinity")  # attributes of a link that are read
 _MAX_COORDINATE = 1e6  # of any coordinate; other data sets have some that are no degrees
 
 
@@ -86,9 +88,11 @@ def topology_from_node_link(
                 else number(capacity, where, f"{field}: {names.capacity}") * gbps_per_file_unit,
                 number(link[names.latency], where, f"{field}: {names.latency}") if names.latency in link else None,
                 f"{field} ({link['source']}->{link['target']})",
-                tuple(str(key) for key in link if key not in ("source", "target", "key", "metric", names.latency)),
+                tuple(str(key) for key in link if key not in (*_OWN, names.latency)),
                 number(link["metric"], where, f"{field}: metric") if "metric" in link else None,
                 link.get("failed") is True,
+                te_metric=number(link["te_metric"], where, f"{field}: te_metric") if "te_metric" in link else None,
+                affinities=affinities_of(link.get("affinity"), where, f"{field}: affinity"),
             )
         )
     return topology_from_records(
@@ -124,6 +128,5 @@ def topology_to_node_link(topology: Topology) -> dict[str, Any]:
         | ({} if capacity else {"failed": True})
         for (s, t), (capacity, latency) in zip(ends, capacity_and_latency, strict=True)
     ]
-    if topology.metric is not None:
-        links = [{**link, "metric": metric} for link, metric in zip(links, topology.metric.tolist(), strict=True)]
+    links = [{**link, **topology.igp_attributes(number)} for number, link in enumerate(links)]
     return {"directed": True, "multigraph": True, "nodes": nodes, "links": links}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -30,6 +31,8 @@ class LinkRecord:
         metric: IGP metric; None if the file has none.
         has_failed: whether the link is out of service: its capacity is 0, whatever ``capacity`` says.
         metric_back: IGP metric of the other direction of a cable; None for the same.
+        te_metric: TE metric; None if the link has none.
+        affinities: names of its affinities (administrative groups).
     """
 
     source: str
@@ -41,6 +44,8 @@ class LinkRecord:
     metric: float | None = None
     has_failed: bool = False
     metric_back: float | None = None
+    te_metric: float | None = None
+    affinities: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +59,8 @@ class Attributes:
         target: column with the node where it ends, in a table.
         metric: column with the IGP metric, in a table.
         metric_back: column with the IGP metric of the other direction of a cable, in a table.
+        te_metric: column with the TE metric, in a table.
+        affinity: column with names of affinities, separated by spaces or semicolons, in a table.
         members: column with the number of links of an aggregation group, in a table.
         capacity_unit: unit of the capacity, such as Mbit/s; "" for the one that the file says, or Gbit/s.
     """
@@ -64,6 +71,8 @@ class Attributes:
     target: str = "target"
     metric: str = "metric"
     metric_back: str = "metric_back"
+    te_metric: str = "te_metric"
+    affinity: str = "affinity"
     members: str = "members"
     capacity_unit: str = ""
 
@@ -123,6 +132,8 @@ def topology_from_records(
     capacity: list[float] = []
     latency: list[float] = []
     metrics: list[float | None] = []
+    te_metrics: list[float] = []
+    affinities: list[frozenset[str]] = []
     loops = assumed = 0
     forth, again = set[tuple[int, int]](), list[str]()  # ends of cables, and cables whose ends are those of another
     for record in links:
@@ -164,6 +175,8 @@ def topology_from_records(
             capacity.append(link_capacity)
             latency.append(delay)
             metrics.append(_checked_metric(value, record.field, where))
+            te_metrics.append(_checked_metric(record.te_metric, record.field, where, "te_metric") or 0.0)
+            affinities.append(record.affinities)
     if again:
         notes += (
             f'{WARNING}{where}: links in both directions in a network of cables (without "directed": true), each read '
@@ -194,14 +207,28 @@ def topology_from_records(
         origin=where,
         notes=notes,
         metric=metric,
+        te_metric=np.array(te_metrics, dtype=np.int64) if any(te_metrics) else None,
+        affinities=tuple(affinities) if any(affinities) else (),
     )
 
 
-def _checked_metric(value: float | None, field: str, where: str) -> float | None:
+def _checked_metric(value: float | None, field: str, where: str, name: str = "metric") -> float | None:
     """The metric of a record; InputError unless it is a whole number from 1 to _MAX_METRIC."""
     if value is not None and not (float(value).is_integer() and 0 < value <= _MAX_METRIC):
-        raise InputError(where, f"{field}: metric", f"a whole number from 1 to {_MAX_METRIC}", value)
+        raise InputError(where, f"{field}: {name}", f"a whole number from 1 to {_MAX_METRIC}", value)
     return value
+
+
+def affinities_of(value: object, where: str, field: str) -> frozenset[str]:
+    """Names of affinities, of a text that separates them by spaces, commas or semicolons, or of a list; None for none.
+
+    Raises:
+        InputError: anything else.
+    """
+    names = re.split(r"[\s,;]+", value.strip()) if isinstance(value, str) else [] if value is None else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(where, field, "a name or a list of names, such as red", repr(value))
+    return frozenset(name for name in names if name)
 
 
 def number(text: object, where: str, field: str, expected: str = "a number") -> float:

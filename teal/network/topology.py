@@ -65,6 +65,8 @@ class Topology:
         capacity: (E,) Gbit/s; 0 means that the link has failed.
         latency: (E,) ms, one-way propagation delay; positive, so that shortest paths have no loops.
         metric: (E,) IGP metric, a whole number above 0; None where unknown.  Candidate paths do not depend on it.
+        te_metric: (E,) TE metric, a whole number, 0 on a link that has none; None if no link has one.
+        affinities: (E,) names of the affinities (administrative groups) of each link; () if no link has any.
         coordinates: (N, 2) longitude and latitude in degrees (or x and y in any unit), only for drawing; NaN where
             unknown.
         origin: the file or name that the topology was read from, for messages.
@@ -85,6 +87,8 @@ class Topology:
     origin: str = ""
     notes: tuple[str, ...] = ()
     metric: Int64Array | None = None
+    te_metric: Int64Array | None = None
+    affinities: tuple[frozenset[str], ...] = ()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -120,6 +124,12 @@ class Topology:
             if self.metric.shape != (links,):
                 raise InputError(where, "metric", f"shape {(links,)}", self.metric.shape)
             self._require(self.metric > 0, "metric", "an IGP metric > 0", self.metric)
+        if self.te_metric is not None:
+            if self.te_metric.shape != (links,):
+                raise InputError(where, "te_metric", f"shape {(links,)}", self.te_metric.shape)
+            self._require(self.te_metric >= 0, "te_metric", "a TE metric > 0, or 0 for none", self.te_metric)
+        if len(self.affinities) not in (0, links):
+            raise InputError(where, "affinities", f"a set for each of {links} links, or ()", len(self.affinities))
 
     def _require(
         self, good: BoolArray, field: str, expected: str, values: FloatArray | Int64Array | None = None
@@ -157,7 +167,9 @@ class Topology:
         })  # fmt: skip
 
     def to_networkx(self) -> Any:
-        """A networkx MultiDiGraph: names of nodes; links in order, with capacity (Gbit/s), latency (ms), metric."""
+        """A networkx MultiDiGraph: names of nodes; links in order, with capacity (Gbit/s), latency (ms), metrics,
+        affinities.
+        """
         import networkx as nx
 
         graph = nx.MultiDiGraph(name=self.name)
@@ -165,11 +177,19 @@ class Topology:
             graph.add_node(name, **({} if np.isnan(longitude) else {"lon": longitude, "lat": latitude}))
         for link in range(self.num_links):
             values = {"capacity": float(self.capacity[link]), "latency": float(self.latency[link])}
-            if self.metric is not None:
-                values["metric"] = int(self.metric[link])
+            values |= self.igp_attributes(link)
             source, target = self.node_names[self.link_source[link]], self.node_names[self.link_target[link]]
             graph.add_edge(source, target, **values)
         return graph
+
+    def igp_attributes(self, link: int) -> dict[str, Any]:
+        """Attributes of a link by their names in files: those it has of metric, te_metric, affinity (sorted names)."""
+        found: dict[str, Any] = {} if self.metric is None else {"metric": int(self.metric[link])}
+        if self.te_metric is not None and self.te_metric[link]:
+            found["te_metric"] = int(self.te_metric[link])
+        if self.affinities and self.affinities[link]:
+            found["affinity"] = sorted(self.affinities[link])
+        return found
 
     def link_names(self) -> list[str]:
         """Distinct names of all links: ``source->target``, with ``#1``, ``#2``, ... where several are parallel."""
@@ -203,11 +223,16 @@ class Topology:
 
     def with_links(self, links: IntArray | Int64Array | BoolArray) -> Topology:
         """The nodes with some of the links only, by their numbers or by a mask (E,)."""
-        return dataclasses.replace(
-            self, link_source=self.link_source[links], link_target=self.link_target[links],
-            capacity=self.capacity[links], latency=self.latency[links],
-            metric=None if self.metric is None else self.metric[links],
-        )  # fmt: skip
+        return self._of_links(np.arange(self.num_links)[links])
+
+    def _of_links(self, numbers: IntArray | Int64Array, **changed: Any) -> Topology:
+        """The nodes with the links of these numbers, of which some fields are others."""
+        fields: dict[str, Any] = {
+            name: None if (values := getattr(self, name)) is None else values[numbers]
+            for name in ("link_source", "link_target", "capacity", "latency", "metric", "te_metric")
+        }
+        fields["affinities"] = tuple(self.affinities[link] for link in numbers) if self.affinities else ()
+        return dataclasses.replace(self, **{**fields, **changed})
 
     def with_failed_links(self, links: Iterable[int]) -> Topology:
         """The network with capacity 0 on the links of the given indices.
@@ -285,14 +310,10 @@ class Topology:
     def bidirectional(self) -> Topology:
         """The network plus a link in the other direction, with its capacity, latency and metric where none is."""
         missing = np.array(self.one_way_links(), dtype=np.int64)
-        added: dict[str, Any] = {
-            name: np.concatenate([values, values[missing]])
-            for name in ("capacity", "latency", "metric")
-            if (values := getattr(self, name)) is not None
-        }
         source = np.concatenate([self.link_source, self.link_target[missing]])
         target = np.concatenate([self.link_target, self.link_source[missing]])
-        return dataclasses.replace(self, link_source=source, link_target=target, **added)
+        both = np.concatenate([np.arange(self.num_links), missing])
+        return self._of_links(both, link_source=source, link_target=target)
 
     def graph_key(self) -> str:
         """Hash of the number of nodes and the ends of the links.

@@ -98,7 +98,7 @@ class SimulateConfig(GrowthConfig, IgpConfig, NetworkConfig):
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "routing": ("metric", "set_metric", "ucmp", "policies", "allocation"),
+        "routing": ("metric", "set_metric", "ucmp", "policies", "allocation", "flex_algo", "algorithm_of"),
         "failures": ("fail", "failures", "groups", "repair"),
         "matrices": ("index", "limit"),
         "growth": ("growth", "growth_per_year", "horizon", "max_utilisation"),
@@ -110,6 +110,12 @@ class SimulateConfig(GrowthConfig, IgpConfig, NetworkConfig):
     allocation: Path | None = None
     """Installed explicit paths with their shares, such as RSVP-TE tunnels: a .json file as teal solve --out writes it.
     Tunnels over failed links are taken down, the others carry their demand; one without any follows the IGP."""
+    flex_algo: tuple[str, ...] = ()
+    """A flexible algorithm (RFC 9350), such as 128:metric=delay,exclude=red+blue: its metric (igp, delay or te), and
+    exclude, include-any, include-all with names of affinities; repeat for more algorithms."""
+    algorithm_of: Path | None = None
+    """Which demands use which algorithm: a .csv file of source, target (* for any) and algorithm (0 for the IGP's own);
+    the first row that fits decides, and without one a demand stays with the IGP."""
     failures: tuple[Literal["cables", "links", "nodes", "pairs"], ...] = ()
     """Failures: cables (all links between two nodes, both directions), links (each pair of directions of one link
     alone, so that a parallel one is left), nodes, or pairs of cables; repeat for more kinds."""
@@ -143,6 +149,9 @@ class SimulateConfig(GrowthConfig, IgpConfig, NetworkConfig):
         needs = bool(self.failures or self.groups)
         require(self, "allocation", "no --policies beside it", self.allocation is None or self.policies is None)
         require(self, "allocation", "no --repair: tunnels have another one", self.allocation is None or not self.repair)
+        is_alone = not self.flex_algo or (self.policies is None and self.allocation is None and not self.ucmp)
+        require(self, "flex_algo", "neither --policies nor --allocation nor --ucmp beside it", is_alone)
+        require(self, "algorithm_of", "--flex-algo beside it", self.algorithm_of is None or bool(self.flex_algo))
         require(self, "repair", "together with --failures or --groups", needs or not self.repair)
 
 

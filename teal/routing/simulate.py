@@ -18,15 +18,13 @@ from teal.network import Topology, TrafficMatrices
 from teal.network.counters import Counters
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import NO_FAILURE, Failure, failures_of
-from teal.network.segment_lists import SegmentPolicies
-from teal.pathops.igp_failures import IgpFailures
-from teal.pathops.measurements import ecmp_measurements, policy_measurements
-from teal.pathops.segment_passes import SegmentPasses
+from teal.routing.flex_algo import FlexAlgo, FlexRouting, algorithms_of
 from teal.routing.growth import Growth, LinkForecast, growth_of, link_forecasts, month_after
 from teal.routing.igp import load_igp
+from teal.routing.installed import IgpRouting, InstalledRouting, Loads, igp_loads
 from teal.routing.list_files import read_policies
 from teal.routing.settings import SimulateConfig
-from teal.routing.tunnels import TunnelLoads, Tunnels
+from teal.routing.tunnels import TunnelRouting, Tunnels
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 
 _MAX_KEPT_NUMBERS = 400_000  # failures times links up to which the page has the loads of all failures, 1 MB at most
@@ -188,35 +186,43 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
     unreachable = int((~dag.reaches).sum())
     if unreachable:
         notify(f"{unreachable:,} pairs of nodes have no path")
-    policies = SegmentPolicies.none() if config.policies is None else read_policies(Path(config.policies), topology)
-    tunnels = None if config.allocation is None else Tunnels.read(config.allocation, topology, traffic.pairs)
+    routing = installed_routing(config, dag, traffic.pairs)
     groups = None if config.groups is None else load_groups(config.groups, topology)
     failures = list(failures_of(config.failures, topology, groups or {}))
     block = max(1, _BLOCK_NUMBERS // (topology.num_nodes * topology.num_links))
     is_for_all = config.out is not None and len(failures) * topology.num_links <= _MAX_KEPT_NUMBERS
     kept = len(failures) if is_for_all else config.worst
-    result = simulated(
-        dag, traffic, rows, policies, failures, kept, tunnels=tunnels, repairing=config.repair, block=block,
-        notify=notify,
-    )  # fmt: skip
+    result = simulated(routing, traffic, rows, failures, kept, repairing=config.repair, block=block, notify=notify)
     if growth is None:
         return result
-    load = largest_loads(dag, traffic, rows, policies, failures, tunnels=tunnels, block=block, notify=notify)
+    load = largest_loads(routing, traffic, rows, failures, block=block, notify=notify)
     today, names = traffic.timestamps[rows[-1]], [NO_FAILURE.name, *(failure.name for failure in failures)]
     links = link_forecasts(topology, topology.capacity, load, names, config.max_utilisation, growth, today)
     horizon = month_after(today, config.horizon_years) if config.horizon else ""
     return dataclasses.replace(result, outlook=Outlook(growth, config.max_utilisation, horizon, links))
 
 
+def installed_routing(config: SimulateConfig, dag: EcmpDag, pairs: IntArray) -> InstalledRouting:
+    """The routing that the settings say.
+
+    Raises:
+        InputError: a fault in a file, or in the definition of an algorithm.
+    """
+    if config.flex_algo:
+        algorithm = algorithms_of(config.flex_algo, config.algorithm_of, dag.topology, pairs)
+        return FlexRouting(dag, pairs, [FlexAlgo.parse(text) for text in config.flex_algo], algorithm)
+    if config.allocation is not None:
+        return TunnelRouting(dag, pairs, Tunnels.read(config.allocation, dag.topology, pairs))
+    return IgpRouting(dag, pairs, None if config.policies is None else read_policies(config.policies, dag.topology))
+
+
 def simulated(
-    dag: EcmpDag,
+    routing: InstalledRouting,
     traffic: TrafficMatrices,
     rows: Int64Array,
-    policies: SegmentPolicies,
     failures: Sequence[Failure],
     worst: int,
     *,
-    tunnels: Tunnels | None = None,
     repairing: bool = False,
     block: int = 16,
     notify: Callable[[str], None] = lambda _: None,
@@ -224,37 +230,31 @@ def simulated(
     """The loads of some matrices.
 
     Args:
-        dag: shortest paths without failure.
+        routing: routing of the demands.
         traffic: the matrices.
         rows: their numbers.
-        policies: installed segment lists.
         failures: what fails.
         worst: number of failures whose loads are kept.
-        tunnels: explicit paths of some demands, which then have no segment lists; None for none.
         repairing: also compute loads under fast reroute.
         block: matrices in memory at a time.
         notify: called with the progress.
     """
-    topology, names = dag.topology, dag.topology.link_names()
+    topology, names = routing.dag.topology, routing.dag.topology.link_names()
     sets, index_of = [list(failure.links) for failure in failures], topology.node_index()
-    latency = SegmentPasses(dag).segment_sum(topology.latency[None])[0]
     matrices: list[MatrixLoad] = []
     total, largest = np.zeros(topology.num_links), np.zeros(topology.num_links)
-    plain = np.zeros(topology.num_links) if policies.lists or tunnels else None
+    plain = None if routing.is_igp_alone else np.zeros(topology.num_links)
     found: dict[int, FailureLoad] = {}
     for begin in range(0, len(rows), block):
         part = rows[begin : begin + block]
         demand = traffic.read(part)
-        loads = _installed(dag, traffic, demand, policies, tunnels)
+        loads = routing.loads(demand)
         total += loads.load.sum(0)
         largest = np.maximum(largest, loads.load.max(0))
         if plain is not None:
-            straight = IgpFailures.of_demands(dag, traffic.pairs, demand, SegmentPolicies.none())
-            plain = np.maximum(plain, straight.load.max(0))
+            plain = np.maximum(plain, igp_loads(routing, traffic.pairs, demand).max(0))
         for m, index in enumerate(part.tolist()):
-            matrices.append(
-                _matrix_load(index, traffic, demand[m], loads, m, names, topology, latency, policies, tunnels)
-            )
+            matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, routing))
         if failures:
             after = loads.under(sets)
             repair = loads.under(sets, repairing=True) if repairing else None
@@ -281,8 +281,7 @@ def simulated(
     load_of: dict[int, FloatArray] = {}
     for index in {found[s].index for s in kept}:
         of_matrix = [s for s in kept if found[s].index == index]
-        one_loads = _installed(dag, traffic, traffic.read([index]), policies, tunnels)
-        after_each = one_loads.under([sets[s] for s in of_matrix], loads=True).load[:, 0]
+        after_each = routing.loads(traffic.read([index])).under([sets[s] for s in of_matrix], loads=True).load[:, 0]
         for s, load in zip(of_matrix, after_each, strict=True):
             load[sets[s]] = np.nan
             load_of[s] = load
@@ -291,13 +290,11 @@ def simulated(
 
 
 def largest_loads(
-    dag: EcmpDag,
+    routing: InstalledRouting,
     traffic: TrafficMatrices,
     rows: Int64Array,
-    policies: SegmentPolicies,
     failures: Sequence[Failure],
     *,
-    tunnels: Tunnels | None = None,
     block: int = 16,
     notify: Callable[[str], None] = lambda _: None,
 ) -> FloatArray:
@@ -305,11 +302,11 @@ def largest_loads(
 
     Arguments are those of :func:`simulated`.
     """
-    sets, num_links = [list(failure.links) for failure in failures], dag.topology.num_links
+    sets, num_links = [list(failure.links) for failure in failures], routing.dag.topology.num_links
     largest = np.zeros((1 + len(sets), num_links))
     for begin in range(0, len(rows), block):
         part = rows[begin : begin + block]
-        loads = _installed(dag, traffic, traffic.read(part), policies, tunnels)
+        loads = routing.loads(traffic.read(part))
         largest[0] = np.maximum(largest[0], loads.load.max(0))
         at_once = max(1, _BLOCK_NUMBERS // (len(part) * num_links))
         for first in range(0, len(sets), at_once):
@@ -321,14 +318,6 @@ def largest_loads(
     return largest
 
 
-def _installed(
-    dag: EcmpDag, traffic: TrafficMatrices, demand: FloatArray, policies: SegmentPolicies, tunnels: Tunnels | None
-) -> IgpFailures | TunnelLoads:
-    if tunnels is None:
-        return IgpFailures.of_demands(dag, traffic.pairs, demand, policies)
-    return TunnelLoads(dag, traffic.pairs, demand, tunnels)
-
-
 def severity(one: FailureLoad) -> tuple[float, float]:
     """Sort key of failures, larger is worse: the utilisation to nine digits, then lost traffic."""
     return float(f"{one.utilisation:.9g}"), one.lost
@@ -338,14 +327,14 @@ def _name(names: list[str], link: int) -> str:
     return names[link] if link >= 0 else ""
 
 
-def _matrix_load(  # type: ignore[no-untyped-def]
-    index: int, traffic: TrafficMatrices, demand, loads, m: int, names, topology, latency, policies, tunnels
-) -> MatrixLoad:
-    capacity, load = topology.capacity, loads.load[m]
+def _matrix_load(
+    index: int, traffic: TrafficMatrices, demand: FloatArray, loads: Loads, m: int, names: list[str],
+    routing: InstalledRouting,
+) -> MatrixLoad:  # fmt: skip
+    capacity, load = routing.dag.topology.capacity, loads.load[m]
     utilisation = np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1), 0)
     busiest = int(utilisation.argmax())
-    delay = policies.mean_over_lists(latency, topology.latency, traffic.pairs, topology.link_source)
-    delay = delay if tunnels is None else tunnels.latency(delay, topology.latency)
+    delay = routing.latency()
     carried = np.isfinite(delay) & (demand > 0)
     volume, delay = demand[carried], delay[carried]
     order = np.argsort(delay)
@@ -374,9 +363,7 @@ def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
 
 def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
     """(E + 2 N, D) F under the IGP's shortest paths and the segment lists of a file, if there are any."""
-    if policies is None:
-        return ecmp_measurements(dag, pairs)
-    return policy_measurements(dag, pairs, read_policies(policies, dag.topology))
+    return IgpRouting(dag, pairs, None if policies is None else read_policies(policies, dag.topology)).measurements()
 
 
 def simulated_counters(config: SimulateConfig, notify: Callable[[str], None]) -> Counters:
@@ -384,10 +371,7 @@ def simulated_counters(config: SimulateConfig, notify: Callable[[str], None]) ->
     topology = topology_of(config)
     topology, dag = load_igp(config, topology, notify)
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
-    if config.allocation is None:
-        measurements = measurements_of(config.policies, dag, traffic.pairs)
-    else:
-        measurements = Tunnels.read(config.allocation, topology, traffic.pairs).measurements(dag, traffic.pairs)
+    measurements = installed_routing(config, dag, traffic.pairs).measurements()
     return synthetic_counters(dag, measurements, traffic, config.counter_error, 0)
 
 

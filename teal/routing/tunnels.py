@@ -8,7 +8,7 @@ follows the shortest paths of the IGP.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import FailureResults, IgpFailures
 from teal.pathops.measurements import ecmp_measurements
+from teal.routing.installed import IgpRouting, results_of
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
 _BLOCK_NUMBERS = 2**25  # numbers of loads by failure, matrix and link that are in memory at a time, 256 MiB
@@ -87,8 +88,39 @@ class Tunnels:
         return sp.csr_array(sp.vstack([of_links + self.links.T @ place, plain[links:]]))
 
 
+class TunnelRouting:
+    """Tunnels of some demands: a :class:`teal.routing.installed.InstalledRouting`.
+
+    Args:
+        dag: network and shortest paths.
+        pairs: (D, 2) source and target of each demand.
+        tunnels: tunnels of some of them; the others take the shortest paths.
+    """
+
+    is_igp_alone = False
+
+    def __init__(self, dag: EcmpDag, pairs: IntArray, tunnels: Tunnels) -> None:
+        self.dag, self._pairs, self._tunnels = dag, pairs, tunnels
+
+    def loads(self, demand: FloatArray) -> TunnelLoads:
+        """Loads (:meth:`InstalledRouting.loads`)."""
+        return TunnelLoads(self.dag, self._pairs, demand, self._tunnels)
+
+    @cached_property
+    def _latency(self) -> FloatArray:
+        return self._tunnels.latency(IgpRouting(self.dag, self._pairs).latency(), self.dag.topology.latency)
+
+    def latency(self) -> FloatArray:
+        """Latencies (:meth:`InstalledRouting.latency`)."""
+        return self._latency
+
+    def measurements(self) -> sp.csr_array:
+        """Measurements (:meth:`InstalledRouting.measurements`)."""
+        return self._tunnels.measurements(self.dag, self._pairs)
+
+
 class TunnelLoads:
-    """Loads of M matrices, as :class:`teal.pathops.igp_failures.IgpFailures` gives them for segment lists.
+    """Loads of M matrices with tunnels: :class:`teal.routing.installed.Loads`.
 
     Attributes:
         load: (M, E) Gbit/s without failure.
@@ -118,9 +150,7 @@ class TunnelLoads:
         ratio = np.where(left > 0, 1 / np.where(left > 0, left, 1), 0.0)
         return np.asarray(self._demand[:, of] * (self._tunnels.share * live * ratio[of]))
 
-    def under(
-        self, failures: Sequence[Sequence[int]], *, repairing: bool = False, loads: bool = False
-    ) -> FailureResults:
+    def under(self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False) -> FailureResults:
         """The loads after all links of each set have failed; arguments as of ``IgpFailures.under``.
 
         Raises:
@@ -129,29 +159,17 @@ class TunnelLoads:
         if repairing:
             raise InputError("--repair", "", "no tunnels: their fast reroute is another one", "--allocation")
         (matrices, num_links), sets = self.load.shape, len(failures)
-        capacity = self._dag.topology.capacity
-        inverse = np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
-        results = FailureResults(
-            utilisation=np.zeros((sets, matrices)), busiest=np.zeros((sets, matrices), dtype=np.int64),
-            overload=np.zeros((sets, matrices)), lost=np.zeros((sets, matrices)), at_risk=np.zeros((sets, matrices)),
-            load=np.zeros((sets if loads else 0, matrices, num_links)),
-        )  # fmt: skip
-        at_once = max(1, _BLOCK_NUMBERS // (matrices * num_links))
-        for first in range(0, sets, at_once):
-            part = [list(links) for links in failures[first : first + at_once]]
+        at_once, parts = max(1, _BLOCK_NUMBERS // (matrices * num_links)), []
+        for first in range(0, max(1, sets), at_once):
+            part = failures[first : first + at_once]
             plain = self._plain.under(part, loads=True)
             for s, links in enumerate(part):
                 load, lost = self._after(links)
-                load += plain.load[s]
-                load[:, links] = 0
-                utilisation = load * inverse
-                at = first + s
-                results.busiest[at] = np.where(load.max(1) > 0, utilisation.argmax(1), -1)
-                results.utilisation[at], results.lost[at] = utilisation.max(1), plain.lost[s] + lost
-                results.overload[at] = np.maximum(0, load - capacity).sum(1)
-                if loads:
-                    results.load[at] = load
-        return results
+                plain.load[s] += load
+                plain.lost[s] += lost
+            capacity = self._dag.topology.capacity
+            parts.append(results_of(plain.load, plain.lost, plain.at_risk, part, capacity, loads=loads))
+        return FailureResults(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def _after(self, links: list[int]) -> tuple[FloatArray, FloatArray]:
         """Loads (M, E) of demands that had tunnels before some links failed, and (M,) Gbit/s of them without a path."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,10 @@ class PriceGnnSchemeConfig:
     iterations: int = 10_000
 
 
-# Numbers of rounds of a start: of 6 to 20 in each pass those after which PDHG ends first, to 1% and to 0.1%.
-STARTER_CONFIG = PriceGnnSchemeConfig(rounds=14, bound_rounds=8)
+STARTER_CONFIG = PriceGnnSchemeConfig(rounds=20, bound_rounds=8)  # of a start of which nothing is known
+# Rounds of the allocating pass for a program of n iterations from nothing: 2.2 sqrt(n) within these limits, the fewest
+# after which PDHG ends first in the median, to 1% and to 0.1%.
+_ROUNDS_FOR, _FEWEST_ROUNDS, _MOST_ROUNDS = 2.2, 14, 40
 _SAMPLE_ROUNDS = 6  # rounds of each pass on a sample; with more the prices fit it better, and the other demands less
 
 
@@ -80,6 +83,17 @@ class PriceGnnScheme:
             self._rehearsed.add(on_all)
             with on_all_threads(on_all):
                 self.start(three_nodes())
+
+    def rounds_for(self, iterations: float) -> int:
+        """Rounds of both passes of :meth:`start_for`."""
+        rounds = min(max(round(_ROUNDS_FOR * math.sqrt(iterations)), _FEWEST_ROUNDS), _MOST_ROUNDS)
+        return rounds + STARTER_CONFIG.bound_rounds
+
+    @torch.no_grad()
+    def start_for(self, problem: Problem, iterations: float) -> tuple[Tensor, Tensor]:
+        """:meth:`start` for a program that would take so many iterations from nothing."""
+        bound_rounds = STARTER_CONFIG.bound_rounds
+        return self._start(problem, self.rounds_for(iterations) - bound_rounds, bound_rounds)
 
     @torch.no_grad()
     def start_sample(self, problem: Problem) -> tuple[Tensor, Tensor]:

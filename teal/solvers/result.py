@@ -46,8 +46,10 @@ class PdhgState:
 class Starter(Protocol):
     """A start of PDHG, such as a PriceGNN.
 
-    It may also have a method ``start_sample`` of the same form, for samples of the demands, and a method
-    ``rehearse(problem)``, called before a clock starts, that loads what ``start`` needs.
+    It may also have a method ``start_sample`` of the same form, for samples of the demands; ``rehearse(problem)``,
+    called before a clock starts, that loads what ``start`` needs; and, if its work can be chosen,
+    ``start_for(problem, iterations)`` for a program that would take so many iterations from nothing, with
+    ``rounds_for(iterations)``, the rounds that it makes there.
     """
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:

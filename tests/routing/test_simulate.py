@@ -20,6 +20,7 @@ from teal.network.rates import ArrayRates
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
 from teal.routing import simulate as simulate_module
+from teal.routing.installed import IgpRouting
 from teal.routing.list_files import read_policies
 from teal.routing.simulate import Simulation, largest_loads, simulated
 from teal.testing import make_topology, random_topology
@@ -117,7 +118,7 @@ def test_the_loads_kept_of_each_failure_are_those_of_a_network_without_the_links
 
     def found(kept: int) -> Simulation:
         dag = EcmpDag.of(topology, np.ones(topology.num_links))
-        return simulated(dag, traffic, np.arange(3), SegmentPolicies.none(), failures, kept)
+        return simulated(IgpRouting(dag, traffic.pairs), traffic, np.arange(3), failures, kept)
 
     result = found(len(failures))
     assert [one.failure for one in result.failures] == list(result.failure_loads), "all of them, the worst first"
@@ -305,7 +306,7 @@ def test_the_worst_matrix_of_a_failure_is_found_in_every_block(block: int) -> No
     rates = np.array([1.0, 2.0, 1.5, 3.0, 0.5])[:, None] * np.ones(6)
     traffic = TrafficMatrices("test", all_pairs(topology), times, ArrayRates(rates), 300)
     result = simulated(
-        EcmpDag.of(topology, np.ones(6)), traffic, np.arange(5), SegmentPolicies.none(), cable_failures(topology), 1,
+        IgpRouting(EcmpDag.of(topology, np.ones(6)), traffic.pairs), traffic, np.arange(5), cable_failures(topology), 1,
         block=block,
     )  # fmt: skip
     assert [failure.index for failure in result.failures] == [3] * 3
@@ -371,7 +372,7 @@ def test_largest_loads_are_those_of_every_matrix_and_failure_for_itself(monkeypa
     metric = np.ones(topology.num_links)
     dag, failures = EcmpDag.of(topology, metric), cable_failures(topology)
     monkeypatch.setattr(simulate_module, "_BLOCK_NUMBERS", 2 * topology.num_links * 3)
-    found = largest_loads(dag, traffic, np.arange(5), SegmentPolicies.none(), failures, block=2)
+    found = largest_loads(IgpRouting(dag, traffic.pairs), traffic, np.arange(5), failures, block=2)
     for row, failure in enumerate([None, *failures]):
         down = [] if failure is None else list(failure.links)
         after = EcmpDag.of(topology.with_failed_links(down), metric)

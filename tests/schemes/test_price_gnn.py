@@ -14,7 +14,8 @@ from baselines.lp_all import LpAll
 from teal.learning.network_pool import family_of, topohub_pool
 from teal.nn.checkpoint import load_price_gnn
 from teal.runtime.storage import model_folder
-from teal.schemes.price_gnn import DEFAULT_CHECKPOINT
+from teal.schemes.models import load_model
+from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, PriceGnnScheme
 
 NETWORKS = ("topohub:sndlib/geant", "topohub:sndlib/abilene", "b4")
 
@@ -91,3 +92,12 @@ def test_a_start_compiles_nothing_that_was_not_rehearsed() -> None:
     nothing, rehearsed, after = map(int, done.stdout.split())
     assert nothing == 0
     assert rehearsed == after > 2
+
+
+def test_more_iterations_to_save_are_worth_more_rounds() -> None:
+    scheme = load_model("universal")
+    assert isinstance(scheme, PriceGnnScheme)
+    rounds = [scheme.rounds_for(iterations) for iterations in (0, 6, 60, 120, 300, 1e6)]
+    assert rounds == sorted(rounds)
+    assert (rounds[0], rounds[-1]) == (14 + 8, 40 + 8)
+    assert rounds[2] == pytest.approx(2.2 * 60**0.5 + 8, abs=0.5)

@@ -161,6 +161,8 @@ def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArra
         metric=None if topology.metric is None else np.concatenate([
             topology.metric, np.maximum(1, np.round(new)).astype(topology.metric.dtype)
         ]),
+        te_metric=None if topology.te_metric is None else np.pad(topology.te_metric, (0, len(new))),
+        affinities=(*topology.affinities, *[frozenset[str]()] * len(new)) if topology.affinities else (),
     )  # fmt: skip
     return whole, np.array(cost), np.array(most)
 

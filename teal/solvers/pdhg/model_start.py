@@ -6,16 +6,21 @@ after 6 iterations from nothing its gap g foretells the number of iterations to 
     n(g, t) = 6 + 4 g / max(t, 1%) max(1, 1% / t)^0.3,
 
 which is within a factor of two of 51 of 54 programs to 1% and of 41 of 56 to 0.1%, and else up to 5 times too many or
-too few: networks of 12 to 104 nodes at loads from light to hopeless.  The model takes as long as
+too few: networks of 12 to 104 nodes at loads from light to hopeless.
 
-    m = 16 + (130,000 + 1,300 E) / (1,400 + scan)
+A model that can be given more or less work (:class:`teal.solvers.result.Starter`) gets it by n.  With r rounds it
+takes as long as
 
-iterations for each matrix, with E links and as many trie nodes and path slots as ``scan``: 22 rounds, each with a pass
-over the paths as in an iteration and 0.25 us a link, and 0.5 ms of calls.  It is asked where it saves more than that.
+    m = 3 + 130,000 / (1,400 + scan) + r (0.67 + 11 E / (1,400 + scan))
+
+iterations for each matrix, with E links and as many trie nodes and path slots as ``scan``: in each round a pass over
+the paths, which is most of an iteration, and a pass over the links, and before them 0.5 ms of calls.  It is asked where
+it saves more than that.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -27,8 +32,11 @@ from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.search import FIRST_CHECK
 from teal.solvers.result import PdhgState, Starter
 
+# Constants of m above, from 12 cases on each of seven networks of 40 to 125 nodes.
+_START, _CALLS, _PASS, _LINK, _CHECKS = 3.0, 130_000.0, 0.67, 11.0, 1_400.0
+_ROUNDS = 22  # of a model that does not say how many it makes
 # Share of the iterations that a model saves: its own gap is about 1%, so that targets below need iterations after it.
-_SAVED, _SAVED_BELOW, _MODEL_GAP = 0.7, 0.45, 0.01
+_SAVED, _SAVED_BELOW, _MODEL_GAP = 0.5, 0.45, 0.01
 # Factor on the first primal weight, which is chosen for a start from nothing.  A model's prices are closer to the
 # optimum than its splits are; of 1, 2, 3 and 4 the best to 1% and to 0.1%.
 _WEIGHT_FACTOR = 2.0
@@ -45,25 +53,30 @@ class ModelStart:
         engine: their engine, which has started from nothing.
         gap: target of the search.
         starter: the model.
-
-    Attributes:
-        cost: m (module), iterations that take as long as the model.
     """
 
     def __init__(self, problem: Problem, engine: FusedEngine, gap: float, starter: Starter) -> None:
         self._problem, self._engine, self._gap, self._starter = problem, engine, gap, starter
-        paths = problem.paths
+
+    def cost(self, gap: float) -> float:
+        """M (module), where ``gap`` is that of the first gap check."""
+        rounds_for: Callable[[float], int] = getattr(self._starter, "rounds_for", lambda _: _ROUNDS)
+        rounds, paths = rounds_for(expected_iterations(gap, self._gap)), self._problem.paths
+        size = _CHECKS + paths.scan_size
         # The iterations of several matrices share their reads of the paths, and a model's rounds do not.
-        self.cost = problem.batch * (16 + (130_000 + 1_300 * paths.num_links) / (1_400 + paths.scan_size))
+        return self._problem.batch * (_START + _CALLS / size + rounds * (_PASS + _LINK * paths.num_links / size))
 
     def saves_time(self, gap: float) -> bool:
         """Whether the model saves more iterations than it takes, where ``gap`` is that of the first gap check."""
         saved = _SAVED if self._gap >= _MODEL_GAP else _SAVED_BELOW
-        return saved * expected_iterations(gap, self._gap) > self.cost
+        return saved * expected_iterations(gap, self._gap) > self.cost(gap)
 
-    def start(self) -> None:
-        """Put the engine at the model's splits and prices."""
-        self._engine.restart(usable_start(self._problem, self._starter.start), _WEIGHT_FACTOR, _ITERATIONS_DONE)
+    def start(self, gap: float) -> None:
+        """Put the engine at the model's splits and prices, where ``gap`` is that of the first gap check."""
+        start = self._starter.start
+        if start_for := getattr(self._starter, "start_for", None):
+            start = functools.partial(start_for, iterations=expected_iterations(gap, self._gap))
+        self._engine.restart(usable_start(self._problem, start), _WEIGHT_FACTOR, _ITERATIONS_DONE)
 
 
 def expected_iterations(gap: float, target: float) -> float:

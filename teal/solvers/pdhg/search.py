@@ -63,17 +63,18 @@ class Sampled(Protocol):
 class Modelled(Protocol):
     """A start of an engine from a model; see :class:`teal.solvers.pdhg.model_start.ModelStart`.
 
-    Attributes:
-        cost: iterations that take as long as the model.
+    The argument ``gap`` is that of the first gap check.
     """
 
-    cost: float
-
-    def saves_time(self, gap: float) -> bool:
-        """Whether the model takes less time than the iterations that it saves; ``gap`` is that of the first check."""
+    def cost(self, gap: float) -> float:
+        """Number of iterations that take as long as the model."""
         ...
 
-    def start(self) -> None:
+    def saves_time(self, gap: float) -> bool:
+        """Whether the model takes less time than the iterations that it saves."""
+        ...
+
+    def start(self, gap: float) -> None:
         """Put the engine at the model's start."""
         ...
 
@@ -221,10 +222,11 @@ class Search:
             iteration_s: time of an iteration.
         """
         model, self._model = self._model, None
-        if model is None or model.cost * iteration_s > seconds:
+        if model is None or self._all_within(self._bound):
             return
-        if not self._all_within(self._bound) and model.saves_time(float(self._gaps(self._bound).max())):
-            model.start()
+        gap = float(self._gaps(self._bound).max())
+        if model.cost(gap) * iteration_s <= seconds and model.saves_time(gap):
+            model.start(gap)
             self._check(LAST_REFILL)
 
     def _after_samples(self, done: int) -> int:

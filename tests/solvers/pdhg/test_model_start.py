@@ -96,8 +96,7 @@ def test_a_model_is_asked_only_if_it_ends_before_the_deadline(
     optimum: tuple[Problem, pdhg.PdhgResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem, best = optimum
-    monkeypatch.setattr(ModelStart, "cost", 1e15, raising=False)
-    monkeypatch.setattr(ModelStart, "__init__", _costly)
+    monkeypatch.setattr(ModelStart, "cost", lambda *_: 1e15)
     monkeypatch.setattr(ModelStart, "saves_time", lambda *_: True)
     starter = _Recorder(best.splits, best.prices)
     pdhg.solve(problem, gap=_TARGET, starter=starter, deadline=600)
@@ -106,17 +105,54 @@ def test_a_model_is_asked_only_if_it_ends_before_the_deadline(
     assert starter.asked == 1
 
 
-def _costly(start: ModelStart, problem: Problem, engine: FusedEngine, gap: float, starter: pdhg.Starter) -> None:
-    """A model that takes as long as 1e15 iterations."""
-    start._problem, start._engine, start._gap, start._starter, start.cost = problem, engine, gap, starter, 1e15
-
-
 def test_expected_iterations_follow_the_formula() -> None:
     assert expected_iterations(0.0, 1e-2) == FIRST_CHECK
     assert expected_iterations(0.1, 1e-2) == pytest.approx(6 + 4 * 10)
     assert expected_iterations(0.1, 0.1) == pytest.approx(6 + 4)
     assert expected_iterations(0.1, 1e-3) == pytest.approx(6 + 40 * 10**0.3)
     assert math.isfinite(expected_iterations(1.0, 0.0))
+
+
+class _Adaptive(_Recorder):
+    """A starter that can be given more or less work."""
+
+    def __init__(self, splits: torch.Tensor, prices: torch.Tensor, rounds: int) -> None:
+        super().__init__(splits, prices)
+        self.rounds, self.foretold = rounds, list[float]()
+
+    def rounds_for(self, iterations: float) -> int:
+        self.foretold.append(iterations)
+        return self.rounds
+
+    def start_for(self, problem: Problem, iterations: float) -> tuple[torch.Tensor, torch.Tensor]:
+        self.foretold.append(iterations)
+        return self.start(problem)
+
+
+def test_a_model_gets_work_by_the_iterations_that_are_foretold(optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
+    problem, best = optimum
+    starter = _Adaptive(best.splits, best.prices, rounds=30)
+    result = pdhg.solve(problem, gap=_TARGET, starter=starter)
+    assert starter.asked == 1
+    assert len(set(starter.foretold)) == 1, "cost and start are of the same number"
+    first = pdhg.solve(problem, gap=0.0, max_iterations=FIRST_CHECK)
+    assert starter.foretold[0] == pytest.approx(expected_iterations(float(first.gap), _TARGET), rel=0.5)
+    assert result.iterations == FIRST_CHECK
+    slow = _Adaptive(best.splits, best.prices, rounds=100_000)
+    pdhg.solve(problem, gap=_TARGET, starter=slow)
+    assert slow.asked == 0, "more rounds than iterations to save"
+
+
+def test_the_cost_of_a_model_follows_the_formula(optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
+    problem, best = optimum
+    paths = problem.paths
+    for rounds in (10, 50):
+        start = ModelStart(
+            problem, FusedEngine(problem, None, torch.float32), _TARGET, _Adaptive(best.splits, best.prices, rounds)
+        )
+        size = 1400 + paths.scan_size
+        expected = 3 + 130_000 / size + rounds * (0.67 + 11 * paths.num_links / size)
+        assert start.cost(0.1) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,0 +1,124 @@
+"""The routing that is installed: which links the traffic of each demand takes, without failure and under failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import scipy.sparse as sp
+
+from teal.network.ecmp import EcmpDag
+from teal.network.segment_lists import SegmentPolicies
+from teal.pathops.igp_failures import FailureResults, IgpFailures
+from teal.pathops.measurements import ecmp_measurements, policy_measurements
+from teal.pathops.segment_passes import SegmentPasses
+from teal.runtime.arrays import FloatArray, IntArray
+
+
+class Loads(Protocol):
+    """Loads of M matrices.
+
+    Attributes:
+        load: (M, E) Gbit/s without failure.
+        lost: (M,) Gbit/s between nodes that have no path even without failure.
+    """
+
+    load: FloatArray
+    lost: FloatArray
+
+    def under(self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False) -> FailureResults:
+        """The loads after all links of each set have failed; arguments as of ``IgpFailures.under``."""
+        ...
+
+
+class InstalledRouting(Protocol):
+    """A routing of D demands.
+
+    Attributes:
+        dag: network, and shortest paths of the IGP.
+        is_igp_alone: whether all demands take these paths.
+    """
+
+    dag: EcmpDag
+    is_igp_alone: bool
+
+    def loads(self, demand: FloatArray) -> Loads:
+        """The loads of matrices (M, D), Gbit/s."""
+        ...
+
+    def latency(self) -> FloatArray:
+        """(D,) ms: mean over the paths of each demand; infinite without one."""
+        ...
+
+    def measurements(self) -> sp.csr_array:
+        """(E + 2 N, D) F of :mod:`teal.pathops.measurements`: what a Gbit/s of each demand adds to each counter."""
+        ...
+
+
+class IgpRouting:
+    """Shortest paths with ECMP, and segment lists of some demands: an :class:`InstalledRouting`.
+
+    Args:
+        dag: network and shortest paths.
+        pairs: (D, 2) source and target of each demand.
+        policies: segment lists.
+    """
+
+    def __init__(self, dag: EcmpDag, pairs: IntArray, policies: SegmentPolicies | None = None) -> None:
+        self.dag, self._pairs = dag, pairs
+        self._policies = SegmentPolicies.none() if policies is None else policies
+        self.is_igp_alone = not self._policies.lists
+
+    def loads(self, demand: FloatArray) -> IgpFailures:
+        """Loads (:meth:`InstalledRouting.loads`)."""
+        return IgpFailures.of_demands(self.dag, self._pairs, demand, self._policies)
+
+    @cached_property
+    def _latency(self) -> FloatArray:
+        topology = self.dag.topology
+        between = SegmentPasses(self.dag).segment_sum(topology.latency[None])[0]
+        return self._policies.mean_over_lists(between, topology.latency, self._pairs, topology.link_source)
+
+    def latency(self) -> FloatArray:
+        """Latencies (:meth:`InstalledRouting.latency`)."""
+        return self._latency
+
+    def measurements(self) -> sp.csr_array:
+        """Measurements (:meth:`InstalledRouting.measurements`)."""
+        if self.is_igp_alone:
+            return ecmp_measurements(self.dag, self._pairs)
+        return policy_measurements(self.dag, self._pairs, self._policies)
+
+
+def igp_loads(routing: InstalledRouting, pairs: IntArray, demand: FloatArray) -> FloatArray:
+    """(M, E) Gbit/s if all demands took the shortest paths of the IGP."""
+    return IgpFailures.of_demands(routing.dag, pairs, demand, SegmentPolicies.none()).load
+
+
+def results_of(
+    load: FloatArray,
+    lost: FloatArray,
+    at_risk: FloatArray,
+    failures: Sequence[Sequence[int]],
+    capacity: FloatArray,
+    *,
+    loads: bool,
+) -> FailureResults:
+    """The results of loads that are known.
+
+    Args:
+        load: (S, M, E) Gbit/s under each failure; set to 0 on the links that it takes down.
+        lost: (S, M) Gbit/s.
+        at_risk: (S, M) Gbit/s.
+        failures: numbers of the links of each of the S failures.
+        capacity: (E,) Gbit/s.
+        loads: whether the results hold ``load``.
+    """
+    for one, links in zip(load, failures, strict=True):
+        one[:, list(links)] = 0
+    utilisation = load * np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
+    busiest = np.where(load.max(2) > 0, utilisation.argmax(2), -1)
+    overload = np.maximum(0, load - capacity).sum(2)
+    return FailureResults(utilisation.max(2), busiest, overload, lost, at_risk, load if loads else load[:0])
