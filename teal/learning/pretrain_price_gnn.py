@@ -41,14 +41,17 @@ class PriceGnnTask:
     def new_model(self) -> nn.Module:
         """A PriceGNN with random weights, or those to start from."""
         config = self._config
+        model = PriceGNN(PriceGnnConfig(config.hidden))
         if config.from_ != "none":
-            return checkpoint.load_price_gnn(model_folder(Path(config.from_)))[0].train()
-        return PriceGNN(PriceGnnConfig(config.hidden, config.rounds, config.bound_rounds))
+            model = checkpoint.load_price_gnn(model_folder(Path(config.from_)))[0]
+        usual = model.config
+        return model.with_rounds(config.rounds or usual.rounds, config.bound_rounds or usual.bound_rounds).train()
 
     def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
         """() mean loss of the matrices."""
-        config = self._config
-        counts = (random_rounds(rng, usual) for usual in (config.rounds, config.bound_rounds))
+        assert isinstance(model, PriceGNN)
+        config, shapes = self._config, model.config
+        counts = (random_rounds(rng, usual) for usual in (shapes.rounds, shapes.bound_rounds))
         rounds, prices = model(problem, *counts)
         parts = losses(problem, rounds, prices)
         weight = _weight_of_start(problem, rounds[-1], parts["bound"]) if config.aim == "start" else 1.0

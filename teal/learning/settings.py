@@ -156,10 +156,10 @@ class PretrainConfig:
     half of them planar, mostly to maximise a value, and matrices weigh more the closer they are to the optimum."""
     hidden: int = 32
     """H, size of each link's recurrent state (GRU)."""
-    rounds: int = 8
-    """Default number of message-passing rounds that compute the allocation.  Each step of training uses a random number
-    between 1/4 and 5/4 of it, so that the model also works with other numbers."""
-    bound_rounds: int = 8
+    rounds: int = 0
+    """Default number of message-passing rounds that compute the allocation; 0 for that of the model of --from, or 8.
+    Each step of training uses a random number between 1/4 and 5/4 of it, so that the model also works with others."""
+    bound_rounds: int = 0
     """Default number of rounds that compute the bound, used like --rounds."""
     layers: int = 6
     """Layers of FlowGNN."""
@@ -184,9 +184,11 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or --entries without --learner coma."""
-        for field in ("num_paths", "hidden", "rounds", "bound_rounds", "layers"):
+        for field in ("num_paths", "hidden", "layers"):
             if getattr(self, field) < 1:
                 raise InputError(f"--{field.replace('_', '-')}", "", "at least 1", getattr(self, field))
+        for field in ("rounds", "bound_rounds"):
+            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
         for field in ("learning_rate", "std"):
             require(self, field, "a number above 0", 0 < getattr(self, field) < math.inf)
         require(self, "entries", "0 to 255", 0 <= self.entries <= 255)

@@ -105,6 +105,16 @@ class PriceGNN(nn.Module):
             torch.linspace(math.log(0.03), math.log(0.015), max(1, config.bound_rounds))
         )
 
+    def with_rounds(self, rounds: int, bound_rounds: int) -> PriceGNN:
+        """The model with other default numbers of rounds, and its temperatures at as many places in between."""
+        other = PriceGNN(dataclasses.replace(self.config, rounds=rounds, bound_rounds=bound_rounds))
+        weights = self.state_dict()
+        for name in ("log_temperature", "bound_log_temperature"):
+            places = torch.linspace(0, 1, len(other.state_dict()[name])).tolist()
+            weights[name] = torch.stack([_interpolate(weights[name], place) for place in places])
+        other.load_state_dict(weights)
+        return other
+
     def forward(
         self, problem: Problem, rounds: int | None = None, bound_rounds: int | None = None
     ) -> tuple[list[Round], Tensor]:

@@ -95,6 +95,17 @@ def test_a_start_of_pdhg_is_an_aim_of_price_gnn_alone(tmp_path: Path) -> None:
         _config(tmp_path, model="flow", aim="start")
 
 
+def test_a_run_from_a_model_keeps_its_rounds_or_takes_others(tmp_path: Path) -> None:
+    first = Pretrainer(_config(tmp_path / "a", rounds=4, bound_rounds=3), SMALL_POOL)
+    first.save(tmp_path / "a")
+    for rounds, expected in ((0, (4, 3)), (8, (8, 3))):
+        config = _config(tmp_path / "b", rounds=rounds, bound_rounds=0, from_=str(tmp_path / "a"))
+        model = Pretrainer(config, SMALL_POOL).model
+        assert isinstance(model, PriceGNN)
+        assert (model.config.rounds, model.config.bound_rounds) == expected
+        assert len(model.log_temperature) == expected[0] + 1
+
+
 def _config(out: Path, **changes: object) -> PretrainConfig:
     settings: dict[str, object] = {"hidden": 8, "rounds": 3, "bound_rounds": 1, "max_steps": 6, **changes}
     return PretrainConfig(out=out, **settings)  # type: ignore[arg-type]
@@ -152,7 +163,7 @@ def test_pretrain_command_trains_resumes_and_refuses_to_overwrite(
     assert "2 steps" in capsys.readouterr().out
     assert main(arguments) == 2, "an existing run is not overwritten"
     assert main([*arguments, "--resume"]) == 0
-    assert main(["pretrain", "--out", str(tmp_path / "x"), "--rounds", "0"]) == 2
+    assert main(["pretrain", "--out", str(tmp_path / "x"), "--rounds", "-1"]) == 2
 
 
 def test_networks_of_the_pool_are_loaded_once() -> None:

@@ -182,6 +182,17 @@ def test_fused_rounds_on_all_threads_equal_those_on_one() -> None:
     assert torch.equal(prices, same_prices)
 
 
+def test_a_model_with_a_multiple_of_the_default_rounds_is_the_same_function() -> None:
+    model, problem = _model(), random_problem(5).to(torch.float32)
+    other = model.with_rounds(3 * SMALL.rounds, SMALL.bound_rounds)
+    assert other.config == dataclasses.replace(SMALL, rounds=3 * SMALL.rounds)
+    for rounds in (None, 5, 17):
+        expected = model(problem, rounds or 3 * SMALL.rounds)
+        found = other(problem, rounds)
+        torch.testing.assert_close(found[0][-1].splits, expected[0][-1].splits)
+        torch.testing.assert_close(found[1], expected[1])
+
+
 def test_with_twice_the_rounds_temperatures_lie_at_and_between_the_trained_ones() -> None:
     model, problem = _model(), random_problem(0).to(torch.float32)
     trained = model.log_temperature.detach()

@@ -23,6 +23,9 @@ FIRST_CHECK = 6  # iterations after which the first full gap check is made at th
 _CHECK_GROWTH = 2.0  # x iterations done at the last full gap check: the latest next one, so that checks stay few
 _CHECK_SPACING = 1.25  # x iterations done at the last full gap check: none is made earlier, since it costs 2 iterations
 _CHECK_WHEN_WITHIN = 1.6  # x target gap: a check is made early if newest bound and last known value are this close
+# Iterations that count as done in the spacing of checks after a start from a model, whose gap is near the target: a
+# check takes as long as 5 iterations.
+_AHEAD_OF_MODEL = 24
 # Trie nodes and path slots of one matrix above which an iteration takes longer than a test of its bound on a CPU, and
 # the equilibrated engine too long to be of use.
 LARGE_WORK = 500_000
@@ -154,7 +157,7 @@ class Search:
             check_s, last_check, next_check = self._check(), 0, 1
             if not (self._is_refilled or self._all_within(self._bound) or self._is_beyond(_REFILLABLE_GAP_FACTOR)):
                 self._check(LAST_REFILL)
-        refill = 0  # rounds in full gap checks between iterations
+        refill, ahead = 0, 0  # rounds in full gap checks between iterations; iterations that count as done for checks
         if self._max_iterations > 0 and (not warm or self._is_beyond(_WARM_START_GAP_FACTOR)):
             sampled_check_s = yield from self._start_from_samples(deadline)
             if sampled_check_s:
@@ -175,13 +178,14 @@ class Search:
             if self._all_within(bound) and done < next_check:
                 self._take_bound(engine.certify().numpy())
             elif done >= next_check or (
-                not refill and done >= _CHECK_SPACING * last_check and self._is_promising(bound)
+                not refill and done + ahead >= _CHECK_SPACING * (last_check + ahead) and self._is_promising(bound)
             ):
                 check_s, last_check = self._check(refill), done
-                self._start_from_model(deadline.left - _LAST_CHECK_COST * check_s, iteration_s)
+                if self._start_from_model(deadline.left - _LAST_CHECK_COST * check_s, iteration_s):
+                    ahead = _AHEAD_OF_MODEL
                 if self._report is not None:
                     self._report(done, float(self._gaps(self._bound).max()))
-                next_check = max(last_check + 2, math.ceil(_CHECK_GROWTH * last_check))
+                next_check = max(last_check + 2, math.ceil(_CHECK_GROWTH * (last_check + ahead)) - ahead)
                 if refill:
                     next_check = min(next_check, self._after_samples(last_check))
                 if self._may_stall and self._has_stalled(done):
@@ -214,8 +218,8 @@ class Search:
             yield
         return check_s
 
-    def _start_from_model(self, seconds: float, iteration_s: float) -> None:
-        """Go on from the model where that saves time, after the first gap check alone.
+    def _start_from_model(self, seconds: float, iteration_s: float) -> bool:
+        """Go on from the model where that saves time, after the first gap check alone; whether it did.
 
         Args:
             seconds: time that the model may take.
@@ -223,11 +227,13 @@ class Search:
         """
         model, self._model = self._model, None
         if model is None or self._all_within(self._bound):
-            return
+            return False
         gap = float(self._gaps(self._bound).max())
-        if model.cost(gap) * iteration_s <= seconds and model.saves_time(gap):
-            model.start(gap)
-            self._check(LAST_REFILL)
+        if model.cost(gap) * iteration_s > seconds or not model.saves_time(gap):
+            return False
+        model.start(gap)
+        self._check(LAST_REFILL)
+        return True
 
     def _after_samples(self, done: int) -> int:
         """Iterations at the next full gap check of a start from samples, whose bound is good and value is not."""
