@@ -224,4 +224,4 @@ class SumOfLoads:
         load, lost, at_risk = (
             np.sum([getattr(one, name) for one in each], axis=0) for name in ("load", "lost", "at_risk")
         )
-        return results_of(load, lost, at_risk, failures, self._capacity, loads=loads)
+        return results_of(load, lost, at_risk, self._capacity, loads=loads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -98,26 +97,17 @@ def igp_loads(routing: InstalledRouting, pairs: IntArray, demand: FloatArray) ->
 
 
 def results_of(
-    load: FloatArray,
-    lost: FloatArray,
-    at_risk: FloatArray,
-    failures: Sequence[Sequence[int]],
-    capacity: FloatArray,
-    *,
-    loads: bool,
+    load: FloatArray, lost: FloatArray, at_risk: FloatArray, capacity: FloatArray, *, loads: bool
 ) -> FailureResults:
     """The results of loads that are known.
 
     Args:
-        load: (S, M, E) Gbit/s under each failure; set to 0 on the links that it takes down.
+        load: (S, M, E) Gbit/s under each failure; 0 on the links that it takes down.
         lost: (S, M) Gbit/s.
         at_risk: (S, M) Gbit/s.
-        failures: numbers of the links of each of the S failures.
         capacity: (E,) Gbit/s.
         loads: whether the results hold ``load``.
     """
-    for one, links in zip(load, failures, strict=True):
-        one[:, list(links)] = 0
     utilisation = load * np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
     busiest = np.where(load.max(2) > 0, utilisation.argmax(2), -1)
     overload = np.maximum(0, load - capacity).sum(2)

@@ -168,7 +168,7 @@ class TunnelLoads:
                 plain.load[s] += load
                 plain.lost[s] += lost
             capacity = self._dag.topology.capacity
-            parts.append(results_of(plain.load, plain.lost, plain.at_risk, part, capacity, loads=loads))
+            parts.append(results_of(plain.load, plain.lost, plain.at_risk, capacity, loads=loads))
         return FailureResults(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def _after(self, links: list[int]) -> tuple[FloatArray, FloatArray]:
