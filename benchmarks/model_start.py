@@ -32,7 +32,7 @@ from torch import Tensor
 
 import teal
 from teal.schemes.models import load_model
-from teal.schemes.price_gnn import STARTER_CONFIG, PriceGnnScheme
+from teal.schemes.price_gnn import PriceGnnScheme
 from teal.solvers.pdhg.model_start import ModelStart
 from teal.solvers.result import Starter
 
@@ -115,7 +115,7 @@ def main() -> None:
     model = load_model("universal")
     scheme = teal.make_scheme("price-gnn:weights=random")
     assert isinstance(scheme, PriceGnnScheme)
-    random = PriceGnnScheme(scheme.model, STARTER_CONFIG)
+    random = PriceGnnScheme(scheme.model)
     options.out.mkdir(parents=True, exist_ok=True)
     rows = []
     with (options.out / "cases.csv").open("w", newline="") as file:

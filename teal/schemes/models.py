@@ -15,7 +15,7 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.storage import model_folder
 from teal.schemes.flow_gnn import FlowGnnScheme
-from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, STARTER_CONFIG, PriceGnnScheme, saves_time
+from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, PriceGnnScheme, saves_time
 from teal.solvers import pdhg
 from teal.spec import parse_spec
 
@@ -40,7 +40,7 @@ def load_model(name: Path | str, objective: Objective | str | None = None) -> Mo
     folder = model_folder(Path(name))
     kind = kind_of(folder)
     if kind == PRICE_GNN_KIND:
-        return PriceGnnScheme(load_price_gnn(folder)[0], STARTER_CONFIG)
+        return PriceGnnScheme(load_price_gnn(folder)[0])
     if kind == FLOW_GNN_KIND:
         model, card = load_flow_gnn(folder)
         if objective is not None:

@@ -51,7 +51,6 @@ class PriceGnnSchemeConfig:
     iterations: int = 10_000
 
 
-STARTER_CONFIG = PriceGnnSchemeConfig(rounds=20, bound_rounds=8)  # of a start of which nothing is known
 # Rounds of the allocating pass for a program of n iterations from nothing: 2.2 sqrt(n) within these limits, the fewest
 # after which PDHG ends first in the median, to 1% and to 0.1%.
 _ROUNDS_FOR, _FEWEST_ROUNDS, _MOST_ROUNDS = 2.2, 14, 40
@@ -86,14 +85,16 @@ class PriceGnnScheme:
 
     def rounds_for(self, iterations: float) -> int:
         """Rounds of both passes of :meth:`start_for`."""
-        rounds = min(max(round(_ROUNDS_FOR * math.sqrt(iterations)), _FEWEST_ROUNDS), _MOST_ROUNDS)
-        return rounds + STARTER_CONFIG.bound_rounds
+        return sum(self._rounds_for(iterations))
+
+    def _rounds_for(self, iterations: float) -> tuple[int, int]:
+        adapted = min(max(round(_ROUNDS_FOR * math.sqrt(iterations)), _FEWEST_ROUNDS), _MOST_ROUNDS)
+        return self.config.rounds or adapted, self.config.bound_rounds or self.model.config.bound_rounds
 
     @torch.no_grad()
     def start_for(self, problem: Problem, iterations: float) -> tuple[Tensor, Tensor]:
         """:meth:`start` for a program that would take so many iterations from nothing."""
-        bound_rounds = STARTER_CONFIG.bound_rounds
-        return self._start(problem, self.rounds_for(iterations) - bound_rounds, bound_rounds)
+        return self._start(problem, *self._rounds_for(iterations))
 
     @torch.no_grad()
     def start_sample(self, problem: Problem) -> tuple[Tensor, Tensor]:

@@ -101,3 +101,6 @@ def test_more_iterations_to_save_are_worth_more_rounds() -> None:
     assert rounds == sorted(rounds)
     assert (rounds[0], rounds[-1]) == (14 + 8, 40 + 8)
     assert rounds[2] == pytest.approx(2.2 * 60**0.5 + 8, abs=0.5)
+    fixed = teal.make_scheme("price-gnn:rounds=3,bound_rounds=2")
+    assert isinstance(fixed, PriceGnnScheme)
+    assert fixed.rounds_for(100) == 5, "rounds that are asked for stay"
