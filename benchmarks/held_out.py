@@ -1,6 +1,6 @@
 """Models for any network on networks that they have not seen: share of the optimum, and relative error of the bound.
 
-    python benchmarks/held_out.py --scheme teal|price-gnn [--model FOLDER] [--seeds 3] [--data FOLDER] [--large]
+    python benchmarks/held_out.py --scheme teal|price-gnn [--model FOLDER] [--seeds 1] [--data FOLDER] [--large]
         [--networks NAME ...] [--objective NAME] [--out FILE.csv]
 
 For every held-out network of topohub (at least 12 nodes) and seed one gravity matrix, scaled so that the optimum
@@ -120,7 +120,9 @@ def main() -> None:
         groups = {name: [str(published(options.data, file))] for name, file in wanted.items() if name == "ASN"}
         groups["world"] = ["topohub:backbone/world"]
     if options.networks:
-        groups = {name: [f"topohub:{name}"] for name in options.networks if name in held_out}
+        if unknown := set(options.networks) - set(held_out):
+            parser.error(f"--networks: not held out: {', '.join(sorted(unknown))}")
+        groups = {name: [f"topohub:{name}"] for name in options.networks}
     with tqdm(total=sum(map(len, groups.values())), unit="network") as bar:
         named: dict[str, list[Row]] = {}
         for group, names in groups.items():

@@ -115,8 +115,10 @@ class Experiment:
             begin, (_, sent) = time.time(), self._window()
             monitoring.write(out, begin, time.time(), max(1, round(self.settings.interval)))
         finally:
-            monitoring.stop()
-            self._end()
+            try:
+                monitoring.stop()
+            finally:
+                self._end()
         rates = sent * _plain_wire() * self.lab.scale
         nodes = self.lab.topology.node_names
         table = [(nodes[s], nodes[t], rate) for (s, t), rate in zip(self.pairs.tolist(), rates.tolist(), strict=True)]

@@ -83,13 +83,23 @@ class Monitoring:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
-            process.wait(timeout=10)
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         self._processes.clear()
 
     def write(self, out: Path, begin: float, end: float, step: int) -> None:
-        """Write the three files of the module, with the counters between two times (seconds since 1970)."""
+        """Write the three files of the module, with the counters between two times (seconds since 1970).
+
+        Raises:
+            LabError: Prometheus does not answer.
+        """
         out.mkdir(parents=True, exist_ok=True)
         answers = [self._query("query_range", query=name, start=begin, end=end, step=step) for name in COUNTERS]
+        if not all(answers):
+            raise LabError(f"Prometheus does not answer range queries: {_FOLDER}/prometheus-*.log")
         (out / "counters.json").write_text(json.dumps(answers))
         topology = self._lab.topology
         here = dataclasses.replace(topology, capacity=topology.capacity * self._lab.scale)
@@ -123,11 +133,11 @@ class Monitoring:
                 time.sleep(0.1)
 
     def _start(self, namespace: str, program: str, *arguments: str) -> None:
-        log = (_FOLDER / f"{program}-{namespace}.log").open("wb")
         path = f"{os.environ.get('PATH', '')}:/usr/sbin"
         environment = {**os.environ, "PATH": path, "SNMP_PERSISTENT_DIR": str(_FOLDER / namespace), "MIBS": ""}
         command = ["ip", "netns", "exec", namespace, program, *arguments]
-        self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+        with (_FOLDER / f"{program}-{namespace}.log").open("wb") as log:
+            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
 
     def _prometheus_settings(self) -> object:
         names = self._lab.topology.node_names
@@ -152,10 +162,11 @@ class Monitoring:
         return len(answer["data"]["result"]) if answer else 0
 
     def _query(self, kind: str, **parameters: object) -> dict[str, dict[str, list[object]]]:
-        """The answer of Prometheus, empty while there is none."""
+        """The answer of Prometheus, empty while there is none or an error."""
         address = f"http://127.0.0.1:9090/api/v1/{kind}?{urlencode(parameters)}"
         text = run(["ip", "netns", "exec", self._first, "curl", "-s", "--max-time", "10", address], check=False)
-        return json.loads(text) if text.startswith("{") else {}
+        answer = json.loads(text) if text.startswith("{") else {}
+        return answer if answer.get("status") == "success" else {}
 
 
 def _exporter_settings() -> object:

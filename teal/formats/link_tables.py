@@ -27,7 +27,7 @@ from teal.network import Topology
 SUFFIXES = (".csv", ".xlsx")
 _OTHER_NAMES = {"latency": ("delay",), "capacity": ("bandwidth",), "source": ("from",), "target": ("to",),
                 "metric": ("metric_az",), "metric_back": ("metric_za", "reverse_metric"),
-                "affinity": ("affinities", "admin_group", "color")}  # fmt: skip
+                "affinity": ("affinities",)}  # fmt: skip
 _COUNTED = re.compile(r"(?:(\d+)\s*x\s*)?([0-9.]+(?:e[+-]?\d+)?)\s*([a-zA-Z/]*)", re.IGNORECASE)
 _SHORT_UNITS = {"G": "Gbit/s", "GE": "Gbit/s", "M": "Mbit/s", "T": "Tbit/s", "K": "kbit/s", "TE": "Tbit/s"}
 _GLYPHS = str.maketrans("0o1I|", "OOlll")  # characters that look alike

@@ -226,8 +226,10 @@ def affinities_of(value: object, where: str, field: str) -> frozenset[str]:
         InputError: anything else.
     """
     names = re.split(r"[\s,;]+", value.strip()) if isinstance(value, str) else [] if value is None else value
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InputError(where, field, "a name or a list of names, such as red", repr(value))
+    if not isinstance(names, list) or not all(
+        isinstance(name, str) and not re.search(r"[\s,;+]", name) for name in names
+    ):
+        raise InputError(where, field, "a name or a list of names, such as red, without spaces and , ; +", repr(value))
     return frozenset(name for name in names if name)
 
 

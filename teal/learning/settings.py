@@ -153,7 +153,8 @@ class PretrainConfig:
     """K, edge-disjoint paths of each demand in training; the model takes any K."""
     aim: Literal["allocation", "start"] = "allocation"
     """allocation: any network and load.  start: a start of PDHG, where that needs many iterations: congested networks,
-    half of them planar, mostly to maximise a value, and matrices weigh more the closer they are to the optimum."""
+    nearly half of them planar, mostly to maximise a value, and matrices weigh more the closer they are to the optimum
+    (not in the part of coma)."""
     hidden: int = 32
     """H, size of each link's recurrent state (GRU)."""
     rounds: int = 0

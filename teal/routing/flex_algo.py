@@ -22,7 +22,7 @@ from teal.errors import InputError, listed
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
 from teal.pathops.igp_failures import FailureResults
-from teal.routing.installed import IgpRouting, Loads, results_of
+from teal.routing.installed import IgpRouting, Loads, in_chunks, results_of
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
 _OPTION, _FILE_OPTION = "--flex-algo", "--algorithm-of"
@@ -70,6 +70,8 @@ class FlexAlgo:
         if metric not in METRICS:
             raise InputError(_OPTION, "metric", " or ".join(METRICS), repr(metric))
         rules = {name.replace("-", "_"): frozenset(value.split("+")) for name, value in given.items()}
+        if any("" in names for names in rules.values()):
+            raise InputError(_OPTION, "", _EXPECTED, repr(text))
         return cls(int(found[1]), metric, **rules)
 
     def admits(self, topology: Topology) -> BoolArray:
@@ -97,12 +99,13 @@ class FlexAlgo:
 
         Args:
             topology: the network; links of capacity 0 have failed.
-            igp_metric: (E,) metrics of the IGP in force.
+            igp_metric: (E,) metrics of the IGP in force, infinite on failed links.
 
         Raises:
             InputError: see :meth:`admits`.
         """
-        is_admitted, metric = self.admits(topology), igp_metric
+        is_admitted = self.admits(topology)
+        metric = np.where(np.isfinite(igp_metric), igp_metric, 1.0)  # infinite on failed links, which stay left out
         if self.metric == "delay":
             metric = np.maximum(1.0, np.round(topology.latency * _US_PER_MS))
         elif self.metric == "te" and topology.te_metric is not None:
@@ -220,8 +223,12 @@ class SumOfLoads:
 
     def under(self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False) -> FailureResults:
         """The loads after failures (:meth:`Loads.under`)."""
-        each = [part.under(failures, repairing=repairing, loads=True) for part in self._parts]
-        load, lost, at_risk = (
-            np.sum([getattr(one, name) for one in each], axis=0) for name in ("load", "lost", "at_risk")
-        )
-        return results_of(load, lost, at_risk, self._capacity, loads=loads)
+
+        def some(chunk: list[list[int]]) -> FailureResults:
+            each = [part.under(chunk, repairing=repairing, loads=True) for part in self._parts]
+            load, lost, at_risk = (
+                np.sum([getattr(one, name) for one in each], axis=0) for name in ("load", "lost", "at_risk")
+            )
+            return results_of(load, lost, at_risk, self._capacity, loads=loads)
+
+        return in_chunks(failures, self.load.size, some)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 
@@ -91,6 +92,24 @@ class IgpRouting:
         return policy_measurements(self.dag, self._pairs, self._policies)
 
 
+_CHUNK_NUMBERS = 2**25  # numbers of loads by failure, matrix and link that are in memory at a time, 256 MiB
+
+
+def in_chunks(
+    failures: list[list[int]], size: int, under: Callable[[list[list[int]]], FailureResults]
+) -> FailureResults:
+    """The results of all failures, computed for as many at a time as fit in memory.
+
+    Args:
+        failures: numbers of the links of each.
+        size: numbers of loads (M E) under a failure.
+        under: gives the results of some of the failures.
+    """
+    at_once = max(1, _CHUNK_NUMBERS // max(1, size))
+    parts = [under(failures[first : first + at_once]) for first in range(0, max(1, len(failures)), at_once)]
+    return FailureResults(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
 def igp_loads(routing: InstalledRouting, pairs: IntArray, demand: FloatArray) -> FloatArray:
     """(M, E) Gbit/s if all demands took the shortest paths of the IGP."""
     return IgpFailures.of_demands(routing.dag, pairs, demand, SegmentPolicies.none()).load
@@ -111,4 +130,4 @@ def results_of(
     utilisation = load * np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
     busiest = np.where(load.max(2) > 0, utilisation.argmax(2), -1)
     overload = np.maximum(0, load - capacity).sum(2)
-    return FailureResults(utilisation.max(2), busiest, overload, lost, at_risk, load if loads else load[:0])
+    return FailureResults(utilisation.max(2), busiest, overload, lost, at_risk, load if loads else load[:0].copy())

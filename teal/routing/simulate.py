@@ -1,4 +1,4 @@
-"""Loads of shortest paths, installed segment lists and tunnels, without failure and under each: `teal simulate`."""
+"""Loads of the routing that is installed, without failure and under each: `teal simulate`."""
 
 from __future__ import annotations
 
@@ -130,8 +130,7 @@ class Simulation:
         largest_load: (E,) Gbit/s without failure.
         failure_loads: load (E,) Gbit/s of its worst matrix under each of the worst failures, by name, the worst first;
             NaN on links that are down.
-        plain_load: (E,) Gbit/s, largest without failure if neither segment lists nor tunnels were installed; None if
-            none is.
+        plain_load: (E,) Gbit/s, largest without failure if all demands took the IGP's shortest paths; None if they do.
         outlook: how traffic grows, and when each link is full; None unless asked for.
     """
 

@@ -153,8 +153,9 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         map_first=True, case_label="Failure", scheme_label="Routing",
     )  # fmt: skip
     introduction = (
-        f"{_answer(simulation)} Loads are those of shortest paths with equal-cost multipath, and of segment lists "
-        "where any are installed. Each failure is shown under the matrix for which it is worst."
+        f"{_answer(simulation)} Loads are those of shortest paths with equal-cost multipath, and of segment lists, "
+        "tunnels or flexible algorithms where any are installed. Each failure is shown under the matrix for which it "
+        "is worst."
     )
     links = _link_section(simulation) if simulation.outlook is None else _outlook_section(simulation.outlook)
     write_page(path, f"Routing of {topology.name}", introduction, [section, links])

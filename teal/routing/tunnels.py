@@ -21,10 +21,8 @@ from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import FailureResults, IgpFailures
 from teal.pathops.measurements import ecmp_measurements
-from teal.routing.installed import IgpRouting, results_of
+from teal.routing.installed import IgpRouting, in_chunks, results_of
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
-
-_BLOCK_NUMBERS = 2**25  # numbers of loads by failure, matrix and link that are in memory at a time, 256 MiB
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -158,18 +156,16 @@ class TunnelLoads:
         """
         if repairing:
             raise InputError("--repair", "", "no tunnels: their fast reroute is another one", "--allocation")
-        (matrices, num_links), sets = self.load.shape, len(failures)
-        at_once, parts = max(1, _BLOCK_NUMBERS // (matrices * num_links)), []
-        for first in range(0, max(1, sets), at_once):
-            part = failures[first : first + at_once]
-            plain = self._plain.under(part, loads=True)
-            for s, links in enumerate(part):
+
+        def some(chunk: list[list[int]]) -> FailureResults:
+            plain = self._plain.under(chunk, loads=True)
+            for s, links in enumerate(chunk):
                 load, lost = self._after(links)
                 plain.load[s] += load
                 plain.lost[s] += lost
-            capacity = self._dag.topology.capacity
-            parts.append(results_of(plain.load, plain.lost, plain.at_risk, capacity, loads=loads))
-        return FailureResults(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+            return results_of(plain.load, plain.lost, plain.at_risk, self._dag.topology.capacity, loads=loads)
+
+        return in_chunks(failures, self.load.size, some)
 
     def _after(self, links: list[int]) -> tuple[FloatArray, FloatArray]:
         """Loads (M, E) of demands that had tunnels before some links failed, and (M,) Gbit/s of them without a path."""

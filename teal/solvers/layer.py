@@ -9,7 +9,8 @@ given pair is eps its gradient g is therefore an eps-supergradient of the optimu
 
     V(demand', capacity') <= V(demand, capacity) + <g, change> + eps,
 
-and at eps = 0 its gradient (Danskin 1966): the price of each link, and the profit of each demand.  The layer returns
+for capacities that are 0 where c is 0 (the maxima are over live paths), and at eps = 0 its gradient (Danskin 1966): the
+price of each link, and the profit of each demand.  The layer returns
 the value of the allocation with this gradient, and eps beside it.  The bound of max_link_utilisation is linear in the
 demands alone: with reversed signs the statement holds for changes of them.  That of max_concurrent_flow is not linear:
 its gradient is that of the bound, without the statement.
@@ -19,8 +20,8 @@ demand's splits and of the share w[d, 0] that it rejects,
 
     max   <v, x> + t sum_d demand[d] entropy(w[d])   s.t.   loads <= c,   x[d] = demand[d] w[d],   sum_k w[d, k] <= 1,
 
-they are unique and smooth: w[d, k] is the softmax of (v[d, k] - price(d, k)) / t over the paths and over rejecting,
-which has profit 0, at the prices that minimise the convex dual
+they are unique, and smooth while the same links have prices: w[d, k] is the softmax of (v[d, k] - price(d, k)) / t over
+the paths and over rejecting, which has profit 0, at the prices that minimise the convex dual
 
     F(p) = sum_e c[e] p[e] + t sum_d demand[d] log(1 + sum_k exp((v[d, k] - price(d, k)) / t)),   p >= 0.
 
@@ -94,10 +95,9 @@ def optimal_value(
         InputError: demands or capacities of another shape, or not finite numbers >= 0; an objective that is not one
             linear program over paths, or a side condition.
     """
-    problem = _at(problem, demand, capacity)
-    if problem.objective.rules.is_sequence or not problem.is_linear or problem.conditions:
-        expected = "an objective that is one linear program, without side conditions"
-        raise InputError("optimal_value", "problem", expected, problem.objective.name)
+    problem = _at("optimal_value", problem, demand, capacity)
+    if problem.objective.rules.is_sequence or not problem.is_linear:
+        raise InputError("optimal_value", "problem", "an objective that is one linear program", problem.objective.name)
     result = solve(_detached(problem), gap=gap)
     prices = usable_prices(problem, result.prices)
     bound = from_score(problem, problem.program.bound(prices))
@@ -121,17 +121,20 @@ def smooth_splits(
         InputError: as of :func:`optimal_value`; another objective; a temperature that is not above 0.
         SolverError: a temperature too small for float64.
     """
-    problem = _at(problem, demand, capacity)
-    if not isinstance(problem.demand_set, AtMostOne) or problem.conditions or problem.objective.rules.is_sequence:
-        expected = "an objective that maximises a linear value, without side conditions"
+    problem = _at("smooth_splits", problem, demand, capacity)
+    if not isinstance(problem.demand_set, AtMostOne) or problem.objective.rules.is_sequence:
+        expected = "an objective that maximises a linear value"
         raise InputError("smooth_splits", "problem", expected, problem.objective.name)
     if not 0 < temperature < float("inf"):
         raise InputError("smooth_splits", "temperature", "a number above 0", temperature)
     return cast(Tensor, _SmoothSplits.apply(problem.demand, problem.capacity, _detached(problem), temperature))
 
 
-def _at(problem: Problem, demand: Tensor, capacity: Tensor | None) -> Problem:
+def _at(where: str, problem: Problem, demand: Tensor, capacity: Tensor | None) -> Problem:
     """The checked problem under these demands and capacities, float64, with their gradients."""
+    if problem.conditions or problem.largest_share is not None:
+        kinds = [type(condition).__name__ for condition in problem.conditions] or ["a largest share"]
+        raise InputError(where, "problem", "no side conditions", ", ".join(kinds))
     checked("demand", demand.detach().cpu().numpy(), problem.paths.num_demands)
     problem = problem.to(torch.float64).with_demand(demand)
     if capacity is None:
@@ -158,6 +161,7 @@ class _SmoothSplits(torch.autograd.Function):
         return cast(Tensor, ctx.splits)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         dual: _SmoothedDual = ctx.dual
         has_price = ctx.prices > 0

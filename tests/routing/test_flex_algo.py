@@ -16,6 +16,7 @@ from teal.formats.counters import load_counters
 from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import cable_failures
+from teal.routing import installed
 from teal.routing.flex_algo import FlexAlgo, FlexRouting, algorithms_of
 from teal.routing.installed import IgpRouting
 from teal.testing import make_topology
@@ -77,6 +78,20 @@ def test_the_path_of_a_demand_by_hand(
     assert result["matrices"][0]["lost"] == 0
 
 
+@pytest.mark.parametrize("metric", ["igp", "delay"])
+def test_a_link_that_is_out_of_service_is_in_no_algorithm(
+    files: Path, capsys: pytest.CaptureFixture[str], metric: str
+) -> None:
+    words = f"--flex-algo 128:metric={metric},exclude=red --algorithm-of of.csv"
+    result, _ = _simulated(f"{words} --fail a,c", capsys)
+    assert _loads(result)["a->d"] == 6
+    topology = load_topology("net.csv")
+    save_topology("net.json", topology.with_failed_links(topology.find_links("a", "c")))
+    capsys.readouterr()
+    assert main(f"simulate --topology net.json --traffic demands.csv --json {words}".split()) == 0
+    assert _loads(json.loads(capsys.readouterr().out))["a->d"] == 6
+
+
 def test_traffic_of_an_algorithm_is_lost_where_it_has_no_path(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only the link b-d is red and core; the IGP has a path from a to d."""
     result, _ = _simulated("--flex-algo 128:include-all=red+core --algorithm-of of.csv", capsys)
@@ -128,7 +143,9 @@ def _admitted(topology: Topology, number: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_loads_of_several_algorithms_are_those_of_networkx(seed: int) -> None:
+def test_loads_of_several_algorithms_are_those_of_networkx(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if seed % 2:  # two failures at a time
+        monkeypatch.setattr(installed, "_CHUNK_NUMBERS", 2 * 2 * _with_attributes(seed).num_links)
     topology, rng = _with_attributes(seed), np.random.default_rng(seed)
     pairs = all_pairs(topology)
     demand, algorithm = rng.exponential(size=(2, len(pairs))), rng.choice([0, 128, 129, 130, 131], len(pairs))
@@ -179,6 +196,9 @@ def test_one_algorithm_without_rules_is_the_igp_under_failures_and_repairs(seed:
         found = flex.loads(demand).under(failures, repairing=repairing, loads=True)
         for name in ("utilisation", "overload", "lost", "at_risk", "load"):
             np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-9, err_msg=name)
+        brief = flex.loads(demand).under(failures, repairing=repairing).load
+        assert brief.shape == (0, 2, topology.num_links)
+        assert brief.base is None, "no view of the loads of all failures"
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".json"])
@@ -215,6 +235,7 @@ def test_attributes_survive_files_subsets_and_networkx(tmp_path: Path, suffix: s
         ("--flex-algo 127", "128 to 255"),
         ("--flex-algo 128:metric=hops", "igp or delay or te"),
         ("--flex-algo 128:exclude=", "such as 128:metric=delay"),
+        ("--flex-algo 128:exclude=red+", "such as 128:metric=delay"),
         ("--flex-algo 128:colour=red", "such as 128:metric=delay"),
         ("--flex-algo 128:exclude=green", "affinities of the links (core, red)"),
         ("--flex-algo 128 --flex-algo 129", "--algorithm-of"),
@@ -241,9 +262,10 @@ def test_the_first_row_that_fits_decides(tmp_path: Path) -> None:
     assert algorithms_of(["128", "129"], file, topology, pairs).tolist() == [128, 0, 129, 0]
 
 
-def test_an_affinity_that_is_no_name_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [3, ["core link"], ["a;b"], [1], {"red": 1}])
+def test_an_affinity_that_is_no_name_is_refused(tmp_path: Path, value: object) -> None:
     data = {"nodes": [{"id": "a"}, {"id": "b"}], "links": [
-        {"source": "a", "target": "b", "capacity": 1, "affinity": 3}
+        {"source": "a", "target": "b", "capacity": 1, "affinity": value}
     ]}  # fmt: skip
     (tmp_path / "net.json").write_text(json.dumps(data))
     with pytest.raises(InputError, match="affinity: expected a name or a list of names"):

@@ -176,5 +176,15 @@ def test_what_cannot_be_differentiated_is_refused() -> None:
     with pytest.raises(InputError, match="capacity"):
         teal.smooth_splits(problem, demand, torch.ones(2, 3))
     churn = problem.with_churn_limit(torch.zeros(1, 1, 2), 0.5)
-    with pytest.raises(InputError, match="side conditions"):
-        teal.optimal_value(churn, demand)
+    for call in (teal.optimal_value, teal.smooth_splits):
+        with pytest.raises(InputError, match=r"no side conditions, found \w*Churn"):
+            call(churn, demand)
+
+
+def test_second_derivatives_are_refused_and_not_wrong() -> None:
+    problem = random_problem(1, batch=1).to(torch.float64)
+    demand = _free(problem.demand)
+    splits = teal.smooth_splits(problem, demand, temperature=0.3)
+    (slope,) = torch.autograd.grad(splits.square().sum(), demand, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()

@@ -59,7 +59,7 @@ class ModelStart:
         self._problem, self._engine, self._gap, self._starter = problem, engine, gap, starter
 
     def cost(self, gap: float) -> float:
-        """M (module), where ``gap`` is that of the first gap check."""
+        """Iterations that take as long as the model, m of the module, where ``gap`` is that of the first gap check."""
         rounds_for: Callable[[float], int] = getattr(self._starter, "rounds_for", lambda _: _ROUNDS)
         rounds, paths = rounds_for(expected_iterations(gap, self._gap)), self._problem.paths
         size = _CHECKS + paths.scan_size
