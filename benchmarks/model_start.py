@@ -167,6 +167,7 @@ def measured(
     if before is not None:
         state = teal.solve(before, gap=target).state
         ways["pdhg warm"] = lambda: teal.solve(problem, gap=target, warm_start=state)
+        ways["price-gnn"] = lambda: teal.solve(problem, gap=target, starter=model, warm_start=state)
     times: dict[str, list[float]] = {way: [] for way in ways}
     iterations: dict[str, int] = {}
     for repeat in range(repeats + 1):

@@ -62,6 +62,19 @@ def start_of_sample(starter: Starter, problem: Problem) -> tuple[Tensor, Tensor]
     return getattr(starter, "start_sample", starter.start)(problem)
 
 
+def start_for(starter: Starter, problem: Problem, iterations: float) -> tuple[Tensor, Tensor]:
+    """The start for a program of so many iterations: that of ``start_for`` where the starter has it."""
+    adapted = getattr(starter, "start_for", None)
+    return starter.start(problem) if adapted is None else adapted(problem, iterations)
+
+
+def rounds_for(starter: Starter, iterations: float) -> int:
+    """The rounds of :func:`start_for`: those of ``rounds_for`` where the starter has it, else those of a PriceGNN."""
+    found = getattr(starter, "rounds_for", None)
+    return _USUAL_ROUNDS if found is None else found(iterations)
+
+
+_USUAL_ROUNDS = 22
 _TENSORS = ("splits", "prices", "value", "bound", "gap")  # fields of PdhgResult with an entry a matrix
 _OF_SEQUENCES = ("program_prices", "lines")  # fields of PdhgResult that only sequences of programs have
 

@@ -3,9 +3,9 @@
 - ``model``: splits and prices of the model, cut to fit and refilled by one projection; the prices certify the gap.
 - ``model-pdhg``: PDHG from splits and prices of the model, until gap or deadline.
 - ``pdhg``: PDHG from the last allocation of the network, and from nothing where there is none.
-- ``auto``: ``pdhg`` where there is a last allocation; elsewhere ``model-pdhg`` where the model saves time.  On networks
-  so large that PDHG begins with samples of the demands, the model solves the first sample wherever the last allocation
-  is far from the target.
+- ``auto``: ``model-pdhg`` where the model saves time, which is not where the last allocation is near the target; else
+  ``pdhg``.  On networks so large that PDHG begins with samples of the demands, the model solves the first sample
+  wherever the last allocation is far from the target.
 
 Answers say which of the first three it was.
 """
@@ -27,7 +27,7 @@ from teal.schemes.repair import check_model_knows
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.errors import wrong
 from teal.solvers import pdhg
-from teal.solvers.result import start_of_sample
+from teal.solvers.result import rounds_for, start_for, start_of_sample
 
 SOLVERS = AUTO, MODEL, MODEL_PDHG, PDHG = "auto", "model", "model-pdhg", "pdhg"
 HEDGE = "hedge"  # computes allocations for the next interval
@@ -47,6 +47,13 @@ class _Asked:
     def start_sample(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
         self.was_asked = True
         return start_of_sample(self.model, problem)
+
+    def start_for(self, problem: Problem, iterations: float) -> tuple[torch.Tensor, torch.Tensor]:
+        self.was_asked = True
+        return start_for(self.model, problem, iterations)
+
+    def rounds_for(self, iterations: float) -> int:
+        return rounds_for(self.model, iterations)
 
 
 def solving(

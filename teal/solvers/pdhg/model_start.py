@@ -8,6 +8,9 @@ after 6 iterations from nothing its gap g foretells the number of iterations to 
 which is within a factor of two of 51 of 54 programs to 1% and of 41 of 56 to 0.1%, and else up to 5 times too many or
 too few: networks of 12 to 104 nodes at loads from light to hopeless.
 
+From an earlier allocation with gap g there are twice as many, without the 6, and no model is asked where g is at most
+four times the target.
+
 A model that can be given more or less work (:class:`teal.solvers.result.Starter`) gets it by n.  With r rounds it
 takes as long as
 
@@ -30,11 +33,11 @@ from teal.problem import Problem
 from teal.problem.bounds import usable_prices
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.search import FIRST_CHECK
-from teal.solvers.result import PdhgState, Starter
+from teal.solvers.result import PdhgState, Starter, rounds_for, start_for
 
 # Constants of m above, from 12 cases on each of seven networks of 40 to 125 nodes.
 _START, _CALLS, _PASS, _LINK, _CHECKS = 3.0, 130_000.0, 0.67, 11.0, 1_400.0
-_ROUNDS = 22  # of a model that does not say how many it makes
+_NEAR = 4.0  # x the target: a warm start with such a gap goes on by itself
 # Share of the iterations that a model saves: its own gap is about 1%, so that targets below need iterations after it.
 _SAVED, _SAVED_BELOW, _MODEL_GAP = 0.5, 0.45, 0.01
 # Factor on the first primal weight, which is chosen for a start from nothing.  A model's prices are closer to the
@@ -53,36 +56,44 @@ class ModelStart:
         engine: their engine, which has started from nothing.
         gap: target of the search.
         starter: the model.
+        is_warm: whether the engine has started from an earlier allocation, and not from nothing.
     """
 
-    def __init__(self, problem: Problem, engine: FusedEngine, gap: float, starter: Starter) -> None:
+    def __init__(
+        self, problem: Problem, engine: FusedEngine, gap: float, starter: Starter, *, is_warm: bool = False
+    ) -> None:
         self._problem, self._engine, self._gap, self._starter = problem, engine, gap, starter
+        self._is_warm = is_warm
 
     def cost(self, gap: float) -> float:
         """Iterations that take as long as the model, m of the module, where ``gap`` is that of the first gap check."""
-        rounds_for: Callable[[float], int] = getattr(self._starter, "rounds_for", lambda _: _ROUNDS)
-        rounds, paths = rounds_for(expected_iterations(gap, self._gap)), self._problem.paths
+        rounds, paths = rounds_for(self._starter, self._expected(gap)), self._problem.paths
         size = _CHECKS + paths.scan_size
         # The iterations of several matrices share their reads of the paths, and a model's rounds do not.
         return self._problem.batch * (_START + _CALLS / size + rounds * (_PASS + _LINK * paths.num_links / size))
 
     def saves_time(self, gap: float) -> bool:
         """Whether the model saves more iterations than it takes, where ``gap`` is that of the first gap check."""
+        if self._is_warm and gap <= _NEAR * self._gap:
+            return False
         saved = _SAVED if self._gap >= _MODEL_GAP else _SAVED_BELOW
-        return saved * expected_iterations(gap, self._gap) > self.cost(gap)
+        return saved * self._expected(gap) > self.cost(gap)
 
     def start(self, gap: float) -> None:
         """Put the engine at the model's splits and prices, where ``gap`` is that of the first gap check."""
-        start = self._starter.start
-        if start_for := getattr(self._starter, "start_for", None):
-            start = functools.partial(start_for, iterations=expected_iterations(gap, self._gap))
+        start = functools.partial(start_for, self._starter, iterations=self._expected(gap))
         self._engine.restart(usable_start(self._problem, start), _WEIGHT_FACTOR, _ITERATIONS_DONE)
 
+    def _expected(self, gap: float) -> float:
+        """Number of iterations without the model."""
+        return expected_iterations(gap, self._gap, is_warm=self._is_warm)
 
-def expected_iterations(gap: float, target: float) -> float:
-    """N (module): iterations from nothing to ``target`` of a program with ``gap`` after ``FIRST_CHECK`` of them."""
+
+def expected_iterations(gap: float, target: float, *, is_warm: bool = False) -> float:
+    """N (module): iterations to ``target`` from ``gap``, that after ``FIRST_CHECK`` of them or of a warm start."""
     finest = max(target, 1e-9)
-    return FIRST_CHECK + 4 * gap / max(finest, _MODEL_GAP) * max(1.0, _MODEL_GAP / finest) ** 0.3
+    still = 4 * gap / max(finest, _MODEL_GAP) * max(1.0, _MODEL_GAP / finest) ** 0.3
+    return 2 * still if is_warm else FIRST_CHECK + still
 
 
 def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tensor]]) -> PdhgState:

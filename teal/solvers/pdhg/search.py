@@ -153,11 +153,14 @@ class Search:
         done, next_check, last_check = 0, FIRST_CHECK, -1  # iterations; -1: no check has been made
         stop = Stop.ITERATIONS
         iteration_s, check_s = 0.0, 0.0  # seconds of an iteration and of a check, 0 until they are timed
+        ahead = 0  # iterations that count as done in the spacing of checks
         if warm:
             check_s, last_check, next_check = self._check(), 0, 1
             if not (self._is_refilled or self._all_within(self._bound) or self._is_beyond(_REFILLABLE_GAP_FACTOR)):
                 self._check(LAST_REFILL)
-        refill, ahead = 0, 0  # rounds in full gap checks between iterations; iterations that count as done for checks
+            if self._max_iterations > 0 and self._start_from_model(deadline.left, check_s / _CHECK_COST):
+                ahead = _AHEAD_OF_MODEL
+        refill = 0  # rounds in full gap checks between iterations
         if self._max_iterations > 0 and (not warm or self._is_beyond(_WARM_START_GAP_FACTOR)):
             sampled_check_s = yield from self._start_from_samples(deadline)
             if sampled_check_s:
@@ -219,7 +222,7 @@ class Search:
         return check_s
 
     def _start_from_model(self, seconds: float, iteration_s: float) -> bool:
-        """Go on from the model where that saves time, after the first gap check alone; whether it did.
+        """Go on from the model where that saves time, after the first gap check alone; returns whether it did.
 
         Args:
             seconds: time that the model may take.

@@ -16,7 +16,7 @@ from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.exact import exact_program
 from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine, lanes_of
-from teal.solvers.pdhg.model_start import ModelStart
+from teal.solvers.pdhg.model_start import ModelStart, foretells_work
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.reduction import EquilibratedEngine, Reduction, is_ordinary, spans_decades
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
@@ -221,8 +221,8 @@ def _solving_parts(
         sampled, model = None, None
         if may_sample and isinstance(engine, FusedEngine) and starts_from_samples(part, options.gap, name):
             sampled = SampledStart(part, engine, options.gap, options.starter)
-        elif options.starter is not None and isinstance(engine, FusedEngine) and part_state is None:
-            model = ModelStart(part, engine, options.gap, options.starter)
+        elif may_sample and options.starter and isinstance(engine, FusedEngine) and foretells_work(part, name):
+            model = ModelStart(part, engine, options.gap, options.starter, is_warm=part_state is not None)
         search = Search(
             part, engine, options.gap, options.max_iterations, options.report, begin=begin, may_stall=may_stall,
             sampled=sampled, model=model,

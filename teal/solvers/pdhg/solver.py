@@ -106,8 +106,8 @@ def solve(
             from it; of a result under priority or max_min the prices of all its programs go on proving bounds.
         starter: such as a PriceGNN.  On networks so large that the engine starts from a sample of the demands, it
             solves the sample (targets of 0.5% and above, programs that maximise a value; iterations do otherwise).  On
-            smaller ones it gives the start that ``warm_start`` does not give; of a program that maximises a value only
-            if that saves iterations (:mod:`teal.solvers.pdhg.model_start`).  Not under priority and max_min.
+            smaller ones it gives the start that ``warm_start`` does not give, and of a program that maximises a value
+            one wherever that saves iterations (:mod:`teal.solvers.pdhg.model_start`).  Not under priority and max_min.
         engine: fused (CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device; for magnitudes that
             span many decades), or auto: the faster of the first two that runs here, and equilibrated where magnitudes
             span more than four decades or where the gap stops shrinking, unless the network is large.  Under side

@@ -83,13 +83,31 @@ def test_a_useless_model_costs_time_and_nothing_else(factor: float, optimum: tup
     assert float(violations(problem, result.splits).largest) <= TOLERANCE
 
 
-def test_several_matrices_and_a_start_that_is_given_ask_no_model(optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
+def test_several_matrices_ask_no_model(optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
+    many = _planar(6, matrices=8)
+    starter = _Recorder(many.even_splits, torch.ones_like(many.capacity))
+    pdhg.solve(many, gap=1e-2, starter=starter)
+    assert starter.asked == 0
+
+
+def test_a_start_that_is_given_is_left_where_it_is_far_from_the_target(
+    optimum: tuple[Problem, pdhg.PdhgResult],
+) -> None:
+    """A gap of four times the target is near, and no splits at all are far."""
     problem, best = optimum
     starter = _Recorder(best.splits, best.prices)
-    pdhg.solve(problem, gap=_TARGET, starter=starter, warm_start=(best.splits * 0, best.prices * 0))
-    many = _planar(6, matrices=8)
-    pdhg.solve(many, gap=1e-2, starter=_Recorder(many.even_splits, torch.ones_like(many.capacity)))
+    near = pdhg.solve(problem, gap=3.5e-2)
+    alone = pdhg.solve(problem, gap=1e-2, warm_start=near)
+    beside = pdhg.solve(problem, gap=1e-2, warm_start=near, starter=starter)
     assert starter.asked == 0
+    assert alone.iterations == beside.iterations > 0
+    assert torch.equal(alone.splits, beside.splits)
+    far = pdhg.solve(problem, gap=_TARGET, starter=starter, warm_start=(best.splits * 0, best.prices * 0))
+    assert starter.asked == 1
+    assert (float(far.gap) <= _TARGET, far.iterations) == (True, 0)
+    none = pdhg.solve(problem, gap=_TARGET, starter=starter, warm_start=near, max_iterations=0)
+    assert starter.asked == 1
+    assert float(none.gap) > _TARGET
 
 
 def test_a_model_is_asked_only_if_it_ends_before_the_deadline(
@@ -111,6 +129,7 @@ def test_expected_iterations_follow_the_formula() -> None:
     assert expected_iterations(0.1, 0.1) == pytest.approx(6 + 4)
     assert expected_iterations(0.1, 1e-3) == pytest.approx(6 + 40 * 10**0.3)
     assert math.isfinite(expected_iterations(1.0, 0.0))
+    assert expected_iterations(0.1, 1e-2, is_warm=True) == pytest.approx(8 * 10)
 
 
 class _Adaptive(_Recorder):
