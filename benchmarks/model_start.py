@@ -12,7 +12,7 @@ The models have seen none of the networks, and the constants that decide when a 
 Germany50, Dfn, and gabriel/40/9, 50/6, 65/5, 70/3 and 125/1 with seed 5.
 
 FOLDER/cases.csv has a row a case, FOLDER/summary.csv the factors (time of the faster of cold and warm PDHG over time of
-the way) of the cases with more than 30 iterations from nothing, of the others, and of the first by network.
+the way) of the cases with more than 30 iterations from nothing, by kind and by network, and of the others.
 """
 
 from __future__ import annotations
@@ -193,6 +193,8 @@ def summarised(rows: list[dict[str, object]]) -> Iterator[dict[str, object]]:
         return int(str(row["iterations"])) > HARD
 
     groups = {f"more than {HARD} iterations": [row for row in rows if is_hard(row)]}
+    for kind in ("first", "shock", "failure"):
+        groups[f"of them {kind}"] = [row for row in rows if is_hard(row) and str(row["case"]).endswith(kind)]
     groups[f"up to {HARD} iterations"] = [row for row in rows if not is_hard(row)]
     for network in dict.fromkeys(str(row["network"]) for row in rows):
         groups[network] = [row for row in rows if row["network"] == network and is_hard(row)]
