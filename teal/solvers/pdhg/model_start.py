@@ -38,9 +38,8 @@ from teal.solvers.result import PdhgState, Starter, rounds_for, start_for
 # Constants of m above, from 12 cases on each of seven networks of 40 to 125 nodes.
 _START, _CALLS, _PASS, _LINK, _CHECKS = 3.0, 130_000.0, 0.67, 11.0, 1_400.0
 _NEAR = 4.0  # x the target: a warm start with such a gap goes on by itself
-# Share of the iterations that a model is taken to save, from nothing and from an earlier allocation: it saves more in the
-# median, and these are chosen so that it is seldom asked in vain.
-_SAVED, _SAVED_WARM = 0.45, 0.35
+# Share of the iterations that a model is taken to save: it saves more in the median, and is seldom asked in vain.
+_SAVED = 0.5
 _FORETOLD_GAP = 0.01  # target to which iterations are foretold best
 # Factor on the first primal weight, which is chosen for a start from nothing.  A model's prices are closer to the
 # optimum than its splits are; of 1, 2, 3 and 4 the best to 1% and to 0.1%.
@@ -78,7 +77,7 @@ class ModelStart:
         """Whether the model saves more iterations than it takes, where ``gap`` is that of the first gap check."""
         if self._is_warm and gap <= _NEAR * self._gap:
             return False
-        return (_SAVED_WARM if self._is_warm else _SAVED) * self._expected(gap) > self.cost(gap)
+        return _SAVED * self._expected(gap) > self.cost(gap)
 
     def start(self, gap: float) -> None:
         """Put the engine at the model's splits and prices, where ``gap`` is that of the first gap check."""
