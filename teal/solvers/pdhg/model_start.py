@@ -14,7 +14,7 @@ four times the target.
 A model that can be given more or less work (:class:`teal.solvers.result.Starter`) gets it by n.  With r rounds it
 takes as long as
 
-    m = 3 + 130,000 / (1,400 + scan) + r (0.67 + 11 E / (1,400 + scan))
+    m = 3 + 220,000 / (1,400 + scan) + r (0.67 + 11 E / (1,400 + scan))
 
 iterations for each matrix, with E links and as many trie nodes and path slots as ``scan``: in each round a pass over
 the paths, which is most of an iteration, and a pass over the links, and before them 0.5 ms of calls.  It is asked where
@@ -35,8 +35,8 @@ from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.search import FIRST_CHECK
 from teal.solvers.result import PdhgState, Starter, rounds_for, start_for
 
-# Constants of m above, from 12 cases on each of seven networks of 40 to 125 nodes.
-_START, _CALLS, _PASS, _LINK, _CHECKS = 3.0, 130_000.0, 0.67, 11.0, 1_400.0
+# Constants of m above, from 12 cases on each of seven networks of 40 to 125 nodes; those of calls from GEANT.
+_START, _CALLS, _PASS, _LINK, _CHECKS = 3.0, 220_000.0, 0.67, 11.0, 1_400.0
 _NEAR = 4.0  # x the target: a warm start with such a gap goes on by itself
 # Share of the iterations that a model is taken to save: it saves more in the median, and is seldom asked in vain.
 _SAVED = 0.5

@@ -170,7 +170,7 @@ def test_the_cost_of_a_model_follows_the_formula(optimum: tuple[Problem, pdhg.Pd
             problem, FusedEngine(problem, None, torch.float32), _TARGET, _Adaptive(best.splits, best.prices, rounds)
         )
         size = 1400 + paths.scan_size
-        expected = 3 + 130_000 / size + rounds * (0.67 + 11 * paths.num_links / size)
+        expected = 3 + 220_000 / size + rounds * (0.67 + 11 * paths.num_links / size)
         assert start.cost(0.1) == pytest.approx(expected)
 
 
