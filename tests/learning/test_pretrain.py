@@ -179,7 +179,7 @@ def test_coma_for_split_tables_improves_an_initial_model(tmp_path: Path) -> None
     first = Pretrainer(_config(tmp_path / "a", max_steps=40, learning_rate=5e-3, rounds=4), SMALL_POOL)
     first.train(tmp_path / "a", progress=False)
     config = _config(
-        tmp_path / "b", from_=str(tmp_path / "a"), rounds=0, learner="coma", entries=1, std=0.5, max_steps=300,
+        tmp_path / "b", from_=str(tmp_path / "a"), rounds=0, learner="coma", entries=1, std=0.5, max_steps=500,
         learning_rate=2e-3,
     )  # fmt: skip
     second = Pretrainer(config, SMALL_POOL)
