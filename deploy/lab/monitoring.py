@@ -22,7 +22,12 @@ import teal
 from deploy.lab.network import STATE, Lab, LabError, run
 
 COUNTERS = ("ifHCInOctets", "ifHCOutOctets")
-_PROGRAMS = {"snmpd": "snmpd", "prometheus-snmp-exporter": "prometheus-snmp-exporter", "prometheus": "prometheus"}
+# The package of each program.
+_PROGRAMS = {
+    "snmpd": "snmpd", "prometheus-snmp-exporter": "prometheus-snmp-exporter", "prometheus": "prometheus",
+    "snmpset": "snmp", "curl": "curl",
+}  # fmt: skip
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"  # snmpd is not where users' programs are
 _SCRAPE_S = 2  # seconds between two readings; operators use 30 to 300
 _FOLDER = STATE / "monitoring"
 # The columns of IF-MIB, as the generator of snmp_exporter writes them, for the counters that are asked for.
@@ -34,8 +39,8 @@ _CACHE_TIMEOUTS = ("1.3.6.1.4.1.8072.1.5.3.1.2.1.3.6.1.2.1.2.2", "1.3.6.1.4.1.80
 
 def check_programs() -> None:
     """Raise LabError for a program that is not installed."""
-    for program, package in {**_PROGRAMS, "snmpset": "snmp", "curl": "curl"}.items():
-        if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None:
+    for program, package in _PROGRAMS.items():
+        if shutil.which(program, path=_PATH) is None:
             raise LabError(f"{program} is not installed: apt-get install {package}")
 
 
@@ -120,7 +125,7 @@ class Monitoring:
                         writer.writerow((name, one["ifname"], "", "", "yes"))
 
     def _start_agent(self, node: int) -> None:
-        here, address = self._lab.namespace(node), f"udp6:[fc00:0:{node + 1:x}::1]:161"
+        here, address = self._lab.namespace(node), f"udp6:[{self._lab.loopback(node)}]:161"
         settings = _FOLDER / f"snmpd-{node + 1}.conf"
         settings.write_text("rocommunity6 public\nrwcommunity6 private ::1\nrwcommunity6 private fc00:0::/32\n")
         self._start(here, "snmpd", "-f", "-Lo", "-C", "-c", str(settings), "-I", "-smux", address)
@@ -133,8 +138,7 @@ class Monitoring:
                 time.sleep(0.1)
 
     def _start(self, namespace: str, program: str, *arguments: str) -> None:
-        path = f"{os.environ.get('PATH', '')}:/usr/sbin"
-        environment = {**os.environ, "PATH": path, "SNMP_PERSISTENT_DIR": str(_FOLDER / namespace), "MIBS": ""}
+        environment = {**os.environ, "PATH": _PATH, "SNMP_PERSISTENT_DIR": str(_FOLDER / namespace), "MIBS": ""}
         command = ["ip", "netns", "exec", namespace, program, *arguments]
         with (_FOLDER / f"{program}-{namespace}.log").open("wb") as log:
             self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
@@ -146,7 +150,7 @@ class Monitoring:
             "scrape_configs": [{
                 "job_name": "snmp", "metrics_path": "/snmp", "params": {"module": ["if_mib"]},
                 "static_configs": [
-                    {"targets": [f"[fc00:0:{node + 1:x}::1]:161"], "labels": {"router": name}}
+                    {"targets": [f"[{self._lab.loopback(node)}]:161"], "labels": {"router": name}}
                     for node, name in enumerate(names)
                 ],
                 "relabel_configs": [

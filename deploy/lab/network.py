@@ -173,7 +173,8 @@ class Lab:
              "net.ipv6.conf.default.accept_dad=0"])  # fmt: skip
         run(["ip", "-n", here, "link", "add", "ext", "type", "veth", "peer", "name", "ext", "netns", host])
         ip_batch(here, [
-            f"addr add fc00:0:{number}::1/64 dev lo", "addr add fe80::ffff/64 dev ext", f"link set ext mtu {_MTU} up",
+            f"addr add {self.loopback(node)}/64 dev lo", "addr add fe80::ffff/64 dev ext",
+            f"link set ext mtu {_MTU} up",
         ])  # fmt: skip
         ip_batch(host, [
             "addr add fe80::1/64 dev ext", f"link set ext mtu {_MTU} up", f"addr add 2001:db8:{number}::1/128 dev lo",
@@ -232,6 +233,11 @@ class Lab:
         ]
         lines += self._adjacencies(node)
         ip_batch(self.namespace(node), lines)
+
+    @staticmethod
+    def loopback(node: int) -> str:
+        """The address of a router."""
+        return f"fc00:0:{node + 1:x}::1"
 
     @staticmethod
     def node_segment(node: int) -> str:

@@ -9,27 +9,27 @@ After a failure each algorithm converges, and repairs, within its own links.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
 from teal.errors import InputError, listed
+from teal.formats.link_tables import cells
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
 from teal.pathops.igp_failures import FailureResults
 from teal.routing.installed import IgpRouting, Loads, in_chunks, results_of
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
+from teal.spec import parse_spec
 
 _OPTION, _FILE_OPTION = "--flex-algo", "--algorithm-of"
 _EXPECTED = "such as 128:metric=delay,exclude=red+blue,include-any=core,include-all=a+b"
 _FIRST, _LAST = 128, 255  # numbers of flexible algorithms; 0 is the IGP's own
 METRICS = ("igp", "delay", "te")
-_RULES = ("exclude", "include-any", "include-all")
+_RULES = {"exclude", "include_any", "include_all"}
 _US_PER_MS = 1000.0
 _ANY = "*"  # source or target of a row of the file
 
@@ -59,20 +59,19 @@ class FlexAlgo:
         Raises:
             InputError: another text.
         """
-        found = re.fullmatch(r"(\d+)(?::(.*))?", text.strip())
-        if not found or not _FIRST <= int(found[1]) <= _LAST:
+        try:
+            spec = parse_spec(text.strip())
+        except InputError:
+            raise InputError(_OPTION, "", _EXPECTED, repr(text)) from None
+        if not spec.name.isdecimal() or not _FIRST <= int(spec.name) <= _LAST:
             raise InputError(_OPTION, "", f"a number from {_FIRST} to {_LAST}, {_EXPECTED}", repr(text))
-        parts = [part.strip() for part in (found[2] or "").split(",") if part.strip()]
-        given = dict(part.split("=", 1) for part in parts if part.count("=") == 1)
-        if len(given) != len(parts) or not set(given) <= {"metric", *_RULES} or "" in given.values():
+        rules = {name: frozenset(value.split("+")) for name, value in spec.options.items() if name != "metric"}
+        if not set(rules) <= _RULES or any("" in names for names in rules.values()):
             raise InputError(_OPTION, "", _EXPECTED, repr(text))
-        metric = given.pop("metric", "igp")
+        metric = spec.options.get("metric", "igp")
         if metric not in METRICS:
             raise InputError(_OPTION, "metric", " or ".join(METRICS), repr(metric))
-        rules = {name.replace("-", "_"): frozenset(value.split("+")) for name, value in given.items()}
-        if any("" in names for names in rules.values()):
-            raise InputError(_OPTION, "", _EXPECTED, repr(text))
-        return cls(int(found[1]), metric, **rules)
+        return cls(int(spec.name), metric, **rules)
 
     def admits(self, topology: Topology) -> BoolArray:
         """(E,) the links of the algorithm, up or down.
@@ -113,11 +112,13 @@ class FlexAlgo:
         return EcmpDag.of(topology, metric).without(np.flatnonzero(~is_admitted))
 
 
-def algorithms_of(texts: Sequence[str], file: Path | None, topology: Topology, pairs: IntArray) -> Int64Array:
+def algorithms_of(
+    definitions: Sequence[FlexAlgo], file: Path | None, topology: Topology, pairs: IntArray
+) -> Int64Array:
     """(D,) number of the algorithm of each demand, 0 for the IGP's own.
 
     Args:
-        texts: definitions, as of :meth:`FlexAlgo.parse`.
+        definitions: algorithms.
         file: table (.csv) of source, target and algorithm, where ``*`` stands for any node and the first row that
             fits decides; demands that no row names stay with the IGP.  None: all demands take the one algorithm.
         topology: the network.
@@ -126,9 +127,9 @@ def algorithms_of(texts: Sequence[str], file: Path | None, topology: Topology, p
     Raises:
         InputError: several definitions and no file, two of one number, or a row with an unknown node or algorithm.
     """
-    numbers = [FlexAlgo.parse(text).number for text in texts]
+    numbers = [one.number for one in definitions]
     if len(set(numbers)) < len(numbers):
-        raise InputError(_OPTION, "", "one definition for each number", listed(list(texts)))
+        raise InputError(_OPTION, "", "one definition for each number", listed(list(map(str, numbers))))
     if file is None:
         if len(numbers) != 1:
             raise InputError(_FILE_OPTION, "", "a table of source, target, algorithm, for several algorithms", "none")
@@ -149,20 +150,18 @@ def algorithms_of(texts: Sequence[str], file: Path | None, topology: Topology, p
     return np.maximum(found, 0)
 
 
-def _rows(file: Path) -> list[tuple[int, str, str, str]]:
+def _rows(file: Path) -> Iterator[tuple[int, str, str, str]]:
     """Line, source, target and algorithm of each row of the table."""
     try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            columns = reader.fieldnames or []
-            if not {"source", "target", "algorithm"} <= set(columns):
-                raise InputError(str(file), "header", "the columns source, target, algorithm", ", ".join(columns))
-            return [
-                (reader.line_num, *((row[name] or "").strip() for name in ("source", "target", "algorithm")))  # type: ignore[misc]
-                for row in reader
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        header, rows = cells(file)
+    except OSError as error:
         raise InputError(str(file), "", "a table of source, target, algorithm (.csv)", str(error)) from None
+    columns = [name.strip() for name in header]
+    if not {"source", "target", "algorithm"} <= set(columns):
+        raise InputError(str(file), "header", "the columns source, target, algorithm", ", ".join(columns))
+    for line, row in rows:
+        named = dict(zip(columns, map(str.strip, row), strict=False))
+        yield line, named.get("source", ""), named.get("target", ""), named.get("algorithm", "")
 
 
 class FlexRouting:

@@ -208,8 +208,9 @@ def installed_routing(config: SimulateConfig, dag: EcmpDag, pairs: IntArray) -> 
         InputError: a fault in a file, or in the definition of an algorithm.
     """
     if config.flex_algo:
-        algorithm = algorithms_of(config.flex_algo, config.algorithm_of, dag.topology, pairs)
-        return FlexRouting(dag, pairs, [FlexAlgo.parse(text) for text in config.flex_algo], algorithm)
+        definitions = [FlexAlgo.parse(text) for text in config.flex_algo]
+        algorithm = algorithms_of(definitions, config.algorithm_of, dag.topology, pairs)
+        return FlexRouting(dag, pairs, definitions, algorithm)
     if config.allocation is not None:
         return TunnelRouting(dag, pairs, Tunnels.read(config.allocation, dag.topology, pairs))
     return IgpRouting(dag, pairs, None if config.policies is None else read_policies(config.policies, dag.topology))

@@ -53,7 +53,7 @@ class PriceGnnSchemeConfig:
 
 # Rounds of the allocating pass for a program of n iterations from nothing: 2.2 sqrt(n) within these limits, the fewest
 # after which PDHG ends first in the median, to 1% and to 0.1%.
-_ROUNDS_FOR, _FEWEST_ROUNDS, _MOST_ROUNDS = 2.2, 14, 40
+_ROUNDS_PER_ROOT, _MIN_ROUNDS, _MAX_ROUNDS = 2.2, 14, 40
 _SAMPLE_ROUNDS = 6  # rounds of each pass on a sample; with more the prices fit it better, and the other demands less
 
 
@@ -88,7 +88,7 @@ class PriceGnnScheme:
         return sum(self._rounds_for(iterations))
 
     def _rounds_for(self, iterations: float) -> tuple[int, int]:
-        adapted = min(max(round(_ROUNDS_FOR * math.sqrt(iterations)), _FEWEST_ROUNDS), _MOST_ROUNDS)
+        adapted = min(max(round(_ROUNDS_PER_ROOT * math.sqrt(iterations)), _MIN_ROUNDS), _MAX_ROUNDS)
         return self.config.rounds or adapted, self.config.bound_rounds or self.model.config.bound_rounds
 
     @torch.no_grad()

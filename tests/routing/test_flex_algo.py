@@ -259,7 +259,7 @@ def test_the_first_row_that_fits_decides(tmp_path: Path) -> None:
     file = tmp_path / "of.csv"
     file.write_text("source,target,algorithm\nn0,n2,0\nn0,*,128\n*,n0,129\n", encoding="utf-8")
     pairs = np.array([[0, 1], [0, 2], [1, 0], [1, 2]])
-    assert algorithms_of(["128", "129"], file, topology, pairs).tolist() == [128, 0, 129, 0]
+    assert algorithms_of([FlexAlgo(128), FlexAlgo(129)], file, topology, pairs).tolist() == [128, 0, 129, 0]
 
 
 @pytest.mark.parametrize("value", [3, ["core link"], ["a;b"], [1], {"red": 1}])

@@ -232,6 +232,8 @@ class Search:
         if model is None or self._all_within(self._bound):
             return False
         gap = float(self._gaps(self._bound).max())
+        if not math.isfinite(gap):  # for want of range: nothing is foretold
+            return False
         if model.cost(gap) * iteration_s > seconds or not model.saves_time(gap):
             return False
         model.start(gap)

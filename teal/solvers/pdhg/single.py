@@ -194,7 +194,7 @@ def _solving_reduced(
     rest = dataclasses.replace(options, max_iterations=max(0, options.max_iterations - result.iterations))
     earlier = result.rows(stalled)
     second = yield from _solving_parts(
-        problem.rows(stalled), earlier.state, rest, fallback, torch.float64, may_sample=False
+        problem.rows(stalled), earlier.state, rest, fallback, torch.float64, may_leave_start=False
     )
     return result.replaced(stalled, better(problem.rows(stalled), earlier, second))
 
@@ -207,7 +207,7 @@ def _solving_parts(
     dtype: torch.dtype,
     *,
     may_stall: bool = False,
-    may_sample: bool = True,
+    may_leave_start: bool = True,
 ) -> Steps[PdhgResult]:
     """Solve by one engine, as many matrices at a time as it takes."""
     make_engine, lanes = _engine(problem, name, dtype)
@@ -219,9 +219,9 @@ def _solving_parts(
         begin, part_deadline = time.perf_counter(), options.deadline.share(part.batch / (problem.batch - first))
         engine = make_engine(part, part_state, dtype)
         sampled, model = None, None
-        if may_sample and isinstance(engine, FusedEngine) and starts_from_samples(part, options.gap, name):
+        if may_leave_start and isinstance(engine, FusedEngine) and starts_from_samples(part, options.gap, name):
             sampled = SampledStart(part, engine, options.gap, options.starter)
-        elif may_sample and options.starter and isinstance(engine, FusedEngine) and foretells_work(part, name):
+        elif may_leave_start and options.starter and isinstance(engine, FusedEngine) and foretells_work(part, name):
             model = ModelStart(part, engine, options.gap, options.starter, is_warm=part_state is not None)
         search = Search(
             part, engine, options.gap, options.max_iterations, options.report, begin=begin, may_stall=may_stall,

@@ -19,7 +19,7 @@ from teal.solvers import pdhg
 from teal.solvers.pdhg import PdhgState
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.model_start import ModelStart, expected_iterations
-from teal.solvers.pdhg.search import FIRST_CHECK
+from teal.solvers.pdhg.search import FIRST_CHECK, Search
 from teal.testing import random_problem
 
 _TARGET = 1e-3
@@ -160,6 +160,16 @@ def test_a_model_gets_work_by_the_iterations_that_are_foretold(optimum: tuple[Pr
     slow = _Adaptive(best.splits, best.prices, rounds=100_000)
     pdhg.solve(problem, gap=_TARGET, starter=slow)
     assert slow.asked == 0, "more rounds than iterations to save"
+
+
+def test_no_model_is_asked_where_the_gap_is_not_known(
+    optimum: tuple[Problem, pdhg.PdhgResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, best = optimum
+    starter = _Adaptive(best.splits, best.prices, rounds=30)
+    monkeypatch.setattr(Search, "_gaps", lambda search, _: np.full(search._problem.batch, math.nan))
+    pdhg.solve(problem, gap=_TARGET, starter=starter, max_iterations=12)
+    assert (starter.asked, starter.foretold) == (0, [])
 
 
 def test_the_cost_of_a_model_follows_the_formula(optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
