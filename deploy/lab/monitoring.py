@@ -99,9 +99,10 @@ class Monitoring:
         """Write the three files of the module, with the counters between two times (seconds since 1970).
 
         Raises:
-            LabError: Prometheus does not answer.
+            LabError: Prometheus does not answer, or a router is not read again after ``end``.
         """
         out.mkdir(parents=True, exist_ok=True)
+        self._wait_for_readings(end)
         answers = [self._query("query_range", query=name, start=begin, end=end, step=step) for name in COUNTERS]
         if not all(answers):
             raise LabError(f"Prometheus does not answer range queries: {_FOLDER}/prometheus-*.log")
@@ -164,6 +165,15 @@ class Monitoring:
     def _routers_seen(self) -> int:
         answer = self._query("query", query="count by (router) (ifHCInOctets)")
         return len(answer["data"]["result"]) if answer else 0
+
+    def _wait_for_readings(self, after: float, seconds: float = 60.0) -> None:
+        """Wait until every router has been read after a time, so that no reading before it is still on its way."""
+        late = f"count(timestamp({COUNTERS[-1]}) < {after:.3f})"
+        give_up = time.monotonic() + seconds
+        while not (answer := self._query("query", query=late)) or answer["data"]["result"]:
+            if time.monotonic() > give_up:
+                raise LabError(f"a router was not read for {seconds:g} s: {_FOLDER}/*.log")
+            time.sleep(0.2)
 
     def _query(self, kind: str, **parameters: object) -> dict[str, dict[str, list[object]]]:
         """The answer of Prometheus, empty while there is none or an error."""
