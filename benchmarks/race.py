@@ -20,7 +20,7 @@ from rich.console import Console
 
 import teal
 from teal.app.instance import Instance
-from teal.evaluation.race import SITUATIONS, TARGETS, RaceRun, plot_race, race, render_times_to_gap, times_to_gap
+from teal.evaluation.race import SITUATIONS, TARGETS, RaceRun, plot_race, race, time_table, times_to_gap
 from teal.formats.rows import write_csv
 from teal.schemes.registry import make_scheme
 
@@ -72,7 +72,7 @@ def main() -> None:
                 case, schemes, range(1, options.matrices + 1), seed=options.seed, targets=options.targets, notify=print
             )
             print(f"\n{case.topology.name}, load {load:g}, {options.matrices} matrices")
-            Console(width=140).print(render_times_to_gap(times_to_gap(runs_of_case, options.gap), options.gap))
+            Console(width=140).print(time_table(times_to_gap(runs_of_case, options.gap), options.gap).of_terminal())
             runs += runs_of_case
             times = {(time.scheme, time.situation): time for time in times_to_gap(runs_of_case, options.gap)}
             for scheme in dict.fromkeys(name for name, _ in times):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from deploy.lab.experiment import Experiment
 from teal.app.chart import Chart, Series
-from teal.app.page import Cell, Column, Section, write_page
+from teal.app.page import Section, write_page
+from teal.app.table import Column, Table
+from teal.app.text import digits
 from teal.app.web.layout import drawing, packed_utilisation
 
 _EVENTS = ("installed", "link", "measured", "resumed")
@@ -47,25 +51,18 @@ def write_page_of(path: Path, run: Experiment) -> None:
             ),
         ),
     )  # fmt: skip
-    lines = [
-        (
-            row["link"],
-            [
-                *(Cell(f"{row[name]:.4g}", row[name]) for name in ("capacity", "predicted", "measured")),
-                Cell(f"{100 * error:+.2f}%", error),
-            ],
-        )
-        for row in run.table
-        for error in [row["measured"] / max(row["predicted"], 1e-300) - 1 if row["predicted"] > 0 else math.nan]
-    ]
+    columns = (
+        Column("link", itemgetter("link")), Column("capacity, Gbit/s", itemgetter("capacity"), digits(4)),
+        Column("predicted", itemgetter("predicted"), digits(4)), Column("measured", itemgetter("measured"), digits(4)),
+        Column("difference", _error, lambda error: "-" if math.isnan(error) else f"{100 * error:+.2f}%"),
+    )  # fmt: skip
     drawn = drawing(
         topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
     )
     section = Section(
         title=topology.name, facts=f"{topology.num_nodes} routers in network namespaces, OSPFv3, SRv6",
         traffic="laboratory",
-        columns=[Column("capacity, Gbit/s"), Column("predicted"), Column("measured"), Column("difference")],
-        lines=lines, charts=charts, row_label="link",
+        table=Table("", columns, run.table), charts=charts,
         map={
             **drawn, "cases": ["measured, splits of Teal in force"], "schemes": ["Teal"],
             "utilisation": {"0/0": packed_utilisation(measured.astype(np.float32))},
@@ -82,6 +79,11 @@ def write_page_of(path: Path, run: Experiment) -> None:
         f"{_seconds(cut['splits_in_force_s'])}."
     )
     write_page(path, "Teal on real routers", text, [section])
+
+
+def _error(row: dict[str, Any]) -> float:
+    """Relative difference of the measured load from the predicted one; NaN where none is predicted."""
+    return row["measured"] / max(row["predicted"], 1e-300) - 1 if row["predicted"] > 0 else math.nan
 
 
 def _seconds(value: float | None) -> str:

@@ -13,13 +13,13 @@ import torch
 
 from teal.allocation.settings import AllocateConfig
 from teal.app.instance import Instance, load_instance
-from teal.formats.allocations import MatrixFile, finite_only, write_allocation
+from teal.formats.allocations import MatrixFile, write_allocation
 from teal.objectives import Objective
 from teal.problem import Allocation, Figures, Problem, assess
 from teal.problem.churn import share_moved
 from teal.proofs.write import write_proof
 from teal.runtime.arrays import AnyArray
-from teal.runtime.storage import atomic_file
+from teal.runtime.storage import atomic_file, json_value
 from teal.schemes.models import named_model, starter_for
 from teal.schemes.successive import SuccessivePdhg
 from teal.solvers.pdhg import MAX_LANES
@@ -160,7 +160,7 @@ class HistoryAllocator:
         instance, entries = self.instance, self.config.entries
         weights = table_weights(splits, entries).cpu().numpy() if entries else None
         for place, matrix in enumerate(matrices):
-            figures = {"objective": str(instance.objective.spec), **finite_only(dataclasses.asdict(matrix))}
+            figures = {"objective": str(instance.objective.spec), **json_value(matrix)}
             write_allocation(
                 self.config.out / MATRICES / f"{matrix.index:06d}.{self.config.each}",
                 instance.topology, instance.paths, instance.traffic.read([matrix.index])[0],

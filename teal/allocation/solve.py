@@ -28,7 +28,7 @@ from teal.app.path_sets import RoundsProgress, describe_gap_over_all_paths, prov
 from teal.app.settings import seconds
 from teal.app.warm_up import kernels_for_one_solve
 from teal.errors import InputError
-from teal.formats.allocations import finite_only, read_allocation, read_splits, with_stored_paths
+from teal.formats.allocations import read_allocation, read_splits, with_stored_paths
 from teal.network import Topology, TrafficMatrices
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
@@ -40,6 +40,7 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.memory import describe
+from teal.runtime.storage import json_value
 from teal.schemes.models import Model, named_model, starter_for
 from teal.solvers.columns import improving
 from teal.solvers.pdhg import Stop, prepare, solve, takes_starter
@@ -152,13 +153,13 @@ class SolveFigures(Figures):
         parts: dict[str, Any] = {}
         if self.lines is not None:
             parts = {**self.lines.counts(0), self.lines.parts: records(self.lines, 0)}
-        figures = finite_only({name: getattr(self, name) for name in names})
+        figures = {name: getattr(self, name) for name in names}
         moved = {} if self.moved_share is None else {"moved_share": self.moved_share, "changed": self.changed}
         loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
-        loss = {} if loss_gap is None else finite_only({"loss_gap": loss_gap})
+        loss = {} if loss_gap is None else {"loss_gap": loss_gap}
         names = ("latency_mean", "latency_99", "largest_stretch")
-        latency = {} if self.latency is None else finite_only(dict(zip(names, self.latency, strict=True)))
-        return {"objective": self.objective.spec, **figures, **loss, **latency, **parts, **moved}
+        latency = {} if self.latency is None else dict(zip(names, self.latency, strict=True))
+        return dict(json_value({"objective": self.objective.spec, **figures, **loss, **latency, **parts, **moved}))
 
     def unit_hint(self) -> str:
         """A hint where demand and capacity seem to be in different units; ``""`` if they do not."""

@@ -18,7 +18,6 @@ from teal.app.instance import given_weights
 from teal.app.settings import seconds, share
 from teal.errors import InputError
 from teal.formats import load_traffic, topology_of
-from teal.formats.allocations import finite_only
 from teal.formats.routers import read_routers
 from teal.network import CandidateLists, Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag
@@ -46,7 +45,7 @@ from teal.routing.segments.search import SegmentResult, solve
 from teal.routing.segments.static_lists import StaticLists, static_lists
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
-from teal.runtime.storage import check_out_file
+from teal.runtime.storage import check_out_file, json_value
 from teal.solvers.result import Stop
 
 _FINISH_S = 30.0  # for column generation where a search stalls, unless there is a deadline
@@ -107,7 +106,7 @@ class SegmentReport:
         """All figures; numbers that JSON cannot hold become null."""
         hidden = ("topology", "policies")
         figures = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in hidden}
-        return finite_only({**figures, "policies": len(self.policies.lists)})
+        return dict(json_value({**figures, "policies": len(self.policies.lists)}))
 
     def describe(self) -> str:
         """The report in a few lines."""
@@ -403,12 +402,13 @@ class StaticReport:
     def to_json(self) -> dict[str, Any]:
         """All figures."""
         one = self.lists
-        return finite_only({
+        figures = {
             "value": one.value, "bound": one.bound, "gap": one.gap, "straight": one.straight, "worst": self.worst,
             "without_failure": float(one.utilisation[:, 0].max()), "matrices": len(one.utilisation),
             "failures": self.failures, "policies": len(self.policies.lists), "rounds": one.iterations,
             "solve_s": one.solve_s, "reached": self.reached,
-        })  # fmt: skip
+        }  # fmt: skip
+        return dict(json_value(figures))
 
     def describe(self) -> str:
         """The report in a few lines."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -16,11 +15,11 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from teal.app.table import Table
 
 # Success; no usable result, or a solver failed; wrong input; a target gap was missed; `teal check` raised an alarm.
 EXIT_OK, EXIT_FAILED, EXIT_INPUT, EXIT_GAP, EXIT_ALARM = 0, 1, 2, 3, 4
-_TABLE_WIDTH, _WIDE_TABLE_WIDTH = 80, 160  # characters of a line where the output is no terminal
+_TABLE_WIDTH, _WIDE_TABLE_WIDTH = 80, 180  # characters of a line where the output is no terminal
 
 Notify = Callable[[str], None]  # prints a message about the progress to the standard error
 
@@ -44,11 +43,11 @@ class Outcome:
 
     Attributes:
         text: lines, before the tables; ``""`` for none.
-        tables: tables of rich, behind the text.
+        tables: tables, behind the text.
         wide: whether the tables may be wider than 80 characters where the output is no terminal.
         written: the files that were written, in one line behind the tables; ``""`` for none.
-        data: result as values for ``--json``, or a function that gives them where that takes time; numbers that JSON
-            cannot hold become null.
+        data: result for ``--json``, as :func:`teal.runtime.storage.json_value` takes it, or a function that gives it
+            where that takes time.
         exit_code: the exit code of the process.
     """
 
@@ -94,8 +93,10 @@ class Command:
 def print_outcome(outcome: Outcome, *, as_json: bool) -> int:
     """Print an outcome as one JSON object, or as text, tables and the files that were written; return the exit code."""
     if as_json:
-        data = outcome.data() if callable(outcome.data) else outcome.data
-        print(json.dumps(_plain(data), allow_nan=False, default=str))
+        from teal.runtime.storage import json_value  # here, since NumPy is slow to import
+
+        data: Any = outcome.data() if callable(outcome.data) else outcome.data
+        print(json.dumps(json_value(data), allow_nan=False, default=str))
         return outcome.exit_code
     if outcome.text:
         print(outcome.text)
@@ -112,12 +113,4 @@ def print_tables(tables: Iterable[Table], *, wide: bool = True) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else _WIDE_TABLE_WIDTH if wide else _TABLE_WIDTH)
     for table in tables:
-        console.print(table)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        console.print(table.of_terminal())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from teal.app.chart import Chart, Series, Styles
+from teal.app.table import Table
 from teal.app.web import network_map_js, plotly_js
 
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
@@ -87,41 +88,6 @@ def _safe(text: str) -> str:
 _ASSETS = Path(__file__).parent / "assets"
 
 
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """A cell of a table.
-
-    Attributes:
-        text: what is shown.
-        number: to sort by; NaN stays last; None for a text.
-    """
-
-    text: str
-    number: float | None = None
-
-    @property
-    def sort(self) -> str:
-        """The value by which the page sorts."""
-        if self.number is None:
-            return self.text
-        return "" if math.isnan(self.number) else repr(float(self.number))
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    Attributes:
-        label: heading.
-        is_number: whether it is sorted and aligned as numbers.
-        most_is_best: whether the largest number is the best, which a first click puts on top.
-    """
-
-    label: str
-    is_number: bool = True
-    most_is_best: bool = False
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Section:
     """One network on the page.
@@ -130,13 +96,11 @@ class Section:
         title: name of the network, with the traffic where the page has several of one network.
         facts: a line about the network.
         traffic: name of the traffic.
-        columns: columns of the table, after the one of the scheme.
-        lines: lines of the table: scheme, cells.
+        table: table, with all its records; None for none.
         notes: reasons of failed schemes.
         charts: in their order.
         map: see :func:`teal.evaluation.report.network_map`; None for no map.
         map_first: whether the map stands above the table.
-        row_label: heading of the first column.
         findings: sentences that say what the table shows.
         case_label: label of the list of cases on the map.
         scheme_label: label of the list of schemes on the map.
@@ -145,13 +109,11 @@ class Section:
     title: str
     facts: str
     traffic: str
-    columns: Sequence[Column]
-    lines: Sequence[tuple[str, Sequence[Cell]]]
-    charts: Sequence[Chart]
+    table: Table | None = None
+    charts: Sequence[Chart] = ()
     notes: Sequence[str] = ()
     map: dict[str, Any] | None = None
     map_first: bool = False
-    row_label: str = "scheme"
     findings: Sequence[str] = ()
     case_label: str = "Matrix"
     scheme_label: str = "Scheme"

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.markup import escape
-from rich.table import Table
 
 from teal.app.command import EXIT_ALARM, EXIT_OK, Notify, Outcome
-from teal.app.page import Cell, Column, Section, write_page
+from teal.app.page import Section, write_page
 from teal.app.run_files import write_files, write_manifest
-from teal.app.text import percent
+from teal.app.table import Column, Table
+from teal.app.text import digits, percent
 from teal.app.web.layout import drawing, packed_utilisation
 from teal.counters.estimate import CheckedInterval, EstimateRun, check, estimate, save_intervals
 from teal.counters.settings import CheckConfig, EstimateConfig
@@ -24,6 +21,7 @@ from teal.formats.rows import write_csv
 from teal.runtime.storage import check_out_file, check_out_folder
 
 _MAX_DEMANDS = 200  # rows of the page's table
+_MAX_CHECKS = 20  # rows of the table in the terminal
 
 
 def write_estimate_page(path: Path, run: EstimateRun) -> None:
@@ -32,18 +30,15 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
     mean = traffic.mean()
     lower, upper = run.lower.mean(0), run.upper.mean(0)
     truth = None if run.truth is None or np.isnan(run.truth).all() else np.nanmean(run.truth, 0)
-    lines = []
-    for d in np.argsort(-mean)[:_MAX_DEMANDS].tolist():
-        source, target = (topology.node_names[node] for node in traffic.pairs[d])
-        known = math.isfinite(lower[d])
-        cells = [
-            Cell(f"{mean[d]:.4g}", mean[d]),
-            Cell(f"{lower[d]:.4g} to {upper[d]:.4g}" if known else "", upper[d] - lower[d]),
-        ]
-        if truth is not None:
-            cells.append(Cell(f"{truth[d]:.4g}", truth[d]))
-        lines.append((f"{source} -> {target}", cells))
-    columns = [Column("mean, Gbit/s", most_is_best=True), Column("interval, mean of its ends")]
+    names = topology.node_names
+    width = upper - lower
+    columns = (
+        Column("demand", lambda d: " -> ".join(names[node] for node in traffic.pairs[d])),
+        Column("mean, Gbit/s", lambda d: float(mean[d]), digits(4), most_is_best=True),
+        Column("interval, mean of its ends", lambda d: f"{lower[d]:.4g} to {upper[d]:.4g}" * bool(width[d] >= 0)),
+        Column("width, Gbit/s", lambda d: float(width[d]), digits(4), optional=True),
+        *([] if truth is None else [Column("truth, Gbit/s", lambda d: float(truth[d]), digits(4))]),
+    )
     live = topology.capacity > 0
     share = np.where(live, np.abs(run.residual) / np.where(live, topology.capacity, 1), np.nan)
     drawn = drawing(
@@ -53,10 +48,7 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
         title=topology.name,
         facts=f"{traffic.num_matrices:,} matrices of {traffic.num_demands:,} demands",
         traffic="counters",
-        columns=columns if truth is None else [*columns, Column("truth, Gbit/s")],
-        lines=lines,
-        charts=(),
-        row_label="demand",
+        table=Table("", columns, np.argsort(-mean)[:_MAX_DEMANDS].tolist()),
         map={
             **drawn, "cases": ["mean of what no matrix explains, share of the capacity"], "schemes": ["residual"],
             "utilisation": {"0/0": packed_utilisation(share.astype(np.float32))},
@@ -65,20 +57,21 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
     write_page(path, f"Matrices of {topology.name}, from counters", _sentences(run.describe()), [section])
 
 
-def render_checks(rows: Sequence[CheckedInterval], most: int = 20) -> Iterator[Table]:
-    """A table of the intervals with an alarm, or, without any, of those nearest to one."""
+def check_table(rows: Sequence[CheckedInterval]) -> Table:
+    """The intervals with an alarm, or, without any, those nearest to one."""
     alarms = [row for row in rows if row.alarm]
-    shown = alarms or sorted(rows, key=lambda row: row.mean_statistic - row.limit, reverse=True)
+    nearest = sorted(rows, key=lambda row: row.mean_statistic - row.limit, reverse=True)
+    columns = (
+        Column("interval", "timestamp"), Column("statistic", "mean_statistic", _decimals),
+        Column("limit", "limit", _decimals), Column("ends disagree", "disagreeing", percent),
+        Column("counters named", "blamed", str), Column("suspects", lambda row: row.unit or row.suspects),
+    )  # fmt: skip
     title = f"{len(alarms):,} of {len(rows):,} intervals raise an alarm" if alarms else "no alarm; nearest to one"
-    table = Table(title=title, title_justify="left")
-    for column in ("interval", "statistic", "limit", "ends disagree", "counters named", "suspects"):
-        table.add_column(column, justify="left" if column in ("interval", "suspects") else "right")
-    for row in shown[:most]:
-        table.add_row(
-            row.timestamp, f"{row.mean_statistic:.3f}", f"{row.limit:.3f}", percent(row.disagreeing), str(row.blamed),
-            escape(row.unit or row.suspects),
-        )  # fmt: skip
-    yield table
+    return Table(title, columns, alarms or nearest[:_MAX_CHECKS], _MAX_CHECKS)
+
+
+def _decimals(value: float) -> str:
+    return f"{value:.3f}"
 
 
 def _sentences(text: str) -> str:
@@ -153,7 +146,7 @@ def check_outcome(config: CheckConfig, notify: Notify) -> Outcome:
     rows = run_check(config, notify)
     alarms = sum(row.alarm for row in rows)
     return Outcome(
-        tables=render_checks(rows),
-        data={"alarms": alarms, "intervals": [dataclasses.asdict(row) for row in rows]},
+        tables=[check_table(rows)],
+        data={"alarms": alarms, "intervals": rows},
         exit_code=EXIT_ALARM if alarms else EXIT_OK,
     )

@@ -21,7 +21,6 @@ from teal.counters.repair import STALE_WEIGHT, repair
 from teal.counters.settings import CheckConfig, CounterConfig, EstimateConfig
 from teal.errors import InputError
 from teal.formats import load_traffic, topology_of
-from teal.formats.allocations import finite_only
 from teal.formats.counters import load_counters
 from teal.network import Topology, TrafficMatrices, all_pairs
 from teal.network.counters import Counters
@@ -31,6 +30,7 @@ from teal.routing.igp import load_igp
 from teal.routing.simulate import measurements_of
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interrupts import Interrupted, interrupts_wait
+from teal.runtime.storage import json_value
 
 _UNEXPLAINED = 0.25  # share of what was counted, from which on the routing is doubted
 _SAVE_EVERY_S = 10.0  # seconds between two saves of the results so far, at least
@@ -97,13 +97,7 @@ class EstimateRun:
             name: float(np.mean([getattr(one, name) for one in self.intervals]))
             for name in ("total", "unexplained", "error", "covered", "covered_volume")
         }
-        return finite_only(
-            {
-                **means,
-                "labels": self.labels,
-                "intervals": [finite_only(dataclasses.asdict(one)) for one in self.intervals],
-            }
-        )
+        return dict(json_value({**means, "labels": self.labels, "intervals": self.intervals}))
 
     def describe(self) -> str:
         """The run in a few lines."""

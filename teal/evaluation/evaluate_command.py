@@ -26,7 +26,7 @@ from teal.evaluation.record import NETWORKS, ROWS, TABLE, UTILISATION, NetworkRe
 from teal.evaluation.report import plot_results, write_report
 from teal.evaluation.rows import CaseResult, Row
 from teal.evaluation.settings import DEFAULT_SCHEMES, EvaluateConfig
-from teal.evaluation.table import render_all, summaries_of
+from teal.evaluation.table import summaries_of, summary_tables
 from teal.formats.rows import from_text, write_csv
 from teal.network import Topology
 from teal.network.traffic import spread
@@ -299,7 +299,7 @@ def evaluate_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
         return next_interval_outcome(config, notify)
     rows = EvaluationStudy(config, notify).run().rows
     return Outcome(
-        tables=render_all(rows, wide=config.wide),
+        tables=summary_tables(rows, wide=config.wide),
         wide=config.wide,
         written=f"{config.out / REPORT}: open it in a browser; the rows are in {config.out}/results.csv",
         data=lambda: {"results": summaries_of(rows)},

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.markup import escape
-from rich.table import Table
 from tqdm import tqdm
 
 from teal.app.chart import MAX_POINTS, SHARE_RANGE, Chart, Series, distribution
 from teal.app.command import Notify, Outcome
 from teal.app.image import plot_panels
 from teal.app.instance import Instance, load_instance, rows_of
-from teal.app.page import Cell, Column, Section, write_page
+from teal.app.page import Section, write_page
 from teal.app.run_files import write_files, write_manifest
 from teal.app.settings import InstanceConfig
+from teal.app.table import Column, Table
 from teal.app.text import time_text
 from teal.errors import InputError
 from teal.evaluation.cases import selection_text
@@ -36,39 +35,35 @@ from teal.network.traffic import spread
 from teal.objectives import ObjectiveName
 from teal.runtime.storage import check_out_folder
 
-_COLUMNS = ("mean", "p50", "p90", "p99", "worst", "churn", "limit held", "limit - ratio", "time")
-_NARROW = ("mean", "p99", "churn", "limit held", "time")
+_NARROW = ("scheme", "mean", "p99", "churn", "limit held", "time")
 
 
-def render_next_interval(summaries: Sequence[NextSummary], *, wide: bool) -> Iterator[Table]:
-    """A table for each network: realised over optimum, churn, the stated limit, time.
+def interval_tables(summaries: Sequence[NextSummary], *, wide: bool) -> list[Table]:
+    """The table of each network."""
+    return [interval_table(of_network, wide=wide) for of_network in by_network(summaries).values()]
+
+
+def interval_table(summaries: Sequence[NextSummary], *, wide: bool) -> Table:
+    """Realised over optimum, churn, the stated limit and the time of one network's schemes, the best first.
 
     Args:
-        summaries: summaries of all networks.
+        summaries: summaries of one network.
         wide: all columns; otherwise those that fit 80 characters.
     """
-    for (topology, traffic), of_network in by_network(summaries).items():
-        table = Table(title=escape(f"{topology}, {traffic}: {of_network[0].intervals} intervals, realised / optimum"))
-        table.title_justify = "left"
-        table.add_column("scheme", no_wrap=wide, overflow="fold")
-        shown = [number for number, column in enumerate(_COLUMNS) if wide or column in _NARROW]
-        for number in shown:
-            table.add_column(_COLUMNS[number], justify="right")
-        for s in _from_the_best(of_network):
-            cells = _cells(s)
-            table.add_row(escape(s.scheme), *(cells[number][0] for number in shown))
-        yield table
+    one = summaries[0]
+    columns = [
+        Column("scheme", "scheme"), Column("mean", "mean", _number), Column("p50", "p50", _number),
+        Column("p90", "p90", _number), Column("p99", "p99", _number), Column("worst", "worst", _number),
+        Column("churn", "churn", _share), Column("limit held", "coverage", _share),
+        Column("limit - ratio", "width", _number), Column("time", "solve_s", time_text),
+    ]  # fmt: skip
+    shown = [column for column in columns if wide or column.label in _NARROW]
+    title = f"{one.topology}, {one.traffic}: {one.intervals} intervals, realised / optimum"
+    return Table(title, shown, _from_the_best(summaries))
 
 
 def _from_the_best(summaries: Sequence[NextSummary]) -> list[NextSummary]:
     return sorted(summaries, key=lambda s: abs(s.mean - 1) if math.isfinite(s.mean) else math.inf)
-
-
-def _cells(s: NextSummary) -> list[tuple[str, float]]:
-    """Text and number of each column."""
-    ratios = [(_number(value), value) for value in (s.mean, s.p50, s.p90, s.p99, s.worst)]
-    shares = [(_share(value), value) for value in (s.churn, s.coverage)]
-    return [*ratios, *shares, (_number(s.width), s.width), (time_text(s.solve_s), s.solve_s)]
 
 
 def _number(value: float) -> str:
@@ -133,12 +128,12 @@ def write_next_interval_report(path: Path, rows: Sequence[NextRow], selections: 
     """
     sections = []
     for (topology, traffic), of_network in by_network(rows).items():
-        lines = [(s.scheme, [Cell(*cell) for cell in _cells(s)]) for s in _from_the_best(summarise(of_network))]
+        table = interval_table(summarise(of_network), wide=True)
         count = len({row.index for row in of_network})
         sections.append(
             Section(
                 title=topology, facts=selections.get(topology, f"{count} intervals"), traffic=traffic,
-                columns=[Column(name) for name in _COLUMNS], lines=lines, charts=charts_of(of_network),
+                table=table, charts=charts_of(of_network),
             )
         )  # fmt: skip
     write_page(
@@ -244,8 +239,8 @@ def next_interval_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
     """`teal evaluate --next-interval`."""
     summaries = run_next_interval(config, notify)
     return Outcome(
-        tables=render_next_interval(summaries, wide=config.wide),
+        tables=interval_tables(summaries, wide=config.wide),
         wide=config.wide,
         written=", ".join(str(config.out / name) for name in FILES),
-        data={"summary": [dataclasses.asdict(one) for one in summaries]},
+        data={"summary": summaries},
     )

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from rich.table import Table
 from tqdm import tqdm
 
 from teal.app.chart import COLOURS
@@ -29,6 +28,7 @@ from teal.app.command import Notify, Outcome
 from teal.app.image import MARKERS, plain_log_axis
 from teal.app.instance import Instance, load_instance, rows_of
 from teal.app.run_files import write_files, write_manifest
+from teal.app.table import Column, Table
 from teal.app.text import time_text
 from teal.errors import InputError, SolverError
 from teal.evaluation.settings import DEFAULT_SCHEMES, EvaluateConfig
@@ -227,18 +227,16 @@ def times_to_gap(runs: Sequence[RaceRun], gap: float = 0.01) -> list[TimeToGap]:
 _MIN_DRAWN_GAP = 1e-5  # smaller gaps are drawn at this one, since the axis is logarithmic
 
 
-def render_times_to_gap(times: Sequence[TimeToGap], gap: float) -> Table:
+def time_table(times: Sequence[TimeToGap], gap: float) -> Table:
     """Schemes down, situations across: time to the gap, and the speedup over the better of cold and warm PDHG."""
-    table = Table(title=f"time to a certified gap of {100 * gap:g}% (against the better of cold and warm PDHG)")
-    table.title_justify = "left"
-    table.add_column("scheme", no_wrap=True)
-    for situation in SITUATIONS:
-        table.add_column(situation, justify="right")
-    cells = {(s.situation, s.scheme): s for s in times}
-    for scheme in dict.fromkeys(s.scheme for s in times):
-        row = [cells.get((situation, scheme)) for situation in SITUATIONS]
-        table.add_row(scheme, *(_cell(standing) for standing in row))
-    return table
+    of = {(s.scheme, s.situation): s for s in times}
+
+    def column(situation: str) -> Column:
+        return Column(situation, lambda scheme: of.get((scheme, situation)), _cell)
+
+    title = f"time to a certified gap of {100 * gap:g}% (against the better of cold and warm PDHG)"
+    columns = (Column("scheme", str), *map(column, SITUATIONS))
+    return Table(title, columns, list(dict.fromkeys(s.scheme for s in times)))
 
 
 def _cell(time: TimeToGap | None) -> str:
@@ -345,9 +343,9 @@ def race_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
     """`teal evaluate --race`."""
     times = times_to_gap(run_race(config, notify), _TABLE_GAP)
     return Outcome(
-        tables=[render_times_to_gap(times, _TABLE_GAP)],
+        tables=[time_table(times, _TABLE_GAP)],
         written=", ".join(str(config.out / name) for name in FILES),
-        data={"times_to_gap": [dataclasses.asdict(one) for one in times]},
+        data={"times_to_gap": times},
     )
 
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from teal.app.chart import MAX_POINTS, SHARE_RANGE, Chart, Series, distribution
 from teal.app.image import plot_panels
-from teal.app.page import Cell, Column, Section, write_page
-from teal.app.text import milliseconds, percent, ratio_text, time_text
+from teal.app.page import Section, write_page
+from teal.app.text import milliseconds, percent, time_text
 from teal.app.web.layout import drawing, packed_utilisation
 from teal.evaluation.cases import Protocol
 from teal.evaluation.fairness_curve import FairnessPoint
 from teal.evaluation.record import NetworkRecord, Record, ResultKey
 from teal.evaluation.rows import Row, by_level, by_network, by_scheme
-from teal.evaluation.table import Quality, Summary, class_text, summarise
+from teal.evaluation.table import Quality, Summary, summarise, summary_table
 from teal.network.traffic import spread
 from teal.runtime.arrays import Float32Array, FloatArray
 
@@ -339,7 +339,6 @@ def _name(case: ResultKey, time: str) -> str:
 
 
 _MAX_FULL = 3  # links that are named
-_TIMES = ("time, median", "build", "solve", "if parallel")  # the last three as schemes report them
 
 
 def write_report(path: Path, record: Record) -> None:
@@ -409,28 +408,12 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
     if networks:
         network = networks[0]
         facts = f"{len(network.nodes)} nodes, {len(network.source)} directed links, {network.selection or facts}"
-    quality, summaries = Quality.of(rows[0].objective), summarise(offline)
-    classes = list(dict.fromkeys(one.name for summary in summaries for one in summary.classes))
-    is_compared = any(not math.isnan(summary.fairness) for summary in summaries)
-    has_models = any(not math.isnan(summary.cut_demand) for summary in summaries)
-    has_latency = any(not math.isnan(summary.latency_mean) for summary in summaries)
+    summaries = summarise(offline)
     return Section(
         title=title,
         facts=facts,
         traffic=rows[0].traffic,
-        columns=[
-            Column(quality.label, most_is_best=quality.objective.rules.sense > 0),
-            *(Column(f"{name} (gap)", most_is_best=True) for name in classes),
-            *([Column("fairness", most_is_best=True)] if is_compared else []),
-            Column("of LP-all", most_is_best=True),
-            *map(Column, ("own certified gap", "gap by the best bound", *_TIMES)),
-            *([Column("cut only", most_is_best=True)] if has_models else []),
-            *([Column("latency")] if has_latency else []),
-            Column("status", is_number=False),
-        ],
-        lines=[
-            _line(summary, rows[0].objective, classes, is_compared, has_latency, has_models) for summary in summaries
-        ],
+        table=summary_table(summaries, rows[0].objective, "", wide=True),
         charts=Charts(rows, networks[0].fairness if networks else ()).all(),
         findings=[*findings(rows), *_fullest(record, networks, offline, summaries)],
         notes=[f"{scheme}: {note}" for scheme, note in notes],
@@ -454,27 +437,3 @@ def _fullest(record: Record, networks: list[NetworkRecord], offline: list[Row], 
         for e in np.argsort(-mean, kind="stable")[:_MAX_FULL].tolist()
     ]
     return [f"Fullest links under {best.scheme}, on average: {', '.join(names)}."]
-
-
-def _line(
-    summary: Summary, objective: str, classes: list[str], is_compared: bool, has_latency: bool, has_models: bool
-) -> tuple[str, list[Cell]]:
-    """A line of the table; the first cell is the satisfied demand in percent or, of other objectives, their value."""
-    satisfied = {one.name: one.satisfied_demand for one in summary.classes}
-    is_share = Quality.of(objective).objective.rules.measure_label is None
-    quality = 100 * summary.satisfied_demand if is_share else summary.value
-    cells = [
-        ("-" if not math.isfinite(quality) else f"{quality:.2f}" if is_share else f"{quality:.4g}", quality),
-        *((class_text(summary, name), satisfied.get(name, math.nan)) for name in classes),
-        *([(ratio_text(summary.fairness), summary.fairness)] if is_compared else []),
-        (percent(summary.of_optimum), summary.of_optimum),
-        (percent(summary.gap), summary.gap),
-        (percent(summary.gap_known), summary.gap_known),
-        (time_text(summary.total_s), summary.total_s),
-        (time_text(summary.build_s), summary.build_s),
-        (time_text(summary.solve_s), summary.solve_s),
-        (time_text(summary.parallel_s), summary.parallel_s),
-        *([(percent(summary.cut_demand), summary.cut_demand)] if has_models else []),
-        *([(milliseconds(summary.latency_mean), summary.latency_mean)] if has_latency else []),
-    ]
-    return summary.scheme, [*(Cell(text, number) for text, number in cells), Cell(summary.status)]

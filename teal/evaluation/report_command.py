@@ -11,19 +11,19 @@ from teal.app.chart import Chart
 from teal.app.command import Notify, Outcome
 from teal.app.image import save_charts
 from teal.app.run_files import write_files
-from teal.app.table_files import writers
+from teal.app.table import writers
 from teal.errors import InputError
 from teal.evaluation.next_interval import NextRow, summarise
 from teal.evaluation.next_interval_command import (
     TABLE,
     figures_of_intervals,
-    render_next_interval,
+    interval_tables,
     write_next_interval_report,
 )
 from teal.evaluation.record import ROWS, Record
 from teal.evaluation.report import figures_of, write_report
 from teal.evaluation.settings import ReportConfig
-from teal.evaluation.table import render_all
+from teal.evaluation.table import summary_tables
 from teal.formats.rows import read_csv
 from teal.runtime.storage import atomic_file, check_out_file, check_out_folder
 
@@ -59,12 +59,12 @@ def run_report(config: ReportConfig) -> Written:
     if all(is_next):
         rows = [row for folder in config.results for row in read_csv(folder / TABLE, NextRow)]
         charts, count = figures_of_intervals(rows), len(rows)
-        tables = list(render_next_interval(summarise(rows), wide=True))
+        tables = interval_tables(summarise(rows), wide=True)
         write = partial(write_next_interval_report, rows=rows, selections={})
     else:
         record = Record.load(config.results)
         charts, count = figures_of(record), len(record.rows)
-        tables = list(render_all(record.rows, wide=True))
+        tables = list(summary_tables(record.rows, wide=True))
         write = partial(write_report, record=record)
     figures = []
     if config.figures is not None:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 from scipy import stats
 
 from teal.app.command import Notify, Outcome
 from teal.app.run_files import RESUME_HINT, SETTINGS, TRAINER, save_settings, write_files, write_manifest
-from teal.app.table_files import writers
-from teal.app.text import percent
+from teal.app.table import Column, Table, writers
+from teal.app.text import percent, ratio_text
 from teal.evaluation.evaluate_command import EvaluationStudy
 from teal.evaluation.record import ROWS
 from teal.evaluation.rows import Row
@@ -181,20 +180,22 @@ def sweep_outcome(config: SweepConfig, notify: Notify) -> Outcome:
     return Outcome(
         tables=[_table(config, summaries)],
         written=", ".join(str(config.out / name) for name in FILES),
-        data={"summary": [dataclasses.asdict(one) for one in summaries]},
+        data={"summary": summaries},
     )
 
 
 def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
-    table = Table(title=f"{config.seeds} seeds each: mean and 95% interval of the mean", title_justify="left")
-    for column in ("settings", "validation", "satisfied", "gap by the best bound"):
-        table.add_column(column, justify="left" if column == "settings" else "right", overflow="fold")
-    for settings in dict.fromkeys(one.settings for one in summaries):
-        own = {one.measure: one for one in summaries if one.settings == settings}
-        cells = [
-            f"{one.mean:.4f} ({one.low:.4f}, {one.high:.4f})" if measure == "validation"
-            else f"{percent(one.mean)} ({percent(one.low)}, {percent(one.high)})"
-            for measure in ("validation", "satisfied_demand", "gap_known") if (one := own[measure])
-        ]  # fmt: skip
-        table.add_row(settings, *cells)
-    return table
+    of = {(one.settings, one.measure): one for one in summaries}
+
+    def interval(label: str, measure: str, show: Callable[[float], str]) -> Column:
+        def text(one: SweepSummary) -> str:
+            return f"{show(one.mean)} ({show(one.low)}, {show(one.high)})"
+
+        return Column(label, lambda settings: of[settings, measure], text)
+
+    columns = (
+        Column("settings", str), interval("validation", "validation", ratio_text),
+        interval("satisfied", "satisfied_demand", percent), interval("gap by the best bound", "gap_known", percent),
+    )  # fmt: skip
+    title = f"{config.seeds} seeds each: mean and 95% interval of the mean"
+    return Table(title, columns, list(dict.fromkeys(one.settings for one in summaries)))

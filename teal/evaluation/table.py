@@ -6,12 +6,11 @@ import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from rich.markup import escape
-from rich.table import Table
 
+from teal.app.table import Column, Table
 from teal.app.text import milliseconds, percent, ratio_text, time_text
 from teal.evaluation.cases import Protocol
 from teal.evaluation.rows import Row, by_level, by_network
@@ -156,7 +155,7 @@ def summaries_of(rows: list[Row]) -> list[dict[str, object]]:
     ]
 
 
-def render_all(rows: list[Row], *, wide: bool) -> Iterator[Table]:
+def summary_tables(rows: list[Row], *, wide: bool) -> Iterator[Table]:
     """The tables for a terminal: for each network one of the unchanged matrices, then of the changed ones.
 
     Args:
@@ -167,7 +166,7 @@ def render_all(rows: list[Row], *, wide: bool) -> Iterator[Table]:
         levels = by_level(network_rows)
         offline = levels.pop((Protocol.OFFLINE.value, ""), [])
         if offline:
-            yield render(summarise(offline), offline[0].objective, f"{topology}, {traffic}", wide=wide)
+            yield summary_table(summarise(offline), offline[0].objective, f"{topology}, {traffic}", wide=wide)
         if wide:
             parts = [levels] if levels else []
         else:
@@ -175,29 +174,28 @@ def render_all(rows: list[Row], *, wide: bool) -> Iterator[Table]:
             parts = [
                 {key: of_level for key, of_level in levels.items() if key[0] == protocol} for protocol in protocols
             ]
-        yield from (_render_levels(part, topology) for part in parts)
+        yield from (_level_table(part, topology) for part in parts)
 
 
-def _render_levels(levels: dict[tuple[str, str], list[Row]], topology: str) -> Table:
+def _level_table(levels: dict[tuple[str, str], list[Row]], topology: str) -> Table:
     """Schemes down, levels of all protocols across: mean quality (see :class:`Quality`).
 
     Where a scheme failed some cases, the cell shows how many it solved, because its mean is over fewer cases.
     """
     rows = [row for level_rows in levels.values() for row in level_rows]
     quality = Quality.of(rows[0].objective)
-    table = Table(title=escape(f"{topology}: mean {quality.label}"), title_justify="left")
-    table.add_column("scheme", no_wrap=True)
-    for protocol, level in levels:
-        table.add_column(f"{protocol} {level}", justify="right")
-    for scheme in dict.fromkeys(row.scheme for row in rows):
-        cells = []
-        for level_rows in levels.values():
-            scheme_rows = [row for row in level_rows if row.scheme == scheme]
-            values = [quality.of_row(row) for row in scheme_rows if row.usable]
-            solved = f" ({len(values)}/{len(scheme_rows)})" if 0 < len(values) < len(scheme_rows) else ""
-            cells.append(f"{_mean(values):.2f}{solved}" if values else "-")
-        table.add_row(escape(scheme), *cells)
-    return table
+
+    def text(of_scheme: Sequence[Row]) -> str:
+        values = [quality.of_row(row) for row in of_scheme if row.usable]
+        solved = f" ({len(values)}/{len(of_scheme)})" if 0 < len(values) < len(of_scheme) else ""
+        return f"{_mean(values):.2f}{solved}" if values else "-"
+
+    def column(protocol: str, level: str) -> Column:
+        of_level = levels[protocol, level]
+        return Column(f"{protocol} {level}", lambda scheme: [row for row in of_level if row.scheme == scheme], text)
+
+    columns = (Column("scheme", str), *(column(*key) for key in levels))
+    return Table(f"{topology}: mean {quality.label}", columns, list(dict.fromkeys(row.scheme for row in rows)))
 
 
 def _case(row: Row) -> tuple[object, ...]:
@@ -228,65 +226,73 @@ class Quality:
         return row.value if self.objective.rules.measure_label else 100 * row.satisfied_demand
 
 
-def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) -> Table:
-    """The table for a terminal: quality, share of the optimum, gap, time; or all columns."""
-    measure = Objective(objective).rules.measure_label
-    table = Table(title=escape(f"{title}; objective: {objective}"), title_justify="left")
-    table.add_column("scheme", no_wrap=wide, overflow="fold")
-    has_models = not measure and any(not math.isnan(s.cut_demand) for s in summaries)
-    columns: dict[str, Callable[[Summary], str]] = {
-        measure or "satisfied": lambda s: _number(s.value) if measure else percent(s.satisfied_demand),
-        "of LP-all": lambda s: percent(s.of_optimum),
-        **({"cut only": lambda s: percent(s.cut_demand)} if has_models else {}),
-        "certified gap": lambda s: percent(s.gap),
-        "time": lambda s: time_text(s.total_s),
-    }
-    of_class: dict[str, Callable[[Summary], str]] = {
-        name: lambda s, name=name: class_text(s, name)  # type: ignore[misc]
-        for name in dict.fromkeys(one.name for s in summaries for one in s.classes)
-    }
-    if of_class:  # of which each has an optimum of its own, so that a share of the sum says little
-        del columns["of LP-all"], columns["certified gap"]
-        columns |= of_class
-    is_compared = any(not math.isnan(s.fairness) for s in summaries)
-    if is_compared:
-        del columns["of LP-all"]  # of the flow, of which a fair allocation has less than the optimum
-        columns = {"fairness": lambda s: ratio_text(s.fairness), **columns}
-    if wide:
-        columns = {
-            f"mean {measure or 'value (Gbit/s)'}": lambda s: _number(s.value),
-            "of LP-all, mean": lambda s: percent(s.of_optimum),
-            "of LP-all, worst": lambda s: percent(s.worst),
-            "satisfied demand": lambda s: percent(s.satisfied_demand),
-            "certified gap": lambda s: percent(s.gap),
-            "gap by the best bound": lambda s: percent(s.gap_known),
-            "max violation": lambda s: "-" if math.isnan(s.max_violation) else f"{s.max_violation:.0e}",
-            "time, median": lambda s: time_text(s.total_s),
-            "build, median": lambda s: time_text(s.build_s),
-            "solve, median": lambda s: time_text(s.solve_s),
+def summary_table(summaries: list[Summary], objective: str, title: str, *, wide: bool) -> Table:
+    """The schemes of one network: quality, share of the optimum, gap, time; or all columns.
+
+    Args:
+        summaries: one a scheme.
+        objective: program of all of them.
+        title: title in the terminal.
+        wide: all columns, as on the page; otherwise those that fit 80 characters.
+    """
+    columns = _columns(summaries, objective)
+    caption = ""
+    if not wide:
+        is_sum = bool(summaries and summaries[0].classes)  # of classes, of which each has an optimum of its own
+        is_compared = columns["fairness"].is_shown(summaries)  # a fair allocation has less flow than the optimum
+        has_room = max((len(s.scheme) for s in summaries), default=0) <= _MAX_NAME_BESIDE_LATENCY
+        hidden = _WIDE | ({"of_optimum", "gap"} if is_sum else {"of_optimum"} if is_compared else set())
+        hidden |= set() if has_room else {"latency"}
+        if Objective(objective).rules.measure_label:
+            hidden |= {"cut"}
+        columns = {key: column for key, column in columns.items() if key not in hidden}
+        if "cut" in columns and columns["cut"].is_shown(summaries):  # two lines leave room for the names of schemes
+            columns = {
+                key: dataclasses.replace(one, label=one.label.replace(" ", "\n", 1)) for key, one in columns.items()
+            }
+        failed = [s for s in summaries if _BAD & {part.split(" ", 1)[1] for part in s.status.split(", ")}]
+        caption = "; ".join(f"{s.scheme}: {s.status}" for s in failed)
+    return Table(f"{title}; objective: {objective}", tuple(columns.values()), summaries, caption=caption)
+
+
+# Columns that a terminal of 80 characters does not show.
+_WIDE = {"value", "worst", "gap_known", "max_violation", "solve", "parallel", "cut_gap", "status"}
+
+
+def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
+    """All columns, by a short name."""
+    rules = Objective(objective).rules
+    if rules.measure_label:
+        quality = {"quality": Column(rules.measure_label, "value", _number, most_is_best=rules.sense > 0)}
+    else:
+        quality = {
+            "quality": Column("satisfied", "satisfied_demand", percent, most_is_best=True),
+            "value": Column("value, Gbit/s", "value", _number, most_is_best=True),
         }
-        if any(not math.isnan(s.cut_demand) for s in summaries):
-            columns["cut only"] = lambda s: percent(s.cut_demand)
-            columns["gap, cut only"] = lambda s: percent(s.cut_gap)
-        if any(not math.isnan(s.parallel_s) for s in summaries):
-            columns["in parallel, median"] = lambda s: time_text(s.parallel_s)
-        columns |= of_class
-        if is_compared:
-            columns["fairness"] = lambda s: ratio_text(s.fairness)
-    has_room = wide or max((len(s.scheme) for s in summaries), default=0) <= _MAX_NAME_BESIDE_LATENCY
-    if has_room and any(not math.isnan(s.latency_mean) for s in summaries):
-        columns["latency"] = lambda s: milliseconds(s.latency_mean)
-    for column in columns:  # headings of two lines leave room for the names of schemes
-        heading = column.replace(" ", "\n", 1) if has_models and not wide else column
-        table.add_column(escape(heading), justify="right")
-    if wide:
-        table.add_column("status")
-    elif failed := [s for s in summaries if _BAD & {part.split(" ", 1)[1] for part in s.status.split(", ")}]:
-        table.caption = escape("; ".join(f"{s.scheme}: {s.status}" for s in failed))
-        table.caption_justify = "left"
-    for s in summaries:
-        table.add_row(escape(s.scheme), *(cell(s) for cell in columns.values()), *([s.status] if wide else []))
-    return table
+    classes = dict.fromkeys(one.name for s in summaries for one in s.classes)
+    return {
+        "scheme": Column("scheme", "scheme"),
+        "fairness": Column("fairness", "fairness", ratio_text, most_is_best=True, optional=True),
+        **quality,
+        **{f"class {name}": _class_column(name) for name in classes},
+        "of_optimum": Column("of LP-all", "of_optimum", percent, most_is_best=True),
+        "worst": Column("of LP-all, worst", "worst", percent, most_is_best=True),
+        "cut": Column("cut only", "cut_demand", percent, most_is_best=True, optional=True),
+        "cut_gap": Column("gap, cut only", "cut_gap", percent, optional=True),
+        "gap": Column("certified gap", "gap", percent),
+        "gap_known": Column("gap by the best bound", "gap_known", percent),
+        "max_violation": Column("max violation", "max_violation", lambda v: "-" if math.isnan(v) else f"{v:.0e}"),
+        "time": Column("time", "total_s", time_text),
+        "solve": Column("solve", "solve_s", time_text),
+        "parallel": Column("if parallel", "parallel_s", time_text, optional=True),
+        "latency": Column("latency", "latency_mean", milliseconds, optional=True),
+        "status": Column("status", "status"),
+    }
+
+
+def _class_column(name: str) -> Column:
+    """Satisfied demand of a class, and its gap in brackets."""
+    return Column(f"{name} (gap)", lambda s: class_text(s, name), str)
 
 
 def _mean(values: list[float]) -> float:

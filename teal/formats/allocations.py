@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -280,11 +279,6 @@ def _stored_paths(
                     )
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(where, "", "what teal solve --out X.json writes", repr(error)) from None
-
-
-def finite_only(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """``figures``, with null for the numbers that JSON cannot hold."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in figures.items()}
 
 
 def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:

@@ -13,7 +13,6 @@ import torch
 from teal.app.command import Notify, Outcome
 from teal.app.instance import Instance, load_instance
 from teal.app.run_files import RESUME_HINT, SETTINGS, TRAINER, save_settings
-from teal.formats.allocations import finite_only
 from teal.learning.run_state import TENSORBOARD, TRAINING_LOG, load_run
 from teal.learning.settings import TrainConfig
 from teal.learning.train import Trainer, TrainState, validation_rows
@@ -21,7 +20,7 @@ from teal.learning.train_tasks import check_names
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS, note_in_card
 from teal.problem import Problem, assess
 from teal.runtime.arrays import Int64Array
-from teal.runtime.storage import check_out_folder, remove_files
+from teal.runtime.storage import check_out_folder, json_value, remove_files
 from teal.schemes import make_scheme
 from teal.solvers.projection import cut_only
 from teal.solvers.result import Starter
@@ -63,7 +62,7 @@ def measure_reached(
         alone, repaired = cut_only(problem, *scheme.start(problem)), assess(problem, scheme.solve(problem))
         sums += torch.stack([alone.satisfied_demand, alone.gap, repaired.satisfied_demand, repaired.gap])[:, 0].cpu()
     reached = Reached(*(sums / len(rows)).tolist())
-    note_in_card(folder, "reached", finite_only(dataclasses.asdict(reached)))
+    note_in_card(folder, "reached", json_value(reached))
     return reached
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,16 +11,15 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from rich.markup import escape
-from rich.table import Table
 from tqdm import tqdm
 
 from teal.app.chart import Chart, Series
 from teal.app.command import Notify, Outcome
 from teal.app.instance import Instance, instance_key, load_instance, rows_of
-from teal.app.page import Cell, Column, Section, write_page
+from teal.app.page import Section, write_page
 from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, write_files, write_manifest
-from teal.app.text import percent
+from teal.app.table import Column, Table
+from teal.app.text import digits, percent
 from teal.app.web.layout import drawing, packed_utilisation
 from teal.formats.groups import load_groups
 from teal.formats.rows import from_text, write_csv, write_parquet
@@ -36,22 +34,27 @@ _STRANDS = 1e-9  # share of the demand, from which on a failure strands some
 _MAX_FAILURES = 25  # rows of the plot, and failures of a chart
 
 
-def render_plan(outages: Sequence[Outage], worst: int, objective: Objective) -> list[Table]:
-    """For each kind a table of the ``worst`` failures, each at the matrix that it costs most."""
-    tables, ranked = [], by_failure(outages, objective)
+def failure_tables(outages: Sequence[Outage], worst: int, objective: Objective) -> list[Table]:
+    """For each kind a table of the failures, each at the matrix that it costs most; a terminal shows the worst ones."""
+    ranked = by_failure(outages, objective)
+    tables = []
     for kind in dict.fromkeys(o.kind for o in outages if o.failure):
         failures = [one for one in ranked if one.kind == kind]
         costly = sum(one.worst > 0 or one.stranded > 0 for one in failures)
-        table = Table(title=f"{costly} of {len(failures)} {kind}s cost something certainly", title_justify="left")
-        for column in (kind, objective.rules.loss_label, "at most", "at", "mean", "stranded"):
-            table.add_column(column, justify="left" if column in (kind, "at") else "right")
-        for c in failures[:worst]:
-            table.add_row(
-                escape(c.failure), percent(c.worst), percent(c.worst_at_most), minute(c.worst_at), percent(c.mean),
-                percent(c.stranded),
-            )  # fmt: skip
-        tables.append(table)
+        title = f"{costly} of {len(failures)} {kind}s cost something certainly"
+        tables.append(Table(title, _columns(objective, kind), failures, worst))
     return tables
+
+
+def _columns(objective: Objective, label: str, *more: Column) -> tuple[Column, ...]:
+    """Columns of failures: what they are called, further ones, and what they cost."""
+    return (
+        Column(label, "failure"), *more,
+        Column(f"{objective.rules.loss_label}, certainly", "worst", percent, most_is_best=True),
+        Column("at most", "worst_at_most", percent, most_is_best=True),
+        Column("at", lambda one: minute(one.worst_at)), Column("mean", "mean", percent, most_is_best=True),
+        Column("demand without a path", "stranded", percent, most_is_best=True),
+    )  # fmt: skip
 
 
 def minute(timestamp: str) -> str:
@@ -141,49 +144,31 @@ def write_plan_page(path: Path, report: PlanReport) -> None:
         f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {matrices:,} matrices, objective "
         f"{objective.name}"
     )
-    label = objective.rules.loss_label
     failures = Section(
         title=topology.name, facts=facts, traffic=report.traffic.name, findings=plan_findings(report),
-        columns=[
-            Column("kind", is_number=False), Column(f"{label}, certainly", most_is_best=True),
-            Column("at most", most_is_best=True), Column("when", is_number=False),
-            Column("mean", most_is_best=True), Column("demand without a path", most_is_best=True),
-        ],
-        lines=[
-            (one.failure, [
-                Cell(one.kind), _share(one.worst), _share(one.worst_at_most), Cell(minute(one.worst_at)),
-                _share(one.mean), _share(one.stranded),
-            ])
-            for one in report.by_failure()
-        ],
-        charts=_charts(report), row_label="failure", map=_map(report), case_label="Show", scheme_label="Of",
+        table=Table("", _columns(objective, "failure", Column("kind", "kind")), report.by_failure()),
+        charts=_charts(report), map=_map(report), case_label="Show", scheme_label="Of",
     )  # fmt: skip
     links = Section(
         title=f"{topology.name}: links", facts="the largest utilisation of each link, and when it is reached",
         traffic=report.traffic.name,
-        columns=[
-            Column("capacity, Gbit/s"), Column("without failure", most_is_best=True),
-            Column("in the worst case", most_is_best=True), Column("when this fails", is_number=False),
-            Column("at", is_number=False),
-        ],
-        lines=[
-            (one.link, [
-                Cell(f"{one.capacity:g}", one.capacity), _share(one.utilisation), _share(one.failed_utilisation),
-                Cell(one.failure or "nothing"), Cell(minute(one.timestamp)),
-            ])
-            for one in report.links()
-        ],
-        charts=(), row_label="link",
+        table=Table(
+            "",
+            (
+                Column("link", "link"), Column("capacity, Gbit/s", "capacity", digits(6)),
+                Column("without failure", "utilisation", percent, most_is_best=True),
+                Column("in the worst case", "failed_utilisation", percent, most_is_best=True),
+                Column("when this fails", lambda one: one.failure or "nothing"),
+                Column("at", lambda one: minute(one.timestamp)),
+            ),
+            report.links(),
+        ),
     )  # fmt: skip
     introduction = (
         "Every failure under every matrix, solved anew.  What a failure costs is known between two limits, which the "
         "certified bounds of the solutions with and without it give: certainly, and at most."
     )
     write_page(path, f"What failures cost on {topology.name}", introduction, [failures, links])
-
-
-def _share(value: float) -> Cell:
-    return Cell(percent(value), value)
 
 
 def _map(report: PlanReport) -> dict[str, Any]:
@@ -341,11 +326,11 @@ def plan_outcome(config: PlanConfig, notify: Notify) -> Outcome:
     others = ", ".join(name for name in FILES if name != PAGE)
     return Outcome(
         text="\n".join(findings),
-        tables=render_plan(report.outages, config.worst, report.objective),
+        tables=failure_tables(report.outages, config.worst, report.objective),
         written=f"{config.out / PAGE}: open it in a browser; {len(report.outages):,} cases are in {others} beside it",
         data=lambda: {
             "findings": findings,
-            "failures": [dataclasses.asdict(one) for one in report.by_failure()],
-            "links": [dataclasses.asdict(one) for one in report.links()],
+            "failures": report.by_failure(),
+            "links": report.links(),
         },
     )

@@ -6,9 +6,10 @@ import dataclasses
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from teal.allocation.settings import SolveConfig
 from teal.allocation.solve_segments import SegmentReport, run_segments
 from teal.app.command import Outcome
 from teal.app.instance import describe_traffic
-from teal.app.page import Cell, Column, Section, write_page
+from teal.app.page import Section, write_page
 from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, write_files, write_manifest
+from teal.app.table import Column, Table
 from teal.app.text import percent
 from teal.counters.commands import MATRICES, run_check, run_estimate
 from teal.counters.settings import CheckConfig, EstimateConfig
@@ -27,12 +29,11 @@ from teal.errors import InputError, TealError
 from teal.formats import load_traffic, save_topology, save_traffic, topology_of
 from teal.network import TrafficMatrices
 from teal.planning.settings import SurveyConfig, UpgradeConfig
-from teal.planning.upgrade.command import run_upgrade
+from teal.planning.upgrade.command import purchase_table, run_upgrade
 from teal.routing.igp import load_igp
-from teal.routing.metrics import run_metrics
+from teal.routing.metrics import change_table, run_metrics
 from teal.routing.settings import MetricsConfig, SimulateConfig
-from teal.routing.simulate import FailureLoad, MatrixLoad, Simulation
-from teal.routing.simulate_command import loads_sentence, run_simulate, summary
+from teal.routing.simulate_command import failure_table, loads_sentence, run_simulate, summary
 from teal.runtime.interrupts import on_interrupt
 from teal.runtime.storage import check_out_folder, content_key, file_key, remove_files
 
@@ -40,7 +41,7 @@ FILES = PAGE, NETWORK, TRAFFIC, HISTORY, METRICS, POLICIES, MANIFEST = (
     "survey.html", "network.json", "traffic.npz", "history.npz", "metrics.json", "policies.json", "manifest.json"
 )  # fmt: skip
 FOLDERS = ESTIMATE, SIMULATE, UPGRADE = "estimate", "simulate", "upgrade"
-_MAX_LINES = 15  # of a table on the page
+_MAX_LINES = 15  # failures on the page
 _MAX_SUSPECTS = 5  # counters that are named
 _ROUNDING = 1e-6  # relative, of a utilisation at its limit
 _MATRICES_TO_BUY_FOR = 24  # evenly spread over the traffic; the others are replayed on the plan
@@ -59,9 +60,7 @@ class Step:
         findings: sentences.
         command: command line that goes deeper; "" for none.
         page: what that command has written, relative to OUT; "" for nothing.
-        columns: headings of the table behind the first column.
-        lines: lines of the table: name of the line, and texts.
-        row_label: heading of the first column.
+        lines: table: the headings, then the texts of each line; () for none.
         worst: number of the matrix with the largest utilisation, for later steps; -1 for none.
         growth: factor of the demands at the horizon, for later steps.
     """
@@ -71,27 +70,23 @@ class Step:
     findings: tuple[str, ...] = ()
     command: str = ""
     page: str = ""
-    columns: tuple[str, ...] = ()
-    lines: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    row_label: str = "link"
+    lines: Sequence[Sequence[str]] = ()
     worst: int = -1
     growth: float = 1.0
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Step:
         """The step that was stored as a mapping."""
-        lines = tuple((name, tuple(cells)) for name, cells in entry["lines"])
-        tuples = {field: tuple(entry[field]) for field in ("findings", "columns")}
-        return cls(**{**entry, **tuples, "lines": lines})
+        return cls(**{**entry, "findings": tuple(entry["findings"])})
 
     def section(self) -> Section:
         """The section of the page."""
         facts = "goes deeper" + (f"; its results are in {self.page}" if self.page else "")
+        headings, *lines = self.lines or [()]
+        columns = [Column(heading, itemgetter(place)) for place, heading in enumerate(headings)]
         return Section(
             title=self.title, traffic=self.command or "files", facts=facts if self.command else "as they were read",
-            columns=[Column(name, is_number=False) for name in self.columns],
-            lines=[(name, [Cell(text) for text in cells]) for name, cells in self.lines],
-            charts=(), row_label=self.row_label, findings=self.findings,
+            table=Table("", columns, lines), findings=self.findings,
         )  # fmt: skip
 
 
@@ -266,8 +261,8 @@ class Survey:
         return Step(
             "Loads of today's routing, and the worst failures", answer=" ".join([loads_sentence(found), *findings]),
             findings=(loads_sentence(found), *findings), command=command_line("simulate", config),
-            page="simulate/simulate.html", row_label="failure", worst=found.worst_matrix.index, growth=factor,
-            columns=("largest utilisation", "on", "above capacity, Gbit/s", "lost, Gbit/s"), lines=_failures(found),
+            page="simulate/simulate.html", worst=found.worst_matrix.index, growth=factor,
+            lines=failure_table(found, 1 + _MAX_LINES).texts(),
         )  # fmt: skip
 
     def _metrics(self) -> Step:
@@ -296,10 +291,7 @@ class Survey:
         )
         return Step(
             "Metrics that mend most", answer=answer, findings=(answer,), command=command_line("metrics", config),
-            page=METRICS, columns=("metric now", "metric to come", "largest utilisation after this change"),
-            lines=tuple(
-                (one.link, (f"{one.before}", f"{one.after}", percent(one.utilisation))) for one in report.changes
-            ),
+            page=METRICS, lines=change_table(report).texts(),
         )  # fmt: skip
 
     def _policies(self) -> Step:
@@ -353,12 +345,7 @@ class Survey:
             answer += f" Time was over: {plan.replayed}."
         return Step(
             "What to buy", answer=answer, findings=(answer, *plan.describe().splitlines()),
-            command=command_line("upgrade", config), page="upgrade/upgrade.html", row_label="cable",
-            columns=("capacity, Gbit/s", "buy, Gbit/s"),
-            lines=tuple(
-                (f"{one.source} - {one.target}", (f"{one.capacity:g}", f"{one.bought:.6g}"))
-                for one in plan.purchases[:_MAX_LINES]
-            ),
+            command=command_line("upgrade", config), page="upgrade/upgrade.html", lines=purchase_table(plan).texts(),
         )  # fmt: skip
 
 
@@ -385,15 +372,6 @@ def command_line(name: str, config: Any) -> str:
             text = str(one.value if isinstance(one, Enum) else one)
             words += [f"{option}={text}"] if text.startswith("-") else [option, text]
     return shlex.join(words)
-
-
-def _failures(found: Simulation) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    cells: list[tuple[str, MatrixLoad | FailureLoad]] = [("no failure", found.worst_matrix)]
-    cells += [(failure.failure, failure) for failure in found.failures[:_MAX_LINES]]
-    return tuple(
-        (name, (percent(load.utilisation), load.busiest, f"{load.overload:.4g}", f"{load.lost:.4g}"))
-        for name, load in cells
-    )
 
 
 def _range(numbers: Any) -> str:

@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.stats import t as student_t
 
+from teal.app.table import Column, Table
+from teal.app.text import percent
 from teal.errors import InputError
 from teal.network import Topology, TrafficMatrices
 from teal.routing.settings import GrowthConfig
@@ -156,6 +158,26 @@ class LinkForecast:
     full_under_failure: str
     earliest: str
     latest: str
+
+
+def forecast_table(forecasts: Sequence[LinkForecast], title: str, *, fitted: bool, shown: int | None = None) -> Table:
+    """When each link is full.
+
+    Args:
+        forecasts: links.
+        title: title in the terminal.
+        fitted: whether the growth has an interval.
+        shown: number of links that a terminal shows; None for all.
+    """
+    interval = (Column("earliest", "earliest"), Column("latest", "latest")) if fitted else ()
+    columns = (
+        Column("link", "link"), Column("today", "utilisation", percent, most_is_best=True),
+        Column("full in", lambda one: one.full or "-"),
+        Column("under its worst failure", "failed_utilisation", percent, most_is_best=True),
+        Column("full under failure in", lambda one: one.full_under_failure or "-"), *interval,
+        Column("worst failure", "worst_failure"),
+    )  # fmt: skip
+    return Table(title, columns, forecasts, shown)
 
 
 def link_forecasts(

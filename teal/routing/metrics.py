@@ -13,6 +13,8 @@ import numpy as np
 
 from teal.app.command import Notify, Outcome
 from teal.app.settings import seconds
+from teal.app.table import Column, Table
+from teal.app.text import percent
 from teal.errors import InputError, listed
 from teal.formats import load_traffic, topology_of
 from teal.formats.counters import interface_names
@@ -29,7 +31,7 @@ from teal.routing.settings import MetricsConfig
 from teal.routing.simulate import chosen_rows
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
-from teal.runtime.storage import atomic_file, check_out_file
+from teal.runtime.storage import atomic_file, check_out_file, json_value
 
 SUFFIXES = (".json", ".csv", ".conf")
 
@@ -164,7 +166,7 @@ class MetricsReport:
         """All figures and changes."""
         hidden = ("topology", "changes")
         figures = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in hidden}
-        return {**figures, "changes": [dataclasses.asdict(one) for one in self.changes]}
+        return dict(json_value({**figures, "changes": self.changes}))
 
     def describe(self) -> str:
         """The report in a few lines."""
@@ -180,6 +182,15 @@ class MetricsReport:
                 f"metrics in force, {self.policies} with the new ones"
             )
         return "\n".join(lines)
+
+
+def change_table(report: MetricsReport) -> Table:
+    """The changes, in the order in which they are made."""
+    columns = (
+        Column("link", "link"), Column("metric now", "before", str), Column("metric to come", "after", str),
+        Column("largest utilisation after this change", "utilisation", percent),
+    )  # fmt: skip
+    return Table("metrics to change, in this order", columns, report.changes)
 
 
 def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsReport:
@@ -280,4 +291,5 @@ def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> Metrics
 def metrics_outcome(config: MetricsConfig, notify: Notify) -> Outcome:
     """`teal metrics`."""
     report = run_metrics(config, notify)
-    return Outcome(text=report.describe(), data=report.to_json())
+    tables = [change_table(report)] if report.changes else []
+    return Outcome(text=report.describe(), tables=tables, data=report.to_json())

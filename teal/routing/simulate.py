@@ -26,6 +26,7 @@ from teal.routing.list_files import read_policies
 from teal.routing.settings import SimulateConfig
 from teal.routing.tunnels import TunnelRouting, Tunnels
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
+from teal.runtime.storage import json_value
 
 _MAX_KEPT_NUMBERS = 400_000  # failures times links up to which the page has the loads of all failures, 1 MB at most
 _BLOCK_NUMBERS = 2**25  # numbers of loads by matrix, destination and link that are in memory at a time, 256 MiB
@@ -150,13 +151,8 @@ class Simulation:
 
     def to_json(self) -> dict[str, Any]:
         """All figures; numbers that JSON cannot hold become null."""
-
-        def plain(one: object) -> dict[str, Any]:
-            values = dataclasses.asdict(one)  # type: ignore[call-overload]
-            return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-
-        return {
-            "matrices": [plain(one) for one in self.matrices], "failures": [plain(one) for one in self.failures],
+        figures = {
+            "matrices": self.matrices, "failures": self.failures,
             "links": [
                 {"link": name, "mean_load": mean, "largest_load": most, "capacity": capacity}
                 for name, mean, most, capacity in zip(
@@ -164,8 +160,9 @@ class Simulation:
                     self.topology.capacity.tolist(), strict=True,
                 )
             ],
-            **({} if self.outlook is None else {"forecasts": [plain(one) for one in self.outlook.links]}),
+            **({} if self.outlook is None else {"forecasts": self.outlook.links}),
         }  # fmt: skip
+        return dict(json_value(figures))
 
 
 def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulation:

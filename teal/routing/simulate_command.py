@@ -8,20 +8,19 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.markup import escape
-from rich.table import Table
 
 from teal.app.command import Notify, Outcome
-from teal.app.page import Cell, Column, Section, write_page
+from teal.app.page import Section, write_page
 from teal.app.run_files import write_files, write_manifest
-from teal.app.text import percent
+from teal.app.table import Column, Table
+from teal.app.text import digits, percent
 from teal.app.web.layout import drawing, packed_utilisation
 from teal.formats.counters import save_counters
 from teal.formats.rows import write_csv
 from teal.network import Topology
-from teal.routing.growth import LinkForecast
+from teal.routing.growth import forecast_table
 from teal.routing.settings import SimulateConfig
-from teal.routing.simulate import FailureLoad, MatrixLoad, Outlook, Simulation, simulate, simulated_counters
+from teal.routing.simulate import FailureLoad, Outlook, Simulation, simulate, simulated_counters
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import check_out_file, check_out_folder
 
@@ -56,67 +55,69 @@ def summary(outlook: Outlook) -> str:
     )
 
 
-def render(simulation: Simulation, worst: int) -> Iterator[Table]:
-    """A table of the fullest links, and one of the worst failures."""
+def link_table(simulation: Simulation, shown: int) -> Table:
+    """The loads of all links with a capacity without failure, the fullest first."""
     topology = simulation.topology
-    capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
-    names = topology.link_names()
-    table = Table(title="fullest links without failure", title_justify="left")
-    for column in ("link", "capacity", "largest", "mean"):
-        table.add_column(column, justify="left" if column == "link" else "right")
-    for link in np.argsort(-simulation.largest_load / capacity)[:worst].tolist():
-        largest, mean = (load[link] / capacity[link] for load in (simulation.largest_load, simulation.mean_load))
-        table.add_row(escape(names[link]), f"{topology.capacity[link]:g}", percent(largest), percent(mean))
-    yield table
+    names, capacity, live = topology.link_names(), topology.capacity, np.flatnonzero(topology.capacity > 0)
+    largest, mean = (load[live] / capacity[live] for load in (simulation.largest_load, simulation.mean_load))
+    order = np.argsort(-largest, kind="stable")
+    columns = (
+        Column("link", lambda at: names[live[at]]),
+        Column("largest utilisation", lambda at: float(largest[at]), percent, most_is_best=True),
+        Column("mean", lambda at: float(mean[at]), percent, most_is_best=True),
+        Column("capacity, Gbit/s", lambda at: float(capacity[live[at]]), digits(6), most_is_best=True),
+    )
+    return Table("fullest links without failure", columns, order.tolist(), shown)
+
+
+def failure_table(simulation: Simulation, shown: int | None = None) -> Table:
+    """The worst matrix without failure, then the failures, the worst first."""
+    columns = (
+        Column("failure", lambda one: one.failure if isinstance(one, FailureLoad) else "no failure"),
+        Column("largest utilisation", "utilisation", percent, most_is_best=True), Column("on", "busiest"),
+        Column("above capacity, Gbit/s", "overload", digits(4), most_is_best=True),
+        Column("lost, Gbit/s", "lost", digits(4), most_is_best=True),
+        _of_failure("own traffic of failed nodes, Gbit/s", _own_traffic, digits(4)),
+        _of_failure("during repair", lambda one: one.repair_utilisation, percent),
+        _of_failure("at risk of micro-loops, Gbit/s", lambda one: one.at_risk, digits(4)),
+    )  # fmt: skip
+    records = [simulation.worst_matrix, *simulation.failures]
+    return Table(f"worst failures of {len(simulation.failures):,}", columns, records, shown)
+
+
+def _own_traffic(one: FailureLoad) -> float:
+    return one.own if one.kind == "node" else math.nan
+
+
+def _of_failure(label: str, value: Callable[[FailureLoad], float], show: Callable[[float], str]) -> Column:
+    """A column that is empty without failure, and left out where no failure has a value."""
+    return Column(
+        label, lambda one: value(one) if isinstance(one, FailureLoad) else math.nan, show, most_is_best=True,
+        optional=True,
+    )  # fmt: skip
+
+
+def _full_links(outlook: Outlook, shown: int) -> Table:
+    by = f" by {outlook.horizon}" if outlook.horizon else ""
+    title = f"links that pass {percent(outlook.limit)}{by}, if the routing stays"
+    return forecast_table(outlook.full, title, fitted=outlook.growth.fitted, shown=shown)
+
+
+def tables(simulation: Simulation, worst: int) -> Iterator[Table]:
+    """Tables of the fullest links, of those that growth fills, and of the worst failures."""
+    yield link_table(simulation, worst)
     if simulation.outlook is not None and simulation.outlook.full:
         yield _full_links(simulation.outlook, worst)
-    if not simulation.failures:
-        return
-    has_repair = not math.isnan(simulation.failures[0].repair_utilisation)
-    table = Table(title=f"worst failures of {len(simulation.failures):,}", title_justify="left")
-    has_nodes = any(one.kind == "node" for one in simulation.failures)
-    more = (("own traffic",) if has_nodes else ()) + (("during repair", "at risk") if has_repair else ())
-    for column in ("failure", "largest", "on", "above capacity", "lost", *more):
-        table.add_column(column, justify="left" if column in ("failure", "on") else "right")
-    for one in simulation.failures[:worst]:
-        extra: tuple[str, ...] = (f"{one.own:.4g}",) if has_nodes else ()
-        extra += (percent(one.repair_utilisation), f"{one.at_risk:.4g}") if has_repair else ()
-        table.add_row(
-            escape(one.failure), percent(one.utilisation), escape(one.busiest), f"{one.overload:.4g}",
-            f"{one.lost:.4g}", *extra,
-        )  # fmt: skip
-    yield table
+    if simulation.failures:
+        yield failure_table(simulation, worst + 1)
 
 
 _ROUNDING = 1e-9  # relative, of a sum of demands at the capacity
-_FORECAST_COLUMNS = ("today", "full in", "under its worst failure", "full in", "earliest", "latest", "failure")
-
-
-def _full_links(outlook: Outlook, most: int) -> Table:
-    by = f" by {outlook.horizon}" if outlook.horizon else ""
-    title = f"links that pass {percent(outlook.limit)}{by}, if the routing stays"
-    table = Table(title=title, title_justify="left")
-    shown = [0, 1, 2, 3, *([4, 5] if outlook.growth.fitted else []), 6]
-    for column in ("link", *(_FORECAST_COLUMNS[number] for number in shown)):
-        table.add_column(column, justify="left" if column in ("link", "failure") else "right")
-    for one in outlook.full[:most]:
-        cells = _forecast(one)
-        table.add_row(escape(one.link), *(escape(cells[number].text) for number in shown))
-    return table
-
-
-def _forecast(one: LinkForecast) -> list[Cell]:
-    """Cells of :data:`_FORECAST_COLUMNS`."""
-    return [
-        Cell(percent(one.utilisation), one.utilisation), Cell(one.full or "-"),
-        Cell(percent(one.failed_utilisation), one.failed_utilisation),
-        *(Cell(month or "-") for month in (one.full_under_failure, one.earliest, one.latest)), Cell(one.worst_failure),
-    ]  # fmt: skip
 
 
 def write_simulation_page(path: Path, simulation: Simulation) -> None:
     """A page with the map of the loads without failure and under failures, and the table of all failures."""
-    topology, one = simulation.topology, simulation.worst_matrix
+    topology = simulation.topology
     cases: list[tuple[str, FloatArray]] = [("no failure, largest of all matrices", simulation.largest_load)]
     cases += [(f"{name} down", load) for name, load in simulation.failure_loads.items()]
     live = topology.capacity > 0
@@ -132,20 +133,11 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     drawn = drawing(
         topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
     )
-    lines = [("no failure", _cells(one)), *((f.failure, _cells(f)) for f in simulation.failures)]
     section = Section(
         title=topology.name,
         facts=f"{topology.num_nodes} nodes, {topology.num_links} directed links, {len(simulation.matrices):,} matrices",
         traffic="shortest paths",
-        columns=[
-            Column("largest utilisation", most_is_best=True), Column("on", is_number=False),
-            Column("above capacity, Gbit/s", most_is_best=True), Column("lost, Gbit/s", most_is_best=True),
-            Column("own traffic of failed nodes, Gbit/s", most_is_best=True),
-            Column("during repair", most_is_best=True), Column("at risk of micro-loops, Gbit/s", most_is_best=True),
-        ],
-        lines=lines,
-        charts=(),
-        row_label="failure",
+        table=failure_table(simulation),
         map={
             **drawn, "cases": [name for name, _ in cases], "schemes": schemes, "utilisation": shares,
             **_case_without(topology, [load for _, load in cases]),
@@ -206,56 +198,26 @@ def loads_sentence(simulation: Simulation) -> str:
 
 def _link_section(simulation: Simulation) -> Section:
     """The loads of all links without failure, the fullest first."""
-    topology = simulation.topology
-    capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
-    largest, mean = simulation.largest_load / capacity, simulation.mean_load / capacity
-    names, live = topology.link_names(), np.flatnonzero(topology.capacity > 0)
+    table = link_table(simulation, 0)
+    count = f"{len(table.records):,} links with a capacity, of {len(simulation.matrices):,} matrices"
     return Section(
-        title="Links without failure",
-        facts=f"{len(live):,} links with a capacity, of {len(simulation.matrices):,} matrices the largest and the mean",
-        traffic="shortest paths",
-        columns=[Column(name, most_is_best=True) for name in ("largest utilisation", "mean", "capacity, Gbit/s")],
-        lines=[
-            (names[link], [*(Cell(percent(float(one[link])), float(one[link])) for one in (largest, mean)),
-                           Cell(f"{topology.capacity[link]:g}", float(topology.capacity[link]))])
-            for link in live[np.argsort(-largest[live], kind="stable")].tolist()
-        ],
-        charts=(),
-        row_label="link",
+        title="Links without failure", facts=f"{count} the largest and the mean", traffic="shortest paths", table=table
     )  # fmt: skip
 
 
 def _outlook_section(outlook: Outlook) -> Section:
     """When links are full, all of them."""
-    numeric = ("today", "under its worst failure")
     return Section(
         title="When links are full",
         facts=f"{len(outlook.full):,} of {len(outlook.links):,} links pass {percent(outlook.limit)}"
         + (f" by {outlook.horizon}" if outlook.horizon else ""),
         traffic=str(outlook.growth),
-        columns=[Column(name, is_number=name in numeric) for name in _FORECAST_COLUMNS],
-        lines=[(one.link, _forecast(one)) for one in outlook.links],
-        charts=(),
-        row_label="link",
+        table=forecast_table(outlook.links, "", fitted=outlook.growth.fitted),
         findings=[
             "A month is the first one in which the largest load passes the limit. Earliest and latest: at the ends of "
             "the interval of a fitted growth."
         ],
-    )  # fmt: skip
-
-
-def _cells(one: MatrixLoad | FailureLoad) -> list[Cell]:
-    own = repair = at_risk = math.nan
-    if isinstance(one, FailureLoad):
-        own, repair, at_risk = one.own, one.repair_utilisation, one.at_risk
-    numbers = (one.overload, one.lost)
-    return [
-        Cell(percent(one.utilisation), one.utilisation), Cell(one.busiest),
-        *(Cell(f"{number:.4g}", number) for number in numbers),
-        Cell("" if math.isnan(own) else f"{own:.4g}", own),
-        Cell("" if math.isnan(repair) else percent(repair), repair),
-        Cell("" if math.isnan(at_risk) else f"{at_risk:.4g}", at_risk),
-    ]  # fmt: skip
+    )
 
 
 FILES = PAGE, LINKS, FAILURES, FORECAST, MANIFEST = (
@@ -304,7 +266,7 @@ def simulate_outcome(config: SimulateConfig, notify: Notify) -> Outcome:
     result = run_simulate(config, notify)
     return Outcome(
         text=describe(result),
-        tables=render(result, config.worst),
+        tables=tables(result, config.worst),
         written="" if config.out is None else f"{config.out / PAGE}: open it in a browser; tables are beside it",
         data=result.to_json,
     )

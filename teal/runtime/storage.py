@@ -1,15 +1,18 @@
-"""Files: the cache folder, content keys, writing a file whole or not at all, what comes with the package."""
+"""Files: the cache folder, content keys, files written whole or not at all, the package's own files, JSON's values."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -189,3 +192,16 @@ def model_folder(name: Path) -> Path:
     """The folder of a checkpoint: ``name`` itself if it exists, else a checkpoint of that name that comes with Teal."""
     shipped = packaged(f"models/{name}")
     return shipped if not name.exists() and len(name.parts) == 1 and shipped.is_dir() else name
+
+
+def json_value(value: Any) -> Any:
+    """Dataclasses as objects, NumPy's numbers as Python's, and null for numbers that JSON cannot hold."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: json_value(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(part) for part in value]
+    if hasattr(value, "item"):  # a number of NumPy
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

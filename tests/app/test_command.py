@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
-from rich.table import Table
 
 from teal.app.command import EXIT_GAP, Command, Notify, Outcome
 from teal.app.settings import TopologyFileConfig, require
+from teal.app.table import Column, Table
 from teal.cli import main
 from teal.cli.commands import COMMANDS
 from teal.formats import topology_of
@@ -39,14 +40,12 @@ def degree_outcome(config: DegreeConfig, notify: Notify) -> Outcome:
     notify("counting")
     degree = {name: topology.link_source.tolist().count(node) for node, name in enumerate(topology.node_names)}
     listed = {name: links for name, links in degree.items() if links >= config.least}
-    table = Table("node", "links")
-    for name, links in listed.items():
-        table.add_row(name, str(links))
+    columns = (Column("node", itemgetter(0)), Column("links", itemgetter(1), str))
     if config.out is not None:
         config.out.write_text(json.dumps(listed))
     return Outcome(
         text=f"{len(listed)} nodes",
-        tables=[table],
+        tables=[Table("", columns, list(listed.items()))],
         written="" if config.out is None else f"{config.out}: the list",
         data={"nodes": listed, "mean": math.nan if not listed else sum(listed.values()) / len(listed)},
         exit_code=0 if listed else EXIT_GAP,

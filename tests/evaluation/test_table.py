@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from teal.evaluation.rows import Row
-from teal.evaluation.table import class_text, render_all, summarise
+from teal.evaluation.table import class_text, summarise, summary_tables
 from tests.evaluation.test_report import PLAIN
 
 
@@ -33,8 +33,8 @@ def test_classes_have_the_mean_of_what_is_carried_and_the_widest_gap() -> None:
     assert class_text(summary, "silver") == "-"
     for wide in (False, True):
         console = Console(width=400, file=io.StringIO(), record=True)
-        for table in render_all(rows, wide=wide):
-            console.print(table)
+        for table in summary_tables(rows, wide=wide):
+            console.print(table.of_terminal())
         assert "90.00% (20.00%)" in console.export_text()
     assert not summarise([PLAIN])[0].classes
 
@@ -44,8 +44,8 @@ def test_a_scheme_that_failed_has_no_fairness() -> None:
     failed = dataclasses.replace(PLAIN, objective="max_min", scheme="other")
     for wide in (False, True):
         console = Console(width=400, file=io.StringIO(), record=True)
-        for table in render_all([fair, failed], wide=wide):
-            console.print(table)
+        for table in summary_tables([fair, failed], wide=wide):
+            console.print(table.of_terminal())
         text = console.export_text()
         assert "0.9877" in text
         assert "nan" not in text

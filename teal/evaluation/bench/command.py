@@ -8,14 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.markup import escape
-from rich.table import Table
 from tqdm import tqdm
 
 from teal.app.chart import Chart, Series
 from teal.app.command import Notify, Outcome
-from teal.app.page import Cell, Column, Section, write_page
+from teal.app.page import Section, write_page
 from teal.app.run_files import write_files
+from teal.app.table import Column, Table
 from teal.app.text import percent, time_text
 from teal.errors import InputError
 from teal.evaluation.bench.problems import KEY, NAME, SET_FILE, TRACKS, BenchSet, make_set, read_set, write_set
@@ -29,32 +28,25 @@ from teal.runtime.storage import check_out_file, check_out_folder
 _MAX_FAULTS = 50  # listed on the page
 
 
-def render_ranking(scores: Sequence[Score]) -> Table:
+def ranking_table(scores: Sequence[Score]) -> Table:
     """A row for each program, the best first: mean score of each track, and over all, time, faults."""
-    table = Table(title=f"{NAME}: mean score, 100% is the certified bound", title_justify="left")
-    tracks = _tracks(scores)
-    for column in ("program", *tracks, "all", "median time", "not valid"):
-        table.add_column(column, justify="left" if column == "program" else "right")
-    for program, values in means(scores).items():
-        own = [score for score in scores if score.program == program]
-        table.add_row(
-            escape(program), *(percent(values[track]) for track in (*tracks, "all")), time_text(_median_s(own)),
-            str(sum(bool(score.fault) for score in own)),
-        )  # fmt: skip
-    return table
+    ranking = means(scores)
+    of_program = {name: [score for score in scores if score.program == name] for name in ranking}
+
+    def mean(track: str) -> Column:
+        return Column(track, lambda name: ranking[name][track], percent, most_is_best=True)
+
+    columns = (
+        Column("program", str), *map(mean, (*_tracks(scores), "all")),
+        Column("median time", lambda name: _median_s(of_program[name]), time_text),
+        Column("not valid", lambda name: sum(bool(score.fault) for score in of_program[name]), str),
+    )  # fmt: skip
+    return Table(f"{NAME}: mean score, 100% is the certified bound", columns, list(ranking))
 
 
 def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
     """A page with the ranking, scores by case as a chart, and what is not valid and why."""
     tracks, ranking = _tracks(scores), means(scores)
-    lines = []
-    for program, values in ranking.items():
-        own = [score for score in scores if score.program == program]
-        faults, seconds = sum(bool(score.fault) for score in own), _median_s(own)
-        lines.append((program, [
-            *(Cell(percent(values[track]), values[track]) for track in (*tracks, "all")),
-            Cell(time_text(seconds), seconds), Cell(str(faults), faults),
-        ]))  # fmt: skip
     series = tuple(
         Series(program, "points", [s.case for s in own], [100 * s.score for s in own])
         for program in ranking
@@ -63,17 +55,13 @@ def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
     best = next(iter(ranking.items()))
     section = Section(
         title=NAME, facts=f"{len({s.case for s in scores})} cases in {len(tracks)} tracks", traffic="the frozen set",
-        columns=[
-            *(Column(track, most_is_best=True) for track in (*tracks, "all")), Column("median time"),
-            Column("not valid"),
-        ],
-        lines=lines,
+        table=ranking_table(scores),
         charts=(
             Chart("scores", "Score of every case", "100% is the certified bound, which in some cases no program can "
                   "reach.", "case", "score, %", series, x_scale="category"),
         ),
         notes=[f"{s.program}, {s.case}: {s.fault}" for s in scores if s.fault][:_MAX_FAULTS],
-        row_label="program", findings=[f"First: {best[0]}, {percent(best[1]['all'])} on average over the tracks."],
+        findings=[f"First: {best[0]}, {percent(best[1]['all'])} on average over the tracks."],
     )  # fmt: skip
     write_page(
         path, f"{', '.join(ranking)} on {NAME}",
@@ -194,5 +182,5 @@ def rank_outcome(config: BenchRankConfig, _: Notify) -> Outcome:
     if config.out is not None:
         lines.append(f"{config.out / PAGE}: open it in a browser")
     return Outcome(
-        tables=[render_ranking(scores)], written="\n".join(lines), data={"means": means(scores), "not_valid": faults}
+        tables=[ranking_table(scores)], written="\n".join(lines), data={"means": means(scores), "not_valid": faults}
     )

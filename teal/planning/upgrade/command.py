@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.markup import escape
-from rich.table import Table
 
 from teal.app.chart import Chart, Series
 from teal.app.command import EXIT_FAILED, EXIT_GAP, EXIT_OK, Notify, Outcome
-from teal.app.page import Cell, Column, Section, write_page
+from teal.app.page import Section, write_page
 from teal.app.run_files import write_files, write_manifest
+from teal.app.table import Column, Table
+from teal.app.text import digits, percent
 from teal.app.web.layout import drawing, packed_utilisation
 from teal.formats import save_topology
 from teal.formats.rows import write_csv
@@ -22,81 +22,52 @@ from teal.planning.settings import UpgradeConfig
 from teal.planning.upgrade import proof
 from teal.planning.upgrade.result import Purchase, UpgradePlan
 from teal.planning.upgrade.search import plan_upgrade
+from teal.routing.growth import forecast_table
 from teal.runtime.storage import check_out_folder
 
-_MAX_LINKS = 30  # of the forecast in the terminal
+_MAX_LINES = 30  # of a table in the terminal
 
 
-def render_upgrade(plan: UpgradePlan, most: int = 30) -> Iterator[Table]:
+def purchase_table(plan: UpgradePlan) -> Table:
+    """The purchases, a line each."""
+    columns = (
+        Column("cable", lambda one: f"{one.source} - {one.target}"),
+        Column("capacity, Gbit/s", "capacity", digits(6)),
+        Column("buy, Gbit/s in each direction", "bought", digits(6), most_is_best=True),
+        Column("modules", "modules", optional=True), Column("cost", "cost", digits(6), most_is_best=True),
+        Column("by", "by", optional=True),
+    )  # fmt: skip
+    return Table("what to buy", columns, plan.purchases, _MAX_LINES)
+
+
+def tables(plan: UpgradePlan) -> Iterator[Table]:
     """Tables: what to buy, by quarter, when links are full, and what other demands would need."""
+    cost, bound = Column("cost", "cost", digits(6)), Column("at least", "bound", digits(6))
     if plan.purchases:
-        has_modules, has_times = any(one.modules for one in plan.purchases), any(one.by for one in plan.purchases)
-        columns = [
-            "cable",
-            "capacity",
-            "buy",
-            *(["modules"] if has_modules else []),
-            "cost",
-            *(["by"] if has_times else []),
-        ]
-        lines = [
-            [
-                f"{one.source} - {one.target}", f"{one.capacity:g}", f"{one.bought:.6g}",
-                *([one.modules] if has_modules else []), f"{one.cost:.6g}", *([one.by] if has_times else []),
-            ]
-            for one in plan.purchases[:most]
-        ]  # fmt: skip
-        yield _table("what to buy, Gbit/s in each direction", columns, lines, len(plan.purchases))
+        yield purchase_table(plan)
     if plan.quarters:
-        lines = [
-            [one.by, f"{one.growth:.4g}", f"{one.cost:.6g}", f"{one.bound:.6g}", f"{100 * one.utilisation:.2f}%"]
-            for one in plan.quarters
-        ]
-        yield _table("by quarter, what is there by then", ["by", "demands x", "cost", "at least", "fullest"], lines)
-    if plan.forecasts:
-        full = [one for one in plan.forecasts if one.full_under_failure]
-        lines = [
-            [
-                one.link, f"{100 * one.utilisation:.1f}%", one.full or "-", f"{100 * one.failed_utilisation:.1f}%",
-                one.full_under_failure, one.worst_failure,
-            ]
-            for one in full[: min(most, _MAX_LINKS)]
-        ]  # fmt: skip
-        columns = ["link", "today", "full in", "worst failure", "full in", "failure"]
-        if lines:
-            yield _table(f"when links are full, if nothing is bought; {plan.routing_text}", columns, lines, len(full))
+        columns = [Column("by", "by"), Column("demands x", "growth", digits(4)), cost, bound]
+        columns.append(Column("fullest", "utilisation", percent))
+        yield Table("by quarter, what is there by then", columns, plan.quarters)
+    if full := [one for one in plan.forecasts if one.full_under_failure]:
+        title = f"when links are full, if nothing is bought; {plan.routing_text}"
+        fitted = plan.growth is not None and plan.growth.fitted
+        yield forecast_table(full, title, fitted=fitted, shown=_MAX_LINES)
     if plan.alternatives:
-        replayed = any(np.isfinite(one.dropped) for one in plan.alternatives)
-        lines = [
-            [
-                one.demands, f"{one.bought:.6g}", f"{one.cost:.6g}", f"{one.bound:.6g}",
-                *([f"{100 * share:.3f}%" for share in (one.dropped, one.dropped_under_failure, one.dropped_at_worst)]
-                  if replayed else []),
-            ]
-            for one in plan.alternatives
-        ]  # fmt: skip
-        columns = ["planned for", "Gbit/s", "cost", "at least"]
-        columns += ["dropped later", "under failures", "at the worst"] if replayed else []
-        yield _table("planned for other demands, in any amounts", columns, lines)
+        dropped = {
+            "dropped later": "dropped", "under failures": "dropped_under_failure", "at the worst": "dropped_at_worst"
+        }  # fmt: skip
+        shares = [Column(label, name, _share, optional=True) for label, name in dropped.items()]
+        columns = [Column("planned for", "demands"), Column("Gbit/s", "bought", digits(6)), cost, bound, *shares]
+        yield Table("planned for other demands, in any amounts", columns, plan.alternatives)
     if plan.curve:
-        lines = [
-            [f"{one.growth:.4g}", "yes" if one.failures else "no", f"{one.cost:.6g}", f"{one.bound:.6g}"]
-            for one in plan.curve
-        ]
-        yield _table(
-            "what other growths cost, in any amounts", ["demands x", "with failures", "cost", "at least"], lines
-        )
+        failures = Column("with failures", lambda one: "yes" if one.failures else "no")
+        columns = [Column("demands x", "growth", digits(4)), failures, cost, bound]
+        yield Table("what other growths cost, in any amounts", columns, plan.curve)
 
 
-def _table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]], total: int = 0) -> Table:
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    for line in lines:
-        table.add_row(*(escape(cell) for cell in line))
-    if total > len(lines):
-        table.caption = f"the first {len(lines)} of {total}; all are in the files of --out"
-    return table
+def _share(value: float) -> str:
+    return f"{100 * value:.3f}%"
 
 
 def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
@@ -112,31 +83,12 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
     if plan.before is not None:
         shown["largest utilisation in any scenario, before"] = plan.before.astype(np.float32)
         shown["largest utilisation in any scenario, with the purchase"] = plan.after.astype(np.float32)
-    has_modules, has_times = any(one.modules for one in plan.purchases), any(one.by for one in plan.purchases)
-    columns = [
-        Column("capacity before, Gbit/s"), Column("bought, Gbit/s", most_is_best=True),
-        *([Column("modules", is_number=False)] if has_modules else []), Column("cost", most_is_best=True),
-        *([Column("by", is_number=False)] if has_times else []),
-    ]  # fmt: skip
-    lines = [
-        (
-            f"{one.source} - {one.target}",
-            [
-                Cell(f"{one.capacity:.6g}", one.capacity), Cell(f"{one.bought:.6g}", one.bought),
-                *([Cell(one.modules)] if has_modules else []), Cell(f"{one.cost:.6g}", one.cost),
-                *([Cell(one.by)] if has_times else []),
-            ],
-        )
-        for one in plan.purchases
-    ]  # fmt: skip
     section = Section(
         title=topology.name,
         facts=f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {len(plan.scenarios):,} scenarios",
         traffic="purchase",
-        columns=columns,
-        lines=lines,
+        table=purchase_table(plan),
         charts=tuple(_charts(plan)),
-        row_label="cable",
         map={
             **drawn, "cases": list(shown), "schemes": ["purchase"],
             "utilisation": {f"{number}/0": packed_utilisation(one) for number, one in enumerate(shown.values())},
@@ -242,7 +194,7 @@ def upgrade_outcome(config: UpgradeConfig, notify: Notify) -> Outcome:
     beside = "open it in a browser; tables and the upgraded network are beside it"
     return Outcome(
         text=plan.describe() + proved,
-        tables=render_upgrade(plan),
+        tables=tables(plan),
         written="" if config.out is None else f"{config.out / PAGE}: {beside}",
         data=plan.to_json,
         exit_code=EXIT_FAILED if plan.failed else EXIT_OK if plan.upgrade.reached else EXIT_GAP,

@@ -7,11 +7,11 @@ import math
 from typing import Any
 
 from teal.errors import listed
-from teal.formats.allocations import finite_only
 from teal.network import Topology
 from teal.planning.upgrade.benders import Upgrade
 from teal.planning.upgrade.proof import CutProof
 from teal.routing.growth import Growth, LinkForecast
+from teal.runtime.storage import json_value
 
 _PROVES_SOMETHING = 0.5  # gap over all paths, above which the prices say nothing about them
 _MAX_NAMED = 5  # demands, links or failures that are named in a message
@@ -227,20 +227,16 @@ class UpgradePlan:
     def to_json(self) -> dict[str, Any]:
         """All figures; numbers that JSON cannot hold become null."""
         one = self.upgrade
-        rows = {
-            name: [finite_only(dataclasses.asdict(part)) for part in getattr(self, name)]
-            for name in ("purchases", "forecasts", "quarters", "alternatives", "curve")
-        }
-        growth = None if self.growth is None else dataclasses.asdict(self.growth)
-        replayed = None if self.replayed is None else dataclasses.asdict(self.replayed)
-        return finite_only({
+        names = ("purchases", "forecasts", "quarters", "alternatives", "curve")
+        figures = {
             "cost": one.cost, "bound": one.bound, "gap": one.gap, "bound_all_paths": self.bound_all_paths,
             "cost_of_any_amounts": self.continuous, "rounds": one.rounds, "cuts": one.cuts, "solve_s": one.solve_s,
             "reached": one.reached, "largest_utilisation": float(one.utilisation.max(initial=0.0)),
             "worst_demands_found": self.worst_demands, "worst_demands_limit": self.worst_limit,
             "scenarios": len(self.scenarios), "cut_off": self.cut_off,
-            "replayed": replayed, "growth": growth, "failed": self.failed, **rows,
-        })  # fmt: skip
+            "replayed": self.replayed, "growth": self.growth, "failed": self.failed,
+        }  # fmt: skip
+        return dict(json_value(figures | {name: getattr(self, name) for name in names}))
 
     def describe(self) -> str:
         """The plan in a few lines."""

@@ -1,0 +1,77 @@
+"""Tables: what a terminal and a page show, cells with marks of Markdown and LaTeX, and the tables of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import re
+from operator import itemgetter
+from pathlib import Path
+
+from rich.console import Console
+
+from teal.app.table import Cell, Column, Table, writers
+from teal.app.text import percent
+from teal.cli import main
+
+RECORDS = [{"name": "x[1]|y", "gap": 0.005, "limit": math.nan}, {"name": "p_q", "gap": math.nan, "limit": math.nan}]
+
+
+def _table(*more: Column) -> Table:
+    columns = (Column("scheme", itemgetter("name")), Column("gap", itemgetter("gap"), percent))
+    return Table("a[b]_c", (*columns, *more), RECORDS)
+
+
+def test_a_column_without_any_value_is_left_out_if_it_is_optional() -> None:
+    limit = Column("limit", itemgetter("limit"), percent)
+    assert _table(limit).texts()[0] == ["scheme", "gap", "limit"]
+    optional = dataclasses.replace(limit, optional=True)
+    assert _table(optional).texts()[0] == ["scheme", "gap"]
+    some = Table("", [optional], [*RECORDS, {"limit": 0.0}])
+    assert some.texts() == [["limit"], ["-"], ["-"], ["0.00%"]], "0 is a value"
+
+
+def test_a_terminal_shows_the_first_records_and_a_page_all_with_numbers_to_sort_by() -> None:
+    table = dataclasses.replace(_table(), shown=1)
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(table.of_terminal())
+    text = console.export_text()
+    assert "a[b]_c" in text
+    assert "x[1]|y" in text
+    assert "p_q" not in text
+    assert "the first 1 of 2" in text
+    assert table.lines == [
+        [Cell("x[1]|y", "x[1]|y", False), Cell("0.50%", "0.005", True)],
+        [Cell("p_q", "p_q", False), Cell("-", "", True)],
+    ]
+
+
+def test_cells_are_as_in_the_terminal_and_escaped_for_each_language() -> None:
+    assert _table().markdown().splitlines() == [
+        "**a[b]_c**", "", "| scheme | gap |", "| --- | ---: |", r"| x[1]\|y | 0.50% |", "| p_q | - |",
+    ]  # fmt: skip
+    lines = _table().latex().splitlines()
+    assert r"\caption{a[b]\_c}" in lines
+    assert r"\begin{tabular}{lr}" in lines
+    assert r"x[1]\textbar{}y & 0.50\% \\" in lines
+    assert r"p\_q & - \\" in lines
+    assert len(re.findall(r"(?<!\\)[&]", _table().latex())) == 3
+
+
+def test_the_tables_of_an_evaluation_are_written_beside_its_charts(tmp_path: Path) -> None:
+    run, figures = tmp_path / "run", tmp_path / "figures"
+    evaluate = ["evaluate", "--topology", "b4", "--traffic", "gravity:seed=0,count=10,load=4", "--limit", "2"]
+    assert main([*evaluate, "--scheme", "shortest-path", "--scheme", "cspf", "--out", str(run)]) == 0
+    assert main(["report", "--results", str(run), "--figures", str(figures)]) == 0
+    text = (figures / "tables.md").read_text(encoding="utf-8")
+    assert text.count("| shortest-path |") == text.count("| cspf |") == 1
+    assert (figures / "tables.tex").read_text(encoding="utf-8").count(r"\begin{tabular}") == text.count("**") // 2
+    assert main(["report", "--results", str(run), "--figures", str(figures)]) == 2, "not replaced unasked"
+
+
+def test_several_tables_are_one_file(tmp_path: Path) -> None:
+    for name, write in writers([_table(), _table()], "summary").items():
+        write(tmp_path / name)
+    assert (tmp_path / "summary.md").read_text().count("| --- | ---: |") == 2
+    assert (tmp_path / "summary.tex").read_text().count(r"\toprule") == 2
