@@ -151,7 +151,7 @@ class SolveConfig(IgpConfig, InstanceConfig):
         require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
         for field in ("matrices", "survive"):
             require(self, field, "--routing segments and max_link_utilisation beside it", is_balanced or not is_static)
-        for field in (*_FEW, "one_list", "adjacency"):
+        for field in ("one_list", "adjacency"):
             require(self, field, "a single matrix without failures", not is_static or not getattr(self, field))
         require(self, "max_segments", "2 with --matrices and --survive", not is_static or self.max_segments == 2)
         for field in (*_FEW, "one_list", "set_metric", "ucmp", "adjacency"):

@@ -31,7 +31,7 @@ from teal.problem.bounds import gap_between
 from teal.routing.igp import load_igp
 from teal.routing.list_files import write_policies
 from teal.routing.router_config import check_routers, write_sr_policies
-from teal.routing.segments.columns import TARGET_ROUNDING, FewPolicies, fewest_policies, finish, least_utilisation
+from teal.routing.segments.columns import FewPolicies, fewest_policies, finish, least_utilisation
 from teal.routing.segments.one_list import OneList, one_list
 from teal.routing.segments.over_lists import (
     OverLists,
@@ -40,9 +40,9 @@ from teal.routing.segments.over_lists import (
     searched_free_bound,
     solve_over_lists,
 )
-from teal.routing.segments.problem import SegmentProblem
+from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem, require_target
 from teal.routing.segments.search import SegmentResult, solve
-from teal.routing.segments.static_lists import StaticLists, static_lists
+from teal.routing.segments.static_lists import Few, StaticLists, static_lists
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.storage import check_out_file, json_value
@@ -220,13 +220,7 @@ def _allowed(config: SolveConfig, result: SegmentResult) -> float:
     if config.fewest_policies:
         return result.value * (1 + share(config.fewest_policies, "--fewest-policies"))
     target = config.target_utilisation
-    if result.bound > target * (1 + TARGET_ROUNDING):
-        expected = f"at least {result.bound:.6g}: no lists with one midpoint load every link less"
-        raise InputError("--target-utilisation", "", expected, target)
-    if result.value > target * (1 + TARGET_ROUNDING):
-        reached = math.ceil(result.value * 1e5) / 1e5
-        expected = f"at least {reached:g}, which was reached (down to {result.bound:.6g} is not excluded)"
-        raise InputError("--target-utilisation", "", expected, target)
+    require_target(target, result.value, result.bound)
     return max(target, result.value)
 
 
@@ -385,6 +379,7 @@ class StaticReport:
         failures: number of failures.
         reached: whether the target gap was reached.
         stopped_by: what ended the search.
+        at_most: number of policies that were allowed, of which value and bound are; 0 for any number.
     """
 
     topology: Topology
@@ -393,6 +388,7 @@ class StaticReport:
     failures: int
     reached: bool
     stopped_by: str
+    at_most: int = 0
 
     @property
     def policies(self) -> SegmentPolicies:
@@ -405,7 +401,8 @@ class StaticReport:
         figures = {
             "value": one.value, "bound": one.bound, "gap": one.gap, "straight": one.straight, "worst": self.worst,
             "without_failure": float(one.utilisation[:, 0].max()), "matrices": len(one.utilisation),
-            "failures": self.failures, "policies": len(self.policies.lists), "rounds": one.iterations,
+            "failures": self.failures, "policies": len(self.policies.lists), "policies_bound": one.policies_bound,
+            "at_most": self.at_most, "rounds": one.iterations,
             "solve_s": one.solve_s, "reached": self.reached,
         }  # fmt: skip
         return dict(json_value(figures))
@@ -414,12 +411,14 @@ class StaticReport:
         """The report in a few lines."""
         one = self.lists
         where = f" when {self.worst} fails" if self.worst else " without failure"
+        few = f" (at least {one.policies_bound:g} are needed)" if math.isfinite(one.policies_bound) else ""
+        few = f" (value and bound are of at most {self.at_most:,})" if self.at_most else few
         return "\n".join([
             f"max_link_utilisation over {len(one.utilisation)} matrices, {self.failures} failures and none: "
             f"{one.value:.6g}, bound {one.bound:.6g}, gap {100 * one.gap:.3f}%",
             f"fullest{where}; without failure {one.utilisation[:, 0].max():.6g}; shortest paths alone "
             f"{one.straight:.6g}",
-            f"{len(self.policies.lists):,} demands have a policy; {one.iterations} rounds, {one.solve_s:.3g} s",
+            f"demands with a policy: {len(self.policies.lists):,}{few}; {one.iterations} rounds, {one.solve_s:.3g} s",
         ])  # fmt: skip
 
 
@@ -453,11 +452,17 @@ def solve_static(
         progress(f"round {number}: {value:.6g}, bound {bound:.6g}")
 
     pairs = np.asarray(traffic.pairs, dtype=np.int64)
-    found = static_lists(dags, pairs, traffic.read(rows), gap=config.gap, deadline=deadline, report=report)
+    few = None
+    if config.fewest_policies or config.target_utilisation or config.at_most:
+        few = Few(
+            within=share(config.fewest_policies, "--fewest-policies") if config.fewest_policies else math.nan,
+            target=config.target_utilisation or math.nan, at_most=config.at_most, seconds=_EXTRA_S,
+        )  # fmt: skip
+    found = static_lists(dags, pairs, traffic.read(rows), gap=config.gap, few=few, deadline=deadline, report=report)
     worst = int(found.utilisation.max(0).argmax())
     return StaticReport(
         dag.topology, found, failures[worst - 1].name if worst else "", len(failures), found.reached,
-        found.stopped_by,
+        found.stopped_by, config.at_most,
     )  # fmt: skip
 
 

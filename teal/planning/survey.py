@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from teal.allocation.settings import SolveConfig
-from teal.allocation.solve_segments import SegmentReport, run_segments
+from teal.allocation.solve_segments import StaticReport, run_segments
 from teal.app.command import Outcome
 from teal.app.instance import describe_traffic
 from teal.app.page import Section, write_page
@@ -297,8 +297,8 @@ class Survey:
     def _policies(self) -> Step:
         settings = {
             **self._with_traffic(), "index": max(0, self.steps["loads"].worst), "objective": "max_link_utilisation",
-            "routing": "segments", "deadline": self._config.deadline, "out": self._config.out / POLICIES,
-            "overwrite": True,
+            "routing": "segments", "survive": "cables", "deadline": self._config.deadline,
+            "out": self._config.out / POLICIES, "overwrite": True,
         }  # fmt: skip
         config = SolveConfig(**settings, target_utilisation=self._config.max_utilisation)
         try:
@@ -307,19 +307,20 @@ class Survey:
             self._notify(str(error))
             config = SolveConfig(**settings, fewest_policies="1%")
             report = run_segments(config, self._notify)
-        assert isinstance(report, SegmentReport)
+        assert isinstance(report, StaticReport)
+        lists = report.lists
         count, limit = len(report.policies.lists), self._config.max_utilisation
         answer = (
-            f"Without failure, {count:,} segment routing polic{'y takes' if count == 1 else 'ies take'} the fullest "
-            f"link from {percent(report.ecmp)} to {percent(report.max_link_utilisation)}."
+            f"{count:,} segment routing polic{'y takes' if count == 1 else 'ies take'} the largest utilisation over "
+            f"the failure of each single cable from {percent(lists.straight)} to {percent(lists.value)}."
             if count
-            else f"Without failure, no link passes {percent(limit)}, without any policy."
-            if report.max_link_utilisation <= limit * (1 + _ROUNDING)
-            else "Without failure, no segment lists with one midpoint take the fullest link below "
-            f"{percent(math.floor(1e4 * report.bound) / 1e4)}."
+            else f"Whichever cable fails, no link passes {percent(limit)}, without any policy."
+            if lists.value <= limit * (1 + _ROUNDING)
+            else "No segment lists with one midpoint take the largest utilisation over the failure of each single "
+            f"cable below {percent(math.floor(1e4 * lists.bound) / 1e4)}."
         )
         return Step(
-            "Few policies that mend most, without failure", answer=answer,
+            "Few policies that mend most, whichever cable fails", answer=answer,
             findings=(answer, *report.describe().splitlines()), command=command_line("solve", config),
             page=POLICIES,
         )  # fmt: skip

@@ -180,7 +180,7 @@ def test_where_no_policy_helps_and_failures_cut_demand_off_the_page_says_so(
     _given(files, "a,b,10\nb,c,10\n", "a,c,15\nc,a,5\n")
     assert _survey("--traffic demands.csv --out now") == 0
     printed = capsys.readouterr().out
-    below = re.findall(r"no segment lists with one midpoint take the fullest link below ([\d.]+)%", printed)
+    below = re.findall(r"over the failure of each single cable below ([\d.]+)%", printed)
     assert 149 < float(below[0]) <= 150
     assert "no link passes" not in printed
     assert "2 of the failures cut demand off" in printed

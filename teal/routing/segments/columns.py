@@ -33,7 +33,7 @@ import scipy.sparse as sp
 from teal.network.ecmp import Dags
 from teal.pathops.segment_passes import load_inwards
 from teal.problem.bounds import gap_between
-from teal.routing.segments.problem import SegmentProblem
+from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem
 from teal.routing.segments.search import SegmentResult, feasible
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
@@ -48,7 +48,6 @@ _FIRST_SHARE = 1e-2  # of a demand, that a midpoint must carry in the search's e
 _MIN_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
 _MAX_ROUNDS = 60
 _MAX_BISECTIONS = 16  # utilisations tried in each of the two bisections for N policies
-TARGET_ROUNDING = 1e-6  # relative, by which a utilisation may exceed the one that was asked for
 _BISECTION_WIDTH = 1e-3  # share of the utilisation: a narrower interval ends a bisection
 
 

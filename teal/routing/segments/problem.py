@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +25,24 @@ from teal.runtime.parallel import threads_for
 
 UNIFORM_PARTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)  # of equal prices in a mixture, for the bound on any paths
 MIN_SHARE = 1e-9  # of a demand, below which a list is dropped
+TARGET_ROUNDING = 1e-6  # relative, by which a utilisation may exceed the one that was asked for
+
+
+def require_target(target: float, value: float, bound: float) -> None:
+    """Raise InputError for a utilisation that no lists keep, or that the search has found none for.
+
+    Args:
+        target: utilisation that was asked for.
+        value: least utilisation that was found.
+        bound: bound on it.
+    """
+    if bound > target * (1 + TARGET_ROUNDING):
+        expected = f"at least {bound:.6g}: no lists with one midpoint load every link less"
+        raise InputError("--target-utilisation", "", expected, target)
+    if value > target * (1 + TARGET_ROUNDING):
+        reached = math.ceil(value * 1e5) / 1e5
+        expected = f"at least {reached:g}, which was reached (down to {bound:.6g} is not excluded)"
+        raise InputError("--target-utilisation", "", expected, target)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,22 +6,24 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
 from teal.errors import InputError
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
-from teal.routing.segments.static_lists import static_lists
-from teal.runtime.arrays import FloatArray
+from teal.routing.segments.static_lists import Few, static_lists
+from teal.runtime.arrays import FloatArray, Int64Array
 from teal.testing import make_topology, random_topology
 from tests.igp_reference import random_metrics, segment_shares
 
 NODES = 6
 
 
-def _whole(dag: EcmpDag, failures: list[list[int]], pairs: FloatArray, demand: FloatArray) -> float:
-    """The optimum over all lists with one midpoint that no failure cuts off, all rows and columns at once."""
+def _program(
+    dag: EcmpDag, failures: list[list[int]], pairs: Int64Array, demand: FloatArray
+) -> tuple[list[tuple[int, int]], FloatArray]:
+    """All lists with one midpoint that no failure cuts off, as (demand, midpoint), and rows of utilisation by them."""
     topology, metric = dag.topology, dag.links.metric
     after = {}
     for number, failed in enumerate([[], *failures]):
@@ -45,13 +47,83 @@ def _whole(dag: EcmpDag, failures: list[list[int]], pairs: FloatArray, demand: F
                     continue
                 entries[n] = matrix[d] * (shares[t, s] if m == t else shares[m, s] + shares[t, m])
             rows.append((entries / np.where(live, topology.capacity, 1.0))[:, live].T)
-    upper = np.vstack(rows)
-    upper = np.hstack([upper, -np.ones((len(upper), 1))])
+    return columns, np.vstack(rows)
+
+
+def _whole(dag: EcmpDag, failures: list[list[int]], pairs: Int64Array, demand: FloatArray) -> float:
+    """The least utilisation, all rows and columns at once."""
+    columns, rows = _program(dag, failures, pairs, demand)
+    upper = np.hstack([rows, -np.ones((len(rows), 1))])
     sums = np.zeros((len(pairs), len(columns) + 1))
     sums[[d for d, _ in columns], np.arange(len(columns))] = 1
     return float(
         linprog(np.append(np.zeros(len(columns)), 1), upper, np.zeros(len(upper)), sums, np.ones(len(pairs))).fun
     )
+
+
+def _few(
+    dag: EcmpDag, failures: list[list[int]], pairs: Int64Array, demand: FloatArray,
+    utilisation: float | None = None, policies: int | None = None,
+) -> float:  # fmt: skip
+    """Fewest policies within a utilisation, or the least utilisation of so many: shares, policies (0 or 1), theta."""
+    columns, rows = _program(dag, failures, pairs, demand)
+    n, count, zero = len(columns), len(pairs), np.zeros((len(rows), len(pairs)))
+    sums, moves = np.zeros((count, n + count + 1)), np.zeros((count, n + count + 1))
+    for c, (d, m) in enumerate(columns):
+        sums[d, c] = 1
+        moves[d, c] = m != pairs[d, 1]
+        moves[d, n + d] = -1
+    number = np.concatenate([np.zeros(n), np.ones(count), [0.0]])
+    theta = np.append(np.zeros(n + count), 1.0)
+    limits = [
+        LinearConstraint(sums, 1, 1), LinearConstraint(moves, -np.inf, 0),
+        LinearConstraint(np.hstack([rows, zero, -np.ones((len(rows), 1))]), -np.inf, 0),
+    ]  # fmt: skip
+    if utilisation is not None:
+        limits.append(LinearConstraint(theta[None], -np.inf, utilisation))
+    if policies is not None:
+        limits.append(LinearConstraint(number[None], -np.inf, policies))
+    cost = number if policies is None else theta
+    high = np.concatenate([np.ones(n + count), [np.inf]])
+    return float(milp(cost, constraints=limits, integrality=number, bounds=Bounds(0, high)).fun)
+
+
+def _random_case(seed: int, density: float) -> tuple[EcmpDag, list[EcmpDag], list[list[int]], Int64Array, FloatArray]:
+    topology = random_topology(seed, NODES, density)
+    dag = EcmpDag.of(topology, random_metrics(topology, seed))
+    pairs = np.array([p for p in itertools.permutations(range(NODES), 2) if dag.reaches[p[1], p[0]]])
+    demand = np.random.default_rng(seed).exponential(size=(2, len(pairs)))
+    failures = [list(links) for links in topology.cables()[:5]]
+    return dag, [dag, *(dag.without(np.array(links)) for links in failures)], failures, pairs, demand
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_few_policies_against_whole_numbers(seed: int) -> None:
+    dag, dags, failures, pairs, demand = _random_case(seed, 0.5)
+    best = static_lists(dags, pairs, demand, gap=1e-5)
+    within = static_lists(dags, pairs, demand, gap=1e-5, few=Few(within=0.05))
+    fewest = _few(dag, failures, pairs, demand, utilisation=best.value * 1.05)
+    assert within.policies_bound <= fewest + 1e-6
+    assert fewest - 1e-6 <= len(within.policies.lists) <= fewest + 3, "a dive is near the fewest"
+    assert within.value <= best.value * 1.05 * (1 + 1e-6)
+    for most in (1, 3):
+        found = static_lists(dags, pairs, demand, gap=1e-5, few=Few(at_most=most))
+        least = _few(dag, failures, pairs, demand, policies=most)
+        assert len(found.policies.lists) <= most
+        assert found.bound <= least * (1 + 1e-6)
+        assert least * (1 - 1e-6) <= found.value <= least * 1.25
+        simulated = IgpFailures.of_demands(dag, pairs.astype(np.int32), demand, found.policies).under([[], *failures])
+        np.testing.assert_allclose(simulated.utilisation.T, found.utilisation, rtol=1e-6)
+
+
+def test_a_target_that_no_lists_keep_is_refused_and_one_that_shortest_paths_keep_needs_no_policy() -> None:
+    _, dags, _, pairs, demand = _random_case(0, 0.5)
+    best = static_lists(dags, pairs, demand, gap=1e-5)
+    with pytest.raises(InputError, match="no lists with one midpoint"):
+        static_lists(dags, pairs, demand, gap=1e-5, few=Few(target=0.9 * best.bound))
+    found = static_lists(dags, pairs, demand, gap=1e-5, few=Few(target=1.01 * best.straight))
+    assert (len(found.policies.lists), found.policies_bound) == (0, 0)
+    assert found.value == pytest.approx(best.straight)
 
 
 @pytest.mark.parametrize(
