@@ -39,7 +39,7 @@ def main() -> None:
         traffic = teal.load_traffic(f"gravity:seed=0,count={options.matrices},load={options.load}", topology)
         dag = EcmpDag.of(topology, np.ones(topology.num_links))
         dags = [dag, *(dag.without(np.array(links)) for links in topology.cables())]
-        pairs, demand = traffic.pairs.astype(np.int64), traffic.read(range(options.matrices))
+        pairs, demand = traffic.pairs.astype(np.int64), traffic.read(slice(options.matrices))
         asked = {"any": None, "within 1%": Few(within=0.01)} | {f"at most {n}": Few(at_most=n) for n in MOST}
         for what, few in asked.items():
             begin = time.perf_counter()

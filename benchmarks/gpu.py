@@ -224,8 +224,8 @@ def on_cpu(report: Report, problem: Any, name: str) -> None:
 
 def forward(report: Report, problem: Any, name: str, aim: str) -> None:
     """Time the forward pass of FlowGNN in evaluation mode."""
+    from teal.nn.flow_gnn import TealModel
     from teal.nn.flow_gnn_config import FlowGnnConfig
-    from teal.nn.teal_model import TealModel
 
     model = TealModel(FlowGnnConfig(problem.paths.num_paths)).to(DEVICE).eval()
     narrow = problem.row(0).to(torch.float32)
@@ -237,8 +237,8 @@ def training(report: Report, problem: Any, name: str, aim: str) -> None:
     """Time one optimiser step of the learner ``direct`` over the whole batch."""
     from teal.learning.learners import direct_loss
     from teal.learning.losses import bound_loss
+    from teal.nn.flow_gnn import TealModel
     from teal.nn.flow_gnn_config import FlowGnnConfig
-    from teal.nn.teal_model import TealModel
 
     narrow = problem.to(torch.float32)
     model = TealModel(FlowGnnConfig(problem.paths.num_paths)).to(DEVICE)

@@ -16,10 +16,10 @@ from teal.learning.settings import TrainConfig
 from teal.learning.train import Trainer
 from teal.nn.adam import Adam
 from teal.nn.checkpoint import new_flow_model
+from teal.nn.flow_gnn import TealModel
 from teal.nn.flow_gnn_config import FEEDBACK, PUBLISHED, UNIVERSAL, FlowGnnConfig
 from teal.nn.flow_models import FlowModel
 from teal.nn.policy import PriceHead
-from teal.nn.teal_model import TealModel
 from teal.problem.problem import mean_capacity, mean_value
 
 _HIDDEN = 64  # neurons of each layer of the network without FlowGNN

@@ -14,7 +14,7 @@ from teal.app.chart import Chart, Series
 from teal.app.page import Section, write_page
 from teal.app.table import Column, Table
 from teal.app.text import digits
-from teal.app.web.layout import drawing, packed_utilisation
+from teal.app.web.layout import drawing_of, utilisation_map
 
 _EVENTS = ("installed", "link", "measured", "resumed")
 
@@ -56,17 +56,12 @@ def write_page_of(path: Path, run: Experiment) -> None:
         Column("predicted", itemgetter("predicted"), digits(4)), Column("measured", itemgetter("measured"), digits(4)),
         Column("difference", _error, lambda error: "-" if math.isnan(error) else f"{100 * error:+.2f}%"),
     )  # fmt: skip
-    drawn = drawing(
-        topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
-    )
+    shown = {"measured, splits of Teal in force": {"Teal": measured}}
     section = Section(
         title=topology.name, facts=f"{topology.num_nodes} routers in network namespaces, OSPFv3, SRv6",
         traffic="laboratory",
         table=Table("", columns, run.table), charts=charts,
-        map={
-            **drawn, "cases": ["measured, splits of Teal in force"], "schemes": ["Teal"],
-            "utilisation": {"0/0": packed_utilisation(measured.astype(np.float32))},
-        },
+        map=utilisation_map(drawing_of(topology), shown),
     )  # fmt: skip
     teal, igp, cut = figures["teal"], figures["igp"], figures["cut"]
     updates = figures["updates"]

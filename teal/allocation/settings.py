@@ -22,13 +22,13 @@ from teal.app.settings import (
 from teal.network.path_options import PathWeight
 from teal.objectives import Objective
 from teal.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER, RESUME
-from teal.routing.settings import IgpConfig
+from teal.routing.settings import RoutedConfig
 
 _FEW = ("fewest_policies", "target_utilisation", "at_most")  # settings of SolveConfig for few policies: one of them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SolveConfig(IgpConfig, InstanceConfig):
+class SolveConfig(RoutedConfig, InstanceConfig):
     """Allocate one traffic matrix to a certified optimality gap, without an LP solver."""
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {

@@ -17,7 +17,6 @@ from teal.app.command import EXIT_GAP, EXIT_OK, Notify, Outcome, seldom
 from teal.app.instance import given_weights
 from teal.app.settings import seconds, share
 from teal.errors import InputError
-from teal.formats import load_traffic, topology_of
 from teal.formats.routers import read_routers
 from teal.network import CandidateLists, Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag
@@ -28,7 +27,7 @@ from teal.pathops.segment_passes import SegmentPasses
 from teal.problem import Problem, assess
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import gap_between
-from teal.routing.igp import load_igp
+from teal.routing.igp import load_routed
 from teal.routing.list_files import write_policies
 from teal.routing.router_config import check_routers, write_sr_policies
 from teal.routing.segments.columns import FewPolicies, fewest_policies, finish, least_utilisation
@@ -138,13 +137,10 @@ def load_segments(config: SolveConfig, notify: Callable[[str], None]) -> tuple[E
     Raises:
         InputError: a fault in what the user gave.
     """
-    topology = topology_of(config)
-    for note in topology.notes:
-        notify(note)
-    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    dag, traffic = load_routed(config, notify)
     if config.index >= traffic.num_matrices:
         raise InputError("--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index)
-    return load_igp(config, topology, notify)[1], traffic
+    return dag, traffic
 
 
 def solved(

@@ -13,7 +13,7 @@ from teal.app.page import Section, write_page
 from teal.app.run_files import write_files, write_manifest
 from teal.app.table import Column, Table
 from teal.app.text import digits, percent
-from teal.app.web.layout import drawing, packed_utilisation
+from teal.app.web.layout import drawing_of, utilisation_map
 from teal.counters.estimate import CheckedInterval, EstimateRun, check, estimate, save_intervals
 from teal.counters.settings import CheckConfig, EstimateConfig
 from teal.formats import save_traffic
@@ -41,18 +41,13 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
     )
     live = topology.capacity > 0
     share = np.where(live, np.abs(run.residual) / np.where(live, topology.capacity, 1), np.nan)
-    drawn = drawing(
-        topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
-    )
+    shown = {"mean of what no matrix explains, share of the capacity": {"residual": share}}
     section = Section(
         title=topology.name,
         facts=f"{traffic.num_matrices:,} matrices of {traffic.num_demands:,} demands",
         traffic="counters",
         table=Table("", columns, np.argsort(-mean)[:_MAX_DEMANDS].tolist()),
-        map={
-            **drawn, "cases": ["mean of what no matrix explains, share of the capacity"], "schemes": ["residual"],
-            "utilisation": {"0/0": packed_utilisation(share.astype(np.float32))},
-        },
+        map=utilisation_map(drawing_of(topology), shown),
     )  # fmt: skip
     write_page(path, f"Matrices of {topology.name}, from counters", _sentences(run.describe()), [section])
 

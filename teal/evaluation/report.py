@@ -14,7 +14,7 @@ from teal.app.chart import MAX_POINTS, SHARE_RANGE, Chart, Series, distribution
 from teal.app.image import plot_panels
 from teal.app.page import Section, write_page
 from teal.app.text import milliseconds, percent, time_text
-from teal.app.web.layout import drawing, packed_utilisation
+from teal.app.web.layout import drawing, utilisation_map
 from teal.evaluation.cases import Protocol
 from teal.evaluation.fairness_curve import FairnessPoint
 from teal.evaluation.record import NetworkRecord, Record, ResultKey
@@ -313,18 +313,14 @@ def network_map(
         return None
     cases = _selected(list(dict.fromkeys(key.with_scheme("") for key in of_network)))
     schemes = list(dict.fromkeys(key.scheme for key in of_network))
-    packed = {
-        f"{case_number}/{scheme_number}": packed_utilisation(of_network[case.with_scheme(scheme)])
-        for case_number, case in enumerate(cases)
-        for scheme_number, scheme in enumerate(schemes)
-        if case.with_scheme(scheme) in of_network
+    shown = {
+        _name(case, times.get(case.index, "")): {
+            scheme: of_network[case.with_scheme(scheme)] for scheme in schemes if case.with_scheme(scheme) in of_network
+        }
+        for case in cases
     }
-    return {
-        **drawing(network.nodes, network.coordinates, network.source, network.target, network.capacity),
-        "cases": [_name(case, times.get(case.index, "")) for case in cases],
-        "schemes": schemes,
-        "utilisation": packed,
-    }
+    drawn = drawing(network.nodes, network.coordinates, network.source, network.target, network.capacity)
+    return utilisation_map(drawn, shown)
 
 
 def _selected(cases: Sequence[ResultKey]) -> list[ResultKey]:

@@ -363,6 +363,6 @@ def new_flow_model(config: FlowGnnConfig) -> FlowModel:
         from teal.nn.universal_flow_gnn import UniversalFlowGnn
 
         return UniversalFlowGnn(config)
-    from teal.nn.teal_model import TealModel  # imports torch_geometric, for a second and a half
+    from teal.nn.flow_gnn import TealModel  # imports torch_geometric, for a second and a half
 
     return TealModel(config)

@@ -1,7 +1,6 @@
 """FlowGNN (Xu et al., "Teal", SIGCOMM 2023, section 3.2): link nodes, path nodes, and the demands between paths.
 
-The inputs of FlowGNN: one HeteroData with link nodes and path nodes.
-
+Its input is one HeteroData with link nodes and path nodes.  The model of one network is FlowGNN, policy and price head.
 The batch comes first everywhere: link features are (B, E, F), path features (B, D, K, F).
 """
 
@@ -14,8 +13,9 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import MessagePassing
 
-from teal.nn.flow_gnn_config import FEEDBACK, PUBLISHED, SCALED
-from teal.nn.policy import action_splits, bounded_profit
+from teal.nn.flow_gnn_config import FEEDBACK, PUBLISHED, SCALED, FlowGnnConfig
+from teal.nn.flow_models import FlowModel
+from teal.nn.policy import Policy, PriceHead, action_splits, bounded_profit
 from teal.pathops import PathOps
 from teal.problem import Problem
 from teal.problem.problem import mean_capacity, mean_value
@@ -265,3 +265,38 @@ def _features(utilisation: Tensor, third: Tensor) -> Tensor:
     """Three features of order 1: log utilisation, the share of the load that exceeds capacity, and ``third``."""
     excess_share = 1 - 1 / utilisation.clamp(min=1)
     return torch.stack([torch.log(utilisation + 1e-2), excess_share, third], -1)
+
+
+class TealModel(FlowModel):
+    """The forms of :class:`FlowGNN`, whose weights depend on K."""
+
+    def __init__(self, config: FlowGnnConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.flow_gnn = FlowGNN(config.num_paths, config.layers, config.width, form=config.form)
+        self.policy = Policy(config.num_paths, self.flow_gnn.path_width, linear=config.form in (PUBLISHED, SCALED))
+        self.price_head = PriceHead(self.flow_gnn.link_width)
+        if config.form == FEEDBACK:
+            # Log of the weight by which the profit of a path enters its action; trained, and saved under this name.
+            self.sharpness = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """Means of the normal distribution of the actions (B, D, K), and link prices (B, E).
+
+        Prices are in value per Gbit/s; for a balanced objective in 1/(Gbit/s), up to a common factor.
+
+        ``problem`` must be in the model's floating-point type.
+        """
+        data = hetero_data(problem, scaled=self.config.form != PUBLISHED)
+        link, path = self.flow_gnn(data)
+        means, relative_prices = self.policy(path), self.price_head(link)
+        if not problem.objective.maximises_value:
+            # Of balanced programs only the ratios between links of capacity * price matter: no scale is needed.
+            return means, relative_prices * problem.inverse_capacity
+        typical_value = mean_value(problem)
+        prices = relative_prices * typical_value * (problem.capacity > 0)
+        if self.config.form == FEEDBACK:
+            # detach: prices are trained by the bound alone, not by the policy's loss.
+            profit = (problem.path_value - problem.ops.path_sum(prices.detach())) / typical_value.clamp(min=1e-30)
+            means = means + self.sharpness.exp() * bounded_profit(profit)
+        return means, prices

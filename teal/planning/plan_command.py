@@ -20,7 +20,7 @@ from teal.app.page import Section, write_page
 from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, write_files, write_manifest
 from teal.app.table import Column, Table
 from teal.app.text import digits, percent
-from teal.app.web.layout import drawing, packed_utilisation
+from teal.app.web.layout import drawing_of, utilisation_map
 from teal.formats.groups import load_groups
 from teal.formats.rows import from_text, write_csv, write_parquet
 from teal.network.failures import NO_FAILURE, Failure, cable_failures, failures_of, pair_failures
@@ -185,11 +185,7 @@ def _map(report: PlanReport) -> dict[str, Any]:
         for failure in cable_failures(topology):
             of_links[list(failure.links)] = cost.get(failure.name, 0.0) / most
         cases["cost of each cable's failure, share of the largest"] = of_links
-    drawn = drawing(
-        topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
-    )
-    shares = {f"{n}/0": packed_utilisation(value.astype(np.float32)) for n, value in enumerate(cases.values())}
-    return {**drawn, "cases": list(cases), "schemes": ["all matrices"], "utilisation": shares}
+    return utilisation_map(drawing_of(topology), {case: {"all matrices": links} for case, links in cases.items()})
 
 
 def _charts(report: PlanReport) -> tuple[Chart, ...]:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 import numpy as np
 
 from teal.errors import InputError
-from teal.network import Topology
+from teal.formats import load_traffic, topology_of
+from teal.network import Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag, check_metric, igp_metric
-from teal.routing.settings import IgpConfig
+from teal.routing.settings import IgpConfig, RoutedConfig
 from teal.runtime.arrays import FloatArray
 
 
@@ -25,6 +26,19 @@ def load_igp(config: IgpConfig, topology: Topology, notify: Callable[[str], None
     failed = sorted({link for text in config.fail for link in topology.find_links(*_two(text, "--fail"))})
     topology = dataclasses.replace(topology.with_failed_links(failed), metric=metric.astype(np.int64))
     return topology, EcmpDag.of(topology, metric, positive(topology.capacity) if config.ucmp else None)
+
+
+def load_routed(config: RoutedConfig, notify: Callable[[str], None]) -> tuple[EcmpDag, TrafficMatrices]:
+    """Shortest paths of the network with the metrics in force, and the traffic.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    topology = topology_of(config)
+    for note in topology.notes:
+        notify(note)
+    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    return load_igp(config, topology, notify)[1], traffic
 
 
 def positive(capacity: FloatArray) -> FloatArray:

@@ -16,13 +16,13 @@ from teal.app.settings import seconds
 from teal.app.table import Column, Table
 from teal.app.text import percent
 from teal.errors import InputError, listed
-from teal.formats import load_traffic, topology_of
+from teal.formats import topology_of
 from teal.formats.counters import interface_names
 from teal.formats.rows import write_csv
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag, check_metric
 from teal.pathops.igp_failures import volumes
-from teal.routing.igp import load_igp
+from teal.routing.igp import load_routed
 from teal.routing.metric_search import MetricSearch, improve_metrics, largest_utilisation, useful_changes
 from teal.routing.segments.columns import fewest_policies
 from teal.routing.segments.problem import SegmentProblem
@@ -199,12 +199,8 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
     Raises:
         InputError: a fault in what the user gave.
     """
-    topology = topology_of(config)
-    for note in topology.notes:
-        notify(note)
-    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
-    rows = chosen_rows(config.index, config.limit, traffic)
-    topology, dag = load_igp(config, topology, notify)
+    dag, traffic = load_routed(config, notify)
+    topology, rows = dag.topology, chosen_rows(config.index, config.limit, traffic)
     demand = traffic.read(rows)
     volume = volumes(traffic.pairs, demand, topology.num_nodes)
     failures = topology.cables() if config.failures == "cables" else []

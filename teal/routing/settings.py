@@ -89,7 +89,12 @@ class IgpConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SimulateConfig(GrowthConfig, IgpConfig, NetworkConfig):
+class RoutedConfig(IgpConfig, NetworkConfig):
+    """A network, its traffic, and how routers find shortest paths."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimulateConfig(GrowthConfig, RoutedConfig):
     """Loads of today's routing: shortest paths of the IGP with ECMP, and segment lists or tunnels that are installed.
 
     For every matrix, without failure and under every failure that is asked for; nothing is optimised.  With
@@ -156,7 +161,7 @@ class SimulateConfig(GrowthConfig, IgpConfig, NetworkConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MetricsConfig(IgpConfig, NetworkConfig):
+class MetricsConfig(RoutedConfig):
     """Search for IGP metrics with which shortest paths and ECMP load the busiest link least.
 
     Simulated annealing from the metrics in force, from prices of the certified optimum over segment lists, and from

@@ -12,7 +12,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal.errors import InputError
-from teal.formats import load_traffic, topology_of
 from teal.formats.groups import load_groups
 from teal.network import Topology, TrafficMatrices
 from teal.network.counters import Counters
@@ -20,7 +19,7 @@ from teal.network.ecmp import EcmpDag
 from teal.network.failures import NO_FAILURE, Failure, failures_of
 from teal.routing.flex_algo import FlexAlgo, FlexRouting, algorithms_of
 from teal.routing.growth import Growth, LinkForecast, growth_of, link_forecasts, month_after
-from teal.routing.igp import load_igp
+from teal.routing.igp import load_routed
 from teal.routing.installed import IgpRouting, InstalledRouting, Loads, igp_loads
 from teal.routing.list_files import read_policies
 from teal.routing.settings import SimulateConfig
@@ -171,14 +170,11 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
     Raises:
         InputError: a fault in what the user gave.
     """
-    topology = topology_of(config)
-    for note in topology.notes:
-        notify(note)
-    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    dag, traffic = load_routed(config, notify)
+    topology = dag.topology
     growth = growth_of(config, traffic, notify) if config.growth_per_year else None  # of the traffic as it was
     traffic = traffic.scaled(config.growth)
     rows = chosen_rows(config.index, config.limit, traffic)
-    topology, dag = load_igp(config, topology, notify)
     unreachable = int((~dag.reaches).sum())
     if unreachable:
         notify(f"{unreachable:,} pairs of nodes have no path")
@@ -363,11 +359,9 @@ def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.
     return IgpRouting(dag, pairs, None if policies is None else read_policies(policies, dag.topology)).measurements()
 
 
-def simulated_counters(config: SimulateConfig, notify: Callable[[str], None]) -> Counters:
+def simulated_counters(config: SimulateConfig) -> Counters:
     """The counters that would be read under the routing and traffic of `teal simulate`."""
-    topology = topology_of(config)
-    topology, dag = load_igp(config, topology, notify)
-    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    dag, traffic = load_routed(config, lambda _: None)
     measurements = installed_routing(config, dag, traffic.pairs).measurements()
     return synthetic_counters(dag, measurements, traffic, config.counter_error, 0)
 

@@ -14,7 +14,7 @@ from teal.app.page import Section, write_page
 from teal.app.run_files import write_files, write_manifest
 from teal.app.table import Column, Table
 from teal.app.text import digits, percent
-from teal.app.web.layout import drawing, packed_utilisation
+from teal.app.web.layout import drawing_of, utilisation_map
 from teal.formats.counters import save_counters
 from teal.formats.rows import write_csv
 from teal.network import Topology
@@ -118,30 +118,22 @@ _ROUNDING = 1e-9  # relative, of a sum of demands at the capacity
 def write_simulation_page(path: Path, simulation: Simulation) -> None:
     """A page with the map of the loads without failure and under failures, and the table of all failures."""
     topology = simulation.topology
-    cases: list[tuple[str, FloatArray]] = [("no failure, largest of all matrices", simulation.largest_load)]
-    cases += [(f"{name} down", load) for name, load in simulation.failure_loads.items()]
+    loads = {"no failure, largest of all matrices": simulation.largest_load}
+    loads |= {f"{name} down": load for name, load in simulation.failure_loads.items()}
     live = topology.capacity > 0
 
-    def packed(load: FloatArray) -> str:
-        utilisation = np.where(live, load / np.where(live, topology.capacity, 1), np.nan)
-        return packed_utilisation(utilisation.astype(np.float32))
+    def utilisation(load: FloatArray) -> FloatArray:
+        return np.where(live, load / np.where(live, topology.capacity, 1), np.nan)
 
-    shares, schemes = {f"{number}/0": packed(load) for number, (_, load) in enumerate(cases)}, ["as installed"]
+    cases = {name: {"as installed": utilisation(load)} for name, load in loads.items()}
     if simulation.plain_load is not None:
-        shares["0/1"] = packed(simulation.plain_load)
-        schemes.append("shortest paths alone")
-    drawn = drawing(
-        topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
-    )
+        next(iter(cases.values()))["shortest paths alone"] = utilisation(simulation.plain_load)
     section = Section(
         title=topology.name,
         facts=f"{topology.num_nodes} nodes, {topology.num_links} directed links, {len(simulation.matrices):,} matrices",
         traffic="shortest paths",
         table=failure_table(simulation),
-        map={
-            **drawn, "cases": [name for name, _ in cases], "schemes": schemes, "utilisation": shares,
-            **_case_without(topology, [load for _, load in cases]),
-        },
+        map=utilisation_map(drawing_of(topology), cases) | _case_without(topology, list(loads.values())),
         map_first=True, case_label="Failure", scheme_label="Routing",
     )  # fmt: skip
     introduction = (
@@ -237,7 +229,7 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
         check_out_file(config.counters, (".npz",), overwrite=config.overwrite)
     result = simulate(config, notify)
     if config.counters is not None:
-        save_counters(config.counters, simulated_counters(config, notify))
+        save_counters(config.counters, simulated_counters(config))
     if config.out is not None:
         files: dict[str, Callable[[Path], None]] = {
             PAGE: partial(write_simulation_page, simulation=result),

@@ -23,9 +23,9 @@ from teal.nn.checkpoint import (
     save_flow_gnn,
     save_price_gnn,
 )
+from teal.nn.flow_gnn import TealModel
 from teal.nn.flow_gnn_config import FlowGnnConfig
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
-from teal.nn.teal_model import TealModel
 from teal.objectives import Objective, ObjectiveName
 
 KINDS = {"flow": load_flow_gnn, "price": load_price_gnn}

@@ -9,10 +9,9 @@ import torch
 
 from teal.network import PathSet
 from teal.network.path_changes import first_columns
-from teal.nn.flow_gnn import FlowGNN, IncidenceConv, explicit_edge_index, hetero_data
+from teal.nn.flow_gnn import FlowGNN, IncidenceConv, TealModel, explicit_edge_index, hetero_data
 from teal.nn.flow_gnn_config import FEEDBACK, FORMS_OF_K, FlowGnnConfig
 from teal.nn.policy import action_splits
-from teal.nn.teal_model import TealModel
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem import Problem
 from teal.testing import random_problem

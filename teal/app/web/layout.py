@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import networkx as nx
 import numpy as np
 
+from teal.network import Topology
 from teal.runtime.arrays import Float32Array, FloatArray, IntArray
 
 _MAX_STRESS_NODES = 300  # nodes, above which the stress layout (Kamada-Kawai) takes too long
@@ -35,6 +36,32 @@ def drawing(
         "target": target.tolist(),
         "capacity": capacity.tolist(),
     }
+
+
+def drawing_of(topology: Topology, capacity: FloatArray | None = None) -> dict[str, Any]:
+    """:func:`drawing` of a topology, with its own capacities or others (E,)."""
+    ends = topology.link_source, topology.link_target
+    return drawing(
+        topology.node_names, topology.coordinates, *ends, topology.capacity if capacity is None else capacity
+    )
+
+
+def utilisation_map(
+    drawn: Mapping[str, Any], cases: Mapping[str, Mapping[str, FloatArray | Float32Array]]
+) -> dict[str, Any]:
+    """The data of a map on a page.
+
+    Args:
+        drawn: network, from :func:`drawing`.
+        cases: for each case and each scheme the utilisation (E,), NaN for failed links.
+    """
+    schemes = list(dict.fromkeys(scheme for shown in cases.values() for scheme in shown))
+    packed = {
+        f"{number}/{schemes.index(scheme)}": packed_utilisation(utilisation.astype(np.float32))
+        for number, shown in enumerate(cases.values())
+        for scheme, utilisation in shown.items()
+    }
+    return {**drawn, "cases": list(cases), "schemes": schemes, "utilisation": packed}
 
 
 def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> FloatArray:

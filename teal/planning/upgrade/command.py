@@ -15,7 +15,7 @@ from teal.app.page import Section, write_page
 from teal.app.run_files import write_files, write_manifest
 from teal.app.table import Column, Table
 from teal.app.text import digits, percent
-from teal.app.web.layout import drawing, packed_utilisation
+from teal.app.web.layout import drawing_of, utilisation_map
 from teal.formats import save_topology
 from teal.formats.rows import write_csv
 from teal.planning.settings import UpgradeConfig
@@ -74,25 +74,19 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
     """A page: maps of what is bought and of utilisation before and after, the table of purchases, and charts."""
     topology = plan.topology
     bought = np.maximum(0.0, _on_links(plan))
-    share = (bought / max(float(bought.max(initial=0.0)), 1e-300)).astype(np.float32)
-    drawn = drawing(
-        topology.node_names, topology.coordinates, topology.link_source, topology.link_target,
-        np.maximum(topology.capacity + bought, 1e-9),
-    )  # fmt: skip
+    share = bought / max(float(bought.max(initial=0.0)), 1e-300)
     shown = {"what is bought, share of the largest purchase": share}
     if plan.before is not None:
-        shown["largest utilisation in any scenario, before"] = plan.before.astype(np.float32)
-        shown["largest utilisation in any scenario, with the purchase"] = plan.after.astype(np.float32)
+        shown["largest utilisation in any scenario, before"] = plan.before
+        shown["largest utilisation in any scenario, with the purchase"] = plan.after
+    drawn = drawing_of(topology, np.maximum(topology.capacity + bought, 1e-9))
     section = Section(
         title=topology.name,
         facts=f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {len(plan.scenarios):,} scenarios",
         traffic="purchase",
         table=purchase_table(plan),
         charts=tuple(_charts(plan)),
-        map={
-            **drawn, "cases": list(shown), "schemes": ["purchase"],
-            "utilisation": {f"{number}/0": packed_utilisation(one) for number, one in enumerate(shown.values())},
-        },
+        map=utilisation_map(drawn, {case: {"purchase": links} for case, links in shown.items()}),
     )  # fmt: skip
     write_page(path, f"What to buy for {topology.name}", plan.describe().replace("\n", ".  "), [section])
 

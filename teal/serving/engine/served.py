@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from teal.app.web.layout import drawing
+from teal.app.web.layout import drawing_of
 from teal.errors import InputError
 from teal.formats import BUILT_IN, is_named, load_topology, load_traffic
 from teal.formats.node_link import topology_from_node_link
@@ -440,10 +440,7 @@ class Served:
     def drawing(self) -> dict[str, Any]:
         """The drawing of the network (:func:`teal.app.web.layout.drawing`); capacities as registered."""
         if self._drawing is None:
-            network = self.topology
-            self._drawing = drawing(
-                network.node_names, network.coordinates, network.link_source, network.link_target, network.capacity
-            )
+            self._drawing = drawing_of(self.topology)
         return self._drawing
 
     def network(self, wanted: Wanted) -> Problem:
