@@ -14,7 +14,7 @@ import numpy as np
 from teal.app.command import Notify, Outcome
 from teal.app.settings import NetworkConfig, TopologyFileConfig
 from teal.errors import InputError
-from teal.option import OVERWRITE
+from teal.option import OVERWRITE, TOPOLOGY
 
 if TYPE_CHECKING:
     from teal.network import TrafficMatrices
@@ -37,8 +37,17 @@ class TopologyListConfig:
 class TopologyConfig(TopologyFileConfig):
     """Describe a network: nodes, links, capacities, and what was assumed when it was read."""
 
-    topology: str
-    """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4."""
+    topology: Annotated[str, TOPOLOGY]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TopologyConvertConfig(TopologyConfig):
+    """Write a network to another format."""
+
+    out: Path
+    """A .json file (node-link), .rfc8345.json (RFC 8345), .csv (a row for each link), or .clab.yml (containerlab, with
+    capacities and metrics as labels)."""
+    overwrite: Annotated[bool, OVERWRITE] = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,6 +151,22 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
             "one_way_links": [names[link] for link in topology.one_way_links()],
             "notes": list(topology.notes),
         },
+    )
+
+
+def convert_topology_outcome(config: TopologyConvertConfig, notify: Notify) -> Outcome:
+    """`teal topology convert`."""
+    from teal.formats import TOPOLOGY_SUFFIXES, save_topology, topology_of
+    from teal.runtime.storage import check_out_file
+
+    check_out_file(config.out, TOPOLOGY_SUFFIXES, overwrite=config.overwrite)
+    topology = topology_of(config)
+    for note in topology.notes:
+        notify(note)
+    save_topology(config.out, topology)
+    return Outcome(
+        text=f"{config.out}: {topology.num_nodes:,} nodes, {topology.num_links:,} directed links",
+        data={"out": str(config.out), "nodes": topology.num_nodes, "links": topology.num_links},
     )
 
 

@@ -58,6 +58,12 @@ class Option:
         return {name: limit for name, limit in names.items() if limit is not None}
 
 
+TOPOLOGY = Option(
+    "topology",
+    "A .json file (node-link, RFC 8345, or FRR's database of IS-IS or OSPF), a table of links (.csv, .xlsx), BGP-LS "
+    "updates of ExaBGP or GoBGP (.jsonl), a topology of containerlab (.clab.yml), a .graphml, SNDlib .xml or Repetita "
+    ".graph file, topohub:GROUP/NAME[,capacity=GBPS], or b4.",
+)
 GAP = Option("gap", "Certified gap at which to stop: (bound - value) / bound.", 0, 1, below_high=True)
 MAX_ITERATIONS = Option("max_iterations", "Number of iterations, at most.", 0)
 PREFER = Option(

@@ -21,7 +21,7 @@ from teal.app.settings import (
 )
 from teal.network.path_options import PathWeight
 from teal.objectives import Objective
-from teal.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER, RESUME
+from teal.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER, RESUME, TOPOLOGY
 from teal.routing.settings import RoutedConfig
 
 _FEW = ("fewest_policies", "target_utilisation", "at_most")  # settings of SolveConfig for few policies: one of them
@@ -321,8 +321,7 @@ class ExportConfig(TopologyFileConfig):
 
     allocation: Path
     """A .json file of teal solve --out."""
-    topology: str
-    """The network of the allocation, as in solve."""
+    topology: Annotated[str, TOPOLOGY]
     format: Literal["sr-policy", "wcmp"] = "sr-policy"
     """sr-policy: for each demand, segment lists with weights that lead exactly along its paths.  wcmp: for each node
     and target, links with weights (destination-based forwarding)."""
@@ -355,8 +354,7 @@ class UpdateConfig(TopologyFileConfig):
     """The allocation in force: a .json file of teal solve --out."""
     after: Path
     """The allocation to be installed, likewise."""
-    topology: str
-    """The network of both, as in solve."""
+    topology: Annotated[str, TOPOLOGY]
     max_steps: int = 6
     """Most steps that are tried; more need less slack."""
     out: Path
@@ -372,8 +370,7 @@ class UpdateConfig(TopologyFileConfig):
 class PathsConfig(PathConfig, TopologyFileConfig):
     """Compute the candidate paths of a network, store them in the cache, and describe them."""
 
-    topology: str
-    """As in train."""
+    topology: Annotated[str, TOPOLOGY]
     traffic: str | None = None
     """As in train: paths only for the pairs that it has, chosen for its training matrices.  Default: all pairs, chosen
     for generated matrices.  Chosen are paths of the least largest link utilisation."""

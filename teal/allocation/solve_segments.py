@@ -30,7 +30,7 @@ from teal.problem.bounds import gap_between
 from teal.routing.igp import load_routed
 from teal.routing.list_files import write_policies
 from teal.routing.router_config import check_routers, write_sr_policies
-from teal.routing.segments.columns import FewPolicies, fewest_policies, finish, least_utilisation
+from teal.routing.segments.columns import finish
 from teal.routing.segments.one_list import OneList, one_list
 from teal.routing.segments.over_lists import (
     OverLists,
@@ -41,7 +41,14 @@ from teal.routing.segments.over_lists import (
 )
 from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem, require_target
 from teal.routing.segments.search import SegmentResult, solve
-from teal.routing.segments.static_lists import Few, StaticLists, static_lists
+from teal.routing.segments.static_lists import (
+    Few,
+    FewPolicies,
+    StaticLists,
+    fewest_policies,
+    least_utilisation,
+    static_lists,
+)
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.storage import check_out_file, json_value

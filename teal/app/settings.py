@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from teal.errors import InputError
 from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
 from teal.objectives import Objective, ObjectiveName
-from teal.option import DEVICE, MAX_PATHS, PATH_GAP, check_options
+from teal.option import DEVICE, MAX_PATHS, PATH_GAP, TOPOLOGY, check_options
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,10 +128,7 @@ class TrafficFileConfig(TopologyFileConfig):
 class NetworkConfig(TrafficFileConfig):
     """A network and its traffic."""
 
-    topology: str
-    """A .json file (node-link, RFC 8345, or FRR's database of IS-IS or OSPF), a table of links (.csv, .xlsx), BGP-LS
-    updates of ExaBGP (.jsonl), a .graphml, SNDlib .xml or Repetita .graph file, topohub:GROUP/NAME[,capacity=GBPS], or
-    b4."""
+    topology: Annotated[str, TOPOLOGY]
     traffic: str
     """An SNDlib archive (.tgz or folder), a .npz, .csv, .parquet or Repetita .demands file (or a quoted pattern of
     those, "net.*.demands", a matrix each), or gravity:seed=0,count=200,load=4: COUNT

@@ -28,6 +28,7 @@ from teal.evaluation.settings import (
 from teal.hedging.settings import PretrainHedgeConfig
 from teal.inputs import (
     TopologyConfig,
+    TopologyConvertConfig,
     TopologyGetConfig,
     TopologyListConfig,
     TrafficConfig,
@@ -71,6 +72,7 @@ COMMANDS = {
     "check": Command(CheckConfig, "teal.counters.commands:check_outcome", _INPUT),
     "topology list": Command(TopologyListConfig, "teal.inputs:list_outcome", _INPUT),
     "topology get": Command(TopologyGetConfig, "teal.inputs:get_outcome", _INPUT, first_word="name"),
+    "topology convert": Command(TopologyConvertConfig, "teal.inputs:convert_topology_outcome", _INPUT),
     "topology info": Command(TopologyConfig, "teal.inputs:topology_outcome", _INPUT),
     "traffic get": Command(TrafficGetConfig, "teal.inputs:get_outcome", _INPUT, first_word="name"),
     "traffic info": Command(TrafficConfig, "teal.inputs:traffic_outcome", _INPUT),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from dataclasses import fields
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -134,56 +135,52 @@ def utc(text: str) -> np.datetime64:
     return np.datetime64(text.removesuffix("Z"), "s")
 
 
-@dataclasses.dataclass(frozen=True)
-class ClassResult:
-    """A class of demands in the allocation of a matrix.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartResult:
+    """A part of the demands in the allocation of a matrix.
 
     Attributes:
-        name: name of the class.
         demand: Gbit/s.
         value: Gbit/s that are carried.
-        bound: certified bound on what this class can get beside what the higher ones have, Gbit/s.
+        bound: certified bound on what the part can get beside what the parts before it have, Gbit/s.
         gap: certified relative gap between ``value`` and ``bound``.
     """
 
-    name: str
     demand: float
     value: float
     bound: float
     gap: float
 
     @classmethod
-    def of(cls, body: dict[str, Any]) -> ClassResult:
-        """From a line of a response."""
-        return cls(body["class"], body["demand"], body["value"], body["bound"], body["gap"])
+    def of(cls, body: dict[str, Any]) -> Self:
+        """From a line of a response, in which the name of a class is ``class``."""
+        return cls(**{field.name: body["class" if field.name == "name" else field.name] for field in fields(cls)})
 
 
-@dataclasses.dataclass(frozen=True)
-class LevelResult:
-    """The demands that a level of fair rates holds in the allocation of a matrix.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassResult(PartResult):
+    """A class of demands; those before it are the higher ones.
+
+    Attributes:
+        name: name of the class.
+    """
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LevelResult(PartResult):
+    """The demands that a level of fair rates holds; those before it are the lower levels.
 
     Attributes:
         level: Gbit/s.
         demands: their number.
         growth: certified: all of them together cannot have more than this many times the level; None without a bound.
-        demand: Gbit/s.
-        value: Gbit/s that are carried.
-        bound: certified bound on that, as far as lower levels stay, Gbit/s.
-        gap: certified relative gap between ``value`` and ``bound``.
     """
 
     level: float
     demands: int
     growth: float | None
-    demand: float
-    value: float
-    bound: float
-    gap: float
-
-    @classmethod
-    def of(cls, body: dict[str, Any]) -> LevelResult:
-        """From a line of a response."""
-        return cls(**{field.name: body[field.name] for field in dataclasses.fields(cls)})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from teal.app.settings import TopologyFileConfig, require
-from teal.option import OVERWRITE
+from teal.option import OVERWRITE, TOPOLOGY
 from teal.routing.settings import IgpConfig
 
 _COUNTER_OPTIONS = (  # of both commands, in the order of --help
@@ -20,8 +20,7 @@ _COUNTER_OPTIONS = (  # of both commands, in the order of --help
 class CounterConfig(IgpConfig, TopologyFileConfig):
     """A network, and the byte counters of its interfaces."""
 
-    topology: str
-    """The network: a file or name, as for teal solve."""
+    topology: Annotated[str, TOPOLOGY]
     counters: Path
     """Readings of interface counters: a .csv or .parquet table with the columns time, router, interface or neighbour,
     direction (in or out), and bytes (a counter that rises) or rate; or a .npz file of teal simulate --counters.  The

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from teal.errors import InputError
-from teal.formats import link_tables, rfc8345, router_databases, topohub_names
+from teal.formats import containerlab, link_tables, rfc8345, router_databases, topohub_names
 from teal.formats.frames import topology_from_graph, traffic_from_object
 from teal.formats.graphml import read_graphml
 from teal.formats.node_link import read_node_link, topology_from_node_link, topology_to_node_link
@@ -36,9 +36,10 @@ __all__ = [
 TRAFFIC_SUFFIXES = (".npz", ".csv", ".parquet")
 BUILT_IN = {"b4": "data/b4.json"}
 _EXPECTED_TOPOLOGY = (
-    "a .json, .graphml, .csv, .xlsx, .jsonl, SNDlib .xml or Repetita .graph file, topohub:GROUP/NAME, or one of: "
-    + ", ".join(BUILT_IN)
+    "a .json, .graphml, .csv, .xlsx, .jsonl, .clab.yml, SNDlib .xml or Repetita .graph file, topohub:GROUP/NAME, or "
+    f"one of: {', '.join(BUILT_IN)}"
 )
+TOPOLOGY_SUFFIXES = (".json", ".csv", *containerlab.SUFFIXES)  # of files that save_topology writes
 _EXPECTED_TRAFFIC = (
     "an SNDlib .tgz or folder, a .npz, .csv, .parquet or Repetita .demands file, or gravity:seed=0,count=200,load=4"
 )
@@ -66,7 +67,8 @@ def load_topology(
 
     Args:
         text: a node-link, RFC 8345 or FRR database ``.json``, ``.graphml``, SNDlib ``.xml`` or Repetita ``.graph``
-            file, a table of links (``.csv``, ``.xlsx``), BGP-LS updates (``.jsonl``); ``topohub:GROUP/NAME``;
+            file, a table of links (``.csv``, ``.xlsx``), BGP-LS updates (``.jsonl``), a topology of containerlab
+            (``.clab.yml``); ``topohub:GROUP/NAME``;
             ``b4``; a graph; or a frame with the columns of a table of links.
         default_capacity: Gbit/s for links whose file gives none; None to refuse such files.
         attributes: names of the attributes of links in a file, a graph or a frame, such as ``capacity=bandwidth`` or
@@ -141,6 +143,8 @@ def _load_topology(text: Any, default_capacity: float | None, attributes: str) -
             return link_tables.read_link_table(path, default_capacity, names)
         case suffix if suffix == router_databases.BGP_LS_SUFFIX:
             return router_databases.read_bgp_ls(path, default_capacity)
+        case ".yml" | ".yaml" if path.name.lower().endswith(containerlab.SUFFIXES):
+            return containerlab.read_containerlab(path, default_capacity)
         case ".graphml":
             return read_graphml(path, default_capacity, names)
         case ".xml" if is_sndlib(path):
@@ -211,16 +215,19 @@ def load_traffic(
 
 
 def save_topology(path: Path | str, topology: Topology) -> None:
-    """Write a network as node-link JSON, as RFC 8345 for a name that ends in .rfc8345.json, or as a table of links.
+    """Write a network as node-link JSON, as RFC 8345 (.rfc8345.json), a table of links or for containerlab (.clab.yml).
 
     Raises:
-        InputError: another suffix than .json or .csv.
+        InputError: another suffix.
     """
     name = Path(path).name.lower()
-    if not name.endswith((".json", ".csv")):
-        expected = "a .json file (.rfc8345.json for RFC 8345) or a .csv file"
+    if not name.endswith(TOPOLOGY_SUFFIXES):
+        expected = "a .json file (.rfc8345.json for RFC 8345), a .csv or a .clab.yml file"
         raise InputError(str(path), "out", expected, repr(Path(path).suffix))
     with atomic_file(Path(path)) as temporary:
+        if name.endswith(containerlab.SUFFIXES):
+            temporary.write_text(containerlab.containerlab_text(topology), encoding="utf-8")
+            return
         if name.endswith(".csv"):
             frame = topology.to_frame().drop(columns="link")
             attributes = [topology.igp_attributes(link) for link in range(topology.num_links)]

@@ -7,8 +7,8 @@
   ``vtysh -c "show ipv6 ospf6 database router detail json"``.
 - BGP-LS: a line of JSON for each update, as ExaBGP writes it for a process (``encoder json``), or what GoBGP prints.
 
-Routers on a broadcast network are connected in pairs, each with the metric of its own interface.  None of these say a
-latency; only BGP-LS and traffic-engineering extensions say a capacity.
+Routers on a broadcast network are connected in pairs, each with the metric of its own interface.  Only BGP-LS says
+capacities, TE metrics, administrative groups and, from GoBGP, delays.
 
 BGP-LS as GoBGP prints it: ``gobgp global rib -a ls -j``, or the lines of ``gobgp monitor global rib -a ls -j``.
 
@@ -31,58 +31,116 @@ from teal.network import Topology
 _LINK_STATE = 29  # type of the BGP-LS attribute
 
 
-class GobgpNode(NamedTuple):
-    """A router, by its ID, and its name."""
-
-    router: str
-    name: str
-
-
-class GobgpLink(NamedTuple):
-    """A link.
+class Adjacency(NamedTuple):
+    """A link as a database says it.
 
     Attributes:
-        ends: router IDs, where it starts and where it ends.
-        key: tells parallel links apart.
-        metric: metric of the IGP; 1 if none is given.
-        bandwidth: bytes a second; None if none is given.
-        withdrawn: whether it is gone.
+        source: router where it starts.
+        target: router where it ends.
+        metric: metric of the IGP.
+        capacity: Gbit/s; None if none is given.
+        te_metric: TE metric; None if none is given.
+        affinities: ``bit5`` for each bit of the administrative group, counted from the least significant one, 0.
+        latency: ms; None if none is given.
     """
 
-    ends: tuple[str, str]
-    key: str
+    source: str
+    target: str
     metric: float
-    bandwidth: float | None
-    withdrawn: bool
+    capacity: float | None = None
+    te_metric: float | None = None
+    affinities: frozenset[str] = frozenset()
+    latency: float | None = None
 
 
-def gobgp_paths(document: Any) -> Iterator[GobgpNode | GobgpLink]:
-    """The nodes with names, and the links, of a JSON document; nothing for a document of another kind."""
-    if isinstance(document, list):
-        for one in document:
-            yield from gobgp_paths(one)
-    elif isinstance(document, dict):
-        nlri = document.get("nlri")
-        if isinstance(nlri, dict) and "local_node_desc" in nlri:
-            yield from _path(document, nlri)
-        else:
-            for one in document.values():
-                yield from gobgp_paths(one)
+def _affinities(mask: Any) -> frozenset[str]:
+    """The names of the bits of an administrative group, a number or a list of one (TLV 1088, RFC 9552)."""
+    number = int(mask[0] if isinstance(mask, list) and mask else mask or 0)
+    return frozenset(f"bit{bit}" for bit in range(number.bit_length()) if number >> bit & 1)
 
 
-def _path(path: dict[str, Any], nlri: dict[str, Any]) -> Iterator[GobgpNode | GobgpLink]:
-    attributes = [one for one in path.get("attrs") or [] if isinstance(one, dict) and one.get("type") == _LINK_STATE]
-    local = _gobgp_router(nlri["local_node_desc"])
-    if "remote_node_desc" in nlri:
+def _gbps(bandwidth: Any) -> float | None:
+    return None if bandwidth is None else float(bandwidth) * _BITS_PER_BYTE / _GIGA
+
+
+class _Updates:
+    """The links and names of routers that updates leave."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.links: dict[tuple[str, ...], Adjacency] = {}
+        self.names: dict[str, str] = {}
+
+    def take_gobgp(self, document: Any, line: int) -> None:
+        """Note what a document of GoBGP says; nothing of one of another kind."""
+        if isinstance(document, list):
+            for one in document:
+                self.take_gobgp(one, line)
+        elif isinstance(document, dict):
+            nlri = document.get("nlri")
+            if isinstance(nlri, dict) and "local_node_desc" in nlri:
+                self._take_path(document, nlri, line)
+            else:
+                for one in document.values():
+                    self.take_gobgp(one, line)
+
+    def _take_path(self, path: dict[str, Any], nlri: dict[str, Any], line: int) -> None:
+        attributes = [
+            one for one in path.get("attrs") or [] if isinstance(one, dict) and one.get("type") == _LINK_STATE
+        ]
+        local = _gobgp_router(nlri["local_node_desc"])
+        if "remote_node_desc" not in nlri:
+            name = _value(_of(attributes, "node"), "name")
+            if name and "prefix_desc" not in nlri:
+                self.names[local] = str(name)
+            return
+        ends = local, _gobgp_router(nlri["remote_node_desc"])
+        if not all(ends):
+            raise InputError(self.where, f"line {line}", "a router ID of each end", ends)
         link = _of(attributes, "link")
-        metric, bandwidth = _value(link, "igpmetric"), _value(link, "bandwidth", "maxlinkbw")
-        yield GobgpLink(
-            (local, _gobgp_router(nlri["remote_node_desc"])), json.dumps(nlri.get("link_desc"), sort_keys=True),
-            1.0 if metric is None else float(metric), None if bandwidth is None else float(bandwidth),
+        metric, te_metric = _value(link, "igpmetric"), _value(link, "defaulttemetric")
+        delay = _value(link, "unidirectionallinkdelay")
+        self._put(
+            (*ends, json.dumps(nlri.get("link_desc"), sort_keys=True)),
             bool(_value(path, "withdrawal", "iswithdraw")),
+            Adjacency(
+                *ends, 1.0 if metric is None else float(metric), _gbps(_value(link, "bandwidth", "maxlinkbw")),
+                float(te_metric) if te_metric else None, _affinities(_value(link, "admingroup")),
+                float(delay) / _US_PER_MS if delay else None,
+            ),
         )  # fmt: skip
-    elif (name := _value(_of(attributes, "node"), "name")) and "prefix_desc" not in nlri:
-        yield GobgpNode(local, str(name))
+
+    def take_exabgp(self, document: Any, line: int) -> None:
+        """Note what an update of ExaBGP says."""
+        update = _find(document, "update") or document
+        if not isinstance(update, dict):
+            return
+        attribute = (update.get("attribute") or {}).get("bgp-ls") or {}
+        withdrawn = {id(one) for one in _nlris(update.get("withdraw"))}
+        for one in _nlris(update):
+            kind = one["ls-nlri-type"]
+            if kind in ("bgpls-node", 1) and attribute.get("node-name"):
+                self.names[_router(one.get("node-descriptors"), self.where, line)] = str(attribute["node-name"])
+            if kind not in ("bgpls-link", 2):
+                continue
+            local, remote = (
+                _router(one.get(f"{side}-node-descriptors"), self.where, line) for side in ("local", "remote")
+            )
+            te_metric, bandwidth = attribute.get("te-metric"), attribute.get("maximum-link-bandwidth")
+            self._put(
+                (local, remote, json.dumps(one.get("interface-address", one.get("interface-addresses")))),
+                id(one) in withdrawn,
+                Adjacency(
+                    local, remote, float(attribute.get("igp-metric", 1)), _gbps(bandwidth),
+                    float(te_metric) if te_metric else None, _affinities(attribute.get("admin-group-mask")),
+                ),
+            )  # fmt: skip
+
+    def _put(self, key: tuple[str, ...], is_withdrawn: bool, link: Adjacency) -> None:
+        if is_withdrawn:
+            self.links.pop(key, None)
+        else:
+            self.links[key] = link
 
 
 def _of(attributes: list[dict[str, Any]], part: str) -> dict[str, Any]:
@@ -112,7 +170,7 @@ BGP_LS_SUFFIX = ".jsonl"
 _SYSTEM_ID = re.compile(r"[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}", re.IGNORECASE)
 _OSPF6 = "areaScopedLinkStateDb"
 _BITS_PER_BYTE, _GIGA = 8, 1e9
-_Adjacency = tuple[str, str, float, float | None]  # source, target, metric, Gbit/s
+_US_PER_MS = 1000.0
 
 
 def is_router_database(document: Any) -> bool:
@@ -150,76 +208,55 @@ def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
     Raises:
         InputError: a line that is no JSON, no link, or what :func:`topology_from_records` refuses.
     """
-    where = str(path)
-    links: dict[tuple[str, ...], _Adjacency] = {}
-    names: dict[str, str] = {}
+    updates = _Updates(str(path))
     for line, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         if not text.strip():
             continue
         try:
             document = json.loads(text)
         except ValueError as error:
-            raise InputError(where, f"line {line}", "a JSON object", str(error)) from None
-        for path_of in gobgp_paths(document):
-            _take_gobgp(path_of, links, names, where, line)
-        update = _find(document, "update") or document
-        attribute = (update.get("attribute") or {}).get("bgp-ls") or {} if isinstance(update, dict) else {}
-        withdrawn = {id(one) for one in _nlris((update or {}).get("withdraw"))} if isinstance(update, dict) else set()
-        for one in _nlris(update):
-            kind = one["ls-nlri-type"]
-            if kind in ("bgpls-node", 1) and attribute.get("node-name"):
-                names[_router(one.get("node-descriptors"), where, line)] = str(attribute["node-name"])
-            if kind not in ("bgpls-link", 2):
-                continue
-            ends = tuple(_router(one.get(f"{side}-node-descriptors"), where, line) for side in ("local", "remote"))
-            key = (*ends, json.dumps(one.get("interface-address", one.get("interface-addresses"))))
-            if id(one) in withdrawn:
-                links.pop(key, None)
-                continue
-            bandwidth = attribute.get("maximum-link-bandwidth")
-            capacity = None if bandwidth is None else float(bandwidth) * _BITS_PER_BYTE / _GIGA
-            links[key] = (*ends, float(attribute.get("igp-metric", 1)), capacity)  # type: ignore[assignment]
-    found = [(names.get(a, a), names.get(b, b), metric, capacity) for a, b, metric, capacity in links.values()]
+            raise InputError(str(path), f"line {line}", "a JSON object", str(error)) from None
+        updates.take_gobgp(document, line)
+        updates.take_exabgp(document, line)
+    name = updates.names
+    found = [
+        one._replace(source=name.get(one.source, one.source), target=name.get(one.target, one.target))
+        for one in updates.links.values()
+    ]
     return _topology(path, found, default_capacity, ())
 
 
-def _take_gobgp(
-    one: GobgpNode | GobgpLink, links: dict[tuple[str, ...], _Adjacency], names: dict[str, str], where: str, line: int
-) -> None:
-    """Note what a path of GoBGP says."""
-    if isinstance(one, GobgpNode):
-        names[one.router] = one.name
-        return
-    if not all(one.ends):
-        raise InputError(where, f"line {line}", "a router ID of each end", one.ends)
-    key = (*one.ends, one.key)
-    if one.withdrawn:
-        links.pop(key, None)
-        return
-    capacity = None if one.bandwidth is None else one.bandwidth * _BITS_PER_BYTE / _GIGA
-    links[key] = (*one.ends, one.metric, capacity)
-
-
-def _topology(path: Path, found: list[_Adjacency], default_capacity: float | None, notes: tuple[str, ...]) -> Topology:
+def _topology(path: Path, found: list[Adjacency], default_capacity: float | None, notes: tuple[str, ...]) -> Topology:
     if not found:
         raise InputError(str(path), "", "at least one adjacency of two routers", "none")
     nodes = dict.fromkeys(name for one in found for name in one[:2])
     records = [
-        LinkRecord(source, target, capacity, None, f"{source} -> {target}", metric=metric)
-        for source, target, metric, capacity in found
+        LinkRecord(
+            one.source,
+            one.target,
+            one.capacity,
+            one.latency,
+            f"{one.source} -> {one.target}",
+            metric=one.metric,
+            te_metric=one.te_metric,
+            affinities=one.affinities,
+        )
+        for one in found
     ]
     one_way = {(a, b) for a, b, *_ in found} - {(b, a) for a, b, *_ in found}
     if one_way:
         a, b = sorted(one_way)[0]
         notes += (f"{len(one_way)} adjacencies are said by one end only, such as {a} -> {b}; routers do not use them.",)
         records = [one for one in records if (one.source, one.target) not in one_way]
-    notes += ("The database has no delays: 1 ms on every link.",)
+    missing = sum(one.latency is None for one in found)
+    if missing:
+        notes += (f"{missing:,} of {len(found):,} adjacencies have no delay in the database: 1 ms each.",)
     return topology_from_records(
         path.stem, str(path), nodes, records, directed=True, default_capacity=default_capacity, notes=notes
     )
 
 
-def _isis(document: dict[str, Any], where: str, notes: list[str]) -> Iterator[_Adjacency]:
+def _isis(document: dict[str, Any], where: str, notes: list[str]) -> Iterator[Adjacency]:
     for area in document["areas"]:
         for level in area.get("levels", []):
             if "lsp" in level:
@@ -244,7 +281,7 @@ def _isis(document: dict[str, Any], where: str, notes: list[str]) -> Iterator[_A
 
 def _isis_level(
     order: list[str], reach: dict[str, list[tuple[str, float]]], where: str, notes: list[str]
-) -> Iterator[_Adjacency]:
+) -> Iterator[Adjacency]:
     """The adjacencies of one level; names end in .00 for a router, in another number for a broadcast network."""
     routers = [name for name in order if name.endswith(".00")]
     heard = {_owner(target) for targets in reach.values() for target, _ in targets}
@@ -274,7 +311,7 @@ def _isis_level(
                 others = [one for one in networks.get(target, []) if one != own]
             for other in others:
                 if other in name_of:
-                    yield router[:-3], name_of[other], metric, None
+                    yield Adjacency(router[:-3], name_of[other], metric)
 
 
 def _owner(identity: str) -> str:
@@ -283,7 +320,7 @@ def _owner(identity: str) -> str:
     return head if dot and len(tail) == 2 else identity
 
 
-def _ospf(document: dict[str, Any], where: str) -> Iterator[_Adjacency]:
+def _ospf(document: dict[str, Any], where: str) -> Iterator[Adjacency]:
     states = document.get("routerLinkStates", document)
     areas = states.get("areas", {})
     for area in areas.values():
@@ -298,17 +335,17 @@ def _ospf(document: dict[str, Any], where: str) -> Iterator[_Adjacency]:
                 if metric is None:
                     raise InputError(where, f"{router}: routerLinks", "a metric of each link (tos0Metric)", "none")
                 if "neighborRouterId" in one:
-                    yield router, str(one["neighborRouterId"]), float(metric), None
+                    yield Adjacency(router, str(one["neighborRouterId"]), float(metric))
                 elif "designatedRouterAddress" in one:
                     on_network.setdefault(str(one["designatedRouterAddress"]), []).append((router, float(metric)))
         for members in on_network.values():
             for router, metric in members:
                 for other, _ in members:
                     if other != router:
-                        yield router, other, metric, None
+                        yield Adjacency(router, other, metric)
 
 
-def _ospf6(document: dict[str, Any], where: str) -> Iterator[_Adjacency]:
+def _ospf6(document: dict[str, Any], where: str) -> Iterator[Adjacency]:
     """The adjacencies of OSPFv3's router LSAs; those over broadcast networks, which need network LSAs, are refused."""
     for area in document[_OSPF6]:
         for entry in area.get("lsa", []):
@@ -321,7 +358,7 @@ def _ospf6(document: dict[str, Any], where: str) -> Iterator[_Adjacency]:
                         where, f"{router}: lsaDescription", "point-to-point links (ipv6 ospf6 network point-to-point)",
                         repr(one.get("type")),
                     )  # fmt: skip
-                yield router, str(one["neighborRouterId"]), float(one["metric"]), None
+                yield Adjacency(router, str(one["neighborRouterId"]), float(one["metric"]))
 
 
 def _nlris(part: Any) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from teal.app.settings import InstanceConfig, TopologyFileConfig, require, require_linear, seconds
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
-from teal.option import GAP, OVERWRITE, RESUME
+from teal.option import GAP, OVERWRITE, RESUME, TOPOLOGY
 from teal.routing.settings import GrowthConfig, IgpConfig
 
 
@@ -203,8 +203,7 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
         "output": ("out", "resume", "overwrite"),
     }  # fmt: skip
 
-    topology: str
-    """The network: a file or name, as for teal solve."""
+    topology: Annotated[str, TOPOLOGY]
     out: Path
     """Folder for survey.html, and a folder or file of each command that is run."""
     counters: Path | None = None

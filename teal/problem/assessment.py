@@ -64,33 +64,7 @@ class WithLines:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Assessment(WithLines):
-    """The figures of B matrices, as float64 tensors (B,); see :class:`Figures` for their meaning.
-
-    Attributes:
-        status: status of the scheme, or infeasible where the validator contradicts it.
-        utilisation: (B, E) of the links, whatever the status.
-        lines: certified figures of each class or level, where the objective is a sequence of programs; under priority
-            value and bound are sums over the classes, in Gbit/s, and the gap is that of the class with the largest one.
-    """
-
-    status: tuple[Status, ...]
-    value: Tensor
-    satisfied_demand: Tensor
-    bound: Tensor
-    gap: Tensor
-    max_link_utilisation: Tensor
-    max_violation: Tensor
-    utilisation: Tensor
-    lines: Lines | None = None
-
-    def figures(self, row: int) -> Figures:
-        """The figures of one matrix."""
-        return Figures(**{name: float(getattr(self, name)[row]) for name in FIGURES})
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Certificate:
+class Certificate(WithLines):
     """The value that an allocation of B matrices reaches, and the bound that its prices prove.
 
     Attributes:
@@ -104,6 +78,26 @@ class Certificate:
     bound: Tensor
     gap: Tensor
     lines: Lines | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Assessment(Certificate):
+    """The figures of B matrices, as float64 tensors (B,); see :class:`Figures` for their meaning.
+
+    Attributes:
+        status: status of the scheme, or infeasible where the validator contradicts it.
+        utilisation: (B, E) of the links, whatever the status.
+    """
+
+    status: tuple[Status, ...]
+    satisfied_demand: Tensor
+    max_link_utilisation: Tensor
+    max_violation: Tensor
+    utilisation: Tensor
+
+    def figures(self, row: int) -> Figures:
+        """The figures of one matrix."""
+        return Figures(**{name: float(getattr(self, name)[row]) for name in FIGURES})
 
 
 @runtime_checkable

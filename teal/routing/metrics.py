@@ -24,9 +24,9 @@ from teal.network.ecmp import EcmpDag, check_metric
 from teal.pathops.igp_failures import volumes
 from teal.routing.igp import load_routed
 from teal.routing.metric_search import MetricSearch, improve_metrics, largest_utilisation, useful_changes
-from teal.routing.segments.columns import fewest_policies
 from teal.routing.segments.problem import SegmentProblem
 from teal.routing.segments.search import solve
+from teal.routing.segments.static_lists import fewest_policies
 from teal.routing.settings import MetricsConfig
 from teal.routing.simulate import chosen_rows
 from teal.runtime.arrays import FloatArray, IntArray

@@ -34,7 +34,7 @@ class ProtectedScheme:
         """Solve all matrices in one batch, each protected against every group; each has an equal share of the time."""
         groups = groups_to_survive(problem, self.groups)
         begin = time.perf_counter()
-        result = protect(problem, groups, gap=self.gap)
+        result = protect(problem, groups, gap=self.gap).result
         splits = torch.where(problem.demand[..., None] > 0, result.splits, 0)
         return Allocation.of_batch(splits, result.prices, time.perf_counter() - begin)
 

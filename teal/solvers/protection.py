@@ -13,6 +13,7 @@ from teal.problem import Problem
 from teal.problem.protection import Protection, failed_paths
 from teal.runtime.shapes import Float
 from teal.solvers import pdhg
+from teal.solvers.result import PdhgResult
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,24 +21,15 @@ class Protected:
     """A protected allocation of B matrices.
 
     Attributes:
-        splits: (B, D, K) what is sent while nothing fails: the promise in the ratio of the reservations.
+        result: splits (what is sent while nothing fails: the promises in the ratio of the reservations), prices, value
+            and certified bound of all promises that hold.
         reserved: (B, D, K) share of the demand that is reserved on each path.
-        prices: (B, E) that prove the bound.
-        value: (B,) value of all promises.
-        bound: (B,) certified bound on the value of any promises that hold.
-        gap: (B,).
         unprotected: (B,) share of all demand that no reservation can protect.
-        iterations: iterations of PDHG.
     """
 
-    splits: Float[Tensor, "B D K"]
+    result: PdhgResult
     reserved: Float[Tensor, "B D K"]
-    prices: Float[Tensor, "B E"]
-    value: Float[Tensor, " B"]
-    bound: Float[Tensor, " B"]
-    gap: Float[Tensor, " B"]
     unprotected: Float[Tensor, " B"]
-    iterations: int
 
 
 def groups_to_survive(problem: Problem, file: str) -> Sequence[Sequence[int]]:
@@ -71,10 +63,7 @@ def protect(
     result = pdhg.solve(plain.under(protection), gap=gap, max_iterations=max_iterations)
     total = problem.demand.sum(1).clamp(min=1e-300)
     without = (problem.demand * protection.unprotected(plain.program)).sum(1) / total
-    reserved = protection.reserved(result.splits)
-    return Protected(
-        result.splits, reserved, result.prices, result.value, result.bound, result.gap, without, result.iterations
-    )
+    return Protected(result, protection.reserved(result.splits), without)
 
 
 def under_failures(

@@ -46,7 +46,7 @@ def test_an_isis_database_of_frr(tmp_path: Path, named: bool) -> None:
     assert links_of(topology) == {
         (one, two): (40, 10), (two, one): (40, 15), (one, three): (40, 20), (three, one): (40, 25),
     }  # fmt: skip
-    assert any("no delays" in note for note in topology.notes)
+    assert any("1 of 2 adjacencies have no delay" in note for note in topology.notes)
 
 
 def test_an_ospf_database_of_frr_drops_what_one_end_alone_says(tmp_path: Path) -> None:
@@ -134,6 +134,37 @@ def test_bgp_ls_of_gobgp_as_a_table_and_as_lines(tmp_path: Path) -> None:
     file.write_text(json.dumps(link("", "0002", "10.0.0.1", 1)), encoding="utf-8")
     with pytest.raises(InputError, match="router ID"):
         load_topology(str(file))
+
+
+def test_bgp_ls_says_te_metrics_administrative_groups_and_delays(tmp_path: Path) -> None:
+    ends = {f"{side}-node-descriptors": {"router-id": name} for side, name in (("local", "a"), ("remote", "b"))}
+    attribute = {"igp-metric": 3, "te-metric": 70, "admin-group-mask": [0b100001], "maximum-link-bandwidth": 1.25e9}
+    exabgp = {"update": {
+        "attribute": {"bgp-ls": attribute}, "announce": {"bgp-ls": {"::": [{"ls-nlri-type": "bgpls-link", **ends}]}}
+    }}  # fmt: skip
+    link = {
+        "igp_metric": 4,
+        "default_te_metric": 80,
+        "admin_group": 2,
+        "bandwidth": 1e9,
+        "UnidirectionalLinkDelay": 2500,
+    }
+    gobgp = {
+        "nlri": {"type": 2, "local_node_desc": {"igp_router_id": "b"}, "remote_node_desc": {"igp_router_id": "a"}},
+        "attrs": [{"type": 29, "link": link}],
+    }
+    file = tmp_path / "net.jsonl"
+    file.write_text(f"{json.dumps(exabgp)}\n{json.dumps(gobgp)}\n", encoding="utf-8")
+    topology = load_topology(str(file))
+    assert links_of(topology) == {("a", "b"): (10, 3), ("b", "a"): (8, 4)}
+    forth, back = (topology.link_names().index(name) for name in ("a->b", "b->a"))
+    assert topology.te_metric is not None
+    assert (topology.te_metric[forth], topology.te_metric[back]) == (70, 80)
+    assert topology.affinities is not None
+    assert topology.affinities[forth] == {"bit0", "bit5"}
+    assert topology.affinities[back] == {"bit1"}
+    assert (topology.latency[forth], topology.latency[back]) == (1.0, 2.5)
+    assert any("1 of 2 adjacencies have no delay" in note for note in topology.notes)
 
 
 def test_the_incomplete_isis_json_of_frr_8_is_refused(tmp_path: Path) -> None:

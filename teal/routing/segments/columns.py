@@ -1,30 +1,16 @@
-"""Column generation over midpoints with HiGHS: the end of searches that stall, and the fewest policies.
+"""Column generation over midpoints with HiGHS: the end of searches that stall.
 
 A column (d, m) moves the share x[d, m] of demand d from its direct way to midpoint m, so that with the loads ``load0``
 of direct routing and a[e, d, m] = demand[d] (g(m, s, e) + g(t, m, e) - g(t, s, e)),
 
     load[e] = load0[e] + sum a[e, d, m] x[d, m],    sum_m x[d, m] <= 1.
 
-- *least utilisation*: min theta s.t. load[e] <= theta c[e];
-- *fewest policies* at a utilisation U: min sum x[d, m] s.t. load[e] <= U c[e].  Any prices l >= 0 of the rows
-  load[e] / c[e] <= U prove
-
-    sum x >= sum_e l[e] (load0[e] / c[e] - U) - sum_d max(0, demand[d] gain[d] - 1),
-
-  where gain[d] is the cost of the direct way less that of the cheapest midpoint, at prices l / c.  The
-  sum of shares cannot exceed the number of demands that have any, so this bounds the number of policies from below.
-
-A basic solution splits at most as many demands as links are tight.
-
-*Least utilisation of at most N policies*: a U for which the second program proves more than N policies is reached by no
-N of them, and a U for which it finds N at most is reached.  Between the two, bisection; where the program finds more
-than N, the first program over the N demands that move most is tried as well.
+and theta is least s.t. load[e] <= theta c[e], or the flow is largest s.t. load[e] <= c[e].
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 
 import numpy as np
@@ -33,7 +19,7 @@ import scipy.sparse as sp
 from teal.network.ecmp import Dags
 from teal.pathops.segment_passes import load_inwards
 from teal.problem.bounds import gap_between
-from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem
+from teal.routing.segments.problem import SegmentProblem
 from teal.routing.segments.search import SegmentResult, feasible
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
@@ -122,41 +108,26 @@ class _Master:
         self.entries = sp.csc_array(sp.hstack(parts))
         self.demand_of, self.mid_of = np.concatenate([self.demand_of, demands]), np.concatenate([self.mid_of, mids])
 
-    def solve(
-        self, utilisation: float | None, seconds: float
-    ) -> tuple[FloatArray, FloatArray, FloatArray, float] | None:
-        """Shares (C,), prices (E,) of rows load / c, prices (D,) of demands, and the value; None if not solved.
-
-        Args:
-            utilisation: U of the fewest policies; None for the least utilisation.
-            seconds: time that HiGHS may take.
-        """
+    def solve(self, seconds: float) -> tuple[FloatArray, FloatArray, FloatArray] | None:
+        """Shares (C,), prices (E,) of rows load / c and (D,) of demands; None if not solved in so many seconds."""
         columns = len(self.demand_of)
-        if not columns and utilisation is not None:  # direct routing keeps the utilisation
-            return np.zeros(0), np.zeros(len(self.live)), np.zeros(len(self.p.demand)), 0.0
         demands, row = np.unique(self.demand_of, return_inverse=True)
         one_each = sp.csc_array((np.ones(columns), (row, np.arange(columns))), shape=(len(demands), columns))
         u0 = (self.load0 * self.p.inverse_capacity)[self.live] / self.unit
-        if not self.p.balances:
-            rows, cost = sp.vstack([self.entries, one_each]), -self.p.demand[self.demand_of]
-            right = np.ones(len(u0) + len(demands))
-        elif utilisation is None:
-            theta = sp.csc_array(-np.ones((len(u0), 1)))
-            rows = sp.vstack([sp.hstack([self.entries, theta]), sp.hstack([one_each, sp.csc_array((len(demands), 1))])])
-            cost, right = np.append(np.zeros(columns), 1.0), np.concatenate([-u0, np.ones(len(demands))])
-        else:
-            rows, cost = sp.vstack([self.entries, one_each]), np.ones(columns)
-            right = np.concatenate([utilisation / self.unit - u0, np.ones(len(demands))])
-        # Interior points and a crossover take an eighth of the time of the simplex method on tie-rich networks.
+        rows, cost = sp.vstack([self.entries, one_each]), -self.p.demand[self.demand_of]
+        right = np.ones(len(u0) + len(demands))
+        if self.p.balances:
+            theta = sp.csc_array(np.repeat([[-1.0], [0.0]], [len(u0), len(demands)], axis=0))
+            rows, cost = sp.hstack([rows, theta]), np.append(np.zeros(columns), 1.0)
+            right[: len(u0)] = -u0
+        # Interior points and a crossover take an eighth of the time of the simplex method on networks with many ties.
         at_most = sp.csr_array(rows), right
         solution = solve_lp(cost, at_most, seconds=max(0.05, seconds), by_interior_points=True)
         if solution.x is None or not solution.is_solved:
             return None
-        duals = solution.duals
         prices, of_demand = np.zeros(len(self.live)), np.zeros(len(self.p.demand))
-        prices[self.live] = duals[: len(u0)] / (1.0 if utilisation is None else self.unit)
-        of_demand[demands] = duals[len(u0) :]
-        return solution.x[:columns], prices, of_demand, solution.value
+        prices[self.live], of_demand[demands] = np.split(solution.duals, [len(u0)])
+        return solution.x[:columns], prices, of_demand
 
     def slots(self, share: FloatArray) -> tuple[IntArray, FloatArray]:
         """Midpoints and shares (D, K) of shares (C,); the rest of each demand goes straight to its target."""
@@ -193,10 +164,10 @@ def finish(problem: SegmentProblem, start: SegmentResult, gap: float, deadline: 
     for _ in range(_MAX_ROUNDS):
         if deadline.is_over or gap_between(value, bound, problem.sense) <= gap:
             break
-        solved = master.solve(None, deadline.left)
+        solved = master.solve(deadline.left)
         if solved is None:
             break
-        share, duals, of_demand, _ = solved
+        share, duals, of_demand = solved
         mid, slots = master.slots(share)
         if problem.balances:
             found = problem.utilisation(problem.loads(mid, slots))
@@ -244,132 +215,3 @@ def _add_cheapest(master: _Master, pi: FloatArray, chosen: IntArray, cost: Float
     before = len(master.demand_of)
     master.add(most, chosen[most])
     return len(master.demand_of) - before
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class FewPolicies:
-    """The fewest demands with a policy that keep a utilisation.
-
-    Attributes:
-        mid: (D, K) midpoints.
-        share: (D, K).
-        utilisation: largest of a link.
-        policies: demands that have one.
-        bound: least number of policies that any solution with this utilisation can have.
-        solve_s: seconds.
-    """
-
-    mid: IntArray
-    share: FloatArray
-    utilisation: float
-    policies: int
-    bound: float
-    solve_s: float
-
-
-def fewest_policies(
-    problem: SegmentProblem, start: SegmentResult, utilisation: float, deadline: Deadline, gap: float = 0.02
-) -> FewPolicies:
-    """Solve the second program of the module.
-
-    Args:
-        problem: the matrix.
-        start: a solution whose utilisation is at most ``utilisation``.
-        utilisation: U.
-        deadline: after which to stop with the best so far.
-        gap: between the sum of shares and its bound, as a share, at which to stop.
-    """
-    begin, master, bound = time.perf_counter(), _Master(problem, start.mid, start.share), 0.0
-    mid, share = start.mid, start.share
-    prices = np.zeros(len(problem.capacity))
-    u0 = master.load0 * problem.inverse_capacity
-    for _ in range(_MAX_ROUNDS):
-        solved = None if deadline.is_over else master.solve(utilisation, deadline.left)
-        if solved is None:
-            break
-        shares, duals, of_demand, total = solved
-        mid, share = master.slots(shares)
-        before = len(master.demand_of)
-        for weight in (_OF_MASTER, 1.0):
-            mixed = weight * duals + (1 - weight) * prices
-            pi = problem.segment_prices(mixed * problem.inverse_capacity)
-            chosen, cost = problem.cheapest(pi)
-            gain = problem.demand * (pi[problem.target, problem.source] - cost)
-            proven = float((mixed * (u0 - utilisation)).sum() - np.maximum(0, gain - 1).sum())
-            if proven > bound:
-                bound, prices = proven, mixed
-            reduced = np.where(
-                (chosen == problem.target) | (chosen == problem.source), 0, gain - 1 - weight * of_demand
-            )
-            most = np.argsort(-reduced)[:_MAX_ADDED]
-            most = most[reduced[most] > 1e-9]
-            master.add(most, chosen[most])
-            if len(master.demand_of) > before:
-                break
-        if total - bound <= gap * max(total, 1e-9) or len(master.demand_of) == before:
-            break
-    return FewPolicies(
-        mid, share, problem.utilisation(problem.loads(mid, share)), int(problem.steered(mid, share).sum()),
-        max(0, math.ceil(bound - 1e-6)), time.perf_counter() - begin,
-    )  # fmt: skip
-
-
-def least_utilisation(
-    problem: SegmentProblem, start: SegmentResult, most: int, deadline: Deadline
-) -> tuple[FewPolicies, float]:
-    """The least utilisation that was found with at most ``most`` policies, and a bound on that of any such lists.
-
-    Args:
-        problem: the matrix, balanced.
-        start: a solution, of any number of policies.
-        most: N.
-        deadline: after which to stop with the best so far.
-    """
-    begin = time.perf_counter()
-    mid, share = problem.direct()
-    direct = problem.utilisation(problem.loads(mid, share))
-    best, bound = FewPolicies(mid, share, direct, 0, 0.0, 0.0), min(start.bound, direct)
-
-    def attempt(target: float) -> None:
-        """Look for N policies at this utilisation, and for a proof that there are none."""
-        nonlocal best, bound
-        found = fewest_policies(problem, start, target, deadline)
-        if found.bound > most:
-            bound = max(bound, target)
-        tried = found if found.policies <= most else _of_largest(problem, found, start, most, deadline)
-        best = min(best, tried, key=lambda one: one.utilisation)
-
-    def is_unreached(target: float) -> bool:
-        attempt(target)
-        return best.utilisation > target * (1 + TARGET_ROUNDING)
-
-    def is_excluded(target: float) -> bool:
-        attempt(target)
-        return bound >= target
-
-    least = min(start.value, direct)
-    if is_unreached(least):
-        for is_low in (is_unreached, is_excluded):  # bisect for what is reached, then for what is proved
-            low, high = max(bound, least), best.utilisation
-            for _ in range(_MAX_BISECTIONS):
-                if deadline.is_over or high - low <= _BISECTION_WIDTH * high:
-                    break
-                target = (low + high) / 2
-                low, high = (target, high) if is_low(target) else (low, target)
-    return dataclasses.replace(best, solve_s=time.perf_counter() - begin), bound
-
-
-def _of_largest(
-    problem: SegmentProblem, found: FewPolicies, start: SegmentResult, most: int, deadline: Deadline
-) -> FewPolicies:
-    """The least utilisation over the midpoints so far of the ``most`` demands that move the largest volume."""
-    moved = problem.demand * np.where(found.mid != problem.target[:, None], found.share, 0.0).sum(1)
-    is_chosen = np.zeros(len(moved), dtype=bool)
-    is_chosen[np.argsort(-moved, kind="stable")[:most]] = True
-    master = _Master(problem, np.where(is_chosen[:, None], found.mid, -1), found.share)
-    master.add_used(np.where(is_chosen[:, None], start.mid, -1), start.share)
-    solved = master.solve(None, deadline.left) if len(master.demand_of) else None
-    mid, share = master.slots(np.zeros(len(master.demand_of)) if solved is None else solved[0])
-    return FewPolicies(
-        mid, share, problem.utilisation(problem.loads(mid, share)), int(problem.steered(mid, share).sum()), 0.0, 0.0
-    )

@@ -1,4 +1,4 @@
-r"""Lists that stay as they are for several matrices and failures: min over shares of the largest utilisation of all.
+r"""Segment lists by linear programs: for several matrices and failures together, and with few policies.
 
 A scenario s is a matrix and what has failed; the IGP has converged in each, so that a list puts other fractions g_s(d,
 l, e) on the links.  A list whose midpoint is cut off loses its traffic, so that a demand takes no midpoint that any of
@@ -10,7 +10,8 @@ scenario.  With shares w of each demand's lists that sum to 1,
 
 Any prices y_{s,e} >= 0 prove  theta >= sum_d min over lists l of sum_{s,e} y_{s,e} demand_{s,d} g_s(d, l, e)  over
 sum_{s,e} y_{s,e} c_e, and all lists with one midpoint are priced at once.  Rows and columns are generated: only the
-links that are full in some scenario, and the lists that its prices ask for, are in the linear program (HiGHS).
+links that are full in some scenario, and the lists that its prices ask for, are in the linear program (HiGHS); a column
+moves a share of a demand from its direct way, which is a constant, to a midpoint.
 
 A demand has a policy if any of its shares is not on its direct way; m[d] = 1 - w[d, direct] is the share that moves.
 
@@ -23,7 +24,8 @@ A demand has a policy if any of its shares is not on its direct way; m[d] = 1 - 
       theta >= (sum_d min over l of (cost of l, and p if it is not the direct way) - p N) / sum l.
 
 Both relax whole numbers.  Lists of so many policies are found by a dive: the demands that move most get a policy that
-counts no more, and the program is solved again for the others, until no other demand moves.
+counts no more, and the program is solved again for the others, until no other demand moves.  For at most N policies,
+the least utilisation over those N demands that move most at the fewest policies of several utilisations is tried too.
 """
 
 from __future__ import annotations
@@ -41,14 +43,20 @@ from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.pathops.segment_passes import SegmentPasses
 from teal.problem.bounds import gap_between
-from teal.routing.segments.problem import TARGET_ROUNDING, require_target
-from teal.runtime.arrays import FloatArray, Int64Array
+from teal.routing.segments.kernels import cheapest_midpoints, grouped
+from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem, require_target
+from teal.routing.segments.search import SegmentResult
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import solve_lp
+from teal.runtime.parallel import threads_for
 from teal.solvers.result import Solution, Stop
 
 _MAX_ROUNDS = 200
 _ROWS_A_SCENARIO = 3  # links that are added of a scenario in a round
+_MAX_ADDED = 400  # columns in a round: those that save most
+_OF_MASTER = 0.7  # weight of the master's prices, beside the best prices so far, in what columns are chosen by
+_FIRST_SHARE = 1e-2  # of a demand, that a midpoint must carry in a start to be a first column
 _MIN_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
 _CHEAPER = 1e-9  # relative, by which a list must be cheaper to be added
 _FEW_GAP = 0.02  # between the sum of moved shares and its bound, as a share, at which a search for few policies stops
@@ -56,6 +64,9 @@ _DIVE_GAP = 1e-3  # of the programs of a dive
 _TARGETS = 10  # utilisations whose fewest policies are tried for at most N
 _DIVES = 10  # a dive gives at least the n-th part of the demands that move a policy at a time
 _WHOLE = 1e-6  # share of a demand, up to which it may not move and still counts as moved whole
+_BLOCK_NUMBERS = 1 << 23  # demands times midpoints that are priced at once
+
+Key = tuple[int, int, int]  # failure, matrix, link
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,69 +89,94 @@ class StaticLists(Solution):
 
 
 class _Scenarios:
-    """Loads and prices of all matrices under all failures."""
+    """Loads and prices of all matrices under all failures.
 
-    def __init__(self, dags: Sequence[EcmpDag], pairs: Int64Array, demand: FloatArray) -> None:
-        self.passes, self.pairs = [SegmentPasses(dag) for dag in dags], pairs
-        self.source, self.target = pairs[:, 0], pairs[:, 1]
+    Args:
+        dags: shortest paths without failure, then under each.
+        source, target: (D,) ends of the demands, in ascending order.
+        demand: (M, D) Gbit/s.
+    """
+
+    def __init__(self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray) -> None:
+        self.passes, self.source, self.target = [SegmentPasses(dag) for dag in dags], source, target
+        self.nodes, self._by_source = dags[0].topology.num_nodes, grouped(source, dags[0].topology.num_nodes)
         self.capacity = np.array([np.where(np.isfinite(dag.links.metric), dag.topology.capacity, 0.0) for dag in dags])
         # (F, M, D): what counts under each failure
-        self.demand = np.array([np.where(dag.reaches[self.target, self.source], demand, 0.0) for dag in dags])
-        self.keeps = np.ones((len(pairs), dags[0].topology.num_nodes), dtype=bool)  # (D, N): no failure cuts it off
-        for dag in dags:
-            over = dag.reaches[:, self.source].T & dag.reaches[self.target]
-            self.keeps &= over | ~dag.reaches[self.target, self.source][:, None]
+        self.demand = np.array([np.where(dag.reaches[target, source], demand, 0.0) for dag in dags])
 
-    def utilisation(self, demand: Int64Array, mid: Int64Array, share: FloatArray) -> FloatArray:
-        """(F, M, E) of columns (n,)."""
-        result = []
+    def utilisation(self, demand: Int64Array, mid: IntArray, share: FloatArray) -> FloatArray:
+        """(F, M, E) of columns (n,); the rest of each demand goes straight."""
+        rest = 1 - np.bincount(demand, share, minlength=len(self.source))
+        of = np.concatenate([np.arange(len(self.source)), demand])
+        stop, part = np.concatenate([self.target, mid]), np.concatenate([rest, share])
+        result, nodes, source, target = [], self.nodes, self.source[of], self.target[of]
         for failure, passes in enumerate(self.passes):
-            nodes, source, target = passes.dag.topology.num_nodes, self.source[demand], self.target[demand]
             volume = np.zeros((self.demand.shape[1], nodes * nodes))
             for matrix in range(len(volume)):
-                flow = self.demand[failure, matrix, demand] * share
-                for end, begin in ((mid, source), (target, mid)):
+                flow = self.demand[failure, matrix, of] * part
+                for end, begin in ((stop, source), (target, stop)):
                     used = end != begin
-                    volume[matrix] += np.bincount((end * nodes + begin)[used], flow[used], minlength=nodes * nodes)
+                    place = end[used].astype(np.int64) * nodes + begin[used]
+                    volume[matrix] += np.bincount(place, flow[used], minlength=nodes * nodes)
             load = passes.segment_load(volume.reshape(-1, nodes, nodes))
             capacity = self.capacity[failure]
             result.append(np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0))
         return np.array(result)
 
-    def row(self, failure: int, matrix: int, link: int, demand: Int64Array, mid: Int64Array) -> FloatArray:
-        """One row (n,) of the linear program: the load of a link, as a share of its capacity, by whole columns.
-
-        A column is a demand sent by one midpoint.
-        """
+    def row(self, key: Key, demand: Int64Array, mid: IntArray) -> FloatArray:
+        """(n,) by how much the utilisation of a link rises if whole demands go by midpoints and not straight."""
+        failure, matrix, link = key
         unit = np.zeros((1, self.capacity.shape[1]))
-        unit[0, link] = 1.0
-        share = self.passes[failure].segment_sum(unit)[0]
-        along = self._along(share, demand, mid)
-        return np.asarray(self.demand[failure, matrix, demand] * along / self.capacity[failure, link])
-
-    def _along(self, value: FloatArray, demand: Int64Array, stop: Int64Array) -> FloatArray:
+        unit[0, link] = 1.0 / self.capacity[failure, link]
+        value = self.passes[failure].segment_sum(unit)[0]
+        value[~np.isfinite(value)] = 0.0  # between nodes that are cut off, where a demand does not count
+        np.fill_diagonal(value, 0.0)
         source, target = self.source[demand], self.target[demand]
-        first = np.where(stop == source, 0.0, value[stop, source])
-        second = np.where(stop == target, 0.0, value[target, stop])
-        return np.nan_to_num(first + second, posinf=0.0)
+        more = value[mid, source] + value[target, mid] - value[target, source]
+        return np.asarray(self.demand[failure, matrix, demand] * more)
 
-    def costs(self, prices: dict[tuple[int, int], FloatArray]) -> FloatArray:
-        """(D, N) of a whole demand over each midpoint, the target for none, at prices (E,) by failure and matrix.
+    def cheapest(self, prices: dict[tuple[int, int], FloatArray]) -> tuple[IntArray, FloatArray, FloatArray]:
+        """The cheapest midpoint of each demand (D,), its cost (D,) and that of the direct way (D,), of whole demands.
 
-        Infinite for midpoints that a failure cuts off.
+        Args:
+            prices: (E,) of links, by failure and matrix.
         """
-        total = np.where(self.keeps, 0.0, np.inf)
-        for (failure, matrix), price in prices.items():
-            value = self.passes[failure].segment_sum(price[None])[0]
-            finite = np.where(np.isfinite(value), value, 0.0)
-            np.fill_diagonal(finite, 0.0)
-            total += self.demand[failure, matrix][:, None] * (finite[:, self.source].T + finite[self.target])
-        return total
+        values = {key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()}
+        best, cost = self.target.copy(), np.empty(len(self.source))
+        if len(self.passes) == 1 and len(self.demand[0]) == 1:
+            pi = next(iter(values.values()), np.zeros((self.nodes, self.nodes)))
+            with threads_for(len(self.source) * self.nodes):
+                cheapest_midpoints(
+                    pi, np.ascontiguousarray(pi.T), self.source, self.target, *self._by_source, best, cost
+                )  # fmt: skip
+            return best, self.demand[0, 0] * cost, self.demand[0, 0] * pi[self.target, self.source]
+        direct = np.zeros(len(self.source))
+        for value in values.values():
+            value[~np.isfinite(value)] = 0.0
+            np.fill_diagonal(value, 0.0)
+        for begin in range(0, len(self.source), max(1, _BLOCK_NUMBERS // self.nodes)):
+            part = slice(begin, begin + max(1, _BLOCK_NUMBERS // self.nodes))
+            source, target = self.source[part], self.target[part]
+            total = np.where(self._kept(source, target), 0.0, np.inf)
+            for (failure, matrix), value in values.items():
+                total += self.demand[failure, matrix, part, None] * (value[:, source].T + value[target])
+            at = np.arange(len(source))
+            best[part] = total.argmin(1)
+            cost[part], direct[part] = total[at, best[part]], total[at, target]
+        return best, cost, direct
+
+    def _kept(self, source: IntArray, target: IntArray) -> FloatArray:
+        """(n, N) the midpoints that no failure cuts off from one end of a demand whose ends it leaves connected."""
+        kept = np.ones((len(source), self.nodes), dtype=bool)
+        for passes in self.passes:
+            reaches = passes.dag.reaches
+            kept &= reaches[:, source].T & reaches[target] | ~reaches[target, source][:, None]
+        return kept
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Program:
-    """What is minimised over the shares.
+    """One program over the shares.
 
     Attributes:
         counts: (D,) 1 for demands whose policy counts, 0 for those that may have one.
@@ -158,15 +194,15 @@ class _Point:
     """Shares, what they reach and what they cost.
 
     Attributes:
-        of, mid, share: (n,) demand, midpoint and share of each column.
+        of, mid, share: (n,) demand, midpoint and share of each column; the rest goes straight.
         used: (F, M, E) utilisation.
-        moved: (D,) share that does not go the direct way.
+        moved: (D,) share that does not go straight.
         prices: (R,) of the rows, of utilisation.
         policy_price: price of a policy that counts.
     """
 
     of: Int64Array
-    mid: Int64Array
+    mid: IntArray
     share: FloatArray
     used: FloatArray
     moved: FloatArray
@@ -178,17 +214,10 @@ class _Point:
         """Largest utilisation."""
         return float(self.used.max())
 
-    def cleaned(self, scenarios: _Scenarios) -> _Point:
-        """The point without shares that are rounding alone; those of a demand sum to 1."""
-        share = np.where(self.share > _MIN_SHARE, self.share, 0.0)
-        share /= np.bincount(self.of, share)[self.of]
-        used = scenarios.utilisation(self.of, self.mid, share)
-        return dataclasses.replace(self, share=share, used=used)
-
     @property
     def steered(self) -> Int64Array:
         """The demands that have a policy."""
-        return np.flatnonzero(self.moved > _MIN_SHARE)
+        return np.flatnonzero(self.moved)
 
 
 class _Master:
@@ -199,80 +228,106 @@ class _Master:
     """
 
     def __init__(self, scenarios: _Scenarios) -> None:
-        self.scenarios, self.demands = scenarios, len(scenarios.pairs)
-        self.of, self.mid = np.arange(self.demands), scenarios.target.copy()
-        self.rows: list[tuple[int, int, int]] = []
-        self.entries = np.zeros((0, self.demands))
-        used = scenarios.utilisation(self.of, self.mid, np.ones(self.demands))
-        self.unit = float(used.max()) or 1.0  # HiGHS takes less than 1e-7 for 0
-        nothing = np.zeros(self.demands)
-        self.straight = _Point(self.of, self.mid, np.ones(self.demands), used, nothing, np.zeros(0), 0.0)
+        self.scenarios, self.demands = scenarios, len(scenarios.source)
+        self.of, self.mid = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        self.rows: list[Key] = []
+        self._known: set[Key] = set()
+        self.entries = np.zeros((0, 0))
+        used = scenarios.utilisation(self.of, self.mid, np.zeros(0))
+        self.straight = _Point(self.of, self.mid, np.zeros(0), used, np.zeros(self.demands), np.zeros(0), 0.0)
+        self.unit = self.straight.value or 1.0  # HiGHS takes less than 1e-7 for 0
 
-    def add_rows(self, keys: Sequence[tuple[int, int, int]]) -> bool:
-        """New rows, by failure, matrix and link; whether there is one."""
-        known = set(self.rows)
-        new = [key for key in keys if key not in known]
-        more = [self.scenarios.row(*key, self.of, self.mid)[None] for key in new]
+    def add_rows(self, keys: Sequence[Key]) -> None:
+        """New rows; those that are there already are left out."""
+        new = [key for key in keys if key not in self._known]
+        more = [self.scenarios.row(key, self.of, self.mid) for key in new]
+        self.entries = np.vstack([self.entries, np.array(more).reshape(len(new), len(self.of))])
         self.rows += new
-        self.entries = np.vstack([self.entries, *more])
-        return bool(new)
+        self._known |= set(new)
 
-    def add_columns(self, demand: Int64Array, mid: Int64Array) -> bool:
-        """New columns; whether there is one."""
-        nodes = self.scenarios.keeps.shape[1]
+    def has(self, keys: Sequence[Key]) -> bool:
+        """Whether all these rows are there."""
+        return self._known.issuperset(keys)
+
+    def add_columns(self, demand: Int64Array, mid: IntArray) -> bool:
+        """New columns, each (demand, midpoint) once; whether there is one."""
+        nodes = self.scenarios.nodes
         is_new = ~np.isin(demand * nodes + mid, self.of * nodes + self.mid)
+        is_new &= (mid != self.scenarios.target[demand]) & (mid != self.scenarios.source[demand])
         demand, mid = demand[is_new], mid[is_new]
-        if len(demand):
-            more = [self.scenarios.row(*key, demand, mid) for key in self.rows]
-            self.entries = np.hstack([self.entries, np.array(more).reshape(len(self.rows), len(demand))])
-            self.of, self.mid = np.concatenate([self.of, demand]), np.concatenate([self.mid, mid])
+        more = [self.scenarios.row(key, demand, mid) for key in self.rows]
+        self.entries = np.hstack([self.entries, np.array(more).reshape(len(self.rows), len(demand))])
+        self.of, self.mid = np.concatenate([self.of, demand]), np.concatenate([self.mid, mid])
         return bool(len(demand))
+
+    def add_used(self, mid: IntArray, share: FloatArray) -> None:
+        """Columns for the midpoints (D, K) that carry more than _FIRST_SHARE; -1 for none."""
+        demands, slots = np.nonzero((share > _FIRST_SHARE) & (mid >= 0))
+        keys = np.unique(demands * self.scenarios.nodes + mid[demands, slots])
+        self.add_columns(keys // self.scenarios.nodes, (keys % self.scenarios.nodes).astype(np.int32))
 
     def solve(self, program: _Program, seconds: float) -> _Point | None:
         """The optimum over rows and columns so far; None if HiGHS finds none in time."""
-        count = len(self.of)
-        is_policy = (self.mid != self.scenarios.target[self.of]) & (self.mid != self.scenarios.source[self.of])
-        counted = np.where(is_policy, program.counts[self.of], 0.0)
-        scaled, right = self.entries / self.unit, np.zeros(len(self.rows))
-        if program.utilisation is None:
-            rows = np.hstack([scaled, -np.ones((len(scaled), 1))])
-            cost, width = np.append(np.zeros(count), 1.0), count + 1
-        else:
-            rows, cost, width = scaled, counted, count
-            right += program.utilisation / self.unit
+        count, counted = len(self.of), program.counts[self.of]
+        if not count and program.utilisation is not None:
+            is_kept = self.straight.value <= program.utilisation * (1 + TARGET_ROUNDING)
+            return dataclasses.replace(self.straight, prices=np.zeros(len(self.rows))) if is_kept else None
+        demands, of_demand = np.unique(self.of, return_inverse=True)
+        sums = sp.csr_array((np.ones(count), (of_demand, np.arange(count))), shape=(len(demands), count))
+        blocks = [sp.csr_array(self.entries / self.unit), sums]
+        straight = np.array([self.straight.used[key] for key in self.rows]) / self.unit
+        right = [-straight, np.ones(len(demands))]
         if math.isfinite(program.policies):
-            rows = np.vstack([rows, np.pad(counted, (0, width - count))])
-            right = np.append(right, program.policies)
-        sums = sp.csr_array((np.ones(count), (self.of, np.arange(count))), shape=(self.demands, width))
-        high = np.full(width, math.inf)
-        high[:count][(counted > 0) & (program.policies == 0)] = 0.0
+            blocks, right = [*blocks, sp.csr_array(counted[None])], [*right, np.array([program.policies])]
+        rows, cost = sp.vstack(blocks), counted
+        high = np.where((counted > 0) & (program.policies == 0), 0.0, math.inf)
+        if program.utilisation is None:
+            theta = np.zeros((rows.shape[0], 1))
+            theta[: len(straight)] = -1.0
+            rows, cost = sp.hstack([rows, sp.csr_array(theta)]), np.append(np.zeros(count), 1.0)
+            high = np.append(high, math.inf)
+        else:
+            right[0] = right[0] + program.utilisation / self.unit
+        # Interior points and a crossover take an eighth of the time of the simplex method on networks with many ties.
         found = solve_lp(
-            cost, (sp.csr_array(rows), right), (sums, np.ones(self.demands)), high=high, seconds=max(0.05, seconds)
+            cost, (sp.csr_array(rows), np.concatenate(right)), high=high, seconds=max(0.05, seconds),
+            by_interior_points=True,
         )  # fmt: skip
         if found.x is None or not found.is_solved:
             return None
-        share = np.maximum(found.x[:count], 0.0)
-        prices, price = found.duals[: len(self.rows)], 1.0
+        share = np.where(found.x[:count] > _MIN_SHARE, found.x[:count], 0.0)
+        share /= np.maximum(1.0, np.bincount(self.of, share, minlength=self.demands))[self.of]
+        prices, price = found.duals[: len(straight)], 1.0
         if program.utilisation is None:
             price = float(found.duals[-1]) * self.unit if math.isfinite(program.policies) else 0.0
+            price = math.inf if program.policies == 0 else price
         else:
             prices = prices / self.unit
-        moved = np.bincount(self.of[is_policy], share[is_policy], minlength=self.demands).astype(np.float64)
         used = self.scenarios.utilisation(self.of, self.mid, share)
+        moved = np.bincount(self.of, share, minlength=self.demands).astype(np.float64)
         return _Point(self.of, self.mid, share, used, moved, prices, price)
 
-    def costs(self, program: _Program, point: _Point) -> FloatArray:
-        """(D, N) of a whole demand over each midpoint, at the prices of a point, with what a policy costs."""
-        prices: dict[tuple[int, int], FloatArray] = {}
-        for (failure, matrix, link), y in zip(self.rows, point.prices, strict=True):
+    def cheapest(self, prices: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        """:meth:`_Scenarios.cheapest` at prices (R,) of the rows."""
+        of_links: dict[tuple[int, int], FloatArray] = {}
+        for (failure, matrix, link), y in zip(self.rows, prices, strict=True):
             if y > 0:
-                price = prices.setdefault((failure, matrix), np.zeros(self.scenarios.capacity.shape[1]))
+                price = of_links.setdefault((failure, matrix), np.zeros(self.scenarios.capacity.shape[1]))
                 price[link] += y / self.scenarios.capacity[failure, link]
-        costs = self.scenarios.costs(prices)
-        of_policy = np.broadcast_to(point.policy_price * program.counts[:, None], costs.shape).copy()
-        for end in (self.scenarios.source, self.scenarios.target):
-            of_policy[np.arange(self.demands), end] = 0.0
-        return np.asarray(costs + of_policy)
+        return self.scenarios.cheapest(of_links)
+
+    def slots(self, point: _Point) -> tuple[IntArray, FloatArray]:
+        """Midpoints and shares (D, K) of a point, the direct way first."""
+        used = np.flatnonzero(point.share)
+        used = used[np.argsort(point.of[used], kind="stable")]
+        demands = point.of[used]
+        place = np.arange(len(used)) - np.searchsorted(demands, demands) + 1
+        mid = np.full((self.demands, int(place.max(initial=0)) + 1), -1, dtype=np.int32)
+        share = np.zeros(mid.shape)
+        mid[:, 0] = self.scenarios.target
+        mid[demands, place], share[demands, place] = point.mid[used], point.share[used]
+        share[:, 0] = np.maximum(0.0, 1 - share[:, 1:].sum(1))
+        return mid, share
 
 
 def _optimum(
@@ -291,11 +346,11 @@ def _optimum(
         deadline: after which to stop with the best so far.
         report: called after each round with its number, the least value found and the bound.
     """
-    limit, demands = program.utilisation, np.arange(master.demands)
+    limit = program.utilisation
     allowed = math.inf if limit is None else limit * (1 + TARGET_ROUNDING)
     best: _Point | None = master.straight if master.straight.value <= allowed else None
     value = master.straight.value if limit is None else math.inf if best is None else 0.0
-    bound, number, used = 0.0, 0, master.straight.used
+    bound, number, used, best_prices, best_price = 0.0, 0, master.straight.used, np.zeros(0), 0.0
     while value > 0 and number < _MAX_ROUNDS:
         number += 1
         master.add_rows(_fullest(used, limit))
@@ -306,30 +361,42 @@ def _optimum(
         found = point.value if limit is None else float(program.counts @ point.moved)
         if point.value <= allowed and found < value:
             value, best = found, point
-        costs = master.costs(program, point)
-        cheapest = costs.argmin(1)
-        least = costs[demands, cheapest]
-        total = float(point.prices.sum())
-        if limit is not None:
-            proven = float(least.sum()) - limit * total
-        else:
-            spare = point.policy_price * program.policies if point.policy_price else 0.0
-            proven = (float(least.sum()) - spare) / max(total, 1e-300)
-        bound = max(bound, proven)
+        is_new = False
+        before = np.pad(best_prices, (0, len(point.prices) - len(best_prices)))
+        for weight in (_OF_MASTER, 1.0):  # the master's own prices are needed where a mixture finds nothing
+            prices = weight * point.prices + (1 - weight) * before
+            price = point.policy_price
+            price = price if math.isinf(price) else weight * price + (1 - weight) * best_price
+            of_policy = np.where(program.counts > 0, price, 0.0)
+            cheapest, cost, direct = master.cheapest(prices)
+            cost = cost + of_policy
+            least, total = float(np.minimum(direct, cost).sum()), float(prices.sum())
+            if limit is not None:
+                proven = least - limit * total
+            else:
+                spare = price * program.policies if 0 < price < math.inf else 0.0
+                proven = (least - spare) / max(total, 1e-300)
+            if proven > bound:
+                bound, best_prices, best_price = proven, prices, price
+            at_hand = direct.copy()
+            np.minimum.at(at_hand, master.of, direct[master.of] + prices @ master.entries + of_policy[master.of])
+            saving = at_hand - cost
+            most = np.argsort(-saving)[:_MAX_ADDED]
+            most = most[saving[most] > _CHEAPER * at_hand[most]]
+            is_new = master.add_columns(most, cheapest[most])
+            if is_new:
+                break
         if report is not None:
             report(number, value, bound)
         if (math.isfinite(value) and value - bound <= gap * value) or deadline.is_over:
             break
-        at_hand = np.full(master.demands, np.inf)
-        np.minimum.at(at_hand, master.of, costs[master.of, master.mid])
-        added = np.flatnonzero(least < at_hand * (1 - _CHEAPER))
-        if not master.add_columns(added, cheapest[added]) and not set(_fullest(used, limit)) - set(master.rows):
+        if not is_new and master.has(_fullest(used, limit)):
             break
     return best, bound, number
 
 
-def _fullest(used: FloatArray, limit: float | None) -> list[tuple[int, int, int]]:
-    """Failure, matrix and link of the fullest links of the scenarios that are near the worst one, or above a limit."""
+def _fullest(used: FloatArray, limit: float | None) -> list[Key]:
+    """The fullest links of the scenarios that are near the worst one, or above a limit."""
     worst = float(used.max())
     near, of_link = (0.9 * worst, 0.8 * worst) if limit is None else (limit * (1 + TARGET_ROUNDING / 2),) * 2
     keys = []
@@ -348,19 +415,16 @@ def _dive(master: _Master, program: _Program, start: _Point, deadline: Deadline)
         start: optimum of the program.
         deadline: after which to give up.
     """
-    counts, point = program.counts.copy(), start
+    counts, left, point = program.counts.copy(), program.policies, start
     while True:
         moved = np.where(counts > 0, point.moved, 0.0)
-        others = np.flatnonzero(moved > _MIN_SHARE)
-        if not len(others):
-            return point
-        whole = max(int((moved >= 1 - _WHOLE).sum()), 1, len(others) // _DIVES)
-        left = program.policies - float((program.counts - counts).sum())
-        most = int(min(whole, max(left, 0.0)))
-        if not most:
+        others = int(np.count_nonzero(moved))
+        whole = max(int(np.count_nonzero(moved >= 1 - _WHOLE)), 1, others // _DIVES)
+        most = whole if whole <= left else int(left)
+        if not others or not most:
             return point
         counts[np.argsort(-moved, kind="stable")[:most]] = 0.0
-        left = max(0.0, left - most)
+        left -= most
         found, _, _ = _optimum(
             master, dataclasses.replace(program, counts=counts, policies=left), _DIVE_GAP, deadline
         )  # fmt: skip
@@ -369,29 +433,38 @@ def _dive(master: _Master, program: _Program, start: _Point, deadline: Deadline)
         point = found
 
 
-def _fewest(master: _Master, utilisation: float, best: _Point, deadline: Deadline) -> tuple[_Point, float, int]:
-    """The point with the fewest policies within a utilisation, the bound on their number, and the rounds.
+def _fewest(master: _Master, utilisation: float, gap: float, deadline: Deadline) -> tuple[list[_Point], float, int]:
+    """Points with few policies within a utilisation, the bound on their number, and the rounds.
 
     Args:
         master: rows and columns so far.
         utilisation: U.
-        best: a point within it.
+        gap: between the sum of moved shares and its bound, as a share, at which to stop.
         deadline: after which to stop with the best so far.
     """
     program = _Program(np.ones(master.demands), utilisation)
-    start, bound, rounds = _optimum(master, program, _FEW_GAP, deadline)
-    dived = None if start is None else _dive(master, program, start, deadline)
-    found = [one for one in (best, start, dived) if one is not None]
-    return min(found, key=lambda one: len(one.steered)), bound, rounds
+    start, bound, rounds = _optimum(master, program, gap, deadline)
+    least = float(max(0, math.ceil(bound - 1e-6)))
+    is_near = start is None or len(start.steered) <= least * (1 + _FEW_GAP)
+    dived = None if start is None or is_near else _dive(master, program, start, deadline)
+    return [one for one in (start, dived) if one is not None], least, rounds
 
 
 def _at_most(
-    master: _Master, most: int, gap: float, deadline: Deadline, report: Callable[[int, float, float], None] | None
+    master: _Master,
+    most: int,
+    gap: float,
+    deadline: Deadline,
+    report: Callable[[int, float, float], None] | None = None,
 ) -> tuple[_Point, float, int]:
     """The point of least utilisation with at most so many policies, the bound on it, and the rounds.
 
-    Points come from a dive, and from fewest policies at utilisations between bound and value: the least utilisation of
-    the demands that move most there.
+    Args:
+        master: rows and columns so far.
+        most: N.
+        gap: certified gap at which to stop.
+        deadline: after which to stop with the best so far.
+        report: see :func:`_optimum`.
     """
     program = _Program(np.ones(master.demands), policies=float(most))
     start, bound, rounds = _optimum(master, program, gap, deadline, report)
@@ -409,7 +482,7 @@ def _at_most(
         found, _, further = _optimum(master, _Program(counts, policies=0.0), _DIVE_GAP, deadline)
         rounds += more + further
         best = min([best, *([found] if found else [])], key=lambda one: one.value)
-    return best, bound, rounds
+    return best, min(bound, best.value), rounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -427,6 +500,21 @@ class Few:
     target: float = math.nan
     at_most: int = 0
     seconds: float = math.inf
+
+    def limit(self, value: float, bound: float) -> float:
+        """The utilisation within which policies are to be few.
+
+        Args:
+            value: least utilisation that was found.
+            bound: bound on it.
+
+        Raises:
+            InputError: no lists keep the target, or the search has found none that do.
+        """
+        if not math.isnan(self.within):
+            return value * (1 + self.within)
+        require_target(self.target, value, bound)
+        return max(self.target, value)
 
 
 def static_lists(
@@ -457,61 +545,112 @@ def static_lists(
     counted = np.flatnonzero((demand > 0).any(0) & dags[0].reaches[pairs[:, 1], pairs[:, 0]])
     if not len(counted):
         raise InputError("segments", "demand", "a demand above 0 between nodes with a path", "none")
-    scenarios = _Scenarios(dags, pairs[counted].astype(np.int64), demand[:, counted])
-    master = _Master(scenarios)
-    every, straight = np.ones(len(counted)), master.straight.value
-    found, bound, number = _optimum(master, _Program(every), gap, end, report)
-    best = found or master.straight
-    policies_bound = math.nan
+    counted = counted[np.lexsort((pairs[counted, 1], pairs[counted, 0]))]
+    source, target = (np.ascontiguousarray(pairs[counted, i], dtype=np.int32) for i in (0, 1))
+    master = _Master(_Scenarios(dags, source, target, demand[:, counted]))
+    found, bound, number = _optimum(master, _Program(np.ones(len(counted))), gap, end, report)
+    best, policies_bound = found or master.straight, math.nan
     reached = gap_between(best.value, min(bound, best.value), -1.0) <= gap
     if few is not None:
         extra = end if math.isfinite(end.left) else Deadline.after(few.seconds)
         if few.at_most:
             best, bound, more = _at_most(master, few.at_most, gap, extra, report)
         else:
-            best, least, more = _fewest(master, _limit(few, best, bound), best, extra)
-            policies_bound = float(max(0, math.ceil(least - 1e-6)))
+            points, policies_bound, more = _fewest(master, few.limit(best.value, bound), _FEW_GAP, extra)
+            best = min([best, *points], key=lambda one: len(one.steered))
         number += more
-    best = best.cleaned(scenarios)
-    bound = min(bound, best.value)
-    policies = _policies(scenarios, best.of, best.mid, best.share)
     return StaticLists(
-        policies=policies,
+        policies=_policies(master.scenarios, best),
         policies_bound=policies_bound,
         utilisation=best.used.max(2).T,
         value=best.value,
-        bound=bound,
+        bound=min(bound, best.value),
         sense=-1.0,
-        straight=straight,
+        straight=master.straight.value,
         iterations=number,
         solve_s=time.perf_counter() - begin,
         stopped_by=Stop.GAP if reached else Stop.DEADLINE if end.is_over else Stop.ITERATIONS,
     )
 
 
-def _limit(few: Few, best: _Point, bound: float) -> float:
-    """The utilisation within which policies are to be few.
-
-    Raises:
-        InputError: no lists keep the target, or the search has found none that do.
-    """
-    if not math.isnan(few.within):
-        return best.value * (1 + few.within)
-    require_target(few.target, best.value, bound)
-    return max(few.target, best.value)
-
-
-def _policies(scenarios: _Scenarios, of: Int64Array, mid: Int64Array, share: FloatArray) -> SegmentPolicies:
-    parts: dict[int, dict[tuple[int, ...], float]] = {}
-    for d, m, w in zip(of.tolist(), mid.tolist(), share.tolist(), strict=True):
-        if w > 0:
-            stops = () if m in (scenarios.source[d], scenarios.target[d]) else (m,)
-            own = parts.setdefault(d, {})
-            own[stops] = own.get(stops, 0.0) + w
-    lists = {}
-    for d, own in parts.items():
-        if set(own) != {()}:
-            total = sum(own.values())
-            pair = int(scenarios.source[d]), int(scenarios.target[d])
-            lists[pair] = tuple(SegmentList(w / total, stops) for stops, w in sorted(own.items()))
+def _policies(scenarios: _Scenarios, point: _Point) -> SegmentPolicies:
+    lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
+    for d in point.steered.tolist():
+        used = np.flatnonzero((point.of == d) & (point.share > 0))
+        shares = zip(point.mid[used].tolist(), point.share[used].tolist(), strict=True)
+        parts: dict[tuple[int, ...], float] = {(m,): w for m, w in shares}
+        rest = 1 - sum(parts.values())
+        if rest > _MIN_SHARE:
+            parts[()] = rest
+        total = sum(parts.values())
+        pair = int(scenarios.source[d]), int(scenarios.target[d])
+        lists[pair] = tuple(SegmentList(w / total, stops) for stops, w in sorted(parts.items()))
     return SegmentPolicies(lists)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FewPolicies:
+    """The fewest demands with a policy that keep a utilisation.
+
+    Attributes:
+        mid: (D, K) midpoints.
+        share: (D, K).
+        utilisation: largest of a link.
+        policies: demands that have one.
+        bound: least number of policies that any solution with this utilisation can have.
+        solve_s: seconds.
+    """
+
+    mid: IntArray
+    share: FloatArray
+    utilisation: float
+    policies: int
+    bound: float
+    solve_s: float
+
+
+def fewest_policies(
+    problem: SegmentProblem, start: SegmentResult, utilisation: float, deadline: Deadline, gap: float = _FEW_GAP
+) -> FewPolicies:
+    """Solve the second program of the module for one matrix without failures.
+
+    Args:
+        problem: the matrix, balanced.
+        start: a solution whose utilisation is at most ``utilisation``.
+        utilisation: U.
+        deadline: after which to stop with the best so far.
+        gap: between the sum of shares and its bound, as a share, at which to stop.
+    """
+    begin, master = time.perf_counter(), _master_of(problem, start)
+    points, bound, _ = _fewest(master, utilisation, gap, deadline)
+    few = [_of_point(problem, *master.slots(point), bound, begin) for point in points]
+    return min([*few, _of_point(problem, start.mid, start.share, bound, begin)], key=lambda one: one.policies)
+
+
+def least_utilisation(
+    problem: SegmentProblem, start: SegmentResult, most: int, deadline: Deadline
+) -> tuple[FewPolicies, float]:
+    """The least utilisation that was found with at most ``most`` policies, and a bound on that of any such lists.
+
+    Args:
+        problem: the matrix, balanced.
+        start: a solution, of any number of policies.
+        most: N.
+        deadline: after which to stop with the best so far.
+    """
+    begin, master = time.perf_counter(), _master_of(problem, start)
+    point, bound, _ = _at_most(master, most, _DIVE_GAP, deadline)
+    found = _of_point(problem, *master.slots(point), 0.0, begin)
+    return found, min(bound, found.utilisation)
+
+
+def _master_of(problem: SegmentProblem, start: SegmentResult) -> _Master:
+    master = _Master(_Scenarios([problem.dag], problem.source, problem.target, problem.demand[None]))
+    master.add_used(start.mid, start.share)
+    return master
+
+
+def _of_point(problem: SegmentProblem, mid: IntArray, share: FloatArray, bound: float, begin: float) -> FewPolicies:
+    utilisation = problem.utilisation(problem.loads(mid, share))
+    seconds = time.perf_counter() - begin
+    return FewPolicies(mid, share, utilisation, int(problem.steered(mid, share).sum()), bound, seconds)

@@ -12,10 +12,11 @@ from scipy.optimize import linprog
 from teal.errors import InputError
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
-from teal.routing.segments.columns import fewest_policies, finish, least_utilisation
+from teal.routing.segments.columns import finish
 from teal.routing.segments.one_list import one_list
 from teal.routing.segments.problem import SegmentProblem
 from teal.routing.segments.search import solve
+from teal.routing.segments.static_lists import fewest_policies, least_utilisation
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline
 from teal.testing import make_topology

@@ -1,0 +1,123 @@
+"""Topologies of containerlab: read, written, and read back; bridges, ends that are no nodes, and faults."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from teal.cli import main
+from teal.errors import InputError
+from teal.formats import load_topology, save_topology
+from teal.network import Topology
+from teal.testing import make_topology, random_topology
+
+LAB = """
+name: three
+topology:
+  defaults: {kind: linux}
+  nodes:
+    r1: {kind: nokia_srlinux, image: srl}
+    r2:
+    r3: {labels: {name: "paris 3"}}
+    sw: {kind: bridge}
+  links:
+    - endpoints: ["r1:e1-1", "r2:eth1"]
+      labels: {capacity: 100G, latency: "2.5", metric: "10", back-metric: "20", affinity: "red;core"}
+    - type: veth
+      endpoints: [{node: r1, interface: e1-2}, {node: r2, interface: eth2}]
+      labels: {capacity: 10, metric: 5, one-way: "true"}
+    - endpoints: ["r2:eth3", "sw:p1"]
+      labels: {capacity: 40, metric: 7}
+    - endpoints: ["r3:eth1", "sw:p2"]
+    - endpoints: ["r3:eth9", "host:veth0"]
+    - {type: dummy, endpoint: {node: r3, interface: d0}}
+"""
+
+
+def _links(topology: Topology) -> list[tuple[str, str, float, float, int]]:
+    names, metric = topology.node_names, topology.metric
+    assert metric is not None
+    return sorted(
+        (names[s], names[t], float(c), float(d), int(m))
+        for s, t, c, d, m in zip(
+            topology.link_source, topology.link_target, topology.capacity, topology.latency, metric, strict=True
+        )
+    )
+
+
+def test_a_topology_is_read_with_labels_bridges_and_one_way_links(tmp_path: Path) -> None:
+    file = tmp_path / "lab.clab.yml"
+    file.write_text(LAB, encoding="utf-8")
+    topology = load_topology(str(file))
+    assert (topology.name, topology.node_names) == ("three", ("r1", "r2", "paris 3"))
+    assert _links(topology) == [
+        ("paris 3", "r2", 40, 1, 7), ("r1", "r2", 10, 1, 5), ("r1", "r2", 100, 2.5, 10), ("r2", "paris 3", 40, 1, 7),
+        ("r2", "r1", 100, 2.5, 20),
+    ]  # fmt: skip
+    assert topology.affinities is not None
+    assert [sorted(one) for one in topology.affinities].count(["core", "red"]) == 2
+    assert any("2 links" in note for note in topology.notes)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_written_is_read_back(seed: int, tmp_path: Path) -> None:
+    topology, rng = random_topology(seed, 7, 0.5), np.random.default_rng(seed)
+    count = topology.num_links
+    topology = dataclasses.replace(
+        topology, metric=rng.integers(1, 50, count), te_metric=rng.integers(0, 3, count),
+        affinities=tuple(frozenset({"red", "core"}) if x < 0.3 else frozenset() for x in rng.random(count)),
+        latency=rng.exponential(size=count), capacity=topology.capacity * (rng.random(count) < 0.8),
+        node_names=("a/b", "a-b", *topology.node_names[2:]),
+    )  # fmt: skip
+    file = tmp_path / "net.clab.yml"
+    save_topology(file, topology)
+    again = load_topology(str(file))
+    assert again.node_names == topology.node_names
+    assert _links(again) == _links(topology)
+
+    def others(one: Topology) -> list[tuple[str, float, str]]:
+        return sorted((one.link_name(e), float(one.capacity[e]), str(one.igp_attributes(e))) for e in range(count))
+
+    assert others(again) == others(topology)
+    document = yaml.safe_load(file.read_text())["topology"]
+    ends = [(end["node"], end["interface"]) for link in document["links"] for end in link["endpoints"]]
+    assert len(ends) == len(set(ends)), "no interface has two links"
+    assert all(node in document["nodes"] for node, _ in ends)
+
+
+def test_parallel_and_one_way_links_are_kept(tmp_path: Path) -> None:
+    topology = make_topology([(0, 1, 10.0), (0, 1, 20.0), (1, 0, 10.0), (1, 2, 5.0)])
+    topology = dataclasses.replace(topology, metric=np.arange(1, 5))
+    assert (
+        main(["topology", "convert", "--topology", _json(tmp_path, topology), "--out", f"{tmp_path}/a.clab.yml"]) == 0
+    )
+    assert _links(load_topology(f"{tmp_path}/a.clab.yml")) == _links(topology)
+
+
+def _json(folder: Path, topology: Topology) -> str:
+    save_topology(folder / "net.json", topology)
+    return str(folder / "net.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: [", "a YAML file"),
+        ("name: x", "nodes and links"),
+        ("topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'c:e1']}]}", r"links\[0\].*nodes of the file"),
+        ("topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'b:e1']}]}", "a capacity > 0"),
+        (
+            "topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'b:e1'], labels: {capacity: 1, metric: x}}]}",
+            r"links\[0\]: metric",
+        ),
+    ],
+)
+def test_a_fault_is_named_with_its_place(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "lab.clab.yml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        load_topology(str(file))
