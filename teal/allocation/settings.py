@@ -83,7 +83,8 @@ class SolveConfig(RoutedConfig, InstanceConfig):
     """Likewise: at most so many demands with a policy, the least utilisation that was found with them, and a bound on
     what so many can reach; 0 for any number."""
     one_list: bool = False
-    """With --routing segments and max_link_utilisation: one segment list for each demand, without splits."""
+    """With --routing segments and max_link_utilisation: one segment list for each demand, without splits; with
+    --matrices or --survive together with --at-most or alone."""
     previous: Path | None = None
     """The allocation in force, a .json file of an earlier --out; with --max-churn, --keep-within or both."""
     max_churn: float | None = None
@@ -151,8 +152,7 @@ class SolveConfig(RoutedConfig, InstanceConfig):
         require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
         for field in ("matrices", "survive"):
             require(self, field, "--routing segments and max_link_utilisation beside it", is_balanced or not is_static)
-        for field in ("one_list", "adjacency"):
-            require(self, field, "a single matrix without failures", not is_static or not getattr(self, field))
+        require(self, "adjacency", "a single matrix without failures", not (is_static and self.adjacency))
         require(self, "max_segments", "2 with --matrices and --survive", not is_static or self.max_segments == 2)
         for field in (*_FEW, "one_list", "set_metric", "ucmp", "adjacency"):
             require(self, field, "--routing segments beside it", self.routing != "paths" or not getattr(self, field))
@@ -177,7 +177,12 @@ class SolveConfig(RoutedConfig, InstanceConfig):
             require(self, field, "two segments without --adjacency", is_two or not getattr(self, field))
         require(self, "target_utilisation", "a number of at least 0", 0 <= self.target_utilisation < float("inf"))
         require(self, "at_most", "a whole number of at least 0", self.at_most >= 0)
-        require(self, "at_most", "0 with --one-list", not (self.at_most and self.one_list))
+        is_static = self.matrices != 1 or self.survive != "none"
+        is_one = self.one_list and not is_static
+        require(self, "at_most", "0 with --one-list of a single matrix", not (self.at_most and is_one))
+        is_fewest = bool(self.fewest_policies or self.target_utilisation)
+        expected = "splits, or --at-most, with --matrices or --survive"
+        require(self, "one_list", expected, not (self.one_list and is_static and is_fewest))
         for first, second in itertools.combinations(_FEW, 2):
             is_one = not (getattr(self, first) and getattr(self, second))
             require(self, second, f"nothing with --{first.replace('_', '-')}", is_one)

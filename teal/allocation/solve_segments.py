@@ -405,7 +405,7 @@ class StaticReport:
             "value": one.value, "bound": one.bound, "gap": one.gap, "straight": one.straight, "worst": self.worst,
             "without_failure": float(one.utilisation[:, 0].max()), "matrices": len(one.utilisation),
             "failures": self.failures, "policies": len(self.policies.lists), "policies_bound": one.policies_bound,
-            "at_most": self.at_most, "rounds": one.iterations,
+            "fractional": one.fractional, "at_most": self.at_most, "rounds": one.iterations,
             "solve_s": one.solve_s, "reached": self.reached,
         }  # fmt: skip
         return dict(json_value(figures))
@@ -421,6 +421,7 @@ class StaticReport:
             f"{one.value:.6g}, bound {one.bound:.6g}, gap {100 * one.gap:.3f}%",
             f"fullest{where}; without failure {one.utilisation[:, 0].max():.6g}; shortest paths alone "
             f"{one.straight:.6g}",
+            *([f"one list for each demand; with splits {one.fractional:.6g}"] if math.isfinite(one.fractional) else []),
             f"demands with a policy: {len(self.policies.lists):,}{few}; {one.iterations} rounds, {one.solve_s:.3g} s",
         ])  # fmt: skip
 
@@ -459,9 +460,18 @@ def solve_static(
     if config.fewest_policies or config.target_utilisation or config.at_most:
         few = Few(
             within=share(config.fewest_policies, "--fewest-policies") if config.fewest_policies else math.nan,
-            target=config.target_utilisation or math.nan, at_most=config.at_most, seconds=_EXTRA_S,
+            target=config.target_utilisation or math.nan, at_most=config.at_most,
         )  # fmt: skip
-    found = static_lists(dags, pairs, traffic.read(rows), gap=config.gap, few=few, deadline=deadline, report=report)
+    found = static_lists(
+        dags,
+        pairs,
+        traffic.read(rows),
+        gap=config.gap,
+        few=few,
+        one_list=config.one_list,
+        deadline=deadline,
+        report=report,
+    )
     worst = int(found.utilisation.max(0).argmax())
     return StaticReport(
         dag.topology, found, failures[worst - 1].name if worst else "", len(failures), found.reached,

@@ -41,18 +41,16 @@ import scipy.sparse as sp
 from teal.errors import InputError
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
-from teal.pathops.segment_passes import SegmentPasses
 from teal.problem.bounds import gap_between
-from teal.routing.segments.kernels import cheapest_midpoints, grouped
-from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem, require_target
+from teal.routing.segments.problem import TARGET_ROUNDING, Key, Scenarios, SegmentProblem, require_target
 from teal.routing.segments.search import SegmentResult
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
-from teal.runtime.lp import solve_lp
-from teal.runtime.parallel import threads_for
+from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal.solvers.result import Solution, Stop
 
 _MAX_ROUNDS = 200
+_EXTRA_S = 60.0  # for few policies and for one list each, unless there is a deadline
 _ROWS_A_SCENARIO = 3  # links that are added of a scenario in a round
 _MAX_ADDED = 400  # columns in a round: those that save most
 _OF_MASTER = 0.7  # weight of the master's prices, beside the best prices so far, in what columns are chosen by
@@ -64,9 +62,8 @@ _DIVE_GAP = 1e-3  # of the programs of a dive
 _TARGETS = 10  # utilisations whose fewest policies are tried for at most N
 _DIVES = 10  # a dive gives at least the n-th part of the demands that move a policy at a time
 _WHOLE = 1e-6  # share of a demand, up to which it may not move and still counts as moved whole
-_BLOCK_NUMBERS = 1 << 23  # demands times midpoints that are priced at once
-
-Key = tuple[int, int, int]  # failure, matrix, link
+_MAX_WHOLE_ROUNDS, _WHOLE_S = 20, 20.0  # rounds of new rows for one list each, and seconds of each
+_WHOLE_COLUMNS = 1_000  # columns that are added for one list each
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,98 +77,14 @@ class StaticLists(Solution):
         policies_bound: least number of policies of any solution within the utilisation; NaN unless asked for.
         utilisation: (M, F) largest utilisation of a link, for each matrix under each failure.
         straight: value of the IGP's shortest paths alone.
+        fractional: value before one list was chosen for each demand; NaN unless asked for.
     """
 
     policies: SegmentPolicies
     policies_bound: float
     utilisation: FloatArray
     straight: float
-
-
-class _Scenarios:
-    """Loads and prices of all matrices under all failures.
-
-    Args:
-        dags: shortest paths without failure, then under each.
-        source, target: (D,) ends of the demands, in ascending order.
-        demand: (M, D) Gbit/s.
-    """
-
-    def __init__(self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray) -> None:
-        self.passes, self.source, self.target = [SegmentPasses(dag) for dag in dags], source, target
-        self.nodes, self._by_source = dags[0].topology.num_nodes, grouped(source, dags[0].topology.num_nodes)
-        self.capacity = np.array([np.where(np.isfinite(dag.links.metric), dag.topology.capacity, 0.0) for dag in dags])
-        # (F, M, D): what counts under each failure
-        self.demand = np.array([np.where(dag.reaches[target, source], demand, 0.0) for dag in dags])
-
-    def utilisation(self, demand: Int64Array, mid: IntArray, share: FloatArray) -> FloatArray:
-        """(F, M, E) of columns (n,); the rest of each demand goes straight."""
-        rest = 1 - np.bincount(demand, share, minlength=len(self.source))
-        of = np.concatenate([np.arange(len(self.source)), demand])
-        stop, part = np.concatenate([self.target, mid]), np.concatenate([rest, share])
-        result, nodes, source, target = [], self.nodes, self.source[of], self.target[of]
-        for failure, passes in enumerate(self.passes):
-            volume = np.zeros((self.demand.shape[1], nodes * nodes))
-            for matrix in range(len(volume)):
-                flow = self.demand[failure, matrix, of] * part
-                for end, begin in ((stop, source), (target, stop)):
-                    used = end != begin
-                    place = end[used].astype(np.int64) * nodes + begin[used]
-                    volume[matrix] += np.bincount(place, flow[used], minlength=nodes * nodes)
-            load = passes.segment_load(volume.reshape(-1, nodes, nodes))
-            capacity = self.capacity[failure]
-            result.append(np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0))
-        return np.array(result)
-
-    def row(self, key: Key, demand: Int64Array, mid: IntArray) -> FloatArray:
-        """(n,) by how much the utilisation of a link rises if whole demands go by midpoints and not straight."""
-        failure, matrix, link = key
-        unit = np.zeros((1, self.capacity.shape[1]))
-        unit[0, link] = 1.0 / self.capacity[failure, link]
-        value = self.passes[failure].segment_sum(unit)[0]
-        value[~np.isfinite(value)] = 0.0  # between nodes that are cut off, where a demand does not count
-        np.fill_diagonal(value, 0.0)
-        source, target = self.source[demand], self.target[demand]
-        more = value[mid, source] + value[target, mid] - value[target, source]
-        return np.asarray(self.demand[failure, matrix, demand] * more)
-
-    def cheapest(self, prices: dict[tuple[int, int], FloatArray]) -> tuple[IntArray, FloatArray, FloatArray]:
-        """The cheapest midpoint of each demand (D,), its cost (D,) and that of the direct way (D,), of whole demands.
-
-        Args:
-            prices: (E,) of links, by failure and matrix.
-        """
-        values = {key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()}
-        best, cost = self.target.copy(), np.empty(len(self.source))
-        if len(self.passes) == 1 and len(self.demand[0]) == 1:
-            pi = next(iter(values.values()), np.zeros((self.nodes, self.nodes)))
-            with threads_for(len(self.source) * self.nodes):
-                cheapest_midpoints(
-                    pi, np.ascontiguousarray(pi.T), self.source, self.target, *self._by_source, best, cost
-                )  # fmt: skip
-            return best, self.demand[0, 0] * cost, self.demand[0, 0] * pi[self.target, self.source]
-        direct = np.zeros(len(self.source))
-        for value in values.values():
-            value[~np.isfinite(value)] = 0.0
-            np.fill_diagonal(value, 0.0)
-        for begin in range(0, len(self.source), max(1, _BLOCK_NUMBERS // self.nodes)):
-            part = slice(begin, begin + max(1, _BLOCK_NUMBERS // self.nodes))
-            source, target = self.source[part], self.target[part]
-            total = np.where(self._kept(source, target), 0.0, np.inf)
-            for (failure, matrix), value in values.items():
-                total += self.demand[failure, matrix, part, None] * (value[:, source].T + value[target])
-            at = np.arange(len(source))
-            best[part] = total.argmin(1)
-            cost[part], direct[part] = total[at, best[part]], total[at, target]
-        return best, cost, direct
-
-    def _kept(self, source: IntArray, target: IntArray) -> FloatArray:
-        """(n, N) the midpoints that no failure cuts off from one end of a demand whose ends it leaves connected."""
-        kept = np.ones((len(source), self.nodes), dtype=bool)
-        for passes in self.passes:
-            reaches = passes.dag.reaches
-            kept &= reaches[:, source].T & reaches[target] | ~reaches[target, source][:, None]
-        return kept
+    fractional: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -227,7 +140,7 @@ class _Master:
         scenarios: matrices under failures.
     """
 
-    def __init__(self, scenarios: _Scenarios) -> None:
+    def __init__(self, scenarios: Scenarios) -> None:
         self.scenarios, self.demands = scenarios, len(scenarios.source)
         self.of, self.mid = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
         self.rows: list[Key] = []
@@ -308,13 +221,17 @@ class _Master:
         return _Point(self.of, self.mid, share, used, moved, prices, price)
 
     def cheapest(self, prices: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        """:meth:`_Scenarios.cheapest` at prices (R,) of the rows."""
+        """:meth:`Scenarios.cheapest` at prices (R,) of the rows."""
+        return self.scenarios.cheapest(self.of_links(prices))
+
+    def of_links(self, prices: FloatArray) -> dict[tuple[int, int], FloatArray]:
+        """Prices (E,) of links, by failure and matrix, of prices (R,) of the rows."""
         of_links: dict[tuple[int, int], FloatArray] = {}
         for (failure, matrix, link), y in zip(self.rows, prices, strict=True):
             if y > 0:
                 price = of_links.setdefault((failure, matrix), np.zeros(self.scenarios.capacity.shape[1]))
                 price[link] += y / self.scenarios.capacity[failure, link]
-        return self.scenarios.cheapest(of_links)
+        return of_links
 
     def slots(self, point: _Point) -> tuple[IntArray, FloatArray]:
         """Midpoints and shares (D, K) of a point, the direct way first."""
@@ -485,6 +402,45 @@ def _at_most(
     return best, min(bound, best.value), rounds
 
 
+def _one_list(master: _Master, most: float, gap: float, deadline: Deadline) -> _Point:
+    """One list for each demand, and at most so many policies: the least utilisation in whole numbers.
+
+    Columns are those so far, and those that save most at the prices of the program with splits.
+
+    Args:
+        master: rows and columns so far.
+        most: number of policies; infinite for any.
+        gap: relative gap of the program in whole numbers, at which HiGHS stops.
+        deadline: after which to stop with the best so far.
+    """
+    point = master.solve(_Program(np.ones(master.demands), policies=most), deadline.left)
+    if point is not None:
+        master.add_columns(*master.scenarios.promising(master.of_links(point.prices), _WHOLE_COLUMNS))
+    of, mid, count, best = master.of, master.mid, len(master.of), master.straight
+    demands, row = np.unique(of, return_inverse=True)
+    sums = sp.csr_array((np.ones(count), (row, np.arange(count))), shape=(len(demands), count + 1))
+    number = sp.csr_array(np.append(np.ones(count), 0.0)[None])
+    for _ in range(_MAX_WHOLE_ROUNDS):
+        straight = np.array([master.straight.used[key] for key in master.rows]) / master.unit
+        theta = -np.ones((len(straight), 1))
+        rows = sp.csr_array(np.hstack([master.entries / master.unit, theta]))
+        found = solve_milp(
+            np.append(np.zeros(count), 1.0),
+            [Between(rows, high=-straight), Between(sums, high=1.0), Between(number, high=most)],
+            np.append(np.ones(count), 0.0), seconds=max(0.1, min(deadline.left, _WHOLE_S)), relative_gap=gap,
+        )  # fmt: skip
+        if found.x is None:
+            break
+        share = np.round(found.x[:-1])
+        used = master.scenarios.utilisation(of, mid, share)
+        moved = np.bincount(of, share, minlength=master.demands).astype(np.float64)
+        best = min(best, _Point(of, mid, share, used, moved, np.zeros(0), 0.0), key=lambda one: one.value)
+        if deadline.is_over or master.has(_fullest(used, None)):
+            break
+        master.add_rows(_fullest(used, None))
+    return best
+
+
 @dataclasses.dataclass(frozen=True)
 class Few:
     """Limits on policies; none by default.
@@ -493,13 +449,11 @@ class Few:
         within: share of the least utilisation by which it may be exceeded for fewest policies; NaN for none.
         target: utilisation that fewest policies keep; NaN for none.
         at_most: number of policies; 0 for any.
-        seconds: time for that, beside the deadline of all.
     """
 
     within: float = math.nan
     target: float = math.nan
     at_most: int = 0
-    seconds: float = math.inf
 
     def limit(self, value: float, bound: float) -> float:
         """The utilisation within which policies are to be few.
@@ -524,6 +478,7 @@ def static_lists(
     *,
     gap: float = 1e-2,
     few: Few | None = None,
+    one_list: bool = False,
     deadline: Deadline | None = None,
     report: Callable[[int, float, float], None] | None = None,
 ) -> StaticLists:
@@ -535,6 +490,7 @@ def static_lists(
         demand: (M, D) Gbit/s.
         gap: certified gap at which to stop.
         few: how few policies; None for any number.
+        one_list: whether no demand is split; not together with fewest policies.
         deadline: after which the best so far is returned.
         report: called after each round with its number, the least value found and the bound.
 
@@ -547,18 +503,22 @@ def static_lists(
         raise InputError("segments", "demand", "a demand above 0 between nodes with a path", "none")
     counted = counted[np.lexsort((pairs[counted, 1], pairs[counted, 0]))]
     source, target = (np.ascontiguousarray(pairs[counted, i], dtype=np.int32) for i in (0, 1))
-    master = _Master(_Scenarios(dags, source, target, demand[:, counted]))
+    master = _Master(Scenarios(dags, source, target, demand[:, counted]))
     found, bound, number = _optimum(master, _Program(np.ones(len(counted))), gap, end, report)
     best, policies_bound = found or master.straight, math.nan
     reached = gap_between(best.value, min(bound, best.value), -1.0) <= gap
+    extra = end if math.isfinite(end.left) else Deadline.after(_EXTRA_S)
     if few is not None:
-        extra = end if math.isfinite(end.left) else Deadline.after(few.seconds)
         if few.at_most:
             best, bound, more = _at_most(master, few.at_most, gap, extra, report)
         else:
             points, policies_bound, more = _fewest(master, few.limit(best.value, bound), _FEW_GAP, extra)
             best = min([best, *points], key=lambda one: len(one.steered))
         number += more
+    fractional = math.nan
+    if one_list:
+        most = math.inf if few is None else float(few.at_most)
+        fractional, best = best.value, _one_list(master, most, max(gap, _DIVE_GAP), extra)
     return StaticLists(
         policies=_policies(master.scenarios, best),
         policies_bound=policies_bound,
@@ -567,13 +527,14 @@ def static_lists(
         bound=min(bound, best.value),
         sense=-1.0,
         straight=master.straight.value,
+        fractional=fractional,
         iterations=number,
         solve_s=time.perf_counter() - begin,
         stopped_by=Stop.GAP if reached else Stop.DEADLINE if end.is_over else Stop.ITERATIONS,
     )
 
 
-def _policies(scenarios: _Scenarios, point: _Point) -> SegmentPolicies:
+def _policies(scenarios: Scenarios, point: _Point) -> SegmentPolicies:
     lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
     for d in point.steered.tolist():
         used = np.flatnonzero((point.of == d) & (point.share > 0))
@@ -645,7 +606,7 @@ def least_utilisation(
 
 
 def _master_of(problem: SegmentProblem, start: SegmentResult) -> _Master:
-    master = _Master(_Scenarios([problem.dag], problem.source, problem.target, problem.demand[None]))
+    master = _Master(Scenarios([problem.dag], problem.source, problem.target, problem.demand[None]))
     master.add_used(start.mid, start.share)
     return master
 

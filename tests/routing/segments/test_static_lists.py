@@ -116,6 +116,31 @@ def test_few_policies_against_whole_numbers(seed: int) -> None:
         np.testing.assert_allclose(simulated.utilisation.T, found.utilisation, rtol=1e-6)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_one_list_each_is_near_the_best_choice_of_midpoints(seed: int) -> None:
+    """Against whole numbers: each of the demands takes one of all lists."""
+    dag, dags, failures, pairs, demand = _random_case(seed, 0.5)
+    columns, rows = _program(dag, failures, pairs, demand)
+    sums = np.zeros((len(pairs), len(columns) + 1))
+    sums[[d for d, _ in columns], np.arange(len(columns))] = 1
+    limits = [
+        LinearConstraint(sums, 1, 1), LinearConstraint(np.hstack([rows, -np.ones((len(rows), 1))]), -np.inf, 0)
+    ]  # fmt: skip
+    whole, cost = np.append(np.ones(len(columns)), 0), np.append(np.zeros(len(columns)), 1.0)
+    high = np.append(np.ones(len(columns)), np.inf)
+    least = float(milp(cost, constraints=limits, integrality=whole, bounds=Bounds(0, high)).fun)
+    found = static_lists(dags, pairs, demand, gap=1e-5, one_list=True)
+    assert found.bound <= least * (1 + 1e-6)
+    assert least * (1 - 1e-6) <= found.value <= 1.15 * least
+    assert found.fractional <= least * (1 + 1e-6)
+    assert all(len(lists) == 1 for lists in found.policies.lists.values())
+    simulated = IgpFailures.of_demands(dag, pairs.astype(np.int32), demand, found.policies).under([[], *failures])
+    np.testing.assert_allclose(simulated.utilisation.T, found.utilisation, rtol=1e-6)
+    few = static_lists(dags, pairs, demand, gap=1e-5, few=Few(at_most=2), one_list=True)
+    assert len(few.policies.lists) <= 2
+    assert all(len(lists) == 1 for lists in few.policies.lists.values())
+
+
 def test_a_target_that_no_lists_keep_is_refused_and_one_that_shortest_paths_keep_needs_no_policy() -> None:
     _, dags, _, pairs, demand = _random_case(0, 0.5)
     best = static_lists(dags, pairs, demand, gap=1e-5)
