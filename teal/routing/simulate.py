@@ -175,10 +175,10 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
     growth = growth_of(config, traffic, notify) if config.growth_per_year else None  # of the traffic as it was
     traffic = traffic.scaled(config.growth)
     rows = chosen_rows(config.index, config.limit, traffic)
-    unreachable = int((~dag.reaches).sum())
-    if unreachable:
-        notify(f"{unreachable:,} pairs of nodes have no path")
     routing = installed_routing(config, dag, traffic.pairs)
+    unreachable = np.count_nonzero(~np.isfinite(routing.latency()))
+    if unreachable:
+        notify(f"{unreachable:,} of {traffic.num_demands:,} demands have no path")
     groups = None if config.groups is None else load_groups(config.groups, topology)
     failures = list(failures_of(config.failures, topology, groups or {}))
     block = max(1, _BLOCK_NUMBERS // (topology.num_nodes * topology.num_links))

@@ -94,8 +94,9 @@ def test_a_link_that_is_out_of_service_is_in_no_algorithm(
 
 def test_traffic_of_an_algorithm_is_lost_where_it_has_no_path(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only the link b-d is red and core; the IGP has a path from a to d."""
-    result, _ = _simulated("--flex-algo 128:include-all=red+core --algorithm-of of.csv", capsys)
+    result, said = _simulated("--flex-algo 128:include-all=red+core --algorithm-of of.csv", capsys)
     assert result["matrices"][0]["lost"] == 6
+    assert "1 of 3 demands have no path" in said
     assert _loads(result) == pytest.approx({"d->b": 2.0, "b->a": 2.0, "a->b": 1.0})
 
 
