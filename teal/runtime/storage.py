@@ -124,7 +124,8 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
 
 def check_out_file(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> None:
     """Raise InputError unless ``path`` can be written as a file with one of ``suffixes``."""
-    if not path.suffix or not path.name.lower().endswith(suffixes):
+    suffix = "".join(path.suffixes[-2:]).lower()
+    if path.suffix.lower() not in suffixes and suffix not in suffixes:
         raise InputError(str(path), "out", "a file named " + " or ".join(f"*{s}" for s in suffixes), repr(path.name))
     if path.is_dir():
         raise InputError(str(path), "out", "a file", "a folder")

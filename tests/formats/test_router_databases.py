@@ -46,7 +46,7 @@ def test_an_isis_database_of_frr(tmp_path: Path, named: bool) -> None:
     assert links_of(topology) == {
         (one, two): (40, 10), (two, one): (40, 15), (one, three): (40, 20), (three, one): (40, 25),
     }  # fmt: skip
-    assert any("1 of 2 adjacencies have no delay" in note for note in topology.notes)
+    assert any("4 of 4 adjacencies have no delay" in note for note in topology.notes)
 
 
 def test_an_ospf_database_of_frr_drops_what_one_end_alone_says(tmp_path: Path) -> None:
