@@ -84,7 +84,7 @@ class SolveConfig(RoutedConfig, InstanceConfig):
     what so many can reach; 0 for any number."""
     one_list: bool = False
     """With --routing segments and max_link_utilisation: one segment list for each demand, without splits; with
-    --matrices or --survive together with --at-most or alone."""
+    --matrices or --survive not together with --fewest-policies or --target-utilisation."""
     previous: Path | None = None
     """The allocation in force, a .json file of an earlier --out; with --max-churn, --keep-within or both."""
     max_churn: float | None = None
@@ -181,8 +181,9 @@ class SolveConfig(RoutedConfig, InstanceConfig):
         is_one = self.one_list and not is_static
         require(self, "at_most", "0 with --one-list of a single matrix", not (self.at_most and is_one))
         is_fewest = bool(self.fewest_policies or self.target_utilisation)
-        expected = "splits, or --at-most, with --matrices or --survive"
+        expected = "nothing with --fewest-policies and --target-utilisation beside --matrices or --survive"
         require(self, "one_list", expected, not (self.one_list and is_static and is_fewest))
+        require(self, "index", "0 with --matrices", not self.index or self.matrices == 1)
         for first, second in itertools.combinations(_FEW, 2):
             is_one = not (getattr(self, first) and getattr(self, second))
             require(self, second, f"nothing with --{first.replace('_', '-')}", is_one)

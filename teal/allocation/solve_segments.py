@@ -183,7 +183,7 @@ def solved(
         few: FewPolicies = fewest_policies(problem, result, allowed, extra)
         mid, shares, value, policies_bound = few.mid, few.share, few.utilisation, float(few.bound)
     if config.at_most:
-        few, bound = least_utilisation(problem, result, config.at_most, extra)
+        few, bound = least_utilisation(problem, result, config.at_most, extra, config.gap)
         mid, shares, value = few.mid, few.share, few.utilisation
     if config.one_list:
         fractional = value
@@ -380,7 +380,8 @@ class StaticReport:
         lists: shares, value and bound.
         worst: name of the failure under which the fullest link is fullest; "" for none.
         failures: number of failures.
-        reached: whether the target gap was reached.
+        lost: largest Gbit/s of demands whose ends are cut off from each other, of any matrix and failure.
+        reached: whether the search, with any number of policies and with splits, reached the target gap.
         stopped_by: what ended the search.
         at_most: number of policies that were allowed, of which value and bound are; 0 for any number.
     """
@@ -389,6 +390,7 @@ class StaticReport:
     lists: StaticLists
     worst: str
     failures: int
+    lost: float
     reached: bool
     stopped_by: str
     at_most: int = 0
@@ -405,7 +407,7 @@ class StaticReport:
             "value": one.value, "bound": one.bound, "gap": one.gap, "straight": one.straight, "worst": self.worst,
             "without_failure": float(one.utilisation[:, 0].max()), "matrices": len(one.utilisation),
             "failures": self.failures, "policies": len(self.policies.lists), "policies_bound": one.policies_bound,
-            "fractional": one.fractional, "at_most": self.at_most, "rounds": one.iterations,
+            "fractional": one.fractional, "lost": self.lost, "at_most": self.at_most, "rounds": one.iterations,
             "solve_s": one.solve_s, "reached": self.reached,
         }  # fmt: skip
         return dict(json_value(figures))
@@ -462,20 +464,20 @@ def solve_static(
             within=share(config.fewest_policies, "--fewest-policies") if config.fewest_policies else math.nan,
             target=config.target_utilisation or math.nan, at_most=config.at_most,
         )  # fmt: skip
+    demand = traffic.read(rows)
+    cut_off = [float(demand[:, ~one.reaches[pairs[:, 1], pairs[:, 0]]].sum(1).max()) for one in dags]
+    if max(cut_off) > 0:
+        place = int(np.argmax(cut_off))
+        when = f" when {failures[place - 1].name} fails" if place else " without failure"
+        notify(f"up to {max(cut_off):.6g} Gbit/s of demand are between nodes without a path{when}: they are left out")
     found = static_lists(
-        dags,
-        pairs,
-        traffic.read(rows),
-        gap=config.gap,
-        few=few,
-        one_list=config.one_list,
-        deadline=deadline,
-        report=report,
-    )
+        dags, pairs, demand, gap=config.gap, few=few, one_list=config.one_list, deadline=deadline,
+        max_rounds=config.max_iterations, report=report,
+    )  # fmt: skip
     worst = int(found.utilisation.max(0).argmax())
     return StaticReport(
-        dag.topology, found, failures[worst - 1].name if worst else "", len(failures), found.reached,
-        found.stopped_by, config.at_most,
+        dag.topology, found, failures[worst - 1].name if worst else "", len(failures), max(cut_off),
+        found.reached,        found.stopped_by, config.at_most,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Success; no usable result, or a solver failed; wrong input; a target gap was missed; `teal check` raised an alarm.
 EXIT_OK, EXIT_FAILED, EXIT_INPUT, EXIT_GAP, EXIT_ALARM = 0, 1, 2, 3, 4
-_TABLE_WIDTH, _WIDE_TABLE_WIDTH = 80, 180  # characters of a line where the output is no terminal
+_TABLE_WIDTH, _WIDE_TABLE_WIDTH, _MAX_WIDTH = 80, 180, 10_000  # characters of a line where the output is no terminal
 
 Notify = Callable[[str], None]  # prints a message about the progress to the standard error
 
@@ -111,6 +111,10 @@ def print_tables(tables: Iterable[Table], *, wide: bool = True) -> None:
     """Print tables as wide as the terminal, or so wide that they can be read from a file."""
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDE_TABLE_WIDTH if wide else _TABLE_WIDTH)
-    for table in tables:
-        console.print(table.of_terminal())
+    for table in (one.of_terminal() for one in tables):
+        console = Console(width=None if sys.stdout.isatty() else _WIDE_TABLE_WIDTH if wide else _TABLE_WIDTH)
+        if wide and not sys.stdout.isatty():  # a file has room for every column
+            console.width = max(
+                console.width, console.measure(table, options=console.options.update(max_width=_MAX_WIDTH)).maximum
+            )
+        console.print(table)

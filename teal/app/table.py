@@ -7,14 +7,12 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
-
-
-_MIN_NAME_WIDTH = 20  # characters of the first column that a narrow terminal keeps
 
 
 class Cell(NamedTuple):
@@ -37,9 +35,10 @@ class Column:
 
     Attributes:
         label: heading, with the unit.
-        value: attribute of a record, or function from a record to the value.
+        value: attribute of a record, or function from a record to the value, by which a page sorts if it is a number.
         show: function from a value to its text, of a column of numbers; None for a column of texts.
         most_is_best: whether the largest number is the best, which a first click on a page puts on top.
+        text: function from a record to its text in the place of ``show``; None for ``show``.
         optional: whether the column is left out where no record has a value: all are NaN, None or "".
     """
 
@@ -47,12 +46,13 @@ class Column:
     value: str | Callable[[Any], Any]
     show: Callable[[Any], str] | None = None
     most_is_best: bool = False
+    text: Callable[[Any], str] | None = None
     optional: bool = False
 
     @property
     def is_number(self) -> bool:
         """Whether it is sorted and aligned as numbers."""
-        return self.show is not None
+        return self.show is not None or self.text is not None
 
     def of(self, record: Any) -> Any:
         """The value of a record."""
@@ -61,9 +61,12 @@ class Column:
     def cell(self, record: Any) -> Cell:
         """The cell of a record."""
         value = self.of(record)
-        text = str(value) if self.show is None else self.show(value)
-        is_number = isinstance(value, int | float)
-        return Cell(text, text if not is_number else "" if math.isnan(value) else repr(float(value)), self.is_number)
+        text = self.text(record) if self.text is not None else str(value) if self.show is None else self.show(value)
+        if not isinstance(value, Real):
+            return Cell(text, text, self.is_number)
+        number = float(value)
+        sort = "" if math.isnan(number) else repr(number).replace("inf", "Infinity")  # as JavaScript writes it
+        return Cell(text, sort, self.is_number)
 
     def is_shown(self, records: Iterable[Any]) -> bool:
         """Whether the column is not optional, or a record has a value."""
@@ -109,18 +112,17 @@ class Table:
 
         headings, *lines = self.texts()
         table = TerminalTable(title=escape(self.title), title_justify="left", caption_justify="left")
-        name_width = min(_MIN_NAME_WIDTH, max((len(line[0]) for line in [headings, *lines]), default=0))
         for number, (heading, column) in enumerate(zip(headings, self.columns, strict=True)):
             table.add_column(
                 escape(heading), justify="right" if column.is_number else "left",
-                overflow="ellipsis" if number else "fold", min_width=None if number else name_width,
+                overflow="ellipsis" if number else "fold",
             )  # fmt: skip
         for line in lines:
             table.add_row(*map(escape, line))
         if self.caption:
             table.caption = escape(self.caption)
         elif len(lines) < len(self.records):
-            table.caption = f"the first {len(lines):,} of {len(self.records):,}; files and pages have all"
+            table.caption = f"the first {len(lines):,} of {len(self.records):,}; --out has all"
         return table
 
     def markdown(self) -> str:

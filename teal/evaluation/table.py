@@ -238,7 +238,7 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
     columns = _columns(summaries, objective)
     caption = ""
     if not wide:
-        is_sum = bool(summaries and summaries[0].classes)  # of classes, of which each has an optimum of its own
+        is_sum = any(s.classes for s in summaries)  # of classes, of which each has an optimum of its own
         is_compared = columns["fairness"].is_shown(summaries)  # a fair allocation has less flow than the optimum
         has_room = max((len(s.scheme) for s in summaries), default=0) <= _MAX_NAME_BESIDE_LATENCY
         hidden = _WIDE | ({"of_optimum", "gap"} if is_sum else {"of_optimum"} if is_compared else set())
@@ -256,14 +256,17 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
 
 
 # Columns that a terminal of 80 characters does not show.
-_WIDE = {"value", "worst", "gap_known", "max_violation", "solve", "parallel", "cut_gap", "status"}
+_WIDE = {"value", "carried", "build", "worst", "gap_known", "max_violation", "solve", "parallel", "cut_gap", "status"}
 
 
 def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
     """All columns, by a short name."""
     rules = Objective(objective).rules
     if rules.measure_label:
-        quality = {"quality": Column(rules.measure_label, "value", _number, most_is_best=rules.sense > 0)}
+        quality = {
+            "quality": Column(rules.measure_label, "value", _number, most_is_best=rules.sense > 0),
+            "carried": Column("satisfied", "satisfied_demand", percent, most_is_best=True),
+        }
     else:
         quality = {
             "quality": Column("satisfied", "satisfied_demand", percent, most_is_best=True),
@@ -283,6 +286,7 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
         "gap_known": Column("gap by the best bound", "gap_known", percent),
         "max_violation": Column("max violation", "max_violation", lambda v: "-" if math.isnan(v) else f"{v:.0e}"),
         "time": Column("time", "total_s", time_text),
+        "build": Column("build", "build_s", time_text),
         "solve": Column("solve", "solve_s", time_text),
         "parallel": Column("if parallel", "parallel_s", time_text, optional=True),
         "latency": Column("latency", "latency_mean", milliseconds, optional=True),
@@ -292,7 +296,11 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
 
 def _class_column(name: str) -> Column:
     """Satisfied demand of a class, and its gap in brackets."""
-    return Column(f"{name} (gap)", lambda s: class_text(s, name), str)
+
+    def satisfied(summary: Summary) -> float:
+        return next((one.satisfied_demand for one in summary.classes if one.name == name), math.nan)
+
+    return Column(f"{name} (gap)", satisfied, text=lambda s: class_text(s, name), most_is_best=True)
 
 
 def _mean(values: list[float]) -> float:

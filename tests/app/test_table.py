@@ -9,8 +9,11 @@ import re
 from operator import itemgetter
 from pathlib import Path
 
+import numpy as np
+import pytest
 from rich.console import Console
 
+from teal.app.command import print_tables
 from teal.app.table import Cell, Column, Table, writers
 from teal.app.text import percent
 from teal.cli import main
@@ -45,6 +48,27 @@ def test_a_terminal_shows_the_first_records_and_a_page_all_with_numbers_to_sort_
         [Cell("x[1]|y", "x[1]|y", False), Cell("0.50%", "0.005", True)],
         [Cell("p_q", "p_q", False), Cell("-", "", True)],
     ]
+
+
+def test_a_file_has_every_column_of_a_wide_table(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [Column(f"heading {number}", itemgetter("gap"), percent) for number in range(30)]
+    print_tables([Table("wide", columns, RECORDS)])
+    assert "heading 29" in capsys.readouterr().out
+    print_tables([Table("narrow", columns[:7], RECORDS)], wide=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-2].count("│") == 8, "each column is there"
+
+
+def test_a_column_may_sort_by_another_number_than_its_text_begins_with() -> None:
+    column = Column("share (gap)", itemgetter("gap"), text=lambda record: f"{record['name']} (1%)")
+    assert column.is_number
+    assert [column.cell(record) for record in RECORDS] == [
+        Cell("x[1]|y (1%)", "0.005", True), Cell("p_q (1%)", "", True),
+    ]  # fmt: skip
+    infinite = Column("time", itemgetter("time"), str)
+    assert infinite.cell({"time": math.inf}).sort == "Infinity"
+    assert infinite.cell({"time": np.float32(1.5)}).sort == "1.5"
 
 
 def test_cells_are_as_in_the_terminal_and_escaped_for_each_language() -> None:

@@ -33,8 +33,6 @@ _UNIFORM = 1e-4  # weight of equal prices, so that no way is free of cost
 _FIRST_SHARE = 1e-2  # of a demand, that a midpoint must carry in the search's end to be a first column
 _MIN_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
 _MAX_ROUNDS = 60
-_MAX_BISECTIONS = 16  # utilisations tried in each of the two bisections for N policies
-_BISECTION_WIDTH = 1e-3  # share of the utilisation: a narrower interval ends a bisection
 
 
 @kernel

@@ -21,7 +21,7 @@ from teal.routing.segments.kernels import (
     grouped,
     last_segments,
 )
-from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
+from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import threads_for
 
 UNIFORM_PARTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)  # of equal prices in a mixture, for the bound on any paths
@@ -29,21 +29,29 @@ MIN_SHARE = 1e-9  # of a demand, below which a list is dropped
 TARGET_ROUNDING = 1e-6  # relative, by which a utilisation may exceed the one that was asked for
 
 
-def require_target(target: float, value: float, bound: float) -> None:
+def require_target(target: float, value: float, bound: float, lists: str = "no lists with one midpoint") -> None:
     """Raise InputError for a utilisation that no lists keep, or that the search has found none for.
 
     Args:
         target: utilisation that was asked for.
         value: least utilisation that was found.
         bound: bound on it.
+        lists: lists that the bound is of, for the message.
     """
     if bound > target * (1 + TARGET_ROUNDING):
-        expected = f"at least {bound:.6g}: no lists with one midpoint load every link less"
+        expected = f"at least {bound:.6g}: {lists} load every link less"
         raise InputError("--target-utilisation", "", expected, target)
     if value > target * (1 + TARGET_ROUNDING):
         reached = math.ceil(value * 1e5) / 1e5
         expected = f"at least {reached:g}, which was reached (down to {bound:.6g} is not excluded)"
         raise InputError("--target-utilisation", "", expected, target)
+
+
+def distinct(pairs: AnyArray) -> tuple[IntArray, IntArray, Int64Array]:
+    """Source and target (P,) of the different pairs (D, 2), in ascending order, and the pair (D,) of each demand."""
+    ends, of = np.unique(pairs, axis=0, return_inverse=True)
+    source, target = (np.ascontiguousarray(ends[:, i], dtype=np.int32) for i in (0, 1))
+    return source, target, of.reshape(-1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,7 +74,7 @@ class SegmentProblem:
 
     @classmethod
     def of(cls, dag: EcmpDag, pairs: IntArray, demand: FloatArray, *, balances: bool) -> SegmentProblem:
-        """Check, sort, and leave out what cannot be sent.
+        """Check, sort, add up what is between the same nodes, and leave out what cannot be sent.
 
         Args:
             dag: shortest paths.
@@ -82,9 +90,8 @@ class SegmentProblem:
         if not sends.any():
             raise InputError("segments", "demand", "a demand above 0 between nodes with a path", "none")
         kept = np.flatnonzero(sends)
-        kept = kept[np.lexsort((pairs[kept, 1], pairs[kept, 0]))]
-        source, target = (np.ascontiguousarray(pairs[kept, i], dtype=np.int32) for i in (0, 1))
-        return cls(dag, source, target, np.ascontiguousarray(demand[kept], dtype=np.float64), balances)
+        source, target, of = distinct(pairs[kept])
+        return cls(dag, source, target, np.bincount(of, demand[kept]).astype(np.float64), balances)
 
     @cached_property
     def passes(self) -> SegmentPasses:
@@ -206,6 +213,8 @@ Key = tuple[int, int, int]  # failure, matrix, link
 class Scenarios:
     """Loads and prices of all matrices under all failures.
 
+    Where a failure cuts the ends of a demand off from each other, its lists take it as far as their midpoints.
+
     Args:
         dags: shortest paths without failure, then under each.
         source, target: (D,) ends of the demands, in ascending order.
@@ -216,8 +225,8 @@ class Scenarios:
         self.passes, self.source, self.target = [SegmentPasses(dag) for dag in dags], source, target
         self.nodes, self._by_source = dags[0].topology.num_nodes, grouped(source, dags[0].topology.num_nodes)
         self.capacity = np.array([np.where(np.isfinite(dag.links.metric), dag.topology.capacity, 0.0) for dag in dags])
-        # (F, M, D): what counts under each failure
-        self.demand = np.array([np.where(dag.reaches[target, source], demand, 0.0) for dag in dags])
+        self.demand = demand
+        self.connected = np.array([dag.reaches[target, source] for dag in dags])  # (F, D)
 
     def utilisation(self, demand: Int64Array, mid: IntArray, share: FloatArray) -> FloatArray:
         """(F, M, E) of columns (n,); the rest of each demand goes straight."""
@@ -226,13 +235,13 @@ class Scenarios:
         stop, part = np.concatenate([self.target, mid]), np.concatenate([rest, share])
         result, nodes, source, target = [], self.nodes, self.source[of], self.target[of]
         for failure, passes in enumerate(self.passes):
-            volume = np.zeros((self.demand.shape[1], nodes * nodes))
-            for matrix in range(len(volume)):
-                flow = self.demand[failure, matrix, of] * part
-                for end, begin in ((stop, source), (target, stop)):
-                    used = end != begin
-                    place = end[used].astype(np.int64) * nodes + begin[used]
-                    volume[matrix] += np.bincount(place, flow[used], minlength=nodes * nodes)
+            volume = np.zeros((len(self.demand), nodes * nodes))
+            arrives = passes.dag.reaches[stop, source], self.connected[failure][of]  # at the end of each segment
+            for (end, begin), does in zip(((stop, source), (target, stop)), arrives, strict=True):
+                used = (end != begin) & does
+                place = end[used].astype(np.int64) * nodes + begin[used]
+                for matrix, offered in enumerate(self.demand):
+                    volume[matrix] += np.bincount(place, (offered[of] * part)[used], minlength=nodes * nodes)
             load = passes.segment_load(volume.reshape(-1, nodes, nodes))
             capacity = self.capacity[failure]
             result.append(np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0))
@@ -244,11 +253,11 @@ class Scenarios:
         unit = np.zeros((1, self.capacity.shape[1]))
         unit[0, link] = 1.0 / self.capacity[failure, link]
         value = self.passes[failure].segment_sum(unit)[0]
-        value[~np.isfinite(value)] = 0.0  # between nodes that are cut off, where a demand does not count
+        value[~np.isfinite(value)] = 0.0  # between nodes that are cut off from each other
         np.fill_diagonal(value, 0.0)
         source, target = self.source[demand], self.target[demand]
-        more = value[mid, source] + value[target, mid] - value[target, source]
-        return np.asarray(self.demand[failure, matrix, demand] * more)
+        after = self.connected[failure, demand] * (value[target, mid] - value[target, source])
+        return np.asarray(self.demand[matrix, demand] * (value[mid, source] + after))
 
     def cheapest(self, prices: dict[tuple[int, int], FloatArray]) -> tuple[IntArray, FloatArray, FloatArray]:
         """The cheapest midpoint of each demand (D,), its cost (D,) and that of the direct way (D,), of whole demands.
@@ -258,13 +267,13 @@ class Scenarios:
         """
         values = {key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()}
         best, cost = self.target.copy(), np.empty(len(self.source))
-        if len(self.passes) == 1 and len(self.demand[0]) == 1:
+        if len(self.passes) == 1 and len(self.demand) == 1:
             pi = next(iter(values.values()), np.zeros((self.nodes, self.nodes)))
             with threads_for(len(self.source) * self.nodes):
                 cheapest_midpoints(
                     pi, np.ascontiguousarray(pi.T), self.source, self.target, *self._by_source, best, cost
                 )  # fmt: skip
-            return best, self.demand[0, 0] * cost, self.demand[0, 0] * pi[self.target, self.source]
+            return best, self.demand[0] * cost, self.demand[0] * pi[self.target, self.source]
         direct = np.zeros(len(self.source))
         for part, total in self._costs(values):
             at = np.arange(len(total))
@@ -283,7 +292,8 @@ class Scenarios:
             source, target = self.source[part], self.target[part]
             total = np.where(self.kept(source, target), 0.0, np.inf)
             for (failure, matrix), value in values.items():
-                total += self.demand[failure, matrix, part, None] * (value[:, source].T + value[target])
+                after = self.connected[failure, part, None] * value[target]
+                total += self.demand[matrix, part, None] * (value[:, source].T + after)
             yield part, total
 
     def promising(self, prices: dict[tuple[int, int], FloatArray], count: int) -> tuple[Int64Array, IntArray]:

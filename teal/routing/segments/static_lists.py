@@ -3,7 +3,7 @@ r"""Segment lists by linear programs: for several matrices and failures together
 A scenario s is a matrix and what has failed; the IGP has converged in each, so that a list puts other fractions g_s(d,
 l, e) on the links.  A list whose midpoint is cut off loses its traffic, so that a demand takes no midpoint that any of
 the failures cuts off from one of its ends; a demand whose ends are cut off from each other does not count in that
-scenario.  With shares w of each demand's lists that sum to 1,
+scenario but as far as its midpoints.  With shares w of each demand's lists that sum to 1,
 
     min theta   s.t.   sum_{d, l} demand_{s,d} g_s(d, l, e) w[d, l] <= theta c_e     for every scenario s and live link
     e.
@@ -42,7 +42,14 @@ from teal.errors import InputError
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.problem.bounds import gap_between
-from teal.routing.segments.problem import TARGET_ROUNDING, Key, Scenarios, SegmentProblem, require_target
+from teal.routing.segments.problem import (
+    TARGET_ROUNDING,
+    Key,
+    Scenarios,
+    SegmentProblem,
+    distinct,
+    require_target,
+)
 from teal.routing.segments.search import SegmentResult
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
@@ -63,6 +70,8 @@ _TARGETS = 10  # utilisations whose fewest policies are tried for at most N
 _DIVES = 10  # a dive gives at least the n-th part of the demands that move a policy at a time
 _WHOLE = 1e-6  # share of a demand, up to which it may not move and still counts as moved whole
 _MAX_WHOLE_ROUNDS, _WHOLE_S = 20, 20.0  # rounds of new rows for one list each, and seconds of each
+_FEW_WHOLE = 5  # policies, up to which at most N of them are also looked for in whole numbers
+_LAST_S = 5.0  # seconds of a last linear program over the columns so far, where time is over
 _WHOLE_COLUMNS = 1_000  # columns that are added for one list each
 
 
@@ -253,6 +262,7 @@ def _optimum(
     gap: float,
     deadline: Deadline,
     report: Callable[[int, float, float], None] | None = None,
+    max_rounds: int = _MAX_ROUNDS,
 ) -> tuple[_Point | None, float, int]:
     """Generate rows and columns until the gap: the best point, the bound on value or policies, and the rounds.
 
@@ -262,13 +272,14 @@ def _optimum(
         gap: certified gap at which to stop.
         deadline: after which to stop with the best so far.
         report: called after each round with its number, the least value found and the bound.
+        max_rounds: number of rounds, at most.
     """
     limit = program.utilisation
     allowed = math.inf if limit is None else limit * (1 + TARGET_ROUNDING)
     best: _Point | None = master.straight if master.straight.value <= allowed else None
     value = master.straight.value if limit is None else math.inf if best is None else 0.0
     bound, number, used, best_prices, best_price = 0.0, 0, master.straight.used, np.zeros(0), 0.0
-    while value > 0 and number < _MAX_ROUNDS:
+    while value > 0 and number < max_rounds:
         number += 1
         master.add_rows(_fullest(used, limit))
         point = master.solve(program, deadline.left)
@@ -323,8 +334,17 @@ def _fullest(used: FloatArray, limit: float | None) -> list[Key]:
     return keys
 
 
+def _of_largest(master: _Master, point: _Point, most: int) -> _Point | None:
+    """The least utilisation, over the columns so far, of the demands that move the largest volume at a point."""
+    counts = np.ones(master.demands)
+    counts[np.argsort(-point.moved * master.scenarios.demand.max(0), kind="stable")[:most]] = 0.0
+    return master.solve(_Program(counts, policies=0.0), _LAST_S)
+
+
 def _dive(master: _Master, program: _Program, start: _Point, deadline: Deadline) -> _Point | None:
-    """Give policies to the demands that move most, until no other demand moves (see the module); None if time is over.
+    """Give policies to the demands that move most, until no other demand moves (see the module).
+
+    Where time is over, None for fewest policies, and else what the columns so far allow those that move most.
 
     Args:
         master: rows and columns so far.
@@ -346,7 +366,7 @@ def _dive(master: _Master, program: _Program, start: _Point, deadline: Deadline)
             master, dataclasses.replace(program, counts=counts, policies=left), _DIVE_GAP, deadline
         )  # fmt: skip
         if found is None or deadline.is_over:
-            return None
+            return None if program.utilisation is not None else _of_largest(master, point, int(program.policies))
         point = found
 
 
@@ -370,6 +390,7 @@ def _fewest(master: _Master, utilisation: float, gap: float, deadline: Deadline)
 def _at_most(
     master: _Master,
     most: int,
+    any_number: _Point,
     gap: float,
     deadline: Deadline,
     report: Callable[[int, float, float], None] | None = None,
@@ -379,30 +400,36 @@ def _at_most(
     Args:
         master: rows and columns so far.
         most: N.
+        any_number: a point of any number of policies.
         gap: certified gap at which to stop.
         deadline: after which to stop with the best so far.
         report: see :func:`_optimum`.
     """
     program = _Program(np.ones(master.demands), policies=float(most))
     start, bound, rounds = _optimum(master, program, gap, deadline, report)
-    dived = None if start is None else _dive(master, program, start, deadline)
-    best = min([master.straight, *([dived] if dived else [])], key=lambda one: one.value)
+    tried = [None if start is None else _dive(master, program, start, deadline)]
+    tried.append(any_number if len(any_number.steered) <= most else _of_largest(master, any_number, most))
+    best = min([master.straight, *(one for one in tried if one is not None)], key=lambda one: one.value)
     highest = best.value
     for part in range(_TARGETS):
         target = bound + (highest - bound) * part / _TARGETS
         if best.value <= max(target, bound * (1 + gap)) or deadline.is_over:
             break
         fewest, _, more = _optimum(master, _Program(program.counts, target), _FEW_GAP, deadline)
-        volume = (best if fewest is None else fewest).moved * master.scenarios.demand.max((0, 1))
+        volume = (best if fewest is None else fewest).moved * master.scenarios.demand.max(0)
         counts = program.counts.copy()
         counts[np.argsort(-volume, kind="stable")[:most]] = 0.0
         found, _, further = _optimum(master, _Program(counts, policies=0.0), _DIVE_GAP, deadline)
         rounds += more + further
         best = min([best, *([found] if found else [])], key=lambda one: one.value)
+    if most <= _FEW_WHOLE and best.value > bound * (1 + gap) and not deadline.is_over:
+        whole = _one_list(master, most, master.straight, gap, Deadline(time.perf_counter() + _WHOLE_S / 4, deadline))
+        split = _of_largest(master, whole, most)
+        best = min([best, whole, *([split] if split else [])], key=lambda one: one.value)
     return best, min(bound, best.value), rounds
 
 
-def _one_list(master: _Master, most: float, gap: float, deadline: Deadline) -> _Point:
+def _one_list(master: _Master, most: float, start: _Point, gap: float, deadline: Deadline) -> _Point:
     """One list for each demand, and at most so many policies: the least utilisation in whole numbers.
 
     Columns are those so far, and those that save most at the prices of the program with splits.
@@ -410,13 +437,16 @@ def _one_list(master: _Master, most: float, gap: float, deadline: Deadline) -> _
     Args:
         master: rows and columns so far.
         most: number of policies; infinite for any.
+        start: point that is kept where it splits no demand and nothing better is found.
         gap: relative gap of the program in whole numbers, at which HiGHS stops.
         deadline: after which to stop with the best so far.
     """
     point = master.solve(_Program(np.ones(master.demands), policies=most), deadline.left)
     if point is not None:
         master.add_columns(*master.scenarios.promising(master.of_links(point.prices), _WHOLE_COLUMNS))
-    of, mid, count, best = master.of, master.mid, len(master.of), master.straight
+    of, mid, count = master.of, master.mid, len(master.of)
+    is_split = bool(((start.share > 0) & (start.share < 1)).any())
+    best = master.straight if is_split else start
     demands, row = np.unique(of, return_inverse=True)
     sums = sp.csr_array((np.ones(count), (row, np.arange(count))), shape=(len(demands), count + 1))
     number = sp.csr_array(np.append(np.ones(count), 0.0)[None])
@@ -434,7 +464,8 @@ def _one_list(master: _Master, most: float, gap: float, deadline: Deadline) -> _
         share = np.round(found.x[:-1])
         used = master.scenarios.utilisation(of, mid, share)
         moved = np.bincount(of, share, minlength=master.demands).astype(np.float64)
-        best = min(best, _Point(of, mid, share, used, moved, np.zeros(0), 0.0), key=lambda one: one.value)
+        if float(used.max()) < best.value * (1 - TARGET_ROUNDING):  # no policy that gains nothing
+            best = _Point(of, mid, share, used, moved, np.zeros(0), 0.0)
         if deadline.is_over or master.has(_fullest(used, None)):
             break
         master.add_rows(_fullest(used, None))
@@ -443,17 +474,25 @@ def _one_list(master: _Master, most: float, gap: float, deadline: Deadline) -> _
 
 @dataclasses.dataclass(frozen=True)
 class Few:
-    """Limits on policies; none by default.
+    """A limit on policies, one of three.
 
     Attributes:
         within: share of the least utilisation by which it may be exceeded for fewest policies; NaN for none.
         target: utilisation that fewest policies keep; NaN for none.
         at_most: number of policies; 0 for any.
+
+    Raises:
+        InputError: none of them, several, or a number below 0.
     """
 
     within: float = math.nan
     target: float = math.nan
     at_most: int = 0
+
+    def __post_init__(self) -> None:
+        given = [not math.isnan(self.within), not math.isnan(self.target), self.at_most != 0]
+        if sum(given) != 1 or min(self.at_most, *(x for x in (self.within, self.target) if not math.isnan(x)), 0) < 0:
+            raise InputError("few", "", "one of within, target and at_most, at least 0", self)
 
     def limit(self, value: float, bound: float) -> float:
         """The utilisation within which policies are to be few.
@@ -467,7 +506,7 @@ class Few:
         """
         if not math.isnan(self.within):
             return value * (1 + self.within)
-        require_target(self.target, value, bound)
+        require_target(self.target, value, bound, "no lists with one midpoint that no failure cuts off")
         return max(self.target, value)
 
 
@@ -480,6 +519,7 @@ def static_lists(
     few: Few | None = None,
     one_list: bool = False,
     deadline: Deadline | None = None,
+    max_rounds: int = _MAX_ROUNDS,
     report: Callable[[int, float, float], None] | None = None,
 ) -> StaticLists:
     """Segment lists that hold under all failures (equations in the module).
@@ -492,25 +532,30 @@ def static_lists(
         few: how few policies; None for any number.
         one_list: whether no demand is split; not together with fewest policies.
         deadline: after which the best so far is returned.
+        max_rounds: number of linear programs of the search for any number of policies, at most.
         report: called after each round with its number, the least value found and the bound.
 
     Raises:
-        InputError: no demand with a path; a target that no lists keep, or that none were found for.
+        InputError: no demand with a path; one list with fewest policies; a target that no lists keep, or that none were
+            found for.
     """
     begin, end = time.perf_counter(), deadline or Deadline()
+    if one_list and few is not None and not few.at_most:
+        raise InputError("one_list", "", "false with fewest policies", one_list)
     counted = np.flatnonzero((demand > 0).any(0) & dags[0].reaches[pairs[:, 1], pairs[:, 0]])
     if not len(counted):
         raise InputError("segments", "demand", "a demand above 0 between nodes with a path", "none")
-    counted = counted[np.lexsort((pairs[counted, 1], pairs[counted, 0]))]
-    source, target = (np.ascontiguousarray(pairs[counted, i], dtype=np.int32) for i in (0, 1))
-    master = _Master(Scenarios(dags, source, target, demand[:, counted]))
-    found, bound, number = _optimum(master, _Program(np.ones(len(counted))), gap, end, report)
+    source, target, of = distinct(pairs[counted])
+    summed = np.array([np.bincount(of, one[counted]) for one in demand])
+    master = _Master(Scenarios(dags, source, target, summed))
+    found, bound, number = _optimum(master, _Program(np.ones(master.demands)), gap, end, report, max_rounds)
     best, policies_bound = found or master.straight, math.nan
     reached = gap_between(best.value, min(bound, best.value), -1.0) <= gap
     extra = end if math.isfinite(end.left) else Deadline.after(_EXTRA_S)
     if few is not None:
         if few.at_most:
-            best, bound, more = _at_most(master, few.at_most, gap, extra, report)
+            best, least_value, more = _at_most(master, few.at_most, best, gap, extra, report)
+            bound = max(bound, least_value)
         else:
             points, policies_bound, more = _fewest(master, few.limit(best.value, bound), _FEW_GAP, extra)
             best = min([best, *points], key=lambda one: len(one.steered))
@@ -518,7 +563,8 @@ def static_lists(
     fractional = math.nan
     if one_list:
         most = math.inf if few is None else float(few.at_most)
-        fractional, best = best.value, _one_list(master, most, max(gap, _DIVE_GAP), extra)
+        split, best = best.value, _one_list(master, most, best, max(gap, _DIVE_GAP), extra)
+        fractional = min(split, best.value)
     return StaticLists(
         policies=_policies(master.scenarios, best),
         policies_bound=policies_bound,
@@ -589,7 +635,7 @@ def fewest_policies(
 
 
 def least_utilisation(
-    problem: SegmentProblem, start: SegmentResult, most: int, deadline: Deadline
+    problem: SegmentProblem, start: SegmentResult, most: int, deadline: Deadline, gap: float = _DIVE_GAP
 ) -> tuple[FewPolicies, float]:
     """The least utilisation that was found with at most ``most`` policies, and a bound on that of any such lists.
 
@@ -598,11 +644,20 @@ def least_utilisation(
         start: a solution, of any number of policies.
         most: N.
         deadline: after which to stop with the best so far.
+        gap: certified gap at which to stop.
     """
     begin, master = time.perf_counter(), _master_of(problem, start)
-    point, bound, _ = _at_most(master, most, _DIVE_GAP, deadline)
-    found = _of_point(problem, *master.slots(point), 0.0, begin)
-    return found, min(bound, found.utilisation)
+    is_column = (start.share > _MIN_SHARE) & (start.mid >= 0) & (start.mid != problem.target[:, None])
+    of, slots = np.nonzero(is_column & (start.mid != problem.source[:, None]))
+    mid, share = start.mid[of, slots], start.share[of, slots]
+    used = master.scenarios.utilisation(of, mid, share)
+    moved = np.bincount(of, share, minlength=master.demands).astype(np.float64)
+    any_number = _Point(of, mid, share, used, moved, np.zeros(0), 0.0)
+    point, bound, _ = _at_most(master, most, any_number, gap, deadline)
+    found = [_of_point(problem, *master.slots(point), 0.0, begin)]
+    found += [one for one in [_of_point(problem, start.mid, start.share, 0.0, begin)] if one.policies <= most]
+    best = min(found, key=lambda one: one.utilisation)
+    return best, min(max(bound, start.bound), best.utilisation)
 
 
 def _master_of(problem: SegmentProblem, start: SegmentResult) -> _Master:

@@ -14,8 +14,9 @@ from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
 from teal.routing.segments.static_lists import Few, static_lists
 from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.interruptible import Deadline
 from teal.testing import make_topology, random_topology
-from tests.igp_reference import random_metrics, segment_shares
+from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 
 NODES = 6
 
@@ -35,7 +36,8 @@ def _program(
         s, t = pairs[d].tolist()
         return any(np.isnan(one[m, s] + one[t, m])[0] and not np.isnan(one[t, s])[0] for _, one in after.values())
 
-    columns = [(d, m) for d, (s, _) in enumerate(pairs.tolist()) for m in range(NODES) if m != s and not loses(d, m)]
+    nodes = range(topology.num_nodes)
+    columns = [(d, m) for d, (s, _) in enumerate(pairs.tolist()) for m in nodes if m != s and not loses(d, m)]
     rows = []
     for own, shares in after.values():
         live = np.isfinite(own) & (topology.capacity > 0)
@@ -43,9 +45,10 @@ def _program(
             entries = np.zeros((len(columns), topology.num_links))
             for n, (d, m) in enumerate(columns):
                 s, t = pairs[d].tolist()
-                if np.isnan(shares[t, s]).any():
-                    continue
-                entries[n] = matrix[d] * (shares[t, s] if m == t else shares[m, s] + shares[t, m])
+                parts = [shares[t, s]] if m == t else [shares[m, s], shares[t, m]]
+                if np.isnan(shares[t, s]).any():  # s and t are cut off: the list leads to its midpoint at most
+                    parts = [] if m == t or np.isnan(shares[m, s]).any() else [shares[m, s]]
+                entries[n] = matrix[d] * np.sum([np.zeros(topology.num_links), *parts], axis=0)
             rows.append((entries / np.where(live, topology.capacity, 1.0))[:, live].T)
     return columns, np.vstack(rows)
 
@@ -188,6 +191,53 @@ def test_no_list_goes_over_a_leaf_that_a_failure_cuts_off() -> None:
     results = IgpFailures.of_demands(dag, pairs, demand, found.policies).under(failures)
     assert results.lost[:, 0].tolist() == [0, 0]
     assert results.utilisation[:, 0] == pytest.approx([0.75, 0.75])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 5, 8, 12])
+def test_demands_that_a_failure_cuts_off_load_links_as_far_as_their_midpoints(seed: int) -> None:
+    """On networks with one-way and parallel links, where failures cut demands off."""
+    topology = network_with_parallels(seed)
+    dag = EcmpDag.of(topology, random_metrics(topology, seed))
+    nodes = range(topology.num_nodes)
+    pairs = np.array([p for p in itertools.permutations(nodes, 2) if dag.reaches[p[1], p[0]]])
+    demand = np.random.default_rng(seed).exponential(size=(2, len(pairs)))
+    failures = [list(links) for links in topology.cables()]
+    dags = [dag, *(dag.without(np.array(links)) for links in failures)]
+    assert any(not one.reaches[pairs[:, 1], pairs[:, 0]].all() for one in dags)
+    found = static_lists(dags, pairs, demand, gap=1e-4)
+    optimum = _whole(dag, failures, pairs, demand)
+    assert optimum * (1 - 1e-6) <= found.value <= optimum * (1 + 1e-3)
+    assert found.bound <= optimum * (1 + 1e-6)
+    simulated = IgpFailures.of_demands(dag, pairs.astype(np.int32), demand, found.policies).under([[], *failures])
+    np.testing.assert_allclose(simulated.utilisation.T, found.utilisation, rtol=1e-6, atol=1e-12)
+
+
+def test_demands_between_the_same_nodes_have_one_policy_together() -> None:
+    _, dags, _, pairs, demand = _random_case(1, 0.5)
+    once = static_lists(dags, pairs, demand, gap=1e-6)
+    halves = np.concatenate([0.25 * demand, 0.75 * demand], axis=1)
+    twice = static_lists(dags, np.concatenate([pairs, pairs]), halves, gap=1e-6)
+    assert (twice.value, twice.bound) == pytest.approx((once.value, once.bound), rel=1e-6)
+    assert twice.straight == pytest.approx(once.straight)
+
+
+def test_time_that_is_over_leaves_the_policies_that_were_found() -> None:
+    _, dags, _, pairs, demand = _random_case(2, 0.5)
+    any_number = static_lists(dags, pairs, demand, gap=1e-5)
+    most = len(any_number.policies.lists)
+    found = static_lists(dags, pairs, demand, gap=1e-5, few=Few(at_most=most))
+    assert found.value <= any_number.value * (1 + 1e-9)
+    assert found.bound >= any_number.bound * (1 - 1e-9)
+    at_once = static_lists(dags, pairs, demand, gap=1e-5, few=Few(at_most=2), deadline=Deadline.after(0.0))
+    assert len(at_once.policies.lists) <= 2
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"within": 0.1, "at_most": 2}, {"at_most": -1}, {"target": -0.5}, {"within": 0.1, "target": 0.5}]
+)
+def test_few_policies_have_one_limit(limits: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="one of within, target and at_most"):
+        Few(**limits)  # type: ignore[arg-type]
 
 
 def test_no_demand_is_refused() -> None:
