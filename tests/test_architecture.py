@@ -224,8 +224,8 @@ def test_the_hint_after_an_interruption_loads_no_torch() -> None:
 # The most that each measure of tests/house.py may be.  A change that needs more says why, here.
 BUDGET = {
     # A third are docstrings and blank lines.  The last new capabilities: flexible algorithms with attributes of links
-    # 400, the optimum as a layer of torch 300, few policies under failures 400, containerlab 150.
-    "lines": 69_500,
+    # 400, the optimum as a layer of torch 300, few policies under failures 500, containerlab 220.
+    "lines": 69_700,
     "files": 372,
     "modules imported by exactly one other": 73,
     "circles of modules": 0,

@@ -144,7 +144,7 @@ def _load_topology(text: Any, default_capacity: float | None, attributes: str) -
         case suffix if suffix == router_databases.BGP_LS_SUFFIX:
             return router_databases.read_bgp_ls(path, default_capacity)
         case ".yml" | ".yaml" if path.name.lower().endswith(containerlab.SUFFIXES):
-            return containerlab.read_containerlab(path, default_capacity)
+            return containerlab.read_containerlab(path, default_capacity, names)
         case ".graphml":
             return read_graphml(path, default_capacity, names)
         case ".xml" if is_sndlib(path):

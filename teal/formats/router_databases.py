@@ -53,9 +53,22 @@ class Adjacency(NamedTuple):
     latency: float | None = None
 
 
-def _affinities(mask: Any) -> frozenset[str]:
+def _number(value: Any, where: str, line: int) -> float | None:
+    """A number, or that of GoBGP's object of a delay; None for nothing or 0, which says that there is none."""
+    value = value.get("delay") if isinstance(value, dict) else value
+    try:
+        return None if value in (None, "") else float(value) or None
+    except (TypeError, ValueError):
+        raise InputError(where, f"line {line}", "a number", repr(value)[:80]) from None
+
+
+def _affinities(mask: Any, where: str, line: int) -> frozenset[str]:
     """The names of the bits of an administrative group, a number or a list of one (TLV 1088, RFC 9552)."""
-    number = int(mask[0] if isinstance(mask, list) and mask else mask or 0)
+    mask = mask[0] if isinstance(mask, list) and mask else mask
+    try:
+        number = int(mask, 0) if isinstance(mask, str) else int(mask or 0)
+    except (TypeError, ValueError):
+        raise InputError(where, f"line {line}", "an administrative group, a number", repr(mask)[:80]) from None
     return frozenset(f"bit{bit}" for bit in range(number.bit_length()) if number >> bit & 1)
 
 
@@ -98,15 +111,15 @@ class _Updates:
         if not all(ends):
             raise InputError(self.where, f"line {line}", "a router ID of each end", ends)
         link = _of(attributes, "link")
-        metric, te_metric = _value(link, "igpmetric"), _value(link, "defaulttemetric")
-        delay = _value(link, "unidirectionallinkdelay")
+        metric, where = _value(link, "igpmetric"), self.where
+        delay = _number(_value(link, "unidirectionallinkdelay"), where, line)
         self._put(
             (*ends, json.dumps(nlri.get("link_desc"), sort_keys=True)),
             bool(_value(path, "withdrawal", "iswithdraw")),
             Adjacency(
                 *ends, 1.0 if metric is None else float(metric), _gbps(_value(link, "bandwidth", "maxlinkbw")),
-                float(te_metric) if te_metric else None, _affinities(_value(link, "admingroup")),
-                float(delay) / _US_PER_MS if delay else None,
+                _number(_value(link, "defaulttemetric"), where, line),
+                _affinities(_value(link, "admingroup"), where, line), None if delay is None else delay / _US_PER_MS,
             ),
         )  # fmt: skip
 
@@ -126,13 +139,14 @@ class _Updates:
             local, remote = (
                 _router(one.get(f"{side}-node-descriptors"), self.where, line) for side in ("local", "remote")
             )
-            te_metric, bandwidth = attribute.get("te-metric"), attribute.get("maximum-link-bandwidth")
+            bandwidth = attribute.get("maximum-link-bandwidth")
             self._put(
                 (local, remote, json.dumps(one.get("interface-address", one.get("interface-addresses")))),
                 id(one) in withdrawn,
                 Adjacency(
                     local, remote, float(attribute.get("igp-metric", 1)), _gbps(bandwidth),
-                    float(te_metric) if te_metric else None, _affinities(attribute.get("admin-group-mask")),
+                    _number(attribute.get("te-metric"), self.where, line),
+                    _affinities(attribute.get("admin-group-mask"), self.where, line),
                 ),
             )  # fmt: skip
 

@@ -77,7 +77,10 @@ class Step:
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Step:
         """The step that was stored as a mapping."""
-        return cls(**{**entry, "findings": tuple(entry["findings"])})
+        try:
+            return cls(**{**entry, "findings": tuple(entry["findings"])})
+        except TypeError:
+            raise InputError("--resume", JOURNAL, "the journal of a survey of this version", "another one") from None
 
     def section(self) -> Section:
         """The section of the page."""

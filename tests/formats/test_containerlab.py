@@ -22,7 +22,7 @@ topology:
   nodes:
     r1: {kind: nokia_srlinux, image: srl}
     r2:
-    r3: {labels: {name: "paris 3"}}
+    r3: {labels: {teal-name: "paris 3"}}
     sw: {kind: bridge}
   links:
     - endpoints: ["r1:e1-1", "r2:eth1"]
@@ -32,7 +32,8 @@ topology:
       labels: {capacity: 10, metric: 5, one-way: "true"}
     - endpoints: ["r2:eth3", "sw:p1"]
       labels: {capacity: 40, metric: 7}
-    - endpoints: ["r3:eth1", "sw:p2"]
+    - endpoints: ["sw:p2", "r3:eth1"]
+      labels: {capacity: 10, metric: 9, back-metric: 8}
     - endpoints: ["r3:eth9", "host:veth0"]
     - {type: dummy, endpoint: {node: r3, interface: d0}}
 """
@@ -55,7 +56,7 @@ def test_a_topology_is_read_with_labels_bridges_and_one_way_links(tmp_path: Path
     topology = load_topology(str(file))
     assert (topology.name, topology.node_names) == ("three", ("r1", "r2", "paris 3"))
     assert _links(topology) == [
-        ("paris 3", "r2", 40, 1, 7), ("r1", "r2", 10, 1, 5), ("r1", "r2", 100, 2.5, 10), ("r2", "paris 3", 40, 1, 7),
+        ("paris 3", "r2", 10, 1, 8), ("r1", "r2", 10, 1, 5), ("r1", "r2", 100, 2.5, 10), ("r2", "paris 3", 10, 1, 7),
         ("r2", "r1", 100, 2.5, 20),
     ]  # fmt: skip
     assert topology.affinities is not None
@@ -110,6 +111,20 @@ def _json(folder: Path, topology: Topology) -> str:
         ("name: x", "nodes and links"),
         ("topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'c:e1']}]}", r"links\[0\].*nodes of the file"),
         ("topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'b:e1']}]}", "a capacity > 0"),
+        ("topology: {nodes: {a: text, b: }, links: []}", "nodes: a.*a mapping"),
+        ("topology: {nodes: {a: , b: }, links: [a]}", r"links\[0\].*a mapping"),
+        ("topology: {nodes: {a: , b: }, links: [{endpoints: 'a:e1,b:e1'}]}", "a list of node:interface"),
+        ("topology: {nodes: {a: , b: }, links: [{endpoints: [[a], 'b:e1']}]}", "a list of node:interface"),
+        ("topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'b:e1'], labels: [x]}]}", "a mapping of names"),
+        (
+            "topology: {nodes: {a: {kind: bridge}, b: {kind: bridge}}, links: [{endpoints: ['a:e1', 'b:e1']}]}",
+            "a router at one end",
+        ),
+        (
+            "topology: {nodes: {a: {labels: {teal-name: b}}, b: }, links: []}",
+            "a different one for each node",
+        ),
+        ("x: &a [1,1,1,1,1,1,1,1]\ny: &b [*a,*a,*a,*a,*a,*a,*a]\nz: [*b,*b,*b,*b,*b,*b]\ntopology: *b", "a mapping"),
         (
             "topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'b:e1'], labels: {capacity: 1, metric: x}}]}",
             r"links\[0\]: metric",
@@ -121,3 +136,30 @@ def test_a_fault_is_named_with_its_place(text: str, message: str, tmp_path: Path
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message):
         load_topology(str(file))
+
+
+def test_names_that_yaml_takes_for_other_things_stay_names(tmp_path: Path) -> None:
+    file = tmp_path / "lab.clab.yml"
+    ends = "{endpoints: ['on:e1', '010:e1'], labels: {bandwidth: 10}}"
+    file.write_text(f"name: on\ntopology: {{nodes: {{on: , 010: }}, links: [{ends}]}}", encoding="utf-8")
+    topology = load_topology(str(file), attributes="capacity=bandwidth")
+    assert (topology.name, topology.node_names, topology.capacity.tolist()) == ("on", ("on", "010"), [10, 10])
+
+
+def test_a_node_that_is_called_as_the_host_is_stays_a_node(tmp_path: Path) -> None:
+    topology = dataclasses.replace(make_topology([(0, 1, 10.0)], both=True), node_names=("host", "b"))
+    save_topology(tmp_path / "net.clab.yml", topology)
+    assert load_topology(str(tmp_path / "net.clab.yml")).node_names == ("host", "b")
+
+
+def test_what_a_format_does_not_hold_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    topology = make_topology([(0, 1, 10.0), (1, 0, 10.0), (1, 2, 10.0)])
+    source = _json(tmp_path, dataclasses.replace(topology, coordinates=np.ones((3, 2))))
+    for name, lost in (("a.csv", "positions of nodes"), ("b.json", ""), ("c.clab.yml", "positions of nodes")):
+        assert main(["topology", "convert", "--topology", source, "--out", str(tmp_path / name)]) == 0
+        said = capsys.readouterr().err
+        assert ("does not hold" in said) == bool(lost)
+        assert lost in said
+    save_topology(tmp_path / "failed.clab.yml", topology.with_failed_links([0]))
+    assert main(f"topology convert --topology {tmp_path}/failed.clab.yml --out {tmp_path}/d.csv".split()) == 2
+    assert "1 links of capacity 0" in capsys.readouterr().err
