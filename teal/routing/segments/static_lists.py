@@ -63,8 +63,9 @@ _MAX_ADDED = 400  # columns in a round: those that save most
 _OF_MASTER = 0.7  # weight of the master's prices, beside the best prices so far, in what columns are chosen by
 _FIRST_SHARE = 1e-2  # of a demand, that a midpoint must carry in a start to be a first column
 _MIN_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
+_LEAST_UNIT = 1e-6  # of the unit of a program, below which that of the next one does not fall
 _CHEAPER = 1e-9  # relative, by which a list must be cheaper to be added
-_FEW_GAP = 0.02  # between the sum of moved shares and its bound, as a share, at which a search for few policies stops
+_FEW_GAP = 0.02  # of few policies, their number or utilisation, at which further ways to find them are not tried
 _DIVE_GAP = 1e-3  # of the programs of a dive
 _TARGETS = 10  # utilisations whose fewest policies are tried for at most N
 _DIVES = 10  # a dive gives at least the n-th part of the demands that move a policy at a time
@@ -286,6 +287,7 @@ def _optimum(
         if point is None:
             break
         used = point.used
+        master.unit = min(master.unit, max(point.value, _LEAST_UNIT * master.unit))  # for the next program
         found = point.value if limit is None else float(program.counts @ point.moved)
         if point.value <= allowed and found < value:
             value, best = found, point
@@ -422,7 +424,7 @@ def _at_most(
         found, _, further = _optimum(master, _Program(counts, policies=0.0), _DIVE_GAP, deadline)
         rounds += more + further
         best = min([best, *([found] if found else [])], key=lambda one: one.value)
-    if most <= _FEW_WHOLE and best.value > bound * (1 + gap) and not deadline.is_over:
+    if most <= _FEW_WHOLE and best.value > bound * (1 + max(gap, _FEW_GAP)) and not deadline.is_over:
         whole = _one_list(master, most, master.straight, gap, Deadline(time.perf_counter() + _WHOLE_S / 4, deadline))
         split = _of_largest(master, whole, most)
         best = min([best, whole, *([split] if split else [])], key=lambda one: one.value)

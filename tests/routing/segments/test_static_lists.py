@@ -212,6 +212,17 @@ def test_demands_that_a_failure_cuts_off_load_links_as_far_as_their_midpoints(se
     np.testing.assert_allclose(simulated.utilisation.T, found.utilisation, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize("tiny", [1e-3, 1e-9, 1e-12])
+def test_a_tiny_link_on_the_shortest_path_leaves_the_bound(tiny: float) -> None:
+    """8 Gbit/s from 0 to 1: nearly all go over 2 and 3, half each, over links of 10 Gbit/s."""
+    topology = make_topology([(0, 1, tiny), (0, 2, 10.0), (2, 1, 10.0), (0, 3, 10.0), (3, 1, 10.0)], both=True)
+    dag = EcmpDag.of(topology, np.array([1.0, 2, 2, 2, 2] * 2))
+    found = static_lists([dag], np.array([[0, 1]]), np.array([[8.0]]), gap=1e-6)
+    assert found.straight == pytest.approx(8 / tiny)
+    assert (found.value, found.bound) == pytest.approx((0.4, 0.4), rel=1e-3)
+    assert found.reached
+
+
 def test_demands_between_the_same_nodes_have_one_policy_together() -> None:
     _, dags, _, pairs, demand = _random_case(1, 0.5)
     once = static_lists(dags, pairs, demand, gap=1e-6)
