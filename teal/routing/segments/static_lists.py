@@ -63,7 +63,7 @@ _MAX_ADDED = 400  # columns in a round: those that save most
 _OF_MASTER = 0.7  # weight of the master's prices, beside the best prices so far, in what columns are chosen by
 _FIRST_SHARE = 1e-2  # of a demand, that a midpoint must carry in a start to be a first column
 _MIN_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
-_LEAST_UNIT = 1e-6  # of the unit of a program, below which that of the next one does not fall
+_FAR_BELOW, _LEAST_UNIT = 1e-2, 1e-6  # of the unit: values that change it, and how far it falls in a round at most
 _CHEAPER = 1e-9  # relative, by which a list must be cheaper to be added
 _FEW_GAP = 0.02  # of few policies, their number or utilisation, at which further ways to find them are not tried
 _DIVE_GAP = 1e-3  # of the programs of a dive
@@ -287,7 +287,8 @@ def _optimum(
         if point is None:
             break
         used = point.used
-        master.unit = min(master.unit, max(point.value, _LEAST_UNIT * master.unit))  # for the next program
+        if point.value < _FAR_BELOW * master.unit:  # of the next program
+            master.unit = max(point.value, _LEAST_UNIT * master.unit)
         found = point.value if limit is None else float(program.counts @ point.moved)
         if point.value <= allowed and found < value:
             value, best = found, point
