@@ -17,7 +17,7 @@ from teal.errors import InputError
 from teal.option import OVERWRITE, TOPOLOGY
 
 if TYPE_CHECKING:
-    from teal.network import Topology, TrafficMatrices
+    from teal.network import TrafficMatrices
 
 _MAX_CAPACITIES = 6  # different ones that are listed
 _MIN_DEMAND = 1e-300  # Gbit/s, instead of 0 as a divisor
@@ -156,12 +156,12 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
 
 def convert_topology_outcome(config: TopologyConvertConfig, notify: Notify) -> Outcome:
     """`teal topology convert`."""
-    from teal.formats import TOPOLOGY_SUFFIXES, save_topology, topology_of
+    from teal.formats import TOPOLOGY_SUFFIXES, left_out_of, save_topology, topology_of
     from teal.runtime.storage import check_out_file
 
     check_out_file(config.out, TOPOLOGY_SUFFIXES, overwrite=config.overwrite)
     topology = topology_of(config)
-    left_out = _left_out(topology, config.out.name.lower())
+    left_out = left_out_of(config.out, topology)
     for note in (*topology.notes, *([f"{config.out} does not hold {', '.join(left_out)}"] if left_out else [])):
         notify(note)
     save_topology(config.out, topology)
@@ -169,26 +169,6 @@ def convert_topology_outcome(config: TopologyConvertConfig, notify: Notify) -> O
         text=f"{config.out}: {topology.num_nodes:,} nodes, {topology.num_links:,} directed links",
         data={"out": str(config.out), "nodes": topology.num_nodes, "links": topology.num_links},
     )
-
-
-def _left_out(topology: Topology, name: str) -> list[str]:
-    """The parts of a network that a file of this name does not hold.
-
-    Raises:
-        InputError: links that have failed, which a table and RFC 8345 cannot say.
-    """
-    is_table, is_rfc = name.endswith(".csv"), name.endswith(".rfc8345.json")
-    failed = int((topology.capacity <= 0).sum())
-    if failed and (is_table or is_rfc):
-        expected = "a .json or .clab.yml file, for links that have failed"
-        raise InputError("--out", "", expected, f"{failed} links of capacity 0")
-    is_whole = name.endswith(".json") and not is_rfc
-    parts = {
-        "positions of nodes": not is_whole and bool(np.isfinite(topology.coordinates).any()),
-        "nodes without a link": is_table and bool(topology.isolated_nodes()),
-        "TE metrics and affinities": is_rfc and bool(topology.te_metric is not None or topology.affinities),
-    }
-    return [part for part, is_lost in parts.items() if is_lost]
 
 
 def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:

@@ -147,13 +147,14 @@ class SolveConfig(RoutedConfig, InstanceConfig):
             seconds(self.deadline, "--deadline")
         if self.routing != "paths":
             self._check_routing()
-        is_static = self.matrices != 1 or self.survive != "none"
         is_balanced = self.objective == "max_link_utilisation" and self.routing == "segments"
         require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
         for field in ("matrices", "survive"):
-            require(self, field, "--routing segments and max_link_utilisation beside it", is_balanced or not is_static)
-        require(self, "adjacency", "a single matrix without failures", not (is_static and self.adjacency))
-        require(self, "max_segments", "2 with --matrices and --survive", not is_static or self.max_segments == 2)
+            require(
+                self, field, "--routing segments and max_link_utilisation beside it", is_balanced or not self.is_static
+            )
+        require(self, "adjacency", "a single matrix without failures", not (self.is_static and self.adjacency))
+        require(self, "max_segments", "2 with --matrices and --survive", not self.is_static or self.max_segments == 2)
         for field in (*_FEW, "one_list", "set_metric", "ucmp", "adjacency"):
             require(self, field, "--routing segments beside it", self.routing != "paths" or not getattr(self, field))
         require(self, "max_segments", "--routing segments beside it", self.routing != "paths" or self.max_segments == 2)
@@ -177,18 +178,22 @@ class SolveConfig(RoutedConfig, InstanceConfig):
             require(self, field, "two segments without --adjacency", is_two or not getattr(self, field))
         require(self, "target_utilisation", "a number of at least 0", 0 <= self.target_utilisation < float("inf"))
         require(self, "at_most", "a whole number of at least 0", self.at_most >= 0)
-        is_static = self.matrices != 1 or self.survive != "none"
-        is_one = self.one_list and not is_static
+        is_one = self.one_list and not self.is_static
         require(self, "at_most", "0 with --one-list of a single matrix", not (self.at_most and is_one))
         is_fewest = bool(self.fewest_policies or self.target_utilisation)
         expected = "nothing with --fewest-policies and --target-utilisation beside --matrices or --survive"
-        require(self, "one_list", expected, not (self.one_list and is_static and is_fewest))
+        require(self, "one_list", expected, not (self.one_list and self.is_static and is_fewest))
         require(self, "index", "0 with --matrices", not self.index or self.matrices == 1)
         for first, second in itertools.combinations(_FEW, 2):
             is_one = not (getattr(self, first) and getattr(self, second))
             require(self, second, f"nothing with --{first.replace('_', '-')}", is_one)
         if self.fewest_policies:
             share(self.fewest_policies, "--fewest-policies")
+
+    @property
+    def is_static(self) -> bool:
+        """Whether segment lists have to serve more than one matrix without failures."""
+        return self.matrices != 1 or self.survive != "none"
 
     @property
     def is_sharded(self) -> bool:

@@ -39,7 +39,7 @@ from teal.routing.segments.over_lists import (
     searched_free_bound,
     solve_over_lists,
 )
-from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem, require_target
+from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem
 from teal.routing.segments.search import SegmentResult, solve
 from teal.routing.segments.static_lists import (
     Few,
@@ -178,8 +178,9 @@ def solved(
     policies_bound = fractional = math.nan
     allowed = math.inf
     extra = deadline if config.deadline else Deadline.after(_EXTRA_S)
-    if config.fewest_policies or config.target_utilisation:
-        allowed = _allowed(config, result)
+    limit = _few(config)
+    if limit is not None and not config.at_most:
+        allowed = limit.limit(result.value, result.bound, "no lists with one midpoint")
         few: FewPolicies = fewest_policies(problem, result, allowed, extra)
         mid, shares, value, policies_bound = few.mid, few.share, few.utilisation, float(few.bound)
     if config.at_most:
@@ -214,17 +215,12 @@ def solved(
     )  # fmt: skip
 
 
-def _allowed(config: SolveConfig, result: SegmentResult) -> float:
-    """The utilisation within which policies are to be few.
-
-    Raises:
-        InputError: no lists keep the target, or the search has found none that do.
-    """
-    if config.fewest_policies:
-        return result.value * (1 + share(config.fewest_policies, "--fewest-policies"))
-    target = config.target_utilisation
-    require_target(target, result.value, result.bound)
-    return max(target, result.value)
+def _few(config: SolveConfig) -> Few | None:
+    """The limit on policies that the settings name; None for none."""
+    if not (config.fewest_policies or config.target_utilisation or config.at_most):
+        return None
+    within = share(config.fewest_policies, "--fewest-policies") if config.fewest_policies else math.nan
+    return Few(within, config.target_utilisation or math.nan, config.at_most)
 
 
 def _solve(
@@ -428,11 +424,6 @@ class StaticReport:
         ])  # fmt: skip
 
 
-def is_static(config: SolveConfig) -> bool:
-    """Whether the lists have to serve more than one scenario."""
-    return config.matrices != 1 or config.survive != "none"
-
-
 def solve_static(
     config: SolveConfig, dag: EcmpDag, traffic: TrafficMatrices, deadline: Deadline, notify: Callable[[str], None]
 ) -> StaticReport:
@@ -458,12 +449,6 @@ def solve_static(
         progress(f"round {number}: {value:.6g}, bound {bound:.6g}")
 
     pairs = np.asarray(traffic.pairs, dtype=np.int64)
-    few = None
-    if config.fewest_policies or config.target_utilisation or config.at_most:
-        few = Few(
-            within=share(config.fewest_policies, "--fewest-policies") if config.fewest_policies else math.nan,
-            target=config.target_utilisation or math.nan, at_most=config.at_most,
-        )  # fmt: skip
     demand = traffic.read(rows)
     cut_off = [float(demand[:, ~one.reaches[pairs[:, 1], pairs[:, 0]]].sum(1).max()) for one in dags]
     if max(cut_off) > 0:
@@ -471,13 +456,13 @@ def solve_static(
         when = f" when {failures[place - 1].name} fails" if place else " without failure"
         notify(f"up to {max(cut_off):.6g} Gbit/s of demand are between nodes without a path{when}: they are left out")
     found = static_lists(
-        dags, pairs, demand, gap=config.gap, few=few, one_list=config.one_list, deadline=deadline,
+        dags, pairs, demand, gap=config.gap, few=_few(config), one_list=config.one_list, deadline=deadline,
         max_rounds=config.max_iterations, report=report,
     )  # fmt: skip
     worst = int(found.utilisation.max(0).argmax())
     return StaticReport(
         dag.topology, found, failures[worst - 1].name if worst else "", len(failures), max(cut_off),
-        found.reached,        found.stopped_by, config.at_most,
+        found.reached, found.stopped_by, config.at_most,
     )  # fmt: skip
 
 
@@ -503,7 +488,7 @@ def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentR
         check_routers(config.out, dag.topology, routers)  # before the search, not behind it
     deadline = Deadline.after(seconds(config.deadline, "--deadline")) if config.deadline else Deadline(math.inf)
     report: SegmentReport | StaticReport
-    if is_static(config):
+    if config.is_static:
         report = solve_static(config, dag, traffic, deadline, notify)
     elif is_compiled_case(config):
         report = solved(config, dag, traffic.pairs, traffic.read([config.index])[0], deadline, notify)

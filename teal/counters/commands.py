@@ -35,7 +35,10 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
     columns = (
         Column("demand", lambda d: " -> ".join(names[node] for node in traffic.pairs[d])),
         Column("mean, Gbit/s", lambda d: float(mean[d]), digits(4), most_is_best=True),
-        Column("interval, mean of its ends", lambda d: f"{lower[d]:.4g} to {upper[d]:.4g}" * bool(width[d] >= 0)),
+        Column(
+            "interval, mean of its ends",
+            lambda d: f"{lower[d]:.4g} to {upper[d]:.4g}" if np.isfinite(width[d]) else "",
+        ),
         Column("width, Gbit/s", lambda d: float(width[d]), digits(4), optional=True),
         *([] if truth is None else [Column("truth, Gbit/s", lambda d: float(truth[d]), digits(4))]),
     )

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from teal.errors import InputError
 from teal.formats import containerlab, link_tables, rfc8345, router_databases, topohub_names
 from teal.formats.frames import topology_from_graph, traffic_from_object
@@ -239,6 +241,27 @@ def save_topology(path: Path | str, topology: Topology) -> None:
             return
         make = rfc8345.to_rfc8345 if name.endswith(".rfc8345.json") else topology_to_node_link
         temporary.write_text(json.dumps(make(topology)) + "\n", encoding="utf-8")
+
+
+def left_out_of(path: Path, topology: Topology) -> list[str]:
+    """The parts of a network that a file of this name, as :func:`save_topology` writes it, does not hold.
+
+    Raises:
+        InputError: links that have failed, which a table and RFC 8345 cannot say.
+    """
+    name = path.name.lower()
+    is_table, is_rfc = name.endswith(".csv"), name.endswith(".rfc8345.json")
+    failed = int((topology.capacity <= 0).sum())
+    if failed and (is_table or is_rfc):
+        expected = "a .json or .clab.yml file, for links that have failed"
+        raise InputError("--out", "", expected, f"{failed} links of capacity 0")
+    is_whole = name.endswith(".json") and not is_rfc
+    parts = {
+        "positions of nodes": not is_whole and bool(np.isfinite(topology.coordinates).any()),
+        "nodes without a link": is_table and bool(topology.isolated_nodes()),
+        "TE metrics and affinities": is_rfc and bool(topology.te_metric is not None or topology.affinities),
+    }
+    return [part for part, is_lost in parts.items() if is_lost]
 
 
 def save_traffic(path: Path | str, traffic: TrafficMatrices, topology: Topology, *, exact: bool = False) -> None:

@@ -29,7 +29,7 @@ MIN_SHARE = 1e-9  # of a demand, below which a list is dropped
 TARGET_ROUNDING = 1e-6  # relative, by which a utilisation may exceed the one that was asked for
 
 
-def require_target(target: float, value: float, bound: float, lists: str = "no lists with one midpoint") -> None:
+def require_target(target: float, value: float, bound: float, lists: str) -> None:
     """Raise InputError for a utilisation that no lists keep, or that the search has found none for.
 
     Args:

@@ -156,8 +156,7 @@ class _Master:
         self.rows: list[Key] = []
         self._known: set[Key] = set()
         self.entries = np.zeros((0, 0))
-        used = scenarios.utilisation(self.of, self.mid, np.zeros(0))
-        self.straight = _Point(self.of, self.mid, np.zeros(0), used, np.zeros(self.demands), np.zeros(0), 0.0)
+        self.straight = self.point(self.of, self.mid, np.zeros(0))
         self.unit = self.straight.value or 1.0  # HiGHS takes less than 1e-7 for 0
 
     def add_rows(self, keys: Sequence[Key]) -> None:
@@ -226,9 +225,21 @@ class _Master:
             price = math.inf if program.policies == 0 else price
         else:
             prices = prices / self.unit
-        used = self.scenarios.utilisation(self.of, self.mid, share)
-        moved = np.bincount(self.of, share, minlength=self.demands).astype(np.float64)
-        return _Point(self.of, self.mid, share, used, moved, prices, price)
+        return self.point(self.of, self.mid, share, prices, price)
+
+    def point(
+        self, of: Int64Array, mid: IntArray, share: FloatArray, prices: FloatArray | None = None, price: float = 0.0
+    ) -> _Point:
+        """The point of shares (n,) of demands by midpoints, with prices where they are known."""
+        used = self.scenarios.utilisation(of, mid, share)
+        moved = np.bincount(of, share, minlength=self.demands).astype(np.float64)
+        return _Point(of, mid, share, used, moved, np.zeros(0) if prices is None else prices, price)
+
+    def largest_free(self, point: _Point, most: int) -> _Program:
+        """The least utilisation with policies of those demands alone that move the largest volume at a point."""
+        counts = np.ones(self.demands)
+        counts[np.argsort(-point.moved * self.scenarios.demand.max(0), kind="stable")[:most]] = 0.0
+        return _Program(counts, policies=0.0)
 
     def cheapest(self, prices: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
         """:meth:`Scenarios.cheapest` at prices (R,) of the rows."""
@@ -338,10 +349,8 @@ def _fullest(used: FloatArray, limit: float | None) -> list[Key]:
 
 
 def _of_largest(master: _Master, point: _Point, most: int) -> _Point | None:
-    """The least utilisation, over the columns so far, of the demands that move the largest volume at a point."""
-    counts = np.ones(master.demands)
-    counts[np.argsort(-point.moved * master.scenarios.demand.max(0), kind="stable")[:most]] = 0.0
-    return master.solve(_Program(counts, policies=0.0), _LAST_S)
+    """The optimum of :meth:`_Master.largest_free` over the columns so far."""
+    return master.solve(master.largest_free(point, most), _LAST_S)
 
 
 def _dive(master: _Master, program: _Program, start: _Point, deadline: Deadline) -> _Point | None:
@@ -419,10 +428,8 @@ def _at_most(
         if best.value <= max(target, bound * (1 + gap)) or deadline.is_over:
             break
         fewest, _, more = _optimum(master, _Program(program.counts, target), _FEW_GAP, deadline)
-        volume = (best if fewest is None else fewest).moved * master.scenarios.demand.max(0)
-        counts = program.counts.copy()
-        counts[np.argsort(-volume, kind="stable")[:most]] = 0.0
-        found, _, further = _optimum(master, _Program(counts, policies=0.0), _DIVE_GAP, deadline)
+        freed = master.largest_free(best if fewest is None else fewest, most)
+        found, _, further = _optimum(master, freed, _DIVE_GAP, deadline)
         rounds += more + further
         best = min([best, *([found] if found else [])], key=lambda one: one.value)
     if most <= _FEW_WHOLE and best.value > bound * (1 + max(gap, _FEW_GAP)) and not deadline.is_over:
@@ -464,14 +471,12 @@ def _one_list(master: _Master, most: float, start: _Point, gap: float, deadline:
         )  # fmt: skip
         if found.x is None:
             break
-        share = np.round(found.x[:-1])
-        used = master.scenarios.utilisation(of, mid, share)
-        moved = np.bincount(of, share, minlength=master.demands).astype(np.float64)
-        if float(used.max()) < best.value * (1 - TARGET_ROUNDING):  # no policy that gains nothing
-            best = _Point(of, mid, share, used, moved, np.zeros(0), 0.0)
-        if deadline.is_over or master.has(_fullest(used, None)):
+        tried = master.point(of, mid, np.round(found.x[:-1]))
+        if tried.value < best.value * (1 - TARGET_ROUNDING):  # no policy that gains nothing
+            best = tried
+        if deadline.is_over or master.has(_fullest(tried.used, None)):
             break
-        master.add_rows(_fullest(used, None))
+        master.add_rows(_fullest(tried.used, None))
     return best
 
 
@@ -497,19 +502,20 @@ class Few:
         if sum(given) != 1 or min(self.at_most, *(x for x in (self.within, self.target) if not math.isnan(x)), 0) < 0:
             raise InputError("few", "", "one of within, target and at_most, at least 0", self)
 
-    def limit(self, value: float, bound: float) -> float:
+    def limit(self, value: float, bound: float, lists: str) -> float:
         """The utilisation within which policies are to be few.
 
         Args:
             value: least utilisation that was found.
             bound: bound on it.
+            lists: lists that the bound is of, for the message.
 
         Raises:
             InputError: no lists keep the target, or the search has found none that do.
         """
         if not math.isnan(self.within):
             return value * (1 + self.within)
-        require_target(self.target, value, bound, "no lists with one midpoint that no failure cuts off")
+        require_target(self.target, value, bound, lists)
         return max(self.target, value)
 
 
@@ -560,7 +566,8 @@ def static_lists(
             best, least_value, more = _at_most(master, few.at_most, best, gap, extra, report)
             bound = max(bound, least_value)
         else:
-            points, policies_bound, more = _fewest(master, few.limit(best.value, bound), _FEW_GAP, extra)
+            limit = few.limit(best.value, bound, "no lists with one midpoint that no failure cuts off")
+            points, policies_bound, more = _fewest(master, limit, _FEW_GAP, extra)
             best = min([best, *points], key=lambda one: len(one.steered))
         number += more
     fractional = math.nan
@@ -652,10 +659,7 @@ def least_utilisation(
     begin, master = time.perf_counter(), _master_of(problem, start)
     is_column = (start.share > _MIN_SHARE) & (start.mid >= 0) & (start.mid != problem.target[:, None])
     of, slots = np.nonzero(is_column & (start.mid != problem.source[:, None]))
-    mid, share = start.mid[of, slots], start.share[of, slots]
-    used = master.scenarios.utilisation(of, mid, share)
-    moved = np.bincount(of, share, minlength=master.demands).astype(np.float64)
-    any_number = _Point(of, mid, share, used, moved, np.zeros(0), 0.0)
+    any_number = master.point(of, start.mid[of, slots], start.share[of, slots])
     point, bound, _ = _at_most(master, most, any_number, gap, deadline)
     found = [_of_point(problem, *master.slots(point), 0.0, begin)]
     found += [one for one in [_of_point(problem, start.mid, start.share, 0.0, begin)] if one.policies <= most]
