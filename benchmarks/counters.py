@@ -10,6 +10,7 @@ estimate, under the true matrix, over the optimum (4 edge-disjoint paths).
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from series import series_parser
 
 from teal.counters.check import Checker
 from teal.counters.estimator import Estimator
-from teal.counters.repair import STALE_WEIGHT, repair
+from teal.counters.repair import believed, repair
 from teal.counters.worst_load import worst_load
 from teal.formats import load_topology, load_traffic
 from teal.network import Topology, compute_paths
@@ -228,25 +229,22 @@ def _persistent(case: Case) -> None:
 def _repaired(case: Case) -> None:
     """Estimates from counters of which some are wrong, as `teal estimate` makes them."""
     checker = Checker(case.topology, case.pairs, case.measurements)
-    for share in (0.0, 0.1, 0.3):
+    for share, (known, history) in itertools.product((0.0, 0.1, 0.3), (("history", case.history), ("nothing", None))):
         for is_repaired in (False, True):
-            estimator, rng, errors = _estimator(case, case.history), np.random.default_rng(4), []
-            expected = None
+            estimator, rng, errors = _estimator(case, history), np.random.default_rng(4), []
             for number, truth in enumerate(case.test):
-                other = case.test[number - 1]
-                sent, received, ingress, egress = checker.corrupted_counters(truth, other, share, rng)
-                values = np.concatenate([(sent + received) / 2, ingress, egress])
+                counted = checker.corrupted_counters(truth, case.test[number - 1], share, rng)
+                values = np.concatenate([(counted[0] + counted[1]) / 2, *counted[2:]])
                 if is_repaired:
-                    fixed = repair(
-                        case.topology, sent, received, ingress, egress, expected, expected_weight=STALE_WEIGHT
-                    )
-                    blamed = np.concatenate([fixed.blamed_sent | fixed.blamed_received, fixed.blamed_external])
-                    values = np.where(blamed, fixed.values, values)
+                    values, _ = believed(estimator, case.topology, *counted)
                 one = estimator.estimate(values, robust=is_repaired)
-                expected = case.measurements @ one.matrix
                 errors.append(np.abs(one.matrix - truth).sum() / truth.sum())
             name = "repaired" if is_repaired else "as counted"
-            print(f"estimate, {100 * share:.0f}% of the counters wrong, {name}: NMAE {np.mean(errors):.4f}", flush=True)
+            print(
+                f"estimate, {known} known, {100 * share:.0f}% of the counters wrong, {name}: "
+                f"NMAE {np.mean(errors):.4f}",
+                flush=True,
+            )
 
 
 def _worst(case: Case) -> None:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from teal.counters.check import Checker
 from teal.counters.estimator import Estimator
 from teal.counters.flow_records import Prefixes, load_flows
-from teal.counters.repair import STALE_WEIGHT, repair
+from teal.counters.repair import believed
 from teal.counters.settings import CheckConfig, CounterConfig, EstimateConfig
 from teal.errors import InputError
 from teal.formats import load_traffic, topology_of
@@ -234,7 +234,6 @@ def estimate(
     matrices, lower, upper = (np.zeros((count, len(pairs))) for _ in range(3))
     known_truth = None if truth is None else np.full((count, len(pairs)), np.nan)
     residual, rows = np.zeros(topology.num_links), list[EstimatedInterval]()
-    expected: FloatArray | None = None
     values = counters.values
 
     def so_far() -> EstimateRun:
@@ -250,12 +249,11 @@ def estimate(
     for t in _keeping(count, lambda: keep(so_far())):
         y, blamed = values[t], 0
         if not config.no_repair:
-            fixed = repair(
-                topology, counters.sent[t], counters.received[t], counters.ingress[t], counters.egress[t],
-                expected, config.counter_error, STALE_WEIGHT,
+            y, fixed = believed(
+                estimator, topology, counters.sent[t], counters.received[t], counters.ingress[t], counters.egress[t],
+                config.counter_error,
             )  # fmt: skip
             blamed = fixed.num_blamed
-            y = np.where(_is_blamed(fixed, y), fixed.values, y)
         if not np.nansum(y) > 0:
             found = None
         else:
@@ -263,7 +261,6 @@ def estimate(
             found = estimator.estimate(y, flows=known_flows, robust=not config.no_repair)
             matrices[t], lower[t], upper[t] = found.matrix, found.lower, found.upper
             residual += np.nan_to_num(found.residual[: topology.num_links])
-            expected = measurements @ found.matrix if past is not None else None
         error = covered = covered_volume = math.nan
         real = _at(truth, counters.timestamps[t], pairs)
         if known_truth is not None and real is not None and np.isfinite(real).any() and found is not None:
@@ -373,12 +370,6 @@ def check(config: CheckConfig, notify: Callable[[str], None]) -> list[CheckedInt
             for row in rows
         ]
     return rows
-
-
-def _is_blamed(fixed: Any, values: FloatArray) -> Any:
-    """(E + 2 N,) values of which a counter is wrong, or that were not measured."""
-    links = fixed.blamed_sent | fixed.blamed_received
-    return np.concatenate([links, fixed.blamed_external]) & np.isfinite(values)
 
 
 def _at(traffic: TrafficMatrices | None, time: np.datetime64, pairs: IntArray) -> FloatArray | None:

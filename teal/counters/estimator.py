@@ -40,6 +40,7 @@ import dataclasses
 import math
 from functools import cached_property
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -235,6 +236,26 @@ class Estimate:
     doubted: int = 0
 
 
+class _Fit(NamedTuple):
+    """A projection and what it began with.
+
+    Attributes:
+        projected: the last projection; its residual has rows of measured demands after those of the counters.
+        prior: (D,) Gbit/s.
+        dispersion: phi, Gbit/s.
+        kind: what the prior was made of.
+        steps: steps of Newton's method, in all projections.
+        is_contradicted: (R,) counters that are doubted.
+    """
+
+    projected: Projected
+    prior: FloatArray
+    dispersion: float
+    kind: str
+    steps: int
+    is_contradicted: BoolArray
+
+
 class Estimator:
     """Estimates for consecutive intervals of one network.
 
@@ -275,6 +296,7 @@ class Estimator:
         self._own, self._unseen = 1.0, 0.0
         self._phi_share = self._dispersion_of(self._matrices)
         self._bias = _Bias(sp.csr_array((0, len(pairs))))
+        self._before = self._tracked, self._bias
 
     @staticmethod
     def _dispersion_of(matrices: FloatArray | None) -> float:
@@ -321,6 +343,46 @@ class Estimator:
         Raises:
             InputError: no routing was set, nothing was measured, or traffic that the prior rules out.
         """
+        fit = self._fit(counters, flows, deviation, robust)
+        self._before = self._tracked, self._bias.copy()
+        matrix = fit.projected.matrix
+        if float(matrix.sum()) > 0 and self._tracked is not None:
+            self._tracked = (1 - self._tracking) * self._tracked + self._tracking * matrix / matrix.sum()
+        assert self._projection is not None
+        residual, total = fit.projected.residual[: len(counters)], float(fit.prior.sum())
+        if total > 0:
+            left = counters - self._projection.measurements @ fit.prior
+            self._bias.add(np.where(fit.is_contradicted, np.nan, left) / total)
+        counted = float(np.nansum(counters))
+        lower, upper = self._interval(matrix)
+        return Estimate(
+            matrix, lower, upper, residual, fit.dispersion, fit.kind, fit.steps,
+            float(np.nansum(np.abs(residual))) / counted if counted > 0 else 0.0, int(fit.is_contradicted.sum()),
+        )  # fmt: skip
+
+    def forget_last(self) -> None:
+        """Unlearn the last estimate, whose interval turned out not to be trusted."""
+        self._tracked, self._bias = self._before
+
+    @property
+    def knows_traffic(self) -> bool:
+        """Whether a history or an estimate says more of the traffic than gravity."""
+        return self._tracked is not None
+
+    def explained(self, counters: FloatArray) -> FloatArray:
+        """(R,) Gbit/s: what a robust estimate for these counters puts on every link and router; nothing is learnt.
+
+        Rates of links whose counters are left out (NaN) are predicted by all others.
+
+        Args:
+            counters: (R,) as in :meth:`estimate`, which raises the same errors.
+        """
+        matrix = self._fit(counters, None, None, robust=True).projected.matrix
+        assert self._projection is not None
+        return np.asarray(self._projection.measurements @ matrix)
+
+    def _fit(self, counters: FloatArray, flows: FloatArray | None, deviation: FloatArray | None, robust: bool) -> _Fit:
+        """The projection of the present prior onto counters; arguments as in :meth:`estimate`."""
         if self._projection is None:
             raise InputError("estimate", "routing", "a measurement matrix (Estimator.route) first", "none")
         projection = self._projection
@@ -342,19 +404,7 @@ class Estimator:
             doubted = np.where(is_contradicted, _DOUBT * residual, deviation)
             found, rows = self._project(counters, doubted, prior, phi, flows, _MAX_STEPS)
             steps += found.steps
-        matrix = found.matrix
-        if float(matrix.sum()) > 0 and self._tracked is not None:
-            mixed = (1 - self._tracking) * self._tracked + self._tracking * matrix / matrix.sum()
-            self._tracked = mixed
-        residual = found.residual[:rows]
-        if total > 0:
-            self._bias.add(np.where(is_contradicted, np.nan, counters - projection.measurements @ prior) / total)
-        counted = float(np.nansum(counters))
-        lower, upper = self._interval(matrix)
-        return Estimate(
-            matrix, lower, upper, residual, phi, kind, steps,
-            float(np.nansum(np.abs(residual))) / counted if counted > 0 else 0.0, int(is_contradicted.sum()),
-        )  # fmt: skip
+        return _Fit(found, prior, phi, kind, steps, is_contradicted)
 
     def _shares(self, counters: FloatArray) -> tuple[FloatArray, str]:
         if self._tracked is None:
@@ -493,6 +543,12 @@ class _Bias:
     @cached_property
     def _squares(self) -> sp.csr_array:
         return self._measurements.multiply(self._measurements).tocsr()
+
+    def copy(self) -> _Bias:
+        """The same average, which does not learn with this one."""
+        same = _Bias(self._measurements)
+        same._sum, same._weight = self._sum.copy(), self._weight.copy()
+        return same
 
     def add(self, left: FloatArray) -> None:
         """Learn what the prior of an interval left, (R,) shares of the total; NaN for counters without a reading."""

@@ -4,14 +4,16 @@ The unknown values are the load u of every link and what enters and leaves at ev
 value are
 
 - its counters: both ends of a link, one for what enters or leaves (weight 1; 0.4 for a zero where traffic is expected);
-- the load that the expected demands put there (1.05), if a matrix is given: between it and a single counter without any
-  other support the matrix is right more often (at 0.9, 94% of values are within 5% in place of 98%);
+- the load that a matrix puts there: of a matrix that was measured (1.05), which is right more often than a single
+  counter without any other support (at 0.9, 94% of values are within 5% in place of 98%); or of the matrix that is
+  estimated from the counters whose two ends agree (0.9), by :func:`believed`;
 - conservation at a router: what all other values there leave for this one (0.15 + 0.85 f^2, with the share f of the
   router's other values that are settled), at both ends of a link, and at its router for what enters or leaves.
 
-Witnesses agree within 3 standard deviations of the value (6 for demands, 2.5 of the router's sum for conservation).  In
-each round every witness of an open value gets the sum of weights of those that agree with it; values whose best score
-passes the round's threshold are settled at the mean of the agreeing witnesses.  Thresholds fall, until all are settled.
+Witnesses agree within 3 standard deviations of the value (6 for a measured matrix, 20% of the value for an estimated
+one, 2.5 standard deviations of the router's sum for conservation).  In each round every witness of an open value gets
+the sum of weights of those that agree with it; values whose best score passes the round's threshold are settled at the
+mean of the agreeing witnesses.  Thresholds fall, until all are settled.
 
 Linear programs that minimise the sum of all changes repair less: the error of a wrong counter is spread over
 conservation at two routers, and drags their good values along.
@@ -20,17 +22,19 @@ conservation at two routers, and drags their good values along.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
+from teal.counters.estimator import Estimator
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray
 
 _THRESHOLDS = (3.4, 3.0, 2.6, 2.6, 2.2, 2.2, 1.9, 1.9, 1.6, 1.6, 0.0)
 _WEIGHT_OF_ZERO = 0.4
-_WEIGHT_OF_DEMANDS = 1.05
-STALE_WEIGHT = 0.9  # of what the estimate of the interval before puts there: less than one counter of now
-_TOLERANCE, _OF_DEMANDS, _OF_SUM = 3.0, 6.0, 2.5  # standard deviations
+_WEIGHT_OF_MEASURED, _WEIGHT_OF_ESTIMATED = 1.05, 0.9  # of loads of a matrix: more and less than one counter
+_TOLERANCE, _OF_MEASURED, _OF_SUM = 3.0, 6.0, 2.5  # standard deviations
+_OF_ESTIMATED = 0.2  # share of a value, by which an estimated matrix may miss it
 _BLAMED = 0.08  # relative error from which on a counter is named
 _MIN_VALUE_SHARE = 1e-3  # share of the mean value that a value counts as at least, in tolerances
 
@@ -80,7 +84,8 @@ def repair(
     egress: FloatArray,
     expected: FloatArray | None = None,
     relative: float = 0.01,
-    expected_weight: float = _WEIGHT_OF_DEMANDS,
+    *,
+    is_estimated: bool = False,
 ) -> Repaired:
     """Repair the counters of one interval.
 
@@ -90,9 +95,9 @@ def repair(
         received: (E,).
         ingress: (N,).
         egress: (N,).
-        expected: (E + 2 N,) what the expected matrix puts on each; None if there is none.
+        expected: (E + 2 N,) what a matrix puts on each; None if there is none.
         relative: standard deviation of a counter, as a share of it.
-        expected_weight: weight of the expected rates as a witness.
+        is_estimated: whether that matrix is an estimate, and not measured.
     """
     nodes, links = topology.num_nodes, topology.num_links
     count = links + 2 * nodes
@@ -125,13 +130,13 @@ def repair(
         tolerance = np.zeros((5, count))
         witness[:3] = direct
         scale = np.maximum(values, least)
-        weight[:2], weight[2] = 1.0, expected_weight
+        weight[:2], weight[2] = 1.0, _WEIGHT_OF_ESTIMATED if is_estimated else _WEIGHT_OF_MEASURED
         is_expected = values > 10 * least
         weight[:2] = np.where((counters <= least) & is_expected, _WEIGHT_OF_ZERO, weight[:2])
         reference = np.maximum(np.abs(np.nan_to_num(direct)), least)
         tolerance[:3] = relative * reference
         tolerance[:2] *= _TOLERANCE
-        tolerance[2] *= _OF_DEMANDS
+        tolerance[2] *= _OF_ESTIMATED / relative if is_estimated else _OF_MEASURED
         for side in (0, 1):
             used = router[side] >= 0
             at = np.where(used, router[side], 0)
@@ -162,6 +167,38 @@ def repair(
     off = np.abs(counters - values) > _BLAMED * np.maximum(values, 10 * least)
     off &= np.isfinite(counters)
     return Repaired(values, support, off[0, :links], off[1, :links], off[0, links:])
+
+
+def believed(
+    estimator: Estimator,
+    topology: Topology,
+    sent: FloatArray,
+    received: FloatArray,
+    ingress: FloatArray,
+    egress: FloatArray,
+    relative: float = 0.01,
+) -> tuple[FloatArray, Repaired]:
+    """(E + 2 N,) the values of an interval that an estimate should be made of, NaN for missing ones, and their repair.
+
+    The load of a link whose two counters disagree is predicted by a robust estimate from the links whose counters agree
+    and, before anything is known of the traffic, from what enters and leaves.  The prediction is one of the witnesses.
+
+    Args:
+        estimator: its prior and routing; it learns nothing here.
+        topology: as in :func:`repair`, and so are all others.
+    """
+    both = np.stack([sent, received])
+    count = np.isfinite(both).sum(0)
+    links = np.where(count > 0, np.nansum(both, 0) / np.maximum(count, 1), np.nan)
+    disagree = np.abs(sent - received) > math.sqrt(2) * _TOLERANCE * relative * np.fmax(sent, received)
+    agreed = np.concatenate([np.where(disagree, np.nan, links), ingress, egress])
+    if estimator.knows_traffic:
+        agreed[len(links) :] = np.nan  # each has one counter alone, so that a wrong one would be predicted as it is
+    expected = estimator.explained(agreed) if np.nansum(agreed) > 0 else None
+    fixed = repair(topology, sent, received, ingress, egress, expected, relative, is_estimated=True)
+    values = np.concatenate([links, ingress, egress])
+    is_blamed = np.concatenate([fixed.blamed_sent | fixed.blamed_received, fixed.blamed_external])
+    return np.where(is_blamed & np.isfinite(values), fixed.values, values), fixed
 
 
 def _median(values: FloatArray) -> FloatArray:

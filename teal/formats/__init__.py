@@ -220,12 +220,16 @@ def save_topology(path: Path | str, topology: Topology) -> None:
     """Write a network as node-link JSON, as RFC 8345 (.rfc8345.json), a table of links or for containerlab (.clab.yml).
 
     Raises:
-        InputError: another suffix.
+        InputError: another suffix, or links that have failed, which a table and RFC 8345 cannot say.
     """
     name = Path(path).name.lower()
     if not name.endswith(TOPOLOGY_SUFFIXES):
         expected = "a .json file (.rfc8345.json for RFC 8345), a .csv or a .clab.yml file"
         raise InputError(str(path), "out", expected, repr(Path(path).suffix))
+    failed = int((topology.capacity <= 0).sum())
+    if failed and name.endswith((".csv", ".rfc8345.json")):
+        expected = "a .json or .clab.yml file, for links that have failed"
+        raise InputError(str(path), "out", expected, f"{failed} links of capacity 0")
     with atomic_file(Path(path)) as temporary:
         if name.endswith(containerlab.SUFFIXES):
             temporary.write_text(containerlab.containerlab_text(topology), encoding="utf-8")
@@ -244,17 +248,9 @@ def save_topology(path: Path | str, topology: Topology) -> None:
 
 
 def left_out_of(path: Path, topology: Topology) -> list[str]:
-    """The parts of a network that a file of this name, as :func:`save_topology` writes it, does not hold.
-
-    Raises:
-        InputError: links that have failed, which a table and RFC 8345 cannot say.
-    """
+    """The parts of a network that a file of this name, as :func:`save_topology` writes it, does not hold."""
     name = path.name.lower()
     is_table, is_rfc = name.endswith(".csv"), name.endswith(".rfc8345.json")
-    failed = int((topology.capacity <= 0).sum())
-    if failed and (is_table or is_rfc):
-        expected = "a .json or .clab.yml file, for links that have failed"
-        raise InputError("--out", "", expected, f"{failed} links of capacity 0")
     is_whole = name.endswith(".json") and not is_rfc
     parts = {
         "positions of nodes": not is_whole and bool(np.isfinite(topology.coordinates).any()),

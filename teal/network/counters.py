@@ -7,6 +7,8 @@ outside the network (customers, peers) are summed for each router: what enters t
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 
 _MAX_OWN = 0.1  # share of a router's links by which in and out may differ where nothing external is to be assumed
+_MAX_REPLACED = 10  # readings of a router that disagree with its neighbours', of which 2^10 combinations are tried
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,16 +97,44 @@ class Counters:
 def without_own_traffic(topology: Topology, asked: BoolArray, sent: FloatArray, received: FloatArray) -> list[int]:
     """The routers that send and receive nothing of their own: every link was read, and as much leaves as enters.
 
+    A wrong counter must not make a source of a router.  Where what a router reads is not balanced, the fewest of its
+    readings are replaced by those of its neighbours, if that balances it.  Two routers that would each take the other's
+    reading of one link contradict each other, and neither is taken for one without traffic of its own.
+
     Args:
         topology: the network.
         asked: (N,) which routers have no external interface that is known.
         sent: (T, E) as in :class:`Counters`.
         received: (T, E) likewise.
     """
-    live, is_inner, total = topology.capacity > 0, asked.copy(), []
+    live, is_inner = topology.capacity > 0, asked.copy()
+    mean = []
     for rates, ends in ((sent, topology.link_source), (received, topology.link_target)):
         count = np.isfinite(rates).sum(0)
         is_inner[ends[live & (count == 0)]] = False
-        total.append(np.bincount(ends, np.nansum(rates, 0) / np.maximum(count, 1), topology.num_nodes))
-    is_inner &= np.abs(total[0] - total[1]) <= _MAX_OWN * np.maximum(*total)
-    return [int(node) for node in np.flatnonzero(is_inner)]
+        mean.append(np.where(count > 0, np.nansum(rates, 0) / np.maximum(count, 1), np.nan))
+    taken: dict[int, tuple[int, ...]] = {}
+    for node in np.flatnonzero(is_inner).tolist():
+        balanced = _balanced(topology, node, *mean)
+        if balanced is not None:
+            taken[node] = balanced
+    by_link = Counter(link for links in taken.values() for link in links)
+    return [node for node, links in taken.items() if all(by_link[link] == 1 for link in links)]
+
+
+def _balanced(topology: Topology, node: int, sent: FloatArray, received: FloatArray) -> tuple[int, ...] | None:
+    """The fewest links whose reading at the other end balances a router, (E,) readings of each end; None if none do."""
+    leaving, entering = (np.flatnonzero(ends == node) for ends in (topology.link_source, topology.link_target))
+    out, into = sent[leaving], received[entering]
+    links, own = np.concatenate([leaving, entering]), np.concatenate([out, into])
+    other = np.concatenate([received[leaving], sent[entering]])
+    differ = np.flatnonzero(np.abs(other - own) > _MAX_OWN * np.maximum(own, other))  # NaN does not
+    differ = differ[np.argsort(-np.abs(other - own)[differ])][:_MAX_REPLACED]
+    sign = np.where(np.arange(len(links)) < len(out), -1.0, 1.0)
+    for count in range(len(differ) + 1):
+        for chosen in itertools.combinations(differ.tolist(), count):
+            rates = own.copy()
+            rates[list(chosen)] = other[list(chosen)]
+            if abs(float(sign @ rates)) <= _MAX_OWN * max(rates[: len(out)].sum(), rates[len(out) :].sum()):
+                return tuple(links[list(chosen)].tolist())
+    return None

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from teal.cli import main
-from teal.counters.repair import Repaired, repair
+from teal.counters.repair import Repaired, believed
 from teal.errors import TealError
 from teal.formats import load_topology, load_traffic
 from teal.formats.counters import load_counters, save_counters
+from teal.runtime.arrays import FloatArray
 
 
 @pytest.fixture(scope="module")
@@ -163,15 +164,15 @@ def test_intervals_are_written_as_they_come_and_kept_when_the_run_ends_early(
 ) -> None:
     called: list[int] = []
 
-    def repair_four(*arguments: Any) -> Repaired:
+    def believe_four(*arguments: Any) -> tuple[FloatArray, Repaired]:
         called.append(1)
         if len(called) == 4 and ends_by == "signal":
             os.kill(os.getpid(), signal.SIGINT)
         if len(called) == 4 and ends_by == "fault":
             raise TealError("a fault")
-        return repair(*arguments)
+        return believed(*arguments)
 
-    monkeypatch.setattr("teal.counters.estimate.repair", repair_four)
+    monkeypatch.setattr("teal.counters.estimate.believed", believe_four)
     if ends_by == "fault":
         monkeypatch.setattr("teal.counters.estimate._SAVE_EVERY_S", 0.0)
         monkeypatch.setattr("teal.counters.estimate._SAVE_SHARE", float("inf"))

@@ -13,7 +13,7 @@ from scipy.optimize import linprog, minimize
 from teal.counters.check import Checker
 from teal.counters.estimator import Estimator, History, HistoryPrior, _Bias, gravity, scaled_to
 from teal.counters.projection import Projection
-from teal.counters.repair import repair
+from teal.counters.repair import believed, repair
 from teal.counters.worst_load import worst_load
 from teal.errors import InputError
 from teal.network import Topology, all_pairs
@@ -178,6 +178,51 @@ def test_repair_finds_a_wrong_counter_of_a_link_and_blames_no_good_one(seed: int
     received[wrong] = np.nan  # the only other counter is missing: conservation and the demands are left
     fixed = repair(topology, sent, received, ingress, egress, values)
     assert fixed.values[wrong] == pytest.approx(values[wrong], rel=0.05)
+
+
+@pytest.mark.parametrize("knows_history", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_estimates_from_wrong_interfaces_are_as_good_as_from_right_ones(seed: int, knows_history: bool) -> None:
+    """Interfaces whose two counters are silent, half or double; conservation alone leaves some of them undecided."""
+    topology, _, pairs, measured = _network(seed, 16)
+    rng = np.random.default_rng(seed)
+    sends, receives = rng.lognormal(0, 0.8, (2, topology.num_nodes))
+    mean = sends[pairs[:, 0]] * receives[pairs[:, 1]] * rng.lognormal(0, 0.35, len(pairs))
+    series = mean * rng.lognormal(0, 0.05, (40, len(pairs)))
+    links, nodes = topology.num_links, topology.num_nodes
+    error: dict[str, list[float]] = {"right": [], "wrong": []}
+    for name, found in error.items():
+        estimator = Estimator(pairs, nodes, history=series[:30] if knows_history else None)
+        estimator.route(measured)
+        is_wrong = rng.choice(links, max(2, links // 10), replace=False)
+        for truth in series[30:]:
+            load, ingress, egress = np.split(measured @ truth, [links, links + nodes])
+            sent, received = load.copy(), load.copy()
+            for number, e in enumerate(is_wrong if name == "wrong" else []):
+                back = np.flatnonzero(
+                    (topology.link_source == topology.link_target[e])
+                    & (topology.link_target == topology.link_source[e])
+                )
+                sent[e] *= (0.0, 0.5, 2.0)[number % 3]
+                received[back] *= (0.0, 0.5, 2.0)[number % 3]
+            values, _ = believed(estimator, topology, sent, received, ingress, egress)
+            one = estimator.estimate(values, robust=True)
+            found.append(float(np.abs(one.matrix - truth).sum() / truth.sum()))
+    assert np.mean(error["wrong"]) <= np.mean(error["right"]) + 0.02
+
+
+def test_what_counters_explain_predicts_a_missing_link_and_teaches_nothing() -> None:
+    topology, _, pairs, measured = _network(1)
+    values = measured @ np.random.default_rng(0).exponential(size=len(pairs))
+    one, other = (Estimator(pairs, topology.num_nodes) for _ in range(2))
+    for estimator in (one, other):
+        estimator.route(measured)
+        estimator.estimate(values)
+    partial = values.copy()
+    partial[0] = np.nan
+    predicted = one.explained(partial)
+    assert predicted[0] == pytest.approx(values[0], rel=0.3)
+    np.testing.assert_array_equal(one.estimate(values).matrix, other.estimate(values).matrix)
 
 
 def test_an_alarm_says_that_traffic_is_missing_and_none_is_raised_without() -> None:

@@ -35,7 +35,7 @@ import scipy.sparse as sp
 
 from teal.counters.check import Checker
 from teal.counters.estimator import Estimator
-from teal.counters.repair import STALE_WEIGHT, repair
+from teal.counters.repair import believed
 from teal.errors import InputError, TealError
 from teal.network import PathSet, Topology
 from teal.network.counters import without_own_traffic
@@ -148,7 +148,6 @@ class CountedTraffic:
         self._matrices = list(history)
         self._estimator: Estimator | None = None
         self._checker: Checker | None = None
-        self._expected: FloatArray | None = None  # (D,) the estimate before
         self._igp: tuple[bytes, sp.csr_array] | None = None  # working links, and F
 
     def observe(self, rates: FloatArray) -> None:
@@ -169,24 +168,17 @@ class CountedTraffic:
         topology = self._topology
         if interval.matrix is not None:
             return self._checked(sent, received, ingress, egress, measurements, interval.matrix)
-        expected = None if self._expected is None else measurements @ self._expected
-        fixed = repair(topology, sent, received, ingress, egress, expected, interval.error, STALE_WEIGHT)
-        both = np.stack([sent, received])
-        known = np.isfinite(both).sum(0)
-        links = np.where(known > 0, np.nansum(both, 0) / np.maximum(known, 1), np.nan)
-        values = np.concatenate([links, ingress, egress])
-        blamed = np.concatenate([fixed.blamed_sent | fixed.blamed_received, fixed.blamed_external])
-        values = np.where(blamed & np.isfinite(values), fixed.values, values)
         estimator = self._estimating(measurements, interval.error)
         try:
+            values, fixed = believed(estimator, topology, sent, received, ingress, egress, interval.error)
             one = estimator.estimate(values, robust=True)
         except InputError as error:
             raise wrong(f"counters: {error}") from None
-        counted = int(np.isfinite(both).sum() + np.isfinite(ingress).sum() + np.isfinite(egress).sum())
+        counted = int(sum(np.isfinite(rates).sum() for rates in interval[:4]))
         share = (fixed.num_blamed + one.doubted) / max(1, counted)
         alarm = one.unexplained > _MAX_UNEXPLAINED or share > _MAX_BLAMED
-        if not alarm:
-            self._expected = one.matrix
+        if alarm:
+            estimator.forget_last()
         return Counted(one.matrix[None], {
             "found_by": one.prior, "total_gbps": float(one.matrix.sum()), "unexplained": one.unexplained,
             "alarm": alarm, "replaced": fixed.num_blamed, "suspects": fixed.blamed_names(topology)[:_MAX_NAMES],
