@@ -346,10 +346,12 @@ class Estimator:
         fit = self._fit(counters, flows, deviation, robust)
         self._before = self._tracked, self._bias.copy()
         matrix = fit.projected.matrix
-        if float(matrix.sum()) > 0 and self._tracked is not None:
-            self._tracked = (1 - self._tracking) * self._tracked + self._tracking * matrix / matrix.sum()
         assert self._projection is not None
         residual, total = fit.projected.residual[: len(counters)], float(fit.prior.sum())
+        if self._tracked is None and total > 0:
+            self._tracked = fit.prior / total
+        if self._tracked is not None and float(matrix.sum()) > 0:
+            self._tracked = (1 - self._tracking) * self._tracked + self._tracking * matrix / matrix.sum()
         if total > 0:
             left = counters - self._projection.measurements @ fit.prior
             self._bias.add(np.where(fit.is_contradicted, np.nan, left) / total)
@@ -410,8 +412,7 @@ class Estimator:
         if self._tracked is None:
             links = len(counters) - 2 * self._nodes
             ingress, egress = counters[links : links + self._nodes], counters[links + self._nodes :]
-            self._tracked = gravity(ingress, egress, self._pairs)
-            return self._tracked, "gravity"
+            return gravity(ingress, egress, self._pairs), "gravity"
         if self._history_prior is None:
             return self._tracked, "tracked"
         known = self._history_prior.prior(counters)

@@ -192,8 +192,12 @@ def believed(
     links = np.where(count > 0, np.nansum(both, 0) / np.maximum(count, 1), np.nan)
     disagree = np.abs(sent - received) > math.sqrt(2) * _TOLERANCE * relative * np.fmax(sent, received)
     agreed = np.concatenate([np.where(disagree, np.nan, links), ingress, egress])
+    # What enters or leaves has one counter alone, so that a wrong one would be predicted as it is.
     if estimator.knows_traffic:
-        agreed[len(links) :] = np.nan  # each has one counter alone, so that a wrong one would be predicted as it is
+        agreed[len(links) :] = np.nan
+    else:
+        first = repair(topology, sent, received, ingress, egress, None, relative)
+        agreed[len(links) :][first.blamed_external] = first.values[len(links) :][first.blamed_external]
     expected = estimator.explained(agreed) if np.nansum(agreed) > 0 else None
     fixed = repair(topology, sent, received, ingress, egress, expected, relative, is_estimated=True)
     values = np.concatenate([links, ingress, egress])
