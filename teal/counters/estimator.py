@@ -546,7 +546,7 @@ class _Bias:
         return self._measurements.multiply(self._measurements).tocsr()
 
     def copy(self) -> _Bias:
-        """The same average, which does not learn with this one."""
+        """A copy that does not learn with this average."""
         same = _Bias(self._measurements)
         same._sum, same._weight = self._sum.copy(), self._weight.copy()
         return same
