@@ -107,17 +107,12 @@ def without_own_traffic(topology: Topology, asked: BoolArray, sent: FloatArray, 
         sent: (T, E) as in :class:`Counters`.
         received: (T, E) likewise.
     """
-    live, is_inner = topology.capacity > 0, asked.copy()
-    mean = []
-    for rates, ends in ((sent, topology.link_source), (received, topology.link_target)):
+    unread, mean = np.where(topology.capacity > 0, np.nan, 0.0), []  # with NaN nothing is balanced
+    for rates in (sent, received):
         count = np.isfinite(rates).sum(0)
-        is_inner[ends[live & (count == 0)]] = False
-        mean.append(np.where(count > 0, np.nansum(rates, 0) / np.maximum(count, 1), np.nan))
-    taken: dict[int, tuple[int, ...]] = {}
-    for node in np.flatnonzero(is_inner).tolist():
-        balanced = _balanced(topology, node, *mean)
-        if balanced is not None:
-            taken[node] = balanced
+        mean.append(np.where(count > 0, np.nansum(rates, 0) / np.maximum(count, 1), unread))
+    found = {node: _balanced(topology, node, *mean) for node in np.flatnonzero(asked).tolist()}
+    taken = {node: links for node, links in found.items() if links is not None}
     by_link = Counter(link for links in taken.values() for link in links)
     return [node for node, links in taken.items() if all(by_link[link] == 1 for link in links)]
 
