@@ -39,10 +39,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from teal.errors import InputError
 from teal.network.ecmp import EcmpDag, IgpLinks, grow_dag, is_on_dag, new_dags
 from teal.network.segment_lists import SegmentPolicies, segment_traffic
 from teal.network.shortest import heap_pop, heap_push
 from teal.pathops.segment_passes import MAX_BLOCKS, load_inwards
+from teal.pathops.transit_policies import TransitSteering
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import as_int64, inner_kernel, kernel, parallel_kernel, prange, threads_for
 
@@ -466,13 +468,16 @@ class IgpFailures:
         volume: (M, N, N) Gbit/s to the first node, the destination, from the second one.
         adjacency: (M, E) Gbit/s that takes a link whatever the metrics say; None for none.  It is lost when the link
             fails: adjacency segments are taken as unprotected, and no source has withdrawn the list yet.
+        looping: (M,) Gbit/s that is lost in forwarding loops; None for none.
 
     Attributes:
         load: (M, E) Gbit/s without failure.
         lost: (M,) Gbit/s between nodes that have no path even without failure.
     """
 
-    def __init__(self, dag: EcmpDag, volume: FloatArray, adjacency: FloatArray | None = None) -> None:
+    def __init__(
+        self, dag: EcmpDag, volume: FloatArray, adjacency: FloatArray | None = None, looping: FloatArray | None = None
+    ) -> None:
         self.dag, self._volume = dag, np.ascontiguousarray(volume)
         nodes, num_links = dag.topology.num_nodes, dag.topology.num_links
         self._passing = np.empty_like(self._volume)
@@ -487,6 +492,7 @@ class IgpFailures:
         self._adjacency = np.where(is_live, adjacency, 0)
         self.load: FloatArray = load.sum(0) + self._adjacency
         self.lost: FloatArray = np.where(dag.reaches, 0, self._volume).sum((1, 2)) + adjacency[:, ~is_live].sum(1)
+        self.lost += 0.0 if looping is None else looping
         self._demands: tuple[IntArray, FloatArray, SegmentPolicies] | None = None
 
     @classmethod
@@ -503,9 +509,13 @@ class IgpFailures:
             after: shortest paths under the failure that the lists meet; None for no failure.
         """
         topology, end = dag.topology, after or dag
-        loads = cls(dag, *segment_traffic(
-            pairs, demand, policies, topology.num_nodes, topology.link_source, end.reaches, _live(end)
-        ))  # fmt: skip
+        if policies.is_transit:
+            straight = volumes(pairs, demand, topology.num_nodes)
+            loads = cls(dag, *TransitSteering(end, policies).traffic(straight))
+        else:
+            loads = cls(dag, *segment_traffic(
+                pairs, demand, policies, topology.num_nodes, topology.link_source, end.reaches, _live(end)
+            ))  # fmt: skip
         loads._demands = (pairs, demand, policies) if policies.lists and after is None else None
         return loads
 
@@ -536,7 +546,12 @@ class IgpFailures:
         for s, links in enumerate(failures):
             results.lost[s] += self._adjacency[:, links].sum(1)
         if self._demands is not None:
-            for s in np.flatnonzero((results.lost > self.lost).any(1)).tolist():  # a failure that cuts lists loses
+            is_changed = np.array((results.lost > self.lost).any(1))  # a failure that cuts lists loses
+            if self._demands[2].is_transit:  # what crosses a router depends on the failure
+                if repairing:
+                    raise InputError("--repair", "", "policies of single demands", "transit policies")
+                is_changed[:] = True
+            for s in np.flatnonzero(is_changed).tolist():
                 cut = IgpFailures.of_demands(self.dag, *self._demands, self.dag.without(failures[s]))
                 for every, one in zip(results, cut.under([failures[s]], repairing=repairing, loads=loads), strict=True):
                     every[s : s + 1] = one

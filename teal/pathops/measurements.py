@@ -13,6 +13,7 @@ from teal.network.ecmp import EcmpDag
 from teal.network.path_set import PathSet
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.segment_passes import SegmentPasses
+from teal.pathops.transit_policies import TransitSteering
 from teal.runtime.arrays import FloatArray, IntArray
 
 _MIN_SHARE = 1e-12  # of a demand on a link, below which it is not stored
@@ -59,7 +60,8 @@ def path_measurements(paths: PathSet, splits: FloatArray, nodes: int) -> sp.csr_
 def policy_measurements(dag: EcmpDag, pairs: IntArray, policies: SegmentPolicies) -> sp.csr_array:
     """(E + 2 N, D) F with installed segment lists; demands without one take the IGP's shortest paths."""
     links, start, passes, parts = dag.topology.num_links, dag.topology.link_source, SegmentPasses(dag), []
-    steered = [d for d, (s, t) in enumerate(pairs.tolist()) if (s, t) in policies.lists]
+    steering = TransitSteering(dag, policies) if policies.is_transit else None
+    steered = [] if steering else [d for d, (s, t) in enumerate(pairs.tolist()) if (s, t) in policies.lists]
     entries: list[tuple[int, int, int, float]] = []  # demand, end and start of a segment, share
     adjacent: list[tuple[int, int, float]] = []  # link, demand, share
     for d in steered:
@@ -72,7 +74,9 @@ def policy_measurements(dag: EcmpDag, pairs: IntArray, policies: SegmentPolicies
     straight = np.ones(len(pairs), dtype=bool)
     straight[steered] = False
     for first in range(0, links, _LINKS_AT_A_TIME):
-        value = passes.segment_sum(np.eye(links)[first : first + _LINKS_AT_A_TIME])
+        units = np.eye(links)[first : first + _LINKS_AT_A_TIME]
+        value = passes.segment_sum(units)
+        value = value if steering is None else steering.segment_values(value, units)
         value = np.where(np.isfinite(value), value, 0.0)
         rows = np.where(straight, value[:, pairs[:, 1], pairs[:, 0]], 0.0)
         if entries:

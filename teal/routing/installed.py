@@ -14,6 +14,7 @@ from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import FailureResults, IgpFailures
 from teal.pathops.measurements import ecmp_measurements, policy_measurements
 from teal.pathops.segment_passes import SegmentPasses
+from teal.pathops.transit_policies import TransitSteering
 from teal.runtime.arrays import FloatArray, IntArray
 
 
@@ -79,6 +80,11 @@ class IgpRouting:
     def _latency(self) -> FloatArray:
         topology = self.dag.topology
         between = SegmentPasses(self.dag).segment_sum(topology.latency[None])[0]
+        if self._policies.is_transit:
+            steering = TransitSteering(self.dag, self._policies)
+            steered = steering.segment_values(between[None], topology.latency[None])[0]
+            steered[steering.loses] = np.inf
+            return np.asarray(steered[self._pairs[:, 1], self._pairs[:, 0]])
         return self._policies.mean_over_lists(between, topology.latency, self._pairs, topology.link_source)
 
     def latency(self) -> FloatArray:

@@ -29,6 +29,7 @@ def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str,
     return {
         "format": FORMAT,
         "topology": topology.name,
+        **({"transit": True} if policies.is_transit else {}),
         "policies": [
             {
                 "source": names[source], "target": names[target],
@@ -115,7 +116,13 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
         if pair in lists:
             raise InputError(where, field, "each pair once", f"{entry['source']} -> {entry['target']} again")
         lists[pair] = tuple(found)
-    return SegmentPolicies(lists)
+    is_transit = document.get("transit", False)
+    if not isinstance(is_transit, bool):
+        raise InputError(where, "transit", "true or false", repr(is_transit)[:80])
+    try:
+        return SegmentPolicies(lists, is_transit)
+    except InputError as error:
+        raise InputError(where, "policies", str(error), "transit policies") from None
 
 
 def _node(name: Any, topology: Topology, where: str, field: str) -> int:

@@ -1,0 +1,201 @@
+"""Policies that steer all traffic which crosses their router towards an endpoint, as an IGP shortcut does.
+
+A *transit policy* p of the router m_p and the endpoint t_p (Cisco: autoroute) takes what is forwarded at m_p along
+shortest paths to t_p, wherever it comes from: traffic of demands, and segments of other lists that end at t_p.  With
+the share f_p(a) of the traffic from node a to t_p that crosses m_p, and volumes v[t, a] of demands, the policies take
+
+    x_p = sum_a f_p(a) v[t_p, a] + sum_q B[p, q] x_q,      B[p, q] = sum over the lists l of q of share_l times
+                                                            sum over the segments (a -> t_p) of l of f_p(a).
+
+The first segment of a list leaves its router as the IGP says, and is not taken there again.  A list that comes back to
+its own router, or to those of policies that lead back to it, is a forwarding loop if nothing leaves on the way: where
+the spectral radius of B over such policies reaches 1, what they take is lost.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse.csgraph import connected_components
+
+from teal.network.ecmp import EcmpDag
+from teal.network.segment_lists import SegmentPolicies
+from teal.pathops.segment_passes import SegmentPasses
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
+
+_LOOPS = 1 - 1e-9  # spectral radius from which on policies keep their traffic for ever
+_PLAIN_ROUNDS, _ROUNDS = 200, 220  # of the fixed point, those without Newton's method and all
+_ROUNDING = 1e-13  # change of a share at which it ends
+_DIFFERENCE = 1e-6  # of a share, by which slopes are measured
+_LOST = 1e-9  # share of the traffic of a policy, above which it counts as losing some
+
+
+def crossing_shares(passes: SegmentPasses, router: int) -> FloatArray:
+    """(N, N) share of the traffic to the first node from the second one that crosses a router; 0 without a path."""
+    topology = passes.dag.topology
+    share = passes.segment_sum((topology.link_source == router)[None].astype(np.float64))[0]
+    share[~np.isfinite(share)] = 0.0
+    np.fill_diagonal(share, 0.0)
+    return np.asarray(share)
+
+
+class _Steps(NamedTuple):
+    """Segments of all lists, list by list.
+
+    Attributes:
+        policy: (S,) number of the policy.
+        share: (S,) of the list.
+        is_first: (S,) whether it is the first one of its list.
+        start: (S,) node where the segment starts.
+        end: (S,) node where it ends.
+        link: (S,) the adjacency; -1 for shortest paths.
+        works: (S,) whether it can be followed.
+    """
+
+    policy: Int64Array
+    share: FloatArray
+    is_first: BoolArray
+    start: Int64Array
+    end: Int64Array
+    link: Int64Array
+    works: BoolArray
+
+
+class TransitSteering:
+    """Transit policies on one set of shortest paths.
+
+    Args:
+        dag: shortest paths; a list ends with the first segment that cannot be followed.
+        policies: transit policies, of which P have a path to their endpoint.
+    """
+
+    def __init__(self, dag: EcmpDag, policies: SegmentPolicies) -> None:
+        self._passes, nodes = SegmentPasses(dag), dag.topology.num_nodes
+        live = [pair for pair in sorted(policies.lists) if dag.reaches[pair[1], pair[0]]]
+        ends = np.array(live, dtype=np.int64).reshape(-1, 2)
+        self._router, self._endpoint = ends[:, 0], ends[:, 1]
+        shares = {int(node): crossing_shares(self._passes, int(node)) for node in np.unique(self._router)}
+        self._crossing = np.array([shares[m][t] for m, t in live]).reshape(-1, nodes)  # (P, N)
+        self._steps = steps = self._follow(policies, live)
+        number = np.full(nodes, -1)
+        number[self._endpoint] = np.arange(len(live))
+        self._taker = np.where(steps.link < 0, number[steps.end], -1)  # policy that takes a part of a step
+        self._taken = np.where(self._taker >= 0, self._crossing[self._taker, steps.start], 0.0) if live else np.zeros(0)
+        self._taken[steps.is_first & (self._router[self._taker] == steps.start)] = 0.0
+        self._arrives = self._arriving()
+        self._weight = self._weights(self._arrives)[0]
+        taken = self._takes(self._weight)
+        self._loops = _looping(taken)
+        self._inverse = np.linalg.inv(np.eye(len(live)) - np.where(self._loops, 0.0, taken))
+        self._weight[self._loops[steps.policy]] = 0.0
+
+    def _follow(self, policies: SegmentPolicies, live: list[tuple[int, int]]) -> _Steps:
+        dag, rows = self._passes.dag, list[tuple[float, ...]]()
+        works, link_start = np.isfinite(dag.links.metric), dag.topology.link_source
+        for p, pair in enumerate(live):
+            for one in policies.lists[pair]:
+                for number, (a, b, link) in enumerate(one.steps(*pair, link_start)):
+                    rows.append((p, one.share, number == 0, a, b, link, dag.reaches[b, a] if link < 0 else works[link]))
+        columns = np.array(rows, dtype=np.float64).reshape(-1, 7).T
+        policy, _, _, start, end, by, _ = columns.astype(np.int64)
+        return _Steps(policy, columns[1], columns[2] > 0, start, end, by, columns[6] > 0)
+
+    def _takes(self, weight: FloatArray) -> FloatArray:
+        """(P, P) B, of weights (S,) of the steps."""
+        result = np.zeros((len(self._router),) * 2)
+        np.add.at(result, (self._taker, self._steps.policy), weight * self._taken)
+        return result
+
+    def _weights(self, arrives: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The share of a policy's traffic that comes to each of its steps (S,), and that arrives (P,).
+
+        Args:
+            arrives: (P,) share of what each policy takes that arrives at its endpoint, in the list that it meets.
+        """
+        steps, weight, result, left = self._steps, np.zeros(len(self._taken)), np.zeros(len(arrives)), 0.0
+        survives = np.where(steps.works, 1 - self._taken * (1 - arrives[self._taker]), 0.0) if len(weight) else weight
+        is_last = np.append(steps.is_first[1:], True)
+        for k in range(len(weight)):
+            weight[k] = left = steps.share[k] if steps.is_first[k] else left
+            left *= survives[k]
+            if is_last[k]:
+                result[steps.policy[k]] += left
+        return weight, result
+
+    def _arriving(self) -> FloatArray:
+        """(P,) the share of what each policy takes that arrives.
+
+        A list that another policy takes on its way goes on by the share of what arrives there: a fixed point, the least
+        one, since each round from none lets traffic be taken once more.  Where it is slow, Newton's method ends it.
+        """
+        arrives, eye = np.zeros(len(self._router)), np.eye(len(self._router))
+        for number in range(_ROUNDS):
+            weight, now = self._weights(arrives)
+            change = now - arrives
+            if np.abs(change).max(initial=0.0) <= _ROUNDING:
+                break
+            if number >= _PLAIN_ROUNDS:
+                free = np.flatnonzero(~_looping(self._takes(weight)))
+                slopes = [self._weights(arrives - _DIFFERENCE * unit)[1] for unit in eye[free]]
+                slope = ((now - np.array(slopes).T) / _DIFFERENCE)[free] if len(free) else np.zeros((0, 0))
+                change[free] = np.linalg.solve(eye[np.ix_(free, free)] - slope, change[free])
+            arrives = np.clip(arrives + change, 0.0, 1.0)
+        return arrives
+
+    def traffic(self, volume: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Volumes after steering (M, N, N), of adjacencies (M, E), and what is lost in forwarding loops (M,), Gbit/s.
+
+        A volume from a router to the endpoint of its policy may be below 0: what leaves the shortest paths there.
+
+        Args:
+            volume: (M, N, N) Gbit/s of demands to the first node from the second one.
+        """
+        offered = np.einsum("mpn,pn->mp", volume[:, self._endpoint], self._crossing)
+        taken, steps, straight = offered @ self._inverse.T, self._steps, self._steps.link < 0
+        steered = volume.copy()
+        adjacency = np.zeros((len(volume), self._passes.dag.topology.num_links))
+        for m in range(len(volume)):
+            np.subtract.at(steered[m], (self._endpoint, self._router), taken[m])
+            part = self._weight * taken[m, steps.policy]
+            np.add.at(steered[m], (steps.end[straight], steps.start[straight]), part[straight])
+            np.add.at(adjacency[m], steps.link[~straight], part[~straight])
+        return steered, adjacency, np.asarray(taken[:, self._loops].sum(1))
+
+    def segment_values(self, value: FloatArray, link_value: FloatArray) -> FloatArray:
+        """(L, N, N) sums that traffic meets from the second node to the first one, along lists where it is steered.
+
+        Args:
+            value: (L, N, N) of shortest paths.
+            link_value: (L, E) of links that are adjacencies.
+        """
+        steps, finite = self._steps, np.where(np.isfinite(value), value, 0.0)
+        own = finite[:, self._endpoint, self._router]  # (L, P)
+        met = np.where(steps.link < 0, finite[:, steps.end, steps.start], link_value[:, steps.link])  # (L, S)
+        lists = np.zeros_like(own)
+        for of_lists, of_steps in zip(lists, self._weight * met, strict=True):
+            np.add.at(of_lists, steps.policy, of_steps)
+        change = (lists - own) @ self._inverse  # of a Gbit/s that a policy takes
+        result = value.copy()
+        for p, endpoint in enumerate(self._endpoint.tolist()):
+            result[:, endpoint] += self._crossing[p] * change[:, p, None]
+        return result
+
+    @property
+    def loses(self) -> BoolArray:
+        """(N, N) whether traffic to the first node from the second one meets a forwarding loop or a cut list."""
+        result = np.zeros((self._crossing.shape[1],) * 2, dtype=bool)
+        for p in np.flatnonzero(self._arrives < 1 - _LOST).tolist():
+            result[self._endpoint[p]] |= self._crossing[p] > 0
+        return result
+
+
+def _looping(taken: FloatArray) -> BoolArray:
+    """(P,) the policies that keep what they take for ever; argument (P, P) B of the module."""
+    count, group = connected_components(taken > 0, connection="strong")
+    loops = np.zeros(len(taken), dtype=bool)
+    for number in range(count):
+        inside = np.flatnonzero(group == number)
+        radius = np.abs(np.linalg.eigvals(taken[np.ix_(inside, inside)])).max()
+        loops[inside] = radius >= _LOOPS
+    return loops
