@@ -35,7 +35,7 @@ class SolveConfig(RoutedConfig, InstanceConfig):
         "matrix": ("index", "fail"),
         "segment routing": (
             "routing", "metric", "set_metric", "ucmp", "max_segments", "adjacency", "matrices", "survive",
-            "fewest_policies", "target_utilisation", "at_most", "one_list",
+            "fewest_policies", "target_utilisation", "at_most", "transit", "one_list",
         ),
         "calm": ("previous", "max_churn", "keep_within"),
         "when to stop": ("gap", "over_all_paths", "deadline", "max_iterations"),
@@ -82,9 +82,12 @@ class SolveConfig(RoutedConfig, InstanceConfig):
     at_most: int = 0
     """Likewise: at most so many demands with a policy, the least utilisation that was found with them, and a bound on
     what so many can reach; 0 for any number."""
+    transit: bool = False
+    """With --fewest-policies, --target-utilisation or --at-most: a policy steers all traffic that crosses its router
+    towards its endpoint, wherever it enters (an IGP shortcut; autoroute), so that fewer policies do the same."""
     one_list: bool = False
     """With --routing segments and max_link_utilisation: one segment list for each demand, without splits; with
-    --matrices or --survive not together with --fewest-policies or --target-utilisation."""
+    --matrices, --survive or --transit not together with --fewest-policies or --target-utilisation."""
     previous: Path | None = None
     """The allocation in force, a .json file of an earlier --out; with --max-churn, --keep-within or both."""
     max_churn: float | None = None
@@ -155,6 +158,13 @@ class SolveConfig(RoutedConfig, InstanceConfig):
             )
         require(self, "adjacency", "a single matrix without failures", not (self.is_static and self.adjacency))
         require(self, "max_segments", "2 with --matrices and --survive", not self.is_static or self.max_segments == 2)
+        is_few = any(getattr(self, field) for field in _FEW)
+        require(
+            self,
+            "transit",
+            "--fewest-policies, --target-utilisation or --at-most beside it",
+            is_few or not self.transit,
+        )
         for field in (*_FEW, "one_list", "set_metric", "ucmp", "adjacency"):
             require(self, field, "--routing segments beside it", self.routing != "paths" or not getattr(self, field))
         require(self, "max_segments", "--routing segments beside it", self.routing != "paths" or self.max_segments == 2)
@@ -181,7 +191,7 @@ class SolveConfig(RoutedConfig, InstanceConfig):
         is_one = self.one_list and not self.is_static
         require(self, "at_most", "0 with --one-list of a single matrix", not (self.at_most and is_one))
         is_fewest = bool(self.fewest_policies or self.target_utilisation)
-        expected = "nothing with --fewest-policies and --target-utilisation beside --matrices or --survive"
+        expected = "nothing with --fewest-policies and --target-utilisation beside --matrices, --survive or --transit"
         require(self, "one_list", expected, not (self.one_list and self.is_static and is_fewest))
         require(self, "index", "0 with --matrices", not self.index or self.matrices == 1)
         for first, second in itertools.combinations(_FEW, 2):
@@ -192,8 +202,8 @@ class SolveConfig(RoutedConfig, InstanceConfig):
 
     @property
     def is_static(self) -> bool:
-        """Whether segment lists have to serve more than one matrix without failures."""
-        return self.matrices != 1 or self.survive != "none"
+        """Whether one program over several matrices and failures, or over what crosses routers, finds segment lists."""
+        return self.matrices != 1 or self.survive != "none" or self.transit
 
     @property
     def is_sharded(self) -> bool:

@@ -412,6 +412,7 @@ class StaticReport:
         """The report in a few lines."""
         one = self.lists
         where = f" when {self.worst} fails" if self.worst else " without failure"
+        what = "transit policies" if self.policies.is_transit else "demands with a policy"
         few = f" (at least {one.policies_bound:g} are needed)" if math.isfinite(one.policies_bound) else ""
         few = f" (value and bound are of at most {self.at_most:,})" if self.at_most else few
         return "\n".join([
@@ -420,7 +421,7 @@ class StaticReport:
             f"fullest{where}; without failure {one.utilisation[:, 0].max():.6g}; shortest paths alone "
             f"{one.straight:.6g}",
             *([f"one list for each demand; with splits {one.fractional:.6g}"] if math.isfinite(one.fractional) else []),
-            f"demands with a policy: {len(self.policies.lists):,}{few}; {one.iterations} rounds, {one.solve_s:.3g} s",
+            f"{what}: {len(self.policies.lists):,}{few}; {one.iterations} rounds, {one.solve_s:.3g} s",
         ])  # fmt: skip
 
 
@@ -456,8 +457,8 @@ def solve_static(
         when = f" when {failures[place - 1].name} fails" if place else " without failure"
         notify(f"up to {max(cut_off):.6g} Gbit/s of demand are between nodes without a path{when}: they are left out")
     found = static_lists(
-        dags, pairs, demand, gap=config.gap, few=_few(config), one_list=config.one_list, deadline=deadline,
-        max_rounds=config.max_iterations, report=report,
+        dags, pairs, demand, gap=config.gap, few=_few(config), one_list=config.one_list, transit=config.transit,
+        deadline=deadline, max_rounds=config.max_iterations, report=report,
     )  # fmt: skip
     worst = int(found.utilisation.max(0).argmax())
     return StaticReport(

@@ -8,13 +8,11 @@ shortest paths lead to the start of that link.  A demand without a policy goes s
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from teal.errors import InputError
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 
 
@@ -77,18 +75,10 @@ class SegmentPolicies:
         lists: by source and target, or by router and endpoint; the shares of each sum to 1.
         is_transit: whether a policy steers all traffic that crosses its router on shortest paths to the endpoint, from
             wherever it comes (:mod:`teal.pathops.transit_policies`), and not just what enters there.
-
-    Raises:
-        InputError: several transit policies of one endpoint.
     """
 
     lists: dict[tuple[int, int], tuple[SegmentList, ...]]
     is_transit: bool = False
-
-    def __post_init__(self) -> None:
-        repeated = [node for node, count in Counter(end for _, end in self.lists).items() if count > 1]
-        if self.is_transit and repeated:
-            raise InputError("policies", "transit", "one policy of an endpoint", f"several of node {repeated[0]}")
 
     @classmethod
     def none(cls) -> SegmentPolicies:

@@ -472,6 +472,7 @@ class IgpFailures:
 
     Attributes:
         load: (M, E) Gbit/s without failure.
+        passing: (M, N, N) Gbit/s to the first node that cross the second one, without failure.
         lost: (M,) Gbit/s between nodes that have no path even without failure.
     """
 
@@ -480,14 +481,14 @@ class IgpFailures:
     ) -> None:
         self.dag, self._volume = dag, np.ascontiguousarray(volume)
         nodes, num_links = dag.topology.num_nodes, dag.topology.num_links
-        self._passing = np.empty_like(self._volume)
+        self.passing = np.empty_like(self._volume)
         self._place = np.full((nodes, nodes), nodes, dtype=np.int32)
         places_in_order(dag.dags.order, dag.dags.reached, self._place)
         self._operations = _OPERATIONS_PER_ARC * dag.num_arcs * len(volume)
         blocks = max(1, min(nodes, MAX_BLOCKS))
         load = np.zeros((blocks, len(volume), num_links))
         with threads_for(self._operations):
-            _loads_without_failure(dag.links.head, dag.dags, self._volume, self._passing, load, blocks)
+            _loads_without_failure(dag.links.head, dag.dags, self._volume, self.passing, load, blocks)
         adjacency, is_live = np.zeros((len(volume), num_links)) if adjacency is None else adjacency, _live(dag)
         self._adjacency = np.where(is_live, adjacency, 0)
         self.load: FloatArray = load.sum(0) + self._adjacency
@@ -540,7 +541,7 @@ class IgpFailures:
         )  # fmt: skip
         with threads_for(self._operations * sets):
             _all_failures(
-                self.dag.links, self.dag.dags, self._place, ptr, flat, self._volume, self._passing, self.load,
+                self.dag.links, self.dag.dags, self._place, ptr, flat, self._volume, self.passing, self.load,
                 self.lost, inverse, capacity, repairing, max(1, min(sets, MAX_BLOCKS)), *results,
             )  # fmt: skip
         for s, links in enumerate(failures):

@@ -1,11 +1,13 @@
 """Policies that steer all traffic which crosses their router towards an endpoint, as an IGP shortcut does.
 
 A *transit policy* p of the router m_p and the endpoint t_p (Cisco: autoroute) takes what is forwarded at m_p along
-shortest paths to t_p, wherever it comes from: traffic of demands, and segments of other lists that end at t_p.  With
-the share f_p(a) of the traffic from node a to t_p that crosses m_p, and volumes v[t, a] of demands, the policies take
+shortest paths to t_p, wherever it comes from: traffic of demands, and segments of other lists that end at t_p.  Of the
+traffic from node a to t_p it takes the share f_p(a) that meets m_p before any other policy of the same endpoint: with
+h_p(a), the share that crosses m_p, h_p(a) = sum over those policies q of f_q(a) h_p(m_q).  With volumes v[t, a] of
+demands and weights w of the lists' steps, the policies take
 
-    x_p = sum_a f_p(a) v[t_p, a] + sum_q B[p, q] x_q,      B[p, q] = sum over the lists l of q of share_l times
-                                                            sum over the segments (a -> t_p) of l of f_p(a).
+    x_p = sum_a f_p(a) v[t_p, a] + sum_q B[p, q] x_q,      B[p, q] = sum over the steps (a -> t_p) of lists of q of
+                                                            w f_p(a).
 
 The first segment of a list leaves its router as the IGP says, and is not taken there again.  A list that comes back to
 its own router, or to those of policies that lead back to it, is a forwarding loop if nothing leaves on the way: where
@@ -78,11 +80,8 @@ class TransitSteering:
         shares = {int(node): crossing_shares(self._passes, int(node)) for node in np.unique(self._router)}
         self._crossing = np.array([shares[m][t] for m, t in live]).reshape(-1, nodes)  # (P, N)
         self._steps = steps = self._follow(policies, live)
-        number = np.full(nodes, -1)
-        number[self._endpoint] = np.arange(len(live))
-        self._taker = np.where(steps.link < 0, number[steps.end], -1)  # policy that takes a part of a step
-        self._taken = np.where(self._taker >= 0, self._crossing[self._taker, steps.start], 0.0) if live else np.zeros(0)
-        self._taken[steps.is_first & (self._router[self._taker] == steps.start)] = 0.0
+        self._take = self._shares_of_steps()
+        self._crossing = self._first_met(self._crossing)
         self._arrives = self._arriving()
         self._weight = self._weights(self._arrives)[0]
         taken = self._takes(self._weight)
@@ -101,10 +100,31 @@ class TransitSteering:
         policy, _, _, start, end, by, _ = columns.astype(np.int64)
         return _Steps(policy, columns[1], columns[2] > 0, start, end, by, columns[6] > 0)
 
+    def _first_met(self, crossing: FloatArray, without: int = -1) -> FloatArray:
+        """(P, n) f of the module, of shares h (P, n) that cross each router; 0 for a policy that is left out."""
+        result = np.zeros_like(crossing)
+        for endpoint in np.unique(self._endpoint):
+            among = np.flatnonzero((self._endpoint == endpoint) & (np.arange(len(crossing)) != without))
+            onwards = self._crossing[np.ix_(among, self._router[among])]  # h of each, from the router of each
+            result[among] = np.linalg.solve(onwards, crossing[among]) if len(among) else 0.0
+        return np.where(result > _LOST, result, 0.0)
+
+    def _shares_of_steps(self) -> FloatArray:
+        """(P, S) share of each step that each policy takes."""
+        steps = self._steps
+        met = np.where((steps.end == self._endpoint[:, None]) & (steps.link < 0), self._crossing[:, steps.start], 0.0)
+        result = self._first_met(met)
+        for k in np.flatnonzero(steps.is_first & (steps.link < 0)).tolist():
+            own = np.flatnonzero((self._router == steps.start[k]) & (self._endpoint == steps.end[k]))
+            if len(own):
+                result[:, [k]] = self._first_met(met[:, [k]], int(own[0]))
+        return result
+
     def _takes(self, weight: FloatArray) -> FloatArray:
         """(P, P) B, of weights (S,) of the steps."""
         result = np.zeros((len(self._router),) * 2)
-        np.add.at(result, (self._taker, self._steps.policy), weight * self._taken)
+        for p, row in enumerate(self._take * weight):
+            result[p] = np.bincount(self._steps.policy, row, len(result))
         return result
 
     def _weights(self, arrives: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -113,8 +133,8 @@ class TransitSteering:
         Args:
             arrives: (P,) share of what each policy takes that arrives at its endpoint, in the list that it meets.
         """
-        steps, weight, result, left = self._steps, np.zeros(len(self._taken)), np.zeros(len(arrives)), 0.0
-        survives = np.where(steps.works, 1 - self._taken * (1 - arrives[self._taker]), 0.0) if len(weight) else weight
+        steps, weight, result, left = self._steps, np.zeros(self._take.shape[1]), np.zeros(len(arrives)), 0.0
+        survives = np.where(steps.works, 1 - (1 - arrives) @ self._take, 0.0)
         is_last = np.append(steps.is_first[1:], True)
         for k in range(len(weight)):
             weight[k] = left = steps.share[k] if steps.is_first[k] else left

@@ -119,10 +119,7 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
     is_transit = document.get("transit", False)
     if not isinstance(is_transit, bool):
         raise InputError(where, "transit", "true or false", repr(is_transit)[:80])
-    try:
-        return SegmentPolicies(lists, is_transit)
-    except InputError as error:
-        raise InputError(where, "policies", str(error), "transit policies") from None
+    return SegmentPolicies(lists, is_transit)
 
 
 def _node(name: Any, topology: Topology, where: str, field: str) -> int:

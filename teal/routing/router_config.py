@@ -6,7 +6,8 @@ reads it, which is the headend for the first label and the end of the segment be
 (SID) of the node.  Adjacency SIDs are 15000 plus the number of the link, to be configured likewise: routers otherwise
 choose labels of their own.  Weights of lists are whole numbers.
 
-FRR's pathd uses one list at a time: demands that are split are refused there, not silently turned into backups.  The
+FRR's pathd uses one list at a time: demands that are split are refused there, not silently turned into backups.
+Transit policies are written for IOS-XR, whose ``autoroute`` steers what crosses a router.  The
 texts follow FRR's user guide (pathd), Cisco's *Segment Routing Configuration Guide* and Juniper's reference of
 ``protocols source-packet-routing``; FRR's is loaded by ``vtysh -C`` in tests, the others are compared with examples.
 """
@@ -70,6 +71,7 @@ def to_json(topology: Topology, policies: SegmentPolicies, routers: Routers | No
     return {"sr-policies": [
         {
             "headend": names[source], "endpoint": names[target], "colour": COLOUR,
+            **({"steers": "all traffic to the endpoint"} if policies.is_transit else {}),
             **({"endpoint-address": routers[names[target]].loopback} if routers[names[target]].loopback else {}),
             "candidate-paths": [{
                 "preference": _PREFERENCE,
@@ -94,9 +96,10 @@ class _Policy:
     """One policy of a headend: names, endpoint, and for each list its weight and labels."""
 
     def __init__(
-        self, topology: Topology, pair: tuple[int, int], lists: tuple[SegmentList, ...], routers: Routers, target: str
+        self, topology: Topology, pair: tuple[int, int], policies: SegmentPolicies, routers: Routers, target: str
     ) -> None:
         self.name, self.endpoint = f"to-{target}", routers[topology.node_names[pair[1]]].loopback
+        self.is_transit, lists = policies.is_transit, policies.lists[pair]
         self.lists = [
             (f"{self.name}-{number}", weight, [label for _, _, label in labels(topology, one, *pair, routers)])
             for number, (weight, one) in enumerate(zip(weights(lists), lists, strict=True), 1)
@@ -141,9 +144,11 @@ def _frr(policies: list[_Policy]) -> list[str]:
 def _iosxr(policies: list[_Policy]) -> list[str]:
     lines = _segment_lists(policies, "!")
     for one in policies:
-        kind = "ipv6" if ":" in one.endpoint else "ipv4"
-        lines += [f"  policy {one.name}", f"   color {COLOUR} end-point {kind} {one.endpoint}", "   candidate-paths"]
-        lines.append(f"    preference {_PREFERENCE}")
+        kind, bits = ("ipv6", 128) if ":" in one.endpoint else ("ipv4", 32)
+        lines += [f"  policy {one.name}", f"   color {COLOUR} end-point {kind} {one.endpoint}"]
+        if one.is_transit:
+            lines += ["   autoroute", "    force-sr-include", f"    include {kind} {one.endpoint}/{bits}", "   !"]
+        lines += ["   candidate-paths", f"    preference {_PREFERENCE}"]
         for name, weight, _ in one.lists:
             lines += [f"     explicit segment-list {name}", f"      weight {weight}", "     !"]
         lines += ["    !", "   !", "  !"]
@@ -192,7 +197,8 @@ def configuration(topology: Topology, policies: SegmentPolicies, routers: Router
     The table must have what :func:`check_routers` asks for.
 
     Raises:
-        InputError: a demand that is split on a router of FRR, or labels of adjacencies inside a global block.
+        InputError: a demand that is split on a router of FRR, a transit policy on one that is not of IOS-XR, or labels
+            of adjacencies inside a global block.
     """
     names, words = topology.node_names, _words(topology.node_names)
     split = sorted({
@@ -202,10 +208,13 @@ def configuration(topology: Topology, policies: SegmentPolicies, routers: Router
     if split:
         expected = "one list for each demand (--one-list), since FRR uses one list of a policy at a time; or .json"
         raise InputError("--out", "", expected, f"splits on {listed(split)}")
+    other = sorted({names[source] for source, _ in policies.lists if routers[names[source]].vendor != "iosxr"})
+    if policies.is_transit and other:
+        raise InputError("--out", "", "transit policies on routers of IOS-XR alone; or .json", listed(other))
     texts = {}
     for head in sorted({source for source, _ in policies.lists}):
         pairs = sorted(pair for pair in policies.lists if pair[0] == head)
-        own = [_Policy(topology, pair, policies.lists[pair], routers, words[pair[1]]) for pair in pairs]
+        own = [_Policy(topology, pair, policies, routers, words[pair[1]]) for pair in pairs]
         texts[names[head]] = "\n".join(_WRITERS[routers[names[head]].vendor or "frr"](own)) + "\n"
     return texts
 

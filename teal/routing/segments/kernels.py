@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from teal.network.ecmp import Dags
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import kernel, parallel_kernel, prange
 
@@ -188,3 +189,27 @@ def take_midpoints(
             mid[d, free], share[d, free], average[d, free] = m, 0.0, 0.0
         elif smallest >= 0:
             mid[d, smallest] = m
+
+
+@kernel
+def first_next_hops(head: IntArray, dags: Dags, parent: IntArray) -> None:
+    """Fill ``parent`` (N, N) with the first next hop towards the first node from the second one; others stay."""
+    for t in range(len(parent)):
+        for i in range(1, dags.reached[t]):
+            parent[t, dags.order[t, i]] = head[dags.arc[t, dags.arc_start[t, i]]]
+
+
+@kernel
+def most_saved(dags: Dags, parent: IntArray, saving: FloatArray) -> float:
+    """The largest sum of savings of nodes (N, N), by destination, of which none is on the way of another.
+
+    Towards each destination the ways along ``parent`` are a tree, where a node saves itself or lets those behind it.
+    """
+    total, behind = 0.0, np.empty(len(parent))
+    for t in range(len(parent)):
+        behind[:] = 0.0
+        for j in range(dags.reached[t] - 1):
+            node = dags.order[t, dags.reached[t] - 1 - j]
+            behind[parent[t, node]] += max(saving[t, node], behind[node])
+        total += behind[t]
+    return total

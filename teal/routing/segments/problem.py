@@ -1,10 +1,9 @@
-"""The program of :mod:`teal.routing.segments`, its loads and its bound; and loads and prices of several scenarios."""
+"""The program of :mod:`teal.routing.segments`, its loads and its bound."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -203,119 +202,3 @@ class SegmentProblem:
             if set(parts) != {()}:
                 lists[s, t] = tuple(SegmentList(part / total, stops) for stops, part in sorted(parts.items()))
         return SegmentPolicies(lists)
-
-
-_BLOCK_NUMBERS = 1 << 23  # demands times midpoints that are priced at once
-
-Key = tuple[int, int, int]  # failure, matrix, link
-
-
-class Scenarios:
-    """Loads and prices of all matrices under all failures.
-
-    Where a failure cuts the ends of a demand off from each other, its lists take it as far as their midpoints.
-
-    Args:
-        dags: shortest paths without failure, then under each.
-        source, target: (D,) ends of the demands, in ascending order.
-        demand: (M, D) Gbit/s.
-    """
-
-    def __init__(self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray) -> None:
-        self.passes, self.source, self.target = [SegmentPasses(dag) for dag in dags], source, target
-        self.nodes, self._by_source = dags[0].topology.num_nodes, grouped(source, dags[0].topology.num_nodes)
-        self.capacity = np.array([np.where(np.isfinite(dag.links.metric), dag.topology.capacity, 0.0) for dag in dags])
-        self.demand = demand
-        self.connected = np.array([dag.reaches[target, source] for dag in dags])  # (F, D)
-
-    def utilisation(self, demand: Int64Array, mid: IntArray, share: FloatArray) -> FloatArray:
-        """(F, M, E) of columns (n,); the rest of each demand goes straight."""
-        rest = 1 - np.bincount(demand, share, minlength=len(self.source))
-        of = np.concatenate([np.arange(len(self.source)), demand])
-        stop, part = np.concatenate([self.target, mid]), np.concatenate([rest, share])
-        result, nodes, source, target = [], self.nodes, self.source[of], self.target[of]
-        for failure, passes in enumerate(self.passes):
-            volume = np.zeros((len(self.demand), nodes * nodes))
-            arrives = passes.dag.reaches[stop, source], self.connected[failure][of]  # at the end of each segment
-            for (end, begin), does in zip(((stop, source), (target, stop)), arrives, strict=True):
-                used = (end != begin) & does
-                place = end[used].astype(np.int64) * nodes + begin[used]
-                for matrix, offered in enumerate(self.demand):
-                    volume[matrix] += np.bincount(place, (offered[of] * part)[used], minlength=nodes * nodes)
-            load = passes.segment_load(volume.reshape(-1, nodes, nodes))
-            capacity = self.capacity[failure]
-            result.append(np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0))
-        return np.array(result)
-
-    def row(self, key: Key, demand: Int64Array, mid: IntArray) -> FloatArray:
-        """(n,) by how much the utilisation of a link rises if whole demands go by midpoints and not straight."""
-        failure, matrix, link = key
-        unit = np.zeros((1, self.capacity.shape[1]))
-        unit[0, link] = 1.0 / self.capacity[failure, link]
-        value = self.passes[failure].segment_sum(unit)[0]
-        value[~np.isfinite(value)] = 0.0  # between nodes that are cut off from each other
-        np.fill_diagonal(value, 0.0)
-        source, target = self.source[demand], self.target[demand]
-        after = self.connected[failure, demand] * (value[target, mid] - value[target, source])
-        return np.asarray(self.demand[matrix, demand] * (value[mid, source] + after))
-
-    def cheapest(self, prices: dict[tuple[int, int], FloatArray]) -> tuple[IntArray, FloatArray, FloatArray]:
-        """The cheapest midpoint of each demand (D,), its cost (D,) and that of the direct way (D,), of whole demands.
-
-        Args:
-            prices: (E,) of links, by failure and matrix.
-        """
-        values = {key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()}
-        best, cost = self.target.copy(), np.empty(len(self.source))
-        if len(self.passes) == 1 and len(self.demand) == 1:
-            pi = next(iter(values.values()), np.zeros((self.nodes, self.nodes)))
-            with threads_for(len(self.source) * self.nodes):
-                cheapest_midpoints(
-                    pi, np.ascontiguousarray(pi.T), self.source, self.target, *self._by_source, best, cost
-                )  # fmt: skip
-            return best, self.demand[0] * cost, self.demand[0] * pi[self.target, self.source]
-        direct = np.zeros(len(self.source))
-        for part, total in self._costs(values):
-            at = np.arange(len(total))
-            best[part] = total.argmin(1)
-            cost[part], direct[part] = total[at, best[part]], total[at, self.target[part]]
-        return best, cost, direct
-
-    def _costs(self, values: dict[tuple[int, int], FloatArray]) -> Iterator[tuple[slice, FloatArray]]:
-        """Some demands, and the cost of each over each midpoint (n, N), at sums of prices (N, N) of segments."""
-        for value in values.values():
-            value[~np.isfinite(value)] = 0.0
-            np.fill_diagonal(value, 0.0)
-        size = max(1, _BLOCK_NUMBERS // self.nodes)
-        for begin in range(0, len(self.source), size):
-            part = slice(begin, begin + size)
-            source, target = self.source[part], self.target[part]
-            total = np.where(self.kept(source, target), 0.0, np.inf)
-            for (failure, matrix), value in values.items():
-                after = self.connected[failure, part, None] * value[target]
-                total += self.demand[matrix, part, None] * (value[:, source].T + after)
-            yield part, total
-
-    def promising(self, prices: dict[tuple[int, int], FloatArray], count: int) -> tuple[Int64Array, IntArray]:
-        """The ``count`` columns, demands (n,) and midpoints (n,), that save most at prices of links."""
-        values = {key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()}
-        demands, mids, savings = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), np.zeros(0)
-        for part, total in self._costs(values):
-            rise = total - total[np.arange(len(total)), self.target[part]][:, None]
-            for end in (self.source[part], self.target[part]):
-                rise[np.arange(len(rise)), end] = np.inf
-            first = np.argpartition(rise, min(count, rise.size - 1), axis=None)[:count]
-            at, mid = np.unravel_index(first, rise.shape)
-            demands, mids = np.append(demands, at + part.start), np.append(mids, mid.astype(np.int32))
-            savings = np.append(savings, -rise[at, mid])
-        order = np.argsort(-savings, kind="stable")[:count]
-        order = order[np.isfinite(savings[order])]
-        return demands[order], mids[order]
-
-    def kept(self, source: IntArray, target: IntArray) -> FloatArray:
-        """(n, N) the midpoints that no failure cuts off from one end of a demand whose ends it leaves connected."""
-        kept = np.ones((len(source), self.nodes), dtype=bool)
-        for passes in self.passes:
-            reaches = passes.dag.reaches
-            kept &= reaches[:, source].T & reaches[target] | ~reaches[target, source][:, None]
-        return kept

@@ -42,16 +42,10 @@ from teal.errors import InputError
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.problem.bounds import gap_between
-from teal.routing.segments.problem import (
-    TARGET_ROUNDING,
-    Key,
-    Scenarios,
-    SegmentProblem,
-    distinct,
-    require_target,
-)
+from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem, distinct, require_target
+from teal.routing.segments.scenarios import Key, Scenarios, TransitScenarios
 from teal.routing.segments.search import SegmentResult
-from teal.runtime.arrays import FloatArray, Int64Array, IntArray
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal.solvers.result import Solution, Stop
@@ -105,11 +99,13 @@ class _Program:
         counts: (D,) 1 for demands whose policy counts, 0 for those that may have one.
         utilisation: U of the fewest policies; None for the least utilisation.
         policies: N, the most policies that count; infinite for any number.
+        closed: (D,) whether no policy is allowed; None for nowhere.
     """
 
     counts: FloatArray
     utilisation: float | None = None
     policies: float = math.inf
+    closed: BoolArray | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,6 +149,7 @@ class _Master:
     def __init__(self, scenarios: Scenarios) -> None:
         self.scenarios, self.demands = scenarios, len(scenarios.source)
         self.of, self.mid = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        self._banned = np.zeros(0, dtype=np.int64)  # policy and midpoint in one number
         self.rows: list[Key] = []
         self._known: set[Key] = set()
         self.entries = np.zeros((0, 0))
@@ -174,13 +171,46 @@ class _Master:
     def add_columns(self, demand: Int64Array, mid: IntArray) -> bool:
         """New columns, each (demand, midpoint) once; whether there is one."""
         nodes = self.scenarios.nodes
-        is_new = ~np.isin(demand * nodes + mid, self.of * nodes + self.mid)
+        is_new = ~np.isin(demand * nodes + mid, np.append(self.of * nodes + self.mid, self._banned))
         is_new &= (mid != self.scenarios.target[demand]) & (mid != self.scenarios.source[demand])
         demand, mid = demand[is_new], mid[is_new]
         more = [self.scenarios.row(key, demand, mid) for key in self.rows]
         self.entries = np.hstack([self.entries, np.array(more).reshape(len(self.rows), len(demand))])
         self.of, self.mid = np.concatenate([self.of, demand]), np.concatenate([self.mid, mid])
         return bool(len(demand))
+
+    def ban(self, demand: Int64Array, mid: IntArray) -> None:
+        """Remove columns, and keep them out."""
+        keys = demand * self.scenarios.nodes + mid
+        kept = ~np.isin(self.of * self.scenarios.nodes + self.mid, keys)
+        self.of, self.mid, self.entries = self.of[kept], self.mid[kept], self.entries[:, kept]
+        self._banned = np.append(self._banned, keys)
+
+    def conflicts(self, point: _Point) -> BoolArray:
+        """(n,) the columns of a point whose loads are others than the program's (:meth:`Scenarios.conflicting`)."""
+        used = point.share > 0
+        result = np.zeros(len(used), dtype=bool)
+        result[used] = self.scenarios.conflicting(point.of[used], point.mid[used])
+        return result
+
+    def can_be_installed(self, point: _Point) -> bool:
+        """Whether no policy excludes another one, and none takes what another one steers."""
+        if not self.scenarios.is_transit:
+            return True
+        is_alone = not any(self.scenarios.excluded(d)[point.steered].any() for d in point.steered.tolist())
+        return is_alone and not self.conflicts(point).any()
+
+    def largest(self, volume: FloatArray, most: int) -> Int64Array:
+        """The policies of the largest volumes (D,), so many at most, of which none excludes another one."""
+        order = np.argsort(-volume, kind="stable")
+        if not self.scenarios.is_transit:
+            return np.asarray(order[:most])
+        barred, chosen = volume <= 0, list[int]()
+        for d in order.tolist():
+            if len(chosen) < most and not barred[d]:
+                chosen.append(d)
+                barred |= self.scenarios.excluded(d)
+        return np.array(chosen, dtype=np.int64)
 
     def add_used(self, mid: IntArray, share: FloatArray) -> None:
         """Columns for the midpoints (D, K) that carry more than _FIRST_SHARE; -1 for none."""
@@ -194,15 +224,16 @@ class _Master:
         if not count and program.utilisation is not None:
             is_kept = self.straight.value <= program.utilisation * (1 + TARGET_ROUNDING)
             return dataclasses.replace(self.straight, prices=np.zeros(len(self.rows))) if is_kept else None
-        demands, of_demand = np.unique(self.of, return_inverse=True)
-        sums = sp.csr_array((np.ones(count), (of_demand, np.arange(count))), shape=(len(demands), count))
+        sums = self.scenarios.sums(self.of)
         blocks = [sp.csr_array(self.entries / self.unit), sums]
         straight = np.array([self.straight.used[key] for key in self.rows]) / self.unit
-        right = [-straight, np.ones(len(demands))]
+        right = [-straight, np.ones(sums.shape[0])]
         if math.isfinite(program.policies):
             blocks, right = [*blocks, sp.csr_array(counted[None])], [*right, np.array([program.policies])]
         rows, cost = sp.vstack(blocks), counted
-        high = np.where((counted > 0) & (program.policies == 0), 0.0, math.inf)
+        is_closed = (counted > 0) & (program.policies == 0)
+        is_closed |= False if program.closed is None else program.closed[self.of]
+        high = np.where(is_closed, 0.0, math.inf)
         if program.utilisation is None:
             theta = np.zeros((rows.shape[0], 1))
             theta[: len(straight)] = -1.0
@@ -238,12 +269,8 @@ class _Master:
     def largest_free(self, point: _Point, most: int) -> _Program:
         """The least utilisation with policies of those demands alone that move the largest volume at a point."""
         counts = np.ones(self.demands)
-        counts[np.argsort(-point.moved * self.scenarios.demand.max(0), kind="stable")[:most]] = 0.0
+        counts[self.largest(point.moved * self.scenarios.largest_offered, most)] = 0.0
         return _Program(counts, policies=0.0)
-
-    def cheapest(self, prices: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        """:meth:`Scenarios.cheapest` at prices (R,) of the rows."""
-        return self.scenarios.cheapest(self.of_links(prices))
 
     def of_links(self, prices: FloatArray) -> dict[tuple[int, int], FloatArray]:
         """Prices (E,) of links, by failure and matrix, of prices (R,) of the rows."""
@@ -310,9 +337,11 @@ def _optimum(
             price = point.policy_price
             price = price if math.isinf(price) else weight * price + (1 - weight) * best_price
             of_policy = np.where(program.counts > 0, price, 0.0)
-            cheapest, cost, direct = master.cheapest(prices)
+            of_policy = of_policy if program.closed is None else np.where(program.closed, math.inf, of_policy)
+            of_links = master.of_links(prices)
+            cheapest, cost, direct = master.scenarios.cheapest(of_links)
             cost = cost + of_policy
-            least, total = float(np.minimum(direct, cost).sum()), float(prices.sum())
+            least, total = master.scenarios.least(cost, direct, of_links), float(prices.sum())
             if limit is not None:
                 proven = least - limit * total
             else:
@@ -353,6 +382,14 @@ def _of_largest(master: _Master, point: _Point, most: int) -> _Point | None:
     return master.solve(master.largest_free(point, most), _LAST_S)
 
 
+def _best(master: _Master, *points: _Point | None) -> _Point:
+    """The point of least utilisation, of those that can be installed; the first one always can."""
+    return min(
+        (one for one in points if one is not None and (one is points[0] or master.can_be_installed(one))),
+        key=lambda one: one.value,
+    )
+
+
 def _dive(master: _Master, program: _Program, start: _Point, deadline: Deadline) -> _Point | None:
     """Give policies to the demands that move most, until no other demand moves (see the module).
 
@@ -365,17 +402,25 @@ def _dive(master: _Master, program: _Program, start: _Point, deadline: Deadline)
         deadline: after which to give up.
     """
     counts, left, point = program.counts.copy(), program.policies, start
+    closed = np.zeros(master.demands, dtype=bool)
     while True:
         moved = np.where(counts > 0, point.moved, 0.0)
         others = int(np.count_nonzero(moved))
         whole = max(int(np.count_nonzero(moved >= 1 - _WHOLE)), 1, others // _DIVES)
         most = whole if whole <= left else int(left)
         if not others or not most:
-            return point
-        counts[np.argsort(-moved, kind="stable")[:most]] = 0.0
-        left -= most
+            met = master.conflicts(point)
+            if not met.any():
+                return point
+            master.ban(point.of[met], point.mid[met])
+        else:
+            freed = master.largest(moved, most)
+            counts[freed] = 0.0
+            left -= len(freed)
+            for excluded in map(master.scenarios.excluded, freed.tolist() if master.scenarios.is_transit else ()):
+                closed |= excluded
         found, _, _ = _optimum(
-            master, dataclasses.replace(program, counts=counts, policies=left), _DIVE_GAP, deadline
+            master, dataclasses.replace(program, counts=counts, policies=left, closed=closed), _DIVE_GAP, deadline
         )  # fmt: skip
         if found is None or deadline.is_over:
             return None if program.utilisation is not None else _of_largest(master, point, int(program.policies))
@@ -396,7 +441,7 @@ def _fewest(master: _Master, utilisation: float, gap: float, deadline: Deadline)
     least = float(max(0, math.ceil(bound - 1e-6)))
     is_near = start is None or len(start.steered) <= least * (1 + _FEW_GAP)
     dived = None if start is None or is_near else _dive(master, program, start, deadline)
-    return [one for one in (start, dived) if one is not None], least, rounds
+    return [one for one in (start, dived) if one is not None and master.can_be_installed(one)], least, rounds
 
 
 def _at_most(
@@ -420,8 +465,9 @@ def _at_most(
     program = _Program(np.ones(master.demands), policies=float(most))
     start, bound, rounds = _optimum(master, program, gap, deadline, report)
     tried = [None if start is None else _dive(master, program, start, deadline)]
-    tried.append(any_number if len(any_number.steered) <= most else _of_largest(master, any_number, most))
-    best = min([master.straight, *(one for one in tried if one is not None)], key=lambda one: one.value)
+    is_enough = len(any_number.steered) <= most and master.can_be_installed(any_number)
+    tried.append(any_number if is_enough else _of_largest(master, any_number, most))
+    best = _best(master, master.straight, *tried)
     highest = best.value
     for part in range(_TARGETS):
         target = bound + (highest - bound) * part / _TARGETS
@@ -431,11 +477,11 @@ def _at_most(
         freed = master.largest_free(best if fewest is None else fewest, most)
         found, _, further = _optimum(master, freed, _DIVE_GAP, deadline)
         rounds += more + further
-        best = min([best, *([found] if found else [])], key=lambda one: one.value)
+        best = _best(master, best, found)
     if most <= _FEW_WHOLE and best.value > bound * (1 + max(gap, _FEW_GAP)) and not deadline.is_over:
         whole = _one_list(master, most, master.straight, gap, Deadline(time.perf_counter() + _WHOLE_S / 4, deadline))
         split = _of_largest(master, whole, most)
-        best = min([best, whole, *([split] if split else [])], key=lambda one: one.value)
+        best = _best(master, best, whole, split)
     return best, min(bound, best.value), rounds
 
 
@@ -457,8 +503,7 @@ def _one_list(master: _Master, most: float, start: _Point, gap: float, deadline:
     of, mid, count = master.of, master.mid, len(master.of)
     is_split = bool(((start.share > 0) & (start.share < 1)).any())
     best = master.straight if is_split else start
-    demands, row = np.unique(of, return_inverse=True)
-    sums = sp.csr_array((np.ones(count), (row, np.arange(count))), shape=(len(demands), count + 1))
+    sums = sp.hstack([master.scenarios.sums(of), sp.csr_array((len(np.unique(of)), 1))], format="csr")
     number = sp.csr_array(np.append(np.ones(count), 0.0)[None])
     for _ in range(_MAX_WHOLE_ROUNDS):
         straight = np.array([master.straight.used[key] for key in master.rows]) / master.unit
@@ -472,8 +517,8 @@ def _one_list(master: _Master, most: float, start: _Point, gap: float, deadline:
         if found.x is None:
             break
         tried = master.point(of, mid, np.round(found.x[:-1]))
-        if tried.value < best.value * (1 - TARGET_ROUNDING):  # no policy that gains nothing
-            best = tried
+        gains = tried.value < best.value * (1 - TARGET_ROUNDING)  # no policy that gains nothing
+        best = tried if gains and master.can_be_installed(tried) else best
         if deadline.is_over or master.has(_fullest(tried.used, None)):
             break
         master.add_rows(_fullest(tried.used, None))
@@ -527,6 +572,7 @@ def static_lists(
     gap: float = 1e-2,
     few: Few | None = None,
     one_list: bool = False,
+    transit: bool = False,
     deadline: Deadline | None = None,
     max_rounds: int = _MAX_ROUNDS,
     report: Callable[[int, float, float], None] | None = None,
@@ -540,6 +586,7 @@ def static_lists(
         gap: certified gap at which to stop.
         few: how few policies; None for any number.
         one_list: whether no demand is split; not together with fewest policies.
+        transit: whether a policy steers all traffic that crosses its router towards its endpoint; few policies only.
         deadline: after which the best so far is returned.
         max_rounds: number of linear programs of the search for any number of policies, at most.
         report: called after each round with its number, the least value found and the bound.
@@ -551,12 +598,14 @@ def static_lists(
     begin, end = time.perf_counter(), deadline or Deadline()
     if one_list and few is not None and not few.at_most:
         raise InputError("one_list", "", "false with fewest policies", one_list)
+    if transit and few is None:
+        raise InputError("transit", "", "few policies: within, target or at_most", "any number")
     counted = np.flatnonzero((demand > 0).any(0) & dags[0].reaches[pairs[:, 1], pairs[:, 0]])
     if not len(counted):
         raise InputError("segments", "demand", "a demand above 0 between nodes with a path", "none")
     source, target, of = distinct(pairs[counted])
     summed = np.array([np.bincount(of, one[counted]) for one in demand])
-    master = _Master(Scenarios(dags, source, target, summed))
+    master = _Master((TransitScenarios if transit else Scenarios)(dags, source, target, summed))
     found, bound, number = _optimum(master, _Program(np.ones(master.demands)), gap, end, report, max_rounds)
     best, policies_bound = found or master.straight, math.nan
     reached = gap_between(best.value, min(bound, best.value), -1.0) <= gap
@@ -568,7 +617,10 @@ def static_lists(
         else:
             limit = few.limit(best.value, bound, "no lists with one midpoint that no failure cuts off")
             points, policies_bound, more = _fewest(master, limit, _FEW_GAP, extra)
-            best = min([best, *points], key=lambda one: len(one.steered))
+            points += [best] if master.can_be_installed(best) else []
+            if not points:
+                raise InputError("few", "", f"transit policies that keep {limit:.4g}", "none found")
+            best = min(points, key=lambda one: len(one.steered))
         number += more
     fractional = math.nan
     if one_list:
@@ -602,7 +654,7 @@ def _policies(scenarios: Scenarios, point: _Point) -> SegmentPolicies:
         total = sum(parts.values())
         pair = int(scenarios.source[d]), int(scenarios.target[d])
         lists[pair] = tuple(SegmentList(w / total, stops) for stops, w in sorted(parts.items()))
-    return SegmentPolicies(lists)
+    return SegmentPolicies(lists, scenarios.is_transit)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
