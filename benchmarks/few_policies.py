@@ -1,10 +1,13 @@
 """Few segment routing policies that stay as they are under every single cable's failure: found, and proved.
 
-    python benchmarks/few_policies.py --out runs/few-policies [--network germany50 ...] [--matrices 1]
+    python benchmarks/few_policies.py --out runs/few-policies [--network germany50 ...] [--matrices 1] [--data FOLDER]
 
 For each network of SNDlib (through the package topohub, 100 Gbit/s a link, gravity traffic at 90% of what hop counts
 carry) the largest utilisation over all failures: of shortest paths, of any number of policies, of at most N, and the
-fewest policies within 1% of the least; each with its bound, and the seconds of the whole search.
+fewest policies within 1% of the least; each with its bound, and the seconds of the whole search.  The policies steer
+single demands, or all traffic that crosses their router (transit).  With --data, a folder of Geant2012.graph and
+Geant2012.0000.demands (data/README.md gives the source), the same for REPETITA's Geant2012 as published: its metrics,
+one matrix, without failures.
 """
 
 from __future__ import annotations
@@ -12,17 +15,36 @@ from __future__ import annotations
 import argparse
 import csv
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from public_data import published
 
 import teal
-from teal.network.ecmp import EcmpDag
-from teal.routing.segments.static_lists import Few, static_lists
+from teal.network.ecmp import EcmpDag, igp_metric
+from teal.routing.segments.few import Few
+from teal.routing.segments.static_lists import static_lists
+from teal.runtime.arrays import FloatArray, Int64Array
 
 NETWORKS = ("abilene", "nobel-germany", "nobel-eu", "cost266", "geant", "germany50")
 MOST = (1, 2, 3, 5, 10)
 GAP = 1e-3
+
+
+def cases(options: argparse.Namespace) -> Iterator[tuple[str, list[EcmpDag], Int64Array, FloatArray]]:
+    """Name, shortest paths without failure and under each, pairs and matrices."""
+    for name in options.network or NETWORKS:
+        topology = teal.load_topology(f"topohub:sndlib/{name}")
+        traffic = teal.load_traffic(f"gravity:seed=0,count={options.matrices},load={options.load}", topology)
+        dag = EcmpDag.of(topology, np.ones(topology.num_links))
+        dags = [dag, *(dag.without(np.array(links)) for links in topology.cables())]
+        yield name, dags, traffic.pairs.astype(np.int64), traffic.read(slice(options.matrices))
+    if options.data is not None:
+        topology = teal.load_topology(str(published(options.data, "Geant2012.graph")))
+        traffic = teal.load_traffic(str(published(options.data, "Geant2012.0000.demands")), topology)
+        dag = EcmpDag.of(topology, igp_metric(topology, "file"))
+        yield "Geant2012", [dag], traffic.pairs.astype(np.int64), traffic.read(slice(1))
 
 
 def main() -> None:
@@ -31,24 +53,28 @@ def main() -> None:
     parser.add_argument("--network", action="append")
     parser.add_argument("--matrices", type=int, default=1)
     parser.add_argument("--load", type=float, default=0.9)
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/few-policies"))
     options = parser.parse_args()
     rows = []
-    for name in options.network or NETWORKS:
-        topology = teal.load_topology(f"topohub:sndlib/{name}")
-        traffic = teal.load_traffic(f"gravity:seed=0,count={options.matrices},load={options.load}", topology)
-        dag = EcmpDag.of(topology, np.ones(topology.num_links))
-        dags = [dag, *(dag.without(np.array(links)) for links in topology.cables())]
-        pairs, demand = traffic.pairs.astype(np.int64), traffic.read(slice(options.matrices))
-        asked = {"any": None, "within 1%": Few(within=0.01)} | {f"at most {n}": Few(at_most=n) for n in MOST}
-        for what, few in asked.items():
+    for name, dags, pairs, demand in cases(options):
+        few = {"within 1%": Few(within=0.01)} | {f"at most {n}": Few(at_most=n) for n in MOST}
+        asked = [
+            ("any", None, False),
+            *((what, one, transit) for transit in (False, True) for what, one in few.items()),
+        ]
+        for what, one, transit in asked:
             begin = time.perf_counter()
-            found = static_lists(dags, pairs, demand, gap=GAP, few=few)
+            try:
+                found = static_lists(dags, pairs, demand, gap=GAP, few=one, transit=transit)
+            except teal.InputError as error:
+                print(name, what, error)
+                continue
             rows.append({
                 "network": name, "demands": len(pairs), "failures": len(dags) - 1, "asked": what,
-                "straight": found.straight, "policies": len(found.policies.lists),
-                "policies_bound": found.policies_bound, "value": found.value, "bound": found.bound,
-                "seconds": time.perf_counter() - begin,
+                "steers": "transit" if transit else "demands", "straight": found.straight,
+                "policies": len(found.policies.lists), "policies_bound": found.policies_bound, "value": found.value,
+                "bound": found.bound, "seconds": time.perf_counter() - begin,
             })  # fmt: skip
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     options.out.mkdir(parents=True, exist_ok=True)

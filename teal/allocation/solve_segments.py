@@ -31,6 +31,7 @@ from teal.routing.igp import load_routed
 from teal.routing.list_files import write_policies
 from teal.routing.router_config import check_routers, write_sr_policies
 from teal.routing.segments.columns import finish
+from teal.routing.segments.few import Few
 from teal.routing.segments.one_list import OneList, one_list
 from teal.routing.segments.over_lists import (
     OverLists,
@@ -42,7 +43,6 @@ from teal.routing.segments.over_lists import (
 from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem
 from teal.routing.segments.search import SegmentResult, solve
 from teal.routing.segments.static_lists import (
-    Few,
     FewPolicies,
     StaticLists,
     fewest_policies,

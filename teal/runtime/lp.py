@@ -7,9 +7,13 @@ Callers keep their own scaling: a program whose numbers are of equal size is sol
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import math
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,12 +137,31 @@ def solve_milp(
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    found = milp(
-        cost, constraints=[LinearConstraint(csr_array(one.rows), lb=one.low, ub=one.high) for one in rows],
-        integrality=is_whole, bounds=Bounds(0, high),
-        options={"mip_rel_gap": relative_gap} | ({"time_limit": seconds} if seconds < _MAX_SECONDS else {}),
-    )  # fmt: skip
+    with _no_output():
+        found = milp(
+            cost, constraints=[LinearConstraint(csr_array(one.rows), lb=one.low, ub=one.high) for one in rows],
+            integrality=is_whole, bounds=Bounds(0, high),
+            options={"mip_rel_gap": relative_gap} | ({"time_limit": seconds} if seconds < _MAX_SECONDS else {}),
+        )  # fmt: skip
     bound = -math.inf if found.mip_dual_bound is None else float(found.mip_dual_bound)
     value = math.inf if found.x is None else float(found.fun)
     is_infeasible = found.status == _INFEASIBLE
     return LpResult(found.x, value, np.zeros(0), bound, found.status == _SOLVED, is_infeasible, found.message)
+
+
+@contextlib.contextmanager
+def _no_output() -> Iterator[None]:
+    """Drop what HiGHS prints to standard output whatever its options say, which would end up between lines of JSON."""
+    if os.name != "posix":
+        yield
+        return
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)  # what C still holds
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

@@ -103,6 +103,22 @@ def test_a_split_is_refused_for_frr_and_has_weights_elsewhere() -> None:
     ]  # fmt: skip
 
 
+def test_transit_policies_have_autoroute_on_iosxr_and_are_refused_elsewhere(tmp_path: Path) -> None:
+    topology, policies = _policies()
+    transit = SegmentPolicies(policies.lists, is_transit=True)
+    assert to_json(topology, transit)["sr-policies"][0]["steers"] == "all traffic to the endpoint"
+    lines = configuration(topology, transit, _routers("iosxr"))["n1"].splitlines()
+    place = lines.index("  policy to-n0")
+    assert lines[place : place + 8] == [
+        "  policy to-n0", "   color 100 end-point ipv4 10.0.0.0",
+        "   autoroute", "    force-sr-include", "    include ipv4 10.0.0.0/32", "   !",
+        "   candidate-paths", "    preference 100",
+    ]  # fmt: skip
+    for vendor in ("junos", "frr"):
+        with pytest.raises(InputError, match="IOS-XR"):
+            configuration(topology, SegmentPolicies(_one_list_each()[1].lists, is_transit=True), _routers(vendor))
+
+
 def test_frr_loads_its_configuration(tmp_path: Path) -> None:
     topology, policies = _one_list_each()
     path = tmp_path / "policies.conf"

@@ -220,6 +220,33 @@ def test_the_fewest_policies_within_a_target_are_what_simulate_then_finds(
     _run(f"{words} --target-utilisation -1", 2)
 
 
+def test_a_transit_policy_is_what_simulate_then_finds_without_failure_and_under_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four sources of 4 Gbit/s each send over m to t, which has a link of 10 to m and two detours of two links."""
+    monkeypatch.chdir(tmp_path)
+    ends = [*((f"s{n}", "m") for n in range(4)), ("m", "t"), ("m", "v"), ("v", "t"), ("m", "w"), ("w", "t")]
+    (tmp_path / "star.csv").write_text("source,target,capacity\n" + "".join(f"{a},{b},10\n" for a, b in ends))
+    (tmp_path / "d.csv").write_text("source,target,rate\n" + "".join(f"s{n},t,4\n" for n in range(4)))
+    given = "--topology star.csv --traffic d.csv"
+    words = f"solve {given} --routing segments --objective max_link_utilisation --gap 0.001 --out p.json --overwrite"
+    assert main(f"{words} --transit".split()) == 2
+    assert "--at-most beside it" in capsys.readouterr().err
+
+    def found(command: str) -> Any:
+        assert main([*command.split(), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    one_demand, alone = (found(f"{words} --at-most 1{more}")["value"] for more in ("", " --transit"))
+    assert (one_demand, alone) == (pytest.approx(1.2), pytest.approx(16 / 30, rel=1e-3))
+    simulated = found(f"simulate {given} --policies p.json")
+    assert simulated["matrices"][0]["utilisation"] == pytest.approx(alone)
+    always = found(f"{words} --transit --at-most 1 --survive cables")["value"]
+    after = found(f"simulate {given} --policies p.json --failures cables")
+    assert max(one["utilisation"] for one in (*after["failures"], *after["matrices"])) == pytest.approx(always)
+    assert main(f"simulate {given} --policies p.json --failures cables --repair".split()) == 2
+
+
 def test_one_list_flow_and_ecmp(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [f"{name},10.0.0.{number},{number}" for number, name in enumerate("abcde")]
     (files / "routers.csv").write_text("\n".join(["name,loopback,sid", *rows]), encoding="utf-8")

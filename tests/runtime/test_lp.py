@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -54,3 +57,14 @@ def test_whole_numbers_their_bound_and_rows_with_two_limits() -> None:
     nothing = solve_milp(np.ones(1), [Between(np.array([[2.0]]), low=3.0, high=3.5)], np.ones(1), relative_gap=1e-9)
     assert nothing.is_infeasible
     assert nothing.x is None
+
+
+def test_what_a_library_prints_while_it_solves_stays_out_of_standard_output() -> None:
+    code = (
+        "import ctypes; from teal.runtime.lp import _no_output\n"
+        "print('before')\n"
+        "with _no_output():\n    ctypes.CDLL(None).puts(b'in between')\n"
+        "print('after')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "before\nafter\n"

@@ -12,7 +12,8 @@ from teal.errors import InputError
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
-from teal.routing.segments.static_lists import Few, static_lists
+from teal.routing.segments.few import Few
+from teal.routing.segments.static_lists import static_lists
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.testing import make_topology, random_topology

@@ -12,7 +12,8 @@ from teal.errors import InputError
 from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.pathops.igp_failures import IgpFailures
-from teal.routing.segments.static_lists import Few, static_lists
+from teal.routing.segments.few import Few
+from teal.routing.segments.static_lists import static_lists
 from teal.runtime.arrays import FloatArray
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 

@@ -1,0 +1,291 @@
+"""Few policies, and one list for each demand: whole numbers near the bounds of the linear programs.
+
+Lists of so many policies are found by a dive: the demands that move most get a policy that counts no more, and the
+program is solved again for the others, until no other demand moves.  For at most N policies, the least utilisation over
+those N demands that move most at the fewest policies of several utilisations is tried too.  Of transit policies some
+exclude each other, so that a dive may end without any: then the columns so far are solved in whole numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+import scipy.sparse as sp
+
+from teal.errors import InputError
+from teal.routing.segments.problem import TARGET_ROUNDING, require_target
+from teal.routing.segments.programs import Master, Point, Program, fullest, optimum
+from teal.runtime.interruptible import Deadline
+from teal.runtime.lp import Between, solve_milp
+
+FEW_GAP = 0.02  # of few policies, their number or utilisation, at which further ways to find them are not tried
+DIVE_GAP = 1e-3  # of the programs of a dive
+_TARGETS = 10  # utilisations whose fewest policies are tried for at most N
+_DIVES = 10  # a dive gives at least the n-th part of the demands that move a policy at a time
+_WHOLE = 1e-6  # share of a demand, up to which it may not move and still counts as moved whole
+_MAX_WHOLE_ROUNDS, _WHOLE_S = 20, 20.0  # rounds of new rows for one list each, and seconds of each
+_FEW_WHOLE = 5  # policies, up to which at most N of them are also looked for in whole numbers
+_LAST_S = 5.0  # seconds of a last linear program over the columns so far, where time is over
+_WHOLE_COLUMNS = 1_000  # columns that are added for one list each
+
+
+def _of_largest(master: Master, point: Point, most: int) -> Point | None:
+    """The optimum of :meth:`Master.largest_free` over the columns so far."""
+    return master.solve(master.largest_free(point, most), _LAST_S)
+
+
+def _best(master: Master, *points: Point | None) -> Point:
+    """The point of least utilisation, of those that can be installed; the first one always can."""
+    return min(
+        (one for one in points if one is not None and (one is points[0] or master.can_be_installed(one))),
+        key=lambda one: one.value,
+    )
+
+
+def _dive(master: Master, program: Program, start: Point, deadline: Deadline) -> Point | None:
+    """Give policies to the demands that move most, until no other demand moves (see the module).
+
+    Where time is over, None for fewest policies, and else what the columns so far allow those that move most.
+
+    Args:
+        master: rows and columns so far.
+        program: fewest policies, or at most so many.
+        start: optimum of the program.
+        deadline: after which to give up.
+    """
+    counts, left, point = program.counts.copy(), program.policies, start
+    closed = np.zeros(master.demands, dtype=bool)
+    while True:
+        moved = np.where(counts > 0, point.moved, 0.0)
+        others = int(np.count_nonzero(moved))
+        whole = max(int(np.count_nonzero(moved >= 1 - _WHOLE)), 1, others // _DIVES)
+        most = whole if whole <= left else int(left)
+        if not others or not most:
+            met = master.conflicts(point)
+            if not met.any():
+                return point
+            master.ban(point.of[met], point.mid[met])
+        else:
+            freed = master.largest(moved, most)
+            counts[freed] = 0.0
+            left -= len(freed)
+            for excluded in map(master.scenarios.excluded, freed.tolist() if master.scenarios.is_transit else ()):
+                closed |= excluded
+        found, _, _ = optimum(
+            master, dataclasses.replace(program, counts=counts, policies=left, closed=closed), DIVE_GAP, deadline
+        )  # fmt: skip
+        if found is None or deadline.is_over:
+            return None if program.utilisation is not None else _of_largest(master, point, int(program.policies))
+        point = found
+
+
+def fewest(master: Master, utilisation: float, gap: float, deadline: Deadline) -> tuple[list[Point], float, int]:
+    """Points with few policies within a utilisation, the bound on their number, and the rounds.
+
+    Args:
+        master: rows and columns so far.
+        utilisation: U.
+        gap: between the sum of moved shares and its bound, as a share, at which to stop.
+        deadline: after which to stop with the best so far.
+    """
+    program = Program(np.ones(master.demands), utilisation)
+    start, bound, rounds = optimum(master, program, gap, deadline)
+    least = float(max(0, math.ceil(bound - 1e-6)))
+    is_near = start is None or len(start.steered) <= least * (1 + FEW_GAP)
+    dived = None if start is None or is_near else _dive(master, program, start, deadline)
+    if master.scenarios.is_transit and (dived is None or len(dived.steered) > least * (1 + FEW_GAP)):
+        in_time = deadline if dived is None else Deadline(time.perf_counter() + _WHOLE_S / 2, deadline)
+        whole = _whole(master, program, FEW_GAP, in_time)
+        found = [one for one in (dived, whole) if one is not None]
+        dived = min(found, key=lambda one: len(one.steered), default=None)
+    return [one for one in (start, dived) if one is not None and master.can_be_installed(one)], least, rounds
+
+
+def at_most(
+    master: Master,
+    most: int,
+    any_number: Point,
+    gap: float,
+    deadline: Deadline,
+    report: Callable[[int, float, float], None] | None = None,
+) -> tuple[Point, float, int]:
+    """The point of least utilisation with at most so many policies, the bound on it, and the rounds.
+
+    Args:
+        master: rows and columns so far.
+        most: N.
+        any_number: a point of any number of policies.
+        gap: certified gap at which to stop.
+        deadline: after which to stop with the best so far.
+        report: see :func:`optimum`.
+    """
+    program = Program(np.ones(master.demands), policies=float(most))
+    start, bound, rounds = optimum(master, program, gap, deadline, report)
+    tried = [None if start is None else _dive(master, program, start, deadline)]
+    is_enough = len(any_number.steered) <= most and master.can_be_installed(any_number)
+    tried.append(any_number if is_enough else _of_largest(master, any_number, most))
+    best = _best(master, master.straight, *tried)
+    if master.scenarios.is_transit and best.value > bound * (1 + max(gap, FEW_GAP)):
+        best = _best(master, best, _whole(master, program, FEW_GAP, deadline))
+    highest = best.value
+    for part in range(_TARGETS):
+        target = bound + (highest - bound) * part / _TARGETS
+        if best.value <= max(target, bound * (1 + gap)) or deadline.is_over:
+            break
+        fewest, _, more = optimum(master, Program(program.counts, target), FEW_GAP, deadline)
+        freed = master.largest_free(best if fewest is None else fewest, most)
+        found, _, further = optimum(master, freed, DIVE_GAP, deadline)
+        rounds += more + further
+        best = _best(master, best, found)
+    if most <= _FEW_WHOLE and best.value > bound * (1 + max(gap, FEW_GAP)) and not deadline.is_over:
+        whole = one_list_each(
+            master, most, master.straight, gap, Deadline(time.perf_counter() + _WHOLE_S / 4, deadline)
+        )
+        split = _of_largest(master, whole, most)
+        best = _best(master, best, whole, split)
+    return best, min(bound, best.value), rounds
+
+
+def one_list_each(master: Master, most: float, start: Point, gap: float, deadline: Deadline) -> Point:
+    """One list for each demand, and at most so many policies: the least utilisation in whole numbers.
+
+    Columns are those so far, and those that save most at the prices of the program with splits.
+
+    Args:
+        master: rows and columns so far.
+        most: number of policies; infinite for any.
+        start: point that is kept where it splits no demand and nothing better is found.
+        gap: relative gap of the program in whole numbers, at which HiGHS stops.
+        deadline: after which to stop with the best so far.
+    """
+    point = master.solve(Program(np.ones(master.demands), policies=most), deadline.left)
+    if point is not None:
+        master.add_columns(*master.scenarios.promising(master.of_links(point.prices), _WHOLE_COLUMNS))
+    of, mid, count = master.of, master.mid, len(master.of)
+    is_split = bool(((start.share > 0) & (start.share < 1)).any())
+    best = master.straight if is_split else start
+    sums = sp.hstack([master.scenarios.sums(of), sp.csr_array((len(np.unique(of)), 1))], format="csr")
+    number = sp.csr_array(np.append(np.ones(count), 0.0)[None])
+    for _ in range(_MAX_WHOLE_ROUNDS):
+        straight = np.array([master.straight.used[key] for key in master.rows]) / master.unit
+        theta = -np.ones((len(straight), 1))
+        rows = sp.csr_array(np.hstack([master.entries / master.unit, theta]))
+        found = solve_milp(
+            np.append(np.zeros(count), 1.0),
+            [Between(rows, high=-straight), Between(sums, high=1.0), Between(number, high=most)],
+            np.append(np.ones(count), 0.0), seconds=max(0.1, min(deadline.left, _WHOLE_S)), relative_gap=gap,
+        )  # fmt: skip
+        if found.x is None:
+            break
+        tried = master.point(of, mid, np.round(found.x[:-1]))
+        gains = tried.value < best.value * (1 - TARGET_ROUNDING)  # no policy that gains nothing
+        best = tried if gains and master.can_be_installed(tried) else best
+        if deadline.is_over or master.has(fullest(tried.used, None)):
+            break
+        master.add_rows(fullest(tried.used, None))
+    return best
+
+
+def _whole(master: Master, program: Program, gap: float, deadline: Deadline) -> Point | None:
+    """The fewest policies within a utilisation, or the least utilisation of at most so many, in whole numbers.
+
+    Over the columns so far, with splits; None if none is found in time.  What is violated becomes a row: links,
+    policies that exclude each other, and lists that another policy takes.
+
+    Args:
+        master: rows and columns so far; rows grow.
+        program: fewest policies, or at most so many.
+        gap: relative gap at which HiGHS stops.
+        deadline: after which to give up.
+    """
+    of, mid, count = master.of, master.mid, len(master.of)
+    policies, number = np.unique(of, return_inverse=True)
+    is_least, size = program.utilisation is None, count + len(policies) + 1  # shares, policies, utilisation
+    columns = np.arange(count)
+    has = sp.csr_array((np.ones(count), (number, columns)), shape=(len(policies), size))  # share <= policy
+    has -= sp.csr_array(
+        (np.ones(len(policies)), (np.arange(len(policies)), count + np.arange(len(policies)))), shape=has.shape
+    )
+    pairs: set[tuple[int, int]] = set()  # of variables whose sum is at most 1
+    cost = np.concatenate([np.zeros(count), np.full(len(policies), 0.0 if is_least else 1.0), [float(is_least)]])
+    is_whole = np.concatenate([np.zeros(count), np.ones(len(policies)), [0.0]])
+    limit, high = program.utilisation or 0.0, np.append(np.ones(size - 1), math.inf)
+    for _ in range(_MAX_WHOLE_ROUNDS):
+        straight = np.array([master.straight.used[key] for key in master.rows]) / master.unit
+        rows = np.zeros((len(straight), size))
+        rows[:, :count], rows[:, -1] = master.entries / master.unit, -float(is_least)
+        limits = [
+            Between(sp.csr_array(rows), high=limit / master.unit - straight), Between(sp.csr_array(has), high=0.0),
+            Between(sp.csr_array(is_whole[None]), high=program.policies),
+        ]  # fmt: skip
+        if pairs:
+            places = np.array(sorted(pairs)).ravel()
+            two = sp.csr_array(
+                (np.ones(len(places)), (np.repeat(np.arange(len(pairs)), 2), places)), (len(pairs), size)
+            )
+            limits.append(Between(two, high=1.0))
+        found = solve_milp(
+            cost, limits, is_whole, high=high, seconds=max(0.1, min(deadline.left, _WHOLE_S)), relative_gap=gap
+        )  # fmt: skip
+        if found.x is None:
+            return None
+        share = np.where(found.x[:count] > _WHOLE, found.x[:count], 0.0)
+        point = master.point(of, mid, share / np.maximum(1.0, np.bincount(of, share, minlength=master.demands))[of])
+        before = len(pairs), len(master.rows)
+        master.add_rows(fullest(point.used, program.utilisation))
+        steered = point.steered
+        for d in steered.tolist():
+            others = steered[master.scenarios.excluded(d)[steered]]
+            pairs |= {tuple(sorted(count + np.searchsorted(policies, [d, e]))) for e in others}
+        for c in np.flatnonzero(master.conflicts(point)).tolist():
+            for e in steered.tolist():
+                if master.scenarios.conflicting(np.array([of[c], e]), np.array([mid[c], mid[c]]))[0]:
+                    pairs.add((c, count + int(np.searchsorted(policies, e))))
+        if (len(pairs), len(master.rows)) == before:
+            return point
+        if deadline.is_over:
+            break
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Few:
+    """A limit on policies, one of three.
+
+    Attributes:
+        within: share of the least utilisation by which it may be exceeded for fewest policies; NaN for none.
+        target: utilisation that fewest policies keep; NaN for none.
+        at_most: number of policies; 0 for any.
+
+    Raises:
+        InputError: none of them, several, or a number below 0.
+    """
+
+    within: float = math.nan
+    target: float = math.nan
+    at_most: int = 0
+
+    def __post_init__(self) -> None:
+        given = [not math.isnan(self.within), not math.isnan(self.target), self.at_most != 0]
+        if sum(given) != 1 or min(self.at_most, *(x for x in (self.within, self.target) if not math.isnan(x)), 0) < 0:
+            raise InputError("few", "", "one of within, target and at_most, at least 0", self)
+
+    def limit(self, value: float, bound: float, lists: str) -> float:
+        """The utilisation within which policies are to be few.
+
+        Args:
+            value: least utilisation that was found.
+            bound: bound on it.
+            lists: lists that the bound is of, for the message.
+
+        Raises:
+            InputError: no lists keep the target, or the search has found none that do.
+        """
+        if not math.isnan(self.within):
+            return value * (1 + self.within)
+        require_target(self.target, value, bound, lists)
+        return max(self.target, value)
