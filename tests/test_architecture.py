@@ -224,9 +224,10 @@ def test_the_hint_after_an_interruption_loads_no_torch() -> None:
 # The most that each measure of tests/house.py may be.  A change that needs more says why, here.
 BUDGET = {
     # A third are docstrings and blank lines.  The last new capabilities: flexible algorithms with attributes of links
-    # 400, the optimum as a layer of torch 300, few policies under failures 500, containerlab 220.
-    "lines": 69_700,
-    "files": 372,
+    # 400, the optimum as a layer of torch 300, few policies under failures 500, containerlab 220, transit policies 550
+    # in two files of their own, with the programs of few policies in three where one had 800 lines.
+    "lines": 70_400,
+    "files": 376,
     "modules imported by exactly one other": 73,
     "circles of modules": 0,
     "classes with three or more figures of a result": 13,

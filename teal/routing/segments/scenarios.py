@@ -176,7 +176,7 @@ class Scenarios:
 
 
 class TransitScenarios(Scenarios):
-    """The same for policies that steer all traffic which crosses a router towards an endpoint.
+    """Scenarios of policies that steer all traffic which crosses a router towards an endpoint.
 
     What crosses a router m towards t is V[m, t] under a failure, as long as no policy takes what another one steers.
     So of two policies of an endpoint neither router is on the way of the other; lists of m whose last segment comes
