@@ -13,6 +13,8 @@ from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.pathops.igp_failures import IgpFailures
 from teal.routing.segments.few import Few
+from teal.routing.segments.kernels import first_next_hops, most_saved
+from teal.routing.segments.scenarios import TransitScenarios
 from teal.routing.segments.static_lists import static_lists
 from teal.runtime.arrays import FloatArray
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
@@ -117,3 +119,40 @@ def test_any_number_of_transit_policies_is_refused() -> None:
     dag, pairs = EcmpDag.of(topology, np.ones(topology.num_links)), all_pairs(topology).astype(np.int64)
     with pytest.raises(InputError, match="few policies"):
         static_lists([dag], pairs, np.ones((1, len(pairs))), transit=True)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_policies_exclude_each_other_where_one_router_is_on_the_way_of_the_other(seed: int) -> None:
+    topology = network_with_parallels(seed, 7)
+    metric, nodes = random_metrics(topology, seed, 2), topology.num_nodes  # few metrics: many equal ways
+    failures = [[], *(list(links) for links in topology.cables()[:2])]
+    dag, pairs = EcmpDag.of(topology, metric), all_pairs(topology).astype(np.int32)
+    dags = [dag, *(dag.without(links) for links in failures[1:])]
+    reference = Reference(topology, metric, failures, np.ones((nodes, nodes)) - np.eye(nodes))
+    scenarios = TransitScenarios(dags, pairs[:, 0], pairs[:, 1], np.ones((1, len(pairs))))
+    choices = list(zip(scenarios.source.tolist(), scenarios.target.tolist(), strict=True))
+    for d, choice in enumerate(choices):
+        excluded = scenarios.excluded(d)
+        expected = [not reference.can_stand_together((choice, other)) and other != choice for other in choices]
+        np.testing.assert_array_equal(excluded, expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_most_is_saved_by_the_best_nodes_of_which_none_is_on_the_way_of_another(seed: int) -> None:
+    topology = network_with_parallels(seed, 6)
+    dag, nodes = EcmpDag.of(topology, random_metrics(topology, seed, 2)), topology.num_nodes
+    parent = np.full((nodes, nodes), -1, dtype=np.int32)
+    first_next_hops(dag.links.head, dag.dags, parent)
+    saving, best = np.random.default_rng(seed).exponential(size=(nodes, nodes)), 0.0
+
+    def way(target: int, node: int) -> set[int]:
+        return set() if node == target else {node} | way(target, int(parent[target, node]))
+
+    for target in range(nodes):
+        others = [n for n in range(nodes) if n != target and dag.reaches[target, n]]
+        sets = itertools.chain.from_iterable(itertools.combinations(others, k) for k in range(len(others) + 1))
+        best += max(
+            sum(saving[target, n] for n in chosen) for chosen in sets
+            if not any(a in way(target, b) for a, b in itertools.permutations(chosen, 2))
+        )  # fmt: skip
+    assert most_saved(dag.dags, parent, saving) == pytest.approx(best)
