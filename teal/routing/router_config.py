@@ -72,7 +72,10 @@ def to_json(topology: Topology, policies: SegmentPolicies, routers: Routers | No
         {
             "headend": names[source], "endpoint": names[target], "colour": COLOUR,
             **({"steers": "all traffic to the endpoint"} if policies.is_transit else {}),
-            **({"endpoint-address": routers[names[target]].loopback} if routers[names[target]].loopback else {}),
+            **{
+                f"{end}-address": routers[names[node]].loopback
+                for end, node in (("headend", source), ("endpoint", target)) if routers[names[node]].loopback
+            },
             "candidate-paths": [{
                 "preference": _PREFERENCE,
                 "segment-lists": [
