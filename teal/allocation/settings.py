@@ -153,11 +153,17 @@ class SolveConfig(RoutedConfig, InstanceConfig):
         is_balanced = self.objective == "max_link_utilisation" and self.routing == "segments"
         require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
         for field in ("matrices", "survive"):
-            require(
-                self, field, "--routing segments and max_link_utilisation beside it", is_balanced or not self.is_static
-            )
-        require(self, "adjacency", "a single matrix without failures", not (self.is_static and self.adjacency))
-        require(self, "max_segments", "2 with --matrices and --survive", not self.is_static or self.max_segments == 2)
+            is_one = self.matrices == 1 and self.survive == "none"
+            require(self, field, "--routing segments and max_link_utilisation beside it", is_balanced or is_one)
+        require(
+            self, "adjacency", "a single matrix without failures and --transit", not (self.is_static and self.adjacency)
+        )
+        require(
+            self,
+            "max_segments",
+            "2 with --matrices, --survive and --transit",
+            not self.is_static or self.max_segments == 2,
+        )
         is_few = any(getattr(self, field) for field in _FEW)
         require(
             self,
@@ -165,7 +171,7 @@ class SolveConfig(RoutedConfig, InstanceConfig):
             "--fewest-policies, --target-utilisation or --at-most beside it",
             is_few or not self.transit,
         )
-        for field in (*_FEW, "one_list", "set_metric", "ucmp", "adjacency"):
+        for field in (*_FEW, "transit", "one_list", "set_metric", "ucmp", "adjacency"):
             require(self, field, "--routing segments beside it", self.routing != "paths" or not getattr(self, field))
         require(self, "max_segments", "--routing segments beside it", self.routing != "paths" or self.max_segments == 2)
         require(self, "metric", "--routing segments beside it", self.routing != "paths" or self.metric == "file")
@@ -183,7 +189,8 @@ class SolveConfig(RoutedConfig, InstanceConfig):
             require(self, field, f"nothing {where}", not getattr(self, field))
         for field in (*_FEW, "one_list"):
             balances = self.objective == "max_link_utilisation" and self.routing == "segments"
-            require(self, field, "--objective max_link_utilisation beside it", balances or not getattr(self, field))
+            expected = "--routing segments and --objective max_link_utilisation beside it"
+            require(self, field, expected, balances or not getattr(self, field))
             is_two = self.max_segments == 2 and not self.adjacency
             require(self, field, "two segments without --adjacency", is_two or not getattr(self, field))
         require(self, "target_utilisation", "a number of at least 0", 0 <= self.target_utilisation < float("inf"))

@@ -412,15 +412,17 @@ class StaticReport:
         """The report in a few lines."""
         one = self.lists
         where = f" when {self.worst} fails" if self.worst else " without failure"
-        what = "transit policies" if self.policies.is_transit else "demands with a policy"
+        is_transit = self.policies.is_transit
+        what, of = ("transit policies", "policy") if is_transit else ("demands with a policy", "demand")
         few = f" (at least {one.policies_bound:g} are needed)" if math.isfinite(one.policies_bound) else ""
         few = f" (value and bound are of at most {self.at_most:,})" if self.at_most else few
+        few += "; bounds are of policies that no other one steers again" if is_transit else ""
         return "\n".join([
             f"max_link_utilisation over {len(one.utilisation)} matrices, {self.failures} failures and none: "
             f"{one.value:.6g}, bound {one.bound:.6g}, gap {100 * one.gap:.3f}%",
             f"fullest{where}; without failure {one.utilisation[:, 0].max():.6g}; shortest paths alone "
             f"{one.straight:.6g}",
-            *([f"one list for each demand; with splits {one.fractional:.6g}"] if math.isfinite(one.fractional) else []),
+            *([f"one list for each {of}; with splits {one.fractional:.6g}"] if math.isfinite(one.fractional) else []),
             f"{what}: {len(self.policies.lists):,}{few}; {one.iterations} rounds, {one.solve_s:.3g} s",
         ])  # fmt: skip
 

@@ -155,7 +155,7 @@ def repair(
         best = score.argmax(0)
         top = np.take_along_axis(score, best[None], 0)[0]
         joined = np.take_along_axis(agrees, best[None, None], 0)[0] * weight
-        precise = joined / np.maximum(tolerance, 1e-300) ** 2
+        precise = joined / np.maximum(tolerance**2, 1e-300)
         total = precise.sum(0)
         mean = np.where(total > 0, (precise * filled).sum(0) / np.where(total > 0, total, 1), values)
         new = ~settled & (top >= threshold)

@@ -99,7 +99,8 @@ def without_own_traffic(topology: Topology, asked: BoolArray, sent: FloatArray, 
 
     A wrong counter must not make a source of a router.  Where what a router reads is not balanced, the fewest of its
     readings are replaced by those of its neighbours, if that balances it.  Two routers that would each take the other's
-    reading of one link contradict each other, and neither is taken for one without traffic of its own.
+    reading of one link contradict each other, and neither is taken for one without traffic of its own.  Nor is a router
+    with a single neighbour unless its own readings say so: nothing else could tell a source from a wrong counter there.
 
     Args:
         topology: the network.
@@ -114,7 +115,14 @@ def without_own_traffic(topology: Topology, asked: BoolArray, sent: FloatArray, 
     found = {node: _balanced(topology, node, *mean) for node in np.flatnonzero(asked).tolist()}
     taken = {node: links for node, links in found.items() if links is not None}
     by_link = Counter(link for links in taken.values() for link in links)
-    return [node for node, links in taken.items() if all(by_link[link] == 1 for link in links)]
+    start, end = topology.link_source, topology.link_target
+    is_stub = [
+        len({*end[start == node].tolist(), *start[end == node].tolist()}) < 2 for node in range(topology.num_nodes)
+    ]
+    return [
+        node for node, links in taken.items()
+        if not links or (not is_stub[node] and all(by_link[link] == 1 for link in links))
+    ]  # fmt: skip
 
 
 def _balanced(topology: Topology, node: int, sent: FloatArray, received: FloatArray) -> tuple[int, ...] | None:

@@ -30,7 +30,7 @@ _LOOPS = 1 - 1e-9  # spectral radius from which on policies keep their traffic f
 _PLAIN_ROUNDS, _ROUNDS = 200, 220  # of the fixed point, those without Newton's method and all
 _ROUNDING = 1e-13  # change of a share at which it ends
 _DIFFERENCE = 1e-6  # of a share, by which slopes are measured
-_LOST = 1e-9  # share of the traffic of a policy, above which it counts as losing some
+_LOST, _MIN_SHARE = 1e-9, 1e-9  # share of a policy's traffic that counts as lost; share that a policy takes at least
 
 
 def crossing_shares(passes: SegmentPasses, router: int) -> FloatArray:
@@ -107,7 +107,7 @@ class TransitSteering:
             among = np.flatnonzero((self._endpoint == endpoint) & (np.arange(len(crossing)) != without))
             onwards = self._crossing[np.ix_(among, self._router[among])]  # h of each, from the router of each
             result[among] = np.linalg.solve(onwards, crossing[among]) if len(among) else 0.0
-        return np.where(result > _LOST, result, 0.0)
+        return np.where(result > _MIN_SHARE, result, 0.0)
 
     def _shares_of_steps(self) -> FloatArray:
         """(P, S) share of each step that each policy takes."""
@@ -158,7 +158,7 @@ class TransitSteering:
             if number >= _PLAIN_ROUNDS:
                 free = np.flatnonzero(~_looping(self._takes(weight)))
                 slopes = [self._weights(arrives - _DIFFERENCE * unit)[1] for unit in eye[free]]
-                slope = ((now - np.array(slopes).T) / _DIFFERENCE)[free] if len(free) else np.zeros((0, 0))
+                slope = ((now[:, None] - np.array(slopes).T) / _DIFFERENCE)[free] if len(free) else np.zeros((0, 0))
                 change[free] = np.linalg.solve(eye[np.ix_(free, free)] - slope, change[free])
             arrives = np.clip(arrives + change, 0.0, 1.0)
         return arrives

@@ -3,8 +3,9 @@
     {"format": 1, "topology": "germany50", "policies": [
         {"source": "a", "target": "b", "lists": [{"share": 0.6, "segments": ["m", "b"]}, {"share": 0.4, ...}]}]}
 
-A demand that is not listed goes along the IGP's shortest paths.  A segment is the name of a node, or an adjacency: an
-object {"link": 17, "from": "a", "to": "b"} with the number of the link, which tells parallel links apart.
+With "transit": true a policy steers all traffic that crosses its source towards its target.  Other traffic goes along
+the IGP's shortest paths.  A segment is the name of a node, or an adjacency: an object {"link": 17, "from": "a", "to":
+"b"} with the number of the link, which tells parallel links apart.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
         if not isinstance(entry, dict) or not isinstance(entry.get("lists"), list) or not entry["lists"]:
             raise InputError(where, field, "an object with source, target and lists", repr(entry)[:80])
         pair = node(entry.get("source"), f"{field}.source"), node(entry.get("target"), f"{field}.target")
+        if pair[0] == pair[1]:
+            raise InputError(where, field, "a source and another target", f"{entry['source']} for both")
         found = []
         for place, one in enumerate(entry["lists"]):
             here = f"{field}.lists[{place}]"

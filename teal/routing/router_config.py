@@ -204,6 +204,9 @@ def configuration(topology: Topology, policies: SegmentPolicies, routers: Router
             of adjacencies inside a global block.
     """
     names, words = topology.node_names, _words(topology.node_names)
+    other = sorted({names[source] for source, _ in policies.lists if routers[names[source]].vendor != "iosxr"})
+    if policies.is_transit and other:
+        raise InputError("--out", "", "transit policies on routers of IOS-XR alone; or .json", listed(other))
     split = sorted({
         names[source] for (source, _), lists in policies.lists.items()
         if len(lists) > 1 and routers[names[source]].vendor in ("", "frr")
@@ -211,9 +214,6 @@ def configuration(topology: Topology, policies: SegmentPolicies, routers: Router
     if split:
         expected = "one list for each demand (--one-list), since FRR uses one list of a policy at a time; or .json"
         raise InputError("--out", "", expected, f"splits on {listed(split)}")
-    other = sorted({names[source] for source, _ in policies.lists if routers[names[source]].vendor != "iosxr"})
-    if policies.is_transit and other:
-        raise InputError("--out", "", "transit policies on routers of IOS-XR alone; or .json", listed(other))
     texts = {}
     for head in sorted({source for source, _ in policies.lists}):
         pairs = sorted(pair for pair in policies.lists if pair[0] == head)

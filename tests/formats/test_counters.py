@@ -247,6 +247,20 @@ def test_a_router_without_an_external_interface_has_no_traffic_of_its_own(
     assert any("no traffic of their own" in note and "n1" in note for note in counters.notes) == (expected == 0.0)
 
 
+def test_a_wrong_counter_beside_a_stub_does_not_hide_what_the_stub_sends() -> None:
+    """The stub n2 sends 5 and receives 1, of which n1 counts 1 and 1: a wrong counter, as n1's balance shows."""
+    cells = {
+        ("n2", "n1", "out"): 5.0, ("n1", "n2", "in"): 1.0, ("n1", "n2", "out"): 1.0, ("n2", "n1", "in"): 1.0,
+        ("n1", "n0", "out"): 6.0, ("n0", "n1", "in"): 6.0, ("n0", "n1", "out"): 2.0, ("n1", "n0", "in"): 2.0,
+        ("n0", "lan", "in"): 2.0,
+    }  # fmt: skip
+    frame = pd.DataFrame(
+        [(300 * i, *key, rate) for i in range(2) for key, rate in cells.items()],
+        columns=["time", "router", "interface", "direction", "rate"],
+    )
+    assert np.isnan(counters_from_frame(frame, TOPOLOGY, "t").ingress[:, 2]).all()
+
+
 def test_a_router_of_which_a_link_is_not_read_may_have_traffic_of_its_own() -> None:
     """Of n1 only the link to n2 is read, where as much enters as leaves."""
     cells = [(a, b, way, 1.0) for a, b in (("n1", "n2"), ("n2", "n1")) for way in ("in", "out")]

@@ -14,6 +14,7 @@ from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
 from teal.pathops.measurements import policy_measurements
+from teal.pathops.transit_policies import TransitSteering
 from teal.routing.installed import IgpRouting
 from teal.routing.list_files import read_policies, write_policies
 from teal.runtime.arrays import FloatArray
@@ -114,6 +115,9 @@ def test_loads_and_losses_are_those_of_packets_that_are_forwarded_node_by_node(s
         np.testing.assert_allclose(measured[: topology.num_links], loads.load[0], atol=1e-9)
 
 
+_BACK = 5  # link from 1 to 0 of the ring
+
+
 def _ring() -> tuple[Topology, EcmpDag]:
     """0 - 1 - 2 - 3 in a row with metric 1, and 1 - 4 - 3 with metric 2 each; 1 ms a link."""
     ends = [(0, 1, 10.0), (1, 2, 10.0), (2, 3, 10.0), (1, 4, 10.0), (4, 3, 10.0)]
@@ -155,7 +159,23 @@ def test_a_list_that_comes_back_to_its_router_for_ever_loses_what_it_takes() -> 
     half = SegmentPolicies({(1, 3): (SegmentList(0.5, (0,)), SegmentList(0.5, ()))}, is_transit=True)
     loads = IgpFailures.of_demands(dag, pairs, np.array([[4.0, 1.0]]), half)
     assert loads.lost.tolist() == [0.0]
-    assert loads.load[0, 1] == pytest.approx(4.0)  # 1 -> 0: half of 8, which 1 takes in all: 4 + 2 + 1 + ...
+    assert loads.load[0, _BACK] == pytest.approx(4.0)  # half of 8, which 1 takes in all: 4 + 2 + 1 + ...
+
+
+def test_what_comes_back_nearly_always_arrives_in_the_end_beside_what_never_does() -> None:
+    """Of what 1 takes for 3, 0.9999 goes back to 0 and is taken again; what 2 takes for 0 goes in circles for ever."""
+    _, dag = _ring()
+    slow = (SegmentList(0.9999, (0,)), SegmentList(0.0001, ()))
+    policies = SegmentPolicies({(1, 3): slow, (2, 0): (SegmentList(1.0, (3, 2)),), (3, 2): (SegmentList(1.0, (4,)),)},
+                               is_transit=True)  # fmt: skip
+    steering = TransitSteering(dag, policies)
+    _, arrives = steering._weights(steering._arrives)
+    np.testing.assert_allclose(arrives, steering._arrives, atol=1e-9)
+    assert steering._arrives[0] == pytest.approx(1.0, abs=1e-6)
+    pairs = np.array([(0, 3)], dtype=np.int32)
+    loads = IgpFailures.of_demands(dag, pairs, np.array([[1.0]]), SegmentPolicies({(1, 3): slow}, is_transit=True))
+    assert loads.lost[0] == pytest.approx(0.0, abs=1e-6)
+    assert loads.load[0, _BACK] == pytest.approx(9999.0, rel=1e-6)  # 0.9999 of 10,000
 
 
 def test_a_file_keeps_that_policies_are_of_transit(tmp_path: Path) -> None:
@@ -167,6 +187,9 @@ def test_a_file_keeps_that_policies_are_of_transit(tmp_path: Path) -> None:
     text = (tmp_path / "p.json").read_text().replace('"transit": true', '"transit": "yes"')
     (tmp_path / "q.json").write_text(text)
     with pytest.raises(InputError, match="transit"):
+        read_policies(tmp_path / "q.json", topology)
+    (tmp_path / "q.json").write_text((tmp_path / "p.json").read_text().replace('"source": "n1"', '"source": "n3"'))
+    with pytest.raises(InputError, match="another target"):
         read_policies(tmp_path / "q.json", topology)
     loads = IgpFailures.of_demands(dag, np.array([(0, 3)], dtype=np.int32), np.ones((1, 1)), policies)
     with pytest.raises(InputError, match="transit policies"):

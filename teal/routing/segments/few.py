@@ -19,6 +19,7 @@ import scipy.sparse as sp
 from teal.errors import InputError
 from teal.routing.segments.problem import TARGET_ROUNDING, require_target
 from teal.routing.segments.programs import Master, Point, Program, fullest, optimum
+from teal.runtime.arrays import Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import Between, solve_milp
 
@@ -38,7 +39,7 @@ def _of_largest(master: Master, point: Point, most: int) -> Point | None:
     return master.solve(master.largest_free(point, most), _LAST_S)
 
 
-def _best(master: Master, *points: Point | None) -> Point:
+def best_of(master: Master, *points: Point | None) -> Point:
     """The point of least utilisation, of those that can be installed; the first one always can."""
     return min(
         (one for one in points if one is not None and (one is points[0] or master.can_be_installed(one))),
@@ -99,8 +100,7 @@ def fewest(master: Master, utilisation: float, gap: float, deadline: Deadline) -
     dived = None if start is None or is_near else _dive(master, program, start, deadline)
     if master.scenarios.is_transit and (dived is None or len(dived.steered) > least * (1 + FEW_GAP)):
         in_time = deadline if dived is None else Deadline(time.perf_counter() + _WHOLE_S / 2, deadline)
-        whole = _whole(master, program, FEW_GAP, in_time)
-        found = [one for one in (dived, whole) if one is not None]
+        found = [one for one in (dived, whole(master, program, FEW_GAP, in_time)) if one is not None]
         dived = min(found, key=lambda one: len(one.steered), default=None)
     return [one for one in (start, dived) if one is not None and master.can_be_installed(one)], least, rounds
 
@@ -128,9 +128,9 @@ def at_most(
     tried = [None if start is None else _dive(master, program, start, deadline)]
     is_enough = len(any_number.steered) <= most and master.can_be_installed(any_number)
     tried.append(any_number if is_enough else _of_largest(master, any_number, most))
-    best = _best(master, master.straight, *tried)
+    best = best_of(master, master.straight, *tried)
     if master.scenarios.is_transit and best.value > bound * (1 + max(gap, FEW_GAP)):
-        best = _best(master, best, _whole(master, program, FEW_GAP, deadline))
+        best = best_of(master, best, whole(master, program, FEW_GAP, deadline))
     highest = best.value
     for part in range(_TARGETS):
         target = bound + (highest - bound) * part / _TARGETS
@@ -140,13 +140,12 @@ def at_most(
         freed = master.largest_free(best if fewest is None else fewest, most)
         found, _, further = optimum(master, freed, DIVE_GAP, deadline)
         rounds += more + further
-        best = _best(master, best, found)
-    if most <= _FEW_WHOLE and best.value > bound * (1 + max(gap, FEW_GAP)) and not deadline.is_over:
-        whole = one_list_each(
-            master, most, master.straight, gap, Deadline(time.perf_counter() + _WHOLE_S / 4, deadline)
-        )
-        split = _of_largest(master, whole, most)
-        best = _best(master, best, whole, split)
+        best = best_of(master, best, found)
+    is_whole = most <= _FEW_WHOLE and not master.scenarios.is_transit
+    if is_whole and best.value > bound * (1 + max(gap, FEW_GAP)) and not deadline.is_over:
+        in_time = Deadline(time.perf_counter() + _WHOLE_S / 4, deadline)
+        unsplit = one_list_each(master, most, master.straight, gap, in_time)
+        best = best_of(master, best, unsplit, _of_largest(master, unsplit, most))
     return best, min(bound, best.value), rounds
 
 
@@ -162,12 +161,14 @@ def one_list_each(master: Master, most: float, start: Point, gap: float, deadlin
         gap: relative gap of the program in whole numbers, at which HiGHS stops.
         deadline: after which to stop with the best so far.
     """
-    point = master.solve(Program(np.ones(master.demands), policies=most), deadline.left)
+    is_split = bool(((start.share > 0) & (start.share < 1)).any())
+    best, program = master.straight if is_split else start, Program(np.ones(master.demands), policies=most)
+    if master.scenarios.is_transit:
+        return best_of(master, best, whole(master, program, gap, deadline, one_list=True))
+    point = master.solve(program, deadline.left)
     if point is not None:
         master.add_columns(*master.scenarios.promising(master.of_links(point.prices), _WHOLE_COLUMNS))
     of, mid, count = master.of, master.mid, len(master.of)
-    is_split = bool(((start.share > 0) & (start.share < 1)).any())
-    best = master.straight if is_split else start
     sums = sp.hstack([master.scenarios.sums(of), sp.csr_array((len(np.unique(of)), 1))], format="csr")
     number = sp.csr_array(np.append(np.ones(count), 0.0)[None])
     for _ in range(_MAX_WHOLE_ROUNDS):
@@ -190,66 +191,78 @@ def one_list_each(master: Master, most: float, start: Point, gap: float, deadlin
     return best
 
 
-def _whole(master: Master, program: Program, gap: float, deadline: Deadline) -> Point | None:
+def whole(master: Master, program: Program, gap: float, deadline: Deadline, *, one_list: bool = False) -> Point | None:
     """The fewest policies within a utilisation, or the least utilisation of at most so many, in whole numbers.
 
-    Over the columns so far, with splits; None if none is found in time.  What is violated becomes a row: links,
-    policies that exclude each other, and lists that another policy takes.
+    Over the columns so far and those that save most at the prices of the program with splits; None if none is found in
+    time.  What is violated becomes a row: links, policies that exclude each other, and lists that another policy takes.
 
     Args:
-        master: rows and columns so far; rows grow.
+        master: rows and columns so far, which grow.
         program: fewest policies, or at most so many.
         gap: relative gap at which HiGHS stops.
         deadline: after which to give up.
+        one_list: whether no policy is split.
     """
+    relaxed = master.solve(dataclasses.replace(program, utilisation=None), deadline.left)
+    if relaxed is not None:
+        master.add_columns(*master.scenarios.promising(master.of_links(relaxed.prices), _WHOLE_COLUMNS))
     of, mid, count = master.of, master.mid, len(master.of)
     policies, number = np.unique(of, return_inverse=True)
-    is_least, size = program.utilisation is None, count + len(policies) + 1  # shares, policies, utilisation
-    columns = np.arange(count)
-    has = sp.csr_array((np.ones(count), (number, columns)), shape=(len(policies), size))  # share <= policy
-    has -= sp.csr_array(
-        (np.ones(len(policies)), (np.arange(len(policies)), count + np.arange(len(policies)))), shape=has.shape
-    )
+    is_least, most = program.utilisation is None, len(policies)  # variables: shares, policies, utilisation
+    none, size = sp.csr_array((most, 1)), count + most + 1
+    has = sp.csr_array((np.ones(count), (number, np.arange(count))), shape=(most, count))
+    has = sp.hstack([has, -sp.eye_array(most), none])  # the shares of a policy are at most itself
+    alone = master.scenarios.sums(policies)
+    alone = sp.hstack([sp.csr_array((alone.shape[0], count)), alone, sp.csr_array((alone.shape[0], 1))])
     pairs: set[tuple[int, int]] = set()  # of variables whose sum is at most 1
-    cost = np.concatenate([np.zeros(count), np.full(len(policies), 0.0 if is_least else 1.0), [float(is_least)]])
-    is_whole = np.concatenate([np.zeros(count), np.ones(len(policies)), [0.0]])
+    cost = np.concatenate([np.zeros(count), np.full(most, 0.0 if is_least else 1.0), [float(is_least)]])
+    many = np.concatenate([np.zeros(count), np.ones(most), [0.0]])
+    is_whole = many + np.concatenate([np.full(count, float(one_list)), np.zeros(most + 1)])
     limit, high = program.utilisation or 0.0, np.append(np.ones(size - 1), math.inf)
+    best: Point | None = None
     for _ in range(_MAX_WHOLE_ROUNDS):
         straight = np.array([master.straight.used[key] for key in master.rows]) / master.unit
         rows = np.zeros((len(straight), size))
         rows[:, :count], rows[:, -1] = master.entries / master.unit, -float(is_least)
         limits = [
             Between(sp.csr_array(rows), high=limit / master.unit - straight), Between(sp.csr_array(has), high=0.0),
-            Between(sp.csr_array(is_whole[None]), high=program.policies),
+            Between(sp.csr_array(alone), high=1.0), Between(sp.csr_array(many[None]), high=program.policies),
         ]  # fmt: skip
         if pairs:
-            places = np.array(sorted(pairs)).ravel()
-            two = sp.csr_array(
-                (np.ones(len(places)), (np.repeat(np.arange(len(pairs)), 2), places)), (len(pairs), size)
-            )
-            limits.append(Between(two, high=1.0))
+            places, row = np.array(sorted(pairs)).ravel(), np.repeat(np.arange(len(pairs)), 2)
+            limits.append(Between(sp.csr_array((np.ones(len(places)), (row, places)), (len(pairs), size)), high=1.0))
         found = solve_milp(
             cost, limits, is_whole, high=high, seconds=max(0.1, min(deadline.left, _WHOLE_S)), relative_gap=gap
         )  # fmt: skip
         if found.x is None:
-            return None
+            break
         share = np.where(found.x[:count] > _WHOLE, found.x[:count], 0.0)
+        share = np.round(share) if one_list else share
         point = master.point(of, mid, share / np.maximum(1.0, np.bincount(of, share, minlength=master.demands))[of])
         before = len(pairs), len(master.rows)
         master.add_rows(fullest(point.used, program.utilisation))
-        steered = point.steered
-        for d in steered.tolist():
-            others = steered[master.scenarios.excluded(d)[steered]]
-            pairs |= {tuple(sorted(count + np.searchsorted(policies, [d, e]))) for e in others}
-        for c in np.flatnonzero(master.conflicts(point)).tolist():
-            for e in steered.tolist():
-                if master.scenarios.conflicting(np.array([of[c], e]), np.array([mid[c], mid[c]]))[0]:
-                    pairs.add((c, count + int(np.searchsorted(policies, e))))
-        if (len(pairs), len(master.rows)) == before:
-            return point
-        if deadline.is_over:
+        pairs |= _forbidden(master, point, policies)
+        is_better = best is None or (point.value, len(point.steered)) < (best.value, len(best.steered))
+        is_kept = is_least or point.value <= limit * (1 + TARGET_ROUNDING)
+        best = point if is_better and is_kept and master.can_be_installed(point) else best
+        if (len(pairs), len(master.rows)) == before or deadline.is_over:
             break
-    return None
+    return best
+
+
+def _forbidden(master: Master, point: Point, policies: Int64Array) -> set[tuple[int, int]]:
+    """The pairs of variables of :func:`whole` that a point has together and that cannot be installed together."""
+    count, steered, result = len(point.of), point.steered, set[tuple[int, int]]()
+    variable = {d: count + int(np.searchsorted(policies, d)) for d in steered.tolist()}
+    for d in steered.tolist():
+        others = steered[master.scenarios.excluded(d)[steered]].tolist()
+        result |= {(min(variable[d], variable[e]), max(variable[d], variable[e])) for e in others}
+    for c in np.flatnonzero(master.conflicts(point)).tolist():
+        for e in steered.tolist():
+            if master.scenarios.conflicting(np.array([point.of[c], e]), np.array([point.mid[c]] * 2))[0]:
+                result.add((c, variable[e]))
+    return result
 
 
 @dataclasses.dataclass(frozen=True)

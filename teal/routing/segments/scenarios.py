@@ -17,7 +17,6 @@ from teal.runtime.parallel import threads_for
 
 _BLOCK_NUMBERS = 1 << 23  # demands times midpoints that are priced at once
 Key = tuple[int, int, int]  # failure, matrix, link
-_Nodes = AnyArray | int
 
 
 class Scenarios:
@@ -179,12 +178,12 @@ class TransitScenarios(Scenarios):
     """Scenarios of policies that steer all traffic which crosses a router towards an endpoint.
 
     What crosses a router m towards t is V[m, t] under a failure, as long as no policy takes what another one steers.
-    So of two policies of an endpoint neither router is on the way of the other; lists of m whose last segment comes
-    back to m are left out, and no list leads over the router of another policy that would take it
-    (:meth:`conflicting`).  All this holds under every failure.
+    So lists of m whose last segment comes back to m under any failure are left out.  Of two policies of an endpoint
+    neither router may be on the way of the other (:meth:`excluded`), and no list may lead over the router of another
+    policy that would take it (:meth:`conflicting`), under any failure: bounds are those of such policies.
 
-    In a bound and in linear programs the first of these is relaxed to one way of every router: without failure, along
-    its first next hop.
+    Linear programs and bounds relax both: they know the first one along one way of every router alone, without failure
+    by its first next hop, and the second one not at all.
     """
 
     is_transit = True

@@ -42,8 +42,8 @@ from teal.errors import InputError
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.problem.bounds import gap_between
-from teal.routing.segments.few import DIVE_GAP, FEW_GAP, Few, at_most, fewest, one_list_each
-from teal.routing.segments.problem import SegmentProblem, distinct
+from teal.routing.segments.few import DIVE_GAP, FEW_GAP, Few, at_most, best_of, fewest, one_list_each, whole
+from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem, distinct, require_target
 from teal.routing.segments.programs import MAX_ROUNDS, MIN_SHARE, Master, Point, Program, optimum
 from teal.routing.segments.scenarios import Scenarios, TransitScenarios
 from teal.routing.segments.search import SegmentResult
@@ -126,12 +126,18 @@ def static_lists(
             best, least_value, more = at_most(master, few.at_most, best, gap, extra, report)
             bound = max(bound, least_value)
         else:
-            limit = few.limit(best.value, bound, "no lists with one midpoint that no failure cuts off")
+            lists, least = "no lists with one midpoint that no failure cuts off", best
+            if transit and not math.isnan(few.within):
+                least = _least_installable(master, extra)
+            limit = few.limit(least.value, bound, lists)
             points, policies_bound, more = fewest(master, limit, FEW_GAP, extra)
-            points += [best] if master.can_be_installed(best) else []
+            points += [one for one in (best, least) if master.can_be_installed(one)]
             if not points:
-                raise InputError("few", "", "a utilisation that transit policies were found for, or more time", limit)
-            best = min(points, key=lambda one: len(one.steered))
+                least = _least_installable(master, extra)
+                require_target(limit, least.value, bound, lists)
+                points = [least]
+            best = min((one for one in points if one.value <= limit * (1 + TARGET_ROUNDING)),
+                       key=lambda one: len(one.steered))  # fmt: skip
         number += more
     fractional = math.nan
     if one_list:
@@ -151,6 +157,11 @@ def static_lists(
         solve_s=time.perf_counter() - begin,
         stopped_by=Stop.GAP if reached else Stop.DEADLINE if end.is_over else Stop.ITERATIONS,
     )
+
+
+def _least_installable(master: Master, deadline: Deadline) -> Point:
+    """The least utilisation of any number of transit policies that can be installed together, as far as it is found."""
+    return best_of(master, master.straight, whole(master, Program(np.ones(master.demands)), FEW_GAP, deadline))
 
 
 def _policies(scenarios: Scenarios, point: Point) -> SegmentPolicies:
