@@ -42,8 +42,8 @@ from teal.errors import InputError
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.problem.bounds import gap_between
-from teal.routing.segments.few import DIVE_GAP, FEW_GAP, Few, at_most, best_of, fewest, one_list_each, whole
-from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem, distinct, require_target
+from teal.routing.segments.few import DIVE_GAP, FEW_GAP, Few, at_most, fewest, one_list_each
+from teal.routing.segments.problem import TARGET_ROUNDING, SegmentProblem, distinct
 from teal.routing.segments.programs import MAX_ROUNDS, MIN_SHARE, Master, Point, Program, optimum
 from teal.routing.segments.scenarios import Scenarios, TransitScenarios
 from teal.routing.segments.search import SegmentResult
@@ -51,6 +51,7 @@ from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.solvers.result import Solution, Stop
 
+_MANY = 10  # transit policies, more of which are not tried for the least utilisation that can be installed
 _EXTRA_S = 60.0  # for few policies and for one list each, unless there is a deadline
 
 
@@ -126,16 +127,15 @@ def static_lists(
             best, least_value, more = at_most(master, few.at_most, best, gap, extra, report)
             bound = max(bound, least_value)
         else:
-            lists, least = "no lists with one midpoint that no failure cuts off", best
-            if transit and not math.isnan(few.within):
-                least = _least_installable(master, extra)
-            limit = few.limit(least.value, bound, lists)
+            lists = "no lists with one midpoint that no failure cuts off"
+            limit = few.limit(best.value, bound, lists)
             points, policies_bound, more = fewest(master, limit, FEW_GAP, extra)
-            points += [one for one in (best, least) if master.can_be_installed(one)]
-            if not points:
-                least = _least_installable(master, extra)
-                require_target(limit, least.value, bound, lists)
-                points = [least]
+            points += [best] if master.can_be_installed(best) else []
+            if not points:  # what any number reaches has transit policies that exclude each other
+                least, _, _ = at_most(master, _MANY, best, gap, extra)
+                limit = few.limit(least.value, bound, lists)
+                points, policies_bound, more = fewest(master, limit, FEW_GAP, extra)
+                points.append(least)
             best = min((one for one in points if one.value <= limit * (1 + TARGET_ROUNDING)),
                        key=lambda one: len(one.steered))  # fmt: skip
         number += more
@@ -157,11 +157,6 @@ def static_lists(
         solve_s=time.perf_counter() - begin,
         stopped_by=Stop.GAP if reached else Stop.DEADLINE if end.is_over else Stop.ITERATIONS,
     )
-
-
-def _least_installable(master: Master, deadline: Deadline) -> Point:
-    """The least utilisation of any number of transit policies that can be installed together, as far as it is found."""
-    return best_of(master, master.straight, whole(master, Program(np.ones(master.demands)), FEW_GAP, deadline))
 
 
 def _policies(scenarios: Scenarios, point: Point) -> SegmentPolicies:
