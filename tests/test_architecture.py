@@ -226,7 +226,7 @@ BUDGET = {
     # A third are docstrings and blank lines.  The last new capabilities: flexible algorithms with attributes of links
     # 400, the optimum as a layer of torch 300, few policies under failures 500, containerlab 220, transit policies 550
     # in two files of their own, with the programs of few policies in three where one had 800 lines.
-    "lines": 70_400,
+    "lines": 70_450,
     "files": 376,
     "modules imported by exactly one other": 73,
     "circles of modules": 0,
