@@ -149,7 +149,7 @@ def read(path: Any) -> Route:
 
 
 def _nlri(key: Key) -> dict[str, Any]:
-    """What names a route; GoBGP ends where a withdrawal has the length that its table shows, which is in bytes."""
+    """What names a route; GoBGP crashes on the length that its own table shows, in bytes."""
     packed = ipaddress.ip_address(key.endpoint).packed
     return _any(
         "SRPolicyNLRI", length=8 * (8 + len(packed)), distinguisher=key.distinguisher, color=key.colour, endpoint=packed
@@ -179,7 +179,7 @@ def routes(document: dict[str, Any], next_hop: str) -> list[Route]:
         (candidate,) = one["candidate-paths"]
         tlvs = [_any("TunnelEncapSubTLVSRPreference", preference=candidate["preference"])]
         for each in candidate["segment-lists"]:
-            # GoBGP ends where flags are missing, and takes a label with class, end of stack and TTL below its 20 bits.
+            # GoBGP crashes without flags; its label is a whole entry of the stack, with class, end mark and TTL below.
             segments = [
                 _any("SegmentTypeA", flags=_CLASS["SegmentFlags"](), label=part["label"] << _BITS_BELOW_LABEL)
                 for part in each["segments"]

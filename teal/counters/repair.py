@@ -27,6 +27,7 @@ import math
 import numpy as np
 
 from teal.counters.estimator import Estimator
+from teal.network.counters import mean_of_ends
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray
 
@@ -187,9 +188,7 @@ def believed(
         estimator: its prior and routing; it learns nothing here.
         topology: as in :func:`repair`, and so are all others.
     """
-    both = np.stack([sent, received])
-    count = np.isfinite(both).sum(0)
-    links = np.where(count > 0, np.nansum(both, 0) / np.maximum(count, 1), np.nan)
+    links = mean_of_ends(sent, received)
     disagree = np.abs(sent - received) > math.sqrt(2) * _TOLERANCE * relative * np.fmax(sent, received)
     agreed = np.concatenate([np.where(disagree, np.nan, links), ingress, egress])
     # What enters or leaves has one counter alone, so that a wrong one would be predicted as it is.

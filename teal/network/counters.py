@@ -21,6 +21,13 @@ _MAX_OWN = 0.1  # share of a router's links by which in and out may differ where
 _MAX_REPLACED = 10  # readings of a router that disagree with its neighbours', of which 2^10 combinations are tried
 
 
+def mean_of_ends(sent: FloatArray, received: FloatArray) -> FloatArray:
+    """(..., E) mean of the counters at both ends of each link, or the one that was read; NaN where neither was."""
+    both = np.stack([sent, received])
+    count = np.isfinite(both).sum(0)
+    return np.where(count > 0, np.nansum(both, 0) / np.maximum(count, 1), np.nan)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Counters:
     """T intervals of N routers and E links; rates in Gbit/s, NaN where nothing was measured.
@@ -77,9 +84,7 @@ class Counters:
     @property
     def links(self) -> FloatArray:
         """(T, E) mean of both ends, or the one that was measured; NaN where neither was."""
-        both = np.stack([self.sent, self.received])
-        count = np.isfinite(both).sum(0)
-        return np.where(count > 0, np.nansum(both, 0) / np.maximum(count, 1), np.nan)
+        return mean_of_ends(self.sent, self.received)
 
     @property
     def values(self) -> FloatArray:

@@ -178,7 +178,9 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
     routing = installed_routing(config, dag, traffic.pairs)
     unreachable = np.count_nonzero(~np.isfinite(routing.latency()))
     if unreachable:
-        notify(f"{unreachable:,} of {traffic.num_demands:,} demands have no path, or a policy loses some of them")
+        notify(
+            f"{unreachable:,} of {traffic.num_demands:,} demands have no path, or policies lose a part of their traffic"
+        )
     groups = None if config.groups is None else load_groups(config.groups, topology)
     failures = list(failures_of(config.failures, topology, groups or {}))
     block = max(1, _BLOCK_NUMBERS // (topology.num_nodes * topology.num_links))

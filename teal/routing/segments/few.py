@@ -63,8 +63,8 @@ def _dive(master: Master, program: Program, start: Point, deadline: Deadline) ->
     while True:
         moved = np.where(counts > 0, point.moved, 0.0)
         others = int(np.count_nonzero(moved))
-        whole = max(int(np.count_nonzero(moved >= 1 - _WHOLE)), 1, others // _DIVES)
-        most = whole if whole <= left else int(left)
+        enough = max(int(np.count_nonzero(moved >= 1 - _WHOLE)), 1, others // _DIVES)
+        most = enough if enough <= left else int(left)
         if not others or not most:
             met = master.conflicts(point)
             if not met.any():
@@ -74,8 +74,7 @@ def _dive(master: Master, program: Program, start: Point, deadline: Deadline) ->
             freed = master.largest(moved, most)
             counts[freed] = 0.0
             left -= len(freed)
-            for excluded in map(master.scenarios.excluded, freed.tolist() if master.scenarios.is_transit else ()):
-                closed |= excluded
+            closed |= master.scenarios.excluded(freed)
         found, _, _ = optimum(
             master, dataclasses.replace(program, counts=counts, policies=left, closed=closed), DIVE_GAP, deadline
         )  # fmt: skip
@@ -136,8 +135,8 @@ def at_most(
         target = bound + (highest - bound) * part / _TARGETS
         if best.value <= max(target, bound * (1 + gap)) or deadline.is_over:
             break
-        fewest, _, more = optimum(master, Program(program.counts, target), FEW_GAP, deadline)
-        freed = master.largest_free(best if fewest is None else fewest, most)
+        of_target, _, more = optimum(master, Program(program.counts, target), FEW_GAP, deadline)
+        freed = master.largest_free(best if of_target is None else of_target, most)
         found, _, further = optimum(master, freed, DIVE_GAP, deadline)
         rounds += more + further
         best = best_of(master, best, found)
@@ -256,7 +255,7 @@ def _forbidden(master: Master, point: Point, policies: Int64Array) -> set[tuple[
     count, steered, result = len(point.of), point.steered, set[tuple[int, int]]()
     variable = {d: count + int(np.searchsorted(policies, d)) for d in steered.tolist()}
     for d in steered.tolist():
-        others = steered[master.scenarios.excluded(d)[steered]].tolist()
+        others = steered[master.scenarios.excluded(np.array([d]))[steered]].tolist()
         result |= {(min(variable[d], variable[e]), max(variable[d], variable[e])) for e in others}
     for c in np.flatnonzero(master.conflicts(point)).tolist():
         for e in steered.tolist():

@@ -129,10 +129,8 @@ class Master:
 
     def can_be_installed(self, point: Point) -> bool:
         """Whether no policy excludes another one, and none takes what another one steers."""
-        if not self.scenarios.is_transit:
-            return True
-        is_alone = not any(self.scenarios.excluded(d)[point.steered].any() for d in point.steered.tolist())
-        return is_alone and not self.conflicts(point).any()
+        steered = point.steered
+        return not self.scenarios.excluded(steered)[steered].any() and not self.conflicts(point).any()
 
     def largest(self, volume: FloatArray, most: int) -> Int64Array:
         """The policies of the largest volumes (D,), so many at most, of which none excludes another one."""
@@ -143,7 +141,7 @@ class Master:
         for d in order.tolist():
             if len(chosen) < most and not barred[d]:
                 chosen.append(d)
-                barred |= self.scenarios.excluded(d)
+                barred |= self.scenarios.excluded(np.array([d]))
         return np.array(chosen, dtype=np.int64)
 
     def add_used(self, mid: IntArray, share: FloatArray) -> None:

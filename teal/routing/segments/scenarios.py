@@ -91,8 +91,8 @@ class Scenarios:
         rows, row = np.unique(policy, return_inverse=True)
         return sp.csr_array((np.ones(len(policy)), (row, np.arange(len(policy)))), shape=(len(rows), len(policy)))
 
-    def excluded(self, policy: int) -> BoolArray:
-        """(D,) the policies that cannot be installed together with one."""
+    def excluded(self, policies: Int64Array) -> BoolArray:
+        """(D,) the policies that cannot be installed together with one of these (n,)."""
         return np.zeros(len(self.source), dtype=bool)
 
     def conflicting(self, policy: Int64Array, mid: IntArray) -> BoolArray:
@@ -213,11 +213,9 @@ class TransitScenarios(Scenarios):
 
     @override
     def kept(self, source: IntArray, target: IntArray) -> BoolArray:
-        kept = super().kept(source, target)
+        kept, mids = super().kept(source, target), np.arange(self.nodes)
         for passes in self.passes:
-            distance = passes.dag.dags.distance
-            way = distance[target]
-            kept &= ~np.isfinite(way) | (distance[source] + distance[target, source][:, None] != way)
+            kept &= ~self._is_between(passes, mids, target[:, None], source[:, None])
         return kept
 
     @override
@@ -234,13 +232,16 @@ class TransitScenarios(Scenarios):
         return sp.csr_array((np.ones(len(entries)), (places[0], places[1])), shape=(len(columns), len(policy)))
 
     @override
-    def excluded(self, policy: int) -> BoolArray:
-        target, node = int(self.target[policy]), int(self.source[policy])
-        same = np.flatnonzero(self.target == target)
-        others, result = self.source[same], np.zeros(len(self.source), dtype=bool)
-        for passes in self.passes:
-            is_between = self._is_between(passes, node, target, others) | self._is_between(passes, others, target, node)
-            result[same] |= is_between & (others != node)
+    def excluded(self, policies: Int64Array) -> BoolArray:
+        result = np.zeros(len(self.source), dtype=bool)
+        for policy in policies.tolist():
+            target, node = int(self.target[policy]), int(self.source[policy])
+            same = np.flatnonzero(self.target == target)
+            others = self.source[same]
+            for passes in self.passes:
+                is_before = self._is_between(passes, node, target, others)
+                is_between = is_before | self._is_between(passes, others, target, node)
+                result[same] |= is_between & (others != node)
         return result
 
     @override

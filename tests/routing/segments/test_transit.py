@@ -132,7 +132,7 @@ def test_policies_exclude_each_other_where_one_router_is_on_the_way_of_the_other
     scenarios = TransitScenarios(dags, pairs[:, 0], pairs[:, 1], np.ones((1, len(pairs))))
     choices = list(zip(scenarios.source.tolist(), scenarios.target.tolist(), strict=True))
     for d, choice in enumerate(choices):
-        excluded = scenarios.excluded(d)
+        excluded = scenarios.excluded(np.array([d]))
         expected = [not reference.can_stand_together((choice, other)) and other != choice for other in choices]
         np.testing.assert_array_equal(excluded, expected)
 
