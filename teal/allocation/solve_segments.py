@@ -23,11 +23,11 @@ from teal.network.ecmp import EcmpDag
 from teal.network.failures import cable_failures
 from teal.network.segment_lists import SegmentPolicies
 from teal.objectives import Objective
-from teal.pathops.segment_passes import SegmentPasses
 from teal.problem import Problem, assess
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import gap_between
 from teal.routing.igp import load_routed
+from teal.routing.installed import IgpRouting
 from teal.routing.list_files import write_policies
 from teal.routing.router_config import check_routers, write_sr_policies
 from teal.routing.segments.columns import finish
@@ -199,11 +199,9 @@ def solved(
                 raise InputError("--one-list", "", "splits, or a larger --target-utilisation", found)
     load = problem.loads(mid, shares)
     policies = problem.policies(mid, shares)
-    delay = SegmentPasses(dag).segment_sum(dag.topology.latency[None])[0]
+    pairs = np.stack([problem.source, problem.target], 1)
     admitted = problem.demand * (1.0 if problem.balances else shares.sum(1))
-    per_demand = policies.mean_over_lists(
-        delay, dag.topology.latency, np.stack([problem.source, problem.target], 1), dag.topology.link_source
-    )
+    per_demand = IgpRouting(dag, pairs, policies).latency()
     return SegmentReport(
         topology=dag.topology, policies=policies, objective=str(config.objective), value=value, bound=bound,
         free_bound=result.free_bound, gap=gap_between(value, bound, problem.sense),
@@ -344,10 +342,7 @@ def _report(
     assert isinstance(lists, CandidateLists)
     share, demand = found.allocation.splits[0].cpu().numpy(), problem.demand[0].cpu().numpy()
     policies = lists.policies(share)
-    delay = policies.mean_over_lists(
-        SegmentPasses(lists.dag).segment_sum(topology.latency[None])[0], topology.latency, lists.pairs,
-        topology.link_source,
-    )  # fmt: skip
+    delay = IgpRouting(lists.dag, lists.pairs, policies).latency()
     carried = np.where(np.isfinite(delay), demand * share.sum(1), 0)
     has_path = lists.mask.any(1)
     free = free_gap = math.nan

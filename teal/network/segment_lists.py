@@ -1,4 +1,4 @@
-"""Lists of segments by which demands are sent, and the segments' volumes.
+"""Lists of segments by which demands are sent.
 
 A list of a demand (s, t) leads from s to its first midpoint along the IGP's shortest paths, from there to the next one,
 and at last to t.  A midpoint may be the end of an *adjacency*, a link that is taken whatever the metrics say: then the
@@ -8,12 +8,13 @@ shortest paths lead to the start of that link.  A demand without a policy goes s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from teal.runtime.arrays import BoolArray, FloatArray, IntArray
+from teal.network.ecmp import EcmpDag
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,74 +96,55 @@ class SegmentPolicies:
             (one.num_segments(*pair, link_start) for pair, lists in self.lists.items() for one in lists), default=1
         )
 
-    def mean_over_lists(
-        self, segment_value: FloatArray, link_value: FloatArray, pairs: IntArray, link_start: IntArray
-    ) -> FloatArray:
-        """(D,) sum of values along the lists of each pair, weighted by shares.
+    def steps(self, pairs: Sequence[tuple[int, int]], link_start: IntArray) -> Steps:
+        """The segments of the lists of some pairs.
 
         Args:
-            segment_value: (N, N) of segments, destination first.
-            link_value: (E,) of the links that are adjacencies.
-            pairs: (D, 2) source and target.
+            pairs: keys of ``lists``.
             link_start: (E,) node where each link starts.
         """
-        result = segment_value[pairs[:, 1], pairs[:, 0]].copy()
-        for d, (source, target) in enumerate(pairs.tolist()):
-            if lists := self.lists.get((source, target)):
-                result[d] = sum(
-                    one.share * sum(segment_value[b, a] for a, b in one.segments(source, target, link_start))
-                    + one.share * sum(link_value[link] for link in one.adjacencies)
-                    for one in lists
-                )
-        return np.asarray(result)
+        rows = [
+            (p, one.share, number == 0, *step)
+            for p, pair in enumerate(pairs)
+            for one in self.lists[pair]
+            for number, step in enumerate(one.steps(*pair, link_start))
+        ]
+        columns = np.array(rows, dtype=np.float64).reshape(-1, 6).T
+        policy, _, _, start, end, link = columns.astype(np.int64)
+        return Steps(policy, columns[1], columns[2] > 0, start, end, link)
 
 
-class SegmentTraffic(NamedTuple):
-    """The volumes that M matrices put on segments.
+class Steps(NamedTuple):
+    """The S segments of all lists of some policies, list by list.
 
     Attributes:
-        volume: (M, N, N) Gbit/s of every segment along shortest paths, to the first node from the second one.
-        adjacency: (M, E) Gbit/s that takes a link whatever the metrics say.
+        policy: (S,) number of the policy.
+        share: (S,) of the list.
+        is_first: (S,) whether it is the first one of its list.
+        start: (S,) node where the segment starts.
+        end: (S,) node where it ends.
+        link: (S,) the adjacency; -1 for shortest paths.
     """
 
-    volume: FloatArray
-    adjacency: FloatArray
+    policy: Int64Array
+    share: FloatArray
+    is_first: BoolArray
+    start: Int64Array
+    end: Int64Array
+    link: Int64Array
 
+    def works(self, dag: EcmpDag) -> BoolArray:
+        """(S,) whether each can be followed."""
+        reaches, is_live = dag.reaches[self.end, self.start], np.isfinite(dag.links.metric)
+        return np.where(self.link < 0, reaches, is_live[self.link])
 
-def segment_traffic(
-    pairs: IntArray,
-    demand: FloatArray,
-    policies: SegmentPolicies,
-    nodes: int,
-    link_start: IntArray,
-    reaches: BoolArray | None = None,
-    is_live: BoolArray | None = None,
-) -> SegmentTraffic:
-    """The traffic of demands, those with policies along their lists and all others straight.
+    def values(self, value: FloatArray, link_value: FloatArray) -> FloatArray:
+        """(L, S) of each, by the values of shortest paths (L, N, N), destination first, and of adjacencies (L, E)."""
+        return np.where(self.link < 0, value[:, self.end, self.start], link_value[:, self.link])
 
-    A list ends with the first segment that cannot be followed: what does not arrive there is not sent on.
-
-    Args:
-        pairs: (D, 2) source and target of each demand.
-        demand: (M, D) Gbit/s.
-        policies: lists of some of them.
-        nodes: N.
-        link_start: (E,) node where each link starts.
-        reaches: (N, N) whether the second node has a path to the first one; None for all.
-        is_live: (E,) whether a link works; None for all.
-    """
-    reaches = np.ones((nodes, nodes), dtype=bool) if reaches is None else reaches
-    is_live = np.ones(len(link_start), dtype=bool) if is_live is None else is_live
-    volume, adjacency = np.zeros((len(demand), nodes, nodes)), np.zeros((len(demand), len(link_start)))
-    steered = np.array([(s, t) in policies.lists for s, t in pairs.tolist()], dtype=bool)
-    direct = np.flatnonzero(~steered)
-    for m in range(len(demand)):
-        np.add.at(volume[m], (pairs[direct, 1], pairs[direct, 0]), demand[m, direct])
-    for d in np.flatnonzero(steered).tolist():
-        source, target = pairs[d].tolist()
-        for one in policies.lists[source, target]:
-            for a, b, link in one.steps(source, target, link_start):
-                (volume[:, b, a] if link < 0 else adjacency[:, link])[:] += one.share * demand[:, d]
-                if not (reaches[b, a] if link < 0 else is_live[link]):
-                    break
-    return SegmentTraffic(volume, adjacency)
+    def add_traffic(self, volume: FloatArray, adjacency: FloatArray, traffic: FloatArray) -> None:
+        """Add what is sent on each (M, S), Gbit/s, to volumes (M, N, N) of shortest paths and (M, E) of adjacencies."""
+        straight = self.link < 0
+        for of_nodes, of_links, row in zip(volume, adjacency, traffic, strict=True):
+            np.add.at(of_nodes, (self.end[straight], self.start[straight]), row[straight])
+            np.add.at(of_links, self.link[~straight], row[~straight])

@@ -41,10 +41,10 @@ import numpy as np
 
 from teal.errors import InputError
 from teal.network.ecmp import EcmpDag, IgpLinks, grow_dag, is_on_dag, new_dags
-from teal.network.segment_lists import SegmentPolicies, segment_traffic
+from teal.network.segment_lists import SegmentPolicies
 from teal.network.shortest import heap_pop, heap_push
 from teal.pathops.segment_passes import MAX_BLOCKS, load_inwards
-from teal.pathops.transit_policies import TransitSteering
+from teal.pathops.steering import steering_of
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import as_int64, inner_kernel, kernel, parallel_kernel, prange, threads_for
 
@@ -509,14 +509,7 @@ class IgpFailures:
             policies: lists of some of them.
             after: shortest paths under the failure that the lists meet; None for no failure.
         """
-        topology, end = dag.topology, after or dag
-        if policies.is_transit:
-            straight = volumes(pairs, demand, topology.num_nodes)
-            loads = cls(dag, *TransitSteering(end, policies).traffic(straight))
-        else:
-            loads = cls(dag, *segment_traffic(
-                pairs, demand, policies, topology.num_nodes, topology.link_source, end.reaches, _live(end)
-            ))  # fmt: skip
+        loads = cls(dag, *steering_of(after or dag, policies).traffic(pairs, demand))
         loads._demands = (pairs, demand, policies) if policies.lists and after is None else None
         return loads
 
@@ -561,11 +554,3 @@ class IgpFailures:
 
 def _live(dag: EcmpDag) -> BoolArray:
     return np.isfinite(dag.links.metric)
-
-
-def volumes(pairs: IntArray, demand: FloatArray, nodes: int) -> FloatArray:
-    """(M, N, N) Gbit/s to the first node from the second one, of demands (M, D) between pairs (D, 2)."""
-    volume = np.zeros((len(demand), nodes, nodes))
-    for m, row in enumerate(demand):
-        np.add.at(volume[m], (pairs[:, 1], pairs[:, 0]), row)
-    return volume

@@ -15,6 +15,8 @@ volumes from it are not carried.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from teal.network.ecmp import Dags, EcmpDag
@@ -103,6 +105,28 @@ def _segment_load(head: IntArray, dags: Dags, volume: FloatArray, load: FloatArr
                 for u in range(nodes):
                     passing[u] = volume[i, t, u]
                 load_inwards(t, head, dags, passing, load[block, i])
+
+
+class SteeredTraffic(NamedTuple):
+    """The traffic of M matrices on segments.
+
+    Attributes:
+        volume: (M, N, N) Gbit/s of every segment along shortest paths, to the first node from the second one.
+        adjacency: (M, E) Gbit/s that takes a link whatever the metrics say.
+        looping: (M,) Gbit/s that is lost in forwarding loops.
+    """
+
+    volume: FloatArray
+    adjacency: FloatArray
+    looping: FloatArray
+
+
+def volumes(pairs: IntArray, demand: FloatArray, nodes: int) -> FloatArray:
+    """(M, N, N) Gbit/s to the first node from the second one, of demands (M, D) between pairs (D, 2)."""
+    volume = np.zeros((len(demand), nodes, nodes))
+    for m, row in enumerate(demand):
+        np.add.at(volume[m], (pairs[:, 1], pairs[:, 0]), row)
+    return volume
 
 
 class SegmentPasses:

@@ -16,15 +16,13 @@ the spectral radius of B over such policies reaches 1, what they take is lost.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentPolicies
-from teal.pathops.segment_passes import SegmentPasses
-from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
+from teal.pathops.segment_passes import SegmentPasses, SteeredTraffic, volumes
+from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 
 _LOOPS = 1 - 1e-9  # spectral radius from which on policies keep their traffic for ever
 _PLAIN_ROUNDS, _ROUNDS = 200, 220  # of the fixed point, those without Newton's method and all
@@ -42,28 +40,6 @@ def crossing_shares(passes: SegmentPasses, router: int) -> FloatArray:
     return np.asarray(share)
 
 
-class _Steps(NamedTuple):
-    """Segments of all lists, list by list.
-
-    Attributes:
-        policy: (S,) number of the policy.
-        share: (S,) of the list.
-        is_first: (S,) whether it is the first one of its list.
-        start: (S,) node where the segment starts.
-        end: (S,) node where it ends.
-        link: (S,) the adjacency; -1 for shortest paths.
-        works: (S,) whether it can be followed.
-    """
-
-    policy: Int64Array
-    share: FloatArray
-    is_first: BoolArray
-    start: Int64Array
-    end: Int64Array
-    link: Int64Array
-    works: BoolArray
-
-
 class TransitSteering:
     """Transit policies on one set of shortest paths.
 
@@ -79,7 +55,8 @@ class TransitSteering:
         self._router, self._endpoint = ends[:, 0], ends[:, 1]
         shares = {int(node): crossing_shares(self._passes, int(node)) for node in np.unique(self._router)}
         self._crossing = np.array([shares[m][t] for m, t in live]).reshape(-1, nodes)  # (P, N)
-        self._steps = steps = self._follow(policies, live)
+        self._steps = steps = policies.steps(live, dag.topology.link_source)
+        self._works = steps.works(dag)
         self._take = self._shares_of_steps()
         self._crossing = self._first_met(self._crossing)
         self._arrives = self._arriving()
@@ -88,17 +65,6 @@ class TransitSteering:
         self._loops = _looping(taken)
         self._inverse = np.linalg.inv(np.eye(len(live)) - np.where(self._loops, 0.0, taken))
         self._weight[self._loops[steps.policy]] = 0.0
-
-    def _follow(self, policies: SegmentPolicies, live: list[tuple[int, int]]) -> _Steps:
-        dag, rows = self._passes.dag, list[tuple[float, ...]]()
-        works, link_start = np.isfinite(dag.links.metric), dag.topology.link_source
-        for p, pair in enumerate(live):
-            for one in policies.lists[pair]:
-                for number, (a, b, link) in enumerate(one.steps(*pair, link_start)):
-                    rows.append((p, one.share, number == 0, a, b, link, dag.reaches[b, a] if link < 0 else works[link]))
-        columns = np.array(rows, dtype=np.float64).reshape(-1, 7).T
-        policy, _, _, start, end, by, _ = columns.astype(np.int64)
-        return _Steps(policy, columns[1], columns[2] > 0, start, end, by, columns[6] > 0)
 
     def _first_met(self, crossing: FloatArray, without: int = -1) -> FloatArray:
         """(P, n) f of the module, of shares h (P, n) that cross each router; 0 for a policy that is left out."""
@@ -134,7 +100,7 @@ class TransitSteering:
             arrives: (P,) share of what each policy takes that arrives at its endpoint, in the list that it meets.
         """
         steps, weight, result, left = self._steps, np.zeros(self._take.shape[1]), np.zeros(len(arrives)), 0.0
-        survives = np.where(steps.works, 1 - (1 - arrives) @ self._take, 0.0)
+        survives = np.where(self._works, 1 - (1 - arrives) @ self._take, 0.0)
         is_last = np.append(steps.is_first[1:], True)
         for k in range(len(weight)):
             weight[k] = left = steps.share[k] if steps.is_first[k] else left
@@ -163,24 +129,31 @@ class TransitSteering:
             arrives = np.clip(arrives + change, 0.0, 1.0)
         return arrives
 
-    def traffic(self, volume: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Volumes after steering (M, N, N), of adjacencies (M, E), and what is lost in forwarding loops (M,), Gbit/s.
+    def traffic(self, pairs: IntArray, demand: FloatArray) -> SteeredTraffic:
+        """Traffic of demands (:meth:`teal.pathops.steering.Steering.traffic`).
 
         A volume from a router to the endpoint of its policy may be below 0: what leaves the shortest paths there.
-
-        Args:
-            volume: (M, N, N) Gbit/s of demands to the first node from the second one.
         """
+        topology = self._passes.dag.topology
+        volume = volumes(pairs, demand, topology.num_nodes)
         offered = np.einsum("mpn,pn->mp", volume[:, self._endpoint], self._crossing)
-        taken, steps, straight = offered @ self._inverse.T, self._steps, self._steps.link < 0
-        steered = volume.copy()
-        adjacency = np.zeros((len(volume), self._passes.dag.topology.num_links))
-        for m in range(len(volume)):
-            np.subtract.at(steered[m], (self._endpoint, self._router), taken[m])
-            part = self._weight * taken[m, steps.policy]
-            np.add.at(steered[m], (steps.end[straight], steps.start[straight]), part[straight])
-            np.add.at(adjacency[m], steps.link[~straight], part[~straight])
-        return steered, adjacency, np.asarray(taken[:, self._loops].sum(1))
+        taken, steps = offered @ self._inverse.T, self._steps
+        adjacency = np.zeros((len(volume), topology.num_links))
+        for of_matrix, row in zip(volume, taken, strict=True):
+            np.subtract.at(of_matrix, (self._endpoint, self._router), row)
+        steps.add_traffic(volume, adjacency, self._weight * taken[:, steps.policy])
+        return SteeredTraffic(volume, adjacency, taken[:, self._loops].sum(1))
+
+    def values(self, pairs: IntArray, value: FloatArray, link_value: FloatArray) -> FloatArray:
+        """Sums along the ways of demands (:meth:`teal.pathops.steering.Steering.values`)."""
+        return np.asarray(self.segment_values(value, link_value)[:, pairs[:, 1], pairs[:, 0]])
+
+    def loses(self, pairs: IntArray) -> BoolArray:
+        """(D,) the demands that meet a forwarding loop or a cut list."""
+        result = np.zeros((self._crossing.shape[1],) * 2, dtype=bool)
+        for p in np.flatnonzero(self._arrives < 1 - _LOST).tolist():
+            result[self._endpoint[p]] |= self._crossing[p] > 0
+        return np.asarray(result[pairs[:, 1], pairs[:, 0]])
 
     def segment_values(self, value: FloatArray, link_value: FloatArray) -> FloatArray:
         """(L, N, N) sums that traffic meets from the second node to the first one, along lists where it is steered.
@@ -191,22 +164,13 @@ class TransitSteering:
         """
         steps, finite = self._steps, np.where(np.isfinite(value), value, 0.0)
         own = finite[:, self._endpoint, self._router]  # (L, P)
-        met = np.where(steps.link < 0, finite[:, steps.end, steps.start], link_value[:, steps.link])  # (L, S)
         lists = np.zeros_like(own)
-        for of_lists, of_steps in zip(lists, self._weight * met, strict=True):
+        for of_lists, of_steps in zip(lists, self._weight * steps.values(finite, link_value), strict=True):
             np.add.at(of_lists, steps.policy, of_steps)
         change = (lists - own) @ self._inverse  # of a Gbit/s that a policy takes
         result = value.copy()
         for p, endpoint in enumerate(self._endpoint.tolist()):
             result[:, endpoint] += self._crossing[p] * change[:, p, None]
-        return result
-
-    @property
-    def loses(self) -> BoolArray:
-        """(N, N) whether traffic to the first node from the second one meets a forwarding loop or a cut list."""
-        result = np.zeros((self._crossing.shape[1],) * 2, dtype=bool)
-        for p in np.flatnonzero(self._arrives < 1 - _LOST).tolist():
-            result[self._endpoint[p]] |= self._crossing[p] > 0
         return result
 
 

@@ -12,9 +12,9 @@ import scipy.sparse as sp
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import FailureResults, IgpFailures
-from teal.pathops.measurements import ecmp_measurements, policy_measurements
+from teal.pathops.measurements import policy_measurements
 from teal.pathops.segment_passes import SegmentPasses
-from teal.pathops.transit_policies import TransitSteering
+from teal.pathops.steering import steering_of
 from teal.runtime.arrays import FloatArray, IntArray
 
 
@@ -80,12 +80,9 @@ class IgpRouting:
     def _latency(self) -> FloatArray:
         topology = self.dag.topology
         between = SegmentPasses(self.dag).segment_sum(topology.latency[None])[0]
-        if self._policies.is_transit:
-            steering = TransitSteering(self.dag, self._policies)
-            steered = steering.segment_values(between[None], topology.latency[None])[0]
-            steered[steering.loses] = np.inf
-            return np.asarray(steered[self._pairs[:, 1], self._pairs[:, 0]])
-        return self._policies.mean_over_lists(between, topology.latency, self._pairs, topology.link_source)
+        steering = steering_of(self.dag, self._policies)
+        latency = steering.values(self._pairs, between[None], topology.latency[None])[0]
+        return np.where(steering.loses(self._pairs), np.inf, latency)
 
     def latency(self) -> FloatArray:
         """Latencies (:meth:`InstalledRouting.latency`)."""
@@ -93,8 +90,6 @@ class IgpRouting:
 
     def measurements(self) -> sp.csr_array:
         """Measurements (:meth:`InstalledRouting.measurements`)."""
-        if self.is_igp_alone:
-            return ecmp_measurements(self.dag, self._pairs)
         return policy_measurements(self.dag, self._pairs, self._policies)
 
 

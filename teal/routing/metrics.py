@@ -21,7 +21,7 @@ from teal.formats.counters import interface_names
 from teal.formats.rows import write_csv
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag, check_metric
-from teal.pathops.igp_failures import volumes
+from teal.pathops.segment_passes import volumes
 from teal.routing.igp import load_routed
 from teal.routing.metric_search import MetricSearch, improve_metrics, largest_utilisation, useful_changes
 from teal.routing.segments.problem import SegmentProblem

@@ -19,7 +19,7 @@ from teal.errors import InputError
 from teal.network import Topology, all_pairs
 from teal.network.candidate_lists import CandidateLists
 from teal.network.ecmp import EcmpDag
-from teal.network.segment_lists import SegmentList, SegmentPolicies, segment_traffic
+from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
 from teal.pathops.measurements import ecmp_measurements, policy_measurements
 from teal.runtime.arrays import FloatArray, IntArray
@@ -57,7 +57,7 @@ def test_measurements_of_installed_lists_are_their_simulated_loads() -> None:
     link = int(np.flatnonzero((topology.link_source != t) & (topology.link_target != s))[0])
     end = int(topology.link_target[link])
     policies = SegmentPolicies({(s, t): (SegmentList(0.25, (end,), (link,)), SegmentList(0.75, ()))})
-    loads = IgpFailures(dag, *segment_traffic(pairs, demand, policies, topology.num_nodes, topology.link_source)).load
+    loads = IgpFailures.of_demands(dag, pairs, demand, policies).load
     found = policy_measurements(dag, pairs, policies) @ demand[0]
     np.testing.assert_allclose(found[: topology.num_links], loads[0], atol=1e-12)
     assert CandidateLists.straight(dag, pairs).num_demands == len(pairs)

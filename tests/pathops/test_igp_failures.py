@@ -10,7 +10,8 @@ import pytest
 from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
-from teal.pathops.igp_failures import IgpFailures, volumes
+from teal.pathops.igp_failures import IgpFailures
+from teal.pathops.segment_passes import volumes
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.testing import make_topology
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares

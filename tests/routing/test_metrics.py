@@ -12,7 +12,7 @@ import pytest
 
 from teal.errors import InputError
 from teal.network import Topology
-from teal.pathops.igp_failures import volumes
+from teal.pathops.segment_passes import volumes
 from teal.routing.metric_search import MetricSearch, change_order, improve_metrics, largest_utilisation, useful_changes
 from teal.runtime.arrays import FloatArray
 from teal.testing import make_topology

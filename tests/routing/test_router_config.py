@@ -17,7 +17,7 @@ from teal.errors import InputError
 from teal.formats.routers import SRGB_BASE, Router, Routers
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
-from teal.network.segment_lists import SegmentList, SegmentPolicies, segment_traffic
+from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
 from teal.routing.list_files import read_policies, write_policies
 from teal.routing.router_config import check_depth, configuration, to_json, weights, write_sr_policies
@@ -48,10 +48,7 @@ def test_labels_expanded_again_give_the_same_loads(tmp_path: Path) -> None:
             for part in found
         )
     dag, pairs, demand = EcmpDag.of(topology, np.ones(10)), np.array([[0, 3], [1, 0], [2, 1]]), np.array([[4.0, 2, 1]])
-    loads = [
-        IgpFailures(dag, *segment_traffic(pairs, demand, one, 4, dag.topology.link_source)).load
-        for one in (policies, SegmentPolicies(lists))
-    ]
+    loads = [IgpFailures.of_demands(dag, pairs, demand, one).load for one in (policies, SegmentPolicies(lists))]
     np.testing.assert_allclose(loads[0], loads[1], atol=1e-12)
     write_policies(tmp_path / "p.json", topology, policies, {})
     assert read_policies(tmp_path / "p.json", topology).lists == policies.lists

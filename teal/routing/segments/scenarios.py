@@ -9,8 +9,8 @@ import scipy.sparse as sp
 from typing_extensions import override
 
 from teal.network.ecmp import EcmpDag
-from teal.pathops.igp_failures import IgpFailures, volumes
-from teal.pathops.segment_passes import SegmentPasses
+from teal.pathops.igp_failures import IgpFailures
+from teal.pathops.segment_passes import SegmentPasses, volumes
 from teal.routing.segments.kernels import cheapest_midpoints, first_next_hops, grouped, most_saved
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import threads_for

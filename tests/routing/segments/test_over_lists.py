@@ -13,7 +13,6 @@ import teal
 from teal.errors import InputError
 from teal.network import CandidateLists
 from teal.network.ecmp import EcmpDag
-from teal.network.segment_lists import SegmentTraffic, segment_traffic
 from teal.pathops.igp_failures import IgpFailures
 from teal.problem import assess
 from teal.routing.segments.over_lists import cheapest_lists, ecmp_allocation, solve_over_lists
@@ -107,9 +106,7 @@ def test_value_and_bound_enclose_the_optimum_over_all_lists(objective: str, segm
     share = found.allocation.splits[0].numpy()
     paths = found.allocation.paths
     assert isinstance(paths, CandidateLists)
-    traffic = segment_traffic(pairs, (demand * share.sum(1))[None], paths.policies(share), NODES, topology.link_source)
-    assert isinstance(traffic, SegmentTraffic)
-    load = IgpFailures(dag, *traffic).load[0]
+    load = IgpFailures.of_demands(dag, pairs, (demand * share.sum(1))[None], paths.policies(share)).load[0]
     np.testing.assert_allclose(load, found.problem.loads(found.allocation.splits)[0].numpy(), atol=1e-6)
     assert paths.policies(share).depth(topology.link_source) <= segments
 
