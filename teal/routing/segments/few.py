@@ -151,10 +151,8 @@ def at_most(
 def one_list_each(master: Master, most: float, start: Point, gap: float, deadline: Deadline) -> Point:
     """One list for each demand, and at most so many policies: the least utilisation in whole numbers.
 
-    Columns are those so far, and those that save most at the prices of the program with splits.
-
     Args:
-        master: rows and columns so far.
+        master: rows and columns so far, which grow.
         most: number of policies; infinite for any.
         start: point that is kept where it splits no demand and nothing better is found.
         gap: relative gap of the program in whole numbers, at which HiGHS stops.
@@ -162,32 +160,7 @@ def one_list_each(master: Master, most: float, start: Point, gap: float, deadlin
     """
     is_split = bool(((start.share > 0) & (start.share < 1)).any())
     best, program = master.straight if is_split else start, Program(np.ones(master.demands), policies=most)
-    if master.scenarios.is_transit:
-        return best_of(master, best, whole(master, program, gap, deadline, one_list=True))
-    point = master.solve(program, deadline.left)
-    if point is not None:
-        master.add_columns(*master.scenarios.promising(master.of_links(point.prices), _WHOLE_COLUMNS))
-    of, mid, count = master.of, master.mid, len(master.of)
-    sums = sp.hstack([master.scenarios.sums(of), sp.csr_array((len(np.unique(of)), 1))], format="csr")
-    number = sp.csr_array(np.append(np.ones(count), 0.0)[None])
-    for _ in range(_MAX_WHOLE_ROUNDS):
-        straight = np.array([master.straight.used[key] for key in master.rows]) / master.unit
-        theta = -np.ones((len(straight), 1))
-        rows = sp.csr_array(np.hstack([master.entries / master.unit, theta]))
-        found = solve_milp(
-            np.append(np.zeros(count), 1.0),
-            [Between(rows, high=-straight), Between(sums, high=1.0), Between(number, high=most)],
-            np.append(np.ones(count), 0.0), seconds=max(0.1, min(deadline.left, _WHOLE_S)), relative_gap=gap,
-        )  # fmt: skip
-        if found.x is None:
-            break
-        tried = master.point(of, mid, np.round(found.x[:-1]))
-        gains = tried.value < best.value * (1 - TARGET_ROUNDING)  # no policy that gains nothing
-        best = tried if gains and master.can_be_installed(tried) else best
-        if deadline.is_over or master.has(fullest(tried.used, None)):
-            break
-        master.add_rows(fullest(tried.used, None))
-    return best
+    return best_of(master, best, whole(master, program, gap, deadline, one_list=True))
 
 
 def whole(master: Master, program: Program, gap: float, deadline: Deadline, *, one_list: bool = False) -> Point | None:
@@ -217,7 +190,7 @@ def whole(master: Master, program: Program, gap: float, deadline: Deadline, *, o
     pairs: set[tuple[int, int]] = set()  # of variables whose sum is at most 1
     cost = np.concatenate([np.zeros(count), np.full(most, 0.0 if is_least else 1.0), [float(is_least)]])
     many = np.concatenate([np.zeros(count), np.ones(most), [0.0]])
-    is_whole = many + np.concatenate([np.full(count, float(one_list)), np.zeros(most + 1)])
+    is_whole = np.concatenate([np.ones(count), np.zeros(most + 1)]) if one_list else many
     limit, high = program.utilisation or 0.0, np.append(np.ones(size - 1), math.inf)
     best: Point | None = None
     for _ in range(_MAX_WHOLE_ROUNDS):
