@@ -34,7 +34,7 @@ class SolveConfig(RoutedConfig, InstanceConfig):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "matrix": ("index", "fail"),
         "segment routing": (
-            "routing", "metric", "set_metric", "ucmp", "max_segments", "adjacency", "matrices", "survive",
+            "routing", "metric", "set_metric", "ucmp", "flex_algo", "max_segments", "adjacency", "matrices", "survive",
             "fewest_policies", "target_utilisation", "at_most", "transit", "one_list",
         ),
         "calm": ("previous", "max_churn", "keep_within"),
@@ -66,6 +66,9 @@ class SolveConfig(RoutedConfig, InstanceConfig):
     max_segments: int = 2
     """With --routing segments: the most segments of a list, the one to the target included: what the routers can push
     (their maximum SID depth, MSD).  2 is one midpoint."""
+    flex_algo: str = ""
+    """With --routing segments or ecmp: a flexible algorithm (RFC 9350) along whose shortest paths lists lead, such as
+    128:metric=delay,exclude=red: igp, delay or te, and exclude, include-any, include-all with names of affinities."""
     adjacency: bool = False
     """With --routing segments: a list may also take a link whatever the metrics say (adjacency segments)."""
     matrices: int = 1
@@ -171,7 +174,8 @@ class SolveConfig(RoutedConfig, InstanceConfig):
             "--fewest-policies, --target-utilisation or --at-most beside it",
             is_few or not self.transit,
         )
-        for field in (*_FEW, "transit", "one_list", "set_metric", "ucmp", "adjacency"):
+        require(self, "flex_algo", "no --ucmp beside it", not (self.flex_algo and self.ucmp))
+        for field in (*_FEW, "transit", "one_list", "set_metric", "ucmp", "flex_algo", "adjacency"):
             require(self, field, "--routing segments beside it", self.routing != "paths" or not getattr(self, field))
         require(self, "max_segments", "--routing segments beside it", self.routing != "paths" or self.max_segments == 2)
         require(self, "metric", "--routing segments beside it", self.routing != "paths" or self.metric == "file")

@@ -21,6 +21,7 @@ from teal.formats.routers import read_routers
 from teal.network import CandidateLists, Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import cable_failures
+from teal.network.flex_algo import FlexAlgo
 from teal.network.segment_lists import SegmentPolicies
 from teal.objectives import Objective
 from teal.problem import Problem, assess
@@ -138,6 +139,11 @@ class SegmentReport:
         return "\n".join([*lines, f"{self.iterations} iterations, {self.solve_s:.3g} s"])
 
 
+def algorithm_of(config: SolveConfig) -> FlexAlgo | None:
+    """The flexible algorithm of the settings; None for the IGP itself."""
+    return FlexAlgo.parse(config.flex_algo) if config.flex_algo else None
+
+
 def load_segments(config: SolveConfig, notify: Callable[[str], None]) -> tuple[EcmpDag, TrafficMatrices]:
     """Shortest paths of the network, and its traffic.
 
@@ -145,6 +151,10 @@ def load_segments(config: SolveConfig, notify: Callable[[str], None]) -> tuple[E
         InputError: a fault in what the user gave.
     """
     dag, traffic = load_routed(config, notify)
+    if algorithm := algorithm_of(config):
+        dag = algorithm.alone(dag.topology, dag.links.metric)
+        live = int(np.isfinite(dag.links.metric).sum())
+        notify(f"algorithm {algorithm.number} uses {live:,} of {dag.topology.num_links:,} links")
     if config.index >= traffic.num_matrices:
         raise InputError("--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index)
     return dag, traffic
@@ -483,7 +493,8 @@ def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentR
     routers = None if config.routers is None else read_routers(config.routers)
     dag, traffic = load_segments(config, notify)
     if config.out is not None and _is_labelled(config.out):
-        check_routers(config.out, dag.topology, routers)  # before the search, not behind it
+        numbers = [algorithm.number if (algorithm := algorithm_of(config)) else 0]
+        check_routers(config.out, dag.topology, routers, numbers)  # before the search, not behind it
     deadline = Deadline.after(seconds(config.deadline, "--deadline")) if config.deadline else Deadline(math.inf)
     report: SegmentReport | StaticReport
     if config.is_static:
@@ -494,18 +505,19 @@ def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentR
         report = solve_over(config, dag, traffic, deadline, notify)
     if isinstance(report, SegmentReport):
         report = with_tighter_free_bound(config, report, dag, traffic, notify)
+    policies = dataclasses.replace(report.policies, algorithm=algorithm_of(config))
     if config.out is not None:
         if _is_labelled(config.out):
             try:
-                write_sr_policies(config.out, report.topology, report.policies, routers)
+                write_sr_policies(config.out, report.topology, policies, routers)
             except InputError:
                 saved = config.out.with_suffix(".lists.json")
                 if config.overwrite or not saved.exists():
-                    write_policies(saved, report.topology, report.policies, report.to_json())
+                    write_policies(saved, report.topology, policies, report.to_json())
                     notify(f"{saved}: the lists that were found")
                 raise
         else:
-            write_policies(config.out, report.topology, report.policies, report.to_json())
+            write_policies(config.out, report.topology, policies, report.to_json())
         notify(f"{config.out}: {len(report.policies.lists):,} policies")
     return report
 

@@ -112,8 +112,8 @@ class TopologyFileConfig:
     bidirectional: bool = False
     """Give every link that has none in the other direction one of the same capacity, latency and metric."""
     routers: Path | None = None
-    """Table (.csv or .xlsx) of routers: name, aliases (also router_id, fqdn, system_id), loopback, sid, srgb, site,
-    vendor.  Nodes get the names of this table; files may call them by any of theirs."""
+    """Table (.csv or .xlsx) of routers: name, aliases (also router_id, fqdn, system_id), loopback, sid (sid_128 of
+    an algorithm), srgb, site, vendor.  Nodes get the names of this table; files may call them by any of theirs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ A .csv or .xlsx file with the columns ``name`` and, as far as they are known,
 | ``router_id``, ``fqdn``, ``system_id`` | further names |
 | ``loopback`` | address at which policies end |
 | ``sid`` | index of the node segment, as in ``segment-routing prefix ... index N`` |
+| ``sid_128`` to ``sid_255`` | likewise, of a flexible algorithm: ``prefix-sid algorithm 128 index N`` |
 | ``srgb`` | first label of the router's global block (SRGB); 16000 by default |
 | ``site``, ``vendor`` | of the router; the vendor (frr, iosxr, junos) decides the form of its configuration |
 
@@ -32,6 +33,7 @@ MAX_LABEL = (1 << 20) - 1  # the largest MPLS label
 _MIN_LABEL = 16  # smaller labels are reserved (RFC 3032)
 VENDORS = ("frr", "iosxr", "junos")
 _ALIAS_COLUMNS = ("aliases", "router_id", "fqdn", "system_id", "loopback")
+_OF_ALGORITHM = re.compile(r"sid_(12[89]|1[3-9]\d|2[0-4]\d|25[0-5])")  # column of SIDs of an algorithm
 _COLUMNS = ("name", *_ALIAS_COLUMNS, "sid", "srgb", "site", "vendor")
 
 
@@ -47,6 +49,7 @@ class Router:
         srgb: first label of the global block.
         site: place; "" if unknown.
         vendor: one of :data:`VENDORS`; "" if unknown.
+        algorithm_sids: numbers of flexible algorithms, and the index of the router's node segment in each.
     """
 
     name: str
@@ -56,6 +59,11 @@ class Router:
     srgb: int = SRGB_BASE
     site: str = ""
     vendor: str = ""
+    algorithm_sids: tuple[tuple[int, int], ...] = ()
+
+    def sid_of(self, algorithm: int) -> int | None:
+        """Index of the node segment in an algorithm, 0 for the IGP itself; None if unknown."""
+        return dict(self.algorithm_sids).get(algorithm) if algorithm else self.sid
 
 
 class Routers(Mapping[str, Router]):
@@ -73,10 +81,13 @@ class Routers(Mapping[str, Router]):
     def __init__(self, routers: list[Router], where: str = "routers", unused: tuple[str, ...] = ()) -> None:
         self._by_name = {one.name: one for one in routers}
         self.where, self._unused = where, unused
-        sids: dict[int, str] = {}
+        users: dict[int, str] = {}
         for one in routers:
-            if one.sid is not None and sids.setdefault(one.sid, one.name) != one.name:
-                raise InputError(where, f"sid {one.sid}", "that of one router", f"{sids[one.sid]} and {one.name}")
+            own = [] if one.sid is None else [("", one.sid)]
+            for use, sid in [*own, *((f" in {number}", sid) for number, sid in one.algorithm_sids)]:
+                if users.setdefault(sid, one.name + use) != one.name + use:
+                    expected = "that of one router in one algorithm"
+                    raise InputError(where, f"sid {sid}", expected, f"{users[sid]} and {one.name}{use}")
         self._names = Names()
         for one in routers:
             for other in (one.name, *one.aliases):
@@ -140,10 +151,11 @@ def read_routers(path: Path) -> Routers:
     plain = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in header]
     if "name" not in plain:
         raise InputError(where, "name", f"a column name, and perhaps {', '.join(_COLUMNS[1:])}", ", ".join(header))
-    twice = [name for name in _COLUMNS if plain.count(name) > 1]
+    twice = [name for name in plain if plain.count(name) > 1 and (name in _COLUMNS or _OF_ALGORITHM.fullmatch(name))]
     if twice:
         raise InputError(where, twice[0], "each column once", f"{plain.count(twice[0])} of them")
-    place = {name: plain.index(name) for name in _COLUMNS if name in plain}
+    place = {name: at for at, name in enumerate(plain) if name in _COLUMNS}
+    algorithms = {int(name.removeprefix("sid_")): at for at, name in enumerate(plain) if _OF_ALGORITHM.fullmatch(name)}
     routers = []
     for line, row in rows:
         cell = {name: row[at].strip() if at < len(row) else "" for name, at in place.items()}
@@ -165,16 +177,26 @@ def read_routers(path: Path) -> Routers:
         srgb = SRGB_BASE if block is None else block
         if srgb < _MIN_LABEL:
             raise InputError(where, f"{field}: srgb", f"a label of at least {_MIN_LABEL}", srgb)
-        if srgb + (sid or 0) > MAX_LABEL:
-            raise InputError(where, f"{field}: sid", f"a label srgb + sid of at most {MAX_LABEL:,}", srgb + (sid or 0))
+        further = {
+            number: _number(row[at].strip() if at < len(row) else "", where, f"{field}: sid_{number}")
+            for number, at in algorithms.items()
+        }
+        sids = tuple((number, one) for number, one in further.items() if one is not None)
+        largest = srgb + max(sid or 0, *(one for _, one in sids), 0)
+        if largest > MAX_LABEL:
+            raise InputError(where, f"{field}: sid", f"a label srgb + sid of at most {MAX_LABEL:,}", largest)
         aliases = [name for column in _ALIAS_COLUMNS for name in re.split(r"[\s;]+", cell.get(column, "")) if name]
         routers.append(Router(
             cell["name"], tuple(dict.fromkeys([*aliases, loopback] if loopback else aliases)), loopback, sid, srgb,
-            cell.get("site", ""), vendor,
+            cell.get("site", ""), vendor, sids,
         ))  # fmt: skip
     if not routers:
         raise InputError(where, "", "a row for each router", "none")
-    unused = tuple(name for name, key in zip(header, plain, strict=True) if key and key not in _COLUMNS)
+    unused = tuple(
+        name
+        for name, key in zip(header, plain, strict=True)
+        if key and key not in _COLUMNS and not _OF_ALGORITHM.fullmatch(key)
+    )
     return Routers(routers, where, unused)
 
 

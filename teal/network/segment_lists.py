@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.network.ecmp import EcmpDag
+from teal.network.flex_algo import FlexAlgo
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
 
@@ -76,10 +77,17 @@ class SegmentPolicies:
         lists: by source and target, or by router and endpoint; the shares of each sum to 1.
         is_transit: whether a policy steers all traffic that crosses its router on shortest paths to the endpoint, from
             wherever it comes (:mod:`teal.pathops.transit_policies`), and not just what enters there.
+        algorithm: flexible algorithm whose shortest paths the segments take; None for those of the IGP itself.
     """
 
     lists: dict[tuple[int, int], tuple[SegmentList, ...]]
     is_transit: bool = False
+    algorithm: FlexAlgo | None = None
+
+    @property
+    def algorithm_number(self) -> int:
+        """Number of the algorithm, 0 for the IGP itself."""
+        return 0 if self.algorithm is None else self.algorithm.number
 
     @classmethod
     def none(cls) -> SegmentPolicies:

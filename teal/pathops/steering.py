@@ -26,7 +26,7 @@ class Steering(Protocol):
         ...
 
     def values(self, pairs: IntArray, value: FloatArray, link_value: FloatArray) -> FloatArray:
-        """(L, D) sums that a unit of each demand meets on its way, over its lists by their shares.
+        """(L, D) sums that a unit of each demand meets on its way, over its lists by their shares, as far as they lead.
 
         Args:
             pairs: (D, 2) source and target of each demand.
@@ -60,6 +60,7 @@ class DemandSteering:
         first = np.maximum.accumulate(np.where(steps.is_first, numbers, 0))
         cuts = np.append(0, np.cumsum(~works))[:-1]  # segments before each one that cannot be followed
         self._weight: FloatArray = np.where(cuts == cuts[first], steps.share, 0.0)  # 0 behind one of its list
+        self._arriving = np.where(works, self._weight, 0.0)
         self._is_cut = np.zeros(len(policies.lists), dtype=bool)
         self._is_cut[steps.policy[~works]] = True
 
@@ -83,7 +84,7 @@ class DemandSteering:
         """Sums along the ways of demands (:meth:`Steering.values`)."""
         result, (of, policy) = value[:, pairs[:, 1], pairs[:, 0]], self._policy_of(pairs)
         along = self._steps.values(value, link_value)
-        met = np.multiply(self._weight, along, out=np.zeros_like(along), where=self._weight > 0)
+        met = np.multiply(self._arriving, along, out=np.zeros_like(along), where=self._arriving > 0)
         for row, of_steps in zip(result, met, strict=True):
             row[of] = np.bincount(self._steps.policy, of_steps, len(self._place))[policy]
         return np.asarray(result)

@@ -164,8 +164,8 @@ class TransitSteering:
         """
         steps, finite = self._steps, np.where(np.isfinite(value), value, 0.0)
         own = finite[:, self._endpoint, self._router]  # (L, P)
-        lists = np.zeros_like(own)
-        for of_lists, of_steps in zip(lists, self._weight * steps.values(finite, link_value), strict=True):
+        lists, met = np.zeros_like(own), steps.values(finite, link_value)
+        for of_lists, of_steps in zip(lists, np.where(self._works, self._weight, 0) * met, strict=True):
             np.add.at(of_lists, steps.policy, of_steps)
         change = (lists - own) @ self._inverse  # of a Gbit/s that a policy takes
         result = value.copy()

@@ -1,15 +1,12 @@
-"""Flexible algorithms of the IGP (RFC 9350): shortest paths by another metric, over part of the links.
+"""Demands on flexible algorithms of the IGP (:mod:`teal.network.flex_algo`).
 
-An algorithm is a number from 128 to 255, a metric (of the IGP, the delay of links in whole microseconds, or their TE
-metric) and rules for links by their affinities: ``exclude`` leaves out links with any of the names, ``include-any``
-those with none of them, ``include-all`` those that lack one; a link without the metric is left out too.  Traffic of an
-algorithm takes its shortest paths alone, with ECMP: where it has none, traffic is lost, even if the IGP has a path.
-After a failure each algorithm converges, and repairs, within its own links.
+Traffic of an algorithm takes its shortest paths alone, with ECMP: where it has none, traffic is lost, even if the IGP
+has a path.  After a failure each algorithm converges, and repairs, within its own links.  Segment lists lead along the
+shortest paths of one algorithm, and steer the demands that are on it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,96 +17,15 @@ from teal.errors import InputError, listed
 from teal.formats.link_tables import cells
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
+from teal.network.flex_algo import FLEX_ALGO, FlexAlgo
+from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import FailureResults
-from teal.routing.installed import IgpRouting, Loads, in_chunks, results_of
-from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
-from teal.spec import parse_spec
+from teal.routing.installed import IgpRouting, InstalledRouting, Loads, in_chunks, results_of
+from teal.routing.list_files import read_policies
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 
-_OPTION, _FILE_OPTION = "--flex-algo", "--algorithm-of"
-_EXPECTED = "such as 128:metric=delay,exclude=red+blue,include-any=core,include-all=a+b"
-_FIRST, _LAST = 128, 255  # numbers of flexible algorithms; 0 is the IGP's own
-METRICS = ("igp", "delay", "te")
-_RULES = {"exclude", "include_any", "include_all"}
-_US_PER_MS = 1000.0
+_FILE_OPTION = "--algorithm-of"
 _ANY = "*"  # source or target of a row of the file
-
-
-@dataclasses.dataclass(frozen=True)
-class FlexAlgo:
-    """The definition of an algorithm.
-
-    Attributes:
-        number: 128 to 255.
-        metric: igp, delay or te.
-        exclude: affinities of which a link has none.
-        include_any: affinities of which a link has at least one; empty for no such rule.
-        include_all: affinities which a link has all.
-    """
-
-    number: int
-    metric: str = "igp"
-    exclude: frozenset[str] = frozenset()
-    include_any: frozenset[str] = frozenset()
-    include_all: frozenset[str] = frozenset()
-
-    @classmethod
-    def parse(cls, text: str) -> FlexAlgo:
-        """The algorithm that ``128:metric=delay,exclude=red+blue`` defines.
-
-        Raises:
-            InputError: another text.
-        """
-        try:
-            spec = parse_spec(text.strip())
-        except InputError:
-            raise InputError(_OPTION, "", _EXPECTED, repr(text)) from None
-        if not spec.name.isdecimal() or not _FIRST <= int(spec.name) <= _LAST:
-            raise InputError(_OPTION, "", f"a number from {_FIRST} to {_LAST}, {_EXPECTED}", repr(text))
-        rules = {name: frozenset(value.split("+")) for name, value in spec.options.items() if name != "metric"}
-        if not set(rules) <= _RULES or any("" in names for names in rules.values()):
-            raise InputError(_OPTION, "", _EXPECTED, repr(text))
-        metric = spec.options.get("metric", "igp")
-        if metric not in METRICS:
-            raise InputError(_OPTION, "metric", " or ".join(METRICS), repr(metric))
-        return cls(int(spec.name), metric, **rules)
-
-    def admits(self, topology: Topology) -> BoolArray:
-        """(E,) the links of the algorithm, up or down.
-
-        Raises:
-            InputError: an affinity that no link has, which is most often a wrong name.
-        """
-        affinities = topology.affinities or (frozenset[str](),) * topology.num_links
-        unknown = (self.exclude | self.include_any | self.include_all) - frozenset().union(*affinities)
-        if unknown:
-            known = listed(sorted(frozenset().union(*affinities))) or "none: no link of the file has any"
-            raise InputError(_OPTION, str(self.number), f"affinities of the links ({known})", listed(sorted(unknown)))
-        is_allowed = [
-            not self.exclude & own and self.include_all <= own and (self.include_any & own or not self.include_any)
-            for own in affinities
-        ]
-        has_metric = np.ones(topology.num_links, dtype=bool)
-        if self.metric == "te":
-            has_metric = topology.te_metric > 0 if topology.te_metric is not None else ~has_metric
-        return np.array(is_allowed, dtype=bool) & has_metric
-
-    def dag(self, topology: Topology, igp_metric: FloatArray) -> EcmpDag:
-        """The shortest paths of the algorithm.
-
-        Args:
-            topology: the network; links of capacity 0 have failed.
-            igp_metric: (E,) metrics of the IGP in force, infinite on failed links.
-
-        Raises:
-            InputError: see :meth:`admits`.
-        """
-        is_admitted = self.admits(topology)
-        metric = np.where(np.isfinite(igp_metric), igp_metric, 1.0)  # infinite on failed links, which stay left out
-        if self.metric == "delay":
-            metric = np.maximum(1.0, np.round(topology.latency * _US_PER_MS))
-        elif self.metric == "te" and topology.te_metric is not None:
-            metric = np.maximum(1, topology.te_metric).astype(np.float64)
-        return EcmpDag.of(topology, metric).without(np.flatnonzero(~is_admitted))
 
 
 def algorithms_of(
@@ -129,7 +45,7 @@ def algorithms_of(
     """
     numbers = [one.number for one in definitions]
     if len(set(numbers)) < len(numbers):
-        raise InputError(_OPTION, "", "one definition for each number", listed(list(map(str, numbers))))
+        raise InputError(FLEX_ALGO, "", "one definition for each number", listed(list(map(str, numbers))))
     if file is None:
         if len(numbers) != 1:
             raise InputError(_FILE_OPTION, "", "a table of source, target, algorithm, for several algorithms", "none")
@@ -137,7 +53,7 @@ def algorithms_of(
     found, index = np.full(len(pairs), -1, dtype=np.int64), topology.node_index()
     for line, source, target, algorithm in _rows(file):
         if algorithm not in {"0", *map(str, numbers)}:
-            raise InputError(str(file), f"line {line}: algorithm", f"0 or a number of {_OPTION}", repr(algorithm))
+            raise InputError(str(file), f"line {line}: algorithm", f"0 or a number of {FLEX_ALGO}", repr(algorithm))
         fits = found < 0
         for column, name in enumerate((source, target)):
             own = topology.name_of(name)
@@ -148,6 +64,45 @@ def algorithms_of(
                 fits &= pairs[:, column] == index[own]
         found[fits] = int(algorithm)
     return np.maximum(found, 0)
+
+
+def igp_routing(
+    dag: EcmpDag,
+    pairs: IntArray,
+    policies: Path | None = None,
+    definitions: Sequence[FlexAlgo] = (),
+    algorithm_of: Path | None = None,
+) -> InstalledRouting:
+    """Shortest paths of the IGP and of its algorithms, with the segment lists of a file.
+
+    Args:
+        dag: network, and shortest paths of the IGP.
+        pairs: (D, 2) source and target of each demand.
+        policies: file of segment lists; None for none.
+        definitions: algorithms, to which that of the lists is added.
+        algorithm_of: see :func:`algorithms_of`.
+
+    Raises:
+        InputError: a fault in a file, or in the definition of an algorithm.
+    """
+    lists = None if policies is None else read_policies(policies, dag.topology)
+    own = [] if lists is None or lists.algorithm is None or lists.algorithm in definitions else [lists.algorithm]
+    known = [*definitions, *own]
+    if not known:
+        if algorithm_of is not None:
+            raise InputError(_FILE_OPTION, "", f"{FLEX_ALGO} beside it", "none")
+        return IgpRouting(dag, pairs, lists)
+    if np.ptp(dag.links.weight) > 0:
+        raise InputError(FLEX_ALGO, "", "no --ucmp beside it: algorithms divide evenly", "both")
+    if lists is not None and lists.algorithm is not None:
+        unused = np.flatnonzero(~lists.algorithm.admits(dag.topology))
+        taken = {link for ways in lists.lists.values() for one in ways for link in one.adjacencies}
+        if outside := sorted(taken.intersection(unused.tolist())):
+            expected = f"adjacencies over links of algorithm {lists.algorithm.number}"
+            raise InputError(
+                str(policies), "segments", expected, listed([dag.topology.link_names()[e] for e in outside])
+            )
+    return FlexRouting(dag, pairs, known, algorithms_of(known, algorithm_of, dag.topology, pairs), lists)
 
 
 def _rows(file: Path) -> Iterator[tuple[int, str, str, str]]:
@@ -172,15 +127,29 @@ class FlexRouting:
         pairs: (D, 2) source and target of each demand.
         definitions: algorithms.
         algorithm: (D,) number of each demand's; 0 for the IGP's own.
+        policies: segment lists of demands that are on the algorithm of the lists.
+
+    Raises:
+        InputError: policies of an algorithm that no demand is on.
     """
 
     is_igp_alone = False
 
-    def __init__(self, dag: EcmpDag, pairs: IntArray, definitions: Sequence[FlexAlgo], algorithm: Int64Array) -> None:
+    def __init__(
+        self,
+        dag: EcmpDag,
+        pairs: IntArray,
+        definitions: Sequence[FlexAlgo],
+        algorithm: Int64Array,
+        policies: SegmentPolicies | None = None,
+    ) -> None:
         self.dag, self._demands = dag, len(pairs)
         dags = {0: dag, **{one.number: one.dag(dag.topology, dag.links.metric) for one in definitions}}
+        steered = policies.algorithm_number if policies is not None and policies.lists else -1
+        if steered >= 0 and not (algorithm == steered).any():
+            raise InputError("--policies", "", "lists of an algorithm that demands are on", f"algorithm {steered}")
         self._parts = [
-            (of, IgpRouting(dags[number], pairs[of]))
+            (of, IgpRouting(dags[number], pairs[of], policies if number == steered else None))
             for number in np.unique(algorithm).tolist()
             if len(of := np.flatnonzero(algorithm == number))
         ]

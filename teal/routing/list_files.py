@@ -3,9 +3,10 @@
     {"format": 1, "topology": "germany50", "policies": [
         {"source": "a", "target": "b", "lists": [{"share": 0.6, "segments": ["m", "b"]}, {"share": 0.4, ...}]}]}
 
-With "transit": true a policy steers all traffic that crosses its source towards its target.  Other traffic goes along
-the IGP's shortest paths.  A segment is the name of a node, or an adjacency: an object {"link": 17, "from": "a", "to":
-"b"} with the number of the link, which tells parallel links apart.
+With "transit": true a policy steers all traffic that crosses its source towards its target; with "flex_algo", the
+definition of a flexible algorithm, segments take its shortest paths, and the lists steer traffic that is on it.  Other
+traffic goes along the shortest paths.  A segment is the name of a node, or an adjacency: an object {"link": 17, "from":
+"a", "to": "b"} with the number of the link, which tells parallel links apart.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from teal.errors import InputError
 from teal.network import Topology
+from teal.network.flex_algo import FlexAlgo
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.runtime.storage import atomic_file
 
@@ -31,6 +33,7 @@ def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str,
         "format": FORMAT,
         "topology": topology.name,
         **({"transit": True} if policies.is_transit else {}),
+        **({"flex_algo": str(policies.algorithm)} if policies.algorithm else {}),
         "policies": [
             {
                 "source": names[source], "target": names[target],
@@ -122,7 +125,12 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
     is_transit = document.get("transit", False)
     if not isinstance(is_transit, bool):
         raise InputError(where, "transit", "true or false", repr(is_transit)[:80])
-    return SegmentPolicies(lists, is_transit)
+    algorithm = document.get("flex_algo")
+    if algorithm is not None and not isinstance(algorithm, str):
+        raise InputError(
+            where, "flex_algo", "the definition of an algorithm, such as 128:metric=delay", repr(algorithm)
+        )
+    return SegmentPolicies(lists, is_transit, None if algorithm is None else FlexAlgo.parse(algorithm, where))
 
 
 def _node(name: Any, topology: Topology, where: str, field: str) -> int:

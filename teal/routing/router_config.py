@@ -14,9 +14,11 @@ texts follow FRR's user guide (pathd), Cisco's *Segment Routing Configuration Gu
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,16 @@ _WEIGHT_SUM = 1_000  # sum of the weights of a candidate path
 _PREFERENCE = 100  # preference of the candidate path; a policy has one alone, so that any number does
 
 
-def default_routers(topology: Topology) -> Routers:
-    """Routers whose SID is the number of their node, in the usual block, without addresses."""
-    return Routers([Router(name, sid=number) for number, name in enumerate(topology.node_names)], topology.name)
+def default_routers(topology: Topology, algorithm: int = 0) -> Routers:
+    """Routers whose SID is the number of their node, in the usual block, without addresses.
+
+    In a flexible algorithm it is N plus that number.
+    """
+    nodes = topology.num_nodes
+    return Routers([
+        Router(name, sid=number, algorithm_sids=((algorithm, nodes + number),) if algorithm else ())
+        for number, name in enumerate(topology.node_names)
+    ], topology.name)  # fmt: skip
 
 
 def weights(lists: tuple[SegmentList, ...]) -> list[int]:
@@ -43,14 +52,23 @@ def weights(lists: tuple[SegmentList, ...]) -> list[int]:
 
 
 def labels(
-    topology: Topology, one: SegmentList, source: int, target: int, routers: Routers
+    topology: Topology, one: SegmentList, source: int, target: int, routers: Routers, algorithm: int = 0
 ) -> list[tuple[bool, int, int]]:
-    """The segments of a list: whether it is a node's, the number of the node or link, and the label."""
+    """The segments of a list: whether it is a node's, the number of the node or link, and the label.
+
+    Args:
+        topology: the network.
+        one: the list.
+        source: node where it begins.
+        target: node where it ends.
+        routers: table with SIDs.
+        algorithm: number of the flexible algorithm of the nodes' SIDs; 0 for the IGP itself.
+    """
     names, result, here = topology.node_names, list[tuple[bool, int, int]](), source
     for stop, link in (*one.stops, (target, -1)):
         end = stop if link < 0 else int(topology.link_source[link])
         if end != here:
-            result.append((True, end, routers[names[here]].srgb + _sid(routers[names[end]])))
+            result.append((True, end, routers[names[here]].srgb + _sid(routers[names[end]], algorithm)))
         if link >= 0:
             if SRLB_BASE + link >= min(each.srgb for each in routers.values()):
                 expected = f"a global block above the labels of adjacencies, {SRLB_BASE} + number of the link"
@@ -60,18 +78,21 @@ def labels(
     return result
 
 
-def _sid(router: Router) -> int:
-    assert router.sid is not None, "check_routers was not called"
-    return router.sid
+def _sid(router: Router, algorithm: int) -> int:
+    sid = router.sid_of(algorithm)
+    assert sid is not None, "check_routers was not called"
+    return sid
 
 
 def to_json(topology: Topology, policies: SegmentPolicies, routers: Routers | None = None) -> dict[str, Any]:
     """Policies with colour, endpoint, and candidate paths of weighted lists of labels."""
-    names, routers = topology.node_names, routers or default_routers(topology)
+    names, algorithm = topology.node_names, policies.algorithm_number
+    routers = routers or default_routers(topology, algorithm)
     return {"sr-policies": [
         {
             "headend": names[source], "endpoint": names[target], "colour": COLOUR,
             **({"steers": "all traffic to the endpoint"} if policies.is_transit else {}),
+            **({"algorithm": algorithm} if algorithm else {}),
             **{
                 f"{end}-address": routers[names[node]].loopback
                 for end, node in (("headend", source), ("endpoint", target)) if routers[names[node]].loopback
@@ -84,7 +105,7 @@ def to_json(topology: Topology, policies: SegmentPolicies, routers: Routers | No
                         "segments": [
                             {"type": "node", "node": names[number], "label": label} if is_node else
                             {"type": "adjacency", "link": number, "label": label}
-                            for is_node, number, label in labels(topology, one, source, target, routers)
+                            for is_node, number, label in labels(topology, one, source, target, routers, algorithm)
                         ],
                     }
                     for weight, one in zip(weights(lists), lists, strict=True)
@@ -101,10 +122,15 @@ class _Policy:
     def __init__(
         self, topology: Topology, pair: tuple[int, int], policies: SegmentPolicies, routers: Routers, target: str
     ) -> None:
-        self.name, self.endpoint = f"to-{target}", routers[topology.node_names[pair[1]]].loopback
-        self.is_transit, lists = policies.is_transit, policies.lists[pair]
+        self.name, self.end = f"to-{target}", routers[topology.node_names[pair[1]]]
+        self.endpoint = self.end.loopback
+        self.is_transit, lists, algorithm = policies.is_transit, policies.lists[pair], policies.algorithm_number
         self.lists = [
-            (f"{self.name}-{number}", weight, [label for _, _, label in labels(topology, one, *pair, routers)])
+            (
+                f"{self.name}-{number}",
+                weight,
+                [label for _, _, label in labels(topology, one, *pair, routers, algorithm)],
+            )
             for number, (weight, one) in enumerate(zip(weights(lists), lists, strict=True), 1)
         ]
 
@@ -147,10 +173,10 @@ def _frr(policies: list[_Policy]) -> list[str]:
 def _iosxr(policies: list[_Policy]) -> list[str]:
     lines = _segment_lists(policies, "!")
     for one in policies:
-        kind, bits = ("ipv6", 128) if ":" in one.endpoint else ("ipv4", 32)
+        prefix, kind = prefix_of(one.end)
         lines += [f"  policy {one.name}", f"   color {COLOUR} end-point {kind} {one.endpoint}"]
         if one.is_transit:
-            lines += ["   autoroute", "    force-sr-include", f"    include {kind} {one.endpoint}/{bits}", "   !"]
+            lines += ["   autoroute", "    force-sr-include", f"    include {kind} {prefix}", "   !"]
         lines += ["   candidate-paths", f"    preference {_PREFERENCE}"]
         for name, weight, _ in one.lists:
             lines += [f"     explicit segment-list {name}", f"      weight {weight}", "     !"]
@@ -173,9 +199,21 @@ def _junos(policies: list[_Policy]) -> list[str]:
 
 
 _WRITERS: dict[str, Callable[[list[_Policy]], list[str]]] = {"frr": _frr, "iosxr": _iosxr, "junos": _junos}
+_COMMENTS = {"frr": "!", "iosxr": "!", "junos": "#"}  # what begins a comment
 
 
-def check_routers(path: Path, topology: Topology, routers: Routers | None) -> None:
+def vendor_of(router: Router) -> str:
+    """The vendor in whose form a router is configured: FRR where the table says none."""
+    return router.vendor or "frr"
+
+
+def prefix_of(router: Router) -> tuple[str, str]:
+    """The prefix of the loopback, such as 10.0.0.1/32, and its address family."""
+    family, bits = ("ipv6", 128) if ":" in router.loopback else ("ipv4", 32)
+    return f"{router.loopback}/{bits}", family
+
+
+def check_routers(path: Path, topology: Topology, routers: Routers | None, algorithms: Sequence[int] = (0,)) -> None:
     """Raise InputError where the table lacks what a file needs: SIDs for JSON, loopbacks too for a .conf file.
 
     JSON without a table has the SIDs of :func:`default_routers`.
@@ -186,10 +224,14 @@ def check_routers(path: Path, topology: Topology, routers: Routers | None) -> No
             expected = "--routers, with loopback and sid of each, for a .conf file"
             raise InputError("--out", "", expected, "no table of routers")
         return
-    for field in ("sid", "loopback") if is_configuration else ("sid",):
-        lacking = [
-            name for name in topology.node_names if name not in routers or getattr(routers[name], field) in (None, "")
-        ]
+    needed: dict[str, Callable[[Router], Any]] = {
+        f"sid_{number}" if number else "sid": functools.partial(Router.sid_of, algorithm=number)
+        for number in algorithms
+    }
+    if is_configuration:
+        needed["loopback"] = operator.attrgetter("loopback")
+    for field, value in needed.items():
+        lacking = [name for name in topology.node_names if name not in routers or value(routers[name]) in (None, "")]
         if lacking:
             raise InputError(routers.where, field, "one of every router of the network", f"none of {listed(lacking)}")
 
@@ -209,7 +251,7 @@ def configuration(topology: Topology, policies: SegmentPolicies, routers: Router
         raise InputError("--out", "", "transit policies on routers of IOS-XR alone; or .json", listed(other))
     split = sorted({
         names[source] for (source, _), lists in policies.lists.items()
-        if len(lists) > 1 and routers[names[source]].vendor in ("", "frr")
+        if len(lists) > 1 and vendor_of(routers[names[source]]) == "frr"
     })  # fmt: skip
     if split:
         expected = "one list for each demand (--one-list), since FRR uses one list of a policy at a time; or .json"
@@ -218,7 +260,7 @@ def configuration(topology: Topology, policies: SegmentPolicies, routers: Router
     for head in sorted({source for source, _ in policies.lists}):
         pairs = sorted(pair for pair in policies.lists if pair[0] == head)
         own = [_Policy(topology, pair, policies, routers, words[pair[1]]) for pair in pairs]
-        texts[names[head]] = "\n".join(_WRITERS[routers[names[head]].vendor or "frr"](own)) + "\n"
+        texts[names[head]] = "\n".join(_WRITERS[vendor_of(routers[names[head]])](own)) + "\n"
     return texts
 
 
@@ -237,13 +279,17 @@ def write_sr_policies(
     Raises:
         InputError: what :func:`check_routers` or :func:`configuration` refuses.
     """
-    check_routers(path, topology, routers)
-    if path.suffix.lower() != ".conf":
-        text = json.dumps(to_json(topology, policies, routers), indent=1) + "\n"
-    else:
+    check_routers(path, topology, routers, (policies.algorithm_number,))
+    if path.suffix.lower() == ".conf":
         assert routers is not None
-        marks = {"junos": "#"}  # that begin a comment; ! elsewhere
-        parts = configuration(topology, policies, routers).items()
-        text = "".join(f"{marks.get(routers[name].vendor, '!')} {name}\n{part}" for name, part in parts)
+        write_texts(path, configuration(topology, policies, routers), routers)
+        return
     with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(to_json(topology, policies, routers), indent=1) + "\n", encoding="utf-8")
+
+
+def write_texts(path: Path, texts: Mapping[str, str], routers: Routers) -> None:
+    """Write the configuration of routers, by name, to one file, each under a comment with its name."""
+    with atomic_file(path) as temporary:
+        text = "".join(f"{_COMMENTS[vendor_of(routers[name])]} {name}\n{part}" for name, part in texts.items())
         temporary.write_text(text, encoding="utf-8")

@@ -104,6 +104,7 @@ class SimulateConfig(GrowthConfig, RoutedConfig):
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "routing": ("metric", "set_metric", "ucmp", "policies", "allocation", "flex_algo", "algorithm_of"),
+        "configuration": ("algorithm_config", "interfaces"),
         "failures": ("fail", "failures", "groups", "repair"),
         "matrices": ("index", "limit"),
         "growth": ("growth", "growth_per_year", "horizon", "max_utilisation"),
@@ -121,6 +122,11 @@ class SimulateConfig(GrowthConfig, RoutedConfig):
     algorithm_of: Path | None = None
     """Which demands use which algorithm: a .csv file of source, target (* for any) and algorithm (0 for the IGP's own);
     the first row that fits decides, and without one a demand stays with the IGP."""
+    algorithm_config: Path | None = None
+    """Write the algorithms as configuration of all routers (IOS-XR, Junos, FRR) to this .conf file, with --routers
+    (loopback, sid_128, vendor) and --interfaces."""
+    interfaces: Path | None = None
+    """For --algorithm-config: table (.csv or .parquet) with the interfaces of links, as teal metrics takes it."""
     failures: tuple[Literal["cables", "links", "nodes", "pairs"], ...] = ()
     """Failures: cables (all links between two nodes, both directions), links (each pair of directions of one link
     alone, so that a parallel one is left), nodes, or pairs of cables; repeat for more kinds."""
@@ -154,9 +160,12 @@ class SimulateConfig(GrowthConfig, RoutedConfig):
         needs = bool(self.failures or self.groups)
         require(self, "allocation", "no --policies beside it", self.allocation is None or self.policies is None)
         require(self, "allocation", "no --repair: tunnels have another one", self.allocation is None or not self.repair)
-        is_alone = not self.flex_algo or (self.policies is None and self.allocation is None and not self.ucmp)
-        require(self, "flex_algo", "neither --policies nor --allocation nor --ucmp beside it", is_alone)
-        require(self, "algorithm_of", "--flex-algo beside it", self.algorithm_of is None or bool(self.flex_algo))
+        require(self, "flex_algo", "no --allocation beside it", not self.flex_algo or self.allocation is None)
+        for field in ("algorithm_config", "interfaces"):
+            is_whole = bool(self.flex_algo and self.algorithm_config and self.interfaces and self.routers)
+            expected = "--flex-algo, --algorithm-config, --interfaces and --routers together"
+            require(self, field, expected, is_whole or getattr(self, field) is None)
+        require(self, "flex_algo", "no --ucmp beside it", not (self.flex_algo and self.ucmp))
         require(self, "repair", "together with --failures or --groups", needs or not self.repair)
 
 

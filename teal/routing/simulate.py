@@ -17,11 +17,11 @@ from teal.network import Topology, TrafficMatrices
 from teal.network.counters import Counters
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import NO_FAILURE, Failure, failures_of
-from teal.routing.flex_algo import FlexAlgo, FlexRouting, algorithms_of
+from teal.network.flex_algo import FlexAlgo
+from teal.routing.flex_algo import igp_routing
 from teal.routing.growth import Growth, LinkForecast, growth_of, link_forecasts, month_after
 from teal.routing.igp import load_routed
-from teal.routing.installed import IgpRouting, InstalledRouting, Loads, igp_loads
-from teal.routing.list_files import read_policies
+from teal.routing.installed import InstalledRouting, Loads, igp_loads
 from teal.routing.settings import SimulateConfig
 from teal.routing.tunnels import TunnelRouting, Tunnels
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
@@ -202,13 +202,10 @@ def installed_routing(config: SimulateConfig, dag: EcmpDag, pairs: IntArray) -> 
     Raises:
         InputError: a fault in a file, or in the definition of an algorithm.
     """
-    if config.flex_algo:
-        definitions = [FlexAlgo.parse(text) for text in config.flex_algo]
-        algorithm = algorithms_of(definitions, config.algorithm_of, dag.topology, pairs)
-        return FlexRouting(dag, pairs, definitions, algorithm)
     if config.allocation is not None:
         return TunnelRouting(dag, pairs, Tunnels.read(config.allocation, dag.topology, pairs))
-    return IgpRouting(dag, pairs, None if config.policies is None else read_policies(config.policies, dag.topology))
+    definitions = [FlexAlgo.parse(text) for text in config.flex_algo]
+    return igp_routing(dag, pairs, config.policies, definitions, config.algorithm_of)
 
 
 def simulated(
@@ -358,7 +355,7 @@ def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
 
 def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
     """(E + 2 N, D) F under the IGP's shortest paths and the segment lists of a file, if there are any."""
-    return IgpRouting(dag, pairs, None if policies is None else read_policies(policies, dag.topology)).measurements()
+    return igp_routing(dag, pairs, policies).measurements()
 
 
 def simulated_counters(config: SimulateConfig) -> Counters:

@@ -15,9 +15,13 @@ from teal.app.run_files import write_files, write_manifest
 from teal.app.table import Column, Table
 from teal.app.text import digits, percent
 from teal.app.web.layout import drawing_of, utilisation_map
-from teal.formats.counters import save_counters
+from teal.formats import topology_of
+from teal.formats.counters import interface_names, save_counters
+from teal.formats.routers import read_routers
 from teal.formats.rows import write_csv
 from teal.network import Topology
+from teal.network.flex_algo import FlexAlgo
+from teal.routing.flex_config import write_algorithms
 from teal.routing.growth import forecast_table
 from teal.routing.settings import SimulateConfig
 from teal.routing.simulate import FailureLoad, Outlook, Simulation, simulate, simulated_counters
@@ -227,6 +231,10 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
         check_out_folder(config.out, FILES, overwrite=config.overwrite)
     if config.counters is not None:
         check_out_file(config.counters, (".npz",), overwrite=config.overwrite)
+    if config.algorithm_config is not None:
+        check_out_file(config.algorithm_config, (".conf",), overwrite=config.overwrite)
+        _write_algorithms(config, config.algorithm_config)
+        notify(f"{config.algorithm_config}: configuration of the algorithms")
     result = simulate(config, notify)
     if config.counters is not None:
         save_counters(config.counters, simulated_counters(config))
@@ -242,6 +250,16 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
             files[FORECAST] = partial(write_csv, rows=result.outlook.links)
         write_files(config.out, files)
     return result
+
+
+def _write_algorithms(config: SimulateConfig, path: Path) -> None:
+    assert config.routers is not None
+    assert config.interfaces is not None
+    topology, definitions = topology_of(config), [FlexAlgo.parse(text) for text in config.flex_algo]
+    for one in definitions:
+        one.admits(topology)  # raises for an affinity that no link has
+    interfaces = interface_names(config.interfaces, topology)
+    write_algorithms(path, topology, definitions, read_routers(config.routers), interfaces)
 
 
 def _write_links(path: Path, result: Simulation) -> None:

@@ -16,9 +16,12 @@ from teal.formats.counters import load_counters
 from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import cable_failures
+from teal.network.flex_algo import FlexAlgo
+from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.routing import installed
-from teal.routing.flex_algo import FlexAlgo, FlexRouting, algorithms_of
+from teal.routing.flex_algo import FlexRouting, algorithms_of
 from teal.routing.installed import IgpRouting
+from teal.routing.list_files import write_policies
 from teal.testing import make_topology
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 
@@ -182,6 +185,80 @@ def test_loads_of_several_algorithms_are_those_of_networkx(seed: int, monkeypatc
     np.testing.assert_allclose(measured[: topology.num_links].T, loads.load, atol=1e-9)
 
 
+def _walked(
+    shares: np.ndarray, topology: Topology, usable: np.ndarray, one: SegmentList, source: int, target: int
+) -> tuple[np.ndarray, bool]:
+    """What a Gbit/s along a list puts on the links, as far as it gets, and whether it arrives."""
+    load, here = np.zeros(topology.num_links), source
+    for stop, link in (*one.stops, (target, -1)):
+        end = stop if link < 0 else int(topology.link_source[link])
+        if end != here and np.isnan(shares[end, here]).any():
+            return load, False
+        load += 0.0 if end == here else shares[end, here]
+        if link >= 0:
+            if not usable[link]:
+                return load, False
+            load[link] += 1
+        here = stop
+    return load, True
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lists_of_an_algorithm_lead_along_its_paths_and_steer_its_demands_alone(seed: int) -> None:
+    topology, rng = _with_attributes(seed), np.random.default_rng(seed)
+    pairs, algo = all_pairs(topology), FlexAlgo.parse(DEFINITIONS[0])
+    algorithm = rng.choice([0, 128], len(pairs))
+    algorithm[0] = 128
+    lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
+    for d in np.flatnonzero(rng.random(len(pairs)) < 0.5).tolist():
+        link, mid = int(rng.choice(np.flatnonzero(_admitted(topology, 128)))), int(rng.integers(topology.num_nodes))
+        by_link = SegmentList(0.4, (int(topology.link_target[link]),), (link,))
+        lists[int(pairs[d, 0]), int(pairs[d, 1])] = (by_link, SegmentList(0.6, (mid,)))
+    policies = SegmentPolicies(lists, algorithm=algo)
+    demand, dag = rng.exponential(size=(1, len(pairs))), EcmpDag.of(topology, np.asarray(topology.metric))
+    routing = FlexRouting(dag, pairs, [algo], algorithm, policies)
+    loads, failures = routing.loads(demand), [list(one.links) for one in cable_failures(topology)]
+    after, losing = loads.under(failures, loads=True), np.zeros(len(pairs), dtype=bool)
+    delay = np.maximum(1, np.round(topology.latency * 1000))
+    for s, down in [(-1, list[int]()), *enumerate(failures)]:
+        live = np.ones(topology.num_links, dtype=bool)
+        live[down] = False
+        usable = {0: live, 128: live & _admitted(topology, 128)}
+        metrics = {0: np.asarray(topology.metric), 128: delay}
+        shares = {n: segment_shares(topology, np.where(usable[n], m, np.inf)) for n, m in metrics.items()}
+        load, lost = np.zeros(topology.num_links), 0.0
+        for d, (a, b) in enumerate(pairs.tolist()):
+            number = int(algorithm[d])
+            ways = lists.get((a, b)) if number == 128 else None
+            for one in ways or (SegmentList(1.0, ()),):
+                part, arrives = _walked(shares[number], topology, usable[number], one, a, b)
+                load += demand[0, d] * one.share * part
+                lost += 0.0 if arrives else demand[0, d] * one.share
+                losing[d] |= s < 0 and not arrives
+        np.testing.assert_allclose(loads.load[0] if s < 0 else after.load[s, 0], load, atol=1e-9)
+        np.testing.assert_allclose(loads.lost[0] if s < 0 else after.lost[s, 0], lost, atol=1e-9)
+    np.testing.assert_allclose((routing.measurements() @ demand[0])[: topology.num_links], loads.load[0], atol=1e-9)
+    np.testing.assert_array_equal(np.isinf(routing.latency()), losing)
+
+
+@pytest.mark.parametrize("words", ["", "--survive cables", "--max-segments 3 --adjacency", "--transit --at-most 1"])
+def test_lists_found_for_an_algorithm_have_the_simulated_utilisation(
+    files: Path, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    """From a to d lead c (delay 2) and the direct link (5), to which 6 Gbit/s can be moved by a list over it alone."""
+    command = f"solve --topology net.csv --traffic demands.csv --routing segments {words} --json"
+    options = ["--objective", "max_link_utilisation", "--flex-algo", "128:exclude=red,metric=delay", "--out", "p.json"]
+    assert main([*command.split(), *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert json.loads(Path("p.json").read_text())["flex_algo"] == "128:metric=delay,exclude=red"
+    result, said = _simulated("--policies p.json", capsys)
+    value = 0.6 if "survive" in words else found["value"]  # with every cable's failure too
+    assert found["value"] == pytest.approx(0.3 if "adjacency" in words else 0.6, rel=0.02)
+    assert result["matrices"][0]["utilisation"] == pytest.approx(value)
+    assert result["matrices"][0]["lost"] == pytest.approx(1.0), "b has red links alone"
+    assert "no path" in said
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_one_algorithm_without_rules_is_the_igp_under_failures_and_repairs(seed: int) -> None:
     topology = _with_attributes(seed)
@@ -246,11 +323,21 @@ def test_attributes_survive_files_subsets_and_networkx(tmp_path: Path, suffix: s
         ("--flex-algo 128 --algorithm-of demands.csv", "the columns source, target, algorithm"),
         ("--flex-algo 128 --algorithm-of missing.csv", "missing.csv"),
         ("--algorithm-of of.csv", "--flex-algo"),
+        ("--policies lists.json --flex-algo 129:metric=te", "--algorithm-of"),
+        ("--policies lists.json --flex-algo 128:metric=te", "one definition for each number"),
+        ("--policies lists.json --algorithm-of igp.csv", "lists of an algorithm that demands are on"),
+        ("--policies lists.json --ucmp", "--ucmp"),
+        ("--flex-algo 128 --algorithm-config x.conf", "--interfaces and --routers together"),
         ("--flex-algo 128 --ucmp", "--ucmp"),
     ],
 )
 def test_faults_are_named(files: Path, capsys: pytest.CaptureFixture[str], words: str, expected: str) -> None:
     (files / "wrong.csv").write_text("source,target,algorithm\nz,d,128\n", encoding="utf-8")
+    (files / "igp.csv").write_text("source,target,algorithm\n*,*,0\n", encoding="utf-8")
+    topology = dataclasses.replace(load_topology("net.csv"), capacity=np.arange(1.0, 11.0))
+    save_topology("net.csv", topology)  # capacities that differ, for --ucmp
+    policies = SegmentPolicies({(0, 3): (SegmentList(1.0, (2,)),)}, algorithm=FlexAlgo(128, "delay"))
+    write_policies(files / "lists.json", topology, policies, {})
     _, error = _simulated(words, capsys, expected=2)
     assert [expected in line for line in error.splitlines() if line.startswith("teal: ")] == [True]
 
