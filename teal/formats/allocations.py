@@ -106,23 +106,6 @@ def _carrying(
     return columns
 
 
-def allocation_json(
-    topology: Topology,
-    paths: PathSet,
-    demand: FloatArray,
-    splits: FloatArray,
-    weights: npt.NDArray[np.integer] | None,
-    figures: Mapping[str, Any],
-    classes: DemandClasses | None = None,
-) -> dict[str, Any]:
-    """The routes that each ingress router installs (see the module); demands of 0 are left out.
-
-    Args:
-        topology, paths, demand, splits, weights, figures, classes: as in :func:`write_allocation`.
-    """
-    return {**_head(topology, figures), "routers": dict(_by_router(topology, paths, demand, splits, weights, classes))}
-
-
 def _head(topology: Topology, figures: Mapping[str, Any]) -> dict[str, Any]:
     return {"topology": topology.name, "unit": "Gbit/s", "figures": dict(figures)}
 

@@ -91,13 +91,6 @@ class Counters:
         """(T, E + 2 N) loads of links, ingress, egress: the rows of a measurement matrix."""
         return np.concatenate([self.links, self.ingress, self.egress], 1)
 
-    @classmethod
-    def of_values(cls, like: Counters, values: FloatArray) -> Counters:
-        """Counters whose links are measured alike at both ends, from values (T, E + 2 N)."""
-        links, nodes = like.sent.shape[1], like.ingress.shape[1]
-        load, ingress, egress = np.split(values, [links, links + nodes], axis=1)
-        return dataclasses.replace(like, sent=load, received=load.copy(), ingress=ingress, egress=egress)
-
 
 def without_own_traffic(topology: Topology, asked: BoolArray, sent: FloatArray, received: FloatArray) -> list[int]:
     """The routers that send and receive nothing of their own: every link was read, and as much leaves as enters.

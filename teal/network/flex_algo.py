@@ -49,7 +49,7 @@ class FlexAlgo:
 
         Args:
             text: the definition.
-            where: where it stands, for messages.
+            where: place of the text, for messages.
 
         Raises:
             InputError: another text.

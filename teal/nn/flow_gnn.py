@@ -86,7 +86,7 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     log(demand / c), the largest such utilisation along it, its value over the mean value, and its
     number of links over the mean number.
 
-    ``ops`` are the path operations, which replace an ``edge_index``; :func:`explicit_edge_index` makes one for tests.
+    ``ops`` are the path operations, which replace an ``edge_index``.
     """
     ops, mask, dtype = problem.ops, problem.path_mask, problem.demand.dtype
     count = ops.mask.sum().clamp(min=1)
@@ -110,12 +110,6 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     features = [feature.expand(mask.shape) for feature in (size, tightest, data.value, hops)]
     data["path"].x = torch.stack(features, -1) * mask[..., None]
     return data
-
-
-def explicit_edge_index(problem: Problem) -> Tensor:
-    """(2, incidences) path number ``d * K + k`` and link number of every (path, link) pair."""
-    path, link = problem.paths.incidences()
-    return torch.stack([torch.from_numpy(path), torch.from_numpy(link)]).to(problem.ops.device)
 
 
 class FlowGNN(nn.Module):

@@ -17,7 +17,7 @@ class Steering(Protocol):
     """Policies on one set of shortest paths; a list ends with the first segment that cannot be followed."""
 
     def traffic(self, pairs: IntArray, demand: FloatArray) -> SteeredTraffic:
-        """What matrices put on segments.
+        """Traffic of matrices on segments.
 
         Args:
             pairs: (D, 2) source and target of each demand.
@@ -41,7 +41,7 @@ class Steering(Protocol):
 
 
 def steering_of(dag: EcmpDag, policies: SegmentPolicies) -> Steering:
-    """What policies do on shortest paths."""
+    """Steering of policies on shortest paths."""
     return (TransitSteering if policies.is_transit else DemandSteering)(dag, policies)
 
 

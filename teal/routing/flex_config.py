@@ -40,7 +40,7 @@ class _Interface(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """What one router is configured with.
+    """Contents of the configuration of one router.
 
     Attributes:
         router: its row of the table.

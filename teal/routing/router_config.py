@@ -264,13 +264,6 @@ def configuration(topology: Topology, policies: SegmentPolicies, routers: Router
     return texts
 
 
-def check_depth(topology: Topology, policies: SegmentPolicies, most: int, where: str) -> None:
-    """Raise InputError if a list has more segments than routers can push (their maximum SID depth, MSD)."""
-    depth = policies.depth(topology.link_source)
-    if depth > most:
-        raise InputError(where, "segments", f"lists of at most {most} segments (MSD)", depth)
-
-
 def write_sr_policies(
     path: Path, topology: Topology, policies: SegmentPolicies, routers: Routers | None = None
 ) -> None:

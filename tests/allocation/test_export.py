@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import teal
 from teal.allocation.export import Igp, next_hop_groups, segment_list, sr_policies
 from teal.cli import main
-from teal.formats.allocations import allocation_json
+from teal.formats.allocations import write_allocation
 from teal.network import PathMethod, Topology
 from teal.network.path_options import PathWeight
 from teal.network.paths import link_weights
@@ -27,7 +28,10 @@ def _allocation(topology: Topology, load: float = 6, objective: str = "total_flo
     program = teal.Objective(teal.ObjectiveName(objective))
     problem = teal.Problem.create(topology, paths, program, traffic.read([0]))
     splits = teal.solve(problem, gap=1e-3).splits[0].numpy()
-    return allocation_json(topology, paths, problem.demand[0].numpy(), splits, None, {"objective": objective})
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "allocation.json"
+        write_allocation(file, topology, paths, problem.demand[0].numpy(), splits, None, {"objective": objective})
+        return dict(json.loads(file.read_text()))
 
 
 def _loads(allocation: dict[str, Any]) -> Counter[str]:

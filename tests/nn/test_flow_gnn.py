@@ -9,7 +9,7 @@ import torch
 
 from teal.network import PathSet
 from teal.network.path_changes import first_columns
-from teal.nn.flow_gnn import FlowGNN, IncidenceConv, TealModel, explicit_edge_index, hetero_data
+from teal.nn.flow_gnn import FlowGNN, IncidenceConv, TealModel, hetero_data
 from teal.nn.flow_gnn_config import FEEDBACK, FORMS_OF_K, FlowGnnConfig
 from teal.nn.policy import action_splits
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
@@ -48,7 +48,8 @@ def test_flow_gnn_over_the_trie_equals_propagate_over_the_edge_index(form: str, 
     torch.manual_seed(seed)
     gnn = FlowGNN(3, form=form).double()
     data = hetero_data(problem, scaled=form != "published")
-    over_trie, over_edges = gnn(data), gnn(data, explicit_edge_index(problem))
+    edge_index = torch.stack([torch.from_numpy(one) for one in problem.paths.incidences()])  # path d K + k, link
+    over_trie, over_edges = gnn(data), gnn(data, edge_index)
     for by_trie, by_edges in zip(over_trie, over_edges, strict=True):
         assert by_trie.abs().max() > 0
         torch.testing.assert_close(by_trie, by_edges)

@@ -265,7 +265,6 @@ class Counting:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="counting")
         self._process: _Process | None = None
         self._queue: list[_Waiting] = []  # the first one may be under way
-        self._begin_s = 0.0  # when it began, by time.perf_counter()
         self._draining: asyncio.Task[None] | None = None
         self._usual: dict[str, float] = {}  # seconds of an estimate, by network
         self._worked: dict[str, float] = {}  # seconds, by client
