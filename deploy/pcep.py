@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import ipaddress
 import json
 import struct
@@ -37,6 +36,8 @@ _REMOVE = 0x1  # flag of an SRP object
 _SR_SUBOBJECT, _NO_ADDRESS, _IS_LABEL = 36, 0x8, 0x1  # of an explicit route, and its flags
 _CISCO, _CISCO_COLOUR = 9, 65540  # enterprise, and what follows is a colour
 _BITS_BELOW_LABEL, _BITS_BELOW_PLSP = 12, 12
+_MAX_LABEL, _MAX_COLOUR = (1 << 20) - 1, (1 << 32) - 1
+_SECOND_SESSION = 9, 1  # type and value of the error
 _KEEPALIVE_S, _DEAD_S = 30, 120
 _POLL_S = 0.5  # seconds between two looks at the file
 
@@ -59,28 +60,34 @@ class Reported(NamedTuple):
     is_initiated: bool
 
 
-def policies(document: dict[str, Any], colour: int) -> list[Policy]:
+def policies(document: Any, colour: int) -> list[Policy]:
     """The policies of a file, as ``teal solve --routers ... --out FILE.sr-policy.json`` writes it.
 
     Raises:
-        ValueError: a policy of another colour, without an address, with addresses of two families, or with two lists.
+        ValueError: another file; a policy of another colour, without an address, of two families, or with two lists.
     """
-    result = []
-    for one in document["sr-policies"]:
-        what = f"{one['headend']} to {one['endpoint']}"
-        if not one.get("endpoint-address") or not one.get("headend-address"):
-            raise ValueError(f"{what}: no address; give --routers to teal solve")
-        ends = [ipaddress.ip_address(one[key]) for key in ("headend-address", "endpoint-address")]
-        if ends[0].version != ends[1].version:
-            raise ValueError(f"{what}: addresses {ends[0]} and {ends[1]} are of two families")
-        if one["colour"] != colour:
-            raise ValueError(f"{what}: colour {one['colour']}; --colour {one['colour']}?")
-        lists = [each for path in one["candidate-paths"] for each in path["segment-lists"]]
-        if len(lists) != 1:
-            raise ValueError(f"{what}: {len(lists)} lists, of which PCEP has one; give --one-list to teal solve")
-        labels = tuple(part["label"] for part in lists[0]["segments"])
-        result.append(Policy(f"teal-{colour}-{ends[1]}", str(ends[0]), str(ends[1]), colour, labels))
-    return result
+    try:
+        return [_policy(one, colour) for one in document["sr-policies"]]
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError("expected what teal solve --routing segments --out FILE.sr-policy.json writes") from None
+
+
+def _policy(one: dict[str, Any], colour: int) -> Policy:
+    what = f"{one['headend']} to {one['endpoint']}"
+    if not one.get("endpoint-address") or not one.get("headend-address"):
+        raise ValueError(f"{what}: no address; give --routers to teal solve")
+    ends = [ipaddress.ip_address(one[key]) for key in ("headend-address", "endpoint-address")]
+    if ends[0].version != ends[1].version:
+        raise ValueError(f"{what}: addresses {ends[0]} and {ends[1]} are of two families")
+    if one["colour"] != colour:
+        raise ValueError(f"{what}: colour {one['colour']}; --colour {one['colour']}?")
+    lists = [each for path in one["candidate-paths"] for each in path["segment-lists"]]
+    if len(lists) != 1:
+        raise ValueError(f"{what}: {len(lists)} lists, of which PCEP has one; give --one-list to teal solve")
+    labels = tuple(part["label"] for part in lists[0]["segments"])
+    if not labels or not all(type(label) is int and 0 <= label <= _MAX_LABEL for label in labels):
+        raise ValueError(f"{what}: expected labels from 0 to {_MAX_LABEL}, found {list(labels)}")
+    return Policy(f"teal-{colour}-{ends[1]}", str(ends[0]), str(ends[1]), colour, labels)
 
 
 def tlv(kind: int, value: bytes) -> bytes:
@@ -168,23 +175,41 @@ def remove(number: int, name: str, path: Reported) -> bytes:
     return message(INITIATE, _srp(number, _REMOVE), _lsp(path.number, _DELEGATED | _CREATED, name))
 
 
-def reports(body: bytes) -> Iterator[tuple[str, int, Reported]]:
-    """Name, flags of the LSP object, and content of each path that a message reports.
+class Report(NamedTuple):
+    """A router's word on one path: the request that it answers (0 for none), a name or "", flags, and the path."""
+
+    request: int
+    name: str
+    flags: int
+    path: Reported
+
+
+def reports(body: bytes) -> Iterator[Report]:
+    """The paths of a message.
 
     Raises:
         ValueError: an object that cannot be read.
     """
-    found: list[tuple[str, int, Reported]] = []
+    found, request = list[Report](), 0
     for kind, content in parts(body):
-        if kind == _LSP:
+        if kind == _SRP:
+            request = _request(content)
+        elif kind == _LSP:
             (word,) = struct.unpack_from("!I", content.ljust(4, b"\0"))
             name = _tlvs(content[4:]).get(_NAME, b"").rstrip(b"\0").decode(errors="replace")
             flags = word & (1 << _BITS_BELOW_PLSP) - 1
-            found.append((name, flags, Reported(word >> _BITS_BELOW_PLSP, (), bool(flags & _CREATED))))
-        elif kind == _ERO and found and not found[-1][2].labels:
-            name, flags, path = found[-1]
-            found[-1] = name, flags, path._replace(labels=tuple(_labels(content)))
+            path = Reported(word >> _BITS_BELOW_PLSP, (), bool(flags & _CREATED))
+            found.append(Report(request, name, flags, path))
+            request = 0
+        elif kind == _ERO and found and not found[-1].path.labels:
+            path = found[-1].path._replace(labels=tuple(_labels(content)))
+            found[-1] = found[-1]._replace(path=path)
     yield from found
+
+
+def _request(content: bytes) -> int:
+    """Number of the request in an SRP object."""
+    return int.from_bytes(content[4:8], "big")
 
 
 def _labels(route: bytes) -> Iterator[int]:
@@ -200,18 +225,32 @@ def _labels(route: bytes) -> Iterator[int]:
 class Session:
     """The connection of one router.
 
+    A request is in flight until the router answers it, by a report or an error with its number; until then nothing else
+    is asked for the same name.  What is refused, or taken with other labels, is not asked for again before the file
+    changes.
+
     Args:
         reader, writer: the connection.
         number: of the session, for the Open message.
+        colour: of the policies; paths of other names than ``teal-COLOUR-...`` are left alone.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int, colour: int) -> None:
         self._reader, self._writer, self._requests = reader, writer, 0
-        self.address, self._number = str(writer.get_extra_info("peername")[0]), number
+        self.address, self._number, self._prefix = str(writer.get_extra_info("peername")[0]), number, f"teal-{colour}-"
+        self._dead_s: float | None = _DEAD_S  # silence that ends the session; None for any
+        self._is_open = self._is_synchronised = False
         self._paths: dict[str, Reported] = {}
-        self._waiting: dict[str, tuple[int, ...]] = {}  # labels of what was asked for and is not reported yet
-        self._is_synchronised = False
-        self.wanted: dict[str, Policy] = {}
+        self._names: dict[int, str] = {}  # of the router's numbers, which later reports need not repeat
+        self._asked: dict[int, tuple[str, tuple[int, ...]]] = {}  # name and labels of requests in flight, () for none
+        self._refused: dict[str, tuple[int, ...]] = {}
+        self._wanted: dict[str, Policy] = {}
+
+    def want(self, wanted: dict[str, Policy]) -> None:
+        """Bring the router to these policies, by name."""
+        self._wanted = wanted
+        self._refused.clear()
+        self._bring()
 
     async def run(self) -> None:
         """Talk to the router until the connection ends."""
@@ -219,11 +258,11 @@ class Session:
         beat = asyncio.create_task(self._beat())
         try:
             while True:
-                head = await asyncio.wait_for(self._reader.readexactly(4), _DEAD_S)
+                head = await asyncio.wait_for(self._reader.readexactly(4), self._dead_s)
                 version, kind, length = struct.unpack("!BBH", head)
                 if version >> 5 != 1 or length < 4:
                     raise ValueError(f"not PCEP: {head.hex()}")
-                self._hear(kind, await asyncio.wait_for(self._reader.readexactly(length - 4), _DEAD_S))
+                self._hear(kind, await asyncio.wait_for(self._reader.readexactly(length - 4), self._dead_s))
                 if kind == CLOSE:
                     return
         finally:
@@ -241,52 +280,74 @@ class Session:
 
     def _hear(self, kind: int, body: bytes) -> None:
         if kind == OPEN:
+            ((_, content),) = parts(body)
+            self._dead_s, self._is_open = content[2] or None, True
             self._writer.write(message(KEEPALIVE))
+        elif not self._is_open:
+            raise ValueError(f"a message of type {kind} before Open")
         elif kind == ERROR:
-            codes = [(content[2], content[3]) for name, content in parts(body) if name == _ERROR_OBJECT]
-            say(f"{self.address}: error {', '.join(f'{a} value {b}' for a, b in codes)} (RFC 5440, 8231 and 8281)")
-            self._waiting.clear()  # what was refused is asked for again when the file changes
+            self._take_error(body)
+            self._bring()
         elif kind == REPORT:
-            for name, flags, path in reports(body):
-                if path.number == 0 and not flags & _SYNCHRONISING:
-                    self._is_synchronised = True
-                elif flags & _REMOVED:
-                    self._paths.pop(name, None)
-                    self._waiting.pop(name, None)
-                else:
-                    self._paths[name] = path
-                    if self._waiting.get(name) == path.labels:
-                        self._waiting.pop(name)
-            self.bring()
+            for one in reports(body):
+                self._take(one)
+            self._bring()
 
-    def bring(self) -> None:
-        """Ask the router for what it lacks, has with other labels, or has too much; nothing twice."""
+    def _take(self, report: Report) -> None:
+        """Note what a router says of a path."""
+        number = report.path.number
+        if number == 0:  # the end of the state that it had
+            self._is_synchronised |= not report.flags & _SYNCHRONISING
+            return
+        name = self._names[number] = report.name or self._names.get(number, f"number {number}")
+        answers = [n for n, asked in self._asked.items() if n == report.request or asked == (name, report.path.labels)]
+        asked = [self._asked.pop(number) for number in answers]
+        if report.flags & _REMOVED:
+            self._paths.pop(name, None)
+            self._names.pop(number)
+            return
+        self._paths[name] = report.path
+        for _, labels in asked:
+            if labels != report.path.labels:
+                self._refused[name] = labels
+                say(f"{self.address}: {name} has the labels {list(report.path.labels)}, not {list(labels)}")
+
+    def _take_error(self, body: bytes) -> None:
+        """Note what a router refuses: the requests that an error names, or if it names none all that are in flight."""
+        objects = list(parts(body))
+        codes = [f"{content[2]} value {content[3]}" for kind, content in objects if kind == _ERROR_OBJECT]
+        numbers = [number for kind, content in objects if kind == _SRP and (number := _request(content)) in self._asked]
+        refused = [self._asked.pop(number) for number in numbers or list(self._asked)]
+        self._refused.update(refused)
+        names = ", ".join(name for name, _ in refused) or "no request"
+        say(f"{self.address}: error {', '.join(codes)} (RFC 5440, 8231 and 8281), which refuses {names}")
+
+    def _bring(self) -> None:
+        """Ask the router for what it lacks, has with other labels, or has too much."""
         if not self._is_synchronised:
             return
-        counts = [0, 0, 0]
-        for name, policy in self.wanted.items():
+        busy, counts = {name for name, _ in self._asked.values()}, [0, 0, 0]
+        for name, policy in self._wanted.items():
             path = self._paths.get(name)
-            if self._waiting.get(name, None if path is None else path.labels) == policy.labels:
+            has = None if path is None else path.labels
+            if name in busy or policy.labels in (has, self._refused.get(name)):
                 continue
-            if name in self._waiting and (path is None or not self._waiting[name]):
-                continue  # its number is not known yet, or it is being removed: the router's report brings it back here
-            self._waiting[name] = policy.labels
-            self._send(initiate(self._next(), policy) if path is None else update(self._next(), policy, path))
+            number = self._next(name, policy.labels)
+            self._writer.write(initiate(number, policy) if path is None else update(number, policy, path))
             counts[path is not None] += 1
         for name, path in self._paths.items():
-            if name not in self.wanted and path.is_initiated and name.startswith("teal-") and name not in self._waiting:
-                self._waiting[name] = ()
-                self._send(remove(self._next(), name, path))
+            is_own = path.is_initiated and name.startswith(self._prefix)
+            if is_own and name not in self._wanted and name not in busy and self._refused.get(name) != ():
+                self._writer.write(remove(self._next(name, ()), name, path))
                 counts[2] += 1
         if any(counts):
             say(f"{self.address}: {counts[0]} added, {counts[1]} replaced, {counts[2]} removed")
 
-    def _next(self) -> int:
+    def _next(self, name: str, labels: tuple[int, ...]) -> int:
+        """Number of a new request."""
         self._requests += 1
+        self._asked[self._requests] = name, labels
         return self._requests
-
-    def _send(self, data: bytes) -> None:
-        self._writer.write(data)
 
 
 def say(text: str) -> None:
@@ -315,8 +376,7 @@ class Pce:
         for one in found:
             self._wanted.setdefault(one.headend, {})[one.name] = one
         for session in self._sessions:
-            session.wanted = self._wanted.get(session.address, {})
-            session.bring()
+            session.want(self._wanted.get(session.address, {}))
 
     async def listen(self, host: str, port: int) -> asyncio.Server:
         """Take connections of routers."""
@@ -330,38 +390,61 @@ class Pce:
         try:
             while True:
                 await asyncio.sleep(_POLL_S)
-                with contextlib.suppress(FileNotFoundError):
-                    if self._file.stat().st_mtime != self._seen:
-                        self._follow()
+                self.follow()
         finally:
             server.close()
             for session in self._sessions:
                 session.close()
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Read the file again if it has changed; what cannot be read changes nothing."""
         try:
-            self.read()
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            if self._file.stat().st_mtime != self._seen:
+                self.read()
+        except FileNotFoundError:
+            return  # it is being replaced
+        except (OSError, ValueError) as error:
             say(f"{self._file}: {error}; the policies of before stay")
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count += 1
-        session = Session(reader, writer, self._count)
-        session.wanted = self._wanted.get(session.address, {})
+        session = Session(reader, writer, self._count, self._colour)
+        if any(one.address == session.address for one in self._sessions):
+            say(f"{session.address}: a second connection, which is refused")
+            writer.write(message(ERROR, part(_ERROR_OBJECT, bytes([0, 0, *_SECOND_SESSION]))))
+            session.close()
+            return
+        session.want(self._wanted.get(session.address, {}))
         self._sessions.add(session)
-        count = len(session.wanted)
-        say(
-            f"{session.address}: connected; {count} policies" if count else f"{session.address}: no headend of the file"
-        )
+        say(f"{session.address}: connected; policies of the file for it: {len(self._wanted.get(session.address, {}))}")
         try:
             await session.run()
         except asyncio.CancelledError:
             return  # the server ends
-        except (OSError, ValueError, EOFError, TimeoutError, IndexError, struct.error) as error:
-            say(f"{session.address}: {error or 'no message for two minutes'}")
+        except EOFError:
+            pass  # the router ends the connection
+        except TimeoutError:
+            say(f"{session.address}: silent for longer than it said")
+        except (OSError, ValueError, IndexError, struct.error) as error:
+            say(f"{session.address}: {error}")
         finally:
             self._sessions.discard(session)
             say(f"{session.address}: disconnected")
+
+
+def _address(text: str) -> tuple[str, int]:
+    """Address and port of ``--listen``."""
+    host, _, port = text.rpartition(":")
+    try:
+        return str(ipaddress.ip_address(host.strip("[]"))), range(1 << 16)[int(port)]
+    except (ValueError, IndexError):
+        raise argparse.ArgumentTypeError(f"an address and a port such as 10.0.0.100:4189, not {text!r}") from None
+
+
+def _colour(text: str) -> int:
+    if not text.isdecimal() or int(text) > _MAX_COLOUR:
+        raise argparse.ArgumentTypeError(f"a number from 0 to {_MAX_COLOUR}, not {text!r}")
+    return int(text)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -369,19 +452,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.pcep", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("file", type=Path, help="SR policies: what teal solve --out FILE.sr-policy.json wrote")
-    parser.add_argument("--listen", default="127.0.0.1:4189", help="address and port (127.0.0.1:4189)")
-    parser.add_argument("--colour", type=int, default=100, help="colour of the policies (100)")
+    parser.add_argument(
+        "--listen", type=_address, default=("127.0.0.1", 4189), help="address and port (127.0.0.1:4189)"
+    )
+    parser.add_argument("--colour", type=_colour, default=100, help="colour of the policies (100)")
     options = parser.parse_args(arguments)
-    host, _, port = options.listen.rpartition(":")
     pce = Pce(options.file, options.colour)
     try:
         pce.read()
-        asyncio.run(pce.serve(host.strip("[]"), int(port)))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         sys.stderr.write(f"pcep: {options.file}: {error}\n")
         return 1
+    try:
+        asyncio.run(pce.serve(*options.listen))
+    except OSError as error:
+        sys.stderr.write(f"pcep: {error}\n")
+        return 1
     except KeyboardInterrupt:
-        say("stopped; routers remove the policies some time after this")
+        say("stopped; routers may remove the policies some time after this")
     return 0
 
 
