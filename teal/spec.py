@@ -63,7 +63,7 @@ def parse_spec(text: str, prefix: str = "") -> Spec:
             instead of a colon: ``topohub:sndlib/geant,capacity=40``.
 
     Raises:
-        InputError: an option that is not ``key=value``.
+        InputError: an option that is not ``key=value``, or stands there twice.
     """
     body = text.removeprefix(prefix)
     name, _, tail = body.partition(":")
@@ -74,7 +74,10 @@ def parse_spec(text: str, prefix: str = "") -> Spec:
         key, equals, value = item.partition("=")
         if not equals or not key or not value:
             raise InputError(text, item, "key=value", repr(item))
-        options[key.strip().replace("-", "_")] = value.strip()
+        name_of_option = key.strip().replace("-", "_")
+        if name_of_option in options:
+            raise InputError(text, key.strip(), "each option once", repr(item))
+        options[name_of_option] = value.strip()
     return Spec(text, name, options)
 
 

@@ -40,6 +40,12 @@ def test_malformed_options_of_a_specification_are_refused(text: str) -> None:
         parse_spec(text)
 
 
+@pytest.mark.parametrize("text", ["x:a=1,a=2", "x:a-b=1,a_b=1"])
+def test_an_option_that_stands_twice_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="each option once"):
+        parse_spec(text)
+
+
 def _one(*_: Any) -> Any:
     return None
 

@@ -49,6 +49,7 @@ from teal.routing.segments.static_lists import (
     fewest_policies,
     least_utilisation,
     static_lists,
+    unsplit,
 )
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
@@ -57,6 +58,8 @@ from teal.solvers.result import Stop
 
 _FINISH_S = 30.0  # for column generation where a search stalls, unless there is a deadline
 _EXTRA_S = 60.0  # for the fewest policies or one list each, likewise
+_UNSPLIT_S = 10.0  # of them for one list each in whole numbers, where local search is not near the bound
+_MAX_UNSPLIT = 20_000  # demands, up to which that is tried
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -202,6 +205,10 @@ def solved(
         tried: list[OneList] = [one_list(problem, *start, extra) for start in starts]
         best = min(tried, key=lambda one: one.utilisation)
         mid, shares, value = best.mid, np.ones(best.mid.shape), best.utilisation
+        is_free = math.isinf(allowed) and len(mid) <= _MAX_UNSPLIT
+        if is_free and gap_between(value, result.bound, problem.sense) > config.gap:
+            in_time = Deadline(time.perf_counter() + _UNSPLIT_S, extra)
+            mid, value = unsplit(problem, result, mid, in_time, config.gap)
         if value > allowed * (1 + TARGET_ROUNDING):
             policies_bound = math.nan  # which is of lists within the utilisation
             if config.target_utilisation:

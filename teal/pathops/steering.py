@@ -62,7 +62,7 @@ class DemandSteering:
         self._weight: FloatArray = np.where(cuts == cuts[first], steps.share, 0.0)  # 0 behind one of its list
         self._arriving = np.where(works, self._weight, 0.0)
         self._is_cut = np.zeros(len(policies.lists), dtype=bool)
-        self._is_cut[steps.policy[~works]] = True
+        self._is_cut[steps.policy[~works & (self._weight > 0)]] = True
 
     def _policy_of(self, pairs: IntArray) -> tuple[Int64Array, Int64Array]:
         """Numbers of the demands that have a policy, and of these policies."""

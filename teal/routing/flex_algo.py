@@ -41,11 +41,9 @@ def algorithms_of(
         pairs: (D, 2) source and target of each demand.
 
     Raises:
-        InputError: several definitions and no file, two of one number, or a row with an unknown node or algorithm.
+        InputError: several definitions and no file, or a row with an unknown node or algorithm.
     """
     numbers = [one.number for one in definitions]
-    if len(set(numbers)) < len(numbers):
-        raise InputError(FLEX_ALGO, "", "one definition for each number", listed(list(map(str, numbers))))
     if file is None:
         if len(numbers) != 1:
             raise InputError(_FILE_OPTION, "", "a table of source, target, algorithm, for several algorithms", "none")
@@ -70,7 +68,7 @@ def igp_routing(
     dag: EcmpDag,
     pairs: IntArray,
     policies: Path | None = None,
-    definitions: Sequence[FlexAlgo] = (),
+    definitions: Sequence[str] = (),
     algorithm_of: Path | None = None,
 ) -> InstalledRouting:
     """Shortest paths of the IGP and of its algorithms, with the segment lists of a file.
@@ -85,9 +83,7 @@ def igp_routing(
     Raises:
         InputError: a fault in a file, or in the definition of an algorithm.
     """
-    lists = None if policies is None else read_policies(policies, dag.topology)
-    own = [] if lists is None or lists.algorithm is None or lists.algorithm in definitions else [lists.algorithm]
-    known = [*definitions, *own]
+    lists, known = lists_and_algorithms(policies, definitions, dag.topology)
     if not known:
         if algorithm_of is not None:
             raise InputError(_FILE_OPTION, "", f"{FLEX_ALGO} beside it", "none")
@@ -103,6 +99,22 @@ def igp_routing(
                 str(policies), "segments", expected, listed([dag.topology.link_names()[e] for e in outside])
             )
     return FlexRouting(dag, pairs, known, algorithms_of(known, algorithm_of, dag.topology, pairs), lists)
+
+
+def lists_and_algorithms(
+    policies: Path | None, definitions: Sequence[str], topology: Topology
+) -> tuple[SegmentPolicies | None, list[FlexAlgo]]:
+    """The segment lists of a file, and the algorithms in use, with that of the lists.
+
+    Raises:
+        InputError: a fault in the file, or two definitions of one number.
+    """
+    lists = None if policies is None else read_policies(policies, topology)
+    known = [FlexAlgo.parse(text) for text in definitions]
+    known += [] if lists is None or lists.algorithm is None or lists.algorithm in known else [lists.algorithm]
+    if len(set(numbers := [str(one.number) for one in known])) < len(numbers):
+        raise InputError(FLEX_ALGO, "", "one definition for each number", listed(numbers))
+    return lists, known
 
 
 def _rows(file: Path) -> Iterator[tuple[int, str, str, str]]:

@@ -11,6 +11,7 @@ guide (isisd); tests compare them with examples, and no router has loaded them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,11 +22,12 @@ from teal.errors import InputError, listed
 from teal.formats.routers import Router, Routers
 from teal.network import Topology
 from teal.network.flex_algo import FLEX_ALGO, FlexAlgo
-from teal.routing.router_config import check_routers, prefix_of, vendor_of, write_texts
+from teal.routing.router_config import check_routers, prefix_of, vendor_of
 
 _INSTANCE = "1"  # name of the IS-IS process, to be replaced by the network's own
 _ADVERTISING = 2  # routers that advertise the definitions
 _MAX_BIT = 255  # of an extended administrative group (RFC 7308)
+_MAX_FRR_SID = 65_535  # index of a node segment
 _MAX_JUNOS_BIT = 31  # of ``protocols mpls admin-groups``
 _US_PER_MS = 1000.0
 
@@ -70,7 +72,7 @@ class _Node(NamedTuple):
 def _bits(topology: Topology) -> dict[str, int]:
     """A bit for each affinity of the network: N for ``bitN``, the first free ones for others in the order of names."""
     names = sorted(frozenset[str]().union(*topology.affinities))
-    numbers = {name: int(name[3:]) for name in names if name.startswith("bit") and name[3:].isdecimal()}
+    numbers = {name: int(name[3:]) for name in names if re.fullmatch(r"bit(0|[1-9]\d{0,3})", name)}
     free = iter(sorted(set(range(_MAX_BIT + 1)) - set(numbers.values())))
     if len(names) > _MAX_BIT + 1 or max(numbers.values(), default=0) > _MAX_BIT:
         raise InputError("affinities", "", f"bits from 0 to {_MAX_BIT}", listed(names))
@@ -106,6 +108,8 @@ def _iosxr(node: _Node) -> list[str]:
 def _frr(node: _Node) -> list[str]:
     if other := sorted({one.metric for one in node.algorithms} - {"igp"}):
         raise InputError(FLEX_ALGO, "metric", "igp on routers of FRR, the only one it computes", listed(other))
+    if (largest := max(node.router.sid_of(one.number) or 0 for one in node.algorithms)) > _MAX_FRR_SID:
+        raise InputError("--routers", node.router.name, f"SIDs up to {_MAX_FRR_SID} on routers of FRR", largest)
     lines = [f"affinity-map {name} bit-position {bit}" for name, bit in node.bits.items()]
     for port in node.interfaces:
         if port.affinities:
@@ -165,12 +169,16 @@ def algorithm_config(
     Args:
         topology: the network; affinities, TE metrics and delays are those of its links.
         algorithms: definitions.
-        routers: table with loopback and SIDs (:func:`teal.routing.router_config.check_routers`).
+        routers: table with the loopback and the SIDs of all.
         interfaces: names of the interfaces of each link, by its name.
 
     Raises:
-        InputError: a link without an interface, an affinity that no bit is left for, or a metric that a vendor lacks.
+        InputError: a router without loopback or SID, a link without an interface, an affinity that no link has or that
+            no bit is left for, or a metric or SID that a vendor does not take.
     """
+    check_routers(Path("algorithms.conf"), topology, routers, [one.number for one in algorithms])
+    for one in algorithms:
+        one.admits(topology)
     live, names = np.flatnonzero(topology.capacity > 0), topology.link_names()
     if lacking := [names[link] for link in live if not interfaces.get(names[link])]:
         raise InputError("--interfaces", "", "an interface of each link", f"none of {listed(lacking)}")
@@ -189,20 +197,3 @@ def algorithm_config(
         node = _Node(routers[name], ports, bits, algorithms, number in advertising)
         texts[name] = "\n".join(_WRITERS[vendor_of(routers[name])](node)) + "\n"
     return texts
-
-
-def write_algorithms(
-    path: Path,
-    topology: Topology,
-    algorithms: Sequence[FlexAlgo],
-    routers: Routers | None,
-    interfaces: Mapping[str, Sequence[str]],
-) -> None:
-    """Write the configuration of all routers to a .conf file, each under a comment with its name.
-
-    Raises:
-        InputError: what :func:`algorithm_config` or ``check_routers`` refuses.
-    """
-    check_routers(path, topology, routers, [one.number for one in algorithms])
-    assert routers is not None
-    write_texts(path, algorithm_config(topology, algorithms, routers, interfaces), routers)

@@ -125,12 +125,10 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
     is_transit = document.get("transit", False)
     if not isinstance(is_transit, bool):
         raise InputError(where, "transit", "true or false", repr(is_transit)[:80])
-    algorithm = document.get("flex_algo")
-    if algorithm is not None and not isinstance(algorithm, str):
-        raise InputError(
-            where, "flex_algo", "the definition of an algorithm, such as 128:metric=delay", repr(algorithm)
-        )
-    return SegmentPolicies(lists, is_transit, None if algorithm is None else FlexAlgo.parse(algorithm, where))
+    text, here = document.get("flex_algo"), f"{where}: flex_algo"
+    if text is not None and not isinstance(text, str):
+        raise InputError(here, "", "the definition of an algorithm, such as 128:metric=delay", repr(text)[:80])
+    return SegmentPolicies(lists, is_transit, None if text is None else FlexAlgo.parse(text, here))
 
 
 def _node(name: Any, topology: Topology, where: str, field: str) -> int:

@@ -162,8 +162,9 @@ class SimulateConfig(GrowthConfig, RoutedConfig):
         require(self, "allocation", "no --repair: tunnels have another one", self.allocation is None or not self.repair)
         require(self, "flex_algo", "no --allocation beside it", not self.flex_algo or self.allocation is None)
         for field in ("algorithm_config", "interfaces"):
-            is_whole = bool(self.flex_algo and self.algorithm_config and self.interfaces and self.routers)
-            expected = "--flex-algo, --algorithm-config, --interfaces and --routers together"
+            has_algorithm = bool(self.flex_algo) or self.policies is not None
+            is_whole = bool(has_algorithm and self.algorithm_config and self.interfaces and self.routers)
+            expected = "--algorithm-config, --interfaces and --routers together, and --flex-algo or --policies"
             require(self, field, expected, is_whole or getattr(self, field) is None)
         require(self, "flex_algo", "no --ucmp beside it", not (self.flex_algo and self.ucmp))
         require(self, "repair", "together with --failures or --groups", needs or not self.repair)

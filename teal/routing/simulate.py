@@ -17,7 +17,6 @@ from teal.network import Topology, TrafficMatrices
 from teal.network.counters import Counters
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import NO_FAILURE, Failure, failures_of
-from teal.network.flex_algo import FlexAlgo
 from teal.routing.flex_algo import igp_routing
 from teal.routing.growth import Growth, LinkForecast, growth_of, link_forecasts, month_after
 from teal.routing.igp import load_routed
@@ -204,8 +203,7 @@ def installed_routing(config: SimulateConfig, dag: EcmpDag, pairs: IntArray) -> 
     """
     if config.allocation is not None:
         return TunnelRouting(dag, pairs, Tunnels.read(config.allocation, dag.topology, pairs))
-    definitions = [FlexAlgo.parse(text) for text in config.flex_algo]
-    return igp_routing(dag, pairs, config.policies, definitions, config.algorithm_of)
+    return igp_routing(dag, pairs, config.policies, config.flex_algo, config.algorithm_of)
 
 
 def simulated(

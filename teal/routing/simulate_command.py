@@ -15,14 +15,16 @@ from teal.app.run_files import write_files, write_manifest
 from teal.app.table import Column, Table
 from teal.app.text import digits, percent
 from teal.app.web.layout import drawing_of, utilisation_map
+from teal.errors import InputError
 from teal.formats import topology_of
 from teal.formats.counters import interface_names, save_counters
-from teal.formats.routers import read_routers
+from teal.formats.routers import Routers, read_routers
 from teal.formats.rows import write_csv
 from teal.network import Topology
-from teal.network.flex_algo import FlexAlgo
-from teal.routing.flex_config import write_algorithms
+from teal.routing.flex_algo import lists_and_algorithms
+from teal.routing.flex_config import algorithm_config
 from teal.routing.growth import forecast_table
+from teal.routing.router_config import write_texts
 from teal.routing.settings import SimulateConfig
 from teal.routing.simulate import FailureLoad, Outlook, Simulation, simulate, simulated_counters
 from teal.runtime.arrays import FloatArray
@@ -231,11 +233,14 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
         check_out_folder(config.out, FILES, overwrite=config.overwrite)
     if config.counters is not None:
         check_out_file(config.counters, (".npz",), overwrite=config.overwrite)
+    configured = None
     if config.algorithm_config is not None:
         check_out_file(config.algorithm_config, (".conf",), overwrite=config.overwrite)
-        _write_algorithms(config, config.algorithm_config)
-        notify(f"{config.algorithm_config}: configuration of the algorithms")
+        configured = _algorithm_texts(config)  # before the simulation, not behind it
     result = simulate(config, notify)
+    if configured is not None and config.algorithm_config is not None:
+        write_texts(config.algorithm_config, *configured)
+        notify(f"{config.algorithm_config}: configuration of the algorithms")
     if config.counters is not None:
         save_counters(config.counters, simulated_counters(config))
     if config.out is not None:
@@ -252,14 +257,15 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
     return result
 
 
-def _write_algorithms(config: SimulateConfig, path: Path) -> None:
+def _algorithm_texts(config: SimulateConfig) -> tuple[dict[str, str], Routers]:
+    """The configuration of each router with the algorithms of the settings and of the policies."""
     assert config.routers is not None
     assert config.interfaces is not None
-    topology, definitions = topology_of(config), [FlexAlgo.parse(text) for text in config.flex_algo]
-    for one in definitions:
-        one.admits(topology)  # raises for an affinity that no link has
-    interfaces = interface_names(config.interfaces, topology)
-    write_algorithms(path, topology, definitions, read_routers(config.routers), interfaces)
+    topology, routers = topology_of(config), read_routers(config.routers)
+    _, known = lists_and_algorithms(config.policies, config.flex_algo, topology)
+    if not known:
+        raise InputError("--algorithm-config", "", "--flex-algo, or policies of an algorithm", "neither")
+    return algorithm_config(topology, known, routers, interface_names(config.interfaces, topology)), routers
 
 
 def _write_links(path: Path, result: Simulation) -> None:

@@ -107,7 +107,14 @@ def test_a_run_from_a_model_keeps_its_rounds_or_takes_others(tmp_path: Path) -> 
 
 
 def _config(out: Path, **changes: object) -> PretrainConfig:
-    settings: dict[str, object] = {"hidden": 8, "rounds": 3, "bound_rounds": 1, "max_steps": 6, **changes}
+    settings: dict[str, object] = {
+        "hidden": 8,
+        "rounds": 3,
+        "bound_rounds": 1,
+        "max_steps": 6,
+        "device": "cpu",
+        **changes,
+    }
     return PretrainConfig(out=out, **settings)  # type: ignore[arg-type]
 
 

@@ -43,6 +43,13 @@ def test_a_list_is_followed_up_to_the_segment_that_is_cut() -> None:
     assert steering_of(dag, policies).loses(PAIRS).tolist() == [True, False, True]
 
 
+def test_a_cut_list_that_takes_nothing_loses_nothing() -> None:
+    dag = EcmpDag.of(ROW, np.ones(8)).without([3, 7])
+    lists = (SegmentList(1.0, (1,)), SegmentList(0.0, (3,), (3,)))
+    latency = IgpRouting(dag, PAIRS, SegmentPolicies({(0, 2): lists})).latency()
+    np.testing.assert_allclose(latency / float(ROW.latency[0]), [2.0, 3.0, 2.0])
+
+
 def test_values_are_weighted_by_shares_and_each_kind_has_its_steering() -> None:
     dag, policies = EcmpDag.of(ROW, np.ones(8)), SegmentPolicies(LISTS)
     assert isinstance(steering_of(dag, policies), DemandSteering)

@@ -315,6 +315,7 @@ def test_attributes_survive_files_subsets_and_networkx(tmp_path: Path, suffix: s
         ("--flex-algo 128:exclude=", "such as 128:metric=delay"),
         ("--flex-algo 128:exclude=red+", "such as 128:metric=delay"),
         ("--flex-algo 128:colour=red", "such as 128:metric=delay"),
+        ("--flex-algo 128:exclude=red,exclude=core", "such as 128:metric=delay"),
         ("--flex-algo 128:exclude=green", "affinities of the links (core, red)"),
         ("--flex-algo 128 --flex-algo 129", "--algorithm-of"),
         ("--flex-algo 128 --flex-algo 128:exclude=red --algorithm-of of.csv", "one definition for each number"),

@@ -10,12 +10,13 @@ import pytest
 
 from teal.cli import main
 from teal.errors import InputError
-from teal.formats import save_topology
+from teal.formats import load_topology, save_topology
 from teal.formats.routers import Router, Routers
 from teal.network import Topology
 from teal.network.flex_algo import FlexAlgo
 from teal.network.segment_lists import SegmentList, SegmentPolicies
-from teal.routing.flex_config import algorithm_config, write_algorithms
+from teal.routing.flex_config import algorithm_config
+from teal.routing.list_files import write_policies
 from teal.routing.router_config import to_json
 from teal.testing import make_topology
 
@@ -93,12 +94,16 @@ def test_junos_and_frr_have_the_same_in_their_forms() -> None:
     ]  # fmt: skip
 
 
-def test_bits_of_a_link_state_database_are_kept(tmp_path: Path) -> None:
+def test_bits_of_a_link_state_database_are_kept() -> None:
     topology, interfaces = _network()
     names = (frozenset({"bit0", "red"}), frozenset({"bit7", "blue"})) * 2
     text = algorithm_config(dataclasses.replace(topology, affinities=names), [TE], _routers("iosxr"), interfaces)["n0"]
     found = [line.split()[1::2] for line in text.splitlines() if "affinity-map" in line]
     assert found == [["bit0", "0"], ["bit7", "7"], ["blue", "1"], ["red", "2"]]
+    alike = (frozenset({"bit5"}), frozenset({"bit05"})) * 2
+    text = algorithm_config(dataclasses.replace(topology, affinities=alike), [TE], _routers("iosxr"), interfaces)["n0"]
+    found = [line.split()[1::2] for line in text.splitlines() if "affinity-map" in line]
+    assert found == [["bit05", "0"], ["bit5", "5"]]
     many = dataclasses.replace(topology, affinities=(frozenset(f"a{n}" for n in range(33)),) * 4)
     with pytest.raises(InputError, match="bits from 0 to 31 on routers of Junos"):
         algorithm_config(many, [TE], _routers("junos"), interfaces)
@@ -107,15 +112,20 @@ def test_bits_of_a_link_state_database_are_kept(tmp_path: Path) -> None:
                          _routers("iosxr"), interfaces)  # fmt: skip
 
 
-def test_what_a_vendor_or_a_table_lacks_is_named(tmp_path: Path) -> None:
+def test_what_a_vendor_or_a_table_lacks_is_named() -> None:
     topology, interfaces = _network()
     with pytest.raises(InputError, match="igp on routers of FRR"):
         algorithm_config(topology, [DELAY], _routers("frr"), interfaces)
     with pytest.raises(InputError, match="none of n1->n0"):
         algorithm_config(topology, [TE], _routers("iosxr"), {**interfaces, "n1->n0": []})
-    for table, expected in ((None, "no table of routers"), (_routers("junos"), "sid_131: .*none of n0, n1, n2")):
-        with pytest.raises(InputError, match=expected):
-            write_algorithms(tmp_path / "x.conf", topology, [FlexAlgo(131)], table, interfaces)
+    with pytest.raises(InputError, match=r"sid_131: .*none of n0, n1, n2"):
+        algorithm_config(topology, [FlexAlgo(131)], _routers("junos"), interfaces)
+    with pytest.raises(InputError, match=r"affinities of the links \(blue, core, red\), found green"):
+        algorithm_config(topology, [FlexAlgo(130, exclude=frozenset({"green"}))], _routers("junos"), interfaces)
+    large = Routers([dataclasses.replace(one, algorithm_sids=((130, 65_530 + n * 5),))
+                     for n, one in enumerate(_routers("frr").values())])  # fmt: skip
+    with pytest.raises(InputError, match="n2: expected SIDs up to 65535 on routers of FRR"):
+        algorithm_config(topology, [PLAIN], large, interfaces)
 
 
 def test_labels_of_lists_are_those_of_the_algorithm(tmp_path: Path) -> None:
@@ -144,3 +154,14 @@ def test_the_command_writes_all_routers(tmp_path: Path, monkeypatch: pytest.Monk
     assert [line for line in text.splitlines() if line[:2] in ("! ", "# ")] == ["! n0", "# n1", "! n2"]
     assert "set protocols mpls interface b1 admin-group core" in text
     assert main(command.split()) == 2, "not replaced"
+    Path("x.conf").unlink()
+    assert main(f"{command} --flex-algo 128".split()) == 2
+    assert not Path("x.conf").exists(), "not before all is right"
+    policies = SegmentPolicies(
+        {(0, 2): (SegmentList(1.0, (1,)),)}, algorithm=FlexAlgo(128, exclude=frozenset({"blue"}))
+    )
+    write_policies(Path("p.json"), load_topology("net.csv"), policies, {})
+    assert main(f"simulate {files} --policies p.json --algorithm-config x.conf".split()) == 0
+    assert "affinity exclude-any blue" in Path("x.conf").read_text(encoding="utf-8")
+    write_policies(Path("igp.json"), load_topology("net.csv"), SegmentPolicies(policies.lists), {})
+    assert main(f"simulate {files} --policies igp.json --algorithm-config y.conf".split()) == 2

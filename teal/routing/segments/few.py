@@ -149,7 +149,7 @@ def at_most(
 
 
 def one_list_each(master: Master, most: float, start: Point, gap: float, deadline: Deadline) -> Point:
-    """One list for each demand, and at most so many policies: the least utilisation in whole numbers.
+    """One list for each demand, and at most so many policies: the least utilisation over the columns of :func:`whole`.
 
     Args:
         master: rows and columns so far, which grow.

@@ -236,6 +236,27 @@ def least_utilisation(
     return best, min(max(bound, start.bound), best.utilisation)
 
 
+def unsplit(
+    problem: SegmentProblem, start: SegmentResult, mid: IntArray, deadline: Deadline, gap: float = DIVE_GAP
+) -> tuple[IntArray, float]:
+    """One list for each demand, in whole numbers over the lists that save most: midpoints (D, 1) and utilisation.
+
+    Args:
+        problem: the matrix, balanced.
+        start: a solution with splits.
+        mid: (D, 1) one list for each demand, which is kept where nothing better is found.
+        deadline: after which to stop with the best so far.
+        gap: relative gap of the program, at which HiGHS stops.
+    """
+    master, ones = _master_of(problem, start), np.ones(mid.shape)
+    master.add_used(mid, ones)
+    of = np.flatnonzero((mid[:, 0] != problem.target) & (mid[:, 0] != problem.source))
+    found = one_list_each(master, math.inf, master.point(of, mid[of, 0], np.ones(len(of))), gap, deadline)
+    slots, share = master.slots(found)
+    chosen = np.take_along_axis(slots, share.argmax(1)[:, None], 1)
+    return min(((one, problem.utilisation(problem.loads(one, ones))) for one in (mid, chosen)), key=lambda one: one[1])
+
+
 def _master_of(problem: SegmentProblem, start: SegmentResult) -> Master:
     master = Master(Scenarios([problem.dag], problem.source, problem.target, problem.demand[None]))
     master.add_used(start.mid, start.share)

@@ -10,13 +10,13 @@ import pytest
 from scipy.optimize import linprog
 
 from teal.errors import InputError
-from teal.network import Topology
+from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.routing.segments.columns import finish
 from teal.routing.segments.one_list import one_list
 from teal.routing.segments.problem import SegmentProblem
 from teal.routing.segments.search import solve
-from teal.routing.segments.static_lists import fewest_policies, least_utilisation
+from teal.routing.segments.static_lists import fewest_policies, least_utilisation, unsplit
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline
 from teal.testing import make_topology
@@ -150,6 +150,27 @@ def test_one_list_is_no_worse_than_rounding_and_near_the_best_of_all_lists(seed:
     assert found.utilisation >= start.bound * (1 - 1e-9)
     ones = np.ones(found.mid.shape)
     assert problem.utilisation(problem.loads(found.mid, ones)) == pytest.approx(found.utilisation, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_list_each_in_whole_numbers_is_the_best_of_all_choices(seed: int) -> None:
+    """Four demands, and every choice of their midpoints."""
+    rng, topology = np.random.default_rng(seed), network_with_parallels(seed)
+    dag = EcmpDag.of(topology, random_metrics(topology, seed))
+    pairs = all_pairs(topology)
+    pairs = pairs[dag.reaches[pairs[:, 1], pairs[:, 0]]]
+    pairs = pairs[np.sort(rng.choice(len(pairs), 4, replace=False))]
+    problem = SegmentProblem.of(dag, pairs, rng.uniform(1, 5, 4), balances=True)
+    start, direct = solve(problem, gap=1e-3), problem.target[:, None]
+    mid, value = unsplit(problem, start, direct, Deadline(math.inf))
+    ones = np.ones((4, 1))
+    assert value == pytest.approx(problem.utilisation(problem.loads(mid, ones)), rel=1e-12)
+    best = math.inf
+    for choice in itertools.product(range(topology.num_nodes), repeat=4):
+        tried = np.array(choice, dtype=np.int32)[:, None]
+        if (dag.reaches[tried[:, 0], problem.source] & dag.reaches[problem.target, tried[:, 0]]).all():
+            best = min(best, problem.utilisation(problem.loads(tried, ones)))
+    assert value == pytest.approx(best, rel=2e-3)
 
 
 def _fish() -> Topology:
