@@ -308,7 +308,7 @@ class Session:
             return
         self._paths[name] = report.path
         for _, labels in asked:
-            if labels != report.path.labels:
+            if labels != report.path.labels or not labels:  # or it was to be removed
                 self._refused[name] = labels
                 say(f"{self.address}: {name} has the labels {list(report.path.labels)}, not {list(labels)}")
 
@@ -436,8 +436,10 @@ def _address(text: str) -> tuple[str, int]:
     """Address and port of ``--listen``."""
     host, _, port = text.rpartition(":")
     try:
-        return str(ipaddress.ip_address(host.strip("[]"))), range(1 << 16)[int(port)]
-    except (ValueError, IndexError):
+        if not port.isdecimal() or int(port) >= 1 << 16:
+            raise ValueError
+        return str(ipaddress.ip_address(host.strip("[]"))), int(port)
+    except ValueError:
         raise argparse.ArgumentTypeError(f"an address and a port such as 10.0.0.100:4189, not {text!r}") from None
 
 

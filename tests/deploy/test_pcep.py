@@ -300,7 +300,9 @@ def test_a_broken_file_leaves_the_policies_as_they_are(tmp_path: Path, capsys: p
     _played(tmp_path, _document((1,)), play)
 
 
-@pytest.mark.parametrize("listen", ["10.0.0.1", ":4189", "4189", "127.0.0.1:99999", "127.0.0.1:", "host:1"])
+@pytest.mark.parametrize(
+    "listen", ["10.0.0.1", ":4189", "4189", "127.0.0.1:99999", "127.0.0.1:", "127.0.0.1:-1", "host:1"]
+)
 def test_an_address_that_is_none_is_refused(listen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         pcep.main(["x.json", "--listen", listen])
