@@ -332,6 +332,10 @@ class Session:
             has = None if path is None else path.labels
             if name in busy or policy.labels in (has, self._refused.get(name)):
                 continue
+            if path is not None and not path.is_initiated:
+                self._refused[name] = policy.labels
+                say(f"{self.address}: {name} is a path of the router's own, which stays as it is")
+                continue
             number = self._next(name, policy.labels)
             self._writer.write(initiate(number, policy) if path is None else update(number, policy, path))
             counts[path is not None] += 1

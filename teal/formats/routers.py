@@ -9,7 +9,7 @@ A .csv or .xlsx file with the columns ``name`` and, as far as they are known,
 | ``loopback`` | address at which policies end |
 | ``sid`` | index of the node segment, as in ``segment-routing prefix ... index N`` |
 | ``sid_128`` to ``sid_255`` | likewise, of a flexible algorithm: ``prefix-sid algorithm 128 index N`` |
-| ``srgb`` | first label of the router's global block (SRGB); 16000 by default |
+| ``srgb`` | first label of the router's global block (SRGB), or both ends, 16000-23999; 16000 by default |
 | ``site``, ``vendor`` | of the router; the vendor (frr, iosxr, junos) decides the form of its configuration |
 
 Networks keep the names of this column ``name``; traffic, counters, interfaces and policies may use any.
@@ -156,7 +156,7 @@ def read_routers(path: Path) -> Routers:
         raise InputError(where, twice[0], "each column once", f"{plain.count(twice[0])} of them")
     place = {name: at for at, name in enumerate(plain) if name in _COLUMNS}
     algorithms = {int(name.removeprefix("sid_")): at for at, name in enumerate(plain) if _OF_ALGORITHM.fullmatch(name)}
-    routers = []
+    routers, blocks, largest = list[Router](), list[tuple[str, int]](), 0
     for line, row in rows:
         cell = {name: row[at].strip() if at < len(row) else "" for name, at in place.items()}
         if not any(cell.values()):
@@ -173,8 +173,10 @@ def read_routers(path: Path) -> Routers:
         if vendor and vendor not in VENDORS:
             raise InputError(where, f"{field}: vendor", ", ".join(VENDORS), repr(cell["vendor"]))
         sid = _number(cell.get("sid", ""), where, f"{field}: sid")
-        block = _number(cell.get("srgb", ""), where, f"{field}: srgb")
+        first, _, last = cell.get("srgb", "").partition("-")
+        block, end = (_number(text.strip(), where, f"{field}: srgb") for text in (first, last))
         srgb = SRGB_BASE if block is None else block
+        blocks.append((f"{field}: srgb", MAX_LABEL - srgb if end is None else end - srgb))
         if srgb < _MIN_LABEL:
             raise InputError(where, f"{field}: srgb", f"a label of at least {_MIN_LABEL}", srgb)
         further = {
@@ -182,9 +184,7 @@ def read_routers(path: Path) -> Routers:
             for number, at in algorithms.items()
         }
         sids = tuple((number, one) for number, one in further.items() if one is not None)
-        largest = srgb + max(sid or 0, *(one for _, one in sids), 0)
-        if largest > MAX_LABEL:
-            raise InputError(where, f"{field}: sid", f"a label srgb + sid of at most {MAX_LABEL:,}", largest)
+        largest = max(largest, sid or 0, *(one for _, one in sids))
         aliases = [name for column in _ALIAS_COLUMNS for name in re.split(r"[\s;]+", cell.get(column, "")) if name]
         routers.append(Router(
             cell["name"], tuple(dict.fromkeys([*aliases, loopback] if loopback else aliases)), loopback, sid, srgb,
@@ -192,6 +192,9 @@ def read_routers(path: Path) -> Routers:
         ))  # fmt: skip
     if not routers:
         raise InputError(where, "", "a row for each router", "none")
+    for place_of, most in blocks:  # any router reads the label of any other one
+        if largest > most:
+            raise InputError(where, place_of, "a block with a label for every sid", f"{most:,} for sid {largest:,}")
     unused = tuple(
         name
         for name, key in zip(header, plain, strict=True)

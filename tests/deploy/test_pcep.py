@@ -252,6 +252,16 @@ def test_what_is_refused_is_asked_for_again_when_the_file_changes_alone(tmp_path
     _played(tmp_path, _document((1,), (2,)), play)
 
 
+def test_a_path_of_the_router_itself_keeps_its_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def play(pce: Pce, router: _Router, write: Any) -> None:
+        await router.greet()
+        router.say(_report(1, 0x02, NAME, 9) + END_OF_STATE)
+        assert await router.is_silent()
+
+    _played(tmp_path, _document((1,)), play)
+    assert f"{NAME} is a path of the router's own" in capsys.readouterr().out
+
+
 def test_a_policy_that_goes_while_its_refused_update_was_in_flight_is_removed(tmp_path: Path) -> None:
     async def play(pce: Pce, router: _Router, write: Any) -> None:
         await router.greet()
