@@ -277,7 +277,7 @@ def _outages_of(
     utilisation = np.zeros((len(block), instance.topology.num_links))
     for rows, problem, result in ((everything, after.problem, after.result), *after.wider):
         assessment = assess(problem, result)
-        utilisation[rows.numpy()] = np.nan_to_num(assessment.utilisation.cpu().numpy())
+        utilisation[rows.cpu().numpy()] = np.nan_to_num(assessment.utilisation.cpu().numpy())
         for b, row in enumerate(rows.tolist()):
             found[row] = assessment.figures(b), assessment.status[b]
     problem = after.problem

@@ -82,11 +82,13 @@ class UpgradeConfig(GrowthConfig, InstanceConfig):
         "what is bought": ("max_utilisation", "cost", "modules", "candidates", "routing"),
         "when to stop": ("gap", "over_all_paths", "deadline"),
         "output": ("curve", "out", "prove", "overwrite"),
-        "for experts": ("epsilon", "device"),
+        "for experts": ("epsilon",),
     }
 
     objective: str = ObjectiveName.MAX_LINK_UTILISATION
     """Always max_link_utilisation."""
+    device: str = "cpu"
+    """Always cpu."""
     demands: Literal["matrices", "pipe", "hose"] = "matrices"
     """matrices of the traffic; pipe: one matrix of every pair's peak; hose: every matrix in which each node sends and
     receives at most its peak.  pipe and hose are computed both, and compared."""
@@ -143,6 +145,7 @@ class UpgradeConfig(GrowthConfig, InstanceConfig):
         super().__post_init__()
         is_utilisation = self.objective == ObjectiveName.MAX_LINK_UTILISATION
         require(self, "objective", "max_link_utilisation, which is the default", is_utilisation)
+        require(self, "device", "cpu, which is the default", self.device in ("cpu", "auto"))
         require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
         require(self, "replay", "a share in [0, 1)", 0 <= self.replay < 1)
         require(self, "protect", "nothing: failures are given by --failures", not self.protect)

@@ -269,7 +269,8 @@ def load_question(config: UpgradeConfig, notify: Notify) -> Question:
 
     # The IGP's routing asks no candidate paths: one a demand is enough, unless demands are calibrated over them.
     is_igp = config.routing == "ecmp" and config.calibrate is None and config.paths is None
-    instance = load_instance(dataclasses.replace(config, num_paths=1) if is_igp else config, notify, select)
+    chosen = dataclasses.replace(config, device="cpu", num_paths=1 if is_igp else config.num_paths)
+    instance = load_instance(chosen, notify, select)
     bought = offer(config, instance.topology)
     if bought.candidates:
         paths = _with_candidate_paths(config, instance.paths, bought.topology)
