@@ -133,7 +133,7 @@ def least_cost(
                 existing.append(limit * float(topology.capacity[alive].sum()))
             loads.append((sp.csr_array(np.array(rows)), bought))
             right.append(existing)
-    balance = sp.block_diag(parts, format="csr")
+    balance = sp.block_diag(list(map(sp.csr_array, parts)), format="csr")
     total = balance.shape[1]
     above = sp.hstack([
         sp.block_diag([load for load, _ in loads], format="csr"), -np.concatenate([bought for _, bought in loads])

@@ -158,7 +158,7 @@ def outages(
         problem = instance.problem(instance.traffic.read(block))
         # A path that a case misses may be longer than the limit of a class.
         before = _Solved.of(problem, pdhg.solve(problem, gap=gap), may_add_paths=instance.max_latency is None)
-        before = before.finer(torch.arange(len(block)), gap)
+        before = before.finer(torch.arange(len(block), device=problem.demand.device), gap)
         for part, failure in zip(parts, failures, strict=True):
             if part in done:
                 continue

@@ -55,8 +55,10 @@ def _whole(scenarios: Scenarios) -> tuple[FloatArray, sp.csr_array, FloatArray, 
         has = own.any(1)
         sums.append(own[has])
         wanted.append(demand[has])
-    upper = sp.hstack([sp.csr_array(np.vstack([b for b, _ in blocks])), sp.block_diag([r for _, r in blocks])])
-    equal = sp.hstack([sp.csr_array((sum(map(len, wanted)), cables)), sp.block_diag(sums)])
+    upper = sp.hstack(
+        [sp.csr_array(np.vstack([b for b, _ in blocks])), sp.block_diag([sp.csr_array(r) for _, r in blocks])]
+    )
+    equal = sp.hstack([sp.csr_array((sum(map(len, wanted)), cables)), sp.block_diag(list(map(sp.csr_array, sums)))])
     cost = np.concatenate([scenarios.cost, np.zeros(upper.shape[1] - cables)])
     return cost, sp.csr_array(upper), np.concatenate(right), sp.csr_array(equal), np.concatenate(wanted)
 
