@@ -132,8 +132,10 @@ class SegmentReport:
         ]
         if math.isfinite(self.free_bound):
             least = "least" if balances else "most"
+            one = self.policies.algorithm
+            any_paths = "any paths" if one is None else f"any paths over the links of algorithm {one.number}"
             lines[1] = (
-                f"over any paths at {least} {self.free_bound:.6g}{unit}: gap {100 * self.free_gap:.3f}%; {lines[1]}"
+                f"over {any_paths} at {least} {self.free_bound:.6g}{unit}: gap {100 * self.free_gap:.3f}%; {lines[1]}"
             )
         if math.isfinite(self.fractional):
             lines.append(f"one list for each demand; with splits {self.fractional:.6g}{unit}")
@@ -215,7 +217,7 @@ def solved(
                 found = f"{config.target_utilisation:g}, where one list each was found for {value:.6g}"
                 raise InputError("--one-list", "", "splits, or a larger --target-utilisation", found)
     load = problem.loads(mid, shares)
-    policies = problem.policies(mid, shares)
+    policies = dataclasses.replace(problem.policies(mid, shares), algorithm=algorithm_of(config))
     pairs = np.stack([problem.source, problem.target], 1)
     admitted = problem.demand * (1.0 if problem.balances else shares.sum(1))
     per_demand = IgpRouting(dag, pairs, policies).latency()
@@ -358,7 +360,7 @@ def _report(
     lists, figures = found.allocation.paths, found.assessment.figures(0)
     assert isinstance(lists, CandidateLists)
     share, demand = found.allocation.splits[0].cpu().numpy(), problem.demand[0].cpu().numpy()
-    policies = lists.policies(share)
+    policies = dataclasses.replace(lists.policies(share), algorithm=algorithm_of(config))
     delay = IgpRouting(lists.dag, lists.pairs, policies).latency()
     carried = np.where(np.isfinite(delay), demand * share.sum(1), 0)
     has_path = lists.mask.any(1)
@@ -474,6 +476,7 @@ def solve_static(
         dags, pairs, demand, gap=config.gap, few=_few(config), one_list=config.one_list, transit=config.transit,
         deadline=deadline, max_rounds=config.max_iterations, report=report,
     )  # fmt: skip
+    found = dataclasses.replace(found, policies=dataclasses.replace(found.policies, algorithm=algorithm_of(config)))
     worst = int(found.utilisation.max(0).argmax())
     return StaticReport(
         dag.topology, found, failures[worst - 1].name if worst else "", len(failures), max(cut_off),
@@ -512,19 +515,18 @@ def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentR
         report = solve_over(config, dag, traffic, deadline, notify)
     if isinstance(report, SegmentReport):
         report = with_tighter_free_bound(config, report, dag, traffic, notify)
-    policies = dataclasses.replace(report.policies, algorithm=algorithm_of(config))
     if config.out is not None:
         if _is_labelled(config.out):
             try:
-                write_sr_policies(config.out, report.topology, policies, routers)
+                write_sr_policies(config.out, report.topology, report.policies, routers)
             except InputError:
                 saved = config.out.with_suffix(".lists.json")
                 if config.overwrite or not saved.exists():
-                    write_policies(saved, report.topology, policies, report.to_json())
+                    write_policies(saved, report.topology, report.policies, report.to_json())
                     notify(f"{saved}: the lists that were found")
                 raise
         else:
-            write_policies(config.out, report.topology, policies, report.to_json())
+            write_policies(config.out, report.topology, report.policies, report.to_json())
         notify(f"{config.out}: {len(report.policies.lists):,} policies")
     return report
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -257,6 +258,19 @@ def test_lists_found_for_an_algorithm_have_the_simulated_utilisation(
     assert result["matrices"][0]["utilisation"] == pytest.approx(value)
     assert result["matrices"][0]["lost"] == pytest.approx(1.0), "b has red links alone"
     assert "no path" in said
+
+
+def test_bounds_say_that_they_are_of_the_links_of_an_algorithm(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From a to d lead c and the direct link, a half of 6 Gbit/s each; over b, whose links are red, a third less."""
+    command = "solve --topology net.csv --traffic demands.csv --objective max_link_utilisation --routing ecmp"
+    bounds = []
+    for options, which in (("", ""), (" --flex-algo 128:exclude=red", " over the links of algorithm 128")):
+        assert main(f"{command}{options}".split()) == 0
+        found = re.search(rf"over any paths{which} at least ([0-9.]+):", capsys.readouterr().out)
+        assert found
+        bounds.append(float(found[1]))
+    assert bounds[1] == pytest.approx(0.3, rel=1e-3)
+    assert bounds[0] < 0.25
 
 
 @pytest.mark.parametrize("seed", range(4))
