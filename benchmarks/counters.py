@@ -163,7 +163,7 @@ def _repair(case: Case) -> None:
             counters = checker.corrupted_counters(truth, other, share, rng)
             believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
             begin = time.perf_counter()
-            fixed = repair(case.topology, *counters, case.measurements @ believed)
+            fixed = repair(case.topology, counters, case.measurements @ believed)
             seconds = time.perf_counter() - begin
             used = values > 0
             blamed = np.concatenate([fixed.blamed_sent, fixed.blamed_received, fixed.blamed_external])
@@ -186,14 +186,14 @@ def _alarm(case: Case, clean: int) -> None:
         for _ in range(clean):
             truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
             counters = checker.corrupted_counters(truth, other, share, rng)
-            false += checker.check(*counters, truth * (1 + 0.02 * rng.normal(size=len(truth)))).alarm
+            false += checker.check(counters, truth * (1 + 0.02 * rng.normal(size=len(truth)))).alarm
         for _ in range(100):
             truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
             counters = checker.corrupted_counters(truth, other, share, rng)
             believed, order = truth * (1 + 0.02 * rng.normal(size=len(truth))), rng.permutation(len(truth))
             gone = np.searchsorted(np.cumsum(truth[order]), 0.05 * truth.sum()) + 1
             believed[order[:gone]] = 0.0
-            found.append(checker.check(*counters, believed).alarm)
+            found.append(checker.check(counters, believed).alarm)
         print(
             f"alarm, {100 * share:.0f}% of the counters wrong: {false} of {clean} clean intervals, "
             f"{np.mean(found):.2f} of those where 5% of the traffic is missing",
@@ -217,7 +217,7 @@ def _persistent(case: Case) -> None:
                         believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
                         gone = np.searchsorted(np.cumsum(truth[order]), missing * truth.sum()) + 1
                         believed[order[: gone if missing else 0]] = 0.0
-                        last = checker.check(*checker.corrupted_counters(truth, other, share, rng), believed)
+                        last = checker.check(checker.corrupted_counters(truth, other, share, rng), believed)
                     alarms += last.alarm
                 texts.append(f"{100 * missing:.0f}% missing {alarms / _TRIALS:.2f}")
             print(
@@ -234,9 +234,9 @@ def _repaired(case: Case) -> None:
             estimator, rng, errors = _estimator(case, history), np.random.default_rng(4), []
             for number, truth in enumerate(case.test):
                 counted = checker.corrupted_counters(truth, case.test[number - 1], share, rng)
-                values = np.concatenate([(counted[0] + counted[1]) / 2, *counted[2:]])
+                values = counted.values
                 if is_repaired:
-                    values, _ = believed(estimator, case.topology, *counted)
+                    values, _ = believed(estimator, case.topology, counted)
                 one = estimator.estimate(values, robust=is_repaired)
                 errors.append(np.abs(one.matrix - truth).sum() / truth.sum())
             name = "repaired" if is_repaired else "as counted"

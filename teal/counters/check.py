@@ -26,6 +26,7 @@ import scipy.sparse as sp
 
 from teal.counters.repair import Repaired, repair
 from teal.errors import InputError
+from teal.network.counters import Readings
 from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray, IntArray
 
@@ -124,7 +125,7 @@ class Checker:
             share = _CORRUPTED[number % len(_CORRUPTED)]
             counters = self.corrupted_counters(truth, other, share, rng)
             believed = truth * np.maximum(0.0, 1 + _DEMAND_ERROR * rng.normal(size=len(truth)))
-            statistic, disagreeing, _, _ = self._statistic(*counters, believed)
+            statistic, disagreeing, _, _ = self._statistic(counters, believed)
             points.append((disagreeing, statistic))
         d, t = np.array(points).T
         self.slope = max(0.0, float(np.polyfit(d, t, 1)[0])) if np.ptp(d) > 0 else 0.0
@@ -136,8 +137,8 @@ class Checker:
 
     def corrupted_counters(
         self, truth: FloatArray, other: FloatArray, share: float, rng: np.random.Generator
-    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Sent, received, ingress, egress of a matrix; a share is wrong: zero, another matrix's, scaled, random.
+    ) -> Readings:
+        """The counters of a matrix; a share is wrong: zero, another matrix's, scaled, random.
 
         Args:
             truth: (D,) Gbit/s.
@@ -158,45 +159,36 @@ class Checker:
             rng.uniform(0, 2 * clean.mean(), len(clean)),
         )  # fmt: skip
         counters = np.maximum(np.where(rng.random(len(clean)) < share, wrong, noisy), 0.0)
-        ends = np.cumsum([links, links, nodes])
-        sent, received, ingress, egress = np.split(counters, ends)
-        return sent, received, ingress, egress
+        return Readings(*np.split(counters, np.cumsum([links, links, nodes])))
 
-    def _statistic(
-        self, sent: FloatArray, received: FloatArray, ingress: FloatArray, egress: FloatArray, matrix: FloatArray
-    ) -> tuple[float, float, FloatArray, Repaired]:
+    def _statistic(self, readings: Readings, matrix: FloatArray) -> tuple[float, float, FloatArray, Repaired]:
         """T, d, z (E + 2 N,), and the repaired counters."""
         predicted = self._measurements @ matrix
-        repaired = repair(self._topology, sent, received, ingress, egress, predicted, self._relative)
+        repaired = repair(self._topology, readings, predicted, self._relative)
         u = repaired.values
         scale = np.maximum(u, _MIN_VALUE_SHARE * max(float(u.mean()), 1e-300))
         z = (predicted - u) / (_UNIT * scale)
+        sent, received = readings.sent, readings.received
         both = np.isfinite(sent) & np.isfinite(received)
         larger = np.maximum(np.maximum(sent, received), 1e-300)
         disagrees = np.abs(sent - received)[both] > _DISAGREE * larger[both]
         return float(np.minimum(z * z, _MAX_Z2).mean()), float(disagrees.mean()) if both.any() else 0.0, z, repaired
 
-    def check(
-        self, sent: FloatArray, received: FloatArray, ingress: FloatArray, egress: FloatArray, matrix: FloatArray
-    ) -> Check:
+    def check(self, readings: Readings, matrix: FloatArray) -> Check:
         """The verdict on the next interval.
 
         Args:
-            sent: (E,) Gbit/s of each link where it starts, NaN for missing; so are the next three.
-            received: (E,) where it ends.
-            ingress: (N,).
-            egress: (N,).
+            readings: the counters.
             matrix: (D,) Gbit/s, that is to be acted on.
         """
-        counted = np.concatenate([np.where(np.isfinite(sent), sent, received), ingress, egress])
-        statistic, disagreeing, z, repaired = self._statistic(sent, received, ingress, egress, matrix)
+        statistic, disagreeing, z, repaired = self._statistic(readings, matrix)
         self._past.append((statistic, disagreeing))
         mean, mean_disagreeing = np.mean(self._past, axis=0).tolist()
         limit = self.offset + self.slope * mean_disagreeing
         alarm = mean > limit
         return Check(
             repaired, statistic, mean, limit, alarm, disagreeing,
-            tuple(self._suspects(z, sent, received, repaired, matrix, alarm)), self._unit(counted, matrix),
+            tuple(self._suspects(z, readings, repaired, matrix, alarm)), self._unit(readings.values, matrix),
         )  # fmt: skip
 
     def _unit(self, counters: FloatArray, matrix: FloatArray) -> str:
@@ -211,12 +203,14 @@ class Checker:
         return ""
 
     def _suspects(
-        self, z: FloatArray, sent: FloatArray, received: FloatArray, repaired: Repaired, matrix: FloatArray, alarm: bool
+        self, z: FloatArray, readings: Readings, repaired: Repaired, matrix: FloatArray, alarm: bool
     ) -> list[str]:
         names, topology, links = [], self._topology, self._topology.link_names()
         expected = (self._measurements @ matrix)[: topology.num_links]
         least = _MIN_VALUE_SHARE * max(float(expected.mean()), 1e-300)
-        silent = (np.nan_to_num(np.fmax(sent, received), nan=np.inf) <= least) & (expected > 10 * least)
+        silent = (np.nan_to_num(np.fmax(readings.sent, readings.received), nan=np.inf) <= least) & (
+            expected > 10 * least
+        )
         down = np.flatnonzero(silent & (topology.capacity > 0)).tolist()
         names += [f"link {links[e]}: carries nothing" for e in down]
         if alarm:

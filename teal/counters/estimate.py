@@ -249,10 +249,7 @@ def estimate(
     for t in _keeping(count, lambda: keep(so_far())):
         y, blamed = values[t], 0
         if not config.no_repair:
-            y, fixed = believed(
-                estimator, topology, counters.sent[t], counters.received[t], counters.ingress[t], counters.egress[t],
-                config.counter_error,
-            )  # fmt: skip
+            y, fixed = believed(estimator, topology, counters.at(t), config.counter_error)
             blamed = fixed.num_blamed
         if not np.nansum(y) > 0:
             found = None
@@ -352,7 +349,7 @@ def check(config: CheckConfig, notify: Callable[[str], None]) -> list[CheckedInt
         matrix = traffic.read([0])[0] if traffic.num_matrices == 1 else _at(traffic, counters.timestamps[t], pairs)
         if matrix is None or not np.isfinite(matrix).all():
             continue
-        one = checker.check(counters.sent[t], counters.received[t], counters.ingress[t], counters.egress[t], matrix)
+        one = checker.check(counters.at(t), matrix)
         rows.append(
             CheckedInterval(
                 timestamp=str(counters.timestamps[t]), statistic=one.statistic, mean_statistic=one.mean_statistic,

@@ -27,7 +27,7 @@ import math
 import numpy as np
 
 from teal.counters.estimator import Estimator
-from teal.network.counters import mean_of_ends
+from teal.network.counters import Readings
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray
 
@@ -79,10 +79,7 @@ class Repaired:
 
 def repair(
     topology: Topology,
-    sent: FloatArray,
-    received: FloatArray,
-    ingress: FloatArray,
-    egress: FloatArray,
+    readings: Readings,
     expected: FloatArray | None = None,
     relative: float = 0.01,
     *,
@@ -92,10 +89,7 @@ def repair(
 
     Args:
         topology: the network.
-        sent: (E,) Gbit/s, NaN for missing ones; so are the next three.
-        received: (E,).
-        ingress: (N,).
-        egress: (N,).
+        readings: the counters.
         expected: (E + 2 N,) what a matrix puts on each; None if there is none.
         relative: standard deviation of a counter, as a share of it.
         is_estimated: whether that matrix is an estimate, and not measured.
@@ -103,8 +97,8 @@ def repair(
     nodes, links = topology.num_nodes, topology.num_links
     count = links + 2 * nodes
     counters = np.full((2, count), np.nan)
-    counters[0] = np.concatenate([sent, ingress, egress])
-    counters[1, :links] = received
+    counters[0] = np.concatenate([readings.sent, readings.ingress, readings.egress])
+    counters[1, :links] = readings.received
     # What a value does to the balance of the routers: in minus out; a link leaves its start and enters its end.
     router = np.full((2, count), -1)
     router[0, :links], router[1, :links] = topology.link_source, topology.link_target
@@ -171,13 +165,7 @@ def repair(
 
 
 def believed(
-    estimator: Estimator,
-    topology: Topology,
-    sent: FloatArray,
-    received: FloatArray,
-    ingress: FloatArray,
-    egress: FloatArray,
-    relative: float = 0.01,
+    estimator: Estimator, topology: Topology, readings: Readings, relative: float = 0.01
 ) -> tuple[FloatArray, Repaired]:
     """(E + 2 N,) the values of an interval that an estimate should be made of, NaN for missing ones, and their repair.
 
@@ -188,18 +176,18 @@ def believed(
         estimator: its prior and routing; it learns nothing here.
         topology: as in :func:`repair`, and so are all others.
     """
-    links = mean_of_ends(sent, received)
+    sent, received, values, links = readings.sent, readings.received, readings.values, topology.num_links
     disagree = np.abs(sent - received) > math.sqrt(2) * _TOLERANCE * relative * np.fmax(sent, received)
-    agreed = np.concatenate([np.where(disagree, np.nan, links), ingress, egress])
+    agreed = values.copy()
+    agreed[:links][disagree] = np.nan
     # What enters or leaves has one counter alone, so that a wrong one would be predicted as it is.
     if estimator.knows_traffic:
-        agreed[len(links) :] = np.nan
+        agreed[links:] = np.nan
     else:
-        first = repair(topology, sent, received, ingress, egress, None, relative)
-        agreed[len(links) :][first.blamed_external] = first.values[len(links) :][first.blamed_external]
+        first = repair(topology, readings, None, relative)
+        agreed[links:][first.blamed_external] = first.values[links:][first.blamed_external]
     expected = estimator.explained(agreed) if np.nansum(agreed) > 0 else None
-    fixed = repair(topology, sent, received, ingress, egress, expected, relative, is_estimated=True)
-    values = np.concatenate([links, ingress, egress])
+    fixed = repair(topology, readings, expected, relative, is_estimated=True)
     is_blamed = np.concatenate([fixed.blamed_sent | fixed.blamed_received, fixed.blamed_external])
     return np.where(is_blamed & np.isfinite(values), fixed.values, values), fixed
 

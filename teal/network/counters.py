@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,27 @@ def mean_of_ends(sent: FloatArray, received: FloatArray) -> FloatArray:
     both = np.stack([sent, received])
     count = np.isfinite(both).sum(0)
     return np.where(count > 0, np.nansum(both, 0) / np.maximum(count, 1), np.nan)
+
+
+class Readings(NamedTuple):
+    """The counters of one interval, Gbit/s, NaN where nothing was read.
+
+    Attributes:
+        sent: (E,) of each link, by the router where it starts.
+        received: (E,) by the router where it ends.
+        ingress: (N,) that enters the network at each router.
+        egress: (N,) that leaves it there.
+    """
+
+    sent: FloatArray
+    received: FloatArray
+    ingress: FloatArray
+    egress: FloatArray
+
+    @property
+    def values(self) -> FloatArray:
+        """(E + 2 N,) loads of links, ingress, egress: the rows of a measurement matrix."""
+        return np.concatenate([mean_of_ends(self.sent, self.received), self.ingress, self.egress], -1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,6 +95,10 @@ class Counters:
         parts = {name: getattr(self, name)[rows] for name in ("timestamps", "sent", "received", "ingress", "egress")}
         return dataclasses.replace(self, **parts)
 
+    def at(self, interval: int) -> Readings:
+        """The readings of one interval, by its number."""
+        return Readings(self.sent[interval], self.received[interval], self.ingress[interval], self.egress[interval])
+
     def check(self, topology: Topology) -> None:
         """Raise InputError for counters of another network, or without any external interface."""
         expected = f"{topology.num_links} links and {topology.num_nodes} routers of {topology.name}"
@@ -82,14 +108,9 @@ class Counters:
             raise InputError("counters", "external interfaces", "what enters and leaves at some router", "none")
 
     @property
-    def links(self) -> FloatArray:
-        """(T, E) mean of both ends, or the one that was measured; NaN where neither was."""
-        return mean_of_ends(self.sent, self.received)
-
-    @property
     def values(self) -> FloatArray:
-        """(T, E + 2 N) loads of links, ingress, egress: the rows of a measurement matrix."""
-        return np.concatenate([self.links, self.ingress, self.egress], 1)
+        """(T, E + 2 N) :attr:`Readings.values` of all intervals."""
+        return Readings(self.sent, self.received, self.ingress, self.egress).values
 
 
 def without_own_traffic(topology: Topology, asked: BoolArray, sent: FloatArray, received: FloatArray) -> list[int]:

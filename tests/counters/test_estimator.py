@@ -18,6 +18,7 @@ from teal.counters.worst_load import worst_load
 from teal.errors import InputError
 from teal.network import Topology, all_pairs
 from teal.network.candidate_lists import CandidateLists
+from teal.network.counters import Readings
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
@@ -171,12 +172,12 @@ def test_repair_finds_a_wrong_counter_of_a_link_and_blames_no_good_one(seed: int
     wrong = int(np.argmax(sent))
     sent[wrong] *= 0.4
     for expected in (values, None):
-        fixed = repair(topology, sent, received, ingress, egress, expected)
+        fixed = repair(topology, Readings(sent, received, ingress, egress), expected)
         np.testing.assert_allclose(fixed.values, values, rtol=0.02, atol=0.01)
         assert np.flatnonzero(fixed.blamed_sent).tolist() == [wrong]
         assert fixed.num_blamed == 1
     received[wrong] = np.nan  # the only other counter is missing: conservation and the demands are left
-    fixed = repair(topology, sent, received, ingress, egress, values)
+    fixed = repair(topology, Readings(sent, received, ingress, egress), values)
     assert fixed.values[wrong] == pytest.approx(values[wrong], rel=0.05)
 
 
@@ -205,7 +206,7 @@ def test_estimates_from_wrong_interfaces_are_as_good_as_from_right_ones(seed: in
                 )
                 sent[e] *= (0.0, 0.5, 2.0)[number % 3]
                 received[back] *= (0.0, 0.5, 2.0)[number % 3]
-            values, _ = believed(estimator, topology, sent, received, ingress, egress)
+            values, _ = believed(estimator, topology, Readings(sent, received, ingress, egress))
             one = estimator.estimate(values, robust=True)
             found.append(float(np.abs(one.matrix - truth).sum() / truth.sum()))
     assert np.mean(error["wrong"]) <= np.mean(error["right"]) + 0.02
@@ -233,15 +234,15 @@ def test_an_alarm_says_that_traffic_is_missing_and_none_is_raised_without() -> N
     rng = np.random.default_rng(1)
     for truth in series[100:]:
         counters = checker.corrupted_counters(truth, series[0], 0.05, rng)
-        clean = checker.check(*counters, truth)
+        clean = checker.check(counters, truth)
         assert not clean.alarm
         assert not clean.unit
         missing = truth.copy()
         missing[pairs[:, 0] == 0] = 0.0
-        found = checker.check(*counters, missing)
+        found = checker.check(counters, missing)
         assert found.alarm
         assert any("n0" in name for name in found.suspects)
-        assert "bits" in checker.check(*counters, 8 * truth).unit
+        assert "bits" in checker.check(counters, 8 * truth).unit
     with pytest.raises(InputError, match="window"):
         Checker(topology, pairs, measured, window=0)
 
@@ -289,7 +290,7 @@ def test_a_window_finds_smaller_faults_that_last() -> None:
                 believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
                 believed[np.argsort(-truth)[5]] *= 1 - bool(missing)
                 counters = checker.corrupted_counters(truth, series[0], 0.0, rng)
-                alarms[window][int(missing > 0)] += checker.check(*counters, believed).alarm
+                alarms[window][int(missing > 0)] += checker.check(counters, believed).alarm
     assert alarms[1][0] == alarms[12][0] == 0
     assert alarms[12][1] > alarms[1][1]
 

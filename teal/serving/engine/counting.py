@@ -38,7 +38,7 @@ from teal.counters.estimator import Estimator
 from teal.counters.repair import believed
 from teal.errors import InputError, TealError
 from teal.network import PathSet, Topology
-from teal.network.counters import without_own_traffic
+from teal.network.counters import Readings, without_own_traffic
 from teal.network.ecmp import EcmpDag, igp_metric
 from teal.pathops.measurements import ecmp_measurements, path_measurements
 from teal.runtime.arrays import FloatArray
@@ -56,21 +56,17 @@ _MAX_NAMES = 8  # suspects in an answer
 
 
 class Interval(NamedTuple):
-    """The counters of an interval, as rates in Gbit/s, NaN where nothing was read, and what was in force meanwhile.
+    """The counters of an interval, and what was in force meanwhile.
 
     Attributes:
-        sent, received: (E,) by the routers at the start and at the end of each link.
-        ingress, egress: (N,) what enters and leaves the network at each node.
+        readings: the counters.
         error: standard deviation of a counter, as a share of it.
         capacity: (E,) in force, of whose working links the IGP has its paths.
         splits: (D, K) that were in force; None for the IGP.
         matrix: (1, D) that was sent beside the counters; None to estimate it.
     """
 
-    sent: FloatArray
-    received: FloatArray
-    ingress: FloatArray
-    egress: FloatArray
+    readings: Readings
     error: float
     capacity: FloatArray
     splits: FloatArray | None
@@ -110,7 +106,8 @@ def interval_of(
     unnamed = ~np.isin(topology.node_names, [border.node for border in readings.nodes])
     inner = without_own_traffic(topology.with_capacity(capacity), unnamed, sent[None], received[None])
     ingress[inner] = egress[inner] = 0.0
-    return Interval(sent, received, ingress, egress, readings.counter_error, capacity, splits, matrix)
+    counters = Readings(sent, received, ingress, egress)
+    return Interval(counters, readings.counter_error, capacity, splits, matrix)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,18 +160,17 @@ class CountedTraffic:
         Raises:
             ServiceError: a matrix to be checked before enough are known, or counters of which no matrix can be made.
         """
-        sent, received, ingress, egress = interval[:4]
         measurements = self._measurements(interval)
         topology = self._topology
         if interval.matrix is not None:
-            return self._checked(sent, received, ingress, egress, measurements, interval.matrix)
+            return self._checked(interval.readings, measurements, interval.matrix)
         estimator = self._estimating(measurements, interval.error)
         try:
-            values, fixed = believed(estimator, topology, sent, received, ingress, egress, interval.error)
+            values, fixed = believed(estimator, topology, interval.readings, interval.error)
             one = estimator.estimate(values, robust=True)
         except InputError as error:
             raise wrong(f"counters: {error}") from None
-        counted = int(sum(np.isfinite(rates).sum() for rates in interval[:4]))
+        counted = int(sum(np.isfinite(rates).sum() for rates in interval.readings))
         share = (fixed.num_blamed + one.doubted) / max(1, counted)
         alarm = one.unexplained > _MAX_UNEXPLAINED or share > _MAX_BLAMED
         if alarm:
@@ -184,9 +180,7 @@ class CountedTraffic:
             "alarm": alarm, "replaced": fixed.num_blamed, "suspects": fixed.blamed_names(topology)[:_MAX_NAMES],
         })  # fmt: skip
 
-    def _checked(  # type: ignore[no-untyped-def]
-        self, sent, received, ingress, egress, measurements, matrix
-    ) -> Counted:
+    def _checked(self, readings: Readings, measurements: sp.csr_array, matrix: FloatArray) -> Counted:
         """The verdict on a matrix that was sent, by a checker that is calibrated on the matrices before."""
         if self._checker is None:
             if len(self._matrices) < _MIN_HISTORY:
@@ -197,7 +191,7 @@ class CountedTraffic:
             self._checker = Checker(self._topology, self._pairs, measurements)
             self._checker.calibrate(np.array(self._matrices))
         self._checker.route(measurements)
-        found = self._checker.check(sent, received, ingress, egress, matrix[0])
+        found = self._checker.check(readings, matrix[0])
         predicted = measurements @ matrix[0]
         total = max(float(found.repaired.values.sum()), 1e-300)
         return Counted(matrix, {
