@@ -209,6 +209,7 @@ def solved(
         mid, shares, value = best.mid, np.ones(best.mid.shape), best.utilisation
         is_free = math.isinf(allowed) and len(mid) <= _MAX_UNSPLIT
         if is_free and gap_between(value, result.bound, problem.sense) > config.gap:
+            notify(f"one list each: {value:.6g} by local search; whole numbers follow, within {_UNSPLIT_S:g} s")
             in_time = Deadline(time.perf_counter() + _UNSPLIT_S, extra)
             mid, value = unsplit(problem, result, mid, in_time, config.gap)
         if value > allowed * (1 + TARGET_ROUNDING):
