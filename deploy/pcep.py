@@ -1,4 +1,4 @@
-"""SR policies into routers by PCEP: a path computation element (PCE) that gives each router those of a file.
+"""A path computation element (PCE) that installs the SR policies of a file in routers by PCEP.
 
     teal solve --routing segments --one-list ... --routers routers.csv --out policies.sr-policy.json
     python -m deploy.pcep policies.sr-policy.json [--listen 10.0.0.100:4189] [--colour 100]
@@ -9,8 +9,9 @@ the paths that it has; those that it lacks are initiated, those with other label
 this PCE that the file no longer has are removed.  The file is read again whenever it changes.  The PCE has to run for
 as long as the policies are to stay: routers may remove them some time after the session ends.
 
-PCEP has one list for a policy: splits are refused (``--one-list``).  The colour is in Cisco's vendor object, which FRR
-reads too; tried with FRR 8.4.  PCEP has no authentication here: listen on a management network alone.
+A policy has one list in PCEP: splits are refused (``--one-list``), and so are transit policies, which PCEP cannot say.
+The colour is in Cisco's vendor object, which FRR reads too; tried with FRR 8.4.  There is no authentication: listen on
+a management network alone.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SEGMENT_ROUTING = 1  # type of path setup
 _DELEGATED, _SYNCHRONISING, _REMOVED, _ACTIVE, _CREATED = 0x1, 0x2, 0x4, 0x8, 0x80  # flags of an LSP object
 _REMOVE = 0x1  # flag of an SRP object
 _SR_SUBOBJECT, _NO_ADDRESS, _IS_LABEL = 36, 0x8, 0x1  # of an explicit route, and its flags
-_CISCO, _CISCO_COLOUR = 9, 65540  # enterprise, and what follows is a colour
+_CISCO, _CISCO_COLOUR = 9, 1 << 16 | 4  # enterprise number of Cisco; type 1 and length 4 of the colour
 _BITS_BELOW_LABEL, _BITS_BELOW_PLSP = 12, 12
 _MAX_LABEL, _MAX_COLOUR = (1 << 20) - 1, (1 << 32) - 1
 _SECOND_SESSION = 9, 1  # type and value of the error
@@ -53,9 +54,9 @@ class Policy(NamedTuple):
 
 
 class Reported(NamedTuple):
-    """A path that a router has: its number there, its labels, and whether a PCE set it up."""
+    """A path that a router has: its PLSP-ID there, its labels, and whether a PCE set it up."""
 
-    number: int
+    plsp_id: int
     labels: tuple[int, ...]
     is_initiated: bool
 
@@ -64,7 +65,8 @@ def policies(document: Any, colour: int) -> list[Policy]:
     """The policies of a file, as ``teal solve --routers ... --out FILE.sr-policy.json`` writes it.
 
     Raises:
-        ValueError: another file; a policy of another colour, without an address, of two families, or with two lists.
+        ValueError: another file; a policy of another colour, without an address, of two families,
+            with two lists, or of transit.
     """
     try:
         return [_policy(one, colour) for one in document["sr-policies"]]
@@ -74,6 +76,8 @@ def policies(document: Any, colour: int) -> list[Policy]:
 
 def _policy(one: dict[str, Any], colour: int) -> Policy:
     what = f"{one['headend']} to {one['endpoint']}"
+    if "steers" in one:
+        raise ValueError(f"{what}: a transit policy; configure it (teal solve --out FILE.conf, IOS-XR)")
     if not one.get("endpoint-address") or not one.get("headend-address"):
         raise ValueError(f"{what}: no address; give --routers to teal solve")
     ends = [ipaddress.ip_address(one[key]) for key in ("headend-address", "endpoint-address")]
@@ -91,22 +95,22 @@ def _policy(one: dict[str, Any], colour: int) -> Policy:
 
 
 def tlv(kind: int, value: bytes) -> bytes:
-    """A type, length and value, filled up to four bytes."""
+    """A type, length and value, padded with zeros to a multiple of four bytes."""
     return struct.pack("!HH", kind, len(value)) + value + bytes(-len(value) % 4)
 
 
-def part(kind: int, body: bytes, form: int = 1) -> bytes:
-    """An object; its flag P says that it must be taken into account."""
-    return struct.pack("!BBH", kind, form << 4 | 0x2, 4 + len(body)) + body
+def pcep_object(object_class: int, body: bytes, object_type: int = 1) -> bytes:
+    """An object with the flag P, which obliges the receiver to process it."""
+    return struct.pack("!BBH", object_class, object_type << 4 | 0x2, 4 + len(body)) + body
 
 
-def message(kind: int, *objects: bytes) -> bytes:
+def message(kind: int, *contents: bytes) -> bytes:
     """A message of objects."""
-    body = b"".join(objects)
+    body = b"".join(contents)
     return struct.pack("!BBH", _VERSION, kind, 4 + len(body)) + body
 
 
-def parts(body: bytes) -> Iterator[tuple[int, bytes]]:
+def objects(body: bytes) -> Iterator[tuple[int, bytes]]:
     """Class and content of the objects of a message.
 
     Raises:
@@ -130,85 +134,85 @@ def _tlvs(body: bytes) -> dict[int, bytes]:
     return found
 
 
-def _open(number: int) -> bytes:
+def _open(session_id: int) -> bytes:
     setup = struct.pack("!IBxxx", 1, _SEGMENT_ROUTING) + tlv(_SR_CAPABILITY, bytes(4))
-    body = struct.pack("!BBBB", _VERSION, _KEEPALIVE_S, _DEAD_S, number % 256)
+    body = struct.pack("!BBBB", _VERSION, _KEEPALIVE_S, _DEAD_S, session_id % 256)
     stateful = tlv(_STATEFUL, struct.pack("!I", _CAN_UPDATE | _CAN_INITIATE))
-    return message(OPEN, part(_OPEN_OBJECT, body + stateful + tlv(_SETUP_TYPES, setup)))
+    return message(OPEN, pcep_object(_OPEN_OBJECT, body + stateful + tlv(_SETUP_TYPES, setup)))
 
 
-def _srp(number: int, flags: int = 0) -> bytes:
-    return part(_SRP, struct.pack("!II", flags, number) + tlv(_SETUP_TYPE, struct.pack("!I", _SEGMENT_ROUTING)))
+def _srp(srp_id: int, flags: int = 0) -> bytes:
+    return pcep_object(_SRP, struct.pack("!II", flags, srp_id) + tlv(_SETUP_TYPE, struct.pack("!I", _SEGMENT_ROUTING)))
 
 
-def _lsp(number: int, flags: int, name: str) -> bytes:
-    return part(_LSP, struct.pack("!I", number << _BITS_BELOW_PLSP | flags) + tlv(_NAME, name.encode()))
+def _lsp(plsp_id: int, flags: int, name: str) -> bytes:
+    return pcep_object(_LSP, struct.pack("!I", plsp_id << _BITS_BELOW_PLSP | flags) + tlv(_NAME, name.encode()))
 
 
 def _route(labels: tuple[int, ...]) -> bytes:
     flags = _NO_ADDRESS | _IS_LABEL
-    return part(_ERO, b"".join(
+    return pcep_object(_ERO, b"".join(
         struct.pack("!BBHI", _SR_SUBOBJECT, 8, flags, label << _BITS_BELOW_LABEL) for label in labels
     ))  # fmt: skip
 
 
-def initiate(number: int, policy: Policy) -> bytes:
-    """The message that sets a policy up; ``number`` identifies the request."""
+def initiate(srp_id: int, policy: Policy) -> bytes:
+    """The message that sets a policy up; ``srp_id`` identifies the request."""
     ends = [ipaddress.ip_address(one) for one in (policy.headend, policy.endpoint)]
-    form = 1 if ends[0].version == 4 else 2
+    object_type = 1 if ends[0].version == 4 else 2
     return message(
-        INITIATE, _srp(number), _lsp(0, _DELEGATED | _ACTIVE | _CREATED, policy.name),
-        part(_END_POINTS, ends[0].packed + ends[1].packed, form), _route(policy.labels),
-        part(_VENDOR, struct.pack("!III", _CISCO, _CISCO_COLOUR, policy.colour)),
+        INITIATE, _srp(srp_id), _lsp(0, _DELEGATED | _ACTIVE | _CREATED, policy.name),
+        pcep_object(_END_POINTS, ends[0].packed + ends[1].packed, object_type), _route(policy.labels),
+        pcep_object(_VENDOR, struct.pack("!III", _CISCO, _CISCO_COLOUR, policy.colour)),
     )  # fmt: skip
 
 
-def update(number: int, policy: Policy, path: Reported) -> bytes:
+def update(srp_id: int, policy: Policy, path: Reported) -> bytes:
     """The message that replaces the labels of a path."""
     return message(
-        UPDATE, _srp(number), _lsp(path.number, _DELEGATED | _ACTIVE | _CREATED, policy.name), _route(policy.labels)
+        UPDATE, _srp(srp_id), _lsp(path.plsp_id, _DELEGATED | _ACTIVE | _CREATED, policy.name), _route(policy.labels)
     )
 
 
-def remove(number: int, name: str, path: Reported) -> bytes:
+def remove(srp_id: int, name: str, path: Reported) -> bytes:
     """The message that removes a path."""
-    return message(INITIATE, _srp(number, _REMOVE), _lsp(path.number, _DELEGATED | _CREATED, name))
+    return message(INITIATE, _srp(srp_id, _REMOVE), _lsp(path.plsp_id, _DELEGATED | _CREATED, name))
 
 
 class Report(NamedTuple):
-    """A router's word on one path: the request that it answers (0 for none), a name or "", flags, and the path."""
+    """A state report of one path: SRP-ID of the request that it answers (0 for none), name or "", flags, the path."""
 
-    request: int
+    srp_id: int
     name: str
     flags: int
     path: Reported
 
 
 def reports(body: bytes) -> Iterator[Report]:
-    """The paths of a message.
+    """The reports of a PCRpt message.
 
     Raises:
         ValueError: an object that cannot be read.
     """
-    found, request = list[Report](), 0
-    for kind, content in parts(body):
+    found, srp_id = list[Report](), 0
+    for kind, content in objects(body):
         if kind == _SRP:
-            request = _request(content)
+            srp_id = _srp_id(content)
         elif kind == _LSP:
             (word,) = struct.unpack_from("!I", content.ljust(4, b"\0"))
             name = _tlvs(content[4:]).get(_NAME, b"").rstrip(b"\0").decode(errors="replace")
             flags = word & (1 << _BITS_BELOW_PLSP) - 1
             path = Reported(word >> _BITS_BELOW_PLSP, (), bool(flags & _CREATED))
-            found.append(Report(request, name, flags, path))
-            request = 0
+            found.append(Report(srp_id, name, flags, path))
+            srp_id = 0
         elif kind == _ERO and found and not found[-1].path.labels:
             path = found[-1].path._replace(labels=tuple(_labels(content)))
             found[-1] = found[-1]._replace(path=path)
     yield from found
 
 
-def _request(content: bytes) -> int:
-    """Number of the request in an SRP object."""
+def _srp_id(content: bytes) -> int:
+    """SRP-ID in an SRP object."""
     return int.from_bytes(content[4:8], "big")
 
 
@@ -225,24 +229,28 @@ def _labels(route: bytes) -> Iterator[int]:
 class Session:
     """The connection of one router.
 
-    A request is in flight until the router answers it, by a report or an error with its number; until then nothing else
+    A request is in flight until the router answers it, by a report or an error with its SRP-ID; until then nothing else
     is asked for the same name.  What is refused, or taken with other labels, is not asked for again before the file
     changes.
 
     Args:
         reader, writer: the connection.
-        number: of the session, for the Open message.
+        session_id: number of the session, for the Open message.
         colour: of the policies; paths of other names than ``teal-COLOUR-...`` are left alone.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int, colour: int) -> None:
-        self._reader, self._writer, self._requests = reader, writer, 0
-        self.address, self._number, self._prefix = str(writer.get_extra_info("peername")[0]), number, f"teal-{colour}-"
-        self._dead_s: float | None = _DEAD_S  # silence that ends the session; None for any
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, session_id: int, colour: int
+    ) -> None:
+        self._reader, self._writer, self._last_srp_id, self._session_id = reader, writer, 0, session_id
+        self.address, self._prefix = str(writer.get_extra_info("peername")[0]), f"teal-{colour}-"
+        self._dead_s: float | None = _DEAD_S  # silence that ends the session; None for no limit
         self._is_open = self._is_synchronised = False
         self._paths: dict[str, Reported] = {}
-        self._names: dict[int, str] = {}  # of the router's numbers, which later reports need not repeat
-        self._asked: dict[int, tuple[str, tuple[int, ...]]] = {}  # name and labels of requests in flight, () for none
+        self._names: dict[int, str] = {}  # by PLSP-ID; later reports may leave the name out
+        self._asked: dict[
+            int, tuple[str, tuple[int, ...]]
+        ] = {}  # by SRP-ID: name and labels of what is in flight, () for none
         self._refused: dict[str, tuple[int, ...]] = {}
         self._wanted: dict[str, Policy] = {}
 
@@ -250,19 +258,19 @@ class Session:
         """Bring the router to these policies, by name."""
         self._wanted = wanted
         self._refused.clear()
-        self._bring()
+        self._send_requests()
 
     async def run(self) -> None:
         """Talk to the router until the connection ends."""
-        self._writer.write(_open(self._number))
-        beat = asyncio.create_task(self._beat())
+        self._writer.write(_open(self._session_id))
+        beat = asyncio.create_task(self._send_keepalives())
         try:
             while True:
                 head = await asyncio.wait_for(self._reader.readexactly(4), self._dead_s)
                 version, kind, length = struct.unpack("!BBH", head)
                 if version >> 5 != 1 or length < 4:
                     raise ValueError(f"not PCEP: {head.hex()}")
-                self._hear(kind, await asyncio.wait_for(self._reader.readexactly(length - 4), self._dead_s))
+                self._receive(kind, await asyncio.wait_for(self._reader.readexactly(length - 4), self._dead_s))
                 if kind == CLOSE:
                     return
         finally:
@@ -273,38 +281,39 @@ class Session:
         """End the connection."""
         self._writer.close()
 
-    async def _beat(self) -> None:
+    async def _send_keepalives(self) -> None:
         while True:
             await asyncio.sleep(_KEEPALIVE_S)
             self._writer.write(message(KEEPALIVE))
 
-    def _hear(self, kind: int, body: bytes) -> None:
+    def _receive(self, kind: int, body: bytes) -> None:
         if kind == OPEN:
-            ((_, content),) = parts(body)
+            ((_, content),) = objects(body)
             self._dead_s, self._is_open = content[2] or None, True
             self._writer.write(message(KEEPALIVE))
         elif not self._is_open:
             raise ValueError(f"a message of type {kind} before Open")
         elif kind == ERROR:
-            self._take_error(body)
-            self._bring()
+            self._record_error(body)
+            self._send_requests()
         elif kind == REPORT:
             for one in reports(body):
-                self._take(one)
-            self._bring()
+                self._record_report(one)
+            self._send_requests()
 
-    def _take(self, report: Report) -> None:
+    def _record_report(self, report: Report) -> None:
         """Note what a router says of a path."""
-        number = report.path.number
-        if number == 0:  # the end of the state that it had
+        plsp_id = report.path.plsp_id
+        if plsp_id == 0:  # ends the synchronisation of state (RFC 8231, 5.6)
             self._is_synchronised |= not report.flags & _SYNCHRONISING
             return
-        name = self._names[number] = report.name or self._names.get(number, f"number {number}")
-        answers = [n for n, asked in self._asked.items() if n == report.request or asked == (name, report.path.labels)]
-        asked = [self._asked.pop(number) for number in answers]
+        name = self._names[plsp_id] = report.name or self._names.get(plsp_id, f"PLSP-ID {plsp_id}")
+        stated = name, report.path.labels
+        answered = [srp_id for srp_id, asked in self._asked.items() if srp_id == report.srp_id or asked == stated]
+        asked = [self._asked.pop(srp_id) for srp_id in answered]
         if report.flags & _REMOVED:
             self._paths.pop(name, None)
-            self._names.pop(number)
+            self._names.pop(plsp_id)
             return
         self._paths[name] = report.path
         for _, labels in asked:
@@ -312,17 +321,17 @@ class Session:
                 self._refused[name] = labels
                 say(f"{self.address}: {name} has the labels {list(report.path.labels)}, not {list(labels)}")
 
-    def _take_error(self, body: bytes) -> None:
+    def _record_error(self, body: bytes) -> None:
         """Note what a router refuses: the requests that an error names, or if it names none all that are in flight."""
-        objects = list(parts(body))
-        codes = [f"{content[2]} value {content[3]}" for kind, content in objects if kind == _ERROR_OBJECT]
-        numbers = [number for kind, content in objects if kind == _SRP and (number := _request(content)) in self._asked]
-        refused = [self._asked.pop(number) for number in numbers or list(self._asked)]
+        contents = list(objects(body))
+        codes = [f"{content[2]} value {content[3]}" for kind, content in contents if kind == _ERROR_OBJECT]
+        named = [srp_id for kind, content in contents if kind == _SRP and (srp_id := _srp_id(content)) in self._asked]
+        refused = [self._asked.pop(srp_id) for srp_id in named or list(self._asked)]
         self._refused.update(refused)
         names = ", ".join(name for name, _ in refused) or "no request"
         say(f"{self.address}: error {', '.join(codes)} (RFC 5440, 8231 and 8281), which refuses {names}")
 
-    def _bring(self) -> None:
+    def _send_requests(self) -> None:
         """Ask the router for what it lacks, has with other labels, or has too much."""
         if not self._is_synchronised:
             return
@@ -336,22 +345,22 @@ class Session:
                 self._refused[name] = policy.labels
                 say(f"{self.address}: {name} is a path of the router's own, which stays as it is")
                 continue
-            number = self._next(name, policy.labels)
-            self._writer.write(initiate(number, policy) if path is None else update(number, policy, path))
+            srp_id = self._next_srp_id(name, policy.labels)
+            self._writer.write(initiate(srp_id, policy) if path is None else update(srp_id, policy, path))
             counts[path is not None] += 1
         for name, path in self._paths.items():
             is_own = path.is_initiated and name.startswith(self._prefix)
             if is_own and name not in self._wanted and name not in busy and self._refused.get(name) != ():
-                self._writer.write(remove(self._next(name, ()), name, path))
+                self._writer.write(remove(self._next_srp_id(name, ()), name, path))
                 counts[2] += 1
         if any(counts):
             say(f"{self.address}: {counts[0]} added, {counts[1]} replaced, {counts[2]} removed")
 
-    def _next(self, name: str, labels: tuple[int, ...]) -> int:
-        """Number of a new request."""
-        self._requests += 1
-        self._asked[self._requests] = name, labels
-        return self._requests
+    def _next_srp_id(self, name: str, labels: tuple[int, ...]) -> int:
+        """SRP-ID of a new request."""
+        self._last_srp_id += 1
+        self._asked[self._last_srp_id] = name, labels
+        return self._last_srp_id
 
 
 def say(text: str) -> None:
@@ -384,7 +393,7 @@ class Pce:
 
     async def listen(self, host: str, port: int) -> asyncio.Server:
         """Take connections of routers."""
-        server = await asyncio.start_server(self._meet, host, port)
+        server = await asyncio.start_server(self._accept, host, port)
         say(f"listening on {host}:{server.sockets[0].getsockname()[1]}")
         return server
 
@@ -410,12 +419,12 @@ class Pce:
         except (OSError, ValueError) as error:
             say(f"{self._file}: {error}; the policies of before stay")
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count += 1
         session = Session(reader, writer, self._count, self._colour)
         if any(one.address == session.address for one in self._sessions):
             say(f"{session.address}: a second connection, which is refused")
-            writer.write(message(ERROR, part(_ERROR_OBJECT, bytes([0, 0, *_SECOND_SESSION]))))
+            writer.write(message(ERROR, pcep_object(_ERROR_OBJECT, bytes([0, 0, *_SECOND_SESSION]))))
             session.close()
             return
         session.want(self._wanted.get(session.address, {}))
@@ -454,7 +463,7 @@ def _colour(text: str) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """See the module."""
+    """Run the PCE until it is interrupted; 1 for a file or an address that cannot be used, else 0."""
     parser = argparse.ArgumentParser(prog="python -m deploy.pcep", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("file", type=Path, help="SR policies: what teal solve --out FILE.sr-policy.json wrote")

@@ -168,10 +168,13 @@ def routes(document: dict[str, Any], next_hop: str) -> list[Route]:
         next_hop: address that BGP takes for the next hop.
 
     Raises:
-        ValueError: a policy without the addresses of headend and endpoint, or a headend whose address is not IPv4.
+        ValueError: a transit policy, a policy without the addresses of headend and endpoint, or a headend whose address
+            is not IPv4.
     """
     result = []
     for one in document["sr-policies"]:
+        if "steers" in one:
+            raise ValueError(f"{one['headend']} to {one['endpoint']}: a transit policy, which BGP cannot say")
         if not one.get("endpoint-address") or not one.get("headend-address"):
             raise ValueError(f"{one['headend']} to {one['endpoint']}: no address; give --routers to teal solve")
         endpoint = str(ipaddress.ip_address(one["endpoint-address"]))

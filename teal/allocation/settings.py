@@ -67,8 +67,9 @@ class SolveConfig(RoutedConfig, InstanceConfig):
     """With --routing segments: the most segments of a list, the one to the target included: what the routers can push
     (their maximum SID depth, MSD).  2 is one midpoint."""
     flex_algo: str = ""
-    """With --routing segments or ecmp: a flexible algorithm (RFC 9350) along whose shortest paths lists lead, such as
-    128:metric=delay,exclude=red: igp, delay or te, and exclude, include-any, include-all with names of affinities."""
+    """With --routing segments or ecmp: a flexible algorithm (RFC 9350), such as 128:metric=delay,exclude=red, whose
+    shortest paths segments take, and which all demands are on.  Its metric is igp, delay or te; exclude, include-any
+    and include-all take names of affinities."""
     adjacency: bool = False
     """With --routing segments: a list may also take a link whatever the metrics say (adjacency segments)."""
     matrices: int = 1

@@ -58,8 +58,8 @@ from teal.solvers.result import Stop
 
 _FINISH_S = 30.0  # for column generation where a search stalls, unless there is a deadline
 _EXTRA_S = 60.0  # for the fewest policies or one list each, likewise
-_UNSPLIT_S = 10.0  # of them for one list each in whole numbers, where local search is not near the bound
-_MAX_UNSPLIT = 20_000  # demands, up to which that is tried
+_UNSPLIT_S = 10.0  # of them for the integer program of one list each, where local search misses the gap
+_MAX_UNSPLIT = 20_000  # demands, up to which the integer program is tried
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,6 +149,11 @@ def algorithm_of(config: SolveConfig) -> FlexAlgo | None:
     return FlexAlgo.parse(config.flex_algo) if config.flex_algo else None
 
 
+def _of_algorithm(policies: SegmentPolicies, config: SolveConfig) -> SegmentPolicies:
+    """Policies with the algorithm of the settings."""
+    return dataclasses.replace(policies, algorithm=algorithm_of(config))
+
+
 def load_segments(config: SolveConfig, notify: Callable[[str], None]) -> tuple[EcmpDag, TrafficMatrices]:
     """Shortest paths of the network, and its traffic.
 
@@ -157,7 +162,7 @@ def load_segments(config: SolveConfig, notify: Callable[[str], None]) -> tuple[E
     """
     dag, traffic = load_routed(config, notify)
     if algorithm := algorithm_of(config):
-        dag = algorithm.alone(dag.topology, dag.links.metric)
+        dag = algorithm.dag_alone(dag.topology, dag.links.metric)
         live = int(np.isfinite(dag.links.metric).sum())
         notify(f"algorithm {algorithm.number} uses {live:,} of {dag.topology.num_links:,} links")
     if config.index >= traffic.num_matrices:
@@ -209,7 +214,7 @@ def solved(
         mid, shares, value = best.mid, np.ones(best.mid.shape), best.utilisation
         is_free = math.isinf(allowed) and len(mid) <= _MAX_UNSPLIT
         if is_free and gap_between(value, result.bound, problem.sense) > config.gap:
-            notify(f"one list each: {value:.6g} by local search; whole numbers follow, within {_UNSPLIT_S:g} s")
+            notify(f"one list each: {value:.6g} by local search; an integer program follows, within {_UNSPLIT_S:g} s")
             in_time = Deadline(time.perf_counter() + _UNSPLIT_S, extra)
             mid, value = unsplit(problem, result, mid, in_time, config.gap)
         if value > allowed * (1 + TARGET_ROUNDING):
@@ -218,7 +223,7 @@ def solved(
                 found = f"{config.target_utilisation:g}, where one list each was found for {value:.6g}"
                 raise InputError("--one-list", "", "splits, or a larger --target-utilisation", found)
     load = problem.loads(mid, shares)
-    policies = dataclasses.replace(problem.policies(mid, shares), algorithm=algorithm_of(config))
+    policies = _of_algorithm(problem.policies(mid, shares), config)
     pairs = np.stack([problem.source, problem.target], 1)
     admitted = problem.demand * (1.0 if problem.balances else shares.sum(1))
     per_demand = IgpRouting(dag, pairs, policies).latency()
@@ -361,7 +366,7 @@ def _report(
     lists, figures = found.allocation.paths, found.assessment.figures(0)
     assert isinstance(lists, CandidateLists)
     share, demand = found.allocation.splits[0].cpu().numpy(), problem.demand[0].cpu().numpy()
-    policies = dataclasses.replace(lists.policies(share), algorithm=algorithm_of(config))
+    policies = _of_algorithm(lists.policies(share), config)
     delay = IgpRouting(lists.dag, lists.pairs, policies).latency()
     carried = np.where(np.isfinite(delay), demand * share.sum(1), 0)
     has_path = lists.mask.any(1)
@@ -477,7 +482,7 @@ def solve_static(
         dags, pairs, demand, gap=config.gap, few=_few(config), one_list=config.one_list, transit=config.transit,
         deadline=deadline, max_rounds=config.max_iterations, report=report,
     )  # fmt: skip
-    found = dataclasses.replace(found, policies=dataclasses.replace(found.policies, algorithm=algorithm_of(config)))
+    found = dataclasses.replace(found, policies=_of_algorithm(found.policies, config))
     worst = int(found.utilisation.max(0).argmax())
     return StaticReport(
         dag.topology, found, failures[worst - 1].name if worst else "", len(failures), max(cut_off),
@@ -504,8 +509,8 @@ def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentR
     routers = None if config.routers is None else read_routers(config.routers)
     dag, traffic = load_segments(config, notify)
     if config.out is not None and _is_labelled(config.out):
-        numbers = [algorithm.number if (algorithm := algorithm_of(config)) else 0]
-        check_routers(config.out, dag.topology, routers, numbers)  # before the search, not behind it
+        number = _of_algorithm(SegmentPolicies.none(), config).algorithm_number
+        check_routers(config.out, dag.topology, routers, (number,))  # before the search, not behind it
     deadline = Deadline.after(seconds(config.deadline, "--deadline")) if config.deadline else Deadline(math.inf)
     report: SegmentReport | StaticReport
     if config.is_static:

@@ -84,7 +84,7 @@ class Routers(Mapping[str, Router]):
         users: dict[int, str] = {}
         for one in routers:
             own = [] if one.sid is None else [("", one.sid)]
-            for use, sid in [*own, *((f" in {number}", sid) for number, sid in one.algorithm_sids)]:
+            for use, sid in [*own, *((f" in algorithm {number}", sid) for number, sid in one.algorithm_sids)]:
                 if users.setdefault(sid, one.name + use) != one.name + use:
                     expected = "that of one router in one algorithm"
                     raise InputError(where, f"sid {sid}", expected, f"{users[sid]} and {one.name}{use}")
@@ -156,7 +156,7 @@ def read_routers(path: Path) -> Routers:
         raise InputError(where, twice[0], "each column once", f"{plain.count(twice[0])} of them")
     place = {name: at for at, name in enumerate(plain) if name in _COLUMNS}
     algorithms = {int(name.removeprefix("sid_")): at for at, name in enumerate(plain) if _OF_ALGORITHM.fullmatch(name)}
-    routers, blocks, largest = list[Router](), list[tuple[str, int]](), 0
+    routers, last_indices, largest = list[Router](), list[tuple[str, int]](), 0
     for line, row in rows:
         cell = {name: row[at].strip() if at < len(row) else "" for name, at in place.items()}
         if not any(cell.values()):
@@ -173,12 +173,8 @@ def read_routers(path: Path) -> Routers:
         if vendor and vendor not in VENDORS:
             raise InputError(where, f"{field}: vendor", ", ".join(VENDORS), repr(cell["vendor"]))
         sid = _number(cell.get("sid", ""), where, f"{field}: sid")
-        first, _, last = cell.get("srgb", "").partition("-")
-        block, end = (_number(text.strip(), where, f"{field}: srgb") for text in (first, last))
-        srgb = SRGB_BASE if block is None else block
-        blocks.append((f"{field}: srgb", MAX_LABEL - srgb if end is None else end - srgb))
-        if srgb < _MIN_LABEL:
-            raise InputError(where, f"{field}: srgb", f"a label of at least {_MIN_LABEL}", srgb)
+        srgb, last = _block(cell.get("srgb", ""), where, f"{field}: srgb")
+        last_indices.append((f"{field}: srgb", last - srgb))
         further = {
             number: _number(row[at].strip() if at < len(row) else "", where, f"{field}: sid_{number}")
             for number, at in algorithms.items()
@@ -192,15 +188,28 @@ def read_routers(path: Path) -> Routers:
         ))  # fmt: skip
     if not routers:
         raise InputError(where, "", "a row for each router", "none")
-    for place_of, most in blocks:  # any router reads the label of any other one
-        if largest > most:
-            raise InputError(where, place_of, "a block with a label for every sid", f"{most:,} for sid {largest:,}")
+    for field, last in last_indices:  # every router reads labels of all others
+        if largest > last:
+            raise InputError(
+                where, field, f"a block with a label for sid {largest:,}", f"labels up to that of {last:,}"
+            )
     unused = tuple(
         name
         for name, key in zip(header, plain, strict=True)
         if key and key not in _COLUMNS and not _OF_ALGORITHM.fullmatch(key)
     )
     return Routers(routers, where, unused)
+
+
+def _block(text: str, where: str, field: str) -> tuple[int, int]:
+    """First and last label of a global block, from ``16000`` or ``16000-23999``."""
+    first, dash, last = text.partition("-")
+    start = _number(first.strip(), where, field) if text else SRGB_BASE
+    end = _number(last.strip(), where, field) if dash else MAX_LABEL
+    if start is None or end is None or not _MIN_LABEL <= start <= end <= MAX_LABEL:
+        expected = f"a label from {_MIN_LABEL} to {MAX_LABEL:,}, or two such as 16000-23999"
+        raise InputError(where, field, expected, repr(text))
+    return start, end
 
 
 def _number(text: str, where: str, field: str) -> int | None:

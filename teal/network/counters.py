@@ -30,7 +30,7 @@ def mean_of_ends(sent: FloatArray, received: FloatArray) -> FloatArray:
 
 
 class Readings(NamedTuple):
-    """The counters of one interval, Gbit/s, NaN where nothing was read.
+    """The counters of one interval, Gbit/s, NaN where nothing was read; an axis of intervals may come first.
 
     Attributes:
         sent: (E,) of each link, by the router where it starts.

@@ -25,6 +25,11 @@ _RULES = {"exclude", "include_any", "include_all"}
 _US_PER_MS = 1000.0
 
 
+def delay_us(topology: Topology) -> FloatArray:
+    """(E,) delays in whole microseconds, at least 1, as routers advertise them."""
+    return np.maximum(1.0, np.round(topology.latency * _US_PER_MS))
+
+
 @dataclasses.dataclass(frozen=True)
 class FlexAlgo:
     """The definition of an algorithm.
@@ -103,7 +108,7 @@ class FlexAlgo:
         """
         metric = np.where(np.isfinite(igp_metric), igp_metric, 1.0)  # infinite on failed links, which stay left out
         if self.metric == "delay":
-            metric = np.maximum(1.0, np.round(topology.latency * _US_PER_MS))
+            metric = delay_us(topology)
         elif self.metric == "te" and topology.te_metric is not None:
             metric = np.maximum(1, topology.te_metric).astype(np.float64)
         return metric
@@ -113,8 +118,11 @@ class FlexAlgo:
         unused = np.flatnonzero(~self.admits(topology))
         return EcmpDag.of(topology, self.metrics(topology, igp_metric)).without(unused)
 
-    def alone(self, topology: Topology, igp_metric: FloatArray) -> EcmpDag:
-        """Shortest paths as of :meth:`dag`, of a network where all links but those of the algorithm have capacity 0."""
+    def dag_alone(self, topology: Topology, igp_metric: FloatArray) -> EcmpDag:
+        """Shortest paths as of :meth:`dag`, of a network where all other links have capacity 0.
+
+        So bounds over any paths, and adjacencies, use links of the algorithm alone.
+        """
         metric, unused = self.metrics(topology, igp_metric), np.flatnonzero(~self.admits(topology))
         own = dataclasses.replace(topology.with_failed_links(unused.tolist()), metric=metric.astype(np.int64))
         return EcmpDag.of(own, metric)

@@ -126,7 +126,7 @@ class Steps(NamedTuple):
     """The S segments of all lists of some policies, list by list.
 
     Attributes:
-        policy: (S,) number of the policy.
+        policy: (S,) place of the policy's pair in the argument of :meth:`SegmentPolicies.steps`.
         share: (S,) of the list.
         is_first: (S,) whether it is the first one of its list.
         start: (S,) node where the segment starts.
@@ -147,7 +147,7 @@ class Steps(NamedTuple):
         return np.where(self.link < 0, reaches, is_live[self.link])
 
     def values(self, value: FloatArray, link_value: FloatArray) -> FloatArray:
-        """(L, S) of each, by the values of shortest paths (L, N, N), destination first, and of adjacencies (L, E)."""
+        """(L, S) the value of each: of its shortest paths (L, N, N), destination first, or of its adjacency (L, E)."""
         return np.where(self.link < 0, value[:, self.end, self.start], link_value[:, self.link])
 
     def add_traffic(self, volume: FloatArray, adjacency: FloatArray, traffic: FloatArray) -> None:

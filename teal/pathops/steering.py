@@ -26,7 +26,7 @@ class Steering(Protocol):
         ...
 
     def values(self, pairs: IntArray, value: FloatArray, link_value: FloatArray) -> FloatArray:
-        """(L, D) sums that a unit of each demand meets on its way, over its lists by their shares, as far as they lead.
+        """(L, D) sums of values along the lists of each demand, weighted by shares, up to a segment that is cut.
 
         Args:
             pairs: (D, 2) source and target of each demand.
@@ -36,7 +36,7 @@ class Steering(Protocol):
         ...
 
     def loses(self, pairs: IntArray) -> BoolArray:
-        """(D,) the demands of which a part is lost at a list that is cut, or in a forwarding loop."""
+        """(D,) the demands of which a part is lost: without a path, at a list that is cut, or in a forwarding loop."""
         ...
 
 
@@ -58,8 +58,10 @@ class DemandSteering:
         self._steps = steps = policies.steps(list(policies.lists), dag.topology.link_source)
         works, numbers = steps.works(dag), np.arange(len(steps.share))
         first = np.maximum.accumulate(np.where(steps.is_first, numbers, 0))
-        cuts = np.append(0, np.cumsum(~works))[:-1]  # segments before each one that cannot be followed
-        self._weight: FloatArray = np.where(cuts == cuts[first], steps.share, 0.0)  # 0 behind one of its list
+        cuts = np.append(0, np.cumsum(~works))[:-1]  # number of unusable segments that precede each one
+        self._weight: FloatArray = np.where(
+            cuts == cuts[first], steps.share, 0.0
+        )  # 0 behind an unusable one of its list
         self._arriving = np.where(works, self._weight, 0.0)
         self._is_cut = np.zeros(len(policies.lists), dtype=bool)
         self._is_cut[steps.policy[~works & (self._weight > 0)]] = True

@@ -146,32 +146,24 @@ class TransitSteering:
 
     def values(self, pairs: IntArray, value: FloatArray, link_value: FloatArray) -> FloatArray:
         """Sums along the ways of demands (:meth:`teal.pathops.steering.Steering.values`)."""
-        return np.asarray(self.segment_values(value, link_value)[:, pairs[:, 1], pairs[:, 0]])
-
-    def loses(self, pairs: IntArray) -> BoolArray:
-        """(D,) the demands that meet a forwarding loop or a cut list."""
-        result = np.zeros((self._crossing.shape[1],) * 2, dtype=bool)
-        for p in np.flatnonzero(self._arrives < 1 - _LOST).tolist():
-            result[self._endpoint[p]] |= self._crossing[p] > 0
-        return np.asarray(result[pairs[:, 1], pairs[:, 0]])
-
-    def segment_values(self, value: FloatArray, link_value: FloatArray) -> FloatArray:
-        """(L, N, N) sums that traffic meets from the second node to the first one, along lists where it is steered.
-
-        Args:
-            value: (L, N, N) of shortest paths.
-            link_value: (L, E) of links that are adjacencies.
-        """
         steps, finite = self._steps, np.where(np.isfinite(value), value, 0.0)
         own = finite[:, self._endpoint, self._router]  # (L, P)
         lists, met = np.zeros_like(own), steps.values(finite, link_value)
         for of_lists, of_steps in zip(lists, np.where(self._works, self._weight, 0) * met, strict=True):
             np.add.at(of_lists, steps.policy, of_steps)
         change = (lists - own) @ self._inverse  # of a Gbit/s that a policy takes
-        result = value.copy()
+        result, source, target = value[:, pairs[:, 1], pairs[:, 0]], pairs[:, 0], pairs[:, 1]
         for p, endpoint in enumerate(self._endpoint.tolist()):
-            result[:, endpoint] += self._crossing[p] * change[:, p, None]
-        return result
+            towards = np.flatnonzero(target == endpoint)
+            result[:, towards] += self._crossing[p, source[towards]] * change[:, p, None]
+        return np.asarray(result)
+
+    def loses(self, pairs: IntArray) -> BoolArray:
+        """(D,) the demands of which a part is lost (:meth:`teal.pathops.steering.Steering.loses`)."""
+        result = ~self._passes.dag.reaches
+        for p in np.flatnonzero(self._arrives < 1 - _LOST).tolist():
+            result[self._endpoint[p]] |= self._crossing[p] > 0
+        return np.asarray(result[pairs[:, 1], pairs[:, 0]])
 
 
 def _looping(taken: FloatArray) -> BoolArray:

@@ -159,7 +159,8 @@ class FlexRouting:
         dags = {0: dag, **{one.number: one.dag(dag.topology, dag.links.metric) for one in definitions}}
         steered = policies.algorithm_number if policies is not None and policies.lists else -1
         if steered >= 0 and not (algorithm == steered).any():
-            raise InputError("--policies", "", "lists of an algorithm that demands are on", f"algorithm {steered}")
+            found = f"algorithm {steered}" if steered else "algorithm 0, the IGP's own"
+            raise InputError("--policies", "", "lists of an algorithm that demands are on (--algorithm-of)", found)
         self._parts = [
             (of, IgpRouting(dags[number], pairs[of], policies if number == steered else None))
             for number in np.unique(algorithm).tolist()

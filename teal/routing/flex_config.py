@@ -21,7 +21,7 @@ import numpy as np
 from teal.errors import InputError, listed
 from teal.formats.routers import Router, Routers
 from teal.network import Topology
-from teal.network.flex_algo import FLEX_ALGO, FlexAlgo
+from teal.network.flex_algo import FLEX_ALGO, FlexAlgo, delay_us
 from teal.routing.router_config import check_routers, prefix_of, vendor_of
 
 _INSTANCE = "1"  # name of the IS-IS process, to be replaced by the network's own
@@ -29,7 +29,6 @@ _ADVERTISING = 2  # routers that advertise the definitions
 _MAX_BIT = 255  # of an extended administrative group (RFC 7308)
 _MAX_FRR_SID = 65_535  # index of a node segment
 _MAX_JUNOS_BIT = 31  # of ``protocols mpls admin-groups``
-_US_PER_MS = 1000.0
 
 
 class _Interface(NamedTuple):
@@ -107,7 +106,8 @@ def _iosxr(node: _Node) -> list[str]:
 
 def _frr(node: _Node) -> list[str]:
     if other := sorted({one.metric for one in node.algorithms} - {"igp"}):
-        raise InputError(FLEX_ALGO, "metric", "igp on routers of FRR, the only one it computes", listed(other))
+        expected = f"igp for {node.router.name}, a router of FRR (as where the table says no vendor)"
+        raise InputError(FLEX_ALGO, "metric", expected, listed(other))
     if (largest := max(node.router.sid_of(one.number) or 0 for one in node.algorithms)) > _MAX_FRR_SID:
         raise InputError("--routers", node.router.name, f"SIDs up to {_MAX_FRR_SID} on routers of FRR", largest)
     lines = [f"affinity-map {name} bit-position {bit}" for name, bit in node.bits.items()]
@@ -129,10 +129,8 @@ def _frr(node: _Node) -> list[str]:
 
 
 def _junos(node: _Node) -> list[str]:
-    if max(node.bits.values(), default=0) > _MAX_JUNOS_BIT:
-        raise InputError(
-            "affinities", "", f"bits from 0 to {_MAX_JUNOS_BIT} on routers of Junos", listed(list(node.bits))
-        )
+    if above := [f"{name} ({bit})" for name, bit in node.bits.items() if bit > _MAX_JUNOS_BIT]:
+        raise InputError("affinities", "", f"bits from 0 to {_MAX_JUNOS_BIT} on routers of Junos", listed(above))
     lines, metrics = list[str](), {"igp": "igp-metric", "delay": "delay-metric", "te": "te-metric"}
     lines += [f"set protocols mpls admin-groups {name} {bit}" for name, bit in node.bits.items()]
     statement = "set policy-options policy-statement FLEX-ALGO term node"
@@ -184,13 +182,12 @@ def algorithm_config(
         raise InputError("--interfaces", "", "an interface of each link", f"none of {listed(lacking)}")
     bits, degree = _bits(topology), np.bincount(topology.link_source[live], minlength=topology.num_nodes)
     advertising = set(np.argsort(-degree, kind="stable")[:_ADVERTISING].tolist())
-    texts = {}
+    texts, delay = {}, delay_us(topology)
     for number, name in enumerate(topology.node_names):
         ports = [
             _Interface(
                 port, sorted(topology.affinities[link]) if topology.affinities else [],
-                max(1, round(topology.latency[link] * _US_PER_MS)),
-                0 if topology.te_metric is None else int(topology.te_metric[link]),
+                int(delay[link]), 0 if topology.te_metric is None else int(topology.te_metric[link]),
             )
             for link in live[topology.link_source[live] == number] for port in interfaces[names[link]]
         ]  # fmt: skip

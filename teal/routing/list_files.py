@@ -5,8 +5,8 @@
 
 With "transit": true a policy steers all traffic that crosses its source towards its target; with "flex_algo", the
 definition of a flexible algorithm, segments take its shortest paths, and the lists steer traffic that is on it.  Other
-traffic goes along the shortest paths.  A segment is the name of a node, or an adjacency: an object {"link": 17, "from":
-"a", "to": "b"} with the number of the link, which tells parallel links apart.
+traffic goes along the shortest paths of its own algorithm or of the IGP.  A segment is the name of a node, or an
+adjacency: an object {"link": 17, "from": "a", "to": "b"} with the number of the link, which tells parallel links apart.
 """
 
 from __future__ import annotations

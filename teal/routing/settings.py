@@ -161,11 +161,13 @@ class SimulateConfig(GrowthConfig, RoutedConfig):
         require(self, "allocation", "no --policies beside it", self.allocation is None or self.policies is None)
         require(self, "allocation", "no --repair: tunnels have another one", self.allocation is None or not self.repair)
         require(self, "flex_algo", "no --allocation beside it", not self.flex_algo or self.allocation is None)
+        has_algorithm = bool(self.flex_algo) or self.policies is not None
+        is_whole = bool(has_algorithm and self.algorithm_config and self.interfaces and self.routers)
         for field in ("algorithm_config", "interfaces"):
-            has_algorithm = bool(self.flex_algo) or self.policies is not None
-            is_whole = bool(has_algorithm and self.algorithm_config and self.interfaces and self.routers)
             expected = "--algorithm-config, --interfaces and --routers together, and --flex-algo or --policies"
             require(self, field, expected, is_whole or getattr(self, field) is None)
+        is_known = self.algorithm_of is None or self.allocation is None
+        require(self, "algorithm_of", "no --allocation beside it", is_known)
         require(self, "flex_algo", "no --ucmp beside it", not (self.flex_algo and self.ucmp))
         require(self, "repair", "together with --failures or --groups", needs or not self.repair)
 

@@ -90,6 +90,7 @@ def test_messages_are_those_of_the_rfcs() -> None:
         ({"candidate-paths": [{"segment-lists": [{"segments": [{"label": "16003"}]}]}]}, "labels from 0 to 1048575"),
         ({"candidate-paths": [{"segment-lists": [{"segments": [{"label": -1}]}]}]}, "labels from 0 to 1048575"),
         ({"candidate-paths": None}, "what teal solve"),
+        ({"steers": "all traffic to the endpoint"}, "a transit policy"),
     ],
 )
 def test_what_pcep_cannot_say_is_refused(
@@ -354,11 +355,11 @@ exit
 RECORDER = """
 import sys
 from deploy import pcep
-hear = pcep.Session._hear
+hear = pcep.Session._receive
 def recorded(self, kind, body):
     print("heard", kind, body.hex(), flush=True)
     hear(self, kind, body)
-pcep.Session._hear = recorded
+pcep.Session._receive = recorded
 sys.exit(pcep.main(sys.argv[1:]))
 """
 

@@ -114,7 +114,7 @@ def test_bits_of_a_link_state_database_are_kept() -> None:
 
 def test_what_a_vendor_or_a_table_lacks_is_named() -> None:
     topology, interfaces = _network()
-    with pytest.raises(InputError, match="igp on routers of FRR"):
+    with pytest.raises(InputError, match="igp for n0, a router of FRR"):
         algorithm_config(topology, [DELAY], _routers("frr"), interfaces)
     with pytest.raises(InputError, match="none of n1->n0"):
         algorithm_config(topology, [TE], _routers("iosxr"), {**interfaces, "n1->n0": []})

@@ -239,7 +239,7 @@ def least_utilisation(
 def unsplit(
     problem: SegmentProblem, start: SegmentResult, mid: IntArray, deadline: Deadline, gap: float = DIVE_GAP
 ) -> tuple[IntArray, float]:
-    """One list for each demand, in whole numbers over the lists that save most: midpoints (D, 1) and utilisation.
+    """One list for each demand by an integer program over the lists that save most: midpoints (D, 1), utilisation.
 
     Args:
         problem: the matrix, balanced.

@@ -74,10 +74,15 @@ class Interval(NamedTuple):
 
 
 def interval_of(
-    readings: CounterReadings, topology: Topology, capacity: FloatArray, splits: FloatArray | None,
+    sent_counters: CounterReadings, topology: Topology, capacity: FloatArray, splits: FloatArray | None,
     matrix: FloatArray | None,
 ) -> Interval:  # fmt: skip
-    """The counters of an interval; arguments as in :class:`Interval`.
+    """The counters of a request as those of an interval.
+
+    Args:
+        sent_counters: counters of the request, by the names of links and nodes.
+        topology: the network.
+        capacity, splits, matrix: as in :class:`Interval`.
 
     Raises:
         ServiceError: links or nodes that the network does not have, or nothing that enters or leaves.
@@ -88,14 +93,14 @@ def interval_of(
     links: dict[tuple[int, int], list[int]] = {}
     for link, ends in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)):
         links.setdefault(ends, []).append(link)
-    for one in readings.links:
+    for one in sent_counters.links:
         found = links.get((index.get(one.source, -1), index.get(one.target, -1)), [])
         if one.number >= len(found):
             raise wrong(f"counters.links: there is no link {one.number} from {one.source!r} to {one.target!r}")
         link = found[one.number]
         sent[link] = np.nan if one.sent is None else one.sent
         received[link] = np.nan if one.received is None else one.received
-    for border in readings.nodes:
+    for border in sent_counters.nodes:
         if border.node not in index:
             raise wrong(f"counters.nodes: there is no node {border.node!r}")
         node = index[border.node]
@@ -103,11 +108,11 @@ def interval_of(
         egress[node] = np.nan if border.egress is None else border.egress
     if np.isnan(ingress).all() and np.isnan(egress).all():
         raise wrong("counters.nodes: what enters or leaves the network at some node")
-    unnamed = ~np.isin(topology.node_names, [border.node for border in readings.nodes])
+    unnamed = ~np.isin(topology.node_names, [border.node for border in sent_counters.nodes])
     inner = without_own_traffic(topology.with_capacity(capacity), unnamed, sent[None], received[None])
     ingress[inner] = egress[inner] = 0.0
     counters = Readings(sent, received, ingress, egress)
-    return Interval(counters, readings.counter_error, capacity, splits, matrix)
+    return Interval(counters, sent_counters.counter_error, capacity, splits, matrix)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
