@@ -59,9 +59,7 @@ class DemandSteering:
         works, numbers = steps.works(dag), np.arange(len(steps.share))
         first = np.maximum.accumulate(np.where(steps.is_first, numbers, 0))
         cuts = np.append(0, np.cumsum(~works))[:-1]  # number of unusable segments that precede each one
-        self._weight: FloatArray = np.where(
-            cuts == cuts[first], steps.share, 0.0
-        )  # 0 behind an unusable one of its list
+        self._weight: FloatArray = np.where(cuts == cuts[first], steps.share, 0.0)  # 0 behind an unusable one
         self._arriving = np.where(works, self._weight, 0.0)
         self._is_cut = np.zeros(len(policies.lists), dtype=bool)
         self._is_cut[steps.policy[~works & (self._weight > 0)]] = True
