@@ -156,10 +156,11 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
 
 def convert_topology_outcome(config: TopologyConvertConfig, notify: Notify) -> Outcome:
     """`teal topology convert`."""
-    from teal.formats import TOPOLOGY_SUFFIXES, left_out_of, save_topology, topology_of
+    from teal.formats import left_out_of, save_topology, topology_of
+    from teal.formats.topology_formats import topology_suffixes
     from teal.runtime.storage import check_out_file
 
-    check_out_file(config.out, TOPOLOGY_SUFFIXES, overwrite=config.overwrite)
+    check_out_file(config.out, topology_suffixes(written=True), overwrite=config.overwrite)
     topology = topology_of(config)
     left_out = left_out_of(config.out, topology)
     for note in (*topology.notes, *([f"{config.out} does not hold {', '.join(left_out)}"] if left_out else [])):

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from teal.errors import InputError
-from teal.formats import containerlab, link_tables, rfc8345, router_databases, topohub_names
+from teal.formats import link_tables, topohub_names
 from teal.formats.frames import topology_from_graph, traffic_from_object
-from teal.formats.graphml import read_graphml
-from teal.formats.node_link import read_node_link, topology_from_node_link, topology_to_node_link
+from teal.formats.node_link import read_node_link
 from teal.formats.npz import read_npz, write_npz
-from teal.formats.records import Attributes, parse_attributes
-from teal.formats.repetita import TOPOLOGY_SUFFIX, demand_files, read_repetita_topology, read_repetita_traffic
+from teal.formats.records import parse_attributes
+from teal.formats.repetita import demand_files, read_repetita_traffic
 from teal.formats.routers import read_routers
-from teal.formats.sndlib import is_sndlib, read_sndlib_topology, read_sndlib_traffic
+from teal.formats.sndlib import read_sndlib_traffic
 from teal.formats.tables import read_table, write_table
+from teal.formats.topology_formats import topology_format, topology_suffixes
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology, TrafficMatrices
 from teal.runtime.storage import atomic_file, packaged
@@ -37,14 +34,13 @@ __all__ = [
 
 TRAFFIC_SUFFIXES = (".npz", ".csv", ".parquet")
 BUILT_IN = {"b4": "data/b4.json"}
-_EXPECTED_TOPOLOGY = (
-    "a .json, .graphml, .csv, .xlsx, .jsonl, .clab.yml, SNDlib .xml or Repetita .graph file, topohub:GROUP/NAME, or "
-    f"one of: {', '.join(BUILT_IN)}"
-)
-TOPOLOGY_SUFFIXES = (".json", ".csv", *containerlab.SUFFIXES)  # of files that save_topology writes
 _EXPECTED_TRAFFIC = (
     "an SNDlib .tgz or folder, a .npz, .csv, .parquet or Repetita .demands file, or gravity:seed=0,count=200,load=4"
 )
+
+
+def _expected_topology() -> str:
+    return f"a {', '.join(topology_suffixes())} file, topohub:GROUP/NAME, or one of: {', '.join(BUILT_IN)}"
 
 
 def is_named(text: str) -> bool:
@@ -55,7 +51,7 @@ def is_named(text: str) -> bool:
 def check_topology_name(text: str) -> None:
     """Raise InputError where :func:`load_topology` would find neither a file nor a name; nothing is read."""
     if not is_named(text) and not Path(text).expanduser().is_file():
-        raise InputError(text, "topology", _EXPECTED_TOPOLOGY, "no such file or name")
+        raise InputError(text, "topology", _expected_topology(), "no such file or name")
 
 
 def load_topology(
@@ -138,35 +134,11 @@ def _load_topology(text: Any, default_capacity: float | None, attributes: str) -
     names = parse_attributes(attributes)
     path = Path(text).expanduser()
     check_topology_name(text)
-    match path.suffix.lower():
-        case ".json":
-            return _read_json(path, default_capacity, names)
-        case suffix if suffix in link_tables.SUFFIXES:
-            return link_tables.read_link_table(path, default_capacity, names)
-        case suffix if suffix == router_databases.BGP_LS_SUFFIX:
-            return router_databases.read_bgp_ls(path, default_capacity)
-        case ".yml" | ".yaml" if path.name.lower().endswith(containerlab.SUFFIXES):
-            return containerlab.read_containerlab(path, default_capacity, names)
-        case ".graphml":
-            return read_graphml(path, default_capacity, names)
-        case ".xml" if is_sndlib(path):
-            return read_sndlib_topology(path, default_capacity)
-        case suffix if suffix == TOPOLOGY_SUFFIX:
-            return read_repetita_topology(path)
-    raise InputError(text, "topology", _EXPECTED_TOPOLOGY, f"another kind of file ({path.suffix or 'no suffix'})")
-
-
-def _read_json(path: Path, default_capacity: float | None, names: Attributes) -> Topology:
-    """A network of any kind of JSON, which its members tell."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(str(path), "", "a JSON file", f"invalid JSON: {error}") from None
-    if isinstance(document, dict) and rfc8345.ROOT in document:
-        return rfc8345.read_rfc8345(document, path, default_capacity)
-    if router_databases.is_router_database(document):
-        return router_databases.read_router_database(document, path, default_capacity)
-    return topology_from_node_link(document, path.stem, str(path), default_capacity, names)
+    form = topology_format(path)
+    if form is None:
+        found = f"another kind of file ({path.suffix or 'no suffix'})"
+        raise InputError(text, "topology", _expected_topology(), found)
+    return form.read(path, default_capacity, names)
 
 
 def load_traffic(
@@ -217,47 +189,26 @@ def load_traffic(
 
 
 def save_topology(path: Path | str, topology: Topology) -> None:
-    """Write a network as node-link JSON, as RFC 8345 (.rfc8345.json), a table of links or for containerlab (.clab.yml).
+    """Write a network in the format of the suffix: node-link .json, .rfc8345.json, a table (.csv), .clab.yml.
 
     Raises:
         InputError: another suffix, or links that have failed, which a table and RFC 8345 cannot say.
     """
-    name = Path(path).name.lower()
-    if not name.endswith(TOPOLOGY_SUFFIXES):
-        expected = "a .json file (.rfc8345.json for RFC 8345), a .csv or a .clab.yml file"
+    form = topology_format(Path(path))
+    if form is None or form.write is None:
+        expected = f"a {', '.join(topology_suffixes(written=True))} file"
         raise InputError(str(path), "out", expected, repr(Path(path).suffix))
-    failed = int((topology.capacity <= 0).sum())
-    if failed and name.endswith((".csv", ".rfc8345.json")):
+    if (failed := int((topology.capacity <= 0).sum())) and not form.holds_failures:
         expected = "a .json or .clab.yml file, for links that have failed"
         raise InputError(str(path), "out", expected, f"{failed} links of capacity 0")
     with atomic_file(Path(path)) as temporary:
-        if name.endswith(containerlab.SUFFIXES):
-            temporary.write_text(containerlab.containerlab_text(topology), encoding="utf-8")
-            return
-        if name.endswith(".csv"):
-            frame = topology.to_frame().drop(columns="link")
-            attributes = [topology.igp_attributes(link) for link in range(topology.num_links)]
-            for field in ("metric", "te_metric", "affinity"):
-                if any(field in one for one in attributes):
-                    values = [one.get(field, "") for one in attributes]
-                    frame[field] = [";".join(one) for one in values] if field == "affinity" else values
-            frame.to_csv(temporary, index=False)
-            return
-        make = rfc8345.to_rfc8345 if name.endswith(".rfc8345.json") else topology_to_node_link
-        temporary.write_text(json.dumps(make(topology)) + "\n", encoding="utf-8")
+        temporary.write_text(form.write(topology), encoding="utf-8", newline="")
 
 
 def left_out_of(path: Path, topology: Topology) -> list[str]:
     """The parts of a network that a file of this name, as :func:`save_topology` writes it, does not hold."""
-    name = path.name.lower()
-    is_table, is_rfc = name.endswith(".csv"), name.endswith(".rfc8345.json")
-    is_whole = name.endswith(".json") and not is_rfc
-    parts = {
-        "positions of nodes": not is_whole and bool(np.isfinite(topology.coordinates).any()),
-        "nodes without a link": is_table and bool(topology.isolated_nodes()),
-        "TE metrics and affinities": is_rfc and bool(topology.te_metric is not None or topology.affinities),
-    }
-    return [part for part, is_lost in parts.items() if is_lost]
+    form = topology_format(path)
+    return [] if form is None else form.left_out(topology)
 
 
 def save_traffic(path: Path | str, traffic: TrafficMatrices, topology: Topology, *, exact: bool = False) -> None:
