@@ -74,10 +74,10 @@ def parse_spec(text: str, prefix: str = "") -> Spec:
         key, equals, value = item.partition("=")
         if not equals or not key or not value:
             raise InputError(text, item, "key=value", repr(item))
-        name_of_option = key.strip().replace("-", "_")
-        if name_of_option in options:
+        option = key.strip().replace("-", "_")
+        if option in options:
             raise InputError(text, key.strip(), "each option once", repr(item))
-        options[name_of_option] = value.strip()
+        options[option] = value.strip()
     return Spec(text, name, options)
 
 

@@ -58,7 +58,7 @@ from teal.solvers.result import Stop
 
 _FINISH_S = 30.0  # for column generation where a search stalls, unless there is a deadline
 _EXTRA_S = 60.0  # for the fewest policies or one list each, likewise
-_UNSPLIT_S = 10.0  # of them for the integer program of one list each, where local search misses the gap
+_UNSPLIT_S = 10.0  # of _EXTRA_S, for the integer program of one list each, where local search misses the gap
 _MAX_UNSPLIT = 20_000  # demands, up to which the integer program is tried
 
 
@@ -509,8 +509,8 @@ def run_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentR
     routers = None if config.routers is None else read_routers(config.routers)
     dag, traffic = load_segments(config, notify)
     if config.out is not None and _is_labelled(config.out):
-        number = _of_algorithm(SegmentPolicies.none(), config).algorithm_number
-        check_routers(config.out, dag.topology, routers, (number,))  # before the search, not behind it
+        algorithm = algorithm_of(config)
+        check_routers(config.out, dag.topology, routers, (algorithm.number if algorithm else 0,))  # before the search
     deadline = Deadline.after(seconds(config.deadline, "--deadline")) if config.deadline else Deadline(math.inf)
     report: SegmentReport | StaticReport
     if config.is_static:

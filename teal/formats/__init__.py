@@ -192,14 +192,15 @@ def save_topology(path: Path | str, topology: Topology) -> None:
     """Write a network in the format of the suffix: node-link .json, .rfc8345.json, a table (.csv), .clab.yml.
 
     Raises:
-        InputError: another suffix, or links that have failed, which a table and RFC 8345 cannot say.
+        InputError: another suffix, or links that have failed, where the format cannot say so.
     """
     form = topology_format(Path(path))
     if form is None or form.write is None:
         expected = f"a {', '.join(topology_suffixes(written=True))} file"
         raise InputError(str(path), "out", expected, repr(Path(path).suffix))
     if (failed := int((topology.capacity <= 0).sum())) and not form.holds_failures:
-        expected = "a .json or .clab.yml file, for links that have failed"
+        suffixes = topology_suffixes(written=True, with_failures=True)
+        expected = f"a {', '.join(suffixes)} file, for links that have failed"
         raise InputError(str(path), "out", expected, f"{failed} links of capacity 0")
     with atomic_file(Path(path)) as temporary:
         temporary.write_text(form.write(topology), encoding="utf-8", newline="")

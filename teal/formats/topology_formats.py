@@ -53,10 +53,11 @@ def register_topology_format(name: str, form: TopologyFormat, *, replace: bool =
     _FORMATS.add(name, form, replace=replace)
 
 
-def topology_suffixes(*, written: bool = False) -> tuple[str, ...]:
-    """The suffixes of all formats, or of those that are written."""
+def topology_suffixes(*, written: bool = False, with_failures: bool = False) -> tuple[str, ...]:
+    """The suffixes of all formats, or of those that are written, or that can say that a link has failed."""
     forms = [_FORMATS[name] for name in _FORMATS.names()]
-    return tuple(suffix for form in forms if form.write or not written for suffix in form.suffixes)
+    fitting = [one for one in forms if (one.write or not written) and (one.holds_failures or not with_failures)]
+    return tuple(suffix for form in fitting for suffix in form.suffixes)
 
 
 def topology_format(path: Path) -> TopologyFormat | None:

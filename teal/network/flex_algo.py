@@ -37,9 +37,9 @@ class FlexAlgo:
     Attributes:
         number: 128 to 255.
         metric: igp, delay or te.
-        exclude: affinities of which a link has none.
-        include_any: affinities of which a link has at least one; empty for no such rule.
-        include_all: affinities which a link has all.
+        exclude: affinities that no link of the algorithm has.
+        include_any: affinities of which each link of the algorithm has at least one; empty for no such rule.
+        include_all: affinities that each link of the algorithm has.
     """
 
     number: int
