@@ -212,7 +212,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
 def _form_for(dispatcher: Any, compile_form: Callable[..., Any], *arguments: Any) -> Any:
     """Return the function that Numba then calls with arguments of new types: machine code, or the Python function."""
     if is_interpreting() and dispatcher._cache.is_better_interpreted(tuple(map(dispatcher.typeof_pyval, arguments))):
-        return dispatcher.py_func
+        return _in_python(dispatcher.py_func)
     collects = gc.isenabled()
     gc.disable()  # a compilation makes millions of objects that live until its end: looking for garbage takes a tenth
     try:
@@ -220,6 +220,23 @@ def _form_for(dispatcher: Any, compile_form: Callable[..., Any], *arguments: Any
     finally:
         if collects:
             gc.enable()
+
+
+@functools.cache
+def _in_python(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with the Python functions of all kernels that it calls in the place of the kernels.
+
+    An inner kernel that another kernel has compiled in this process has machine code without a wrapper for Python:
+    a call of it from Python would end the process.
+    """
+    in_python = types.FunctionType(
+        function.__code__, dict(function.__globals__), function.__name__, function.__defaults__, function.__closure__
+    )
+    for name in function.__code__.co_names:
+        called = getattr(function.__globals__.get(name), "py_func", None)
+        if called is not None:
+            in_python.__globals__[name] = in_python if called is function else _in_python(called)
+    return in_python
 
 
 def inlined_kernel(function: _F) -> _F:

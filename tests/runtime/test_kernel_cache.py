@@ -313,6 +313,37 @@ def test_kernels_that_run_as_python_give_what_machine_code_gives(tmp_path: Path)
         np.testing.assert_allclose(_flat(ours), _flat(theirs), rtol=1e-12, atol=1e-12)
 
 
+TWO_CALLERS = """
+from teal.runtime.kernel_cache import interpreting
+from teal.runtime.parallel import inner_kernel, kernel
+
+@inner_kernel
+def double(x):
+    return 2 * x
+
+@kernel
+def quadruple(x):
+    return double(double(x))
+
+@kernel
+def sextuple(x):
+    return 3 * double(x)
+
+print(quadruple(5))
+with interpreting():
+    print(sextuple(5))
+"""
+
+
+def test_a_kernel_runs_as_python_where_another_has_compiled_what_both_call(tmp_path: Path) -> None:
+    """Machine code of an inner kernel cannot be called from Python: the process ended with a segmentation fault."""
+    module = tmp_path / "two_callers.py"
+    module.write_text(TWO_CALLERS)
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    run = subprocess.run([sys.executable, module], env=environment, capture_output=True, text=True, timeout=300)
+    assert (run.returncode, run.stdout.split()) == (0, ["20", "30"]), run.stderr
+
+
 def _flat(nested: Any) -> list[float]:
     return [number for part in nested for number in _flat(part)] if isinstance(nested, list) else [nested]
 
