@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import networkx as nx
 import numpy as np
 
@@ -16,25 +18,35 @@ def random_metrics(topology: Topology, seed: int, most: int = 4) -> FloatArray:
 
 
 def network_with_parallels(seed: int, nodes: int = 8) -> Topology:
-    """A random network in which two links have a parallel one."""
+    """A random network in which two links have a parallel one; of odd seeds, one router carries no transit traffic."""
     topology = random_topology(seed, nodes)
     chosen = np.random.default_rng(seed).integers(0, topology.num_links, 2)
-    return topology.with_links(np.concatenate([np.arange(topology.num_links), chosen]))
+    topology = topology.with_links(np.concatenate([np.arange(topology.num_links), chosen]))
+    return without_transit(topology, seed % nodes) if seed % 2 else topology
+
+
+def without_transit(topology: Topology, node: int) -> Topology:
+    """The network in which this node carries nothing but traffic from and to itself."""
+    return dataclasses.replace(topology, no_transit=np.arange(topology.num_nodes) == node)
 
 
 def segment_shares(topology: Topology, metric: FloatArray, weight: FloatArray | None = None) -> FloatArray:
     """(N, N, E) g(t, u, e): share of what goes from u to t that passes link e; NaN without a path."""
     nodes, links = topology.num_nodes, topology.num_links
     weight = np.ones(links) if weight is None else weight
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(nodes))
-    live = [e for e in range(links) if topology.capacity[e] > 0 and np.isfinite(metric[e])]
-    for e in live:
-        ends = int(topology.link_source[e]), int(topology.link_target[e])
-        graph.add_edge(*ends, metric=min(metric[e], graph.edges[ends]["metric"] if graph.has_edge(*ends) else np.inf))
+    stubs = np.zeros(nodes, dtype=bool) if topology.no_transit is None else topology.no_transit
     shares = np.full((nodes, nodes, links), np.nan)
-    distance = dict(nx.all_pairs_dijkstra_path_length(graph, weight="metric"))
     for t in range(nodes):
+        # Whoever sends to t enters no other router that carries no transit traffic.
+        entered = stubs[topology.link_target] & (topology.link_target != t)
+        live = [e for e in range(links) if topology.capacity[e] > 0 and np.isfinite(metric[e]) and not entered[e]]
+        graph = nx.DiGraph()
+        graph.add_nodes_from(range(nodes))
+        for e in live:
+            ends = int(topology.link_source[e]), int(topology.link_target[e])
+            before = graph.edges[ends]["metric"] if graph.has_edge(*ends) else np.inf
+            graph.add_edge(*ends, metric=min(metric[e], before))
+        distance = dict(nx.all_pairs_dijkstra_path_length(graph, weight="metric"))
         for u in sorted((u for u in range(nodes) if t in distance[u]), key=lambda u: distance[u][t]):
             shares[t, u] = 0
             if u == t:

@@ -72,7 +72,9 @@ class Igp:
         self._tail, self._head = topology.link_source, topology.link_target
         self._metric = np.where(topology.capacity > 0, metric, np.inf)
         nodes = np.arange(topology.num_nodes, dtype=np.int32)
-        self._distance, into = shortest_trees(topology.num_nodes, self._tail, self._head, self._metric, nodes)
+        self._distance, into = shortest_trees(
+            topology.num_nodes, self._tail, self._head, self._metric, nodes, topology.no_transit
+        )
         self._has_one = self._single_paths(into)
 
     def _single_paths(self, into: IntArray) -> BoolArray:

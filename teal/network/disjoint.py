@@ -15,7 +15,7 @@ import numpy as np
 
 from teal.network.failures import Groups, ban_groups_of
 from teal.network.shortest import Adjacency, SearchScratch, best_first, walk_back
-from teal.runtime.arrays import FloatArray, Int64Array, IntArray
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import inner_kernel
 
 ZERO = cast(int, np.int64(0))  # not the literal 0, for which, as for any literal, Numba compiles a callee once more
@@ -70,6 +70,8 @@ def grow_tree(source: int, graph: Adjacency, banned: IntArray, ban: int, into: I
     while begin < end:
         node = queue[begin]
         begin += 1
+        if node != source and not graph.has_transit[node]:
+            continue
         for i in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
             link = graph.out_link[i]
             other = graph.head[link]
@@ -86,13 +88,14 @@ def _expand(
     ptr: IntArray,
     links: IntArray,
     far_end: IntArray,
+    has_transit: BoolArray,
     banned: IntArray,
     ban: int,
     mark: int,
     search: TwoSided,
     side: int,
 ) -> tuple[int, int]:
-    """Expand ``queue[side, begin:end]`` by one level of breadth-first search.
+    """Expand ``queue[side, begin:end]`` by one level of breadth-first search; ``queue[:, 0]`` are both ends.
 
     Returns:
         the new end of the queue, and the first node that the other side has seen too, or -1.
@@ -100,12 +103,14 @@ def _expand(
     last = end
     for i in range(begin, end):
         node = search.queue[side, i]
+        if i > 0 and not has_transit[node]:
+            continue
         for at in range(ptr[node], ptr[node + 1]):
             link = links[at]
             other = far_end[link]
             if banned[link] != ban and search.seen[side, other] != mark:
                 search.seen[side, other], search.into[side, other] = mark, link
-                if search.seen[1 - side, other] == mark:
+                if search.seen[1 - side, other] == mark and (has_transit[other] or other == search.queue[1 - side, 0]):
                     return last, other
                 search.queue[side, last] = other
                 last += 1
@@ -127,12 +132,14 @@ def _meet(
     while begin0 < end0 and begin1 < end1:
         if end0 - begin0 <= end1 - begin1:
             last, middle = _expand(
-                begin0, end0, graph.out_ptr, graph.out_link, graph.head, banned, ban, mark, search, ZERO
+                begin0, end0, graph.out_ptr, graph.out_link, graph.head, graph.has_transit, banned, ban, mark, search,
+                ZERO,
             )  # fmt: skip
             begin0, end0 = end0, last
         else:
             last, middle = _expand(
-                begin1, end1, graph.in_ptr, graph.in_link, graph.tail, banned, ban, mark, search, ZERO + 1
+                begin1, end1, graph.in_ptr, graph.in_link, graph.tail, graph.has_transit, banned, ban, mark, search,
+                ZERO + 1,
             )  # fmt: skip
             begin1, end1 = end1, last
         if middle >= 0:

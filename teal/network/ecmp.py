@@ -44,6 +44,7 @@ class IgpLinks(NamedTuple):
         head: (E,) node where it ends.
         metric: (E,) whole numbers above 0; infinite for a link that has failed.
         weight: (E,) > 0, in proportion to which next hops share traffic.
+        has_transit: (N,) whether a router sends on what it receives from others.
     """
 
     out_ptr: IntArray
@@ -54,6 +55,7 @@ class IgpLinks(NamedTuple):
     head: IntArray
     metric: FloatArray
     weight: FloatArray
+    has_transit: BoolArray
 
 
 class Dags(NamedTuple):
@@ -112,6 +114,8 @@ def grow_dag(target: int, row: int, links: IgpLinks, dags: Dags, keys: FloatArra
             continue  # the node was reached by a shorter path since this entry was pushed
         order[reached] = node
         reached += 1
+        if node != target and not links.has_transit[node]:
+            continue  # the node has a path, and no other node has one through it
         for i in range(links.in_ptr[node], links.in_ptr[node + 1]):
             link = links.in_link[i]
             length, other = key + links.metric[link], links.tail[link]
@@ -120,6 +124,15 @@ def grow_dag(target: int, row: int, links: IgpLinks, dags: Dags, keys: FloatArra
                 size = heap_push(keys, nodes, size, length, other)
     dags.reached[row] = reached
     find_arcs(row, links, dags)
+
+
+@inner_kernel
+def is_on_dag(distance: FloatArray, links: IgpLinks, link: int) -> bool:
+    """Whether a link is a next hop towards the destination of these distances (N,)."""
+    head = links.head[link]
+    length = links.metric[link] + distance[head]
+    is_allowed = links.has_transit[head] or distance[head] == 0.0  # that of the destination alone is 0
+    return length < np.inf and distance[links.tail[link]] == length and is_allowed
 
 
 @inner_kernel
@@ -134,7 +147,7 @@ def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
         node, first, total = order[i], count, 0.0
         for j in range(links.out_ptr[node], links.out_ptr[node + 1]):
             link = links.out_link[j]
-            if distance[node] == links.metric[link] + distance[links.head[link]]:
+            if is_on_dag(distance, links, link):
                 arc[count], share[count] = link, links.weight[link]
                 total += links.weight[link]
                 count += 1
@@ -150,13 +163,6 @@ def _grow_all(targets: IntArray, links: IgpLinks, dags: Dags, blocks: int) -> No
         keys, nodes = np.empty(size), np.empty(size, dtype=np.int32)
         for i in range(block, len(targets), blocks):
             grow_dag(targets[i], targets[i], links, dags, keys, nodes)
-
-
-@inner_kernel
-def is_on_dag(distance: FloatArray, links: IgpLinks, link: int) -> bool:
-    """Whether a link is a next hop towards the destination of these distances (N,)."""
-    length = links.metric[link] + distance[links.head[link]]
-    return length < np.inf and distance[links.tail[link]] == length
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -251,12 +257,12 @@ def igp_links(topology: Topology, metric: FloatArray | Int64Array, weight: Float
     weight = np.ones(topology.num_links) if weight is None else np.asarray(weight, dtype=np.float64)
     if weight.shape != (topology.num_links,) or not (np.isfinite(weight) & (weight > 0)).all():
         raise InputError(topology.origin or topology.name, "weight", "a finite weight > 0 of each link", weight)
-    graph = make_graph(topology.num_nodes, topology.link_source, topology.link_target)
+    graph = make_graph(topology.num_nodes, topology.link_source, topology.link_target, topology.no_transit)
     live = np.where(topology.capacity > 0, np.asarray(metric, dtype=np.float64), np.inf)
     return IgpLinks(
         graph.out_ptr, graph.out_link, graph.in_ptr, graph.in_link,
         np.ascontiguousarray(graph.tail, dtype=np.int32), np.ascontiguousarray(graph.head, dtype=np.int32),
-        np.ascontiguousarray(live), np.ascontiguousarray(weight),
+        np.ascontiguousarray(live), np.ascontiguousarray(weight), graph.has_transit,
     )  # fmt: skip
 
 

@@ -271,7 +271,7 @@ def _search(
     sources, starts = np.unique(pairs[:, 0], return_index=True)
     demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
     tail, head = topology.link_source, topology.link_target
-    graph = make_graph(topology.num_nodes, tail, head)
+    graph = make_graph(topology.num_nodes, tail, head, topology.no_transit)
     by_hops = method is PathMethod.DISJOINT and weight is PathWeight.HOPS
     searches: dict[PathMethod, Callable[..., None]] = {
         PathMethod.DISJOINT: path_search.search_by_hops if by_hops else path_search.search_by_weight,
@@ -288,7 +288,9 @@ def _search(
     potential = np.zeros((1, 1))
     if not by_hops:
         every_node = np.arange(topology.num_nodes, dtype=np.int32)
-        potential, _ = shortest_trees(topology.num_nodes, head, tail, link_weights, every_node)
+        potential, _ = shortest_trees(
+            topology.num_nodes, head, tail, link_weights, every_node, topology.no_transit
+        )
         potential *= 1 - _POTENTIAL_MARGIN
         finite = np.isfinite(potential)
         least = link_weights[link_weights > 0].min(initial=np.inf)

@@ -70,7 +70,9 @@ def _trees(
     sources, own = np.unique(pairs[demands, 0], return_inverse=True)
     row = np.zeros(len(pairs), dtype=np.int64)
     row[demands] = own.reshape(-1)
-    distance, into = shortest_trees(topology.num_nodes, topology.link_source, topology.link_target, weight, sources)
+    distance, into = shortest_trees(
+        topology.num_nodes, topology.link_source, topology.link_target, weight, sources, topology.no_transit
+    )
     return distance, into, row
 
 

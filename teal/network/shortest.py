@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange, threads_for
 
 _MIN_PARALLEL_VISITS = 1_000_000  # of links, by searches from all roots together
@@ -26,6 +26,7 @@ class Adjacency(NamedTuple):
         in_link: (E,) link numbers.
         tail: (E,) node where each link starts.
         head: (E,) node where each link ends.
+        has_transit: (N,) whether paths may lead through a node, not only begin or end there.
     """
 
     out_ptr: IntArray
@@ -34,6 +35,7 @@ class Adjacency(NamedTuple):
     in_link: IntArray
     tail: IntArray
     head: IntArray
+    has_transit: BoolArray
 
     @property
     def num_nodes(self) -> int:
@@ -59,9 +61,17 @@ class SearchScratch(NamedTuple):
     heap_nodes: IntArray
 
 
-def make_graph(num_nodes: int, tail: IntArray, head: IntArray) -> Adjacency:
-    """The graph of links that lead from ``tail`` (E,) to ``head`` (E,)."""
-    return Adjacency(*_group_by_node(tail, num_nodes), *_group_by_node(head, num_nodes), tail, head)
+def make_graph(num_nodes: int, tail: IntArray, head: IntArray, no_transit: BoolArray | None = None) -> Adjacency:
+    """The graph of links that lead from ``tail`` (E,) to ``head`` (E,).
+
+    Args:
+        num_nodes: N.
+        tail: (E,) node where each link starts.
+        head: (E,) node where it ends.
+        no_transit: (N,) whether paths must not lead through a node; None if they may lead through all.
+    """
+    has_transit = np.ones(num_nodes, dtype=bool) if no_transit is None else ~no_transit
+    return Adjacency(*_group_by_node(tail, num_nodes), *_group_by_node(head, num_nodes), tail, head, has_transit)
 
 
 def _group_by_node(nodes: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
@@ -166,6 +176,8 @@ def best_first(
             return distance[target]
         if key > distance[node] + potential[node]:
             continue  # the node was reached by a shorter path since this entry was pushed
+        if node != source and not graph.has_transit[node]:
+            continue
         for i in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
             link = graph.out_link[i]
             other = graph.head[link]
@@ -192,7 +204,12 @@ def _trees(roots: IntArray, graph: Adjacency, weight: FloatArray, distance: Floa
 
 
 def shortest_trees(
-    num_nodes: int, tail: IntArray, head: IntArray, weight: FloatArray, roots: IntArray
+    num_nodes: int,
+    tail: IntArray,
+    head: IntArray,
+    weight: FloatArray,
+    roots: IntArray,
+    no_transit: BoolArray | None = None,
 ) -> tuple[FloatArray, IntArray]:
     """Least weight from each root to every node, by Dijkstra's algorithm.
 
@@ -202,11 +219,12 @@ def shortest_trees(
         head: (E,) node where each link ends; with tail and head swapped, weights are those of paths to the roots.
         weight: (E,) at least 0, infinite for a link that may not be used.
         roots: (R,) nodes.
+        no_transit: (N,) whether paths must not lead through a node; None if they may lead through all.
 
     Returns:
         distance (R, N), infinite where there is no path, and the link into each node (R, N), -1 there.
     """
-    graph = make_graph(num_nodes, tail, head)
+    graph = make_graph(num_nodes, tail, head, no_transit)
     distance, into = np.empty((len(roots), num_nodes)), np.empty((len(roots), num_nodes), dtype=np.int32)
     # A few microseconds a link and root: from 0.1 s on, threads are worth the compilation of their form.
     with threads_for(len(roots) * len(tail), least=_MIN_PARALLEL_VISITS):

@@ -72,6 +72,8 @@ class Topology:
         origin: the file or name that the topology was read from, for messages.
         notes: what was assumed while reading it, in whole sentences.
         aliases: other names of nodes, by which files may call them, and the name of each.
+        no_transit: (N,) whether a router carries nothing but traffic from and to itself, as one with the overload bit
+            of IS-IS (ISO 10589, RFC 3787); None if there is none.
 
     Raises:
         InputError: from the constructor, naming the first field that is wrong.
@@ -90,6 +92,7 @@ class Topology:
     te_metric: Int64Array | None = None
     affinities: tuple[frozenset[str], ...] = ()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    no_transit: BoolArray | None = None
 
     def __post_init__(self) -> None:
         where = self.origin or self.name
@@ -128,6 +131,8 @@ class Topology:
             if self.te_metric.shape != (links,):
                 raise InputError(where, "te_metric", f"shape {(links,)}", self.te_metric.shape)
             self._require(self.te_metric >= 0, "te_metric", "a TE metric > 0, or 0 for none", self.te_metric)
+        if self.no_transit is not None and self.no_transit.shape != (nodes,):
+            raise InputError(where, "no_transit", f"shape {(nodes,)}", self.no_transit.shape)
         if len(self.affinities) not in (0, links):
             raise InputError(where, "affinities", f"a set for each of {links} links, or ()", len(self.affinities))
 
@@ -316,11 +321,12 @@ class Topology:
         return self._of_links(both, link_source=source, link_target=target)
 
     def graph_key(self) -> str:
-        """Hash of the number of nodes and the ends of the links.
+        """Hash of the number of nodes, the ends of the links, and the routers without transit.
 
         Candidate paths are valid for every topology with the same key.
         """
-        return content_key(self.num_nodes, self.link_source, self.link_target)
+        stubs = () if self.no_transit is None else (self.no_transit,)
+        return content_key(self.num_nodes, self.link_source, self.link_target, *stubs)
 
     def doubts(self) -> list[str]:
         """Sentences without a full stop about nodes without a link, links of one direction, and separate parts."""
@@ -331,6 +337,9 @@ class Topology:
             doubts.append(
                 f"links without one in the other direction: {listed(one_way, _MAX_NAMES)} (--bidirectional adds them)"
             )
+        if self.no_transit is not None:
+            stubs = [self.node_names[node] for node in np.flatnonzero(self.no_transit)]
+            doubts.append(f"routers that carry no transit traffic: {listed(stubs, _MAX_NAMES)}")
         if parts > 1:
             doubts.append(f"not connected: {parts} parts (strongly connected), so that some pairs have no path")
         return doubts
@@ -350,5 +359,7 @@ class Topology:
         return np.asarray(connected_components(graph, directed=True, connection="strong")[1])
 
     def content_key(self) -> str:
-        """Hash of nodes, links, capacities and latencies, which are all that an allocation can depend on."""
-        return content_key(self.node_names, self.link_source, self.link_target, self.capacity, self.latency)
+        """Hash of all that an allocation can depend on: nodes, links, capacities, latencies, routers without transit."""
+        stubs = () if self.no_transit is None else (self.no_transit,)
+        ends = self.link_source, self.link_target
+        return content_key(self.node_names, *ends, self.capacity, self.latency, *stubs)

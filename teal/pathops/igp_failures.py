@@ -113,7 +113,7 @@ def reroute(  # type: ignore[no-untyped-def]
         scratch: memory.
     """
     distance, order, reached, arc_start, arc, share = dags
-    out_ptr, out_link, in_ptr, in_link, tail, head, metric, weight = links
+    out_ptr, out_link, in_ptr, in_link, tail, head, metric, weight, has_transit = links
     kind, distance_after, cut, settled, hop, keys, heap_nodes, moved = scratch
     nodes = len(place)
     for t in range(nodes):
@@ -127,8 +127,8 @@ def reroute(  # type: ignore[no-untyped-def]
         last, cuts = _find_kinds(t, first, order, reached, arc_start, arc, head, is_failed, kind, cut)
         distance_after[:] = distance[t]
         paths = _settle(
-            cut, cuts, out_ptr, out_link, in_ptr, in_link, tail, head, metric, is_failed, kind, distance_after, settled,
-            keys, heap_nodes,
+            cut, cuts, out_ptr, out_link, in_ptr, in_link, tail, head, metric, has_transit, is_failed, kind,
+            distance_after, settled, keys, heap_nodes,
         )  # fmt: skip
         for m in range(len(volume)):
             _withdraw(t, last, order, arc_start, arc, share, head, kind, m, passing, load, moved)
@@ -139,7 +139,7 @@ def reroute(  # type: ignore[no-untyped-def]
                         moved[cut[c]] = 0.0
             _send(
                 t, last, settled, paths, order, reached, arc_start, arc, share, out_ptr, out_link, head, metric, weight,
-                is_failed, kind, distance_after, hop, m, load, moved,
+                has_transit, is_failed, kind, distance_after, hop, m, load, moved,
             )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def _find_kinds(  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _settle(  # type: ignore[no-untyped-def]
-    cut, cuts, out_ptr, out_link, in_ptr, in_link, tail, head, metric, is_failed, kind, distance, settled,
+    cut, cuts, out_ptr, out_link, in_ptr, in_link, tail, head, metric, has_transit, is_failed, kind, distance, settled,
     keys, heap_nodes
 ):  # fmt: skip
     """Find the distances of cut nodes; the number of those that have a path, which ``settled`` lists by distance."""
@@ -183,7 +183,8 @@ def _settle(  # type: ignore[no-untyped-def]
         u, best = cut[c], np.inf
         for j in range(out_ptr[u], out_ptr[u + 1]):
             e = out_link[j]
-            if not is_failed[e] and kind[head[e]] != _CUT:
+            is_allowed = has_transit[head[e]] or distance[head[e]] == 0.0  # that of the destination alone is 0
+            if not is_failed[e] and kind[head[e]] != _CUT and is_allowed:
                 best = min(best, metric[e] + distance[head[e]])
         if best < np.inf:
             distance[u] = best
@@ -196,6 +197,8 @@ def _settle(  # type: ignore[no-untyped-def]
             continue  # the node was reached by a shorter path since this entry was pushed
         settled[count] = u
         count += 1
+        if not has_transit[u]:
+            continue
         for j in range(in_ptr[u], in_ptr[u + 1]):
             e = in_link[j]
             other = tail[e]
@@ -227,7 +230,7 @@ def _withdraw(  # type: ignore[no-untyped-def]
 @kernel
 def _send(  # type: ignore[no-untyped-def]
     t, last, settled, paths, order, reached, arc_start, arc, share, out_ptr, out_link, head, metric, weight,
-    is_failed, kind, distance, hop, m, load, moved
+    has_transit, is_failed, kind, distance, hop, m, load, moved
 ):  # fmt: skip
     """Send ``moved`` along the new next hops, from far to near: cut nodes and the others, merged by distance."""
     j = paths - 1
@@ -257,7 +260,8 @@ def _send(  # type: ignore[no-untyped-def]
         total, hops = 0.0, 0
         for b in range(out_ptr[u], out_ptr[u + 1]):
             e = out_link[b]
-            if not is_failed[e] and distance[u] == metric[e] + distance[head[e]]:
+            is_allowed = has_transit[head[e]] or distance[head[e]] == 0.0
+            if not is_failed[e] and is_allowed and distance[u] == metric[e] + distance[head[e]]:
                 total += weight[e]
                 hop[hops] = e
                 hops += 1
@@ -407,7 +411,7 @@ def _all_failures(  # type: ignore[no-untyped-def]
         repairs = num_links if is_repairing else 0
         own = IgpLinks(
             links.out_ptr, links.out_link, links.in_ptr, links.in_link, links.tail, links.head,
-            links.metric.copy(), links.weight,
+            links.metric.copy(), links.weight, links.has_transit,
         )  # fmt: skip
         after = new_dags(1, nodes, repairs)
         keys, heap_nodes = np.empty(2 * repairs + 2), np.empty(2 * repairs + 2, dtype=np.int32)

@@ -136,7 +136,7 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
         chunk = slice(*np.searchsorted(source_row, [first, first + _SOURCES_AT_A_TIME]))  # demands of these sources
         distance, _ = shortest_trees(
             topology.num_nodes, topology.link_source, topology.link_target, link_weight,
-            sources[first : first + _SOURCES_AT_A_TIME],
+            sources[first : first + _SOURCES_AT_A_TIME], topology.no_transit,
         )  # fmt: skip
         distances[order[chunk]] = distance[source_row[chunk] - first, targets[chunk]]
     least = torch.from_numpy(distances).to(demand)

@@ -147,7 +147,7 @@ def _add_for_matrix(problem: Problem, prices: Tensor, target_value: float, paths
     tie_weight = _TIE_WEIGHT * float(finite.max(initial=0.0)) or 1.0
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
     nodes, tail, head = topology.num_nodes, topology.link_source, topology.link_target
-    distance, into = shortest_trees(nodes, tail, head, weight + tie_weight, sources)
+    distance, into = shortest_trees(nodes, tail, head, weight + tie_weight, sources, topology.no_transit)
     shortest = distance[source_row, pairs[:, 1]]
     demand = problem.demand[0].cpu().numpy()
     limit = np.minimum(cheapest, value.cpu().numpy())  # a new path must cost less than this

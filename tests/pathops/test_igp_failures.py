@@ -118,7 +118,7 @@ def test_a_link_out_of_service_makes_no_micro_loop() -> None:
     assert failures.under([[1]], repairing=True).at_risk[0, 0] == 0
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, 2])  # networks whose routers all carry transit traffic, as those of pyNTM
 def test_loads_equal_those_of_pyntm(seed: int) -> None:
     pyntm = pytest.importorskip("pyNTM", reason="pip install pyNTM networkx to compare with it")
     topology, metric, volume = _case(seed)

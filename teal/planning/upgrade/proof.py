@@ -107,7 +107,7 @@ def _bound(proof: CutProof, prices: FloatArray) -> float:
     used = np.zeros(scenarios.num_cables)
     for row, price in zip(proof.row.tolist(), prices, strict=True):
         live = scenarios.live[row]
-        distance, _ = shortest_trees(*ends, np.where(live, price, np.inf), sources)
+        distance, _ = shortest_trees(*ends, np.where(live, price, np.inf), sources, topology.no_transit)
         shortest, demand = distance[source_row, pairs[:, 1]], scenarios.demand[row]
         wanted = (demand > 0) & np.isfinite(shortest)
         total += float(demand[wanted] @ shortest[wanted])

@@ -80,7 +80,7 @@ def _needed(scenarios: Scenarios, cuts: Cuts, number: int, find: bool = False) -
     weight = np.where(scenarios.live[row], prices, np.inf)
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
     ends = topology.num_nodes, topology.link_source, topology.link_target
-    distance, _ = shortest_trees(*ends, weight, sources)
+    distance, _ = shortest_trees(*ends, weight, sources, topology.no_transit)
     shortest, demand = distance[source_row, pairs[:, 1]], scenarios.demand[row]
     wanted = demand > 0
     needed = float(demand[wanted] @ shortest[wanted])
@@ -95,7 +95,7 @@ def _needed(scenarios: Scenarios, cuts: Cuts, number: int, find: bool = False) -
     if not len(chosen):
         return needed, nothing, no_links
     tie_weight = _TIE_WEIGHT * float(prices.max(initial=0.0)) or 1.0
-    _, into = shortest_trees(*ends, weight + tie_weight, sources)
+    _, into = shortest_trees(*ends, weight + tie_weight, sources, topology.no_transit)
     ptr, links = paths_in_trees(chosen, pairs, source_row, into, topology.link_source)
     return needed, ptr, links
 

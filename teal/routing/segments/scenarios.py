@@ -263,4 +263,6 @@ class TransitScenarios(Scenarios):
         """Whether shortest paths from one node to another cross a third one; not without a path."""
         distance = passes.dag.dags.distance
         way = distance[end, begin]
-        return np.asarray(np.isfinite(way) & (distance[node, begin] + distance[end, node] == way))
+        is_on_way = np.isfinite(way) & (distance[node, begin] + distance[end, node] == way)
+        is_end = np.equal(node, begin) | np.equal(node, end)
+        return np.asarray(is_on_way & (passes.dag.links.has_transit[node] | is_end))
