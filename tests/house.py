@@ -127,8 +127,6 @@ def measures(house: dict[str, Module]) -> dict[str, int]:
     classes = [node for module in house.values() for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)]
     texts = docstrings(house)
     return {
-        "lines": sum(lines_by_room(house).values()),
-        "files": len(house),
         "modules imported by exactly one other": sum(len(names) == 1 for names in importers.values()),
         "circles of modules": len(circles(house)),
         "classes with three or more figures of a result": sum(

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from teal.allocation.settings import CertifyConfig, SolveConfig
 from teal.app.command import seldom
-from teal.app.instance import Instance, failed_links, load_instance
+from teal.app.instance import Instance, load_instance
 from teal.app.path_sets import RoundsProgress, describe_gap_over_all_paths, proven
 from teal.app.settings import seconds
 from teal.app.warm_up import kernels_for_one_solve
@@ -373,7 +373,7 @@ def capacity_in_force(
     """(E,) capacities without the failed links; None if there are none."""
     if not config.fail:
         return None
-    failed = failed_links(topology, config.fail)
+    failed = topology.links_named(config.fail, "--fail")
     notify("failed: " + ", ".join(topology.link_name(link) for link in failed))
     return topology.with_failed_links(failed).capacity
 

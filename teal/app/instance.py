@@ -345,23 +345,6 @@ def _weights_of_classes(config: InstanceConfig, traffic: TrafficMatrices) -> Flo
     return np.array([weight_of[name] for name in names])[traffic.classes.of_demand]
 
 
-def failed_links(topology: Topology, names: tuple[str, ...]) -> list[int]:
-    """The links between the nodes of each name ``A,B``, each link once; names of nodes may contain commas.
-
-    Raises:
-        InputError: no such nodes, or no link between them.
-    """
-    nodes, failed = topology.node_index(), set()
-    for name in names:
-        parts = name.split(",")
-        candidates = [(",".join(parts[:i]).strip(), ",".join(parts[i:]).strip()) for i in range(1, len(parts))]
-        if not candidates:
-            raise InputError("--fail", "", "two node names, A,B", repr(name))
-        a, b = next(((a, b) for a, b in candidates if a in nodes and b in nodes), candidates[0])
-        failed.update(topology.find_links(a, b))
-    return sorted(failed)
-
-
 def describe_traffic(traffic: TrafficMatrices) -> str:
     """One line: number of matrices and demands, times, and what is missing."""
     missing = sum(gap.missing for gap in traffic.gaps)

@@ -107,13 +107,18 @@ class TopologyFileConfig:
     """Capacity of links whose file gives none, Gbit/s; without it such a file is refused."""
     attributes: str = ""
     """Names of the attributes of links in a .json or .graphml file, or of the columns of a table, where they are others
-    than capacity (Gbit/s), latency (ms), source, target, metric, metric_back and members:
-    capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""
+    than capacity (Gbit/s), latency (ms), source, target, metric, metric_back, status and members:
+    capacity=bandwidth,latency=delay,capacity_unit=Mbit/s.  A format that has no such attribute refuses it."""
     bidirectional: bool = False
     """Give every link that has none in the other direction one of the same capacity, latency and metric."""
     routers: Path | None = None
     """Table (.csv or .xlsx) of routers: name, aliases (also router_id, fqdn, system_id), loopback, sid (sid_128 of
-    an algorithm), srgb, site, vendor.  Nodes get the names of this table; files may call them by any of theirs."""
+    an algorithm), srgb, site, vendor, overload (yes: no transit traffic).  Nodes get the names of this table; files may
+    call them by any of theirs."""
+    network: str = ""
+    """Name of the network that is read, of an RFC 8345 file with several."""
+    sheet: str = ""
+    """Name of the sheet that is read, of an .xlsx file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,10 @@ _MAX_COLUMNS = 100  # of the text; longer lines are hard to read
 _BY_BASE = {ProgramConfig: "program", PathConfig: "candidate paths", CandidateConfig: "candidate paths"}
 _FIRST = "network and traffic"  # title of the first group
 _LAST = ("candidate paths", "output", "for experts")
-_NETWORK = ("topology", "traffic", "default_capacity", "attributes", "bidirectional", "routers", "traffic_unit")
+_NETWORK = (
+    "topology", "traffic", "default_capacity", "attributes", "bidirectional", "routers", "network", "sheet",
+    "traffic_unit",
+)  # fmt: skip
 _OUTPUT = ("out", "json", "resume", "overwrite")
 _BY_NAME = dict.fromkeys(_NETWORK, _FIRST) | dict.fromkeys(_OUTPUT, "output")
 _METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}

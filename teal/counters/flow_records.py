@@ -1,6 +1,7 @@
 """Flow records -> measured demands of the routers that export them.
 
-Read are nfdump's CSV (``-o csv``, of versions 1.6 and 1.7) and JSON (``-o json``), and pmacct's JSON, a line a record.
+Read are nfdump's CSV (``-o csv`` of versions 1.6 and 1.7, which has a duration in the place of an end from 1.7.5 on,
+and ``-o csv-fast``, whose times are milliseconds) and JSON (``-o json``), and pmacct's JSON, a line a record.
 A table of prefixes and routers says where addresses are: the longest prefix counts.  The source's router is where a
 record enters the network, the destination's where it leaves; records within a router, or of addresses in no prefix, are
 left out and counted.  Bytes are spread evenly over the time of a record, and multiplied by the sampling rate (of the
@@ -15,14 +16,17 @@ from __future__ import annotations
 import csv
 import ipaddress
 import json
+import math
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from teal.errors import InputError
+from teal.formats.cells import read_cells
+from teal.formats.parts import keys_of
+from teal.formats.times import seconds_of
 from teal.network import Topology, TrafficMatrices
 from teal.network.rates import ArrayRates
 
@@ -31,9 +35,12 @@ _FIELDS = {  # of a record: names in nfdump's CSV 1.6, 1.7, its JSON, and pmacct
     "source": ("sa", "srcAddr", "src4_addr", "src6_addr", "ip_src"),
     "target": ("da", "dstAddr", "dst4_addr", "dst6_addr", "ip_dst"),
     "bytes": ("ibyt", "bytes", "in_bytes"),
-    "first": ("ts", "firstSeen", "t_first", "timestamp_start", "stamp_inserted"),
-    "last": ("te", "lastSeen", "t_last", "timestamp_end", "stamp_updated"),
+    "first": ("ts", "firstSeen", "t_first", "first", "timestamp_start", "stamp_inserted"),
+    "last": ("te", "lastSeen", "t_last", "last", "timestamp_end", "stamp_updated"),
+    "duration": ("td", "duration"),
 }
+_NEEDED = ("source", "target", "bytes", "first")
+_OTHERS = {"time_flow_start_ns": "goflow2", "sampler_address": "goflow2", "flowStartMilliseconds": "an IPFIX collector"}
 _MAX_INTERVALS = 1_000_000
 
 
@@ -67,26 +74,19 @@ class Prefixes:
         Raises:
             InputError: no such file, an invalid prefix, or an unknown router.
         """
-        index, routers = topology.node_index(), dict[Any, int]()
-        try:
-            with path.open(newline="", encoding="utf-8") as stream:
-                reader = csv.DictReader(stream)
-                if not {"prefix", "router"} <= set(reader.fieldnames or ()):
-                    raise InputError(
-                        str(path), "columns", "prefix, router", ", ".join(reader.fieldnames or ()) or "none"
-                    )
-                for line, row in enumerate(reader, 2):
-                    where = f"line {line}"
-                    try:
-                        network = ipaddress.ip_network((row.get("prefix") or "").strip(), strict=False)
-                    except ValueError:
-                        raise InputError(str(path), where, "a prefix such as 10.1.0.0/16", row.get("prefix")) from None
-                    router = (row.get("router") or "").strip()
-                    if router not in index:
-                        raise InputError(str(path), where, f"a node of {topology.name}", repr(router))
-                    routers[network] = index[router]
-        except OSError as error:
-            raise InputError(str(path), "prefixes", "a .csv file of prefix,router", str(error)) from None
+        index = topology.node_index()
+        routers: dict[Any, int] = {}
+        table = read_cells(path)
+        table.require(("prefix", "router"))
+        for field, cell in table.records(("prefix", "router")):
+            try:
+                network = ipaddress.ip_network(cell["prefix"], strict=False)
+            except ValueError:
+                raise InputError(str(path), field, "a prefix such as 10.1.0.0/16", repr(cell["prefix"])) from None
+            router = topology.name_of(cell["router"])
+            if router not in index:
+                raise InputError(str(path), field, f"a node of {topology.name}", repr(cell["router"]))
+            routers[network] = index[router]
         if not routers:
             raise InputError(str(path), "prefixes", "at least one prefix", "none")
         return cls(routers)
@@ -197,6 +197,7 @@ def _records(path: Path, sampling: float) -> Iterator[_Record]:
             with path.open(newline="", encoding="utf-8") as stream:
                 reader = csv.DictReader(stream)
                 columns = reader.fieldnames or ()
+                _check_kind(dict.fromkeys(columns, ""), path)
                 if not {"da", "dstAddr"} & set(columns):
                     raise InputError(
                         str(path), "columns", "those of nfdump's CSV, such as sa, da, ibyt", ", ".join(columns)
@@ -215,6 +216,7 @@ def _records(path: Path, sampling: float) -> Iterator[_Record]:
         for number, one in enumerate(objects):
             if not isinstance(one, dict):
                 raise InputError(str(path), f"record {number}", "an object", repr(one)[:80])
+            _check_kind(one, path)
             if one.get("type", "FLOW") == "FLOW":
                 yield _record(one, f"record {number}", path, sampling)
     except (OSError, ValueError) as error:
@@ -227,25 +229,42 @@ def _record(row: dict[str, Any], where: str, path: Path, sampling: float) -> _Re
     values: dict[str, Any] = {}
     for field, names in _FIELDS.items():
         values[field] = next((row[name] for name in names if row.get(name) not in (None, "")), None)
-        if values[field] is None and field != "last":
+        if values[field] is None and field in _NEEDED:
             raise InputError(str(path), where, "one of " + ", ".join(names), "none of them")
-    first = _seconds(values["first"], where, path)
-    last = first if values["last"] is None else _seconds(values["last"], where, path)
+    first = seconds_of(values["first"], str(path), where)
+    last = first
+    if values["last"] is not None:
+        last = seconds_of(values["last"], str(path), where)
+    elif values["duration"] is not None:
+        last = first + _duration(values["duration"], where, path)
+    if last < first:
+        raise InputError(
+            str(path), where, "an end that is not before the start", f"{values['first']}, {values['last']}"
+        )
     try:
         amount = float(values["bytes"]) * _GBIT_OF_BYTE * float(row.get("sampling_rate") or sampling)
     except (TypeError, ValueError):
-        raise InputError(str(path), where, "a number of bytes", repr(values["bytes"])) from None
+        amount = math.nan
+    if not 0 <= amount < math.inf:
+        raise InputError(str(path), where, "a number of bytes of at least 0", repr(values["bytes"]))
     return _Record(str(values["source"]).strip(), str(values["target"]).strip(), amount, first, last)
 
 
-def _seconds(value: Any, where: str, path: Path) -> float:
-    """Seconds since 1970, of a number of these or of a time; without a zone it is UTC."""
+def _duration(value: Any, where: str, path: Path) -> float:
+    """Seconds of a number, or of hours, minutes and seconds: 00:20:00.000."""
+    parts = str(value).strip().split(":")
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        pass
-    try:
-        time = datetime.fromisoformat(str(value).strip())
+        seconds = sum(float(part) * 60.0**place for place, part in enumerate(reversed(parts)))
     except ValueError:
-        raise InputError(str(path), where, "a time, ISO 8601 or seconds since 1970", repr(value)) from None
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise InputError(str(path), where, "a duration in seconds, or hours:minutes:seconds", repr(value))
+    return seconds
+
+
+def _check_kind(row: dict[str, Any], path: Path) -> None:
+    """Raise InputError for records of a program whose records are not read."""
+    for name, program in _OTHERS.items():
+        if name in row:
+            expected = "flow records of nfdump (-o csv or -o json) or pmacct"
+            raise InputError(str(path), "records", expected, f"records of {program} ({keys_of([row])}, ...)")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from teal.app.command import EXIT_FAILED, EXIT_OK, Notify, Outcome
-from teal.app.instance import Instance, failed_links, load_instance, rows_of
+from teal.app.instance import Instance, load_instance, rows_of
 from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, describe_machine, write_files, write_manifest
 from teal.app.settings import seconds
 from teal.app.warm_up import compile_first
@@ -205,7 +205,7 @@ class EvaluationStudy:
     def _cases(self, instance: Instance) -> Cases:
         config, topology = self._config, instance.topology
         if config.fail:
-            failed = failed_links(topology, config.fail)
+            failed = topology.links_named(config.fail, "--fail")
             self._notify("failed: " + ", ".join(topology.link_name(link) for link in failed))
             topology = topology.with_failed_links(failed)
         return Cases(topology, instance.traffic, self._rows(instance), self._levels, config.draws, config.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from teal.formats import link_tables, topohub_names
 from teal.formats.frames import topology_from_graph, traffic_from_object
 from teal.formats.node_link import read_node_link
 from teal.formats.npz import read_npz, write_npz
-from teal.formats.records import parse_attributes
+from teal.formats.records import Attributes, parse_attributes
 from teal.formats.repetita import demand_files, read_repetita_traffic
 from teal.formats.routers import read_routers
 from teal.formats.sndlib import read_sndlib_traffic
@@ -60,6 +61,8 @@ def load_topology(
     attributes: str | Mapping[str, str] = "",
     bidirectional: bool = False,
     routers: Path | str | None = None,
+    network: str = "",
+    sheet: str = "",
 ) -> Topology:
     """The topology of a file or name, of a networkx graph, or of a pandas frame of links.
 
@@ -73,13 +76,16 @@ def load_topology(
             ``{"capacity": "bandwidth"}``.
         bidirectional: add a link in the other direction where there is none.
         routers: table of routers, whose names nodes get (:mod:`teal.formats.routers`); None for the names of the file.
+        network: name of the network that is read, of a file with several (RFC 8345); "" where there is one.
+        sheet: name of the sheet of a workbook; "" for the one that was open last.
 
     Raises:
         InputError: no such file or name, or a fault in it.
     """
     if not isinstance(attributes, str):
         attributes = ",".join(f"{name}={value}" for name, value in attributes.items())
-    topology = _load_topology(text, default_capacity, attributes)
+    names = dataclasses.replace(parse_attributes(attributes), network=network, sheet=sheet)
+    topology = _load_topology(text, default_capacity, names)
     topology = topology.bidirectional() if bidirectional else topology
     return topology if routers is None else read_routers(Path(routers)).applied(topology)
 
@@ -112,33 +118,42 @@ class TopologySettings(Protocol):
         """Table of routers."""
         ...
 
+    @property
+    def network(self) -> str:
+        """Name of the network in a file with several."""
+        ...
+
+    @property
+    def sheet(self) -> str:
+        """Name of the sheet of a workbook."""
+        ...
+
 
 def topology_of(settings: TopologySettings) -> Topology:
     """The network that the settings of a command name; errors as in :func:`load_topology`."""
     read = settings.default_capacity, settings.attributes, settings.bidirectional
-    return load_topology(settings.topology, *read, settings.routers)
+    return load_topology(settings.topology, *read, settings.routers, settings.network, settings.sheet)
 
 
-def _load_topology(text: Any, default_capacity: float | None, attributes: str) -> Topology:
+def _load_topology(text: Any, default_capacity: float | None, names: Attributes) -> Topology:
     if hasattr(text, "columns"):
-        return link_tables.topology_from_link_frame(text, default_capacity, parse_attributes(attributes))
+        return link_tables.topology_from_link_frame(text, default_capacity, names)
     if not isinstance(text, str | Path):
         if not (hasattr(text, "nodes") and hasattr(text, "edges")):
             raise InputError("topology", "", "a file, a name, a networkx graph or a pandas frame", type(text).__name__)
-        return topology_from_graph(text, default_capacity, parse_attributes(attributes))
+        return topology_from_graph(text, default_capacity, names)
     text = str(text)
     if text.startswith(topohub_names.PREFIX):
         return topohub_names.load_topohub(text)
     if text.lower() in BUILT_IN:
         return read_node_link(packaged(BUILT_IN[text.lower()]))
-    names = parse_attributes(attributes)
     path = Path(text).expanduser()
     check_topology_name(text)
     form = topology_format(path)
     if form is None:
         found = f"another kind of file ({path.suffix or 'no suffix'})"
         raise InputError(text, "topology", _expected_topology(), found)
-    return form.read(path, default_capacity, names)
+    return form.topology(path, default_capacity, names)
 
 
 def load_traffic(

@@ -29,9 +29,11 @@ from typing import Any
 
 from teal.errors import InputError
 from teal.formats.link_tables import gbps
+from teal.formats.numerals import plain_numbers
 from teal.formats.records import Attributes, LinkRecord, affinities_of, number, topology_from_records
 from teal.network import Topology
 
+ATTRIBUTES = ("capacity", "latency", "metric", "te_metric", "affinity", "capacity_unit")
 SUFFIXES = (".clab.yml", ".clab.yaml")
 _BRIDGES = ("bridge", "ovs-bridge")
 _NO_NODES = ("host", "mgmt-net", "macvlan")  # what stands for a node in an end of a link and is none
@@ -155,7 +157,8 @@ def _records(
         if prefix and text(_ONE_WAY, "").lower() in ("true", "yes"):
             return
         name = attributes.capacity
-        capacity = gbps(text(name, prefix), attributes.capacity_unit, where, f"{field}: {name}")
+        (given,) = plain_numbers([text(name, prefix)], where, f"{field}: {name}")
+        capacity = gbps(given, attributes.capacity_unit, where, f"{field}: {name}")
         yield LinkRecord(
             source, target, capacity, value(attributes.latency, prefix), field, tuple(labels),
             value(attributes.metric, prefix), has_failed=capacity == 0, te_metric=value(attributes.te_metric, prefix),

@@ -47,7 +47,11 @@ from typing import Any
 
 import numpy as np
 
-from teal.errors import InputError, listed
+from teal.errors import WARNING, InputError, listed
+from teal.formats.cells import cell_text, heading, separator_of
+from teal.formats.numerals import plain_numbers
+from teal.formats.parts import keys_of, list_of, object_of, objects_of
+from teal.formats.times import naive_times, seconds_of_numbers, seconds_of_texts
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 from teal.network.counters import Counters, without_own_traffic
@@ -76,34 +80,77 @@ def read_prometheus(path: Path) -> Any:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(str(path), "", "JSON of a Prometheus range query", str(error)) from None
-    rows = [row for one in (document if isinstance(document, list) else [document]) for row in _rows(one, str(path))]
+    rows = list(_rows(document, str(path)))
     if not rows:
         raise InputError(str(path), "data.result", "at least one series with values", "none")
     return pd.DataFrame(rows, columns=["time", "router", "interface", "direction", "bytes"])
 
 
 def _rows(document: Any, where: str) -> Iterator[tuple[float, str, str, str, float]]:
+    """Time, router, interface, direction and value of each reading of an answer, or of a list of answers."""
+    seen: dict[tuple[str, str, str], dict[str, Any]] = {}
+    kept: dict[tuple[str, str, str], list[Any]] = {}
+    for place, one in _series(document, where):
+        labels = object_of(one.get("metric"), where, f"{place}: metric")
+        router = without_port(_label(labels, _ROUTER, where, place))
+        interface, name = _label(labels, _INTERFACE, where, place), str(labels.get("__name__", ""))
+        direction = labels.get("direction") or next((d for d, words in _DIRECTIONS.items() if words.search(name)), "")
+        if direction not in _DIRECTIONS:
+            raise InputError(
+                where, f"{place}: direction", "a label direction, or a name such as ifHCInOctets (rate() and sum() "
+                "drop the name: query the counter itself)", name or "no name",
+            )  # fmt: skip
+        key = router, interface, direction
+        values = list_of(one.get("values"), where, f"{place}: values")
+        before = seen.setdefault(key, labels)
+        if before is labels or _is_wide(labels) > _is_wide(before):  # 64 bits before 32
+            seen[key], kept[key] = labels, values
+        elif _is_wide(labels) == _is_wide(before):
+            names = [*before, *labels]
+            differing = [f"{n}={before.get(n)!r} and {labels.get(n)!r}" for n in dict.fromkeys(names)
+                         if before.get(n) != labels.get(n)]  # fmt: skip
+            expected = f"one series of {interface}, {direction}, of {router} (choose by a label in the query)"
+            raise InputError(where, place, expected, f"two: {', '.join(differing) or 'with the same labels'}")
+    for key, values in kept.items():
+        for position, entry in enumerate(values):
+            field = f"{' '.join(key)}: values[{position}]"
+            pair = list_of(entry, where, field)
+            if len(pair) != 2:
+                raise InputError(where, field, "[time, value]", repr(entry)[:80])
+            time, value = (_number(part, where, field) for part in pair)
+            yield time, *key, value
+
+
+def _series(document: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Place and content of each series of an answer, or of a list of answers."""
+    answers = document if isinstance(document, list) else [document]
+    for number, one in enumerate(answers):
+        place = f"[{number}]." if isinstance(document, list) else ""
+        answer = object_of(one, where, place or "answer")
+        if answer.get("status") == "error" or "error" in answer:
+            found = f"{answer.get('errorType', 'error')}: {answer.get('error')}"
+            raise InputError(where, f"{place}status", "an answer of Prometheus with data", found)
+        data = object_of(answer.get("data"), where, f"{place}data")
+        if "result" not in data:
+            expected = "data.result with metric and values, of a range query"
+            raise InputError(where, place, expected, f"the keys {keys_of([answer])}")
+        if data.get("resultType", "matrix") != "matrix":
+            raise InputError(where, f"{place}data.resultType", "matrix, of a range query", repr(data["resultType"]))
+        for position, series in enumerate(objects_of(data["result"], where, f"{place}data.result")):
+            yield f"{place}data.result[{position}]", series
+
+
+def _is_wide(labels: dict[str, Any]) -> bool:
+    """Whether a series is a counter of 64 bits by its name: ifHCInOctets, where ifInOctets has 32."""
+    return "hc" in str(labels.get("__name__", "")).lower()
+
+
+def _number(value: Any, where: str, field: str) -> float:
+    """A number of an answer; Prometheus writes NaN and +Inf too."""
     try:
-        series = document["data"]["result"]
-        if document["data"].get("resultType", "matrix") != "matrix":
-            raise InputError(where, "data.resultType", "matrix, of a range query", document["data"]["resultType"])
-        for number, one in enumerate(series):
-            labels, place = one["metric"], f"data.result[{number}]"
-            router = without_port(_label(labels, _ROUTER, where, place))
-            interface, name = _label(labels, _INTERFACE, where, place), str(labels.get("__name__", ""))
-            direction = labels.get("direction") or next(
-                (d for d, words in _DIRECTIONS.items() if words.search(name)), ""
-            )
-            if direction not in _DIRECTIONS:
-                raise InputError(
-                    where, f"{place}: direction", "a label direction, or a name such as ifHCInOctets (rate() and sum() "
-                    "drop the name: query the counter itself)", name or "no name",
-                )  # fmt: skip
-            for time, value in one["values"]:
-                yield float(time), router, interface, direction, float(value)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        expected = "data.result with metric and values, of a range query"
-        raise InputError(where, "", expected, f"{type(error).__name__}: {error}") from None
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(where, field, "a number", repr(value)[:80]) from None
 
 
 def _label(labels: dict[str, Any], names: tuple[str, ...], where: str, place: str) -> str:
@@ -114,9 +161,9 @@ def _label(labels: dict[str, Any], names: tuple[str, ...], where: str, place: st
 
 
 _ARRAYS = ("timestamps", "interval_s", "sent", "received", "ingress", "egress")
-_NAMES = ("router", "interface", "neighbour", "direction")  # columns
 _WIDTHS = (2.0**32, 2.0**64)  # of counters
 _LAST_PART = 0.75  # of the width: a counter that falls from above it may have wrapped
+_FALLS_OF_A_NARROW_COUNTER = 2  # below 2^32: a router does not start anew again and again
 _SPARE = 1.5  # times the capacity of an interface: the largest rate that is believed
 _BITS = 8.0
 _GIGA = 1e9
@@ -195,16 +242,19 @@ def _read(path: Path) -> Any:
         return frame
     except InputError:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, pd.errors.ParserError) as error:
         raise InputError(str(path), "", "a table of counters", str(error).splitlines()[0]) from None
 
 
 def _read_csv(path: Path) -> Any:
-    """A frame whose names are text: of a column with an empty cell, pandas would make the node 2 into 2.0."""
+    """A frame of texts: NA and null are names, and an empty cell is empty."""
     import pandas as pd
 
-    columns = pd.read_csv(path, nrows=0).columns
-    return pd.read_csv(path, dtype={name: str for name in columns if str(name).strip().lower() in _NAMES})
+    with path.open(encoding="utf-8-sig", errors="replace") as stream:
+        separator = separator_of(stream.readline())
+    frame = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    frame.attrs["separator"] = separator
+    return frame
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,7 +297,9 @@ def counters_from_frame(
     """
     import pandas as pd
 
-    frame = frame.rename(columns={name: str(name).strip().lower() for name in frame.columns})
+    units = {plain: unit for plain, unit in map(heading, map(str, frame.columns)) if unit}
+    separator = frame.attrs.get("separator", "")
+    frame = frame.rename(columns={name: heading(str(name))[0] for name in frame.columns})
     name_column = "interface" if "interface" in frame.columns else "neighbour"
     value_column = "bytes" if "bytes" in frame.columns else "rate"
     by_start = "start" in frame.columns and "time" not in frame.columns
@@ -260,7 +312,7 @@ def counters_from_frame(
         expected = "columns time, router, interface or neighbour, direction, bytes or rate"
         raise InputError(where, "columns", expected, "no " + ", ".join(missing))
     times = _times(frame[time_column], where)
-    value = pd.to_numeric(frame[value_column], errors="coerce").to_numpy(dtype=np.float64)
+    value = _values(frame[value_column], where, value_column, separator)
     bad = np.flatnonzero(~np.isfinite(value) | (value < 0))
     notes = [f"{len(bad):,} of {len(frame):,} readings are empty or negative, and left out"] if len(bad) else []
     direction = frame["direction"].astype(str).str.strip().str.lower().to_numpy()
@@ -268,8 +320,8 @@ def counters_from_frame(
     if len(wrong):
         raise InputError(where, f"row {wrong[0] + 2}: direction", "in or out", repr(direction[wrong[0]]))
     leads, in_table = _leads_of(topology, interfaces, where)
-    names = frame[name_column].fillna("").astype(str).str.strip().to_numpy()
-    routers = frame["router"].astype(str).str.strip()
+    names = frame[name_column].map(cell_text).to_numpy()
+    routers = frame["router"].map(cell_text)
     routers = routers.map({name: topology.name_of(name) for name in routers.unique()}).to_numpy()
     index = topology.node_index()
     unknown = sorted(set(routers) - set(index))
@@ -291,7 +343,10 @@ def counters_from_frame(
     shape = len(ends), topology.num_links
     sent, received = np.full(shape, np.nan), np.full(shape, np.nan)
     ingress, egress = (np.full((len(ends), topology.num_nodes), np.nan) for _ in range(2))
-    factor = _BITS / _GIGA if value_column == "bytes" else gbps_per_unit(unit, "--counter-unit") if unit else 1.0
+    unit = unit or units.get("rate", "")
+    factor = gbps_per_unit(unit, "--counter-unit") if unit else 1.0
+    if value_column == "bytes":
+        factor = _BITS / _GIGA
     wraps = resets = 0
     members: dict[tuple[str, int], list[str]] = {}
     groups = pd.DataFrame({"r": routers[keep], "n": names[keep], "d": direction[keep]}).groupby(["r", "n", "d"]).indices
@@ -309,6 +364,7 @@ def counters_from_frame(
         link = lead.out_link if way == "out" else lead.in_link
         capacity = float(topology.capacity[link]) if link is not None else float(topology.capacity.sum())
         if value_column == "bytes":
+            _check_width(at, reading, capacity, where, f"{name or 'external'} of {router}, {way}")
             rate, starts, found = _rates(at, reading * factor, capacity, factor)
             wraps, resets = wraps + found[0], resets + found[1]
             series = _means(starts, at[1:], rate, ends, step)
@@ -335,29 +391,32 @@ def counters_from_frame(
         ingress[:, inner] = egress[:, inner] = 0.0
         named_inner = ", ".join(topology.node_names[node] for node in inner)
         notes.append(f"no traffic of their own, as all interfaces are read and none is external: {named_inner}")
+    notes += _too_large(topology, sent, received, value_column)
     silent = int((np.isnan(sent) & np.isnan(received)).all(0).sum())
     notes += [f"{silent} of {topology.num_links} links have no counter"] if silent else []
     stamps = np.round(ends).astype("int64").astype("datetime64[s]")
     return Counters(stamps, float(step), sent, received, ingress, egress, tuple(notes))
 
 
-def _times(column: Any, where: str) -> FloatArray:
-    """(n,) seconds since 1970."""
+def _values(column: Any, where: str, name: str, separator: str) -> FloatArray:
+    """(n,) numbers of a column; NaN for what is none."""
     import pandas as pd
 
-    numbers = pd.to_numeric(column, errors="coerce")
-    if numbers.notna().all():
-        return np.asarray(numbers.to_numpy(dtype=np.float64))
-    stamps = pd.to_datetime(column.astype(str), errors="coerce", utc=True, format="ISO8601")
-    if stamps.isna().any():
-        row = int(np.flatnonzero(stamps.isna())[0])
-        raise InputError(where, f"row {row + 2}: time", "ISO 8601, or seconds since 1970", repr(column.iloc[row]))
-    return np.asarray(stamps.astype("int64").to_numpy() / 10.0 ** _digits(stamps))
+    if column.dtype.kind not in "iuf":
+        texts = column.map(cell_text)
+        if separator not in ("", ",") or texts.str.contains(",", regex=False).any():
+            texts = pd.Series(plain_numbers(texts.tolist(), where, f"column {name}", separator))
+        column = pd.to_numeric(texts, errors="coerce")
+    return np.asarray(column.to_numpy(dtype=np.float64))
 
 
-def _digits(stamps: Any) -> int:
-    """Decimal digits of a second in the unit of a column of times."""
-    return {"s": 0, "ms": 3, "us": 6, "ns": 9}[str(stamps.dtype.unit)]
+def _times(column: Any, where: str) -> FloatArray:
+    """(n,) seconds since 1970."""
+    if column.dtype.kind == "M" or hasattr(column.dtype, "tz"):
+        return np.asarray(naive_times(column).astype("datetime64[ns]").astype(np.int64) / 1e9)
+    if column.dtype.kind in "iuf":
+        return seconds_of_numbers(column.to_numpy(), where, "time")
+    return seconds_of_texts(column.map(cell_text), where, "time", first_row=2)
 
 
 def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_Leads, dict[_Place, _Interface]]:
@@ -400,19 +459,20 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
         raise InputError(file, "columns", "router, interface, neighbour", "no " + ", ".join(missing))
     known: dict[_Place, _Interface] = {}
     for line, row in enumerate(table.to_dict("records"), 2):
-        router, name = topology.name_of(str(row["router"]).strip()), str(row["interface"]).strip()
-        neighbour = row["neighbour"]
-        is_external = neighbour is None or neighbour != neighbour or not str(neighbour).strip()
-        number = row.get("number")
-        member = "" if number is None or number != number else f"#{int(number)}"
+        router, name = topology.name_of(cell_text(row["router"])), cell_text(row["interface"])
+        neighbour = cell_text(row["neighbour"])
+        number = cell_text(row.get("number")).removesuffix(".0")
+        if number and not number.isdecimal():
+            raise InputError(file, f"row {line}: number", "a whole number of at least 1", repr(number))
+        member = f"#{number}" if number else ""
         if router not in index:
             raise InputError(file, f"row {line}: router", f"a node of {topology.name}", repr(router))
         if str(row.get("ignore", "")).strip().lower() in _YES:
             known[router, name] = _Interface(None, None, is_ignored=True)
-        elif is_external:
+        elif not neighbour:
             known[router, name] = external
         else:
-            other = topology.name_of(str(neighbour).strip())
+            other = topology.name_of(neighbour)
             known[router, name] = to_neighbour(router, f"{other}{member}", file, f"row {line}: neighbour")
     return lambda router, name: known.get((router, name)), known
 
@@ -465,6 +525,48 @@ def _usual_step(times: FloatArray, *keys: Any) -> float:
     return float(np.median(np.concatenate(steps))) if steps else 0.0
 
 
+def _check_width(at: FloatArray, reading: FloatArray, capacity: float, where: str, name: str) -> None:
+    """Refuse a counter of 32 bits that may wrap more than once between two readings: no rate can be known from it.
+
+    RFC 2863 3.1.6 asks for counters of 64 bits (ifHCInOctets) above 20 Mbit/s for this reason.
+
+    Args:
+        at: (n,) seconds.
+        reading: (n,) bytes.
+        capacity: what the interface can carry, Gbit/s.
+        where: the file, for messages.
+        name: the interface, for messages.
+
+    Raises:
+        InputError: the counter falls again and again, never passes 2^32, and could wrap twice.
+    """
+    falls = int((np.diff(reading) < 0).sum())
+    if falls < _FALLS_OF_A_NARROW_COUNTER or reading.max() >= _WIDTHS[0]:
+        return
+    seconds = float(np.median(np.diff(at)))
+    wrap_s = _WIDTHS[0] * _BITS / (capacity * _GIGA)
+    if seconds > wrap_s:
+        raise InputError(
+            where, name,
+            f"counters of 64 bits (ifHCInOctets, ifHCOutOctets), or readings every {wrap_s:.3g} s: at {capacity:g} "
+            "Gbit/s a counter of 32 bits wraps more than once between two readings",
+            f"32 bits, read every {seconds:g} s",
+        )  # fmt: skip
+
+
+def _too_large(topology: Topology, sent: FloatArray, received: FloatArray, column: str) -> list[str]:
+    """A warning about links on which more was counted than they can carry."""
+    capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
+    largest = np.fmax(*(np.where(np.isnan(rates), 0.0, rates).max(0, initial=0.0) for rates in (sent, received)))
+    names = topology.link_names()
+    found = [f"{names[link]} ({largest[link]:g} of {capacity[link]:g} Gbit/s)"
+             for link in np.flatnonzero(largest > _SPARE * capacity)]  # fmt: skip
+    if not found:
+        return []
+    advice = "--counter-unit names the unit of rates" if column == "rate" else "the counters may be of bits, not bytes"
+    return [f"{WARNING}more was counted than the links can carry ({advice}): {listed(found)}"]
+
+
 def _rates(
     at: FloatArray, amount: FloatArray, capacity: float, factor: float
 ) -> tuple[FloatArray, FloatArray, tuple[int, int]]:
@@ -477,13 +579,16 @@ def _rates(
         factor: Gbit of a unit of the counter.
     """
     seconds, change = np.diff(at), np.diff(amount)
+    falls = np.flatnonzero(change < 0)
+    is_narrow = len(falls) >= _FALLS_OF_A_NARROW_COUNTER and bool((amount < _WIDTHS[0] * factor).all())
     wraps = 0
-    for i in np.flatnonzero(change < 0).tolist():
+    for i in falls.tolist():
         for width in _WIDTHS:
             full = width * factor
             wrapped = change[i] + full
             is_late = amount[i] >= _LAST_PART * full and amount[i] <= full
-            if is_late and seconds[i] > 0 and wrapped <= _SPARE * capacity * seconds[i]:
+            may_wrap = is_late or (is_narrow and width == _WIDTHS[0])
+            if may_wrap and seconds[i] > 0 and wrapped <= _SPARE * capacity * seconds[i]:
                 change[i], wraps = wrapped, wraps + 1
                 break
     resets = int((change < 0).sum())

@@ -22,8 +22,10 @@ import numpy as np
 from teal.errors import InputError, did_you_mean
 from teal.formats.node_link import topology_from_node_link
 from teal.formats.records import Attributes
+from teal.formats.times import naive_times, seconds_of_numbers, seconds_of_texts
 from teal.network import Topology, TrafficMatrices
 from teal.network.rates import ArrayRates
+from teal.network.topology import canonical_name
 from teal.network.traffic import usual_interval
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.storage import content_key
@@ -103,7 +105,7 @@ def _from_frame(frame: Any, topology: Topology) -> TrafficMatrices:
         return _from_table(frame, topology)
     if getattr(frame.columns, "nlevels", 1) == 2:
         a, b = (frame.columns.get_level_values(level).to_numpy() for level in (0, 1))
-        times = frame.index.to_numpy().astype("datetime64[s]")
+        times = _moments(frame.index.to_series(), where)
         return _matrices(a, b, frame.to_numpy(np.float64), times, topology, where)
     index = topology.node_index()
     if set(map(str, frame.index)) & set(index) and set(columns) & set(index):
@@ -117,8 +119,9 @@ def _from_frame(frame: Any, topology: Topology) -> TrafficMatrices:
 
 def _from_table(frame: Any, topology: Topology) -> TrafficMatrices:
     where, ends = "data frame", [frame[column].astype(str).to_numpy() for column in ("source", "target")]
-    has_times = "timestamp" in frame.columns
-    moments = frame["timestamp"].to_numpy().astype("datetime64[s]") if has_times else np.repeat(_TIMES[:1], len(frame))
+    moments = np.repeat(_TIMES[:1], len(frame))
+    if "timestamp" in frame.columns:
+        moments = _moments(frame["timestamp"], where)
     times, row = np.unique(moments, return_inverse=True)
     numbers = [np.unique(names, return_inverse=True)[1] for names in ends]
     codes, column = np.unique(numbers[0] * len(frame) + numbers[1], return_inverse=True)
@@ -129,6 +132,17 @@ def _from_table(frame: Any, topology: Topology) -> TrafficMatrices:
     rates[row, column] = frame["rate"].to_numpy(np.float64)
     first = np.unique(column, return_index=True)[1]
     return _matrices(ends[0][first], ends[1][first], rates, times, topology, where)
+
+
+def _moments(column: Any, where: str) -> AnyArray:
+    """(n,) times of a pandas series of times, numbers or texts."""
+    if column.dtype.kind == "M" or hasattr(column.dtype, "tz"):
+        return np.asarray(naive_times(column).astype("datetime64[s]"))
+    if column.dtype.kind in "iuf":
+        seconds = seconds_of_numbers(column.to_numpy(), where, "timestamp")
+    else:
+        seconds = seconds_of_texts(column.map(str), where, "timestamp")
+    return np.floor(seconds).astype(np.int64).astype("datetime64[s]")
 
 
 def _matrices(
@@ -158,7 +172,7 @@ def _indices(source: AnyArray, target: AnyArray, topology: Topology, where: str)
     """(D,) indices of the sources, and of the targets; raises InputError for names that the network does not have."""
     index, ends = topology.node_index(), []
     for field, names in (("source", source), ("target", target)):
-        text = [str(name) for name in names]
+        text = [name if name in index else canonical_name(name) for name in map(str, names)]
         unknown = [name for name in dict.fromkeys(text) if name not in index]
         if unknown:
             found = ", ".join(map(repr, unknown[:10])) + did_you_mean(unknown[0], index)

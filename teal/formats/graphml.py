@@ -3,7 +3,8 @@
 The name of a node is its ``label`` if all labels are distinct, else its id; its position is ``Longitude`` and
 ``Latitude``.  Capacity is ``capacity`` (Gbit/s), the Zoo's ``LinkSpeedRaw`` (bit/s), or its ``LinkSpeed`` in
 ``LinkSpeedUnits`` (K, M, G or T).  Most Zoo files have it for few links or none; ``default_capacity`` gives that of the
-others.
+others.  Links may have ``latency``, ``metric``, ``te_metric``, ``affinity``, ``status`` and ``overload``, as those of
+:mod:`teal.formats.node_link`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,25 @@ from typing import Any
 from xml.etree.ElementTree import ParseError
 
 from teal.errors import InputError
-from teal.formats.records import Attributes, LinkRecord, number, topology_from_records
+from teal.formats.node_link import notes_on_attributes, status_names
+from teal.formats.records import (
+    OVERLOAD_NAMES,
+    Attributes,
+    LinkRecord,
+    affinities_of,
+    is_down,
+    is_true,
+    number,
+    topology_from_records,
+)
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
+ATTRIBUTES = ("capacity", "latency", "metric", "te_metric", "affinity", "status", "capacity_unit")
+# Of the Topology Zoo: read, or descriptions for people.
+_ZOO_ATTRIBUTES = (
+    "LinkSpeedRaw", "LinkSpeed", "LinkSpeedUnits", "LinkLabel", "LinkType", "LinkNote", "id", "zorder", "srlg",
+)  # fmt: skip
 _ZOO_UNITS = {"K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}  # Gbit/s of LinkSpeedUnits
 
 
@@ -47,22 +63,37 @@ def read_graphml(path: Path, default_capacity: float | None = None, attributes: 
         nodes[labels[node]] = (
             (number(data["Longitude"], where, field), number(data["Latitude"], where, field)) if has_position else None
         )
+    links = [data for _, _, data in graph.edges(data=True)]
     records = []
     for source, target, data in graph.edges(data=True):
         field = f"edge {labels[source]}-{labels[target]}"
-        capacity = None
-        if names.capacity in data:
-            capacity = number(data[names.capacity], where, f"{field}: {names.capacity}") * unit
-        elif "LinkSpeedRaw" in data:
-            capacity = number(data["LinkSpeedRaw"], where, f"{field}: LinkSpeedRaw") * 1e-9
-        elif "LinkSpeed" in data and str(data.get("LinkSpeedUnits", "")).upper() in _ZOO_UNITS:
-            speed = number(data["LinkSpeed"], where, f"{field}: LinkSpeed")
-            capacity = speed * _ZOO_UNITS[str(data["LinkSpeedUnits"]).upper()]
-        latency = number(data[names.latency], where, f"{field}: {names.latency}") if names.latency in data else None
-        records.append(LinkRecord(labels[source], labels[target], capacity, latency, field, tuple(map(str, data))))
+
+        def value(attribute: str, data: dict[str, Any] = data, field: str = field) -> float | None:
+            return number(data[attribute], where, f"{field}: {attribute}") if attribute in data else None
+
+        has_failed = any(is_down(data.get(name)) for name in status_names(names))
+        is_overloaded = any(is_true(data.get(name), where, f"{field}: {name}") for name in OVERLOAD_NAMES)
+        records.append(LinkRecord(
+            labels[source], labels[target], _capacity(data, names, unit, where, field), value(names.latency), field,
+            tuple(map(str, data)), value(names.metric), has_failed or is_overloaded, te_metric=value(names.te_metric),
+            affinities=affinities_of(data.get(names.affinity), where, f"{field}: {names.affinity}"),
+        ))  # fmt: skip
+    notes += notes_on_attributes(where, links, names, _ZOO_ATTRIBUTES)
     return topology_from_records(
         path.stem, where, nodes, records, directed=graph.is_directed(), default_capacity=default_capacity, notes=notes
     )
+
+
+def _capacity(data: dict[str, Any], names: Attributes, unit: float, where: str, field: str) -> float | None:
+    """Gbit/s of a link; None where the file has none."""
+    if names.capacity in data:
+        return number(data[names.capacity], where, f"{field}: {names.capacity}") * unit
+    if "LinkSpeedRaw" in data:
+        return number(data["LinkSpeedRaw"], where, f"{field}: LinkSpeedRaw") * 1e-9
+    if "LinkSpeed" in data and str(data.get("LinkSpeedUnits", "")).upper() in _ZOO_UNITS:
+        speed = number(data["LinkSpeed"], where, f"{field}: LinkSpeed")
+        return speed * _ZOO_UNITS[str(data["LinkSpeedUnits"]).upper()]
+    return None
 
 
 def labelled_graph(path: Path) -> tuple[Any, dict[Any, str]]:

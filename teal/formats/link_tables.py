@@ -2,36 +2,66 @@
 
 Columns ``source``, ``target``, ``capacity``, and perhaps ``latency`` (or ``delay``, ms), ``metric``, ``metric_back``
 (that of the other direction, for a row a circuit; also ``metric_az`` and ``metric_za``), ``te_metric``, ``affinity``
-(names of administrative groups, ``red;core``) and ``members`` (links of an aggregation group, whose capacities add up);
-names are matched without case, and others can be given.  A
-cell may name its unit: 100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.  If for most rows there is one in the other
-direction, rows are directions; otherwise cables.  Rows that do not follow the others, identical rows and names that
-look alike are named in warnings.
+(names of administrative groups, ``red;core``), ``members`` (links of an aggregation group, whose capacities add up),
+``status`` (``down``: the link is out of service) and ``overload`` (``yes``: the IGP does not use the link, as one of
+the largest metric).  How names of columns, units and decimal commas are read says :mod:`teal.formats.cells`; other
+names can be given.  A cell may name its unit: 100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.
+
+If for most rows there is one in the other direction, rows are directions; otherwise cables.  Rows that do not follow
+the others, identical rows, names that look alike and capacities far from the others are named in warnings.
 """
 
 from __future__ import annotations
 
-import csv
 import re
+import statistics
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from teal.errors import WARNING, InputError, listed
-from teal.formats.records import Attributes, LinkRecord, affinities_of, number, topology_from_records
-from teal.formats.units import gbps_per_unit
+from teal.formats.cells import CellTable, cell_text, heading, plain_heading, read_cells
+from teal.formats.records import (
+    OVERLOAD_NAMES,
+    STATUS_NAMES,
+    Attributes,
+    LinkRecord,
+    affinities_of,
+    is_down,
+    is_true,
+    number,
+    topology_from_records,
+    unknown_status,
+)
+from teal.formats.units import gbps_per_unit, ms_per_unit
 from teal.network import Topology
 
 SUFFIXES = (".csv", ".xlsx")
-_OTHER_NAMES = {"latency": ("delay",), "capacity": ("bandwidth",), "source": ("from",), "target": ("to",),
-                "metric": ("metric_az",), "metric_back": ("metric_za", "reverse_metric"),
-                "affinity": ("affinities",)}  # fmt: skip
-_COUNTED = re.compile(r"(?:(\d+)\s*x\s*)?([0-9.]+(?:e[+-]?\d+)?)\s*([a-zA-Z/]*)", re.IGNORECASE)
-_SHORT_UNITS = {"G": "Gbit/s", "GE": "Gbit/s", "M": "Mbit/s", "T": "Tbit/s", "K": "kbit/s", "TE": "Tbit/s"}
+ATTRIBUTES = (
+    "capacity", "latency", "source", "target", "metric", "metric_back", "te_metric", "affinity", "members", "status",
+    "capacity_unit",
+)  # fmt: skip
+_OTHER_NAMES = {
+    "latency": ("delay",),
+    "capacity": ("bandwidth",),
+    "source": ("from",),
+    "target": ("to",),
+    "metric": ("metric_az",),
+    "metric_back": ("metric_za", "reverse_metric"),
+    "affinity": ("affinities",),
+    "status": STATUS_NAMES[1:],
+    "overload": OVERLOAD_NAMES[1:],
+}
+_COLUMNS = (
+    "source", "target", "capacity", "latency", "metric", "metric_back", "te_metric", "affinity", "members", "status",
+    "overload",
+)  # fmt: skip
+_NUMERIC = ("capacity", "latency", "metric", "metric_back", "te_metric", "members")
+_COUNTED = re.compile(r"(?:(\d+)\s*x\s*)?([0-9.]+(?:e[+-]?\d+)?)\s*([a-zA-Z][a-zA-Z0-9/-]*)?", re.IGNORECASE)
 _GLYPHS = str.maketrans("0o1I|", "OOlll")  # characters that look alike
-_MS_PER_UNIT = {"": 1.0, "ms": 1.0, "us": 1e-3, "µs": 1e-3, "s": 1e3}
+_FAR = 1000.0  # times the median of the capacities: a capacity as far from it may have another unit
+_MOST_GBPS = 10_000.0  # of a usual link; medians above it are more often Mbit/s or bit/s
 
 
 def read_link_table(path: Path, default_capacity: float | None, attributes: Attributes) -> Topology:
@@ -40,86 +70,133 @@ def read_link_table(path: Path, default_capacity: float | None, attributes: Attr
     Args:
         path: path of a .csv or .xlsx file.
         default_capacity: Gbit/s of links that have none; None to refuse them.
-        attributes: names of the columns.
+        attributes: names of the columns, and of the sheet of a workbook.
 
     Raises:
         InputError: a column missing, a cell that is no number with a unit, or what :func:`topology_from_records`
             refuses.
     """
-    header, rows = cells(path)
-    return _from_cells(path.stem, str(path), header, rows, default_capacity, attributes)
+
+    def is_header(row: list[str]) -> bool:
+        return _place_of("source", row, attributes) is not None and _place_of("target", row, attributes) is not None
+
+    return _from_cells(path.stem, read_cells(path, is_header, attributes.sheet), default_capacity, attributes)
 
 
 def topology_from_link_frame(frame: Any, default_capacity: float | None, attributes: Attributes) -> Topology:
     """The network of a pandas frame with the columns of a table; arguments and errors as in :func:`read_link_table`."""
+    rows = [list(map(cell_text, row)) for row in frame.itertuples(index=False)]
     header = [str(column) for column in frame.columns]
-    rows = ((number, ["" if value != value else str(value) for value in row])  # a NaN is an empty cell
-            for number, row in enumerate(frame.itertuples(index=False)))  # fmt: skip
-    return _from_cells("frame", "data frame", header, rows, default_capacity, attributes, "row")
+    table = CellTable("data frame", header, list(enumerate(rows)), row_word="row")
+    return _from_cells("frame", table, default_capacity, attributes)
 
 
-def _from_cells(
-    name: str,
-    where: str,
-    header: list[str],
-    rows: Iterable[tuple[int, list[str]]],
-    default_capacity: float | None,
-    attributes: Attributes,
-    row_word: str = "line",
-) -> Topology:
-    columns = _columns(header, attributes, where)
-    records, nodes = [], dict[str, tuple[float, float] | None]()
-    same, first = list[str](), dict[tuple[str, ...], str]()
-    for line, row in rows:
-        cell = {name: row[place].strip() if place < len(row) else "" for name, place in columns.items()}
+def _from_cells(name: str, table: CellTable, default_capacity: float | None, attributes: Attributes) -> Topology:
+    where, header = table.where, table.header
+    columns = _columns(table, attributes)
+    cells = {
+        column: table.numbers(place) if column in _NUMERIC else table.texts(place) for column, place in columns.items()
+    }
+    units = {column: heading(header[columns[column]])[1] if column in columns else "" for column in _NUMERIC}
+    if attributes.capacity_unit:
+        units["capacity"] = attributes.capacity_unit
+    records = list[LinkRecord]()
+    nodes = dict[str, tuple[float, float] | None]()
+    first_row = dict[tuple[str, ...], str]()
+    identical = list[str]()
+    for row, (line, texts) in enumerate(table.rows):
+        cell = {column: values[row].strip() for column, values in cells.items()}
         if not any(cell.values()):
             continue
-        field = f"{row_word} {line}"
-        if (before := first.setdefault(tuple(row), field)) != field:
-            same.append(f"{field} and {before}")
-        for end in ("source", "target"):
-            if not cell[end]:
-                raise InputError(where, f"{field}: {end}", "a name of a node", "an empty cell")
-            nodes.setdefault(cell[end])
-        capacity = gbps(cell.get("capacity", ""), attributes.capacity_unit, where, f"{field}: capacity")
-        if capacity is not None and cell.get("members"):
-            capacity *= number(cell["members"], where, f"{field}: members")
-        metric, back = (
-            number(cell[name], where, f"{field}: {name}") if cell.get(name) else None
-            for name in ("metric", "metric_back")
-        )
-        records.append(LinkRecord(
-            cell["source"], cell["target"], capacity, _ms(cell.get("latency", ""), where, f"{field}: latency"), field,
-            tuple(header), metric, metric_back=back,
-            te_metric=number(cell["te_metric"], where, f"{field}: te_metric") if cell.get("te_metric") else None,
-            affinities=affinities_of(cell.get("affinity"), where, f"{field}: affinity"),
-        ))  # fmt: skip
+        field = f"{table.row_word} {line}"
+        before = first_row.setdefault(tuple(texts), field)
+        if before != field:
+            identical.append(f"{field} and {before}")
+        records.append(_record(cell, units, where, field, tuple(header)))
+        nodes.setdefault(cell["source"])
+        nodes.setdefault(cell["target"])
     if not records:
         raise InputError(where, "", "a row for each link", "none")
+    one_way = _rows_of_one_direction(records)
+    is_directed = 2 * len(one_way) < sum(one.source != one.target for one in records)
+    if is_directed and "metric_back" in columns:
+        expected = "a row for each circuit, since there is a metric of the other direction"
+        raise InputError(where, header[columns["metric_back"]], expected, "a row for each direction")
+    unused = [text for place, text in enumerate(header) if text.strip() and place not in columns.values()]
+    notes = [f"Columns that are not used: {', '.join(unused)}."] if unused else []
+    notes.append(f"A row is {'one direction of a link' if is_directed else 'a cable with both directions'}.")
+    for text, found in (
+        ("rows without one in the other direction, unlike most, read as links of one direction",
+         one_way if is_directed else []),
+        ("identical rows, read as parallel links", identical),
+        ("names that look alike, of different nodes", _alike(list(nodes))),
+        *_doubtful_capacities(records),
+    ):  # fmt: skip
+        if found:
+            notes.append(f"{WARNING}{where}: {text}: {listed(found)}.")
+    notes += unknown_status(where, (one for one in cells.get("status", ()) if is_down(one) is None))
+    return topology_from_records(
+        name, where, nodes, records, directed=is_directed, default_capacity=default_capacity, notes=tuple(notes)
+    )
+
+
+def _record(cell: dict[str, str], units: dict[str, str], where: str, field: str, header: tuple[str, ...]) -> LinkRecord:
+    """The link of a row."""
+    for end in ("source", "target"):
+        if not cell[end]:
+            raise InputError(where, f"{field}: {end}", "a name of a node", "an empty cell")
+
+    def value(column: str) -> float | None:
+        return number(cell[column], where, f"{field}: {column}") if cell.get(column) else None
+
+    capacity = gbps(cell.get("capacity", ""), units["capacity"], where, f"{field}: capacity")
+    members = value("members")
+    if capacity is not None and members is not None:
+        capacity *= members
+    has_failed = bool(is_down(cell.get("status")))
+    is_overloaded = is_true(cell.get("overload"), where, f"{field}: overload")
+    return LinkRecord(
+        cell["source"],
+        cell["target"],
+        capacity,
+        _ms(cell.get("latency", ""), units["latency"], where, f"{field}: latency"),
+        field,
+        header,
+        value("metric"),
+        has_failed or is_overloaded,
+        metric_back=value("metric_back"),
+        te_metric=value("te_metric"),
+        affinities=affinities_of(cell.get("affinity"), where, f"{field}: affinity"),
+    )
+
+
+def _rows_of_one_direction(records: list[LinkRecord]) -> list[str]:
+    """The rows without a partner in the other direction: each has one as long as one is left."""
     between = [one for one in records if one.source != one.target]
-    left, alone = Counter((one.target, one.source) for one in between), list[str]()
-    for one in between:  # each row has a partner as long as one in the other direction is left
+    left = Counter((one.target, one.source) for one in between)
+    alone = list[str]()
+    for one in between:
         left[one.source, one.target] -= 1
         if left[one.source, one.target] < 0:
             alone.append(f"{one.field} ({one.source} -> {one.target})")
-    directed = 2 * len(alone) < len(between)
-    if directed and "metric_back" in columns:
-        expected = "a row for each circuit, since there is a metric of the other direction"
-        raise InputError(where, header[columns["metric_back"]], expected, "a row for each direction")
-    unused = [name for place, name in enumerate(header) if name.strip() and place not in columns.values()]
-    notes = [f"Columns that are not used: {', '.join(unused)}."] if unused else []
-    notes.append(f"A row is {'one direction of a link' if directed else 'a cable with both directions'}.")
-    one_way = alone if directed else []
-    for text, found in (
-        ("rows without one in the other direction, unlike most, read as links of one direction", one_way),
-        ("identical rows, read as parallel links", same),
-        ("names that look alike, of different nodes", _alike(list(nodes))),
-    ):
-        if found:
-            notes.append(f"{WARNING}{where}: {text}: {listed(found)}.")
-    return topology_from_records(
-        name, where, nodes, records, directed=directed, default_capacity=default_capacity, notes=tuple(notes)
-    )
+    return alone
+
+
+def _doubtful_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]]]:
+    """Warnings about capacities whose unit may be another one, and the rows that each is about."""
+    known = [one for one in records if one.capacity]
+    if not known:
+        return []
+    median = statistics.median(float(one.capacity or 0.0) for one in known)
+    far = [
+        f"{one.field} ({one.capacity:g})" for one in known
+        if not median / _FAR < float(one.capacity or 0.0) < median * _FAR
+    ]  # fmt: skip
+    warnings = [(f"capacities {_FAR:g} times off their median, {median:g} Gbit/s", far)]
+    if median > _MOST_GBPS:
+        advice = "if they are in another unit, --attributes capacity_unit=bit/s or Mbit/s says so"
+        warnings.append((f"capacities of {median:g} Gbit/s in the median; {advice}", [known[0].field]))
+    return warnings
 
 
 def _alike(names: list[str]) -> list[str]:
@@ -140,80 +217,53 @@ def gbps(text: str, unit: str, where: str, field: str) -> float | None:
     """Gbit/s of a cell such as 100G, 2x100G, 10 Gbit/s or 40; None for an empty one.
 
     Args:
-        text: text of the cell.
+        text: text of the cell, with its number as Python writes numbers.
         unit: unit of cells without one; "" for Gbit/s.
-        where, field: for messages.
+        where: the file, for messages.
+        field: the cell, for messages.
 
     Raises:
         InputError: any other text.
     """
     if not text:
         return None
-    match = _COUNTED.fullmatch(text.strip().replace(",", ""))
+    match = _COUNTED.fullmatch(text.strip())
     if not match:
         raise InputError(where, field, "a capacity such as 100G, 10 Gbit/s or 2x100G", repr(text))
     members, value, own = match.groups()
-    name = _SHORT_UNITS.get(own.upper(), own) or unit or "Gbit/s"
-    return int(members or 1) * number(value, where, field) * gbps_per_unit(name, f"{where}: {field}")
+    factor = gbps_per_unit(own or unit or "Gbit/s", f"{where}: {field}")
+    return int(members or 1) * number(value, where, field) * factor
 
 
-def _ms(text: str, where: str, field: str) -> float | None:
+def _ms(text: str, unit: str, where: str, field: str) -> float | None:
     if not text:
         return None
-    match = re.fullmatch(r"([0-9.eE+-]+)\s*([a-zA-Zµ]*)", text)
-    if not match or match[2].lower() not in _MS_PER_UNIT:
+    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?\d+)?)\s*([a-zA-Zµμ]*)", text)
+    if not match:
         raise InputError(where, field, "a delay such as 3.5, 3.5ms or 800us", repr(text))
-    return number(match[1], where, field) * _MS_PER_UNIT[match[2].lower()]
+    return number(match[1], where, field) * ms_per_unit(match[2] or unit, where, field)
 
 
-def _columns(header: list[str], attributes: Attributes, where: str) -> dict[str, int]:
+def _columns(table: CellTable, attributes: Attributes) -> dict[str, int]:
     """Place of each column that is used."""
-    plain = [name.strip().strip("\ufeff").lower() for name in header]
-    joined = [re.sub(r"[\s-]+", "_", name) for name in plain]  # metric az is metric_az
     columns = {}
-    for name in (
-        "source", "target", "capacity", "latency", "metric", "metric_back", "te_metric", "affinity", "members",
-    ):  # fmt: skip
+    for name in _COLUMNS:
         asked = getattr(attributes, name, name)
-        for option in (asked, *(_OTHER_NAMES.get(name, ()) if asked == name else ())):
-            if option.lower() in plain or option.lower() in joined:
-                columns[name] = (plain if option.lower() in plain else joined).index(option.lower())
-                break
-        else:
-            if name in ("source", "target") or asked != name:
-                raise InputError(where, asked, f"a column {asked}", ", ".join(header))
+        place = _place_of(name, table.header, attributes)
+        if place is not None:
+            columns[name] = place
+        elif name in ("source", "target") or asked != name:
+            raise InputError(table.where, asked, f"a column {asked}", ", ".join(table.header))
     return columns
 
 
-def cells(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """Names of the columns of a .csv or .xlsx file, and number and texts of each row.
-
-    Raises:
-        InputError: no text in UTF-8, no workbook, or an empty file.
-    """
-    if path.suffix.lower() == ".xlsx":
-        return _excel(path)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(str(path), "", "a text file in UTF-8", str(error)) from None
-    if not lines:
-        raise InputError(str(path), "", "a line of names of columns", "an empty file")
-    delimiter = max(",;\t", key=lines[0].count)
-    rows = list(csv.reader(lines, delimiter=delimiter))
-    return rows[0], iter(enumerate(rows[1:], start=2))
-
-
-def _excel(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    try:
-        import openpyxl
-    except ImportError:
-        raise InputError(str(path), "", "pip install openpyxl, to read Excel files", "openpyxl is missing") from None
-    try:
-        sheet: Any = openpyxl.load_workbook(path, read_only=True, data_only=True).active
-        rows = [["" if cell is None else str(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
-    except Exception as error:  # a workbook can be broken in many ways, each with an exception of its own
-        raise InputError(str(path), "", "an Excel workbook", f"{type(error).__name__}: {error}"[:120]) from None
-    if not rows:
-        raise InputError(str(path), "", "a row of names of columns", "an empty sheet")
-    return rows[0], iter(enumerate(rows[1:], start=2))
+def _place_of(name: str, header: list[str], attributes: Attributes) -> int | None:
+    """Place of the column of an attribute, by the name that was given for it or one of its usual names."""
+    asked = getattr(attributes, name, name)
+    plain = [plain_heading(text) for text in header]
+    without_units = [heading(text)[0] for text in header]
+    for option in (asked, *(_OTHER_NAMES.get(name, ()) if asked == name else ())):
+        for headings in (plain, without_units):
+            if plain_heading(option) in headings:
+                return headings.index(plain_heading(option))
+    return None

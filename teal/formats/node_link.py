@@ -3,7 +3,8 @@
 Nodes have an ``id`` (any scalar, converted to a string) and perhaps ``pos`` ([longitude, latitude]) or ``lon`` and
 ``lat``; a node without a valid position has none.  Links (key ``links`` or ``edges``) have ``source``, ``target``,
 ``capacity`` and perhaps ``latency`` in ms, an IGP ``metric``, a ``te_metric``, ``affinity`` (a name or a list of
-names), and ``"failed": true`` if they are out of service.
+names).  A link with ``"failed": true`` or a ``status`` of ``down`` is out of service, one with ``"overload": true`` is
+not used by the IGP, and a node with it carries no transit traffic.  Other attributes are named in a note.
 Capacities are in Gbit/s unless the ``graph`` object has a ``capacity_unit``.  Without ``"directed": true`` each link
 stands for two, one in each direction.
 """
@@ -12,15 +13,29 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from teal.errors import InputError
-from teal.formats.records import Attributes, LinkRecord, affinities_of, number, topology_from_records
+from teal.errors import InputError, listed
+from teal.formats.records import (
+    OVERLOAD_NAMES,
+    STATUS_NAMES,
+    Attributes,
+    LinkRecord,
+    affinities_of,
+    is_down,
+    is_true,
+    number,
+    topology_from_records,
+    unknown_status,
+)
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
-_OWN = ("source", "target", "key", "metric", "te_metric", "affinity")  # attributes of a link that are read
+ATTRIBUTES = ("capacity", "latency", "metric", "te_metric", "affinity", "status", "capacity_unit")
+_ENDS = ("source", "target", "key", "failed")  # attributes of a link that are read under these names alone
+_MAX_LISTED = 10  # attributes in a note
 _MAX_COORDINATE = 1e6  # of any coordinate; other data sets have some that are no degrees
 
 
@@ -65,39 +80,85 @@ def topology_from_node_link(
         raise InputError(where, "links", "a list of links (networkx node-link data)", "none or no list")
     graph = data.get("graph") if isinstance(data.get("graph"), dict) else {}
     names = attributes or Attributes()
-    gbps_per_file_unit = gbps_per_unit(names.capacity_unit or str((graph or {}).get("capacity_unit", "Gbit/s")), where)
+    unit = gbps_per_unit(names.capacity_unit or str((graph or {}).get("capacity_unit", "Gbit/s")), where)
     nodes: dict[str, tuple[float, float] | None] = {}
+    no_transit: list[str] = []
     for i, node in enumerate(data["nodes"]):
+        field = f"nodes[{i}]"
         if not isinstance(node, dict) or "id" not in node:
-            raise InputError(where, f"nodes[{i}]: id", "a node id", "none")
-        if str(node["id"]) in nodes:
-            raise InputError(where, f"nodes[{i}]: id", "distinct ids", f"{node['id']!r} twice")
-        nodes[str(node["id"])] = _position(node, where, f"nodes[{i}]")
+            raise InputError(where, f"{field}: id", "a node id", "none")
+        name_of_node = str(node["id"])
+        if name_of_node in nodes:
+            raise InputError(where, f"{field}: id", "distinct ids", f"{node['id']!r} twice")
+        nodes[name_of_node] = _position(node, where, field)
+        if is_true(_first(node, OVERLOAD_NAMES), where, f"{field}: overload"):
+            no_transit.append(name_of_node)
     records = []
     for i, link in enumerate(links):
-        field = f"links[{i}]"
         if not isinstance(link, dict) or "source" not in link or "target" not in link:
-            raise InputError(where, field, "a link with source and target", repr(link)[:80])
-        capacity = link.get(names.capacity)
-        records.append(
-            LinkRecord(
-                str(link["source"]),
-                str(link["target"]),
-                None
-                if capacity is None
-                else number(capacity, where, f"{field}: {names.capacity}") * gbps_per_file_unit,
-                number(link[names.latency], where, f"{field}: {names.latency}") if names.latency in link else None,
-                f"{field} ({link['source']}->{link['target']})",
-                tuple(str(key) for key in link if key not in (*_OWN, names.latency)),
-                number(link["metric"], where, f"{field}: metric") if "metric" in link else None,
-                link.get("failed") is True,
-                te_metric=number(link["te_metric"], where, f"{field}: te_metric") if "te_metric" in link else None,
-                affinities=affinities_of(link.get("affinity"), where, f"{field}: affinity"),
-            )
-        )
+            raise InputError(where, f"links[{i}]", "a link with source and target", repr(link)[:80])
+        records.append(_record(link, names, unit, where, f"links[{i}]"))
     return topology_from_records(
-        name, where, nodes, records, directed=bool(data.get("directed")), default_capacity=default_capacity
+        name, where, nodes, records, directed=bool(data.get("directed")), default_capacity=default_capacity,
+        notes=notes_on_attributes(where, links, names), no_transit=no_transit,
+    )  # fmt: skip
+
+
+def _record(link: dict[str, Any], names: Attributes, unit: float, where: str, field: str) -> LinkRecord:
+    """A link; ``unit`` is Gbit/s in a unit of the capacity."""
+
+    def value(attribute: str) -> float | None:
+        text = link.get(attribute)
+        return None if text is None else number(text, where, f"{field}: {attribute}")
+
+    capacity = value(names.capacity)
+    has_failed = link.get("failed") is True or is_down(_first(link, status_names(names))) is True
+    used = (*_ENDS, names.latency, names.metric, names.te_metric, names.affinity)
+    return LinkRecord(
+        str(link["source"]),
+        str(link["target"]),
+        None if capacity is None else capacity * unit,
+        value(names.latency),
+        f"{field} ({link['source']}->{link['target']})",
+        tuple(str(key) for key in link if key not in used),
+        value(names.metric),
+        has_failed or is_true(_first(link, OVERLOAD_NAMES), where, f"{field}: overload"),
+        te_metric=value(names.te_metric),
+        affinities=affinities_of(link.get(names.affinity), where, f"{field}: {names.affinity}"),
     )
+
+
+def status_names(names: Attributes) -> tuple[str, ...]:
+    """The attributes of a link that may say whether it is in service."""
+    return STATUS_NAMES if names.status == "status" else (names.status,)
+
+
+def notes_on_attributes(
+    where: str, links: Iterable[Any], names: Attributes, also: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Notes about attributes of links that are not used, and about statuses of unknown meaning.
+
+    Args:
+        where: the file, for messages.
+        links: attributes of each link.
+        names: names of the attributes that are used.
+        also: further attributes that are used.
+    """
+    links = [one for one in links if isinstance(one, dict)]
+    statuses = status_names(names)
+    used = {
+        *_ENDS, *statuses, *OVERLOAD_NAMES, *also, names.capacity, names.latency, names.metric, names.te_metric,
+        names.affinity,
+    }  # fmt: skip
+    unused = dict.fromkeys(str(key) for link in links for key in link if key not in used)
+    notes = (f"Attributes of links that are not used: {listed(list(unused), _MAX_LISTED)}.",) if unused else ()
+    values = [_first(link, statuses) for link in links]
+    return notes + unknown_status(where, (value for value in values if is_down(value) is None))
+
+
+def _first(part: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """The first of these attributes that there is; None for none."""
+    return next((part[name] for name in names if part.get(name) is not None), None)
 
 
 def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, float] | None:
@@ -120,7 +181,12 @@ def topology_to_node_link(topology: Topology) -> dict[str, Any]:
     nodes: list[dict[str, Any]] = []
     for name, (x, y) in zip(names, topology.coordinates.tolist(), strict=True):
         has_position = math.isfinite(x) and math.isfinite(y)
-        nodes.append({"id": name, "pos": [x, y]} if has_position else {"id": name})
+        node: dict[str, Any] = {"id": name}
+        if has_position:
+            node["pos"] = [x, y]
+        if topology.no_transit is not None and topology.no_transit[len(nodes)]:
+            node["overload"] = True
+        nodes.append(node)
     ends = zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     capacity_and_latency = zip(topology.capacity.tolist(), topology.latency.tolist(), strict=True)
     links: list[dict[str, Any]] = [

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 from teal.errors import WARNING, InputError, listed
 from teal.formats.units import fibre_latency_ms, gbps_per_unit, great_circle_km
 from teal.network import Topology
+from teal.network.topology import canonical_name
+from teal.runtime.arrays import Int64Array
 
 _MAX_METRIC = 2**32 - 1  # IGP metrics are of at most 32 bits
 _DEFAULT_LATENCY_MS = 1.0  # of a link whose latency and coordinates are unknown
@@ -33,6 +36,7 @@ class LinkRecord:
         metric_back: IGP metric of the other direction of a cable; None for the same.
         te_metric: TE metric; None if the link has none.
         affinities: names of its affinities (administrative groups).
+        has_failed_back: whether the other direction of a cable is out of service; None for the same.
     """
 
     source: str
@@ -46,11 +50,12 @@ class LinkRecord:
     metric_back: float | None = None
     te_metric: float | None = None
     affinities: frozenset[str] = frozenset()
+    has_failed_back: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Attributes:
-    """Names of the attributes of links in a file, where they differ from the usual ones.
+    """Names of the attributes of links in a file, where they differ from the usual ones, and which part of it is read.
 
     Attributes:
         capacity: attribute with the capacity.
@@ -62,7 +67,10 @@ class Attributes:
         te_metric: column with the TE metric, in a table.
         affinity: column with names of affinities, separated by spaces or semicolons, in a table.
         members: column with the number of links of an aggregation group, in a table.
+        status: attribute that says whether the link is in service.
         capacity_unit: unit of the capacity, such as Mbit/s; "" for the one that the file says, or Gbit/s.
+        network: name of the network that is read, of a file with several; "" where there is one.
+        sheet: name of the sheet that is read of a workbook; "" for the one that was open last.
     """
 
     capacity: str = "capacity"
@@ -74,7 +82,15 @@ class Attributes:
     te_metric: str = "te_metric"
     affinity: str = "affinity"
     members: str = "members"
+    status: str = "status"
     capacity_unit: str = ""
+    network: str = ""
+    sheet: str = ""
+
+    def given(self) -> list[str]:
+        """Names of the fields that are not the usual ones."""
+        fields = dataclasses.fields(self)
+        return [field.name for field in fields if getattr(self, field.name) != field.default]
 
 
 def parse_attributes(text: str) -> Attributes:
@@ -95,6 +111,43 @@ def parse_attributes(text: str) -> Attributes:
     return attributes
 
 
+_DOWN = ("down", "false", "0", "no", "inactive", "disabled", "failed", "off", "unavailable", "admin-down", "testing")
+_UP = ("up", "true", "1", "yes", "active", "enabled", "on", "available", "ok")
+STATUS_NAMES = ("status", "state", "oper_status", "oper-status", "operstatus", "up", "enabled")  # of attributes
+OVERLOAD_NAMES = ("overload", "overloaded")  # of attributes of links and nodes
+
+
+def is_down(value: object) -> bool | None:
+    """Whether an attribute such as ``status`` says that a link is out of service; None for what says neither."""
+    text = str("" if value is None else value).strip().lower().replace("_", "-").removesuffix(".0")
+    text = text.rpartition(":")[2]  # without the name of a YANG module
+    if text in _DOWN:
+        return True
+    return False if text in ("", *_UP) else None
+
+
+def unknown_status(where: str, values: Iterable[object]) -> tuple[str, ...]:
+    """A warning about values that say neither that a link is in service nor that it is not; () for none."""
+    texts = sorted({repr(value) for value in values})
+    if not texts:
+        return ()
+    return (f"{WARNING}{where}: values of the status that are neither up nor down, read as up: {listed(texts)}.",)
+
+
+def is_true(value: object, where: str, field: str) -> bool:
+    """Whether an attribute such as ``overload`` is set; an empty one is not.
+
+    Raises:
+        InputError: a value that is neither yes nor no.
+    """
+    text = str("" if value is None else value).strip().lower().removesuffix(".0")
+    if text in ("1", "true", "yes", "y", "x", "on"):
+        return True
+    if text in ("", "0", "false", "no", "n", "off"):
+        return False
+    raise InputError(where, field, "yes or no", repr(value))
+
+
 def topology_from_records(
     name: str,
     where: str,
@@ -105,6 +158,7 @@ def topology_from_records(
     geographical: bool = True,
     default_capacity: float | None = None,
     notes: tuple[str, ...] = (),
+    no_transit: Collection[str] = (),
 ) -> Topology:
     """Check the records and build the topology.
 
@@ -121,95 +175,143 @@ def topology_from_records(
         geographical: whether coordinates are longitudes and latitudes.
         default_capacity: Gbit/s for links that have none; None to refuse them.
         notes: notes of the topology, to which those about dropped links and assumed capacities are added.
+        no_transit: names of nodes that carry no transit traffic.
 
     Raises:
         InputError: an unknown node; a missing, zero, negative or NaN capacity; a metric that is no whole number above
             0, or one on some of the links only.
     """
-    index = {node: i for i, node in enumerate(nodes)}
+    index = {canonical_name(node): i for i, node in enumerate(nodes)}
     positions = list(nodes.values())
-    ends: list[tuple[int, int]] = []
-    capacity: list[float] = []
-    latency: list[float] = []
-    metrics: list[float | None] = []
-    te_metrics: list[float] = []
-    affinities: list[frozenset[str]] = []
+    rows: list[_Direction] = []
     loops = assumed = 0
-    forth, again = set[tuple[int, int]](), list[str]()  # ends of cables, and cables whose ends are those of another
+    cables = set[tuple[int, int]]()
+    repeated = list[str]()  # cables whose ends are those of another one, the other way round
     for record in links:
-        for field in ("source", "target"):
-            node = getattr(record, field)
-            if node not in index:
-                raise InputError(where, f"{record.field}: {field}", "a node of the file", repr(node))
-        if record.source == record.target:
+        ends = _ends(record, index, where)
+        if ends[0] == ends[1]:
             loops += 1
             continue
-        link_capacity = 0.0 if record.has_failed else record.capacity
-        if link_capacity is None:
-            if default_capacity is None:
-                others = f"none among {', '.join(record.others)}" if record.others else "none"
-                raise InputError(
-                    where, f"{record.field}: capacity",
-                    "a capacity > 0 (--default-capacity GBPS gives one to all such links, --attributes capacity=NAME "
-                    "names the attribute)",
-                    others,
-                )  # fmt: skip
-            link_capacity, assumed = default_capacity, assumed + 1
-        if not math.isfinite(link_capacity) or (link_capacity <= 0 and not record.has_failed):
-            raise InputError(where, f"{record.field}: capacity", "a capacity > 0", link_capacity)
-        a, b = index[record.source], index[record.target]
-        delay = record.latency
-        if delay is None:
-            p, q = positions[a], positions[b]
-            has_positions = geographical and p is not None and q is not None
-            delay = fibre_latency_ms(great_circle_km(p, q)) if has_positions and p and q else _DEFAULT_LATENCY_MS
-        if not math.isfinite(delay) or delay <= 0:
-            raise InputError(where, f"{record.field}: latency", "a latency > 0 ms", delay)
-        forth.add((a, b))
-        if not directed and (b, a) in forth:
-            again.append(f"{record.field} ({record.source} -> {record.target})")
-        back = record.metric if record.metric_back is None else record.metric_back
-        both = (((a, b), record.metric), ((b, a), back))
-        for pair, value in both[:1] if directed else both:
-            ends.append(pair)
-            capacity.append(link_capacity)
-            latency.append(delay)
-            metrics.append(_checked_metric(value, record.field, where))
-            te_metrics.append(_checked_metric(record.te_metric, record.field, where, "te_metric") or 0.0)
-            affinities.append(record.affinities)
-    if again:
+        capacity = record.capacity
+        if capacity is None and not record.has_failed:
+            capacity = _default(record, default_capacity, where)
+            assumed += 1
+        if capacity is not None and (not math.isfinite(capacity) or (capacity <= 0 and not record.has_failed)):
+            raise InputError(where, f"{record.field}: capacity", _EXPECTED_CAPACITY, capacity)
+        latency = record.latency
+        if latency is None:
+            latency = _latency(positions[ends[0]], positions[ends[1]], geographical)
+        if not math.isfinite(latency) or latency <= 0:
+            raise InputError(where, f"{record.field}: latency", "a latency > 0 ms", latency)
+        cables.add(ends)
+        if not directed and ends[::-1] in cables:
+            repeated.append(f"{record.field} ({record.source} -> {record.target})")
+        metric_back = record.metric if record.metric_back is None else record.metric_back
+        has_failed_back = record.has_failed if record.has_failed_back is None else record.has_failed_back
+        rows.append(_direction(record, ends, capacity, latency, record.metric, record.has_failed, where))
+        if not directed:
+            rows.append(_direction(record, ends[::-1], capacity, latency, metric_back, has_failed_back, where))
+    if repeated:
         notes += (
             f'{WARNING}{where}: links in both directions in a network of cables (without "directed": true), each read '
-            f"as a cable of its own, so that capacities may count twice: {listed(again)}.",
+            f"as a cable of its own, so that capacities may count twice: {listed(repeated)}.",
         )
-    metric = None
-    if any(value is not None for value in metrics):
-        if None in metrics:
-            a, b = ends[metrics.index(None)]
-            raise InputError(
-                where, "metric", "one on every link, or on none", f"none on {list(nodes)[a]}->{list(nodes)[b]}"
-            )
-        metric = np.array(metrics, dtype=np.int64)
     if loops:
         notes += (f"{loops} links from a node to itself were dropped.",)
     if assumed:
         notes += (f"{assumed} links have no capacity in the file: {default_capacity:g} Gbit/s assumed.",)
+    stubs = {index[canonical_name(node)] for node in no_transit}
+    ends_of_all = np.array([row.ends for row in rows], dtype=np.int32).reshape(-1, 2)
     unknown = (math.nan, math.nan)
-    array = np.array(ends, dtype=np.int32).reshape(-1, 2)
+    has_te_metrics = any(row.te_metric for row in rows)
+    has_affinities = any(row.affinities for row in rows)
     return Topology(
         name=name,
-        node_names=tuple(nodes),
-        link_source=np.ascontiguousarray(array[:, 0]),
-        link_target=np.ascontiguousarray(array[:, 1]),
-        capacity=np.array(capacity),
-        latency=np.array(latency),
+        node_names=tuple(map(canonical_name, nodes)),
+        link_source=np.ascontiguousarray(ends_of_all[:, 0]),
+        link_target=np.ascontiguousarray(ends_of_all[:, 1]),
+        capacity=np.array([row.capacity for row in rows], dtype=np.float64),
+        latency=np.array([row.latency for row in rows], dtype=np.float64),
         coordinates=np.array([point or unknown for point in positions], dtype=np.float64).reshape(-1, 2),
         origin=where,
         notes=notes,
-        metric=metric,
-        te_metric=np.array(te_metrics, dtype=np.int64) if any(te_metrics) else None,
-        affinities=tuple(affinities) if any(affinities) else (),
+        metric=_metrics(rows, list(index), where),
+        te_metric=np.array([row.te_metric for row in rows], dtype=np.int64) if has_te_metrics else None,
+        affinities=tuple(row.affinities for row in rows) if has_affinities else (),
+        no_transit=np.array([node in stubs for node in range(len(nodes))]) if stubs else None,
     )
+
+
+_EXPECTED_CAPACITY = (
+    'a capacity > 0 (a link that is out of service is marked by "failed": true in JSON, or by a column status: down)'
+)
+
+
+class _Direction(NamedTuple):
+    """One directed link: ends by number, Gbit/s (0 if it is out of service), ms, metrics and affinities."""
+
+    ends: tuple[int, int]
+    capacity: float
+    latency: float
+    metric: float | None
+    te_metric: float
+    affinities: frozenset[str]
+
+
+def _direction(
+    record: LinkRecord,
+    ends: tuple[int, int],
+    capacity: float | None,
+    latency: float,
+    metric: float | None,
+    has_failed: bool,
+    where: str,
+) -> _Direction:
+    te_metric = _checked_metric(record.te_metric, record.field, where, "te_metric") or 0.0
+    metric = _checked_metric(metric, record.field, where)
+    return _Direction(
+        ends, 0.0 if has_failed or capacity is None else capacity, latency, metric, te_metric, record.affinities
+    )
+
+
+def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, int]:
+    """Numbers of the two nodes of a link."""
+    for field in ("source", "target"):
+        node = canonical_name(getattr(record, field))
+        if node not in index:
+            raise InputError(where, f"{record.field}: {field}", "a node of the file", repr(node))
+    return index[canonical_name(record.source)], index[canonical_name(record.target)]
+
+
+def _default(record: LinkRecord, default_capacity: float | None, where: str) -> float:
+    """Capacity of a link that has none; InputError where there is no default."""
+    if default_capacity is None:
+        others = f"none among {', '.join(record.others)}" if record.others else "none"
+        raise InputError(
+            where, f"{record.field}: capacity",
+            "a capacity > 0 (--default-capacity GBPS gives one to all such links, --attributes capacity=NAME "
+            "names the attribute)",
+            others,
+        )  # fmt: skip
+    return default_capacity
+
+
+def _latency(a: tuple[float, float] | None, b: tuple[float, float] | None, geographical: bool) -> float:
+    """Latency of a link that has none, in ms, from the positions of its ends."""
+    if geographical and a is not None and b is not None:
+        return fibre_latency_ms(great_circle_km(a, b))
+    return _DEFAULT_LATENCY_MS
+
+
+def _metrics(rows: list[_Direction], names: list[str], where: str) -> Int64Array | None:
+    """(E,) metrics; None where no link has one."""
+    missing = [row for row in rows if row.metric is None]
+    if len(missing) == len(rows):
+        return None
+    if missing:
+        a, b = missing[0].ends
+        raise InputError(where, "metric", "one on every link, or on none", f"none on {names[a]}->{names[b]}")
+    return np.array([row.metric for row in rows], dtype=np.int64)
 
 
 def _checked_metric(value: float | None, field: str, where: str, name: str = "metric") -> float | None:

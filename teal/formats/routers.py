@@ -11,6 +11,7 @@ A .csv or .xlsx file with the columns ``name`` and, as far as they are known,
 | ``sid_128`` to ``sid_255`` | likewise, of a flexible algorithm: ``prefix-sid algorithm 128 index N`` |
 | ``srgb`` | first label of the router's global block (SRGB), or both ends, 16000-23999; 16000 by default |
 | ``site``, ``vendor`` | of the router; the vendor (frr, iosxr, junos) decides the form of its configuration |
+| ``overload`` | ``yes``: the router carries no transit traffic, as with the overload bit of IS-IS |
 
 Networks keep the names of this column ``name``; traffic, counters, interfaces and policies may use any.
 """
@@ -23,8 +24,11 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from teal.errors import WARNING, InputError, listed
-from teal.formats.link_tables import cells
+from teal.formats.cells import plain_heading, read_cells
+from teal.formats.records import is_true
 from teal.network import Topology
 from teal.network.topology import Names
 
@@ -34,7 +38,7 @@ _MIN_LABEL = 16  # smaller labels are reserved (RFC 3032)
 VENDORS = ("frr", "iosxr", "junos")
 _ALIAS_COLUMNS = ("aliases", "router_id", "fqdn", "system_id", "loopback")
 _OF_ALGORITHM = re.compile(r"sid_(12[89]|1[3-9]\d|2[0-4]\d|25[0-5])")  # column of SIDs of an algorithm
-_COLUMNS = ("name", *_ALIAS_COLUMNS, "sid", "srgb", "site", "vendor")
+_COLUMNS = ("name", *_ALIAS_COLUMNS, "sid", "srgb", "site", "vendor", "overload")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Router:
         site: place; "" if unknown.
         vendor: one of :data:`VENDORS`; "" if unknown.
         algorithm_sids: numbers of flexible algorithms, and the index of the router's node segment in each.
+        is_overloaded: whether it carries no transit traffic.
     """
 
     name: str
@@ -60,6 +65,7 @@ class Router:
     site: str = ""
     vendor: str = ""
     algorithm_sids: tuple[tuple[int, int], ...] = ()
+    is_overloaded: bool = False
 
     def sid_of(self, algorithm: int) -> int | None:
         """Index of the node segment in an algorithm, 0 for the IGP itself; None if unknown."""
@@ -134,7 +140,16 @@ class Routers(Mapping[str, Router]):
             notes.append(f"{self.where}: routers that are not in the network: {listed(unused)}.")
         aliases = {alias: one.name for one in self.values() if one.name in seen for alias in one.aliases}
         aliases |= {before: name for name, before in seen.items() if before != name}
-        return dataclasses.replace(topology, node_names=names, notes=tuple(notes), aliases=aliases)
+        stubs = np.array([name in self and self[name].is_overloaded for name in names])
+        if topology.no_transit is not None:
+            stubs |= topology.no_transit
+        return dataclasses.replace(
+            topology,
+            node_names=names,
+            notes=tuple(notes),
+            aliases=aliases,
+            no_transit=stubs if stubs.any() else None,
+        )
 
 
 def read_routers(path: Path) -> Routers:
@@ -143,48 +158,40 @@ def read_routers(path: Path) -> Routers:
     Raises:
         InputError: no such file, no column ``name``, or a cell that is not what its column says.
     """
-    where = str(path)
-    try:
-        header, rows = cells(path)
-    except OSError as error:
-        raise InputError(where, "", "a .csv or .xlsx table of routers", error.strerror or str(error)) from None
-    plain = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in header]
+    table = read_cells(path)
+    where, header = table.where, table.header
+    plain = [plain_heading(name) for name in header]
     if "name" not in plain:
         raise InputError(where, "name", f"a column name, and perhaps {', '.join(_COLUMNS[1:])}", ", ".join(header))
-    twice = [name for name in plain if plain.count(name) > 1 and (name in _COLUMNS or _OF_ALGORITHM.fullmatch(name))]
+    used = [name in _COLUMNS or _OF_ALGORITHM.fullmatch(name) is not None for name in plain]
+    twice = [name for name, is_used in zip(plain, used, strict=True) if is_used and plain.count(name) > 1]
     if twice:
         raise InputError(where, twice[0], "each column once", f"{plain.count(twice[0])} of them")
-    place = {name: at for at, name in enumerate(plain) if name in _COLUMNS}
-    algorithms = {int(name.removeprefix("sid_")): at for at, name in enumerate(plain) if _OF_ALGORITHM.fullmatch(name)}
-    routers, last_indices, largest = list[Router](), list[tuple[str, int]](), 0
-    for line, row in rows:
-        cell = {name: row[at].strip() if at < len(row) else "" for name, at in place.items()}
-        if not any(cell.values()):
-            continue
-        field = f"line {line}"
+    algorithms = [name for name in plain if _OF_ALGORITHM.fullmatch(name)]
+    routers = list[Router]()
+    last_indices = list[tuple[str, int]]()  # of the blocks of labels, with the places of those that say their end
+    largest = 0  # of all indices
+    for field, cell in table.records((*_COLUMNS, *algorithms), ("sid", "srgb", *algorithms)):
         if not cell["name"]:
             raise InputError(where, f"{field}: name", "a name of a router", "an empty cell")
-        loopback, vendor = cell.get("loopback", ""), re.sub(r"[\s_-]", "", cell.get("vendor", "").lower())
-        if loopback:
-            try:
-                loopback = str(ipaddress.ip_interface(loopback).ip)
-            except ValueError:
-                raise InputError(where, f"{field}: loopback", "an address such as 10.0.0.1", repr(loopback)) from None
+        loopback = _address(cell.get("loopback", ""), where, f"{field}: loopback")
+        vendor = re.sub(r"[\s_-]", "", cell.get("vendor", "").lower())
         if vendor and vendor not in VENDORS:
             raise InputError(where, f"{field}: vendor", ", ".join(VENDORS), repr(cell["vendor"]))
         sid = _number(cell.get("sid", ""), where, f"{field}: sid")
         srgb, last = _block(cell.get("srgb", ""), where, f"{field}: srgb")
         last_indices.append((f"{field}: srgb", last - srgb))
-        further = {
-            number: _number(row[at].strip() if at < len(row) else "", where, f"{field}: sid_{number}")
-            for number, at in algorithms.items()
-        }
-        sids = tuple((number, one) for number, one in further.items() if one is not None)
-        largest = max(largest, sid or 0, *(one for _, one in sids))
-        aliases = [name for column in _ALIAS_COLUMNS for name in re.split(r"[\s;]+", cell.get(column, "")) if name]
+        sids = list[tuple[int, int]]()
+        for name in algorithms:
+            index = _number(cell[name], where, f"{field}: {name}")
+            if index is not None:
+                sids.append((int(name.removeprefix("sid_")), index))
+        largest = max(largest, sid or 0, *(index for _, index in sids))
+        names = [name for column in _ALIAS_COLUMNS for name in re.split(r"[\s;]+", cell.get(column, "")) if name]
+        aliases = dict.fromkeys([*names, loopback] if loopback else names)
         routers.append(Router(
-            cell["name"], tuple(dict.fromkeys([*aliases, loopback] if loopback else aliases)), loopback, sid, srgb,
-            cell.get("site", ""), vendor, sids,
+            cell["name"], tuple(aliases), loopback, sid, srgb, cell.get("site", ""), vendor, tuple(sids),
+            is_true(cell.get("overload"), where, f"{field}: overload"),
         ))  # fmt: skip
     if not routers:
         raise InputError(where, "", "a row for each router", "none")
@@ -193,12 +200,18 @@ def read_routers(path: Path) -> Routers:
             raise InputError(
                 where, field, f"a block with a label for sid {largest:,}", f"labels up to that of {last:,}"
             )
-    unused = tuple(
-        name
-        for name, key in zip(header, plain, strict=True)
-        if key and key not in _COLUMNS and not _OF_ALGORITHM.fullmatch(key)
-    )
+    unused = tuple(text for text, is_used in zip(header, used, strict=True) if text.strip() and not is_used)
     return Routers(routers, where, unused)
+
+
+def _address(text: str, where: str, field: str) -> str:
+    """The address in its usual form; "" for an empty cell."""
+    if not text:
+        return ""
+    try:
+        return str(ipaddress.ip_interface(text).ip)
+    except ValueError:
+        raise InputError(where, field, "an address such as 10.0.0.1", repr(text)) from None
 
 
 def _block(text: str, where: str, field: str) -> tuple[int, int]:

@@ -1,11 +1,12 @@
 """Traffic as long tables, CSV or Parquet: columns ``timestamp``, ``source``, ``target``, ``rate`` (Gbit/s).
 
-A timestamp is ISO 8601 or seconds since 1970, UTC; a table without that column is one matrix.  Rows may come in any
+Timestamps are those of :mod:`teal.formats.times`; a table without that column is one matrix.  Rows may come in any
 order, though sorted by timestamp is much faster; a pair that a timestamp does not name has rate 0.  Files are read in
 batches, twice.
 
-Names of columns are matched without case and spaces around them.  The delimiter of a CSV file is a comma, a semicolon
-or a tab, whichever its first line has most of; where it is no comma, rates may have a decimal comma.
+Names of columns are matched without case and spaces around them; that of the rate may have a unit behind it, as
+``rate (Mbit/s)``.  The separator of a CSV file is a comma, a semicolon or a tab, whichever its first line has most of;
+where it is no comma, rates may have decimal commas (:mod:`teal.formats.numerals`).
 
 A fifth column, ``endpoint``, says that a row is the demand of one pair of endpoints (a host, a prefix, a tunnel) at the
 two nodes: the rates of all endpoints of a pair of nodes are added, so that paths and time of a solve do not depend on
@@ -27,7 +28,11 @@ import numpy as np
 from tqdm import tqdm
 
 from teal.errors import InputError
+from teal.formats.cells import heading, separator_of
+from teal.formats.numerals import Decimal, decimal_of
 from teal.formats.rate_store import RateArray, RateFile, make_rates
+from teal.formats.times import seconds_of_numbers, seconds_of_texts
+from teal.formats.units import gbps_per_unit
 from teal.network import DemandClasses, Topology, TrafficMatrices
 from teal.network.traffic import usual_interval
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
@@ -40,6 +45,8 @@ _ENDPOINT, _CLASS = "endpoint", "class"  # optional columns
 _MAX_FAULTS = 10  # that are listed
 _FIRST_LINE = 2  # of the rows of a CSV file, after that of the names
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_UNBROKEN_SPACES = "\u00a0\u202f"  # of Excel, in names
+_MAX_STYLE_ROWS = 1_000_000  # of a file, which are looked at for their decimal sign
 _Batch = tuple[Int64Array, Int64Array, FloatArray]  # timestamp, (class * N + source) * N + target, rate
 
 
@@ -148,7 +155,9 @@ def _has_endpoints(path: Path) -> bool:
 
 def _plain(name: str) -> str:
     """The name of a column as it is matched."""
-    return name.strip().strip("\ufeff").lower()
+    plain = name.strip().strip("\ufeff").lower()
+    without_unit = heading(name)[0]
+    return without_unit if without_unit == "rate" else plain
 
 
 def _open_csv(path: Path) -> tuple[Any, str]:
@@ -158,10 +167,11 @@ def _open_csv(path: Path) -> tuple[Any, str]:
 
     with path.open(encoding="utf-8", errors="replace") as stream:
         first_line = stream.readline().rstrip("\r\n")
-    delimiter = max(",;\t", key=first_line.count)
+    delimiter = separator_of(first_line)
     names = first_line.split(delimiter)
     unquoted = [name.strip().strip('"') for name in names]
-    text = {name: pa.string() for name in unquoted + names if _plain(name) in ("source", "target", "rate", _CLASS)}
+    as_text = ("source", "target", "rate", _CLASS)
+    text = {name: pa.string() for name in unquoted + names if _plain(name) in as_text}
     reader = csv.open_csv(
         path, parse_options=csv.ParseOptions(delimiter=delimiter),
         convert_options=csv.ConvertOptions(column_types=text),
@@ -233,22 +243,29 @@ def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator
     faults = _Faults(where, _FIRST_LINE if is_csv else None)
     batches: Any
     try:
-        batches, delimiter = _open_csv(path) if is_csv else (pq.ParquetFile(path).iter_batches(_BATCH_ROWS), ",")
+        decimal = _decimal(path, where) if is_csv else Decimal.POINT
+        batches = _open_csv(path)[0] if is_csv else pq.ParquetFile(path).iter_batches(_BATCH_ROWS)
         for batch in batches:
             columns = {_plain(name): batch.column(number) for number, name in enumerate(batch.schema.names)}
+            units = {_plain(name): heading(name)[1] for name in batch.schema.names}
             for column in _COLUMNS[1:]:  # without times the table is one matrix
                 if column not in columns:
                     raise InputError(where, column, "columns " + ", ".join(_COLUMNS), ", ".join(batch.schema.names))
             ends, is_known = [], np.ones(batch.num_rows, dtype=bool)
             for column in ("source", "target"):
-                node = pc.utf8_trim_whitespace(columns[column].cast(pa.string()))
+                node = pc.utf8_normalize(columns[column].cast(pa.string()), "NFC")
+                for space in _UNBROKEN_SPACES:
+                    node = pc.replace_substring(node, space, " ")
+                node = pc.utf8_trim_whitespace(node)
                 at = pc.index_in(node, value_set=names)
                 unknown = at.is_null().to_numpy(zero_copy_only=False)
                 expected = f"a {column} that is a node of {topology.name}"
                 faults.add(unknown, expected, partial(_cell_text, column, node))
                 ends.append(nodes[at.fill_null(0).to_numpy(zero_copy_only=False)])
                 is_known &= ~unknown
-            rate = _rates(columns["rate"], delimiter != ",", faults, pa)
+            rate = _rates(columns["rate"], decimal, faults, pa)
+            if units["rate"]:
+                rate *= gbps_per_unit(units["rate"], f"{where}: rate")
             faults.add(
                 is_known & (ends[0] == ends[1]), "a target other than the source", partial(_cell_text, "target", node)
             )
@@ -277,35 +294,60 @@ def _cell_text(name: str, column: Any, row: int) -> str:
     return f"{name} {column[row].as_py()!r}"
 
 
-def _rates(column: Any, has_decimal_comma: bool, faults: _Faults, pa: Any) -> FloatArray:
+def _decimal(path: Path, where: str) -> Decimal:
+    """The decimal sign of the rates of a CSV file."""
+    import pyarrow as pa
+
+    reader, separator = _open_csv(path)
+    if separator == ",":  # a decimal comma would end the column
+        return Decimal.POINT
+    texts: list[str] = []
+    with reader:
+        for batch in reader:
+            columns = {_plain(name): batch.column(number) for number, name in enumerate(batch.schema.names)}
+            rates = columns.get("rate", pa.array([], pa.string()))
+            texts += [text for text in rates.to_pylist() if text]
+            if len(texts) > _MAX_STYLE_ROWS:
+                break
+    return decimal_of(texts, where, "column rate", separator)
+
+
+def _rates(column: Any, decimal: Decimal, faults: _Faults, pa: Any) -> FloatArray:
     """Rates, 0 where there is a fault."""
     import pyarrow.compute as pc
 
     text = column
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         text = pc.utf8_trim_whitespace(column)
-        text = pc.replace_substring(text, ",", ".") if has_decimal_comma else text
+        if decimal is Decimal.COMMA:
+            text = pc.replace_substring(pc.replace_substring(text, ".", ""), ",", ".")
+        elif pc.any(pc.match_substring(text, ",")).as_py():
+            grouped = pc.match_substring_regex(text, r"^[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?$")
+            text = pc.if_else(grouped.fill_null(False), pc.replace_substring(text, ",", ""), text)
         is_number = pc.match_substring_regex(text, _NUMBER).fill_null(False)
         column = pc.if_else(is_number, text, "nan")
     rate = column.cast(pa.float64()).fill_null(float("nan")).to_numpy(zero_copy_only=False)
     bad = ~(np.isfinite(rate) & (rate >= 0))
-    faults.add(bad, "a finite rate >= 0", partial(_cell_text, "rate", text))
+    expected = "a finite rate >= 0, a number alone (--traffic-unit names the unit of all rates)"
+    faults.add(bad, expected, partial(_cell_text, "rate", text))
     return np.where(bad, 0.0, rate)
 
 
 def _seconds(column: Any, where: str, pa: Any) -> Int64Array:
-    """Seconds since 1970 of timestamps, integers or ISO text."""
+    """Whole seconds since 1970 of timestamps, numbers or ISO texts."""
+    kinds = pa.types
     if column.null_count:
         raise InputError(where, "timestamp", "a time in every row", "an empty one")
-    try:
-        if pa.types.is_integer(column.type):
-            return column.to_numpy(zero_copy_only=False).astype(np.int64)
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            column = column.cast(pa.timestamp("s"))
-        stamps = column.cast(pa.timestamp("s"), safe=False)
-        return stamps.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    except pa.ArrowException as error:
-        raise InputError(where, "timestamp", "ISO 8601 or seconds", str(error).splitlines()[0]) from None
+    if kinds.is_string(column.type) or kinds.is_large_string(column.type):
+        seconds = seconds_of_texts(column.to_pandas(), where, "timestamp")
+    elif kinds.is_timestamp(column.type) or kinds.is_date(column.type):
+        stamps = column.cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+        seconds = seconds_of_numbers(stamps.to_numpy(zero_copy_only=False), where, "timestamp")
+    elif kinds.is_integer(column.type) or kinds.is_floating(column.type):
+        seconds = seconds_of_numbers(column.to_numpy(zero_copy_only=False), where, "timestamp")
+    else:
+        raise InputError(where, "timestamp", "ISO 8601, or a number of seconds since 1970", str(column.type))
+    return np.floor(seconds).astype(np.int64)
 
 
 def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:

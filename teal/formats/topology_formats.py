@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from teal.errors import InputError
-from teal.formats import containerlab, link_tables, rfc8345, router_databases
-from teal.formats.graphml import read_graphml
-from teal.formats.node_link import topology_from_node_link, topology_to_node_link
+from teal.formats import bgp_ls, containerlab, graphml, json_kinds, link_tables, node_link, rfc8345
+from teal.formats.parts import refuses_faults
 from teal.formats.records import Attributes
 from teal.formats.repetita import TOPOLOGY_SUFFIX, read_repetita_topology
 from teal.formats.sndlib import is_sndlib, read_sndlib_topology
@@ -35,6 +34,7 @@ class TopologyFormat:
         write: text of a file; None for a format that is only read.
         holds_failures: whether a file can say that a link has failed.
         left_out: names of parts of a network that a file does not hold.
+        attributes: the fields of :class:`Attributes` that ``read`` follows; None for all.
     """
 
     suffixes: tuple[str, ...]
@@ -42,6 +42,20 @@ class TopologyFormat:
     write: Callable[[Topology], str] | None = None
     holds_failures: bool = True
     left_out: Callable[[Topology], list[str]] = lambda _: []
+    attributes: tuple[str, ...] | None = None
+
+    def topology(self, path: Path, default_capacity: float | None, attributes: Attributes) -> Topology:
+        """Read a file; arguments and errors as for :func:`teal.formats.load_topology`."""
+        unused = [name for name in attributes.given() if self.attributes is not None and name not in self.attributes]
+        if unused:
+            known = ", ".join(self.attributes or ()) or "none"
+            raise InputError("--attributes", "", f"attributes that {path.name} has ({known})", ", ".join(unused))
+        return _read(path, self, default_capacity, attributes)
+
+
+@refuses_faults("a network in the format of its suffix")
+def _read(path: Path, form: TopologyFormat, default_capacity: float | None, attributes: Attributes) -> Topology:
+    return form.read(path, default_capacity, attributes)
 
 
 def register_topology_format(name: str, form: TopologyFormat, *, replace: bool = False) -> None:
@@ -67,22 +81,10 @@ def topology_format(path: Path) -> TopologyFormat | None:
     return max(fitting, key=lambda one: len(one[0]))[1] if fitting else None
 
 
-def _read_json(path: Path, default_capacity: float | None, names: Attributes) -> Topology:
-    """A network of any kind of JSON, which its members tell."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(str(path), "", "a JSON file", f"invalid JSON: {error}") from None
-    if isinstance(document, dict) and rfc8345.ROOT in document:
-        return rfc8345.read_rfc8345(document, path, default_capacity)
-    if router_databases.is_router_database(document):
-        return router_databases.read_router_database(document, path, default_capacity)
-    return topology_from_node_link(document, path.stem, str(path), default_capacity, names)
-
-
 def _read_xml(path: Path, default_capacity: float | None, _: Attributes) -> Topology:
     if not is_sndlib(path):
-        raise InputError(str(path), "topology", "a network of SNDlib, for an .xml file", "another kind of file (.xml)")
+        advice = "a network of SNDlib, for an .xml file (GraphML is .graphml)"
+        raise InputError(str(path), "topology", advice, "another kind of file (.xml)")
     return read_sndlib_topology(path, default_capacity)
 
 
@@ -94,39 +96,61 @@ def _table(topology: Topology) -> str:
         if any(field in one for one in attributes):
             values = [one.get(field, "") for one in attributes]
             frame[field] = [";".join(one) for one in values] if field == "affinity" else values
+    if (topology.capacity <= 0).any():
+        frame["status"] = np.where(topology.capacity > 0, "up", "down")
     return str(frame.to_csv(index=False))
 
 
 def _positions(topology: Topology) -> list[str]:
+    """The positions of nodes, which most formats do not hold."""
     return ["positions of nodes"] if np.isfinite(topology.coordinates).any() else []
 
 
 def _left_out_of_table(topology: Topology) -> list[str]:
-    return [*_positions(topology), *(["nodes without a link"] if topology.isolated_nodes() else [])]
+    alone = ["nodes without a link"] if topology.isolated_nodes() else []
+    return [*_positions(topology), *alone, *_overloads(topology)]
+
+
+def _left_out_of_containerlab(topology: Topology) -> list[str]:
+    return [*_positions(topology), *_overloads(topology)]
+
+
+def _overloads(topology: Topology) -> list[str]:
+    return ["routers that carry no transit traffic"] if topology.no_transit is not None else []
 
 
 def _left_out_of_rfc8345(topology: Topology) -> list[str]:
-    has_more = topology.te_metric is not None or bool(topology.affinities)
-    return [*_positions(topology), *(["TE metrics and affinities"] if has_more else [])]
+    affinities = ["affinities"] if topology.affinities else []
+    return [*_positions(topology), *affinities, *_overloads(topology)]
 
 
+_JSON_ATTRIBUTES = (*node_link.ATTRIBUTES, "network")
 _FORMATS: Registry[TopologyFormat] = Registry("topology format", "teal.topology_formats", {
-    "json": TopologyFormat((".json",), _read_json, lambda one: json.dumps(topology_to_node_link(one)) + "\n"),
+    "json": TopologyFormat(
+        (".json",), json_kinds.read_json, lambda one: json.dumps(node_link.topology_to_node_link(one)) + "\n",
+        attributes=_JSON_ATTRIBUTES,
+    ),
     "rfc8345": TopologyFormat(
-        (".rfc8345.json",), _read_json, lambda one: json.dumps(rfc8345.to_rfc8345(one)) + "\n",
-        holds_failures=False, left_out=_left_out_of_rfc8345,
+        (".rfc8345.json",), json_kinds.read_json, lambda one: json.dumps(rfc8345.to_rfc8345(one)) + "\n",
+        left_out=_left_out_of_rfc8345, attributes=_JSON_ATTRIBUTES,
     ),
     "table": TopologyFormat(
-        (".csv",), link_tables.read_link_table, _table, holds_failures=False, left_out=_left_out_of_table
+        (".csv",), link_tables.read_link_table, _table, left_out=_left_out_of_table,
+        attributes=link_tables.ATTRIBUTES,
     ),
-    "spreadsheet": TopologyFormat((".xlsx",), link_tables.read_link_table),
+    "spreadsheet": TopologyFormat(
+        (".xlsx",), link_tables.read_link_table, attributes=(*link_tables.ATTRIBUTES, "sheet")
+    ),
     "bgp-ls": TopologyFormat(
-        (router_databases.BGP_LS_SUFFIX,), lambda path, capacity, _: router_databases.read_bgp_ls(path, capacity)
+        (bgp_ls.SUFFIX,), lambda path, capacity, _: bgp_ls.read_bgp_ls(path, capacity), attributes=()
     ),
     "containerlab": TopologyFormat(
-        containerlab.SUFFIXES, containerlab.read_containerlab, containerlab.containerlab_text, left_out=_positions
+        containerlab.SUFFIXES, containerlab.read_containerlab, containerlab.containerlab_text,
+        left_out=_left_out_of_containerlab, attributes=containerlab.ATTRIBUTES,
     ),
-    "graphml": TopologyFormat((".graphml",), read_graphml),
-    "sndlib": TopologyFormat((".xml",), _read_xml),
-    "repetita": TopologyFormat((TOPOLOGY_SUFFIX,), lambda path, _, __: read_repetita_topology(path)),
+    "graphml": TopologyFormat((".graphml",), graphml.read_graphml, attributes=graphml.ATTRIBUTES),
+    "sndlib": TopologyFormat((".xml",), _read_xml, attributes=()),
+    "repetita": TopologyFormat(
+        (TOPOLOGY_SUFFIX,), lambda path, _, __: read_repetita_topology(path), attributes=()
+    ),
 })  # fmt: skip

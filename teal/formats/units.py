@@ -7,6 +7,10 @@ import re
 
 from teal.errors import InputError
 
+_MS_PER_UNIT = {"ms": 1.0, "msec": 1.0, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "usec": 1e-3, "ns": 1e-6, "s": 1e3}
+# Names of rates that people give to interfaces: 10G, 100GE, 100 GbE, 400 Gig.
+_SHORT = re.compile(r"([KMGT])(?:E|BE|BASE-?\w*|IG|IGE|B|BIT)?", re.IGNORECASE)
+_BYTES = re.compile(r"B(yte)?s?(ps|/s)|[KMGT]?octets?(/s)?", re.IGNORECASE)
 _TO_GBPS = {"BITPERSEC": 1e-9, "KBITPERSEC": 1e-6, "MBITPERSEC": 1e-3, "GBITPERSEC": 1.0, "TBITPERSEC": 1e3}
 _ALIASES = {"BPS": "BITPERSEC", "BITS": "BITPERSEC", "BIT": "BITPERSEC"}
 _EARTH_RADIUS_KM = 6371.0
@@ -15,18 +19,49 @@ MIN_LATENCY_MS = 0.01  # of a link: latencies must be positive
 
 
 def gbps_per_unit(unit: str, where: str) -> float:
-    """Gbit/s in one ``unit``, such as MBITPERSEC, Mbit/s, Mbps or Gb/s.
+    """Gbit/s in one ``unit``, such as MBITPERSEC, Mbit/s, Mbps, Gb/s or G.
 
     Raises:
         InputError: a unit that is not a rate of bits.
     """
-    if re.search(r"B(yte)?(ps|/s)", unit.strip()):
+    if re.search(r"B(yte)?s?(ps|/s)|octet|^[KMGT]?B$", unit.strip()):
         raise InputError(where, "unit", "bits a second, such as Gbit/s", f"{unit!r} (bytes)")
-    name = unit.strip().upper().replace("/SEC", "/S").replace("BIT/S", "BITPERSEC").replace("B/S", "BITPERSEC")
+    factor = _gbps(unit)
+    if factor is None:
+        raise InputError(where, "unit", "a rate of bits, such as Gbit/s, Mbps, kbit/s, bit/s or 100GE", repr(unit))
+    return factor
+
+
+def _gbps(unit: str) -> float | None:
+    """Gbit/s in one unit; None for what is no rate of bits."""
+    short = _SHORT.fullmatch(unit.strip())
+    if short:
+        return _TO_GBPS[f"{short[1].upper()}BITPERSEC"]
+    name = unit.strip().upper().replace("/SEC", "/S").replace("BITS/S", "BIT/S")
+    name = name.replace("BIT/S", "BITPERSEC").replace("B/S", "BITPERSEC")
     name = _ALIASES.get(name, name).replace("BPS", "BITPERSEC")
-    if name not in _TO_GBPS:
-        raise InputError(where, "unit", "one of " + ", ".join(sorted(_TO_GBPS)), repr(unit))
-    return _TO_GBPS[name]
+    return _TO_GBPS.get(name)
+
+
+def is_rate_unit(text: str) -> bool:
+    """Whether a text is a unit of rates, of bits (which are read) or of bytes (which are refused)."""
+    return _BYTES.fullmatch(text.strip()) is not None or (len(text.strip()) > 1 and _gbps(text) is not None)
+
+
+def is_time_unit(text: str) -> bool:
+    """Whether a text is a unit of delays."""
+    return text.strip().lower() in _MS_PER_UNIT
+
+
+def ms_per_unit(unit: str, where: str, field: str) -> float:
+    """Milliseconds in one ``unit``; "" for ms.
+
+    Raises:
+        InputError: another unit.
+    """
+    if unit.strip() and not is_time_unit(unit):
+        raise InputError(where, field, "a delay such as 3.5, 3.5ms or 800us", repr(unit))
+    return _MS_PER_UNIT[unit.strip().lower() or "ms"]
 
 
 def fibre_latency_ms(kilometres: float) -> float:

@@ -288,9 +288,7 @@ def _search(
     potential = np.zeros((1, 1))
     if not by_hops:
         every_node = np.arange(topology.num_nodes, dtype=np.int32)
-        potential, _ = shortest_trees(
-            topology.num_nodes, head, tail, link_weights, every_node, topology.no_transit
-        )
+        potential, _ = shortest_trees(topology.num_nodes, head, tail, link_weights, every_node, topology.no_transit)
         potential *= 1 - _POTENTIAL_MARGIN
         finite = np.isfinite(potential)
         least = link_weights[link_weights > 0].min(initial=np.inf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -17,6 +18,14 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.storage import content_key
 
 _MAX_NAMES = 10  # nodes or links that a sentence lists
+
+
+def canonical_name(text: str) -> str:
+    """A name as it is kept: composed letters (Unicode's form C), plain spaces in the place of those without a break.
+
+    Files from macOS write letters and their accents apart, and Excel writes spaces without a break; both look the same.
+    """
+    return unicodedata.normalize("NFC", text).replace("\u00a0", " ").replace("\u202f", " ").strip()
 
 
 class Names:
@@ -260,6 +269,7 @@ class Topology:
             InputError: an unknown node, no link between the two, or fewer parallel cables.
         """
         index, where = self.node_index(), self.origin or self.name
+        a, b = (name if name in index else canonical_name(name) for name in (a, b))
         other, member = b, 0
         if b not in index and "#" in b and b.rpartition("#")[2].isdecimal():
             other, member = b.rpartition("#")[0], int(b.rpartition("#")[2])
@@ -279,6 +289,32 @@ class Topology:
             expected = f"a link between {a} and {other}" if j >= 0 else f"a link of {a}"
             raise InputError(where, "link", expected + (f", of at least {member}" if member else ""), "none")
         return [int(link) for link in links]
+
+    def ends_of(self, text: str, option: str, separator: str = ",") -> tuple[str, str]:
+        """The two nodes that a text such as ``A,B`` or ``A,B#2`` names; names of nodes may contain the separator.
+
+        Raises:
+            InputError: no two names, or names that can be divided in several ways; none of a node is found later.
+        """
+        index = self.node_index()
+        parts = text.split(separator)
+        pairs = [(separator.join(parts[:i]).strip(), separator.join(parts[i:]).strip()) for i in range(1, len(parts))]
+        known = [(a, b) for a, b in pairs if a in index and (b in index or b.rpartition("#")[0] in index or b == "*")]
+        if len(known) > 1 or not pairs:
+            found = " or ".join(f"{a} - {b}" for a, b in known) or repr(text)
+            raise InputError(option, "", f"two node names, A{separator}B", found)
+        if not known and len(pairs) > 1:
+            expected = f"two node names, A{separator}B (names that contain {separator!r} as the file writes them)"
+            raise InputError(option, "", expected, repr(text))
+        return (known or pairs)[0]
+
+    def links_named(self, texts: Iterable[str], option: str) -> list[int]:
+        """The links between the nodes of each text ``A,B``, as :meth:`ends_of` reads it, each link once.
+
+        Raises:
+            InputError: no such nodes, or no link between them.
+        """
+        return sorted({link for text in texts for link in self.find_links(*self.ends_of(text, option))})
 
     def cables(self) -> list[list[int]]:
         """The links that fail together: for each pair of neighbours all links between the two, in both directions."""
@@ -359,7 +395,7 @@ class Topology:
         return np.asarray(connected_components(graph, directed=True, connection="strong")[1])
 
     def content_key(self) -> str:
-        """Hash of all that an allocation can depend on: nodes, links, capacities, latencies, routers without transit."""
+        """Hash of what an allocation can depend on: nodes, links, capacities, latencies, routers without transit."""
         stubs = () if self.no_transit is None else (self.no_transit,)
         ends = self.link_source, self.link_target
         return content_key(self.node_names, *ends, self.capacity, self.latency, *stubs)

@@ -208,6 +208,7 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
 
 
 _TAIL = 0.99  # share of the volume
+_LEAST_PART = 1e-9  # of what a demand sends: a path that carries less is not used
 
 
 class LatencyFigures(NamedTuple):
@@ -230,7 +231,7 @@ def latency_figures(problem: Problem, splits: Tensor) -> LatencyFigures:
     latency = torch.as_tensor(problem.topology.latency, device=flow.device)[None]
     of_path = problem.ops.path_sum(latency)[0].expand_as(flow)
     fastest = torch.where(problem.path_mask[0], of_path, torch.inf).amin(-1, keepdim=True)
-    used = flow > 1e-9 * problem.demand[0].double()[:, None]
+    used = flow > _LEAST_PART * flow.sum(-1, keepdim=True)
     if not bool(used.any()):
         return LatencyFigures(float("nan"), float("nan"), float("nan"))
     values, order = of_path[used].sort()

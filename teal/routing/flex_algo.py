@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal.errors import InputError, listed
-from teal.formats.link_tables import cells
+from teal.formats.cells import read_cells
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
 from teal.network.flex_algo import FLEX_ALGO, FlexAlgo
@@ -49,15 +49,15 @@ def algorithms_of(
             raise InputError(_FILE_OPTION, "", "a table of source, target, algorithm, for several algorithms", "none")
         return np.full(len(pairs), numbers[0], dtype=np.int64)
     found, index = np.full(len(pairs), -1, dtype=np.int64), topology.node_index()
-    for line, source, target, algorithm in _rows(file):
+    for place, source, target, algorithm in _rows(file):
         if algorithm not in {"0", *map(str, numbers)}:
-            raise InputError(str(file), f"line {line}: algorithm", f"0 or a number of {FLEX_ALGO}", repr(algorithm))
+            raise InputError(str(file), f"{place}: algorithm", f"0 or a number of {FLEX_ALGO}", repr(algorithm))
         fits = found < 0
         for column, name in enumerate((source, target)):
             own = topology.name_of(name)
             if name != _ANY and own not in index:
                 expected = "a node of the network, or *"
-                raise InputError(str(file), f"line {line}: {('source', 'target')[column]}", expected, repr(name))
+                raise InputError(str(file), f"{place}: {('source', 'target')[column]}", expected, repr(name))
             if name != _ANY:
                 fits &= pairs[:, column] == index[own]
         found[fits] = int(algorithm)
@@ -117,18 +117,12 @@ def lists_and_algorithms(
     return lists, known
 
 
-def _rows(file: Path) -> Iterator[tuple[int, str, str, str]]:
-    """Line, source, target and algorithm of each row of the table."""
-    try:
-        header, rows = cells(file)
-    except OSError as error:
-        raise InputError(str(file), "", "a table of source, target, algorithm (.csv)", str(error)) from None
-    columns = [name.strip() for name in header]
-    if not {"source", "target", "algorithm"} <= set(columns):
-        raise InputError(str(file), "header", "the columns source, target, algorithm", ", ".join(columns))
-    for line, row in rows:
-        named = dict(zip(columns, map(str.strip, row), strict=False))
-        yield line, named.get("source", ""), named.get("target", ""), named.get("algorithm", "")
+def _rows(file: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Place in the file, source, target and algorithm of each row of the table."""
+    table = read_cells(file)
+    table.require(("source", "target", "algorithm"))
+    for field, cell in table.records(("source", "target", "algorithm")):
+        yield field, cell["source"], cell["target"], cell["algorithm"]
 
 
 class FlexRouting:

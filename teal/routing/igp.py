@@ -23,7 +23,7 @@ def load_igp(config: IgpConfig, topology: Topology, notify: Callable[[str], None
         InputError: an unknown link, or an invalid metric.
     """
     metric = metric_in_force(config, topology, notify)
-    failed = sorted({link for text in config.fail for link in topology.find_links(*_two(text, "--fail"))})
+    failed = topology.links_named(config.fail, "--fail")
     topology = dataclasses.replace(topology.with_failed_links(failed), metric=metric.astype(np.int64))
     return topology, EcmpDag.of(topology, metric, positive(topology.capacity) if config.ucmp else None)
 
@@ -56,21 +56,16 @@ def metric_in_force(config: IgpConfig, topology: Topology, notify: Callable[[str
         notify(f"{topology.name}: the file has no IGP metrics: 1 on every link (--metric says otherwise)")
     metric = check_metric(topology, igp_metric(topology, config.metric)).copy()
     for text in config.set_metric:
-        match = re.fullmatch(r"(.+?)([,>])(.+)=(\d+)", text)
-        if not match:
+        match = re.fullmatch(r"(.+)=(\d+)", text)
+        if not match or not re.search("[,>]", match[1]):
             raise InputError("--set-metric", "", "A,B=20 or A>B=20", repr(text))
-        a, direction, b, value = match.groups()
-        links = np.array(topology.find_links(a.strip(), b.strip()))
+        ends, value = match.groups()
+        direction = ">" if ">" in ends else ","
+        a, b = topology.ends_of(ends, "--set-metric", direction)
+        links = np.array(topology.find_links(a, b))
         if direction == ">":
-            links = links[topology.link_source[links] == topology.node_index()[a.strip()]]
+            links = links[topology.link_source[links] == topology.node_index()[a]]
         if not len(links):
             raise InputError("--set-metric", "", f"a link from {a} to {b}", "none in this direction")
         metric[links] = float(value)
     return check_metric(topology, metric)
-
-
-def _two(text: str, option: str) -> tuple[str, str]:
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 2:
-        raise InputError(option, "", "two node names A,B", repr(text))
-    return parts[0], parts[1]

@@ -145,7 +145,7 @@ def test_no_traffic_is_invented_at_a_router_without_external_interfaces(
     cells += [(b, a, "in", rate) for (a, b), rate in loads.items()]
     cells += [("a", "lan", "in", 4), ("b", "lan", "in", 2), ("c", "lan", "in", 1)]
     cells += [("a", "lan", "out", 1), ("b", "lan", "out", 4), ("c", "lan", "out", 2)]
-    rows = [f"{300 * i},{','.join(map(str, cell))}" for i in range(3) for cell in cells]
+    rows = [f"{1_704_067_200 + 300 * i},{','.join(map(str, cell))}" for i in range(3) for cell in cells]
     (tmp_path / "counters.csv").write_text("\n".join(["time,router,interface,direction,rate", *rows]))
     given = ["--topology", str(tmp_path / "net.csv"), "--counters", str(tmp_path / "counters.csv")]
     assert main(["estimate", *given, "--out", str(tmp_path / "out")]) == 0

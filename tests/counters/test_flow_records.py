@@ -70,9 +70,12 @@ def test_json_of_nfdump_and_of_pmacct(tmp_path: Path, prefixes: Prefixes) -> Non
     [
         ("[1]", "an object"),
         ('{"ip_src": "10.9.0.1"}', "ip_dst"),
-        ('{"ip_src": "10.9.0.1", "ip_dst": "10.1.0.1", "bytes": "x", "stamp_inserted": 0}', "bytes"),
+        ('{"ip_src": "10.9.0.1", "ip_dst": "10.1.0.1", "bytes": "x", "stamp_inserted": 1704067200}', "bytes"),
         ('{"ip_src": "10.9.0.1", "ip_dst": "10.1.0.1", "bytes": 1, "stamp_inserted": "now"}', "a time"),
-        ('{"ip_src": "192.0.2.1", "ip_dst": "10.1.0.1", "bytes": 1, "stamp_inserted": 0}', "1 outside all prefixes"),
+        (
+            '{"ip_src": "192.0.2.1", "ip_dst": "10.1.0.1", "bytes": 1, "stamp_inserted": 1704067200}',
+            "1 outside all prefixes",
+        ),
         ("{", "nfdump or pmacct"),
     ],
 )

@@ -15,6 +15,7 @@ from teal.testing import make_topology
 
 TOPOLOGY = make_topology([(0, 1, 10), (1, 2, 10)], both=True)  # n0 - n1 - n2
 STEP = 300
+START = 1_704_067_200  # 2024-01-01
 RATE = 2.0  # Gbit/s
 
 
@@ -25,7 +26,7 @@ def _readings(start: float, rates: list[float], *, width: float = 2.0**64) -> li
 
 def _table(readings: dict[tuple[str, str, str], list[float]]) -> pd.DataFrame:
     rows = [
-        {"time": STEP * i, "router": router, "interface": name, "direction": way, "bytes": value}
+        {"time": START + STEP * i, "router": router, "interface": name, "direction": way, "bytes": value}
         for (router, name, way), values in readings.items()
         for i, value in enumerate(values)
     ]
@@ -74,8 +75,8 @@ def test_polls_at_unequal_times_and_empty_readings_give_the_same_rate() -> None:
     table = _table(_plain())
     rng = np.random.default_rng(0)
     shift = rng.uniform(-40, 40, len(table))
-    table["bytes"] += np.where(table["time"] > 0, shift, 0) * RATE * 1e9 / 8
-    table["time"] = table["time"] + np.where(table["time"] > 0, shift, 0)
+    table["bytes"] += np.where(table["time"] > START, shift, 0) * RATE * 1e9 / 8
+    table["time"] = table["time"] + np.where(table["time"] > START, shift, 0)
     table.loc[3, "bytes"] = np.nan
     counters = counters_from_frame(table, TOPOLOGY, "t", interval_s=STEP)
     link = next(e for e in TOPOLOGY.find_links("n0", "n1") if TOPOLOGY.link_source[e] == 0)
@@ -88,7 +89,7 @@ def test_interfaces_by_a_table_tell_parallel_links_apart() -> None:
     topology = make_topology([(0, 1, 10), (0, 1, 10), (1, 0, 10), (1, 0, 10)])
     forth = [e for e in range(4) if topology.link_source[e] == 0]
     frame = pd.DataFrame([
-        {"time": 300 * i, "router": "n0", "interface": name, "direction": way, "rate": rate}
+        {"time": START + 300 * i, "router": "n0", "interface": name, "direction": way, "rate": rate}
         for i in range(2) for name, way, rate in (("a", "out", 1000.0), ("b", "out", 3000.0), ("c", "in", 4000.0))
     ])  # fmt: skip
     interfaces = pd.DataFrame({
@@ -108,7 +109,8 @@ def test_interfaces_to_one_neighbour_are_told_apart_summed_or_refused() -> None:
     parallel = make_topology([(0, 1, 10), (0, 1, 10), (1, 0, 10), (1, 0, 10)])
     rates = {"a": 1.0, "b": 3.0, "c": 4.0}
     frame = pd.DataFrame([
-        {"time": 300 * i, "router": "n0", "interface": name, "direction": "in" if name == "c" else "out", "rate": rate}
+        {"time": START + 300 * i, "router": "n0", "interface": name, "direction": "in" if name == "c" else "out",
+         "rate": rate}
         for i in range(2) for name, rate in rates.items()
     ])  # fmt: skip
     table = pd.DataFrame({"router": ["n0"] * 3, "interface": ["a", "b", "c"], "neighbour": ["n1", "n1", None]})
@@ -136,7 +138,7 @@ def test_interfaces_to_one_neighbour_are_told_apart_summed_or_refused() -> None:
 def test_rates_are_labelled_by_the_end_of_their_interval_or_by_its_start_where_the_column_says_so() -> None:
     frame = _table(_plain()).rename(columns={"bytes": "rate"}).assign(rate=1.0)
     ends = counters_from_frame(frame, TOPOLOGY, "t").timestamps.astype(int)
-    assert ends.tolist() == [0, 300, 600, 900, 1200]
+    assert ends.tolist() == [START + 300 * i for i in range(5)]
     starts = frame.rename(columns={"time": "start"})
     assert counters_from_frame(starts, TOPOLOGY, "t").timestamps.astype(int).tolist() == (ends + 300).tolist()
     with pytest.raises(InputError, match="in a column time"):
@@ -146,7 +148,7 @@ def test_rates_are_labelled_by_the_end_of_their_interval_or_by_its_start_where_t
 def test_nodes_that_are_numbers_keep_their_names_beside_empty_cells(tmp_path: Path) -> None:
     topology = dataclasses.replace(make_topology([(0, 1, 10)], both=True), node_names=("1", "2"))
     cells = ["1,2,out,3", "2,1,in,3", "1,,in,4"]
-    rows = [f"{300 * i},{cell}" for i in range(2) for cell in cells]
+    rows = [f"{START + 300 * i},{cell}" for i in range(2) for cell in cells]
     (tmp_path / "c.csv").write_text("\n".join(["time,router,neighbour,direction,rate", *rows]))
     (tmp_path / "named.csv").write_text("\n".join(["time,router,interface,direction,rate", *rows]).replace(",,", ",x,"))
     (tmp_path / "i.csv").write_text("router,interface,neighbour\n1,2,2\n2,1,1\n1,x,\n")
@@ -163,7 +165,7 @@ def test_what_a_one_way_link_does_not_have_is_no_external_traffic() -> None:
     topology = make_topology([(0, 1, 10)])
     cells = [("n0", "n1", "out", 2.0), ("n0", "n1", "in", 1.0), ("n0", "lan", "in", 2.0)]
     frame = pd.DataFrame(
-        [(300 * i, *cell) for i in range(2) for cell in cells],
+        [(START + 300 * i, *cell) for i in range(2) for cell in cells],
         columns=["time", "router", "interface", "direction", "rate"],
     )
     np.testing.assert_array_equal(counters_from_frame(frame, topology, "t").ingress[:, 0], [2.0, 2.0])
@@ -236,7 +238,7 @@ def test_a_router_without_an_external_interface_has_no_traffic_of_its_own(
     }  # fmt: skip
     cells |= {(router, name, way): rate for router, name, way, rate in more}
     frame = pd.DataFrame(
-        [(300 * i, *key, rate) for i in range(2) for key, rate in cells.items()],
+        [(START + 300 * i, *key, rate) for i in range(2) for key, rate in cells.items()],
         columns=["time", "router", "interface", "direction", "rate"],
     )
     counters = counters_from_frame(frame, TOPOLOGY, "t")
@@ -255,7 +257,7 @@ def test_a_wrong_counter_beside_a_stub_does_not_hide_what_the_stub_sends() -> No
         ("n0", "lan", "in"): 2.0,
     }  # fmt: skip
     frame = pd.DataFrame(
-        [(300 * i, *key, rate) for i in range(2) for key, rate in cells.items()],
+        [(START + 300 * i, *key, rate) for i in range(2) for key, rate in cells.items()],
         columns=["time", "router", "interface", "direction", "rate"],
     )
     assert np.isnan(counters_from_frame(frame, TOPOLOGY, "t").ingress[:, 2]).all()
@@ -265,7 +267,7 @@ def test_a_router_of_which_a_link_is_not_read_may_have_traffic_of_its_own() -> N
     """Of n1 only the link to n2 is read, where as much enters as leaves."""
     cells = [(a, b, way, 1.0) for a, b in (("n1", "n2"), ("n2", "n1")) for way in ("in", "out")]
     frame = pd.DataFrame(
-        [(300 * i, *cell) for i in range(2) for cell in [*cells, ("n0", "lan", "in", 2.0)]],
+        [(START + 300 * i, *cell) for i in range(2) for cell in [*cells, ("n0", "lan", "in", 2.0)]],
         columns=["time", "router", "interface", "direction", "rate"],
     )
     counters = counters_from_frame(frame, TOPOLOGY, "t")

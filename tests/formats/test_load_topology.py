@@ -72,10 +72,10 @@ def test_sndlib_without_a_unit_is_read_in_mbit_per_second_with_a_note(tmp_path: 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"unit": "<unit>FURLONGS</unit>"}, "unit: expected one of"),
+        ({"unit": "<unit>FURLONGS</unit>"}, "unit: expected a rate of bits"),
         ({"target": "Z"}, "link L: target: expected a node of the file, found 'Z'"),
         ({"modules": ""}, "link L: capacity: expected a capacity > 0 (--default-capacity"),
-        ({"modules": INSTALLED.replace("2500.0", "0")}, "link L: capacity: expected a capacity > 0, found 0.0"),
+        ({"modules": INSTALLED.replace("2500.0", "0")}, "link L: capacity: expected a capacity > 0"),
         ({"modules": INSTALLED.replace("2500.0", "many")}, "expected a number, found 'many'"),
     ],
 )
@@ -115,7 +115,7 @@ def test_node_link_json_gives_names_capacities_latencies_and_coordinates(tmp_pat
             {"links": [{"source": 0, "target": 1}]},
             "links[0] (0->1): capacity: expected a capacity > 0 (--default-capacity",
         ),
-        ({"links": [{"source": 0, "target": 1, "capacity": 0}]}, "capacity: expected a capacity > 0, found 0"),
+        ({"links": [{"source": 0, "target": 1, "capacity": 0}]}, "capacity: expected a capacity > 0"),
         ({"links": [{"source": 0, "target": 1, "capacity": -2}]}, "found -2"),
         ({"links": [{"source": 0, "target": 1, "capacity": float("nan")}]}, "found nan"),
         ({"links": [{"source": 0}]}, "a link with source and target"),

@@ -189,15 +189,15 @@ def test_traffic_tables_in_any_order_are_read_and_missing_rates_are_zero(tmp_pat
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ("0,n0,n1,-1", "expected a finite rate >= 0, found line 2: rate '-1'"),
-        ("0,n0,n1,nan", "found line 2: rate 'nan'"),
-        ("0,n0,n1,", "rate"),
-        ("0,n0,n1,1\n0,n1,n0,x", "found line 3: rate 'x'"),
-        ("0,n0,mars,1", "a target that is a node of test, found line 2: target 'mars'"),
-        ("0,n0,n0,1", "a target other than the source, found line 2: target 'n0'"),
-        ("0,n0,n1,1\n0,n0,n1,2", "each source and target once"),
+        ("1704067200,n0,n1,-1", "found line 2: rate '-1'"),
+        ("1704067200,n0,n1,nan", "found line 2: rate 'nan'"),
+        ("1704067200,n0,n1,", "rate"),
+        ("1704067200,n0,n1,1\n1704067200,n1,n0,x", "found line 3: rate 'x'"),
+        ("1704067200,n0,mars,1", "a target that is a node of test, found line 2: target 'mars'"),
+        ("1704067200,n0,n0,1", "a target other than the source, found line 2: target 'n0'"),
+        ("1704067200,n0,n1,1\n1704067200,n0,n1,2", "each source and target once"),
         ("soon,n0,n1,1", "timestamp"),
-        (",n0,n1,1\n300,n0,n1,2", "timestamp: expected a time in every row"),
+        (",n0,n1,1\n1704067500,n0,n1,2", "timestamp: expected a time in every row"),
         ("", "at least one row"),
     ],
 )
@@ -219,7 +219,7 @@ def test_demands_of_endpoints_of_one_pair_of_nodes_add_up(
     pairs, count = [("n0", "n1"), ("n2", "n0")], 1000
     rates = rng.random((2, len(pairs), count))
     columns = {
-        "timestamp": np.repeat([0, 300], len(pairs) * count),
+        "timestamp": np.repeat([1704067200, 1704067500], len(pairs) * count),
         "source": np.tile(np.repeat([pair[0] for pair in pairs], count), 2),
         "target": np.tile(np.repeat([pair[1] for pair in pairs], count), 2),
         "rate": rates.reshape(-1),
@@ -237,7 +237,7 @@ def test_demands_of_endpoints_of_one_pair_of_nodes_add_up(
 
 
 def test_a_traffic_table_without_a_column_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("timestamp,source,target\n0,n0,n1\n")
+    (tmp_path / "x.csv").write_text("timestamp,source,target\n1704067200,n0,n1\n")
     with pytest.raises(InputError, match=r"rate: expected columns timestamp, source, target, rate"):
         load_traffic(str(tmp_path / "x.csv"), _topology())
     (tmp_path / "x.parquet").write_bytes(b"PAR1 not")
@@ -301,7 +301,7 @@ def test_published_sndlib_archives_have_their_published_sizes(
 
 
 def test_the_first_ten_faults_of_a_table_are_listed_with_their_lines_and_counted(tmp_path: Path) -> None:
-    rows = [f"{300 * i},n0,{'mars' if i % 3 == 0 else 'n1'},{-1 if i % 3 == 1 else 2}" for i in range(40)]
+    rows = [f"{1704067200 + 300 * i},n0,{'mars' if i % 3 == 0 else 'n1'},{-1 if i % 3 == 1 else 2}" for i in range(40)]
     (tmp_path / "x.csv").write_text("timestamp,source,target,rate\n" + "\n".join(rows) + "\n")
     with pytest.raises(InputError) as caught:
         load_traffic(str(tmp_path / "x.csv"), _topology())
@@ -314,10 +314,10 @@ def test_the_first_ten_faults_of_a_table_are_listed_with_their_lines_and_counted
 @pytest.mark.parametrize(
     ("header", "row"),
     [
-        (" Timestamp ,SOURCE,target, Rate", "0, n0 ,n1, 1.5"),
-        ("timestamp;source;target;rate", "0;n0;n1;1,5"),
-        ("timestamp\tsource\ttarget\trate", "0\tn0\tn1\t1.5"),
-        ('"timestamp","source","target","rate"', '0,"n0","n1","1.5"'),
+        (" Timestamp ,SOURCE,target, Rate", "1704067200, n0 ,n1, 1.5"),
+        ("timestamp;source;target;rate", "1704067200;n0;n1;1,5"),
+        ("timestamp\tsource\ttarget\trate", "1704067200\tn0\tn1\t1.5"),
+        ('"timestamp","source","target","rate"', '1704067200,"n0","n1","1.5"'),
     ],
 )
 def test_csv_of_other_countries_and_spreadsheets_is_read(tmp_path: Path, header: str, row: str) -> None:
@@ -327,7 +327,7 @@ def test_csv_of_other_countries_and_spreadsheets_is_read(tmp_path: Path, header:
 
 
 def test_rates_in_another_unit_are_converted(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("timestamp,source,target,rate\n0,n0,n1,1500\n")
+    (tmp_path / "x.csv").write_text("timestamp,source,target,rate\n1704067200,n0,n1,1500\n")
     assert load_traffic(str(tmp_path / "x.csv"), _topology(), unit="Mbit/s").read([0]).tolist() == [[1.5]]
     with pytest.raises(InputError, match="unit of its own"):
         load_traffic("gravity:", _topology(), unit="Mbit/s")
@@ -346,7 +346,13 @@ def test_npz_in_fortran_order_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_classes_are_read_in_order_and_written_back(tmp_path: Path, suffix: str) -> None:
     topology = load_topology("b4")
-    rows = ["timestamp;source;target;class;rate", "0;1;2;silver;3", "0;1;2;gold;1", "0;3;1;gold;2", "300;1;2;gold;5"]
+    rows = [
+        "timestamp;source;target;class;rate",
+        "1704067200;1;2;silver;3",
+        "1704067200;1;2;gold;1",
+        "1704067200;3;1;gold;2",
+        "1704067500;1;2;gold;5",
+    ]
     (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
     by_name = load_traffic(tmp_path / "t.csv", topology)
     assert by_name.classes is not None

@@ -18,7 +18,7 @@ def _answer(name: str, values: dict[tuple[str, str], list[float]]) -> dict[str, 
     result = [
         {
             "metric": {"__name__": name, "instance": f"{router}:9116", "ifName": interface},
-            "values": [[300 * i, str(v)] for i, v in enumerate(counts)],
+            "values": [[1_704_067_200 + 300 * i, str(v)] for i, v in enumerate(counts)],
         }
         for (router, interface), counts in values.items()
     ]

@@ -127,7 +127,7 @@ def test_two_nodes_that_are_one_router_are_refused(network: Path, tmp_path: Path
 def _readings(interfaces: list[tuple[str, str]]) -> pd.DataFrame:
     rows = [
         (time, router, name, way, rate)
-        for time in (300, 600)
+        for time in (1_704_067_200, 1_704_067_500)
         for (router, name), rate in zip(interfaces, np.arange(1.0, len(interfaces) + 1), strict=True)
         for way in ("in", "out")
     ]

@@ -51,7 +51,9 @@ def test_a_format_of_its_own_is_read_written_and_converted(tmp_path: Path, capsy
     save_topology(tmp_path / "again.json.pairs", topology)
     assert (tmp_path / "again.json.pairs").read_text() == "0 1 10\n1 2 7\n2 0 5\n"
     assert left_out_of(tmp_path / "x.pairs", topology) == ["latencies"]
-    with pytest.raises(InputError, match=r"a \.clab\.yml, \.clab\.yaml, \.json file.* 1 links of capacity 0"):
+    with pytest.raises(
+        InputError, match=r"a \.clab\.yml, \.clab\.yaml, \.json, \.rfc8345\.json, \.csv file.* 1 links of capacity 0"
+    ):
         save_topology(tmp_path / "failed.pairs", topology.with_failed_links([1]))
     convert = f"topology convert --topology {file} --default-capacity 7 --out {tmp_path / 'net.json'}"
     assert main(convert.split()) == 0

@@ -335,7 +335,7 @@ def test_attributes_survive_files_subsets_and_networkx(tmp_path: Path, suffix: s
         ("--flex-algo 128 --flex-algo 128:exclude=red --algorithm-of of.csv", "one definition for each number"),
         ("--flex-algo 129 --algorithm-of of.csv", "line 2: algorithm"),
         ("--flex-algo 128 --algorithm-of wrong.csv", "line 2: source: expected a node of the network"),
-        ("--flex-algo 128 --algorithm-of demands.csv", "the columns source, target, algorithm"),
+        ("--flex-algo 128 --algorithm-of demands.csv", "columns: expected source, target, algorithm"),
         ("--flex-algo 128 --algorithm-of missing.csv", "missing.csv"),
         ("--algorithm-of of.csv", "--flex-algo"),
         ("--policies lists.json --flex-algo 129:metric=te", "--algorithm-of"),

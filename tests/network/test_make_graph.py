@@ -1,8 +1,8 @@
 """Routers that carry no transit traffic: paths of every search and the bound over all paths, against networkx.
 
-ISO 10589 7.2.8.1 and RFC 3787 3: traffic from and to a router with the overload bit goes on, and none through it.  Loads
-and failures of shortest-path routing are compared in :mod:`tests.pathops.test_igp_failures`, whose networks have such
-routers.
+ISO 10589 7.2.8.1 and RFC 3787 3: traffic from and to a router with the overload bit goes on, and none through it.
+Loads and failures of shortest-path routing are compared in :mod:`tests.pathops.test_igp_failures`, whose networks have
+such routers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_no_search_leads_through_a_router_without_transit(method: PathMethod, we
     paths = compute_paths(topology, all_pairs(topology), method=method, weight=weight, cache=False)
     lengths = {PathWeight.HOPS: np.ones(topology.num_links), PathWeight.LATENCY: topology.latency}
     for demand, (source, target) in enumerate(paths.pairs.tolist()):
-        found = [paths.links_of(demand, k) for k in np.flatnonzero(paths.mask[demand])]
+        found = [paths.links_of(demand, int(k)) for k in np.flatnonzero(paths.mask[demand])]
         for path in found:
             inner = topology.link_target[path[:-1]]
             assert not topology.no_transit[inner].any()  # type: ignore[index]

@@ -1,0 +1,88 @@
+"""Networks as JSON: which of the kinds of documents a file is, and what to do about one that cannot be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from teal.errors import InputError
+from teal.formats import isis, node_link, ospf, rfc8345
+from teal.formats.parts import keys_of
+from teal.formats.records import Attributes
+from teal.network import Topology
+
+_EXPECTED = (
+    "a network as JSON: node-link data (networkx.node_link_data), RFC 8345 (ietf-network:networks), or of FRR "
+    f'vtysh -c "{isis.COMMAND}", "{ospf.COMMAND}"'
+)
+
+
+def read_json(path: Path, default_capacity: float | None, attributes: Attributes) -> Topology:
+    """The network of a JSON file of any kind that is known.
+
+    Args:
+        path: path of the file.
+        default_capacity: Gbit/s of links that have none; None to refuse them.
+        attributes: names of the attributes of links, and of the network of a file with several.
+
+    Raises:
+        InputError: no JSON, another kind of document, attributes that its kind does not have, or what the reader of its
+            kind refuses.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(str(path), "", "a JSON file", f"invalid JSON: {error}") from None
+    if rfc8345.is_rfc8345(document):
+        _require_only(attributes, ("network",), "RFC 8345")
+        return rfc8345.read_rfc8345(document, path, default_capacity, attributes.network)
+    for kind, is_kind, read in (
+        ("FRR's database of IS-IS", isis.is_isis, isis.read_isis),
+        ("FRR's database of OSPF", ospf.is_ospf, ospf.read_ospf),
+    ):
+        if is_kind(document) and not _is_node_link(document):
+            _require_only(attributes, (), kind)
+            return read(document, path, default_capacity)
+    if not _is_node_link(document):
+        raise InputError(str(path), "", _EXPECTED, _description(document))
+    _require_only(attributes, node_link.ATTRIBUTES, "node-link data")
+    return node_link.topology_from_node_link(document, path.stem, str(path), default_capacity, attributes)
+
+
+def _is_node_link(document: Any) -> bool:
+    if not isinstance(document, dict):
+        return False
+    return "nodes" in document and ("links" in document or "edges" in document)
+
+
+def _require_only(attributes: Attributes, known: tuple[str, ...], kind: str) -> None:
+    """Raise InputError for attributes that a kind of document does not have."""
+    unused = [name for name in attributes.given() if name not in known]
+    if unused:
+        option = "--network" if unused == ["network"] else "--attributes"
+        raise InputError(option, "", f"{', '.join(known) or 'nothing'}, for {kind}", ", ".join(unused))
+
+
+def _description(document: Any) -> str:
+    """The kind that a document looks like, and what to do to have it read."""
+    if not isinstance(document, dict):
+        return f"JSON of a {type(document).__name__}"
+    if not document:
+        return "an empty object: FRR prints it where the daemon is not running or has no neighbours"
+    if "adjacency" in document:
+        return "adjacency data of networkx: write networkx.node_link_data(graph)"
+    if "elements" in document:
+        return "data of Cytoscape: write networkx.node_link_data(graph)"
+    if "network-topology" in document or "topology" in document:
+        return "a network-topology of OpenDaylight: RFC 8345 names it ietf-network:networks"
+    links = document.get("links")
+    if isinstance(links, list) and any(isinstance(one, dict) and {"src", "dst"} & set(one) for one in links):
+        return "links of ONOS: write nodes with id, and links with source, target and capacity"
+    if "status" in document and "data" in document:
+        return "an answer of Prometheus, which --counters takes"
+    if document.get("type") == "FeatureCollection":
+        return "GeoJSON, which has no links between nodes: write nodes with id, and links with source, target, capacity"
+    if "nodes" in document:
+        return "nodes without links or edges"
+    return f"an object with the keys {keys_of([document])}"
