@@ -26,6 +26,7 @@ class Option:
         words: its words; () for a number.
         above_low: whether the number must be above ``low``.
         below_high: whether it must be below ``high``.
+        base: what 0% is of a number that people also write in per cent: 0 of a share, 1 of a factor; None for others.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Option:
     words: tuple[str, ...] = ()
     above_low: bool = False
     below_high: bool = False
+    base: float | None = None
 
     @property
     def expected(self) -> str:
@@ -50,6 +52,22 @@ class Option:
         low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
         is_low_enough = value < high if self.below_high else value <= high
         return is_low_enough and (value > low if self.above_low else value >= low)
+
+    def check(self, value: float, found: object = None) -> None:
+        """Raise InputError for a number out of the range, with the number that is meant if it is one in per cent.
+
+        Args:
+            value: the number.
+            found: what the user wrote, if that is another thing.
+        """
+        if self.low is None or self.allows(value):
+            return
+        expected = self.expected
+        is_above = self.high is not None and value >= self.high
+        if is_above and self.base is not None and self.allows(self.base + value / 100):
+            more = " more" if self.base else ""
+            expected += f"; {value:g}%{more} is {self.base + value / 100:g}"
+        raise InputError(f"--{self.name.replace('_', '-')}", "", expected, value if found is None else found)
 
     @property
     def limits(self) -> dict[str, float]:
@@ -93,6 +111,24 @@ MAX_PATHS = Option(
     "training matrix.",
     1, 255,
 )  # fmt: skip
+GROWTH = Option(
+    "growth", "Factor of all demands: 1.4 for next year's traffic, if it grows by 40%.", 0, 10, above_low=True, base=1
+)
+GROWTH_PER_YEAR = Option(
+    "growth_per_year",
+    "Growth of all demands in a year: 0.3 for 30%, or fit, from the traffic (of eight weeks and more). Prints when "
+    "which link is full: passes --max-utilisation.",
+    -1, 5, above_low=True, base=0,
+)  # fmt: skip
+MAX_UTILISATION = Option(
+    "max_utilisation", "Largest utilisation that a link may have, such as 0.8.", 0, 5, above_low=True, base=0
+)
+TARGET_UTILISATION = Option(
+    "target_utilisation",
+    "Likewise: the fewest demands with a policy that keep every link at or below this utilisation, such as 0.6; 0 for "
+    "none.",
+    0, 5, base=0,
+)  # fmt: skip
 OVERWRITE = Option("overwrite", "Replace OUT if it exists.")
 RESUME = Option("resume", "Continue the interrupted run in OUT, with the same settings.")
 DEVICE = Option("device", "auto (a GPU if there is one), cpu or cuda.")
@@ -117,5 +153,5 @@ def check_options(config: Any) -> None:
     for name, option in of_fields(type(config)).items():
         value = getattr(config, name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if option.low is not None and is_number and not option.allows(value):
-            raise InputError(f"--{name.replace('_', '-')}", "", option.expected, value)
+        if is_number:
+            option.check(value)

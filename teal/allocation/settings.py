@@ -21,7 +21,7 @@ from teal.app.settings import (
 )
 from teal.network.path_options import PathWeight
 from teal.objectives import Objective
-from teal.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER, RESUME, TOPOLOGY
+from teal.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER, RESUME, TARGET_UTILISATION, TOPOLOGY
 from teal.routing.settings import RoutedConfig
 
 _FEW = ("fewest_policies", "target_utilisation", "at_most")  # settings of SolveConfig for few policies: one of them
@@ -35,6 +35,7 @@ class SolveConfig(RoutedConfig, InstanceConfig):
         "matrix": ("index", "fail"),
         "segment routing": (
             "routing", "metric", "set_metric", "ucmp", "flex_algo", "max_segments", "adjacency", "matrices", "survive",
+            "groups",
             "fewest_policies", "target_utilisation", "at_most", "transit", "one_list",
         ),
         "calm": ("previous", "max_churn", "keep_within"),
@@ -73,16 +74,18 @@ class SolveConfig(RoutedConfig, InstanceConfig):
     adjacency: bool = False
     """With --routing segments: a list may also take a link whatever the metrics say (adjacency segments)."""
     matrices: int = 1
-    """With --routing segments and max_link_utilisation: lists that serve this many matrices, evenly spread over the
-    traffic, as they are; 0 for all, 1 for --index alone."""
+    """With --routing segments and max_link_utilisation: lists that serve all matrices as they are, found for this many
+    at first, those that are worst under some failure; the others are replayed, and added where they do not fit.  0 for
+    all at once, 1 for --index alone."""
     survive: Literal["none", "cables"] = "none"
     """Likewise: lists that serve the failure of any single cable as they are, with the IGP converged without it."""
+    groups: Path | None = None
+    """Likewise: lists that also serve the failure of each group of cables that share a risk: a .csv
+    (group,source,target), .json or .graphml file."""
     fewest_policies: str = ""
     """With --routing segments and max_link_utilisation: the fewest demands with a policy whose utilisation is within
     this share of the best, such as 1%."""
-    target_utilisation: float = 0.0
-    """Likewise: the fewest demands with a policy that keep every link at or below this utilisation, such as 0.6; 0 for
-    none."""
+    target_utilisation: Annotated[float, TARGET_UTILISATION] = 0.0
     at_most: int = 0
     """Likewise: at most so many demands with a policy, the least utilisation that was found with them, and a bound on
     what so many can reach; 0 for any number."""
@@ -156,8 +159,8 @@ class SolveConfig(RoutedConfig, InstanceConfig):
             self._check_routing()
         is_balanced = self.objective == "max_link_utilisation" and self.routing == "segments"
         require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
-        for field in ("matrices", "survive"):
-            is_one = self.matrices == 1 and self.survive == "none"
+        for field in ("matrices", "survive", "groups"):
+            is_one = self.matrices == 1 and self.survive == "none" and self.groups is None
             require(self, field, "--routing segments and max_link_utilisation beside it", is_balanced or is_one)
         require(
             self, "adjacency", "a single matrix without failures and --transit", not (self.is_static and self.adjacency)
@@ -198,7 +201,6 @@ class SolveConfig(RoutedConfig, InstanceConfig):
             require(self, field, expected, balances or not getattr(self, field))
             is_two = self.max_segments == 2 and not self.adjacency
             require(self, field, "two segments without --adjacency", is_two or not getattr(self, field))
-        require(self, "target_utilisation", "a number of at least 0", 0 <= self.target_utilisation < float("inf"))
         require(self, "at_most", "a whole number of at least 0", self.at_most >= 0)
         is_one = self.one_list and not self.is_static
         require(self, "at_most", "0 with --one-list of a single matrix", not (self.at_most and is_one))
@@ -215,7 +217,7 @@ class SolveConfig(RoutedConfig, InstanceConfig):
     @property
     def is_static(self) -> bool:
         """Whether one program over several matrices and failures, or over what crosses routers, finds segment lists."""
-        return self.matrices != 1 or self.survive != "none" or self.transit
+        return self.matrices != 1 or self.survive != "none" or self.groups is not None or self.transit
 
     @property
     def is_sharded(self) -> bool:

@@ -17,10 +17,11 @@ from teal.app.command import EXIT_GAP, EXIT_OK, Notify, Outcome, seldom
 from teal.app.instance import given_weights
 from teal.app.settings import seconds, share
 from teal.errors import InputError
+from teal.formats.groups import load_groups
 from teal.formats.routers import read_routers
 from teal.network import CandidateLists, Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag
-from teal.network.failures import cable_failures
+from teal.network.failures import failures_of
 from teal.network.flex_algo import FlexAlgo
 from teal.network.segment_lists import SegmentPolicies
 from teal.objectives import Objective
@@ -51,6 +52,7 @@ from teal.routing.segments.static_lists import (
     static_lists,
     unsplit,
 )
+from teal.routing.simulate import utilisations, worst_rows
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.storage import check_out_file, json_value
@@ -459,35 +461,52 @@ def solve_static(
         deadline: after which to stop with the best so far.
         notify: called with the progress.
     """
-    progress, count = seldom(notify), traffic.num_matrices
-    rows = np.array([config.index])
-    if config.matrices != 1:
-        rows = np.unique(np.linspace(0, count - 1, min(count, config.matrices or count)).astype(int))
-    live = dag.topology.capacity > 0
-    failures = [one for one in cable_failures(dag.topology) if live[list(one.links)].any()]
-    failures = failures if config.survive == "cables" else []
+    progress = seldom(notify)
+    if config.matrices == 1:
+        traffic = traffic.part(config.index, config.index + 1)
+    kinds = () if config.survive == "none" else (config.survive,)
+    groups = {} if config.groups is None else load_groups(config.groups, dag.topology)
+    failures = list(failures_of(kinds, dag.topology, groups))
+    straight = utilisations(IgpRouting(dag, traffic.pairs), traffic, failures)
+    rows = worst_rows(straight, config.matrices)
     dags = [dag, *(dag.without(list(one.links)) for one in failures)]
 
     def report(number: int, value: float, bound: float) -> None:
         progress(f"round {number}: {value:.6g}, bound {bound:.6g}")
 
     pairs = np.asarray(traffic.pairs, dtype=np.int64)
-    demand = traffic.read(rows)
-    cut_off = [float(demand[:, ~one.reaches[pairs[:, 1], pairs[:, 0]]].sum(1).max()) for one in dags]
+    cut_off = [
+        max(float(part[:, ~one.reaches[pairs[:, 1], pairs[:, 0]]].sum(1).max()) for part in traffic.chunks())
+        for one in dags
+    ]
     if max(cut_off) > 0:
         place = int(np.argmax(cut_off))
         when = f" when {failures[place - 1].name} fails" if place else " without failure"
         notify(f"up to {max(cut_off):.6g} Gbit/s of demand are between nodes without a path{when}: they are left out")
-    found = static_lists(
-        dags, pairs, demand, gap=config.gap, few=_few(config), one_list=config.one_list, transit=config.transit,
-        deadline=deadline, max_rounds=config.max_iterations, report=report,
+    while True:
+        found = static_lists(
+            dags, pairs, traffic.read(rows), gap=config.gap, few=_few(config), one_list=config.one_list,
+            transit=config.transit, deadline=deadline, max_rounds=config.max_iterations, report=report,
+        )  # fmt: skip
+        used = utilisations(IgpRouting(dag, traffic.pairs, found.policies), traffic, failures)
+        most = max(found.value, config.target_utilisation) * (1 + TARGET_ROUNDING)
+        missed = np.setdiff1d(np.flatnonzero(used.max(1) > most), rows)
+        if not len(missed) or deadline.is_over:
+            break
+        notify(f"{len(missed)} matrices that were left out pass {100 * most:.2f}%: the worst of them are added")
+        rows = np.concatenate([rows, missed[np.argsort(-used.max(1)[missed])[:_MAX_ADDED]]])
+    found = dataclasses.replace(
+        found, policies=_of_algorithm(found.policies, config), utilisation=used, value=float(used.max()),
+        straight=float(straight.max()),
     )  # fmt: skip
-    found = dataclasses.replace(found, policies=_of_algorithm(found.policies, config))
     worst = int(found.utilisation.max(0).argmax())
     return StaticReport(
         dag.topology, found, failures[worst - 1].name if worst else "", len(failures), max(cut_off),
-        found.reached, found.stopped_by, config.at_most,
+        found.reached and not len(missed), found.stopped_by, config.at_most,
     )  # fmt: skip
+
+
+_MAX_ADDED = 4  # matrices that a round adds to those that lists are found for
 
 
 _SR_POLICY = ".sr-policy.json"  # ending of the name of a file with labels and candidate paths

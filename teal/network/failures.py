@@ -75,7 +75,20 @@ def node_failures(topology: Topology) -> Iterator[Failure]:
 
 
 def failures_of(kinds: Sequence[str], topology: Topology, groups: Mapping[str, Sequence[int]]) -> Iterator[Failure]:
-    """The failures of these kinds (cables, links, nodes, pairs), then the groups; links of capacity 0 fail no more."""
+    """The failures of these kinds (cables, links, nodes, pairs), then the groups; links of capacity 0 fail no more.
+
+    What fails the same links as an earlier one, such as the only link of a cable, is left out; a node is one of its
+    own, since its traffic fails too.
+    """
+    seen = set[tuple[bool, frozenset[int]]]()
+    for one in _each_of(kinds, topology, groups):
+        key = one.kind == "node", frozenset(one.links)
+        if key not in seen:
+            seen.add(key)
+            yield one
+
+
+def _each_of(kinds: Sequence[str], topology: Topology, groups: Mapping[str, Sequence[int]]) -> Iterator[Failure]:
     live = topology.capacity > 0
     cables = [one for one in cable_failures(topology) if live[list(one.links)].any()]
     for kind in dict.fromkeys(kinds):

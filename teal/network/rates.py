@@ -92,6 +92,30 @@ class SharedRates:
         return (self._shares[:, None] * values[:, None]).reshape(len(values), -1)
 
 
+class WiderRates:
+    """Rates among more columns, which hold 0.
+
+    Args:
+        rates: (T, D).
+        columns: (D,) place of each in the result.
+        width: number of columns of the result.
+    """
+
+    def __init__(self, rates: Rates, columns: Int64Array, width: int) -> None:
+        self._rates, self._columns, self._width = rates, columns, width
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(T, width)."""
+        return self._rates.shape[0], self._width
+
+    def read(self, rows: Int64Array) -> FloatArray:
+        """The given rows, (len(rows), width)."""
+        values = np.zeros((len(rows), self._width))
+        values[:, self._columns] = self._rates.read(rows)
+        return values
+
+
 class FileRates:
     """Rates in a file of consecutive little-endian rows, from ``offset`` on."""
 

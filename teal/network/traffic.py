@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from teal.errors import InputError
 from teal.network.classes import DemandClasses
-from teal.network.rates import ArrayRates, PartRates, Rates, SharedRates
+from teal.network.rates import ArrayRates, PartRates, Rates, SharedRates, WiderRates
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import content_key
 
@@ -185,6 +185,21 @@ class TrafficMatrices:
             scale=1.0,
             key=content_key(self.key, self.scale, row),
         )
+
+    def over(self, pairs: IntArray) -> TrafficMatrices:
+        """The matrices over more pairs, without traffic on those that are new.
+
+        Args:
+            pairs: (n, 2) sorted, all of ours among them.
+
+        Raises:
+            InputError: demands of several classes, of which a pair has more than one.
+        """
+        if self.classes is not None:
+            raise InputError(self.origin or self.name, "classes", "traffic without classes", self.classes.names)
+        wide, ours = (one[:, 0].astype(np.int64) << 32 | one[:, 1] for one in (pairs, self.pairs))
+        rates = WiderRates(self.rates, np.searchsorted(wide, ours), len(pairs))
+        return dataclasses.replace(self, pairs=pairs, rates=rates, key=content_key(self.key, pairs))
 
     def part(self, first: int, stop: int) -> TrafficMatrices:
         """The matrices ``first`` to ``stop`` - 1; the others cannot be read from the result."""

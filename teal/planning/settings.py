@@ -111,8 +111,6 @@ class UpgradeConfig(GrowthConfig, InstanceConfig):
     horizon: str = ""
     """With --growth-per-year: how far to plan, such as 2y, 6q or 18m from the last matrix; prints what to buy in which
     quarter."""
-    max_utilisation: float = 1.0
-    """Largest utilisation of a link in any scenario, such as 0.8."""
     cost: str = "capacity"
     """Cost of a Gbit/s: capacity (1 on every cable), length (its latency in ms), or a .csv file with the columns
     source, target, cost for every cable."""
@@ -158,7 +156,8 @@ class UpgradeConfig(GrowthConfig, InstanceConfig):
         require(self, "over_all_paths", "--demands matrices or pipe", self.demands != "hose" or not self.over_all_paths)
         self.check_growth()
         require(self, "horizon", "--demands matrices or pipe", not self.horizon or self.demands != "hose")
-        require(self, "horizon", "--routing optimal", not self.horizon or is_optimal)
+        is_new = bool(self.candidates) and not is_optimal
+        require(self, "candidates", "nothing with --horizon and --routing ecmp", not (self.horizon and is_new))
         is_provable = is_optimal and not self.modules and not self.horizon
         require(self, "prove", "--routing optimal, no --modules, no --horizon", self.prove is None or is_provable)
         _ = self.sizes

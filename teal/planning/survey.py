@@ -44,6 +44,7 @@ FOLDERS = ESTIMATE, SIMULATE, UPGRADE = "estimate", "simulate", "upgrade"
 _MAX_LINES = 15  # failures on the page
 _MAX_SUSPECTS = 5  # counters that are named
 _ROUNDING = 1e-6  # relative, of a utilisation at its limit
+_MATRICES_TO_ROUTE = 8  # at first, the worst of some failure; all are replayed
 _MATRICES_TO_BUY_FOR = 24  # evenly spread over the traffic; the others are replayed on the plan
 
 Notify = Callable[[str], None]
@@ -270,8 +271,8 @@ class Survey:
 
     def _metrics(self) -> Step:
         config = MetricsConfig(
-            **self._with_traffic(), failures="cables", at_most=self._config.changes, deadline=self._config.deadline,
-            out=self._config.out / METRICS, overwrite=True,
+            **self._with_traffic(), failures="cables", groups=self._config.groups, at_most=self._config.changes,
+            deadline=self._config.deadline, out=self._config.out / METRICS, overwrite=True,
         )  # fmt: skip
         signals: list[bool] = []
 
@@ -293,14 +294,15 @@ class Survey:
             "over the failure of each single cable."
         )
         return Step(
-            "Metrics that mend most", answer=answer, findings=(answer,), command=command_line("metrics", config),
-            page=METRICS, lines=change_table(report).texts(),
+            "Metrics that mend most", answer=answer, findings=(answer, *report.describe().splitlines()),
+            command=command_line("metrics", config), page=METRICS, lines=change_table(report).texts(),
         )  # fmt: skip
 
     def _policies(self) -> Step:
         settings = {
-            **self._with_traffic(), "index": max(0, self.steps["loads"].worst), "objective": "max_link_utilisation",
-            "routing": "segments", "survive": "cables", "deadline": self._config.deadline,
+            **self._with_traffic(), "objective": "max_link_utilisation", "routing": "segments",
+            "matrices": _MATRICES_TO_ROUTE, "survive": "cables", "groups": self._config.groups,
+            "deadline": self._config.deadline,
             "out": self._config.out / POLICIES, "overwrite": True,
         }  # fmt: skip
         config = SolveConfig(**settings, target_utilisation=self._config.max_utilisation)

@@ -160,18 +160,21 @@ class LinkForecast:
     latest: str
 
 
-def forecast_table(forecasts: Sequence[LinkForecast], title: str, *, fitted: bool, shown: int | None = None) -> Table:
+def forecast_table(
+    forecasts: Sequence[LinkForecast], title: str, *, routing: str, fitted: bool, shown: int | None = None
+) -> Table:
     """When each link is full.
 
     Args:
         forecasts: links.
         title: title in the terminal.
+        routing: name of the routing of today's loads, for the heading.
         fitted: whether the growth has an interval.
         shown: number of links that a terminal shows; None for all.
     """
     interval = (Column("earliest", "earliest"), Column("latest", "latest")) if fitted else ()
     columns = (
-        Column("link", "link"), Column("today", "utilisation", percent, most_is_best=True),
+        Column("link", "link"), Column(f"today, {routing}", "utilisation", percent, most_is_best=True),
         Column("full in", lambda one: one.full or "-"),
         Column("under its worst failure", "failed_utilisation", percent, most_is_best=True),
         Column("full under failure in", lambda one: one.full_under_failure or "-"), *interval,

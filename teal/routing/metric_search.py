@@ -245,7 +245,8 @@ def anneal(  # type: ignore[no-untyped-def]
 
 
 _HOT, _COLD = 0.01, 0.0005  # temperatures at the start and at the end, in units of the score
-_MOVES_AT_ONCE = 500  # between looks at the clock
+_FIRST_MOVES, _MOST_MOVES = 4, 500  # between looks at the clock: at first, and at most
+_LOOK_EVERY_S = 0.2  # between them, about
 _SIGNALS_EVERY_S = 0.2  # between looks for Ctrl-C
 _EQUAL = 1e-9  # relative difference of utilisations that are equal but for rounding
 _COPIES = 3  # of the loads of all destinations that a walk has in memory, approximately
@@ -318,16 +319,19 @@ class _Walk:
 
     def run(self, seconds: float, stop: threading.Event) -> None:
         """Anneal for so many seconds, or until told to stop."""
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < seconds and not stop.is_set():
-            done = min(1.0, (time.perf_counter() - begin) / max(seconds, 1e-9))
+        begin = now = time.perf_counter()
+        count = _FIRST_MOVES
+        while now - begin < seconds and not stop.is_set():
+            done = min(1.0, (now - begin) / max(seconds, 1e-9))
             temperature = _HOT * (_COLD / _HOT) ** done
             self.best = float(anneal(
                 self.links, self.metric, self.search.start, self.distance, self.by_destination, self.load,
                 self.search.volume, self.inverse, self.has_demand, self.is_failed, float(self.search.most),
-                self.search.at_most, temperature, _MOVES_AT_ONCE, self.rng, self.best_metric, self.best,
+                self.search.at_most, temperature, count, self.rng, self.best_metric, self.best,
             ))  # fmt: skip
-            self.moves += _MOVES_AT_ONCE
+            self.moves += count
+            before, now = now, time.perf_counter()
+            count = max(1, min(_MOST_MOVES, int(count * _LOOK_EVERY_S / max(now - before, 1e-9)), 4 * count))
 
 
 def improve_metrics(

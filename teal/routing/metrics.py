@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,21 @@ from teal.app.text import percent
 from teal.errors import InputError, listed
 from teal.formats import topology_of
 from teal.formats.counters import interface_names
+from teal.formats.groups import load_groups
 from teal.formats.rows import write_csv
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag, check_metric
+from teal.network.failures import failures_of
+from teal.pathops.igp_failures import IgpFailures
 from teal.pathops.segment_passes import volumes
 from teal.routing.igp import load_routed
-from teal.routing.metric_search import MetricSearch, improve_metrics, largest_utilisation, useful_changes
+from teal.routing.metric_search import MetricResult, MetricSearch, improve_metrics, largest_utilisation, useful_changes
+from teal.routing.near_changes import near_changes
 from teal.routing.segments.problem import SegmentProblem
 from teal.routing.segments.search import solve
 from teal.routing.segments.static_lists import fewest_policies
 from teal.routing.settings import MetricsConfig
-from teal.routing.simulate import chosen_rows
+from teal.routing.simulate import chosen_rows, worst_rows
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.storage import atomic_file, check_out_file, json_value
@@ -172,8 +177,8 @@ class MetricsReport:
         """The report in a few lines."""
         lines = [
             f"largest utilisation {100 * self.before:.2f}% -> {100 * self.utilisation:.2f}% "
-            f"({self.moves:,} moves tried); segment lists could reach {100 * self.optimum:.2f}% at best "
-            "in the matrix with most demand",
+            f"({self.moves:,} moves tried); segment lists could reach {100 * self.optimum:.2f}% at best, "
+            "under the same failures",
             f"{len(self.changes)} links change; at most {100 * self.on_the_way:.2f}% on the way, one by one",
         ]
         if self.policies >= 0:
@@ -203,12 +208,17 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
     topology, rows = dag.topology, chosen_rows(config.index, config.limit, traffic)
     demand = traffic.read(rows)
     volume = volumes(traffic.pairs, demand, topology.num_nodes)
-    failures = topology.cables() if config.failures == "cables" else []
+    groups = {} if config.groups is None else load_groups(config.groups, topology)
+    kinds = () if config.failures == "none" else (config.failures,)
+    failing = list(failures_of(kinds, topology, groups))
+    failures = [one.links for one in failing]
     start = np.where(topology.capacity > 0, dag.links.metric, 1.0)
     most = config.most or max(_USUAL_MOST, int(start.max()))
     search = MetricSearch(topology, volume, failures, most, start, config.at_most or topology.num_links)
     busiest = demand[int(demand.sum(1).argmax())]
     prices, optimum = _prices(dag, traffic.pairs, busiest)
+    before = _utilisations(search, start)
+    optimum = max(optimum, _bound_under_failures(dag, traffic.pairs, demand, failures, before))
     notify(f"segment lists could reach {100 * optimum:.2f}% at best; searching for {config.deadline}")
     length = seconds(config.deadline, "--deadline")
     earlier = None
@@ -219,7 +229,7 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
         check_metric(topology, earlier)
         reached = largest_utilisation(search, earlier)
         notify(f"{config.start}: {100 * reached:.2f}%, from which the search goes on")
-    found = improve_metrics(search, length, [prices], config.seed, best_so_far=earlier)
+    found = _searched(search, length, prices, config.seed, earlier, before)
     order, after = useful_changes(search, found.metric)
     metric = start.copy()
     metric[order] = found.metric[order]
@@ -244,6 +254,51 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
     )
 
 
+def _utilisations(search: MetricSearch, metric: FloatArray) -> FloatArray:
+    """(M, 1 + F) largest utilisation of each matrix, without failure and under each."""
+    sets = [[], *(list(one) for one in search.failures)]
+    return IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(sets).utilisation.T
+
+
+_FEW = 4  # matrices that are searched over at a time
+
+
+def _searched(
+    search: MetricSearch, length: float, prices: FloatArray, seed: int, earlier: FloatArray | None, used: FloatArray
+) -> MetricResult:
+    """The best metrics of all matrices, by a search over the fullest ones, to which those are added that it missed.
+
+    Args:
+        search: program of all matrices.
+        length: seconds.
+        prices: metrics to start from where all may change.
+        seed: seed of all draws.
+        earlier: metrics of an earlier search.
+        used: (M, 1 + F) largest utilisation with the metrics in force.
+    """
+    end = Deadline.after(length)
+    rows = worst_rows(used, _FEW)
+    best, moves = search.start if earlier is None else earlier, 0
+    reached = largest_utilisation(search, best)
+    while True:
+        part = dataclasses.replace(search, volume=search.volume[rows])
+        first = best
+        if search.at_most < search.topology.num_links:
+            near, trials = near_changes(part, Deadline(time.perf_counter() + end.left / 2, end))
+            first = min(near, best, key=lambda one: largest_utilisation(part, one))
+            moves += trials
+        found = improve_metrics(part, end.left / 2, [prices], seed, best_so_far=first)
+        moves += found.moves
+        by_matrix = _utilisations(search, found.metric).max(1)
+        if by_matrix.max() < reached:
+            best, reached = found.metric, float(by_matrix.max())
+        missed = np.setdiff1d(np.flatnonzero(by_matrix > found.utilisation * (1 + 1e-9)), rows)
+        if not len(missed) or end.is_over:
+            break
+        rows = np.concatenate([rows, missed[np.argsort(-by_matrix[missed])[:_FEW]]])
+    return MetricResult(best, reached, float(used.max()), moves)
+
+
 def _prices(dag: EcmpDag, pairs: IntArray, demand: FloatArray) -> tuple[FloatArray, float]:
     """(E,) metrics in proportion to the prices of two-segment routing, and its bound."""
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
@@ -252,6 +307,29 @@ def _prices(dag: EcmpDag, pairs: IntArray, demand: FloatArray) -> tuple[FloatArr
     uniform = float((problem.capacity * result.prices).sum()) * problem.inverse_capacity / max(1, int(live.sum()))
     mixed = result.prices + uniform
     return 1 + (_PRICE_RANGE - 1) * mixed / max(float(mixed.max()), 1e-300), result.bound
+
+
+_BOUNDED = 10  # failures, the fullest ones, whose bounds are computed
+
+
+def _bound_under_failures(
+    dag: EcmpDag, pairs: IntArray, demand: FloatArray, failures: Sequence[Sequence[int]], used: FloatArray
+) -> float:
+    """The largest bound over any two-segment lists of a failure under its fullest matrix.
+
+    Args:
+        dag: shortest paths with the metrics in force.
+        pairs: (D, 2) source and target.
+        demand: (M, D) Gbit/s.
+        failures: links of each of F failures.
+        used: (M, 1 + F) largest utilisation, without failure and under each.
+    """
+    largest = 0.0
+    for failure in (np.argsort(-used[:, 1:].max(0), kind="stable")[:_BOUNDED]).tolist():
+        matrix = demand[int(used[:, 1 + failure].argmax())]
+        problem = SegmentProblem.of(dag.without(list(failures[failure])), pairs, matrix, balances=True)
+        largest = max(largest, solve(problem, 0.01, Deadline.after(_PRICE_SECONDS / _BOUNDED)).bound)
+    return largest
 
 
 def _policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray) -> int:

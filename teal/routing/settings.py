@@ -9,10 +9,9 @@ from typing import Annotated, ClassVar, Literal
 
 from teal.app.settings import NetworkConfig, require, seconds
 from teal.errors import InputError
-from teal.option import OVERWRITE
+from teal.option import GROWTH, GROWTH_PER_YEAR, MAX_UTILISATION, OVERWRITE, check_options
 
 _MAX_YEARS = 30.0  # of a horizon
-_MAX_GROWTH = 1e6  # factor of all demands
 _YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}  # years of each unit of a horizon
 
 
@@ -20,20 +19,15 @@ _YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}  # years of each unit of a horizon
 class GrowthConfig:
     """How demands grow, and how full a link may be."""
 
-    growth: float = 1.0
-    """Factor of all demands: 1.4 for next year's traffic, if it grows by 40%."""
-    growth_per_year: str = ""
-    """Growth of all demands in a year: 0.3 for 30%, or fit, from the traffic (of eight weeks and more).  Prints when
-    which link is full: passes --max-utilisation."""
+    growth: Annotated[float, GROWTH] = 1.0
+    growth_per_year: Annotated[str, GROWTH_PER_YEAR] = ""
     horizon: str = ""
     """With --growth-per-year: how far to look, such as 2y, 6q or 18m from the last matrix."""
-    max_utilisation: float = 1.0
-    """Largest utilisation that a link may have, such as 0.8."""
+    max_utilisation: Annotated[float, MAX_UTILISATION] = 1.0
 
     def check_growth(self) -> None:
         """Raise InputError for a number out of its range, or a horizon without a growth."""
-        require(self, "growth", f"a number above 0, up to {_MAX_GROWTH:g}", 0 < self.growth <= _MAX_GROWTH)
-        require(self, "max_utilisation", "a finite number above 0", 0 < self.max_utilisation < float("inf"))
+        check_options(self)
         require(self, "horizon", "--growth-per-year too", not self.horizon or bool(self.growth_per_year))
         _ = self.rate, self.horizon_years
 
@@ -46,12 +40,12 @@ class GrowthConfig:
         """
         if self.growth_per_year in ("", "fit"):
             return None
+        text = repr(self.growth_per_year)
         try:
             rate = float(self.growth_per_year)
         except ValueError:
-            rate = float("nan")
-        if not -1 < rate < float("inf"):
-            raise InputError("--growth-per-year", "", "a share such as 0.3, or fit", repr(self.growth_per_year))
+            raise InputError("--growth-per-year", "", "a share such as 0.3, or fit", text) from None
+        GROWTH_PER_YEAR.check(rate, text)
         return rate
 
     @property
@@ -183,7 +177,7 @@ class MetricsConfig(RoutedConfig):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "routing": ("metric", "set_metric", "ucmp", "fail"),
         "matrices": ("index", "limit"),
-        "search": ("failures", "most", "at_most", "with_policies", "start", "deadline", "seed"),
+        "search": ("failures", "groups", "most", "at_most", "with_policies", "start", "deadline", "seed"),
         "output": ("out", "interfaces", "overwrite"),
     }
 
@@ -191,6 +185,8 @@ class MetricsConfig(RoutedConfig):
     """For a .conf file: table (.csv or .parquet) with the interfaces of links: router, interface, neighbour, number."""
     failures: Literal["none", "cables"] = "none"
     """none, or cables: the largest utilisation counts over the failure of every cable too."""
+    groups: Path | None = None
+    """Groups of cables that fail together, which count too: a .csv (group,source,target), .json or .graphml file."""
     most: int = 0
     """Largest metric; 0 for 100, or the largest in force if that is more."""
     at_most: int = 0

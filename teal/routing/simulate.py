@@ -63,12 +63,12 @@ class MatrixLoad:
 
 @dataclasses.dataclass(frozen=True)
 class FailureLoad:
-    """One failure under the matrix for which it is worst: that with the largest utilisation, then with most lost.
+    """One failure: each figure is the largest of all matrices.
 
     Attributes:
         failure: name of what is down.
         kind: cable, link, node, group or pair.
-        index: number of the matrix.
+        index: number of the matrix with the largest utilisation, of several the one with most lost.
         timestamp: its time, ISO 8601.
         utilisation: largest of a link that works, after convergence.
         busiest: name of that link.
@@ -258,12 +258,11 @@ def simulated(
                 one = FailureLoad(
                     failure.name, failure.kind, int(part[m]), str(traffic.timestamps[part[m]]),
                     float(after.utilisation[s, m]), _name(names, int(after.busiest[s, m])),
-                    float(after.overload[s, m]), float(others[m]), float(own[m]),
-                    math.nan if repair is None else float(repair.utilisation[s, m]),
-                    math.nan if repair is None else float(repair.at_risk[s, m]),
+                    float(after.overload[s].max()), float(others.max()), float(own.max()),
+                    math.nan if repair is None else float(repair.utilisation[s].max()),
+                    math.nan if repair is None else float(repair.at_risk[s].max()),
                 )  # fmt: skip
-                if s not in found or severity(one) > severity(found[s]):
-                    found[s] = one
+                found[s] = _joined(found[s], one) if s in found else one
         if len(rows) > block:
             notify(f"{min(begin + block, len(rows)):,} of {len(rows):,} matrices")
     order = sorted(found, key=lambda s: severity(found[s]), reverse=True)
@@ -306,6 +305,37 @@ def largest_loads(
         if len(rows) > block:
             notify(f"largest loads: {min(begin + block, len(rows)):,} of {len(rows):,} matrices")
     return largest
+
+
+def utilisations(
+    routing: InstalledRouting, traffic: TrafficMatrices, failures: Sequence[Failure], block: int = 16
+) -> FloatArray:
+    """(M, 1 + F) largest utilisation of a link, of each matrix without failure and under each of F failures."""
+    sets = [[], *(list(one.links) for one in failures)]
+    parts = [routing.loads(demand).under(sets).utilisation.T for demand in traffic.chunks(size=block)]
+    return np.concatenate(parts)
+
+
+def worst_rows(utilisation: FloatArray, count: int) -> Int64Array:
+    """Numbers of matrices: that of the largest utilisation under each failure, those of the fullest failures first.
+
+    Args:
+        utilisation: (M, F) of each matrix under each failure.
+        count: number of matrices, at most; 0 for all.
+    """
+    if not count:
+        return np.arange(len(utilisation))
+    order = np.argsort(-utilisation.max(0), kind="stable")
+    return np.array(list(dict.fromkeys(utilisation.argmax(0)[order].tolist()))[:count])
+
+
+_FIGURES = "overload", "lost", "own", "repair_utilisation", "at_risk"  # beside the utilisation and where it is
+
+
+def _joined(first: FailureLoad, second: FailureLoad) -> FailureLoad:
+    """A failure under the matrices of both."""
+    most = {name: max(getattr(first, name), getattr(second, name)) for name in _FIGURES}
+    return dataclasses.replace(max(first, second, key=severity), **most)
 
 
 def severity(one: FailureLoad) -> tuple[float, float]:

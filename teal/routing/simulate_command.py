@@ -106,7 +106,7 @@ def _of_failure(label: str, value: Callable[[FailureLoad], float], show: Callabl
 def _full_links(outlook: Outlook, shown: int) -> Table:
     by = f" by {outlook.horizon}" if outlook.horizon else ""
     title = f"links that pass {percent(outlook.limit)}{by}, if the routing stays"
-    return forecast_table(outlook.full, title, fitted=outlook.growth.fitted, shown=shown)
+    return forecast_table(outlook.full, title, routing="as installed", fitted=outlook.growth.fitted, shown=shown)
 
 
 def tables(simulation: Simulation, worst: int) -> Iterator[Table]:
@@ -144,8 +144,8 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     )  # fmt: skip
     introduction = (
         f"{_answer(simulation)} Loads are those of shortest paths with equal-cost multipath, and of segment lists, "
-        "tunnels or flexible algorithms where any are installed. Each failure is shown under the matrix for which it "
-        "is worst."
+        "tunnels or flexible algorithms where any are installed. Each figure of a failure is the largest of all "
+        "matrices; the map shows the matrix with the largest utilisation."
     )
     links = _link_section(simulation) if simulation.outlook is None else _outlook_section(simulation.outlook)
     write_page(path, f"Routing of {topology.name}", introduction, [section, links])
@@ -210,7 +210,7 @@ def _outlook_section(outlook: Outlook) -> Section:
         facts=f"{len(outlook.full):,} of {len(outlook.links):,} links pass {percent(outlook.limit)}"
         + (f" by {outlook.horizon}" if outlook.horizon else ""),
         traffic=str(outlook.growth),
-        table=forecast_table(outlook.links, "", fitted=outlook.growth.fitted),
+        table=forecast_table(outlook.links, "", routing="as installed", fitted=outlook.growth.fitted),
         findings=[
             "A month is the first one in which the largest load passes the limit. Earliest and latest: at the ends of "
             "the interval of a fitted growth."

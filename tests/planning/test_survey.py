@@ -199,6 +199,17 @@ def test_growth_multiplies_the_demands_of_every_step_once(files: Path, capsys: p
 
 
 @pytest.mark.slow
+def test_growth_multiplies_the_matrix_of_counters_too(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """a -> b carries 8 of 10 Gbit/s today."""
+    counted = "simulate --topology net.csv --traffic demands.csv --counters counters.npz --counter-error 0.001 --quiet"
+    assert main(counted.split()) == 0
+    capsys.readouterr()
+    assert _survey("--counters counters.npz --growth 2 --out now") == 0
+    share = float(re.findall(r"The fullest link is \S+ at ([\d.]+)%", capsys.readouterr().out)[0])
+    assert share == pytest.approx(160, abs=4)
+
+
+@pytest.mark.slow
 def test_shrinking_traffic_is_bought_for_as_it_is_today(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _given(files, "a,b,10\n", "a,b,12\n")
     assert _survey("--traffic demands.csv --growth-per-year=-0.5 --horizon 1y --out now") == 0
@@ -266,3 +277,27 @@ def test_a_link_exactly_at_its_limit_does_not_pass_it(files: Path, capsys: pytes
     assert "no link passes 100.00%" in printed
     assert "None of the failures take a link beyond its capacity" in printed
     assert "Nothing must be bought" in printed
+
+
+# A square a - b - d - c - a. Without failure the first matrix is the fuller one (8 of 10 on a - b and b - d); when
+# b - d fails, the 12 Gbit/s of the second one towards d cross c - d, which has 10.
+TWO_MATRICES_LINKS = "source,target,capacity,delay,metric\na,b,10,1,1\nb,d,10,1,1\na,c,10,1,1\nc,d,10,1,2\n"
+TWO_MATRICES = (
+    "source,target,rate,timestamp\na,d,8,2026-01-01T00:00:00\nc,d,0,2026-01-01T00:00:00\n"
+    "a,d,6,2026-01-01T01:00:00\nc,d,6,2026-01-01T01:00:00\n"
+)
+
+
+@pytest.mark.slow
+def test_policies_are_announced_for_the_matrix_that_a_failure_fills_most(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "net.csv").write_text(TWO_MATRICES_LINKS)
+    (tmp_path / "demands.csv").write_text(TWO_MATRICES)
+    words = ["survey", "--topology", str(tmp_path / "net.csv"), "--traffic", str(tmp_path / "demands.csv")]
+    assert main([*words, "--max-utilisation", "0.9", "--deadline", "1s", "--quiet", "--out", str(tmp_path / "o")]) == 0
+    printed = capsys.readouterr().out
+    assert "fills c->d to 120.00%" in printed
+    assert "without any policy" not in printed
+    below = re.findall(r"No segment lists .* below ([\d.]+)%", printed)
+    assert [float(one) for one in below] == [pytest.approx(120, abs=0.02)]

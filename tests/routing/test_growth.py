@@ -10,14 +10,15 @@ import pytest
 from teal.errors import InputError
 from teal.network import TrafficMatrices
 from teal.network.rates import ArrayRates
-from teal.routing.growth import Growth, fitted_growth, month_when_full, quarters
+from teal.routing.growth import Growth, fitted_growth, link_forecasts, month_when_full, quarters
 from teal.runtime.arrays import FloatArray
+from teal.testing import make_topology
 
 
-def _series(days: int, rate: float, noise: float, seed: int = 0) -> TrafficMatrices:
+def _series(days: float, rate: float, noise: float, seed: int = 0) -> TrafficMatrices:
     """Hourly matrices of two demands with a daily rhythm and a growth, continuous in a year."""
     rng = np.random.default_rng(seed)
-    hours = np.arange(24 * days)
+    hours = np.arange(round(24 * days))
     total = np.exp(rate * hours / (24 * 365.25)) * (1 + 0.5 * np.sin(2 * np.pi * hours / 24))
     total *= np.exp(noise * rng.normal(size=len(hours)))
     rates = np.stack([total, 2 * total], axis=1)
@@ -95,3 +96,26 @@ def test_the_interval_is_wider_where_days_resemble_the_days_before() -> None:
     assert (growth.low, growth.high) == pytest.approx(
         (fitted[0] - quantile * error, fitted[0] + quantile * error), rel=1e-2
     )
+
+
+def test_a_last_day_of_a_few_hours_is_no_day() -> None:
+    """Half a day without the quiet hours is no sign of growth."""
+    whole, more = (fitted_growth(_series(days, 0.3, 0.0)) for days in (60, 60.5))
+    assert more == whole
+
+
+def test_a_link_is_full_above_its_limit_but_for_rounding() -> None:
+    today = np.datetime64("2026-01-15T00:00:00", "s")
+    assert month_when_full(0.8004, 0.8, 0.0, today) == "2026-01"
+    assert month_when_full(0.8 * (1 + 1e-12), 0.8, 0.0, today) == ""
+
+
+def test_the_earliest_month_is_that_of_the_highest_growth() -> None:
+    """8 Gbit/s on 10 under failure, log(10 / 8) = 0.2231: full after 0.279, 0.558 and 2.231 years."""
+    topology = make_topology([(0, 1, 10.0)])
+    load = np.array([[5.0], [8.0]])
+    growth = Growth(rate=0.4, low=0.1, high=0.8, fitted=True)
+    today = np.datetime64("2026-01-15T00:00:00", "s")
+    one = link_forecasts(topology, topology.capacity, load, ["", "x"], 1.0, growth, today)[0]
+    assert (one.full, one.full_under_failure, one.earliest, one.latest) == ("2027-10", "2026-08", "2026-04", "2028-04")
+    assert one.worst_failure == "x"

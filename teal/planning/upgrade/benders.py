@@ -204,6 +204,16 @@ def buy_modules(
     )  # fmt: skip
 
 
+def needs(scenarios: Scenarios, needed: FloatArray) -> Cuts:
+    """The cuts that say what is needed on each cable, (C,) Gbit/s, by itself."""
+    cuts, cables = Cuts(scenarios.num_cables, len(scenarios.cable)), np.flatnonzero(needed > 0)
+    cuts.coefficient = np.eye(scenarios.num_cables)[cables]
+    cuts.needed, cuts.existing = needed[cables], np.zeros(len(cables))
+    cuts.prices = (scenarios.cable[None] == cables[:, None]).astype(np.float64)
+    cuts.row = np.zeros(len(cables), dtype=np.int64)
+    return cuts
+
+
 def buy_for_loads(
     scenarios: Scenarios, load: FloatArray, sizes: Sequence[tuple[float, float]] = (), deadline: Deadline | None = None
 ) -> Upgrade:
@@ -217,12 +227,7 @@ def buy_for_loads(
     bought, cost, modules = needed, float(scenarios.cost @ needed), None
     bound = cost
     if (needed > scenarios.most).any() or sizes:
-        cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
-        cables = np.flatnonzero(needed > 0)
-        cuts.coefficient = np.eye(scenarios.num_cables)[cables]
-        cuts.needed, cuts.existing = needed[cables], np.zeros(len(cables))
-        cuts.prices = (scenarios.cable[None] == cables[:, None]).astype(np.float64)
-        cuts.row = np.zeros(len(cables), dtype=np.int64)
+        cuts = needs(scenarios, needed)
         bought, cost, _ = cheapest_purchase(scenarios, cuts)
         if sizes:
             size, price = np.array(sizes).T

@@ -50,9 +50,9 @@ def tables(plan: UpgradePlan) -> Iterator[Table]:
         columns.append(Column("fullest", "utilisation", percent))
         yield Table("by quarter, what is there by then", columns, plan.quarters)
     if full := [one for one in plan.forecasts if one.full_under_failure]:
-        title = f"when links are full, if nothing is bought; {plan.routing_text}"
+        title = "when links are full, if nothing is bought"
         fitted = plan.growth is not None and plan.growth.fitted
-        yield forecast_table(full, title, fitted=fitted, shown=_MAX_LINES)
+        yield forecast_table(full, title, routing=plan.routing_text, fitted=fitted, shown=_MAX_LINES)
     if plan.alternatives:
         dropped = {
             "dropped later": "dropped", "under failures": "dropped_under_failure", "at the worst": "dropped_at_worst"

@@ -24,6 +24,8 @@ from teal.planning.upgrade.question import Question
 from teal.planning.upgrade.result import Replayed
 from teal.planning.upgrade.scenarios import Scenarios
 from teal.planning.upgrade.testing import FITS, Tester
+from teal.routing.installed import IgpRouting
+from teal.routing.simulate import largest_loads
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 
 _MAX_CANDIDATES = 10  # new cables: 1,024 sets, each of which is routed
@@ -41,6 +43,22 @@ def igp_loads(question: Question, scenarios: Scenarios, built: FloatArray) -> Fl
     """
     is_built = (built > 0)[scenarios.cable]
     return _routed(question, _dag(question), scenarios, question.failures, is_built)[0]
+
+
+def largest_igp_loads(question: Question) -> FloatArray:
+    """(1 + F, E) Gbit/s, the largest of all matrices, without new cables: without failure, then under each."""
+    absent = np.isin(_cables(question), question.offer.candidates)
+    routing = IgpRouting(_dag(question).without(np.flatnonzero(absent).tolist()), question.instance.traffic.pairs)
+    traffic = question.instance.traffic.scaled(question.config.growth)
+    return largest_loads(routing, traffic, np.arange(question.num_matrices), question.failures)
+
+
+def _cables(question: Question) -> Int64Array:
+    """(E,) number of the pair of links of each."""
+    cable = np.zeros(question.offer.topology.num_links, dtype=np.int64)
+    for number, links in enumerate(question.offer.topology.link_pairs()):
+        cable[links] = number
+    return cable
 
 
 def buy_for_igp(

@@ -13,7 +13,7 @@ from teal.network.failures import NO_FAILURE
 from teal.objectives import Objective
 from teal.planning.upgrade.benders import Upgrade, buy
 from teal.planning.upgrade.cuts import Cuts
-from teal.planning.upgrade.igp import buy_for_igp, igp_loads
+from teal.planning.upgrade.igp import buy_for_igp, largest_igp_loads
 from teal.planning.upgrade.question import Question, planned_matrices, purchases
 from teal.planning.upgrade.result import Alternative, CurvePoint, Purchase
 from teal.planning.upgrade.scenarios import Scenarios, live_links
@@ -89,14 +89,14 @@ def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[
     the first link to be full is certain and later ones depend on the splits chosen.
     """
     nothing = np.zeros(scenarios.num_cables)
+    topology, names = question.offer.topology, [one.name for one in (NO_FAILURE, *question.failures)]
     if question.config.routing == "ecmp":
-        load = igp_loads(question, scenarios, nothing)
+        per_link = largest_igp_loads(question)
     else:
         rows = np.arange(scenarios.num_scenarios)
         relaxed = dataclasses.replace(scenarios, limit=0.0)
         load = Tester(relaxed).test(nothing, rows, Deadline(), finest=_FORECAST_GAP, until_cut=False).load
-    topology, names = question.offer.topology, [one.name for one in (NO_FAILURE, *question.failures)]
-    per_link = load.reshape(-1, len(names), topology.num_links).max(0)
+        per_link = load.reshape(-1, len(names), topology.num_links).max(0)
     today, capacity = question.instance.traffic.timestamps[-1], question.offer.regular
     return link_forecasts(topology, capacity, per_link, names, scenarios.limit, growth, today)
 

@@ -15,7 +15,7 @@ from teal.app.instance import Instance, load_instance
 from teal.app.settings import seconds
 from teal.errors import InputError
 from teal.formats.groups import load_groups
-from teal.network import PathSet, Topology, TrafficMatrices, compute_paths
+from teal.network import PathSet, Topology, TrafficMatrices, all_pairs, compute_paths
 from teal.network.failures import Failure, cable_failures, group_failures, pair_failures
 from teal.network.path_changes import with_listed_paths
 from teal.planning.settings import UpgradeConfig
@@ -262,15 +262,18 @@ class Question:
 def load_question(config: UpgradeConfig, notify: Notify) -> Question:
     """Network, traffic, paths over candidate cables, failures."""
     planned: list[TrafficMatrices] = []
+    network: list[Topology] = []
 
     def select(traffic: TrafficMatrices) -> TrafficMatrices:
+        if config.demands == "hose":  # any two nodes may exchange traffic, whatever pairs the file has
+            traffic = traffic.over(all_pairs(network[0]))
         planned.append(traffic)
         return traffic.part(0, planned_matrices(traffic, config))
 
     # The IGP's routing asks no candidate paths: one a demand is enough, unless demands are calibrated over them.
     is_igp = config.routing == "ecmp" and config.calibrate is None and config.paths is None
     chosen = dataclasses.replace(config, device="cpu", num_paths=1 if is_igp else config.num_paths)
-    instance = load_instance(chosen, notify, select)
+    instance = load_instance(chosen, notify, select, network.append)
     bought = offer(config, instance.topology)
     if bought.candidates:
         paths = _with_candidate_paths(config, instance.paths, bought.topology)

@@ -234,7 +234,7 @@ class UpgradePlan:
             "reached": one.reached, "largest_utilisation": float(one.utilisation.max(initial=0.0)),
             "worst_demands_found": self.worst_demands, "worst_demands_limit": self.worst_limit,
             "scenarios": len(self.scenarios), "cut_off": self.cut_off,
-            "replayed": self.replayed, "growth": self.growth, "failed": self.failed,
+            "replayed": self.replayed, "routing": self.routing, "growth": self.growth, "failed": self.failed,
         }  # fmt: skip
         return dict(json_value(figures | {name: getattr(self, name) for name in names}))
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from teal.errors import SolverError
-from teal.planning.upgrade.benders import Upgrade, buy, buy_modules
+from teal.planning.upgrade.benders import Upgrade, buy, buy_for_loads, buy_modules, needs
 from teal.planning.upgrade.cuts import Cuts, cheapest_modules, cheapest_purchase
 from teal.planning.upgrade.scenarios import Scenarios
 from teal.planning.upgrade.testing import Tester
@@ -102,6 +102,55 @@ def schedule(
             )
         periods.append(period)
     return periods, upgrade, last, cuts
+
+
+def schedule_of_loads(
+    scenarios: Scenarios,
+    load: FloatArray,
+    growths: Sequence[float],
+    *,
+    sizes: Sequence[tuple[float, float]] = (),
+    deadline: Deadline | None = None,
+) -> tuple[list[Period], Upgrade]:
+    """Periods in time order, and the purchase for all of them, under loads that no choice of splits changes.
+
+    Args:
+        scenarios: with the demands of today.
+        load: (S, E) Gbit/s today, to which those of other growths are in proportion.
+        growths: factor of all demands in each period.
+        sizes: sizes of modules and their prices; () for any amounts.
+        deadline: time after which the search for modules ends.
+    """
+    peaks = np.maximum.accumulate(growths).tolist()
+    upgrade = buy_for_loads(scenarios, peaks[-1] * load, sizes, deadline)
+    later, at_peak = upgrade, dict[float, Upgrade]()
+    for peak in sorted(set(peaks), reverse=True):
+        if peak < peaks[-1]:
+            later = _before(scenarios, peak * load, sizes, deadline, later)
+        at_peak[peak] = later
+    periods = []
+    for growth, peak in zip(growths, peaks, strict=True):
+        there, alone = at_peak[peak], at_peak[peak].bound
+        if growth < peak:
+            alone = buy_for_loads(scenarios, growth * load, sizes, deadline).bound
+        used = scenarios.utilisation(growth * load, there.bought)
+        periods.append(Period(growth, there.bought, there.cost, min(alone, there.cost), used, there.modules))
+    return periods, upgrade
+
+
+def _before(
+    scenarios: Scenarios, load: FloatArray, sizes: Sequence[tuple[float, float]], deadline: Deadline | None,
+    later: Upgrade,
+) -> Upgrade:  # fmt: skip
+    """The purchase of a period, of modules that are there later too."""
+    alone = buy_for_loads(scenarios, load, sizes, deadline)
+    if later.modules is None:
+        return alone
+    size, price = np.array(sizes).T
+    unit_cost, cuts = scenarios.cost[:, None] * price, needs(scenarios, scenarios.needed(load))
+    modules = np.asarray(_cheapest_below(cuts, later.modules, size, unit_cost, True), dtype=np.int64)
+    cost = float((unit_cost * modules).sum())
+    return dataclasses.replace(alone, modules=modules, bought=(modules * size).sum(1), cost=cost)
 
 
 def _period(

@@ -21,7 +21,7 @@ from teal.network import PathSet
 from teal.network.path_changes import paths_in_trees, with_more_paths
 from teal.network.shortest import shortest_trees
 from teal.planning.settings import UpgradeConfig
-from teal.planning.upgrade.benders import Upgrade, buy, buy_modules
+from teal.planning.upgrade.benders import Upgrade, buy, buy_for_loads, buy_modules
 from teal.planning.upgrade.cuts import Cuts
 from teal.planning.upgrade.hose import buy_for_hose, pipe, static_limit
 from teal.planning.upgrade.igp import LeftOut, buy_for_igp, igp_loads
@@ -30,7 +30,7 @@ from teal.planning.upgrade.proof import CutProof
 from teal.planning.upgrade.question import Notify, Question, hose_of, load_question, purchases
 from teal.planning.upgrade.result import Quarter, ScenarioFit, UpgradePlan
 from teal.planning.upgrade.scenarios import Scenarios, load_over_capacity
-from teal.planning.upgrade.schedule import schedule
+from teal.planning.upgrade.schedule import schedule, schedule_of_loads
 from teal.planning.upgrade.testing import Tester
 from teal.routing.growth import growth_of, month_after, quarters
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
@@ -140,14 +140,15 @@ def _planned(question: Question) -> UpgradePlan:
     while True:
         upgrade, cuts, scenarios, continuous = _bought(question, scenarios, cuts)
         rounds += upgrade.rounds
-        replayed, missed = left_out.replay(question, scenarios, [(1.0, upgrade.bought)], cut_off)
+        plans = [(1.0, one.bought) for one in (upgrade, continuous) if one is not None]
+        replayed, missed = left_out.replay(question, scenarios, plans, cut_off)
         if not len(missed) or question.deadline.is_over:
             break
         question, scenarios = question.with_more(missed, scenarios)
     upgrade = dataclasses.replace(
         upgrade, reached=upgrade.reached and replayed.is_complete, rounds=rounds, solve_s=time.perf_counter() - begin
     )
-    plan = _plan(question, scenarios, upgrade, cut_off, continuous)
+    plan = _plan(question, scenarios, upgrade, cut_off, _cost(continuous))
     plan = dataclasses.replace(plan, growth=rate, replayed=replayed if config.demands == "matrices" else None)
     if config.prove is not None:
         plan = dataclasses.replace(plan, proof=CutProof.of(scenarios, cuts, upgrade.dual, upgrade.cost))
@@ -163,8 +164,15 @@ def _planned(question: Question) -> UpgradePlan:
     return plan
 
 
-def _bought(question: Question, scenarios: Scenarios, known: Cuts | None) -> tuple[Upgrade, Cuts, Scenarios, float]:
-    """The purchase, its cuts and scenarios (with added paths), and, with modules, the cost in any amounts.
+def _cost(upgrade: Upgrade | None) -> float:
+    """The cost of a purchase; NaN for none."""
+    return math.nan if upgrade is None else upgrade.cost
+
+
+def _bought(
+    question: Question, scenarios: Scenarios, known: Cuts | None
+) -> tuple[Upgrade, Cuts, Scenarios, Upgrade | None]:
+    """The purchase, its cuts and scenarios (with added paths), and, with modules, the purchase in any amounts.
 
     ``known`` are cuts of an earlier purchase.
     """
@@ -172,7 +180,7 @@ def _bought(question: Question, scenarios: Scenarios, known: Cuts | None) -> tup
     if config.routing == "ecmp":
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
         upgrade = buy_for_igp(question, scenarios, config.sizes, question.failures)
-        continuous = buy_for_igp(question, scenarios, (), question.failures).cost if config.sizes else math.nan
+        continuous = buy_for_igp(question, scenarios, (), question.failures) if config.sizes else None
         return upgrade, cuts, scenarios, continuous
     upgrade, cuts, scenarios = _bought_over_paths(question, scenarios, known)
     upgrade, continuous = _in_modules(question, scenarios, upgrade, cuts)
@@ -188,17 +196,19 @@ def _bought_over_paths(question: Question, scenarios: Scenarios, known: Cuts | N
     return question.attempt("the search for paths", step) or (upgrade, cuts, scenarios)
 
 
-def _in_modules(question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts) -> tuple[Upgrade, float]:
-    """The purchase in modules, where they are asked for, and what any amounts cost; where it fails, the latter."""
+def _in_modules(
+    question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts
+) -> tuple[Upgrade, Upgrade | None]:
+    """The purchase in modules, where they are asked for, and that in any amounts; where it fails, the latter."""
     if not question.config.sizes:
-        return upgrade, math.nan
+        return upgrade, None
     step = partial(
         buy_modules, scenarios, cuts, question.config.sizes, deadline=question.deadline, report=question.report
     )
     whole = question.attempt("the purchase in modules", step)
     if whole is None:
-        return dataclasses.replace(upgrade, reached=False), math.nan
-    return dataclasses.replace(whole, dual=upgrade.dual, bound_all_paths=upgrade.bound_all_paths), upgrade.cost
+        return dataclasses.replace(upgrade, reached=False), None
+    return dataclasses.replace(whole, dual=upgrade.dual, bound_all_paths=upgrade.bound_all_paths), upgrade
 
 
 def _over_all_paths(
@@ -297,14 +307,23 @@ def _over_time(question: Question, scenarios: Scenarios, cut_off: dict[int, list
     left_out, known, most = LeftOut(question), None, float(factors.max())
     begin, rounds = time.perf_counter(), 0
     while True:
-        largest, known, peak = _bought_over_paths(question, scenarios.scaled(most), known)
-        scenarios = scenarios.with_paths(peak.problem.paths)
-        periods, upgrade, last, known = schedule(
-            scenarios, factors.tolist(), gap=config.gap, sizes=config.sizes, deadline=question.deadline,
-            notify=question.notify, cuts=known,
-        )  # fmt: skip
+        if config.routing == "ecmp":
+            load, last = igp_loads(question, scenarios, np.zeros(scenarios.num_cables)), scenarios.scaled(most)
+            largest = buy_for_loads(scenarios, most * load)
+            periods, upgrade = schedule_of_loads(
+                scenarios, load, factors.tolist(), sizes=config.sizes, deadline=question.deadline
+            )
+        else:
+            largest, known, peak = _bought_over_paths(question, scenarios.scaled(most), known)
+            scenarios = scenarios.with_paths(peak.problem.paths)
+            periods, upgrade, last, known = schedule(
+                scenarios, factors.tolist(), gap=config.gap, sizes=config.sizes, deadline=question.deadline,
+                notify=question.notify, cuts=known,
+            )  # fmt: skip
         rounds += largest.rounds + upgrade.rounds
         plans = [(one.growth, one.bought) for one in periods]
+        if config.sizes:  # what is printed beside the modules, in any amounts, carries every matrix too
+            plans.append((most, largest.bought))
         replayed, missed = left_out.replay(question, scenarios, plans, cut_off)
         if not len(missed) or question.deadline.is_over:
             break

@@ -156,11 +156,12 @@ def _link(folder: Path, capacities: list[float], rate: float) -> list[str]:
     return ["--topology", str(folder / "net.csv"), "--traffic", str(folder / "rates.csv"), "--failures", "none"]
 
 
+@pytest.mark.parametrize("routing", ["optimal", "ecmp"])
 def test_lists_by_quarter_name_every_module_and_sum_up_to_the_plan(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    routing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """10 Gbit/s are there, 701 are needed after one year, 350.5 after half a year: 691 and 341 modules, rounded up."""
-    time = ["--growth-per-year", "3", "--horizon", "1y", "--modules", "1,100=200"]
+    time = ["--growth-per-year", "3", "--horizon", "1y", "--modules", "1,100=200", "--routing", routing]
     assert main(["upgrade", *_link(tmp_path, [10], 701 / 4), *time, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     by = [np.ceil(701 / 4 ** (1 - quarter / 4) - 10 - 1e-9) for quarter in range(1, 5)]
