@@ -7,6 +7,8 @@ that are contradicted.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import tempfile
 import time
 from collections import Counter
@@ -33,6 +35,7 @@ from teal.serving.engine.wanted import single_program
 from teal.testing import cabled_topology
 from tests.free_routing import connected, least_cost, least_utilisation, most_flow
 from tests.igp_reference import segment_shares
+from tests.router_files import bgp_ls_of, isis_of, ospf_of, system_id, with_both_ends
 
 _ROUNDING = 1e-6  # of HiGHS, relative to the numbers that are compared
 _GAP = 1e-3  # to which everything is solved
@@ -329,10 +332,61 @@ def check_reachability(case: Case) -> None:
         case.check("reachability", bool((found == connected(case.topology, case.pairs, down)).all()), name)
 
 
+def check_files(case: Case, folder: Path) -> None:
+    """The network as files of routers and of Teal, read back: the same links, metrics, capacities and overload bits."""
+    rng = np.random.default_rng([case.seed, 5])
+    overloaded = rng.random(case.topology.num_nodes) < 0.2
+    topology = dataclasses.replace(
+        case.topology,
+        metric=rng.integers(1, 61, case.topology.num_links),
+        node_names=tuple(map(system_id, range(case.topology.num_nodes))),
+        no_transit=overloaded if overloaded.any() else None,
+    )
+
+    def links(one: teal.Topology, capacity: float | None = None) -> Counter[tuple[str, str, int, float]]:
+        assert one.metric is not None
+        names = one.node_names
+        return Counter(
+            (names[a], names[b], int(metric), capacity or round(float(rate), 6))
+            for a, b, metric, rate in zip(one.link_source, one.link_target, one.metric, one.capacity, strict=True)
+        )
+
+    def stubs(one: teal.Topology) -> set[str]:
+        return set() if one.no_transit is None else {one.node_names[node] for node in np.flatnonzero(one.no_transit)}
+
+    said = with_both_ends(topology)
+    if said.num_links:
+        texts = {
+            "isis-both-levels.json": json.dumps(isis_of(topology, (1, 2), ("extReach",))),
+            "isis-transition.json": json.dumps(isis_of(topology, (2,), ("extReach", "oldReach"))),
+            "isis-all.json": json.dumps(isis_of(topology, (1, 2), ("oldReach", "extReach"))),
+            "ospf.json": json.dumps(ospf_of(topology, ("0.0.0.0",))),
+            "ospf-two-areas.json": json.dumps(ospf_of(topology, ("0.0.0.0", "0.0.0.1"))),
+            "bgp-ls.jsonl": bgp_ls_of(topology, (0,)),
+            "bgp-ls-two-topologies.jsonl": bgp_ls_of(topology, (2, 0)),
+        }
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            has_capacity = name.startswith("bgp-ls")
+            found = teal.load_topology(folder / name, default_capacity=7.0)
+            expected = links(said, None if has_capacity else 7.0)
+            case.check("files: links of routers", links(found) == expected, (name, links(found) - expected))
+            if not name.startswith("ospf"):
+                case.check("files: overload", stubs(found) == stubs(topology) & set(found.node_names), (name, stubs(found)))
+    for name in ("net.json", "net.rfc8345.json", "net.csv"):
+        save_topology(folder / name, topology.with_failed_links([0]))
+        found = teal.load_topology(folder / name)
+        is_cables = name == "net.csv" and 2 * len(topology.one_way_links()) >= topology.num_links
+        same = links(found) == links(topology.with_failed_links([0]))
+        case.check("files: written and read", same or is_cables, name)
+
+
 def check(seed: int) -> Case:
     """All comparisons of one seed."""
     case = Case(seed)
     check_reachability(case)
+    with tempfile.TemporaryDirectory() as folder:
+        check_files(case, Path(folder))
     check_simulate(case)
     check_estimate(case)
     check_service(case)
