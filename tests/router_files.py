@@ -83,12 +83,12 @@ def bgp_ls_of(topology: Topology, topologies: tuple[int, ...]) -> str:
     lines = []
     for node in range(topology.num_nodes):
         is_overloaded = topology.no_transit is not None and bool(topology.no_transit[node])
-        attribute = {"node-name": system_id(node), "node-flags": {"O": int(is_overloaded), "T": 0}}
+        flags = {"node-name": system_id(node), "node-flags": {"O": int(is_overloaded), "T": 0}}
         nlri = {"ls-nlri-type": "bgpls-node", "protocol-id": 2, "node-descriptors": {"router-id": f"r{node}"}}
-        lines.append(_update(attribute, nlri))
+        lines.append(_update(flags, nlri))
     for link in range(topology.num_links):
         for number in topologies:
-            attribute = {
+            attribute: dict[str, Any] = {
                 "igp-metric": int(topology.metric[link]),
                 "maximum-link-bandwidth": float(topology.capacity[link]) * 1e9 / 8,
             }
@@ -110,8 +110,8 @@ def _update(attribute: dict[str, Any], nlri: dict[str, Any]) -> str:
     return json.dumps({"type": "update", "neighbor": {"message": {"update": update}}})
 
 
-def with_both_ends(topology: Topology) -> Topology:
-    """The network without links whose other end says nothing, under the names of these files."""
+def with_both_ends(topology: Topology) -> Topology | None:
+    """The network without links whose other end says nothing; None where no link is left."""
     ends = set(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True))
     kept = np.array([(b, a) in ends for a, b in zip(topology.link_source, topology.link_target, strict=True)])
-    return topology.with_links(kept)
+    return topology.with_links(kept) if kept.any() else None

@@ -4,8 +4,8 @@ Columns ``source``, ``target``, ``capacity``, and perhaps ``latency`` (or ``dela
 (that of the other direction, for a row a circuit; also ``metric_az`` and ``metric_za``), ``te_metric``, ``affinity``
 (names of administrative groups, ``red;core``), ``members`` (links of an aggregation group, whose capacities add up),
 ``status`` (``down``: the link is out of service) and ``overload`` (``yes``: the IGP does not use the link, as one of
-the largest metric).  How names of columns, units and decimal commas are read says :mod:`teal.formats.cells`; other
-names can be given.  A cell may name its unit: 100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.
+the largest metric) and ``one_way`` (``yes``: the row is one direction, whatever the others are).  How names of columns,
+units and decimal commas are read says :mod:`teal.formats.cells`; other names can be given.  A cell may name its unit: 100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.
 
 If for most rows there is one in the other direction, rows are directions; otherwise cables.  Rows that do not follow
 the others, identical rows, names that look alike and capacities far from the others are named in warnings.
@@ -13,6 +13,7 @@ the others, identical rows, names that look alike and capacities far from the ot
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import statistics
 import unicodedata
@@ -55,7 +56,7 @@ _OTHER_NAMES = {
 }
 _COLUMNS = (
     "source", "target", "capacity", "latency", "metric", "metric_back", "te_metric", "affinity", "members", "status",
-    "overload",
+    "overload", "one_way",
 )  # fmt: skip
 _NUMERIC = ("capacity", "latency", "metric", "metric_back", "te_metric", "members")
 _COUNTED = re.compile(r"(?:(\d+)\s*x\s*)?([0-9.]+(?:e[+-]?\d+)?)\s*([a-zA-Z][a-zA-Z0-9/-]*)?", re.IGNORECASE)
@@ -101,6 +102,7 @@ def _from_cells(name: str, table: CellTable, default_capacity: float | None, att
     if attributes.capacity_unit:
         units["capacity"] = attributes.capacity_unit
     records = list[LinkRecord]()
+    single = list[LinkRecord]()  # those that are one direction by themselves
     nodes = dict[str, tuple[float, float] | None]()
     first_row = dict[tuple[str, ...], str]()
     identical = list[str]()
@@ -112,13 +114,14 @@ def _from_cells(name: str, table: CellTable, default_capacity: float | None, att
         before = first_row.setdefault(tuple(texts), field)
         if before != field:
             identical.append(f"{field} and {before}")
-        records.append(_record(cell, units, where, field, tuple(header)))
+        is_single = is_true(cell.get("one_way"), where, f"{field}: one_way")
+        (single if is_single else records).append(_record(cell, units, where, field, tuple(header)))
         nodes.setdefault(cell["source"])
         nodes.setdefault(cell["target"])
-    if not records:
+    if not records and not single:
         raise InputError(where, "", "a row for each link", "none")
     one_way = _rows_of_one_direction(records)
-    is_directed = 2 * len(one_way) < sum(one.source != one.target for one in records)
+    is_directed = 2 * len(one_way) < sum(one.source != one.target for one in records) or not records
     if is_directed and "metric_back" in columns:
         expected = "a row for each circuit, since there is a metric of the other direction"
         raise InputError(where, header[columns["metric_back"]], expected, "a row for each direction")
@@ -135,9 +138,19 @@ def _from_cells(name: str, table: CellTable, default_capacity: float | None, att
         if found:
             notes.append(f"{WARNING}{where}: {text}: {listed(found)}.")
     notes += unknown_status(where, (one for one in cells.get("status", ()) if is_down(one) is None))
+    if single and not is_directed:
+        records += [_back(one) for one in records]
+        is_directed = True
     return topology_from_records(
-        name, where, nodes, records, directed=is_directed, default_capacity=default_capacity, notes=tuple(notes)
-    )
+        name, where, nodes, records + single, directed=is_directed, default_capacity=default_capacity,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _back(one: LinkRecord) -> LinkRecord:
+    """The other direction of a cable."""
+    metric = one.metric if one.metric_back is None else one.metric_back
+    return dataclasses.replace(one, source=one.target, target=one.source, metric=metric, metric_back=None)
 
 
 def _record(cell: dict[str, str], units: dict[str, str], where: str, field: str, header: tuple[str, ...]) -> LinkRecord:

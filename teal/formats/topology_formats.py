@@ -96,6 +96,9 @@ def _table(topology: Topology) -> str:
         if any(field in one for one in attributes):
             values = [one.get(field, "") for one in attributes]
             frame[field] = [";".join(one) for one in values] if field == "affinity" else values
+    one_way = topology.one_way_links()
+    if 2 * len(one_way) >= topology.num_links:  # as a table of cables
+        frame["one_way"] = ["yes" if link in set(one_way) else "no" for link in range(topology.num_links)]
     if (topology.capacity <= 0).any():
         frame["status"] = np.where(topology.capacity > 0, "up", "down")
     return str(frame.to_csv(index=False))
