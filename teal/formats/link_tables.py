@@ -5,7 +5,8 @@ Columns ``source``, ``target``, ``capacity``, and perhaps ``latency`` (or ``dela
 (names of administrative groups, ``red;core``), ``members`` (links of an aggregation group, whose capacities add up),
 ``status`` (``down``: the link is out of service) and ``overload`` (``yes``: the IGP does not use the link, as one of
 the largest metric) and ``one_way`` (``yes``: the row is one direction, whatever the others are).  How names of columns,
-units and decimal commas are read says :mod:`teal.formats.cells`; other names can be given.  A cell may name its unit: 100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.
+units and decimal commas are read says :mod:`teal.formats.cells`; other names can be given.  A cell may name its unit:
+100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.
 
 If for most rows there is one in the other direction, rows are directions; otherwise cables.  Rows that do not follow
 the others, identical rows, names that look alike and capacities far from the others are named in warnings.
