@@ -29,7 +29,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ import numpy as np
 from teal.allocation.settings import ExportConfig
 from teal.app.command import Notify, Outcome
 from teal.formats import topology_of
-from teal.formats.allocations import demands_of, read_allocation
+from teal.formats.allocations import Demand, read_allocation, stored_paths
 from teal.network.paths import link_weights
 from teal.network.shortest import shortest_trees
 from teal.network.topology import Topology
@@ -178,35 +178,37 @@ def sr_policies(allocation: dict[str, Any], topology: Topology, igp: Igp, msd: i
     Raises:
         InputError: links that the network does not have.
     """
-    keeps_all, link_names, colors = _keeps_all(allocation), topology.link_names(), _colors(allocation)
+    stored = stored_paths(allocation, topology, "allocation")
+    keeps_all, colors = _keeps_all(allocation), _colors(allocation, stored)
+    link_names, nodes = topology.link_names(), topology.node_names
     policies: list[dict[str, Any]] = []
     reasons: list[str] = []
     left_out, admitted, before = 0, 0.0, 0.0
     loads, loads_before = [0.0] * topology.num_links, [0.0] * topology.num_links
-    for router, demand, paths in demands_of(allocation, topology):
-        kept: list[tuple[dict[str, Any], list[Segment]]] = []
-        for path in sorted(paths, key=lambda one: -one["rate"]):
-            _add(loads_before, path["numbers"], path["rate"])
-            before += path["rate"]
-            segments = segment_list(igp, topology, path["numbers"])
-            if len(segments) <= msd and len(kept) < max_lists:
-                kept.append((path, segments))
-                continue
-            left_out += 1
-            why = f"{len(segments)} segments" if len(segments) > msd else f"more than {max_lists} lists"
-            if len(reasons) < _MAX_REASONS:
-                reasons.append(f"{' '.join(path['nodes'])}: {why}")
-        total, carried = sum(path["rate"] for path in paths), sum(path["rate"] for path, _ in kept)
+    for (source, target, name), paths in stored.items():
+        kept: list[tuple[tuple[int, ...], list[Segment]]] = []
+        for links, rate in sorted(paths.items(), key=lambda one: -one[1]):
+            _add(loads_before, links, rate)
+            before += rate
+            segments = segment_list(igp, topology, list(links))
+            if rate > 0 and len(segments) <= msd and len(kept) < max_lists:
+                kept.append((links, segments))
+            elif rate > 0:
+                left_out += 1
+                why = f"{len(segments)} segments" if len(segments) > msd else f"more than {max_lists} lists"
+                along = [nodes[source], *(nodes[topology.link_target[link]] for link in links)]
+                reasons += [f"{' '.join(along)}: {why}"] if len(reasons) < _MAX_REASONS else []
+        total, carried = sum(paths.values()), sum(paths[links] for links, _ in kept)
         factor = total / carried if keeps_all and carried > 0 else 1.0
-        for path, _ in kept:
-            _add(loads, path["numbers"], path["rate"] * factor)
+        for links, _ in kept:
+            _add(loads, links, paths[links] * factor)
         admitted += carried * factor
         policies.append({
-            "headend": router, "color": colors[demand.get("class", "")], "endpoint": demand["target"],
-            **({"class": demand["class"]} if "class" in demand else {}), "rate": carried * factor,
+            "headend": nodes[source], "color": colors[name], "endpoint": nodes[target],
+            **({"class": name} if name else {}), "rate": carried * factor,
             "segment_lists": [
-                {"weight": path["rate"] / carried, "segments": [_named(s, topology, link_names) for s in segments]}
-                for path, segments in kept
+                {"weight": paths[links] / carried, "segments": [_named(s, topology, link_names) for s in segments]}
+                for links, segments in kept
             ],
         })  # fmt: skip
     data = {"format": "sr-policy", "topology": topology.name, "unit": "Gbit/s", "msd": msd, "policies": policies}
@@ -228,17 +230,18 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
     rates: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     by_class: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     loads, loads_before, admitted = [0.0] * topology.num_links, [0.0] * topology.num_links, 0.0
-    for router, demand, paths in demands_of(allocation, topology):
-        rates[router][demand["target"]] += demand["admitted"]
-        if "class" in demand:
-            by_class[router][demand["target"]][demand["class"]] = demand["admitted"]
-        for path in paths:
-            admitted += path["rate"]
-            _add(loads_before, path["numbers"], path["rate"])
-            for link in path["numbers"]:
-                flows[demand["target"]][link] += path["rate"]
+    for (source, target, name), paths in stored_paths(allocation, topology, "allocation").items():
+        router, endpoint = topology.node_names[source], topology.node_names[target]
+        rates[router][endpoint] += sum(paths.values())
+        if name:
+            by_class[router][endpoint][name] = sum(paths.values())
+        for links, rate in paths.items():
+            admitted += rate
+            _add(loads_before, links, rate)
+            for link in links:
+                flows[endpoint][link] += rate
     names, groups = topology.link_names(), []
-    for target, by_link in flows.items():
+    for endpoint, by_link in flows.items():
         largest = max(by_link.values())
         used = {link: flow for link, flow in by_link.items() if flow > _MIN_FLOW * largest}
         used = _without_circles(used, topology)
@@ -249,7 +252,7 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
         for node, of_node in sorted(by_node.items()):
             total = sum(of_node.values())
             groups.append({
-                "node": topology.node_names[node], "target": target,
+                "node": topology.node_names[node], "target": endpoint,
                 "next_hops": [{"link": names[link], "weight": flow / total} for link, flow in sorted(of_node.items())],
             })  # fmt: skip
     data = {"format": "wcmp", "topology": topology.name, "unit": "Gbit/s", "admitted": rates, "groups": groups}
@@ -259,19 +262,23 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
     return Exported(data, 0, (), admitted, admitted, largest_before, largest_after)
 
 
-def _colors(allocation: dict[str, Any]) -> dict[str, int]:
+def _colors(allocation: dict[str, Any], stored: Iterable[Demand]) -> dict[str, int]:
     """Color of each class by its name; of "" without classes."""
-    names = [line["class"] for line in allocation.get("figures", {}).get("classes") or ()]
-    names += [demand.get("class", "") for demands in allocation["routers"].values() for demand in demands]
+    names = [str(line.get("class", "")) for line in _figure(allocation, "classes") or () if isinstance(line, dict)]
+    names += [name for *_, name in stored]
     return {name: _FIRST_COLOR + number for number, name in enumerate(dict.fromkeys(names))}
 
 
 def _keeps_all(allocation: dict[str, Any]) -> bool:
-    objective = allocation.get("figures", {}).get("objective")
-    return bool(objective == ObjectiveName.MAX_LINK_UTILISATION.value)
+    return bool(_figure(allocation, "objective") == ObjectiveName.MAX_LINK_UTILISATION.value)
 
 
-def _add(loads: list[float], links: list[int], rate: float) -> None:
+def _figure(allocation: dict[str, Any], name: str) -> Any:
+    figures = allocation.get("figures")
+    return figures.get(name) if isinstance(figures, dict) else None
+
+
+def _add(loads: list[float], links: Sequence[int], rate: float) -> None:
     for link in links:
         loads[link] += rate
 

@@ -30,6 +30,7 @@ from teal.app.warm_up import kernels_for_one_solve
 from teal.errors import InputError
 from teal.formats.allocations import read_allocation, read_splits, with_stored_paths
 from teal.network import Topology, TrafficMatrices
+from teal.network.unreachable import WithoutPath
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
 from teal.problem.assessment import FIGURES, LatencyFigures, latency_figures
@@ -126,6 +127,7 @@ class SolveFigures(Figures):
         changed: with an allocation in force, number of demands above 0 whose splits change.
         latency: latency of the carried flow; None where paths are in parts.
         lines: certified figures of each class or level, where the objective is a sequence of programs.
+        without_path: demands without a path that works; None where they are not known.
     """
 
     objective: Objective
@@ -141,6 +143,7 @@ class SolveFigures(Figures):
     moved_share: float | None = None
     changed: int | None = None
     latency: LatencyFigures | None = None
+    without_path: WithoutPath | None = None
 
     @property
     def usable(self) -> bool:
@@ -159,7 +162,9 @@ class SolveFigures(Figures):
         loss = {} if loss_gap is None else {"loss_gap": loss_gap}
         names = ("latency_mean", "latency_99", "largest_stretch")
         latency = {} if self.latency is None else dict(zip(names, self.latency, strict=True))
-        return dict(json_value({"objective": self.objective.spec, **figures, **loss, **latency, **parts, **moved}))
+        lost = {} if self.without_path is None else {"without_path": self.without_path.to_json()}
+        known = {"objective": self.objective.spec, **figures, **lost, **loss, **latency}
+        return dict(json_value({**known, **parts, **moved}))
 
     def unit_hint(self) -> str:
         """A hint where demand and capacity seem to be in different units; ``""`` if they do not."""
@@ -182,11 +187,18 @@ class SolveFigures(Figures):
             ),
             f"satisfied demand {100 * self.satisfied_demand:.2f}%, "
             f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation {self.max_violation:.1g}",
+            *self._lost_line(),
             *self._further_lines(),
             *([] if self.latency is None else [_latency_line(self.latency)]),
             f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s",
         ]
         return "\n".join(lines)
+
+    def _lost_line(self) -> list[str]:
+        if self.without_path is None or not self.without_path.pairs:
+            return []
+        left_out = "; value and bound leave them out" if self.objective.rules.carries_all else ""
+        return [self.without_path.sentence() + left_out]
 
     def _further_lines(self) -> list[str]:
         lines = []
@@ -350,6 +362,9 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
         changed=changed,
         latency=latency_figures(problem, splits[0]),
         lines=assessment.lines,
+        without_path=WithoutPath.of(
+            problem.topology, problem.paths.pairs, problem.demand[0].cpu().numpy(), problem.routable[0].cpu().numpy()
+        ),
         **vars(figures),
     )
 

@@ -31,7 +31,7 @@ from teal.allocation.settings import UpdateConfig
 from teal.app.command import Notify, Outcome
 from teal.errors import SolverError
 from teal.formats import topology_of
-from teal.formats.allocations import demands_of, read_allocation
+from teal.formats.allocations import read_allocation, stored_paths
 from teal.network import Topology
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lp import solve_lp
@@ -249,10 +249,11 @@ def run_update(config: UpdateConfig) -> Update:
 
 def _flows(file: Path, topology: Topology) -> dict[_Key, float]:
     """Gbit/s of each path of an allocation."""
+    names = topology.node_names
     return {
-        ((router, demand["target"], demand.get("class", "")), tuple(path["numbers"])): float(path["rate"])
-        for router, demand, paths in demands_of(read_allocation(file), topology)
-        for path in paths
+        ((names[source], names[target], name), links): rate
+        for (source, target, name), paths in stored_paths(read_allocation(file), topology, str(file)).items()
+        for links, rate in paths.items()
     }
 
 

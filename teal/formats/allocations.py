@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,9 +34,13 @@ from teal.formats.rows import column_names
 from teal.network import DemandClasses, PathSet, Topology
 from teal.network.path_changes import with_listed_paths
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
-from teal.runtime.storage import atomic_file
+from teal.runtime.storage import atomic_file, parsed_json
+
+Demand = tuple[int, int, str]  # numbers of source and target, and the class, "" without classes
+PathValues = dict[tuple[int, ...], float]  # by the numbers of the links along a path
 
 _EXPECTED = "a .json file of teal solve --out"
+_KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text"}
 ALLOCATION_SUFFIXES = (".json", ".parquet", ".csv")  # of the files that write_allocation can write
 
 
@@ -163,35 +168,105 @@ def read_allocation(file: Path) -> dict[str, Any]:
         InputError: no such file, or no JSON object.
     """
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
+        stored = parsed_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(str(file), "", _EXPECTED, error) from None
-    if not isinstance(stored, dict):
-        raise InputError(str(file), "", _EXPECTED, type(stored).__name__)
-    return stored
+    return dict(_required(dict, stored, str(file), ""))
 
 
-def demands_of(
-    allocation: dict[str, Any], topology: Topology
-) -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
-    """Router, demand, and its paths with the numbers of their links, of the parsed .json file of an allocation.
+def stored_paths(
+    allocation: dict[str, Any], topology: Topology, where: str, value: str = "rate", *, is_older: bool = False
+) -> dict[Demand, PathValues]:
+    """The paths of each demand of the parsed .json file of an allocation, and a value of each.
+
+    Args:
+        allocation: the parsed file.
+        topology: the network.
+        where: name of the file, for messages.
+        value: ``rate``, Gbit/s, or ``split``, share of the demand.
+        is_older: whether nodes and links that the network does not have are left out; they are refused otherwise.
 
     Raises:
-        InputError: links that the network does not have, or another format.
+        InputError: another format; a node or link that the network does not have; links that are no path of their
+            demand; a value that is no number of at least 0; a demand, or a path of a demand, that is listed twice.
     """
     number = {name: link for link, name in enumerate(topology.link_names())}
+    node, found = topology.node_index(), dict[Demand, PathValues]()
+    for router, demands in _required(dict, allocation.get("routers"), where, "routers").items():
+        for stored in _required(list, demands, where, router):
+            target = _member(str, stored, "target", f"{where}, {router}")
+            here = f"{where}, {router} to {target}"
+            of_class = _member(str, {"class": "", **stored}, "class", here)
+            demand = node.get(router, -1), node.get(target, -1), of_class
+            paths = _member(list, stored, "paths", here)
+            if min(demand[:2]) >= 0:
+                if demand in found:
+                    raise InputError(here, of_class, "each demand once", "this one twice")
+                found[demand] = _values(paths, number, topology, demand, here, value, is_older)
+            elif not is_older:
+                unknown = router if demand[0] < 0 else target
+                raise InputError(here, "routers", f"nodes of {topology.name}", repr(unknown))
+    return found
+
+
+def _values(
+    stored: list[Any],
+    number: Mapping[str, int],
+    topology: Topology,
+    demand: Demand,
+    where: str,
+    value: str,
+    is_older: bool,
+) -> PathValues:
+    """The stored paths of one demand, with a value of each; arguments and errors as of :func:`stored_paths`."""
+    found = PathValues()
+    for path in stored:
+        names = [str(name) for name in _member(list, path, "links", where)]
+        links = tuple(number.get(name, -1) for name in names)
+        if -1 in links and is_older:
+            continue
+        if -1 in links:
+            unknown = names[links.index(-1)]
+            raise InputError(where, "links", f"links of {topology.name}", repr(unknown))
+        require_path(links, topology, demand, where)
+        if links in found:
+            raise InputError(where, "paths", "each path once", f"{', '.join(names)} twice")
+        found[links] = amount_of(path.get(value), where, value)
+    return found
+
+
+def _member(kind: type, record: Any, name: str, where: str) -> Any:
+    """A member of an object, if both are of the kinds that the format has there."""
+    return _required(kind, _required(dict, record, where, "").get(name), where, name)
+
+
+def _required(kind: type, value: Any, where: str, field: str) -> Any:
+    """The value, if it is of the kind that the format has there."""
+    if not isinstance(value, kind):
+        found = "none" if value is None else repr(value)[:80]
+        raise InputError(where, field, f"{_KINDS[kind]}, as teal solve --out X.json writes it", found)
+    return value
+
+
+def amount_of(value: Any, where: str, field: str, expected: str = "a number of at least 0") -> float:
+    """A finite number of at least 0; raises InputError for anything else."""
     try:
-        for router, demands in allocation["routers"].items():
-            for demand in demands:
-                paths = []
-                for path in demand["paths"]:
-                    unknown = [name for name in path["links"] if name not in number]
-                    if unknown:
-                        raise InputError("allocation", "links", f"links of {topology.name}", repr(unknown[0]))
-                    paths.append({**path, "numbers": [number[name] for name in path["links"]]})
-                yield router, demand, paths
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError("allocation", "", "what teal solve --out X.json writes", repr(error)) from None
+        amount = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        amount = math.nan
+    if not 0 <= amount < math.inf:
+        raise InputError(where, field, expected, repr(value)[:80])
+    return amount
+
+
+def require_path(links: tuple[int, ...], topology: Topology, demand: Demand, where: str) -> None:
+    """Raise InputError unless the links lead from the source of a demand to its target."""
+    nodes = [demand[0], *(int(topology.link_target[link]) for link in links)]
+    leads = all(int(topology.link_source[link]) == node for link, node in zip(links, nodes, strict=False))
+    if not leads or nodes[-1] != demand[1] or not links:
+        names = topology.node_names
+        along = ", ".join(topology.link_name(link) for link in links) or "no link"
+        raise InputError(where, "links", f"a path from {names[demand[0]]} to {names[demand[1]]}", along)
 
 
 def read_splits(
@@ -207,10 +282,10 @@ def read_splits(
         classes: classes of the demands; None for none.
 
     Raises:
-        InputError: another format; demands with classes where there are none, or the other way round.
+        InputError: as of :func:`stored_paths`; demands with classes where there are none, or the other way round.
     """
     splits = np.zeros(paths.leaf.shape)
-    for d, stored in _stored_paths(allocation, topology, paths, where, classes):
+    for d, stored in _stored_splits(allocation, topology, paths, where, classes).items():
         candidates = {tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0}
         for links, split in stored.items():
             if links in candidates:
@@ -226,42 +301,28 @@ def with_stored_paths(
     Paths over links that the network does not have are left out.
     """
     more: dict[int, list[tuple[int, ...]]] = {}
-    for d, stored in _stored_paths(allocation, topology, paths, where, classes):
+    for d, stored in _stored_splits(allocation, topology, paths, where, classes).items():
         candidates = {tuple(paths.links_of(d, k)) for k in range(paths.num_paths)}
-        more[d] = [links for links in stored if links not in candidates and min(links, default=-1) >= 0]
+        more[d] = [links for links in stored if links not in candidates]
     return with_listed_paths(paths, more)
 
 
-def _stored_paths(
+def _stored_splits(
     allocation: dict[str, Any], topology: Topology, paths: PathSet, where: str, classes: DemandClasses | None
-) -> Iterator[tuple[int, dict[tuple[int, ...], float]]]:
-    """Each demand's number, and the splits of its stored paths by their links, -1 for a link that there is not.
+) -> dict[int, PathValues]:
+    """The splits of the stored paths of each demand, by its number; arguments and errors as of :func:`read_splits`."""
+    stored = stored_paths(allocation, topology, where, "split", is_older=True)
+    for *_, name in stored:
+        if (name != "") != (classes is not None):
+            expected = "an allocation with classes" if classes is not None else "an allocation without classes"
+            raise InputError(where, "class", expected, name or "none")
+    return {number: stored[demand] for demand, number in demand_numbers(paths, classes).items() if demand in stored}
 
-    Arguments and errors are those of :func:`read_splits`.
-    """
-    number = {name: link for link, name in enumerate(topology.link_names())}
-    node = topology.node_index()
-    names = ["" if classes is None else classes.names[c] for c in (
-        np.zeros(len(paths.pairs), int) if classes is None else classes.of_demand
-    )]  # fmt: skip
-    demand_of = {(int(s), int(t), name): d for d, ((s, t), name) in enumerate(zip(paths.pairs, names, strict=True))}
-    try:
-        for router, demands in allocation["routers"].items():
-            for demand in demands:
-                if ("class" in demand) != (classes is not None):
-                    expected = "an allocation with classes" if classes is not None else "an allocation without classes"
-                    raise InputError(where, "class", expected, demand.get("class", "none"))
-                d = demand_of.get((node.get(router, -1), node.get(demand["target"], -1), demand.get("class", "")))
-                if d is not None:
-                    yield (
-                        d,
-                        {
-                            tuple(number.get(link, -1) for link in path["links"]): path["split"]
-                            for path in demand["paths"]
-                        },
-                    )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(where, "", "what teal solve --out X.json writes", repr(error)) from None
+
+def demand_numbers(paths: PathSet, classes: DemandClasses | None) -> dict[Demand, int]:
+    """The number of each demand of a path set."""
+    names = [""] * len(paths.pairs) if classes is None else [classes.names[c] for c in classes.of_demand]
+    return {(int(s), int(t), name): d for d, ((s, t), name) in enumerate(zip(paths.pairs, names, strict=True))}
 
 
 def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:

@@ -11,7 +11,6 @@ with ``shares`` in the place of ``points`` for shares of the demand.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from teal.errors import InputError
 from teal.network import DemandClasses, Topology
 from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.runtime.arrays import IntArray
+from teal.runtime.storage import parsed_json
 
 _SUFFIXES = (".csv", ".json")
 _NAMES = ("source", "target", "class")
@@ -131,7 +131,7 @@ def _of_csv(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, float
 def _of_json(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
     """Place, owner, kind, rate and value of each point."""
     try:
-        functions = json.loads(text)
+        functions = parsed_json(text)
     except ValueError as error:
         raise InputError(file, "functions", "JSON", error) from None
     yield from _of_objects(functions, file)

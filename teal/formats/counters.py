@@ -426,16 +426,16 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
     """
     index, external = topology.node_index(), _Interface(None, None)
 
-    def to_neighbour(router: str, neighbour: str, file: str, what: str) -> _Interface:
+    def to_neighbour(router: str, neighbour: str, member: int, file: str, what: str) -> _Interface:
         try:
-            links = topology.find_links(router, neighbour)
+            links = topology.find_links(router, neighbour, member)
         except InputError:
             links = []
         forth = [link for link in links if topology.link_source[link] == index[router]]
         back = [link for link in links if topology.link_target[link] == index[router]]
         if max(len(forth), len(back)) != 1:
             expected = f"a neighbour of {router} in {topology.name}, and which of parallel links: 1, 2, ..."
-            raise InputError(file, what, expected, repr(neighbour))
+            raise InputError(file, what, expected, repr(f"{neighbour}#{member}" if member else neighbour))
         return _Interface(forth[0] if forth else None, back[0] if back else None)
 
     if interfaces is None:
@@ -445,11 +445,10 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
         }
 
         def by_name(router: str, name: str) -> _Interface:
-            member = "" if name in index else "".join(re.findall(r"#\d+$", name))
-            other = topology.name_of(name.removesuffix(member))
-            name = other + member
+            other, member = topology.member(router, name)
+            other = topology.name_of(other)
             is_link = (router, other) in neighbours or (other, router) in neighbours
-            return to_neighbour(router, name, where, "interface") if is_link else external
+            return to_neighbour(router, other, member, where, "interface") if is_link else external
 
         return by_name, {}
     table = interfaces.rename(columns={name: str(name).strip().lower() for name in interfaces.columns})
@@ -462,9 +461,9 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
         router, name = topology.name_of(cell_text(row["router"])), cell_text(row["interface"])
         neighbour = cell_text(row["neighbour"])
         number = cell_text(row.get("number")).removesuffix(".0")
-        if number and not number.isdecimal():
+        if number and not (number.isdecimal() and int(number)):
             raise InputError(file, f"row {line}: number", "a whole number of at least 1", repr(number))
-        member = f"#{number}" if number else ""
+        member = int(number or 0)
         if router not in index:
             raise InputError(file, f"row {line}: router", f"a node of {topology.name}", repr(router))
         if str(row.get("ignore", "")).strip().lower() in _YES:
@@ -473,7 +472,7 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
             known[router, name] = external
         else:
             other = topology.name_of(neighbour)
-            known[router, name] = to_neighbour(router, f"{other}{member}", file, f"row {line}: neighbour")
+            known[router, name] = to_neighbour(router, other, member, file, f"row {line}: neighbour")
     return lambda router, name: known.get((router, name)), known
 
 

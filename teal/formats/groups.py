@@ -11,7 +11,6 @@ All links between the two nodes of a cable fail, in both directions.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from teal.errors import InputError
 from teal.formats.graphml import labelled_graph
 from teal.network import Topology
+from teal.runtime.storage import parsed_json
 
 ATTRIBUTE = "srlg"  # of the edges of a GraphML file: shared-risk link group
 _SUFFIXES = (".csv", ".json", ".graphml")
@@ -75,7 +75,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
                         raise InputError(where, f"line {line}", "group,source,target", str(dict(row))) from None
         case ".json":
             try:
-                data: Any = json.loads(path.read_text(encoding="utf-8"))
+                data: Any = parsed_json(path.read_text(encoding="utf-8"))
                 cables = [(str(group), str(a), str(b)) for group, cables_of in data.items() for a, b in cables_of]
             except (ValueError, AttributeError, TypeError) as error:
                 raise InputError(where, "", '{"group": [["a", "b"], ...]}', error) from None

@@ -206,14 +206,38 @@ class Topology:
         return found
 
     def link_names(self) -> list[str]:
-        """Distinct names of all links: ``source->target``, with ``#1``, ``#2``, ... where several are parallel."""
-        names = [self.link_name(link) for link in range(self.num_links)]
+        """Distinct names of all links: ``source->target``, with ``#1``, ``#2``, ... where several are parallel.
+
+        Where another link or node has such a name, as a node ``b#1`` beside ``b``, there is a further ``#``:
+        ``a->b##1``.
+        """
+        names, nodes = [self.link_name(link) for link in range(self.num_links)], self.node_index()
         count, seen = Counter(names), Counter[str]()
+        taken = {name for name in names if count[name] == 1}
         for link, name in enumerate(names):
             if count[name] > 1:
                 seen[name] += 1
-                names[link] = f"{name}#{seen[name]}"
+                mark, target = "#", self.node_names[self.link_target[link]]
+                while f"{name}{mark}{seen[name]}" in taken or f"{target}{mark}{seen[name]}" in nodes:
+                    mark += "#"
+                names[link] = f"{name}{mark}{seen[name]}"
+                taken.add(names[link])
         return names
+
+    @cached_property
+    def _link_of_name(self) -> dict[str, int]:
+        return {name: link for link, name in enumerate(self.link_names())}
+
+    def member(self, a: str, b: str) -> tuple[str, int]:
+        """The neighbour of node ``a`` that ``b`` names, and which of parallel cables, as ``c#2`` says; 0 for all."""
+        if b in self.node_index():
+            return b, 0
+        link = self._link_of_name.get(f"{a}->{b}", -1)
+        if link >= 0 and self.node_names[self.link_source[link]] == a:
+            ends = (self.link_source == self.link_source[link]) & (self.link_target == self.link_target[link])
+            return self.node_names[self.link_target[link]], int(ends[: link + 1].sum())
+        node, _, number = b.rpartition("#")
+        return (node, int(number)) if node and number.isdecimal() and int(number) else (b, 0)
 
     def node_index(self) -> dict[str, int]:
         """Name to index of every node, and its aliases likewise."""
@@ -257,22 +281,21 @@ class Topology:
         capacity[list(links)] = 0.0
         return self.with_capacity(capacity)
 
-    def find_links(self, a: str, b: str) -> list[int]:
+    def find_links(self, a: str, b: str, member: int = 0) -> list[int]:
         """The links between two nodes, in both directions.
 
         Args:
             a: name of a node.
             b: name of another one; with ``#2`` behind it, the second of parallel cables alone, in the order of the
                 file; ``*`` for all links of ``a``.
+            member: number of the parallel cable, from 1; 0 for all, or for what ``b`` says.
 
         Raises:
             InputError: an unknown node, no link between the two, or fewer parallel cables.
         """
         index, where = self.node_index(), self.origin or self.name
         a, b = (name if name in index else canonical_name(name) for name in (a, b))
-        other, member = b, 0
-        if b not in index and "#" in b and b.rpartition("#")[2].isdecimal():
-            other, member = b.rpartition("#")[0], int(b.rpartition("#")[2])
+        other, member = (b, member) if member else self.member(self.name_of(a), b)
         for node in (a, *(() if b == "*" and b not in index else (other,))):
             if node not in index:
                 raise InputError(where, "node", "a node of the topology", repr(node))

@@ -100,8 +100,8 @@ class Protection(Condition):
     def of(cls, ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> Protection:
         """Find what each group leaves of the paths, and the bundles.
 
-        Of a demand with more than :data:`MAX_PATHS` paths so many carry promises (:func:`_chosen`); the others are in
-        no set, so that what is sent over them counts as lost.
+        Of a demand with more than :data:`MAX_PATHS` paths so many carry promises (:func:`chosen_columns`); the others
+        are in no set, so that what is sent over them counts as lost.
 
         Args:
             ops: over the paths.
@@ -115,7 +115,7 @@ class Protection(Condition):
             if any(not 0 <= link < num_links for link in group):
                 expected = f"numbers of links, 0 to {num_links - 1}"
                 raise InputError("protection", f"groups[{number}]", expected, list(group))
-        columns = _chosen(ops, num_links, groups)
+        columns = chosen_columns(ops, num_links, groups)
         width = columns.shape[1]
         families, member = np.unique(_families(ops, num_links, groups, columns), return_inverse=True)
         families_sets = [_smallest(_sets_of(int(family), width)) for family in families]
@@ -207,7 +207,7 @@ def failed_paths(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) 
     return hit
 
 
-def _chosen(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> np.ndarray:
+def chosen_columns(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> np.ndarray:
     """(D, at most MAX_PATHS) columns of the paths that carry promises, ascending.
 
     One path after the other is taken that survives most of the groups that leave none of those taken before; of equal

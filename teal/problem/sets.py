@@ -262,7 +262,8 @@ class Simplex:
 
     def scale(self, row_value: Tensor) -> Tensor:
         """Scale of the prices (:meth:`PriceSet.scale`)."""
-        return torch.where(row_value > 0, 1 / row_value, 0)
+        is_above = row_value > 0
+        return torch.where(is_above, 1 / torch.where(is_above, row_value, 1), 0)  # 1 / 0 has no gradient
 
     def support(self, row_value: Tensor) -> Tensor:
         """The support of the set (:meth:`PriceSet.support`)."""

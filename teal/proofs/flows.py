@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,22 @@ from typing import Any
 import numpy as np
 
 from teal.errors import InputError
-from teal.formats.allocations import demands_of, read_allocation
+from teal.formats.allocations import (
+    Demand,
+    PathValues,
+    amount_of,
+    demand_numbers,
+    read_allocation,
+    require_path,
+    stored_paths,
+)  # fmt: skip
 from teal.network import DemandClasses, PathSet, Topology
 from teal.network.path_changes import with_listed_paths
 from teal.runtime.arrays import FloatArray
 
 _SUFFIXES = (".json", ".csv", ".parquet")
 _ROUNDING = 1e-9  # share of a demand's flow up to which missing conservation is rounding; solvers allow 1e-9 to 1e-6
-PathFlows = dict[tuple[int, ...], float]  # Gbit/s by the numbers of the links along a path
-Demand = tuple[int, int, str]  # numbers of source and target, and the class, "" without classes
+PathFlows = PathValues  # Gbit/s
 
 
 def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
@@ -42,7 +48,7 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
     if file.suffix.lower() not in _SUFFIXES:
         raise InputError(str(file), "", f"a file that ends with {', '.join(_SUFFIXES)}", repr(file.name))
     if file.suffix.lower() == ".json":
-        return _of_allocation(file, topology)
+        return stored_paths(read_allocation(file), topology, str(file))
     flows: dict[Demand, PathFlows] = defaultdict(dict)
     on_links: dict[Demand, dict[int, float]] = defaultdict(dict)
     node, link = topology.node_index(), _link_numbers(topology)
@@ -54,15 +60,18 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
                 where, "source and target", f"nodes of {topology.name}", f"{row.get('source')}, {row.get('target')}"
             )
         demand = ends[0], ends[1], str(row.get("class") or "")
-        amount = _number(row.get("flow"), where)
+        amount = amount_of(row.get("flow"), where, "flow", "a number of at least 0, Gbit/s")
         names = _links(row.get("links") if "links" in row else row.get("link"), where)
         unknown = [name for name in names if name not in link]
         if unknown or not names:
             raise InputError(where, "links", f"links of {topology.name}", unknown[0] if unknown else "none")
         numbers = [link[name] for name in names]
         if "links" in row:
-            path = _checked(tuple(numbers), topology, demand, where)
+            path = tuple(numbers)
+            require_path(path, topology, demand, where)
             flows[demand][path] = flows[demand].get(path, 0.0) + amount
+        elif len(numbers) > 1:
+            raise InputError(where, "link", "one link; the column of paths is links", ", ".join(names))
         else:
             on_links[demand][numbers[0]] = on_links[demand].get(numbers[0], 0.0) + amount
     for demand, of_demand in on_links.items():
@@ -90,7 +99,7 @@ def read_prices(file: Path, topology: Topology) -> FloatArray:
         where, name = f"{file}, line {line}", row.get("link") or ""
         if name not in number:
             raise InputError(where, "link", f"a link of {topology.name}", repr(name))
-        prices[number[name]] = _number(row.get("price"), where, "price", "a number of at least 0")
+        prices[number[name]] = amount_of(row.get("price"), where, "price")
     return prices
 
 
@@ -115,20 +124,12 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(str(file), "", "a table of flows", error) from None
     columns = set(table.column_names)
+    if len(columns) < len(table.column_names):
+        raise InputError(str(file), "columns", "each column once", ", ".join(table.column_names))
     if not ({"source", "target", "flow"} <= columns and columns & {"links", "link"}):
         raise InputError(str(file), "columns", "source, target, flow, and links or link", ", ".join(table.column_names))
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
-
-
-def _number(value: Any, where: str, field: str = "flow", expected: str = "a number of at least 0, Gbit/s") -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise InputError(where, field, expected, repr(value))
-    return number
 
 
 def _links(value: Any, where: str) -> list[str]:
@@ -142,28 +143,6 @@ def _links(value: Any, where: str) -> list[str]:
         except ValueError as error:
             raise InputError(where, "links", "a JSON list", error) from None
     return [part.strip() for part in text.split(";") if part.strip()]
-
-
-def _checked(path: tuple[int, ...], topology: Topology, demand: Demand, where: str) -> tuple[int, ...]:
-    """The links, if they lead from source to target."""
-    nodes = [int(topology.link_source[path[0]]), *(int(topology.link_target[link]) for link in path)]
-    leads = all(int(topology.link_source[link]) == node for link, node in zip(path, nodes, strict=False))
-    if not leads or (nodes[0], nodes[-1]) != demand[:2]:
-        names = topology.node_names
-        along = ", ".join(topology.link_name(link) for link in path)
-        raise InputError(where, "links", f"a path from {names[demand[0]]} to {names[demand[1]]}", along)
-    return path
-
-
-def _of_allocation(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
-    node, flows = topology.node_index(), dict[Demand, PathFlows]()
-    for router, demand, paths in demands_of(read_allocation(file), topology):
-        where = f"{file}, {router} to {demand['target']}"
-        key = node.get(router, -1), node.get(demand["target"], -1), str(demand.get("class", ""))
-        flows[key] = {
-            _checked(tuple(path["numbers"]), topology, key, where): _number(path.get("rate"), where) for path in paths
-        }
-    return flows
 
 
 def _decomposed(on_links: dict[int, float], topology: Topology, demand: Demand, where: str) -> PathFlows:
@@ -226,8 +205,7 @@ def splits_over(
     Raises:
         InputError: flow of a demand that the matrix does not have.
     """
-    names = [""] * len(demand) if classes is None else [classes.names[c] for c in classes.of_demand]
-    number = {(int(s), int(t), name): d for d, ((s, t), name) in enumerate(zip(paths.pairs, names, strict=True))}
+    number = demand_numbers(paths, classes)
     own = {number[key]: of_demand for key, of_demand in flows.items() if key in number}
     for key, of_demand in flows.items():
         if sum(of_demand.values()) > 0 and (key not in number or demand[number[key]] <= 0):

@@ -44,7 +44,7 @@ from teal.problem import Allocation, Problem
 from teal.problem.bounds import PRICE_SCALES, all_paths_bound, finite_prices, usable_prices
 from teal.problem.fair_levels import growth_from
 from teal.problem.feasibility import TOLERANCE
-from teal.problem.protection import Protection, failed_paths
+from teal.problem.protection import Protection, chosen_columns, failed_paths
 from teal.proofs import check
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray
 from teal.runtime.lp import solve_lp
@@ -78,7 +78,9 @@ def group_multipliers(
     of_demand, of_set, k = np.nonzero(survives)
     entries = np.ones(len(k)), (path_row[of_demand, k], variable[of_demand, of_set])
     matrix = coo_matrix(entries, shape=(int(live.sum()), len(d))).tocsr()
-    solved = solve_lp(-np.ones(len(d)), (matrix, _SCALE * price[live])).solution("the multipliers of the groups")
+    solved = np.zeros(0)
+    if len(d):
+        solved = solve_lp(-np.ones(len(d)), (matrix, _SCALE * price[live])).solution("the multipliers of the groups")
     words: list[list[str]] = [[] for _ in live]
     sums = np.zeros(len(live))
     # The solver keeps its rows to 1e-7: each demand's multipliers are scaled until its paths' prices hold exactly.
@@ -104,11 +106,11 @@ def _groups_of_sets(problem: Problem, protection: Protection) -> tuple[np.ndarra
 
     Sets are those of the paths that carry promises; a group may leave further paths, which count here.
     """
-    exists, sets = (
-        problem.ops.mask.cpu().numpy(),
-        protection.sets.cpu().numpy() & problem.ops.mask.cpu().numpy()[:, None],
-    )
-    carries = sets.any(1)[:, None]
+    exists = problem.ops.mask.cpu().numpy()
+    sets = protection.sets.cpu().numpy() & exists[:, None]
+    carries = np.zeros_like(exists)
+    np.put_along_axis(carries, chosen_columns(problem.ops, problem.topology.num_links, protection.groups), True, 1)
+    carries = carries[:, None]
     names, left = np.full(sets.shape[:2], "", dtype=object), np.repeat(exists[:, None], sets.shape[1], 1)
     is_named = (exists[:, None] & carries == sets).all(-1)  # left by no failure
     for group, failed in enumerate(failed_paths(problem.ops, problem.topology.num_links, protection.groups)):
@@ -215,7 +217,7 @@ def write_proof(
         groups = [
             {"group": str(number), "link": link} for number, links in enumerate(protection.groups) for link in links
         ]
-        _write_table(files[3], groups)
+        _write_table(files[3], groups, ("group", "link"))
         multipliers, costs = group_multipliers(problem, protection, claims[0].prices, check.BITS)
         room = float(problem.capacity_value(torch.from_numpy(claims[0].prices)[None])[0])
         profit = (problem.demand_value - torch.from_numpy(costs)).clamp(min=0)
@@ -477,9 +479,9 @@ def _matrix(problem: Problem) -> list[dict[str, object]]:
     return rows
 
 
-def _write_table(file: Path, rows: Sequence[dict[str, object]]) -> None:
+def _write_table(file: Path, rows: Sequence[dict[str, object]], columns: Sequence[str] = ()) -> None:
     with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(stream, list(columns or rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

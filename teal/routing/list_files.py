@@ -20,7 +20,7 @@ from teal.errors import InputError
 from teal.network import Topology
 from teal.network.flex_algo import FlexAlgo
 from teal.network.segment_lists import SegmentList, SegmentPolicies
-from teal.runtime.storage import atomic_file
+from teal.runtime.storage import atomic_file, parsed_json
 
 FORMAT = 1
 _SHARE_TOLERANCE = 1e-6  # by which the shares of a demand may differ from 1
@@ -73,7 +73,7 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
     """
     where = str(path)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parsed_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(where, "policies", "a .json file of segment lists", str(error)) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:

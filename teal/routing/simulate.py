@@ -17,6 +17,7 @@ from teal.network import Topology, TrafficMatrices
 from teal.network.counters import Counters
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import NO_FAILURE, Failure, failures_of
+from teal.network.unreachable import WithoutPath
 from teal.routing.flex_algo import igp_routing
 from teal.routing.growth import Growth, LinkForecast, growth_of, link_forecasts, month_after
 from teal.routing.igp import load_routed
@@ -131,6 +132,7 @@ class Simulation:
             NaN on links that are down.
         plain_load: (E,) Gbit/s, largest without failure if all demands took the IGP's shortest paths; None if they do.
         outlook: how traffic grows, and when each link is full; None unless asked for.
+        without_path: demands of the worst matrix that have no path, or of which policies lose a part.
     """
 
     topology: Topology
@@ -141,6 +143,7 @@ class Simulation:
     failure_loads: dict[str, FloatArray]
     plain_load: FloatArray | None = None
     outlook: Outlook | None = None
+    without_path: WithoutPath | None = None
 
     @property
     def worst_matrix(self) -> MatrixLoad:
@@ -158,6 +161,7 @@ class Simulation:
                     self.topology.capacity.tolist(), strict=True,
                 )
             ],
+            **({} if self.without_path is None else {"without_path": self.without_path.to_json()}),
             **({} if self.outlook is None else {"forecasts": self.outlook.links}),
         }  # fmt: skip
         return dict(json_value(figures))
@@ -175,17 +179,15 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
     traffic = traffic.scaled(config.growth)
     rows = chosen_rows(config.index, config.limit, traffic)
     routing = installed_routing(config, dag, traffic.pairs)
-    unreachable = np.count_nonzero(~np.isfinite(routing.latency()))
-    if unreachable:
-        notify(
-            f"{unreachable:,} of {traffic.num_demands:,} demands have no path, or policies lose a part of their traffic"
-        )
     groups = None if config.groups is None else load_groups(config.groups, topology)
     failures = list(failures_of(config.failures, topology, groups or {}))
     block = max(1, _BLOCK_NUMBERS // (topology.num_nodes * topology.num_links))
     is_for_all = config.out is not None and len(failures) * topology.num_links <= _MAX_KEPT_NUMBERS
     kept = len(failures) if is_for_all else config.worst
     result = simulated(routing, traffic, rows, failures, kept, repairing=config.repair, block=block, notify=notify)
+    demand = traffic.read([result.worst_matrix.index])[0]
+    lost = WithoutPath.of(topology, traffic.pairs, demand, np.isfinite(routing.latency()))
+    result = dataclasses.replace(result, without_path=lost)
     if growth is None:
         return result
     load = largest_loads(routing, traffic, rows, failures, block=block, notify=notify)

@@ -36,8 +36,10 @@ def describe(simulation: Simulation) -> str:
     one, count = simulation.worst_matrix, len(simulation.matrices)
     of = f"worst of {count:,} matrices, {one.index} of {one.timestamp}" if count > 1 else f"matrix {one.index}"
     lost = f", {one.lost:.6g} Gbit/s between nodes without a path" if one.lost else ""
+    without = simulation.without_path
     return "\n".join([
         f"{of}: {one.demand:.6g} Gbit/s of demand{lost}",
+        *([without.sentence()] if without is not None and without.pairs else []),
         f"largest link utilisation {100 * one.utilisation:.2f}% on {one.busiest}, "
         f"{one.overload:.6g} Gbit/s above the capacities",
         f"latency {one.latency_mean:.4g} ms on average, {one.latency_99:.4g} ms for 99% of the volume, "

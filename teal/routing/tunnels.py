@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal.errors import InputError
-from teal.formats.allocations import demands_of, read_allocation
+from teal.formats.allocations import read_allocation, stored_paths
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentPolicies
@@ -51,15 +51,13 @@ class Tunnels:
         Raises:
             InputError: no such file, another format, links that the network does not have, or tunnels of no pair.
         """
-        node = topology.node_index()
         number = {(int(source), int(target)): d for d, (source, target) in enumerate(pairs)}
         rates: dict[tuple[int, tuple[int, ...]], float] = {}
-        for router, demand, paths in demands_of(read_allocation(file), topology):
-            d = number.get((node.get(router, -1), node.get(str(demand.get("target")), -1)))
-            for path in paths:
-                if d is not None and path.get("rate", 0) > 0:
-                    key = d, tuple(path["numbers"])
-                    rates[key] = rates.get(key, 0.0) + float(path["rate"])
+        for (source, target, _), paths in stored_paths(read_allocation(file), topology, str(file)).items():
+            d = number.get((source, target))
+            for links, gbps in paths.items():
+                if d is not None and gbps > 0:
+                    rates[d, links] = rates.get((d, links), 0.0) + gbps
         if not rates:
             raise InputError(str(file), "routers", "paths with a rate between nodes that have traffic", "none")
         of, rate = np.array([d for d, _ in rates]), np.array(list(rates.values()))

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import json
 import math
 import os
 import shutil
@@ -206,3 +207,24 @@ def json_value(value: Any) -> Any:
     if hasattr(value, "item"):  # a number of NumPy
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def parsed_json(text: str) -> Any:
+    """Parsed JSON.
+
+    Raises:
+        ValueError: no JSON; an object that has a member twice, of which :func:`json.loads` keeps the last.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError("lists or objects within each other, too many levels deep") from None
+
+
+def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict[str, Any]()
+    for name, value in members:
+        if name in found:
+            raise ValueError(f"{name!r} twice in one object")
+        found[name] = value
+    return found

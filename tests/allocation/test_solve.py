@@ -171,3 +171,17 @@ def test_paths_in_force_stay_candidates(tmp_path: Path, capsys: pytest.CaptureFi
 def _satisfied(file: Path) -> float:
     demands = [demand for router in json.loads(file.read_text())["routers"].values() for demand in router]
     return sum(demand["admitted"] for demand in demands) / sum(demand["demand"] for demand in demands)
+
+
+@pytest.mark.parametrize("objective", ["total_flow", "max_link_utilisation", "max_concurrent_flow", "max_min"])
+def test_demands_without_a_path_are_named(objective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two parts of a network, a - b and c - d, and a demand of 4 of 12 Gbit/s between them."""
+    (tmp_path / "net.csv").write_text("source,target,capacity\na,b,10\nb,a,10\nc,d,10\nd,c,10\n")
+    (tmp_path / "d.csv").write_text("source,target,rate\na,b,3\na,c,4\nc,d,5\n")
+    files = ["--topology", str(tmp_path / "net.csv"), "--traffic", str(tmp_path / "d.csv"), "--quiet"]
+    expected = {"demands": 1, "rate": 4.0, "pairs": ["a->c"]}
+    for command in (["solve", *files, "--objective", objective], ["simulate", *files]):
+        assert main(command) == 0
+        assert "1 demand without a path, 4 Gbit/s: a->c" in capsys.readouterr().out
+        assert main([*command, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["without_path"] == expected

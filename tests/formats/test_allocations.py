@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from teal.formats.allocations import write_allocation
+from teal.allocation.export import Igp, next_hop_groups, sr_policies
+from teal.errors import InputError
+from teal.formats.allocations import read_allocation, read_splits, with_stored_paths, write_allocation
 from teal.network import compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
@@ -85,3 +87,49 @@ def test_tables_have_a_row_for_each_path_that_carries_traffic(
         loads.update({link: float(row["flow"]) for link in row["links"]})
         assert int(row["weight"]) >= 1
     _check_loads(problem, splits, loads)
+
+
+_TWO = make_topology([(0, 1, 10.0), (1, 2, 10.0)])
+_PATH = {"nodes": ["n0", "n1"], "links": ["n0->n1"], "split": 0.5, "rate": 8.0}
+_ONE = {"target": "n1", "demand": 16.0, "admitted": 8.0, "shed": 8.0, "paths": [_PATH]}
+
+
+@pytest.mark.parametrize(
+    ("demands", "words"),
+    [
+        ([_ONE | {"paths": [_PATH, _PATH]}], "n0 to n1: paths: expected each path once, found n0->n1 twice"),
+        ([_ONE, _ONE], "n0 to n1: expected each demand once"),
+        ([_ONE | {"paths": [_PATH | {"links": ["n1->n2"]}]}], "links: expected a path from n0 to n1, found n1->n2"),
+        ([_ONE | {"paths": [_PATH | {"links": []}]}], "links: expected a path from n0 to n1, found no link"),
+        ([_ONE | {"paths": [_PATH | {"links": None}]}], "links: expected a list"),
+        ([_ONE | {"paths": [_PATH | {"rate": -1.0, "split": -1.0}]}], "expected a number of at least 0, found -1.0"),
+        ([_ONE | {"paths": [_PATH | {"rate": None, "split": None}]}], "expected a number of at least 0, found None"),
+        ([_ONE | {"paths": [_PATH | {"rate": 10**400, "split": 10**400}]}], "expected a number of at least 0"),
+        ([_ONE | {"paths": None}], "paths: expected a list"),
+        ([_ONE | {"target": None}], "target: expected text"),
+        ([None], "n0: expected an object"),
+        (None, "n0: expected a list"),
+    ],
+)
+def test_every_reader_refuses_what_is_there_twice_or_of_another_kind(demands: object, words: str) -> None:
+    paths = compute_paths(_TWO, np.array([[0, 1]], dtype=np.int32), num_paths=1, cache=False)
+    stored = {"routers": {"n0": demands}}
+    igp = Igp(_TWO, np.ones(_TWO.num_links))
+    for read in (
+        lambda: read_splits(stored, _TWO, paths, "x.json"),
+        lambda: with_stored_paths(stored, _TWO, paths, "x.json"),
+        lambda: sr_policies(stored, _TWO, igp, 10, 16),
+        lambda: next_hop_groups(stored, _TWO),
+    ):
+        with pytest.raises(InputError, match=words):
+            read()
+
+
+def test_a_member_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text('{"routers": {"n0": [], "n0": []}}')
+    with pytest.raises(InputError, match="'n0' twice in one object"):
+        read_allocation(file)
+    file.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="too many levels"):
+        read_allocation(file)

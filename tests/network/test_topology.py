@@ -43,3 +43,29 @@ def test_find_links_names_the_unknown_node() -> None:
         topology.find_links("n0", "n9")
     with pytest.raises(InputError, match="between n0 and n2"):
         topology.find_links("n0", "n2")
+
+
+@pytest.mark.parametrize(
+    ("names", "links", "expected"),
+    [
+        (("a", "b", "b#1"), [(0, 1), (0, 1)], ["a->b##1", "a->b#2"]),
+        (("a", "b", "b#1"), [(0, 1), (0, 2), (0, 1)], ["a->b##1", "a->b#1", "a->b#2"]),
+        (("a", "b", "b#1"), [(0, 2), (0, 1), (0, 2)], ["a->b#1#1", "a->b", "a->b#1#2"]),
+        (("a", "b", "b#", "b#1"), [(0, 1), (0, 1), (0, 2), (0, 2)], ["a->b##1", "a->b#2", "a->b###1", "a->b##2"]),
+        (("a", "b->c", "a->b", "c"), [(0, 1), (2, 3)], ["a->b->c#1", "a->b->c#2"]),
+    ],
+)
+def test_every_link_is_found_by_its_own_name(
+    names: tuple[str, ...], links: list[tuple[int, int]], expected: list[str]
+) -> None:
+    plain = make_topology([(*ends, 1.0) for ends in links] + [(len(names) - 1, 0, 1.0)])
+    topology = dataclasses.replace(plain, node_names=names)
+    found = topology.link_names()
+    assert found[:-1] == expected
+    assert len(set(found)) == len(found)
+    for link, name in enumerate(found):
+        source = names[topology.link_source[link]]
+        parallel = topology.find_links(source, name.removeprefix(f"{source}->"))
+        assert [e for e in parallel if topology.link_source[e] == topology.link_source[link]] == [link]
+    with pytest.raises(InputError, match="node: expected a node of the topology, found 'b#0'"):
+        topology.find_links("a", "b#0")

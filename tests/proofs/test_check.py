@@ -183,10 +183,69 @@ def test_damaged_tables_are_refused_by_a_line(network: str, matrix: str, tmp_pat
     assert usage.returncode == 1
 
 
-def _by_hand(folder: Path, matrix: str, program: str, flows: str, network: str = "a,b,10") -> list[str]:
-    """Files about one link from a to b, with the hashes that they need."""
-    (folder / NETWORK).write_text(f"source,target,capacity\n{network}\n")
-    (folder / MATRIX).write_text(f"source,target,rate,class\n{matrix}\n")
+_SMALLEST = "1e-30"  # rounded down 0 units of 2^-60, and rounded up 1
+
+
+@pytest.mark.parametrize(
+    ("network", "matrix", "true", "false", "flow"),
+    [
+        # Network, demand, a claim that holds, one that is better by rounding alone, and the flow of either.
+        ("a,b,8,0", f"a,b,{_SMALLEST},1", f"value - 0 {2**60}", "value - 0 0", 0),
+        ("a,b,8,0", f"a,b,8,{_SMALLEST}", f"value - 0 {2**63}", "value - 0 0", 0),
+        ("a,b,8,0", f"a,b,8,{_SMALLEST}", f"value - 0 {2**63}", f"value - 1 {2**63}", 8),
+        (f"a,b,{_SMALLEST},0", "a,b,8,1", f"value - 0 {2**60}\nprices 0:{2**60}", f"value - 0 0\nprices 0:{2**60}", 0),
+        (f"a,b,8,{_SMALLEST}", "a,b,1,1", f"value - 0 {_SQUARE}", f"value - 0 {_SQUARE - 2**60}", 0),
+        (f"a,b,8,{_SMALLEST}", "a,b,8,1", f"value - {8 * (_SQUARE - 2**60)} {8 * _SQUARE}",
+         f"value - {8 * (_SQUARE - 2**60) + 1} {8 * _SQUARE}", 8),
+        ("a,b,8,0", f"a,b,{_SMALLEST},1", f"utilisation - {2**57} 0\nprices 0:{2**60}",
+         f"utilisation - {2**57} {2**57}\nprices 0:{2**60}", 2**-60),
+    ],
+)  # fmt: skip
+def test_every_number_is_rounded_against_the_claim(
+    network: str, matrix: str, true: str, false: str, flow: float, tmp_path: Path
+) -> None:
+    flows = f"0 {int(flow * 2**60)}:0"
+    columns = "source,target,capacity,cost", "source,target,rate,weight"
+    assert check.check(*_by_hand(tmp_path, matrix, true, flows, network, columns))
+    with pytest.raises(ValueError, match=r"do not reach the value|prove no such bound"):
+        check.check(*_by_hand(tmp_path, matrix, false, flows, network, columns))
+
+
+def test_flows_keep_capacities_and_rates_to_the_last_unit(tmp_path: Path) -> None:
+    """0.1 Gbit/s are not a whole number of units: as many as fit below are accepted, and not one more."""
+    fits = 2**60 // 10
+    for network, matrix, words in (("a,b,0.1", "a,b,1,", "link 0, a to b"), ("a,b,1", "a,b,0.1,", "exceeds its rate")):
+        assert check.check(*_by_hand(tmp_path, matrix, f"value - 0 {_SQUARE}", f"0 {fits}:0", network))
+        with pytest.raises(ValueError, match=words):
+            check.check(*_by_hand(tmp_path, matrix, f"value - 0 {_SQUARE}", f"0 {fits + 1}:0", network))
+
+
+def test_a_group_takes_all_paths_of_a_demand_that_it_crosses(tmp_path: Path) -> None:
+    """3 Gbit/s over three parallel links of which two fail together: 1 is left, and no promise of 2 holds."""
+    groups = tmp_path / GROUPS
+    groups.write_text("group,link\nduct,0\nduct,1\n")
+    flows = f"0 {2**60}:0 {2**60}:1 {2**60}:2"
+    for value, is_proved in ((1, True), (2, False)):
+        program = f"promise - {value * _SQUARE} {3 * _SQUARE}"
+        files = [*_by_hand(tmp_path, "a,b,3,", program, flows, "a,b,1\na,b,1\na,b,1"), str(groups)]
+        if is_proved:
+            assert "promise: the optimum is from 1.000000000 to 3.000000000" in check.check(*files)[0]
+        else:
+            with pytest.raises(ValueError, match="the flows do not reach the value"):
+                check.check(*files)
+
+
+def _by_hand(
+    folder: Path,
+    matrix: str,
+    program: str,
+    flows: str,
+    network: str = "a,b,10",
+    columns: tuple[str, str] = ("source,target,capacity", "source,target,rate,class"),
+) -> list[str]:
+    """Files about links from a to b, with the hashes that they need."""
+    (folder / NETWORK).write_text(f"{columns[0]}\n{network}\n")
+    (folder / MATRIX).write_text(f"{columns[1]}\n{matrix}\n")
     hashes = [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (NETWORK, MATRIX)]
     listing = "".join(
         " ".join([words[0], *(word.rpartition(":")[2] for word in words[1:])]) + "\n"

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from teal.errors import InputError
+from teal.formats.allocations import Demand
 from teal.network import all_pairs, compute_paths
-from teal.proofs.flows import Demand, PathFlows, read_flows, splits_over
+from teal.proofs.flows import PathFlows, read_flows, splits_over
 from teal.testing import make_topology, random_topology
 
 # a -> b -> d and a -> c -> d, two parallel links b -> d, and the way back d -> a.
@@ -91,11 +92,24 @@ def test_flow_that_is_not_conserved_is_named_with_its_node(tmp_path: Path) -> No
         read_flows(_write(tmp_path / "x.csv", text), _DIAMOND)
 
 
+@pytest.mark.parametrize(("missing", "is_taken"), [(1e-7, False), (1e-8, False), (1e-10, True)])
+def test_conservation_is_kept_to_a_billionth_of_the_flow(missing: float, is_taken: bool, tmp_path: Path) -> None:
+    text = f"source,target,link,flow\nn0,n3,0,1\nn0,n3,1,{1 - missing!r}\n"
+    file = _write(tmp_path / "x.csv", text)
+    if is_taken:
+        assert read_flows(file, _DIAMOND) == {(0, 3, ""): {(0, 1): 1 - missing}}
+    else:
+        with pytest.raises(InputError, match="conserved at n1"):
+            read_flows(file, _DIAMOND)
+
+
 def test_another_file_is_refused(tmp_path: Path) -> None:
     for name, text, words in (
         ("x.txt", "", "a file that ends with .json, .csv, .parquet"),
         ("x.csv", "source,target,flow\nn0,n3,1\n", "columns: expected source, target, flow, and links or link"),
         ("x.csv", "", "a table of flows"),
+        ("x.csv", "source,target,links,flow,flow\nn0,n1,0,4,1\n", "columns: expected each column once"),
+        ("x.csv", "source,target,link,flow\nn0,n1,0;1,1\n", "row 2: link: expected one link"),
         ("x.json", json.dumps({"routers": {"n0": [{"target": "n3", "paths": [{"links": ["?"]}]}]}}), "links"),
     ):
         with pytest.raises(InputError, match=words):

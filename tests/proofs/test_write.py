@@ -112,6 +112,33 @@ def test_what_cannot_be_proved_says_so(tmp_path: Path) -> None:
     problem = problem_of(Case(ObjectiveName.MAX_MIN), 0)
     with pytest.raises(InputError, match="candidate paths, for classes and levels"):
         write_proof(tmp_path, problem, solve(problem, gap=1e-2).allocation, over_all=True)
+    problem = problem_of(Case(ObjectiveName.WEIGHTED_FLOW, protected=True), 0)
+    with pytest.raises(InputError, match="one program over the candidate paths, for promises"):
+        write_proof(tmp_path, problem, solve(problem, gap=1e-2).allocation, over_all=True)
+
+
+@pytest.mark.parametrize(
+    ("links", "ends", "groups", "optimum"),
+    [
+        # The cable of the only path fails; two paths share a link; the group leaves the link of 3 Gbit/s alone; a group
+        # that hits nothing; no group; and a demand without a path.
+        ([(0, 1, 10.0)], (0, 1), [[0]], 0.0),
+        ([(0, 1, 9.0), (1, 2, 5.0), (1, 3, 5.0), (2, 4, 5.0), (3, 4, 5.0)], (0, 4), [[0], [1]], 0.0),
+        ([(0, 1, 3.0), (0, 2, 5.0), (2, 1, 5.0)], (0, 1), [[1]], 3.0),
+        ([(0, 1, 3.0), (1, 0, 3.0)], (0, 1), [[1]], 3.0),
+        ([(0, 1, 3.0)], (0, 1), [], 3.0),
+        ([(0, 1, 3.0)], (1, 0), [[0]], 0.0),
+    ],
+)
+def test_the_bound_of_a_promise_is_its_optimum(
+    links: list[tuple[int, int, float]], ends: tuple[int, int], groups: list[list[int]], optimum: float, tmp_path: Path
+) -> None:
+    """One demand of 4 Gbit/s: what the worst group leaves of its paths, by hand."""
+    topology = make_topology(links)
+    paths = compute_paths(topology, np.array([ends], dtype=np.int32), num_paths=4, cache=False)
+    problem = Problem.create(topology, paths, "total_flow", np.array([[4.0]])).with_protection(groups)
+    (sentence,) = write_proof(tmp_path, problem, solve(problem, gap=1e-6).allocation)
+    assert list(_numbers(sentence)) == pytest.approx([optimum, optimum], abs=1e-5)
 
 
 def test_without_prices_the_bound_is_all_routable_demand(tmp_path: Path) -> None:

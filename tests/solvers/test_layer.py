@@ -18,6 +18,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess
 from teal.problem.problem import mean_value
+from teal.solvers import layer
 from teal.testing import make_topology, random_problem
 from tests.explicit import explicit_paths
 
@@ -52,6 +53,26 @@ def test_the_gradient_of_a_hand_solved_network(
     assert capacity.grad is not None
     assert float(rates.grad) == pytest.approx(of_demand, abs=1e-6)
     assert capacity.grad[0].tolist() == pytest.approx(of_capacity, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("objective", "value", "of_capacity"),
+    [("max_link_utilisation", 2.3, [-0.23, 0.0]), ("max_concurrent_flow", 1 / 2.3, [1 / 23, 0.0])],
+)
+def test_a_matrix_of_zeros_has_a_gradient_of_0(objective: str, value: float, of_capacity: list[float]) -> None:
+    """20 and 3 Gbit/s over a link of 10: (20 + 3) / c has the derivative -23 / c^2, and c / 23 that of 1 / 23."""
+    topology = make_topology([(0, 1, 10.0), (1, 2, 5.0)])
+    paths = compute_paths(topology, np.array([[0, 1], [0, 2]]), num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, Objective(objective), np.ones((1, 2)))
+    demand, capacity = _free(torch.tensor([[0.0, 0.0], [20.0, 3.0]])), _free(torch.tensor([10.0, 5.0]))
+    found = teal.optimal_value(problem, demand, capacity).value
+    assert float(found[1].detach()) == pytest.approx(value, rel=1e-9)
+    found.sum().backward()
+    assert demand.grad is not None
+    assert capacity.grad is not None
+    assert capacity.grad.tolist() == pytest.approx(of_capacity, rel=1e-6, abs=1e-9)
+    assert demand.grad.isfinite().all()
+    assert demand.grad[0].tolist() == [0.0, 0.0]
 
 
 @given(
@@ -143,6 +164,33 @@ def test_the_gradient_of_smooth_splits_is_that_of_differences(seed: int) -> None
         with torch.no_grad():
             ends = [weighted(demand + sign * h * along[0], capacity + sign * h * along[1]) for sign in (1, -1)]
         assert float(ends[0] - ends[1]) / (2 * h) == pytest.approx(foretold, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_links_with_a_price_are_full_and_the_gradient_is_that_of_dense_equations(seed: int) -> None:
+    """dw = -J A dp / t and H dp = A'(w d demand) - dc of the module, over explicit paths, by Gaussian elimination."""
+    temperature, problem = 0.3, random_problem(seed, batch=1).to(torch.float64)
+    problem = problem.with_demand(4 * problem.demand)
+    demand, capacity = _free(problem.demand), _free(problem.capacity)
+    splits = teal.smooth_splits(problem, demand, capacity, temperature=temperature)
+    load = problem.loads(splits.detach())[0]
+    price = layer._least_prices(problem, temperature)[0]
+    full = (price > 1e-9).numpy()
+    assert full.any()
+    assert float((load / problem.capacity[0] - 1)[full].abs().amax()) <= 2e-9
+    use, of_demand = explicit_paths(problem)
+    mask, random = problem.path_mask[0].numpy(), np.random.default_rng(seed)
+    slopes = random.normal(size=mask.sum())
+    weighted = (splits[0][torch.from_numpy(mask)] * torch.from_numpy(slopes)).sum()
+    found = [one[0].numpy() for one in torch.autograd.grad(weighted, (demand, capacity))]
+    w, rate, use = splits[0].detach().numpy()[mask], problem.demand[0].numpy(), use[full]
+    jacobian = np.diag(w) - np.outer(w, w) * (of_demand.T @ of_demand)
+    hessian = use * (of_demand.T @ rate / temperature) @ jacobian @ use.T
+    effect = np.linalg.solve(hessian, -use @ jacobian @ slopes / temperature)
+    of_capacity = np.zeros(len(full))
+    of_capacity[full] = -effect
+    np.testing.assert_allclose(found[0], of_demand @ (w * (use.T @ effect)), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(found[1], of_capacity, rtol=1e-7, atol=1e-9)
 
 
 def test_a_demand_without_a_path_has_neither_splits_nor_a_gradient() -> None:

@@ -118,7 +118,10 @@ class BenchSet:
     def network_of(self, case: Case) -> Topology:
         """The network of a case, without the cable that has failed."""
         topology = self.networks[case.network]
-        return topology.with_failed_links(topology.find_links(*case.failed)) if case.failed else topology
+        if not case.failed:
+            return topology
+        a, b = case.failed
+        return topology.with_failed_links(topology.find_links(a, b))
 
 
 def make_set(

@@ -18,9 +18,10 @@ from torch import Tensor
 from teal.errors import TealError
 from teal.evaluation.bench.problems import BenchSet, Case, optimum_of
 from teal.evaluation.bench.ranking import Paths, Score
+from teal.formats.allocations import Demand
 from teal.network import PathSet
 from teal.problem import Allocation, Problem
-from teal.proofs.flows import Demand, PathFlows, splits_over
+from teal.proofs.flows import PathFlows, splits_over
 from teal.proofs.write import proved_gap, write_proof
 
 
