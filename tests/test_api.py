@@ -48,7 +48,7 @@ def test_failures_loads_and_schemes_as_frames(tmp_path: Path) -> None:
 def test_a_setting_that_a_command_does_not_have_is_refused() -> None:
     with pytest.raises(InputError, match="growht"):
         teal.upgrade("b4", TRAFFIC, growht=2.0)
-    with pytest.raises(InputError, match="above 0"):
+    with pytest.raises(InputError, match=r"in \(0, 10\]"):
         teal.upgrade("b4", TRAFFIC, growth=-2.0)
 
 
