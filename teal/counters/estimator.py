@@ -371,20 +371,24 @@ class Estimator:
         """Whether a history or an estimate says more of the traffic than gravity."""
         return self._tracked is not None
 
-    def explained(self, counters: FloatArray) -> FloatArray:
+    def explained(self, counters: FloatArray, is_firm: BoolArray | None = None) -> FloatArray:
         """(R,) Gbit/s: what a robust estimate for these counters puts on every link and router; nothing is learnt.
 
         Rates of links whose counters are left out (NaN) are predicted by all others.
 
         Args:
             counters: (R,) as in :meth:`estimate`, which raises the same errors.
+            is_firm: (R,) counters that are not doubted, however much the others contradict them; None for none.
         """
-        matrix = self._fit(counters, None, None, robust=True).projected.matrix
+        matrix = self._fit(counters, None, None, robust=True, is_firm=is_firm).projected.matrix
         assert self._projection is not None
         return np.asarray(self._projection.measurements @ matrix)
 
-    def _fit(self, counters: FloatArray, flows: FloatArray | None, deviation: FloatArray | None, robust: bool) -> _Fit:
-        """The projection of the present prior onto counters; arguments as in :meth:`estimate`."""
+    def _fit(
+        self, counters: FloatArray, flows: FloatArray | None, deviation: FloatArray | None, robust: bool,
+        is_firm: BoolArray | None = None,
+    ) -> _Fit:  # fmt: skip
+        """The projection of the present prior onto counters; arguments as in :meth:`estimate` and :meth:`explained`."""
         if self._projection is None:
             raise InputError("estimate", "routing", "a measurement matrix (Estimator.route) first", "none")
         projection = self._projection
@@ -401,6 +405,8 @@ class Estimator:
         for _ in range(_ROBUST_ROUNDS if robust else 0):
             residual = np.abs(np.nan_to_num(found.residual[:rows]))
             is_contradicted = residual > _CONTRADICTED * deviation
+            if is_firm is not None:
+                is_contradicted &= ~is_firm
             if not is_contradicted.any() or steps >= _MAX_STEPS_OF_ALL:
                 break
             doubted = np.where(is_contradicted, _DOUBT * residual, deviation)

@@ -188,8 +188,28 @@ def believed(
         agreed[links:][first.blamed_external] = first.values[links:][first.blamed_external]
     expected = estimator.explained(agreed) if np.nansum(agreed) > 0 else None
     fixed = repair(topology, readings, expected, relative, is_estimated=True)
-    is_blamed = np.concatenate([fixed.blamed_sent | fixed.blamed_received, fixed.blamed_external])
-    return np.where(is_blamed & np.isfinite(values), fixed.values, values), fixed
+    agrees = np.isfinite(sent) & np.isfinite(received) & ~disagree
+    is_replaced = np.concatenate([fixed.blamed_sent | fixed.blamed_received, fixed.blamed_external])
+    repaired = np.where(is_replaced & np.isfinite(values), fixed.values, values)
+    if not np.nansum(values) > 0:
+        return repaired, fixed
+    # An external counter has no second reading, and conservation does not show that all of a router are halved.
+    decides = np.tile(_with_links(topology, agrees), 2)
+    is_firm = np.concatenate([agrees, np.zeros(len(decides), dtype=bool)])
+    seen = estimator.explained(np.concatenate([repaired[:links], values[links:]]), is_firm)[links:]
+    least = 10 * _MIN_VALUE_SHARE * float(fixed.values.mean())
+    off = np.abs(values[links:] - seen) > _BLAMED * np.maximum(seen, least)
+    blamed = np.where(decides, off, fixed.blamed_external)
+    repaired[links:] = np.where(decides, np.where(off, seen, values[links:]), repaired[links:])
+    return repaired, dataclasses.replace(fixed, blamed_external=blamed)
+
+
+def _with_links(topology: Topology, agrees: BoolArray) -> BoolArray:
+    """(N,) routers of which the two ends of every link agree; argument (E,)."""
+    result = np.ones(topology.num_nodes, dtype=bool)
+    for ends in (topology.link_source, topology.link_target):
+        result[ends[~agrees & (topology.capacity > 0)]] = False
+    return result
 
 
 def _median(values: FloatArray) -> FloatArray:

@@ -409,3 +409,21 @@ def test_counters_as_the_history_has_them_in_the_mean_give_its_mean_although_som
     known = np.isfinite(counters)
     gaussian = 2 * prior.prior(counters) - prior.analogues(counters, known)
     np.testing.assert_allclose(gaussian, mean, rtol=1e-6)
+
+
+def test_of_two_ends_a_silent_one_counts_less() -> None:
+    """What enters and leaves was not read, so that nothing but the two ends of the link says what it carries."""
+    topology, unread = make_topology([(0, 1, 10.0)]), np.full(2, np.nan)
+    for sent, received in ((0.0, 8.0), (8.0, 0.0)):
+        found = repair(topology, Readings(np.array([sent]), np.array([received]), unread, unread))
+        assert found.values[0] == pytest.approx(8.0, rel=0.01)
+        assert (found.blamed_sent[0], found.blamed_received[0]) == (sent == 0, received == 0)
+
+
+@pytest.mark.parametrize(("factor", "is_named"), [(1.05, False), (0.95, False), (1.12, True), (0.88, True)])
+def test_a_counter_that_is_off_by_more_than_8_percent_is_named(factor: float, is_named: bool) -> None:
+    """Two routers that send 8 Gbit/s to each other: all but one reading say so."""
+    topology, right = make_topology([(0, 1, 10.0)], both=True), np.array([8.0, 8.0])
+    found = repair(topology, Readings(right * [factor, 1.0], right, right, right))
+    assert found.values[0] == pytest.approx(8.0, rel=0.01)
+    assert found.blamed_names(topology) == ["counter sent of n0->n1"] * is_named

@@ -88,3 +88,26 @@ def test_wrong_records_are_named(tmp_path: Path, prefixes: Prefixes, text: str, 
         (tmp_path / "p.csv").write_text(f"prefix,router\n{line}\n")
         with pytest.raises(InputError, match=what):
             Prefixes.load(tmp_path / "p.csv", TOPOLOGY)
+
+
+def test_addresses_of_both_families_are_found_in_one_table(tmp_path: Path) -> None:
+    """A prefix of IPv6 that is longer than any address of IPv4."""
+    path = tmp_path / "prefixes.csv"
+    path.write_text("prefix,router\n10.0.0.0/8,n0\n2001:db8::/48,n1\n::a00:0/104,n2\n")
+    prefixes = Prefixes.load(path, TOPOLOGY)
+    found = [prefixes.router(one) for one in ("10.1.2.3", "2001:db8::1", "::10.1.2.3", "192.0.2.1")]
+    assert found == [0, 1, 2, -1]
+
+
+def test_records_of_routers_that_are_not_named_are_left_out_and_counted(tmp_path: Path, prefixes: Prefixes) -> None:
+    path = tmp_path / "two.json"
+    times = {"stamp_inserted": "2026-01-01 00:00:00", "stamp_updated": "2026-01-01 00:04:59"}
+    lines = [
+        {"ip_src": "10.1.0.1", "ip_dst": "10.2.0.1", "bytes": 300 * GBYTE, **times},
+        {"ip_src": "10.9.0.1", "ip_dst": "10.2.0.1", "bytes": 600 * GBYTE, **times},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    flows = load_flows(path, TOPOLOGY, prefixes, interval_s=300, exporters=("n1",))
+    assert flows.traffic.pairs.tolist() == [[1, 0], [1, 2]]
+    np.testing.assert_allclose(flows.traffic.read([0]), [[0.0, 8.0]])
+    assert flows.notes == ("1 records within a router, or of one that does not export",)

@@ -467,3 +467,40 @@ def _reported(log: Path) -> list[int]:
         labels.append(int.from_bytes(heard[at + 4 : at + 8], "big") >> 12)
         at = heard.find(bytes([36, 8]), at + 8)
     return labels
+
+
+def test_a_name_behind_another_tlv_of_odd_length_is_read() -> None:
+    """RFC 5440, section 7.1: a TLV is filled to four bytes, and its length does not count what fills it."""
+    other = struct.pack("!HH", 65505, 5) + b"other" + bytes(3)
+    name = struct.pack("!HH", 17, len(NAME)) + NAME.encode() + bytes(-len(NAME) % 4)
+    lsp = struct.pack("!I", 5 << 12 | 0x80) + other + name
+    body = struct.pack("!BBH", 32, 0x10, 4 + len(lsp)) + lsp
+    assert [(one.name, one.path.plsp_id) for one in pcep.reports(body)] == [(NAME, 5)]
+
+
+def test_a_report_without_a_request_does_not_take_that_of_the_one_before() -> None:
+    """RFC 8231, section 6.1: each report of a message has an SRP object of its own, or none."""
+    answer, other = _report(1, 0x80, NAME, 16003, request=7)[4:], _report(2, 0x80, "own", 9)[4:]
+    assert [one.srp_id for one in pcep.reports(answer + other)] == [7, 0]
+    assert [one.srp_id for one in pcep.reports(other + answer)] == [0, 7]
+
+
+@pytest.mark.parametrize("is_error", [True, False])
+def test_a_removal_that_is_refused_is_asked_for_again_when_the_file_changes_alone(
+    tmp_path: Path, is_error: bool
+) -> None:
+    """By an error, or by a report that still has the path, without labels and without the flag R."""
+
+    async def play(pce: Pce, router: _Router, write: Any) -> None:
+        await router.greet()
+        router.say(_report(1, 0x80, NAME, 9) + END_OF_STATE)
+        kind, number, remove = await router.asked()
+        assert (kind, NAME.encode() in remove) == (12, True)
+        router.say(_refusal(number) if is_error else _report(1, 0x80, "", request=number))
+        assert await router.is_silent(), "it was refused"
+        write(json.dumps(_document()))
+        pce.read()
+        kind, _, again = await router.asked()
+        assert (kind, NAME.encode() in again) == (12, True)
+
+    _played(tmp_path, _document(), play)

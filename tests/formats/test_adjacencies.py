@@ -191,3 +191,12 @@ def test_an_ospfv3_database_of_frr(tmp_path: Path) -> None:
     document["areaScopedLinkStateDb"][0]["lsa"] = [router(1, (2, 7), kind="Transit-Network")]
     with pytest.raises(InputError, match="point-to-point"):
         load_topology(_write(tmp_path / "transit.json", document), default_capacity=10)
+
+
+def test_an_isis_database_with_narrow_metrics_alone(tmp_path: Path) -> None:
+    document = json.loads(json.dumps(_isis(named=True)).replace("extReach", "oldReach"))
+    topology = load_topology(_write(tmp_path / "isis.json", document), default_capacity=40)
+    assert links_of(topology) == {
+        ("rennes", "lyon"): (40, 10), ("lyon", "rennes"): (40, 15),
+        ("rennes", "paris"): (40, 20), ("paris", "rennes"): (40, 25),
+    }  # fmt: skip

@@ -165,3 +165,24 @@ def test_what_a_format_does_not_hold_is_said(tmp_path: Path, capsys: pytest.Capt
         assert main(f"topology convert --topology {tmp_path}/failed.clab.yml --out {tmp_path}/{name}".split()) == 0
         again = load_topology(tmp_path / name)
         assert [name for name, rate in zip(again.link_names(), again.capacity, strict=True) if not rate] == ["n0->n1"]
+
+
+def _bridged(first: str, second: str) -> str:
+    """Two routers on a bridge, which is one by its group; labels of the link of each."""
+    return (
+        "topology:\n  defaults: {kind: linux}\n  groups: {switches: {kind: bridge}}\n"
+        "  nodes: {r1: , r2: , sw: {group: switches}}\n  links:\n"
+        f"    - {{endpoints: ['r1:eth1', 'sw:p1'], labels: {{{first}}}}}\n"
+        f"    - {{endpoints: ['sw:p2', 'r2:eth1'], labels: {{{second}}}}}\n"
+    )
+
+
+def test_a_link_over_a_bridge_is_what_both_of_its_members_are(tmp_path: Path) -> None:
+    """An affinity or a failure of one member is that of both directions; a group says what kind a node is."""
+    file = tmp_path / "lab.clab.yml"
+    file.write_text(_bridged("capacity: 10, affinity: red", "capacity: 10"), encoding="utf-8")
+    topology = load_topology(str(file))
+    assert topology.node_names == ("r1", "r2")
+    assert topology.affinities == (frozenset({"red"}), frozenset({"red"}))
+    file.write_text(_bridged("capacity: 0", "capacity: 10"), encoding="utf-8")
+    assert load_topology(str(file)).capacity.tolist() == [0, 0]

@@ -195,3 +195,12 @@ def test_neighbours_in_counters_may_be_called_by_any_name(network: Path, table: 
     for name in ("sent", "received", "ingress", "egress"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
     assert np.isfinite(found.sent).all()
+
+
+def test_aliases_of_routers_outside_the_network_stay_what_they_are(table: Path, tmp_path: Path) -> None:
+    """lon1 is in the table alone: its address names no node."""
+    path = tmp_path / "two.csv"
+    path.write_text("source,target,capacity\nams1,ber1,10\n")
+    topology = teal.load_topology(path, routers=table)
+    names = ("edge-a", "r2.isp.example", "0000.0000.0003", "2001:db8::3")
+    assert [topology.name_of(name) for name in names] == ["ams1", "ber1", "0000.0000.0003", "2001:db8::3"]

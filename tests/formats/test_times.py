@@ -1,6 +1,7 @@
 """Times as texts and numbers of several units, against the datetime module."""
 
 from __future__ import annotations
+import time
 
 from datetime import UTC, datetime
 
@@ -41,3 +42,16 @@ def test_other_times_are_refused(value: str) -> None:
 def test_times_of_two_units_are_refused() -> None:
     with pytest.raises(InputError, match="different units"):
         seconds_of_numbers(np.array([MOMENT, MOMENT * 1000]), "t", "time")
+
+
+def test_times_without_a_zone_are_in_utc_whatever_zone_the_machine_is_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    try:
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert seconds_of("2026-01-01 00:05:00", "t", "time") == MOMENT
+        assert seconds_of_texts(pd.Series(["2026-01-01 00:05:00"]), "t", "time").tolist() == [MOMENT]
+    finally:
+        monkeypatch.undo()
+        time.tzset()

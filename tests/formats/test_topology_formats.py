@@ -1,6 +1,7 @@
 """A format that this file alone knows: read, written, converted and named in messages as any other."""
 
 from __future__ import annotations
+import dataclasses
 
 from pathlib import Path
 
@@ -75,3 +76,15 @@ def test_the_longest_ending_decides(tmp_path: Path) -> None:
     assert "ietf-network:networks" in (tmp_path / "net.rfc8345.json").read_text()
     save_topology(tmp_path / "net.json", topology)
     assert "ietf" not in (tmp_path / "net.json").read_text()
+
+
+def test_what_rfc_8345_does_not_hold_is_said_and_te_metrics_it_holds(tmp_path: Path) -> None:
+    """RFC 8346 has a TE metric of a link, but no administrative groups."""
+    plain, file = make_topology([(0, 1, 10.0)], both=True), tmp_path / "net.rfc8345.json"
+    measured = dataclasses.replace(plain, te_metric=np.array([7, 0]))
+    coloured = dataclasses.replace(plain, affinities=(frozenset({"red"}), frozenset()))
+    assert [left_out_of(file, one) for one in (plain, measured, coloured)] == [[], [], ["affinities"]]
+    save_topology(file, measured)
+    again = load_topology(file)
+    assert again.te_metric is not None
+    assert again.te_metric.tolist() == [7, 0]

@@ -1,6 +1,8 @@
 """The mixture: its update by hand, its regret against the bound that it prints, and what it remembers."""
 
 from __future__ import annotations
+from teal.hedging.mixture import Mixture, _of_flow
+import dataclasses
 
 from pathlib import Path
 
@@ -146,3 +148,43 @@ def test_the_limit_of_the_regret_has_the_cost_of_not_knowing_the_best_hedge() ->
     mixture.allocate(make_past(demand[:1]))
     mixture.allocate(make_past(demand))
     assert mixture.regret.limit * 1e-6 == pytest.approx(np.log(3) - np.log(0.9))
+
+
+def test_the_losses_of_one_interval_by_hand_are_kept_and_outlive_a_restart(tmp_path: Path) -> None:
+    """8, 1 and 1 Gbit/s: the first goes straight, half around, or all around; each hedge loads one link most.
+
+    Links of 10: a -> b carries 8, 4.5 and 1; the optimum is 0.45 (a has 9 Gbit/s and two links).  With equal weights
+    the mixture has (8 + 4.5 + 1) / 3 = 4.5 there and (1 + 5 + 9) / 3 = 5 on a -> c, its largest.
+    """
+    demand = np.array([[1.0, 1.0, 1.0], [8.0, 1.0, 1.0]])
+    mixture, again = _mixture(), _mixture()
+    mixture.allocate(make_past(demand[:1]))
+    mixture.allocate(make_past(demand))
+    largest = np.array([8.0, 5.0, 9.0])
+    np.testing.assert_allclose(mixture.recent_losses, 0.1 * (largest - 5.0) / 4.5, rtol=0.02)
+    mixture.save(tmp_path / "state.npz")
+    again.begin(make_past(demand))
+    again.restore(tmp_path / "state.npz")
+    np.testing.assert_array_equal(again.recent_losses, mixture.recent_losses)
+
+
+def test_it_learns_alike_when_the_oldest_matrices_have_left_the_window() -> None:
+    demand = np.random.default_rng(1).lognormal(0, 1, (8, 3))
+    whole, windowed = _mixture(), _mixture()
+    for known in range(1, 9):
+        whole.allocate(make_past(demand[:known]))
+        first = max(0, known - 2)
+        windowed.allocate(dataclasses.replace(make_past(demand[first:known]), first_row=first))
+        np.testing.assert_allclose(windowed.weights, whole.weights)
+    assert windowed.regret.intervals == 7
+
+
+def test_a_link_that_the_mixture_does_not_overload_is_in_no_subgradient_of_the_lost_flow() -> None:
+    """14 Gbit/s from a to b straight, or by c: each hedge loads links of 10 with 14, the mixture with 7."""
+    past = make_past(np.array([[14.0, 0.0, 0.0]]), objective="total_flow")
+    splits = torch.stack([_Fixed(share).allocate(past) for share in (1.0, 0.0)])
+    problem = past.network.with_demand(torch.tensor([[14.0, 0.0, 0.0]] * 2, dtype=torch.float64))
+    losses, loss, gradient = _of_flow(problem, splits, np.array([0.5, 0.5]), 10.0)
+    assert losses.tolist() == pytest.approx([0.4, 0.8]), "4 too much on one link, or on two"
+    assert loss == 0
+    assert gradient.tolist() == [0, 0]

@@ -194,3 +194,24 @@ def test_a_file_keeps_that_policies_are_of_transit(tmp_path: Path) -> None:
     loads = IgpFailures.of_demands(dag, np.array([(0, 3)], dtype=np.int32), np.ones((1, 1)), policies)
     with pytest.raises(InputError, match="transit policies"):
         loads.under([[0]], repairing=True)
+
+
+def test_a_small_part_that_is_lost_is_lost() -> None:
+    """Half a percent of what 1 sends to 3 takes the link 1 -> 4, which has failed."""
+    _, dag = _ring()
+    lists = (SegmentList(0.995, (2,)), SegmentList(0.005, (4,), (3,)))
+    policies, pairs = SegmentPolicies({(1, 3): lists}, is_transit=True), np.array([(0, 3), (2, 3)], dtype=np.int32)
+    latency = IgpRouting(dag.without([3]), pairs, policies).latency()
+    assert np.isinf(latency).tolist() == [True, False]
+    loads = IgpFailures.of_demands(dag.without([3]), pairs, np.array([[4.0, 1.0]]), policies)
+    assert loads.lost[0] == pytest.approx(0.02)
+
+
+def test_what_is_lost_in_a_loop_loads_the_way_to_it_alone() -> None:
+    """Loads of a loop have no limit; what is lost there counts as lost at its first router."""
+    topology, dag = _ring()
+    policies = SegmentPolicies({(1, 3): (SegmentList(1.0, (0,)),)}, is_transit=True)
+    loads = IgpFailures.of_demands(dag, np.array([(0, 3)], dtype=np.int32), np.array([[4.0]]), policies)
+    expected = np.zeros(topology.num_links)
+    expected[0] = 4.0  # 0 -> 1
+    np.testing.assert_allclose(loads.load[0], expected, atol=1e-12)

@@ -373,3 +373,17 @@ def test_an_affinity_that_is_no_name_is_refused(tmp_path: Path, value: object) -
     (tmp_path / "net.json").write_text(json.dumps(data))
     with pytest.raises(InputError, match="affinity: expected a name or a list of names"):
         load_topology(tmp_path / "net.json")
+
+
+def test_every_list_of_a_policy_keeps_to_the_links_of_its_algorithm(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second list takes a -> b, which is red."""
+    topology = load_topology("net.csv")
+    node, red = topology.node_index(), topology.link_names().index("a->b")
+    lists = (SegmentList(0.5, (node["c"],)), SegmentList(0.5, (node["b"],), (red,)))
+    algorithm = FlexAlgo.parse("128:exclude=red")
+    policies = SegmentPolicies({(node["a"], node["d"]): lists}, algorithm=algorithm)
+    write_policies(files / "lists.json", topology, policies, {})
+    _, error = _simulated("--policies lists.json --algorithm-of of.csv", capsys, expected=2)
+    assert "expected adjacencies over links of algorithm 128, found a->b" in error

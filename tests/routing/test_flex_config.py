@@ -165,3 +165,17 @@ def test_the_command_writes_all_routers(tmp_path: Path, monkeypatch: pytest.Monk
     assert "affinity exclude-any blue" in Path("x.conf").read_text(encoding="utf-8")
     write_policies(Path("igp.json"), load_topology("net.csv"), SegmentPolicies(policies.lists), {})
     assert main(f"simulate {files} --policies igp.json --algorithm-config y.conf".split()) == 2
+
+
+def test_definitions_are_advertised_by_the_routers_with_most_links_that_work() -> None:
+    """Each of four routers has three links; two of n0 have failed, and so one each of n2 and n3."""
+    topology = make_topology(
+        [(0, 1, 10.0), (0, 2, 10.0), (0, 3, 10.0), (1, 2, 10.0), (1, 3, 10.0), (2, 3, 10.0)], both=True
+    )
+    interfaces = {name: [f"if-{name}"] for name in topology.link_names()}
+    routers = Routers([
+        Router(f"n{n}", (), f"10.0.0.{n}", n, vendor="iosxr", algorithm_sids=((129, 200 + n),)) for n in range(4)
+    ])  # fmt: skip
+    plain = FlexAlgo.parse("129")
+    texts = algorithm_config(topology.with_failed_links([1, 2, 7, 8]), [plain], routers, interfaces)
+    assert [name for name, text in texts.items() if "advertise-definition" in text] == ["n1", "n2"]

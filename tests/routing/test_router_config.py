@@ -176,3 +176,16 @@ def test_faulty_files_are_refused(tmp_path: Path) -> None:
             read_policies(
                 Path(_write(tmp_path / "p.json", {"format": 1, "policies": [{**policy, **change}]})), topology
             )
+
+
+def test_a_share_of_next_to_nothing_has_the_least_weight_that_routers_take() -> None:
+    assert weights((SegmentList(1 - 1e-4, ()), SegmentList(1e-4, (1,)))) == [1000, 1]
+
+
+def test_the_label_of_an_adjacency_is_not_the_first_of_a_block() -> None:
+    """Links 0 and 1 have the labels 15000 and 15001."""
+    topology, _ = _policies()
+    lists = SegmentPolicies({(0, 3): (SegmentList(1.0, (1, 3), (0, 1)),)})
+    assert "mpls label 15001" in configuration(topology, lists, _routers("frr", srgb=(15_002,) * 4))["n0"]
+    with pytest.raises(InputError, match="found 15001"):
+        configuration(topology, lists, _routers("frr", srgb=(15_001,) * 4))

@@ -154,3 +154,20 @@ def test_files_without_tunnels_of_this_traffic_are_refused(files: Path, capsys: 
     command = "simulate --topology net.csv --traffic demands.csv --allocation tunnels.json --policies x.json"
     assert main(command.split()) == 2
     assert "no --policies" in capsys.readouterr().err
+
+
+def test_classes_of_a_pair_on_one_path_add_up(tmp_path: Path) -> None:
+    """1 and 2 Gbit/s over b, of two classes, and 3 over c: half each."""
+    (tmp_path / "net.csv").write_text(LINKS, encoding="utf-8")
+    over_b, over_c = ["a->b", "b->d"], ["a->c", "c->d"]
+    demands = [
+        {"target": "d", "class": "gold", "paths": [{"links": over_b, "split": 1.0, "rate": 1.0}]},
+        {"target": "d", "class": "rest", "paths": [
+            {"links": over_b, "split": 0.4, "rate": 2.0}, {"links": over_c, "split": 0.6, "rate": 3.0},
+        ]},
+    ]  # fmt: skip
+    file = tmp_path / "tunnels.json"
+    file.write_text(json.dumps({"topology": "net", "routers": {"a": demands}}), encoding="utf-8")
+    topology = load_topology(tmp_path / "net.csv")
+    tunnels = Tunnels.read(file, topology, np.array([[0, topology.node_index()["d"]]]))
+    assert tunnels.share.tolist() == [0.5, 0.5]

@@ -1,6 +1,8 @@
 """Two-segment routing against the whole linear program, by HiGHS, over references of the shares."""
 
 from __future__ import annotations
+from teal.routing.segments import one_list as one_list_module
+from typing import Any
 
 import itertools
 import math
@@ -207,3 +209,34 @@ def test_local_search_moves_a_demand_off_a_full_link() -> None:
     found = one_list(problem, problem.target[:, None], np.ones((2, 1)), Deadline(math.inf))
     assert found.rounded == pytest.approx(2.0)
     assert found.utilisation == pytest.approx(1.0)
+
+
+def test_of_the_solution_before_and_of_few_policies_the_better_one_and_the_higher_bound_are_kept() -> None:
+    """A search that ends at a gap of 50% finds worse lists and a lower bound than one that ends at 0.01%."""
+    problem, _ = _problem(0, balances=True)
+    good, bad = solve(problem, gap=1e-4), solve(problem, gap=0.5)
+    assert bad.value > 1.2 * good.value
+    most = len(problem.demand)
+    found, bound = least_utilisation(problem, good, most, Deadline(math.inf), gap=0.5)
+    assert found.utilisation <= good.value * (1 + 1e-9)
+    assert bound >= good.bound * (1 - 1e-12)
+    found, _ = least_utilisation(problem, bad, most, Deadline(math.inf))
+    assert found.utilisation == pytest.approx(good.value, rel=2e-3)
+
+
+def test_the_best_lists_of_all_moves_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 Gbit/s from 0 to 1: 80% of the direct link, 20% by 2, 40% by 3; moves for a higher power go from 2 to 3."""
+    links = [(0, 1, 10.0), (0, 2, 40.0), (2, 1, 40.0), (0, 3, 20.0), (3, 1, 20.0)]
+    dag = EcmpDag.of(make_topology(links, both=True), np.ones(10))
+    problem = SegmentProblem.of(dag, np.array([[0, 1]]), np.array([8.0]), balances=True)
+    moves, one = iter((2, 3, 3, 3)), np.ones((1, 1))
+
+    def improve(*arguments: Any) -> int:
+        chosen, load = arguments[7:9]
+        chosen[:] = next(moves)
+        load[:] = problem.loads(chosen[:, None].copy(), one)
+        return 1
+
+    monkeypatch.setattr(one_list_module, "_improve", improve)
+    found = one_list(problem, np.array([[1]], dtype=np.int32), one, Deadline(math.inf))
+    assert (found.rounded, found.utilisation, found.mid.tolist()) == (0.8, 0.2, [[2]])
