@@ -225,7 +225,7 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
         describe_traffic(traffic),
         f"total demand of a matrix: {low:.6g} to {high:.6g} Gbit/s, median {middle:.6g}",
         f"largest tenth of the demands: {100 * share:.1f}% of the total demand",
-        f"{name} sends or receives {100 * need:.3g}% of what its links carry, the most of all nodes",
+        f"{name} sends or receives {100 * need:.3g}% of the capacity of its links, the most of all nodes",
     ]
     if not _MIN_NEED < need < _MAX_NEED:
         lines.append("is the unit right (--traffic-unit Mbit/s, --attributes capacity_unit=Mbit/s)?")

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from urllib.parse import quote
 
 import httpx
 import numpy as np
 import pyarrow as pa
 
+from teal.client.faults import InvalidRequest, ServiceFault, checked
 from teal.client.results import Array, ClassResult, LevelResult, Measured, Network, Paths, ServedAllocation, utc
 from teal.formats.node_link import topology_to_node_link
 from teal.network import Topology
 
-ARROW = "application/vnd.apache.arrow.stream"
+ARROW, JSON, ZIP = "application/vnd.apache.arrow.stream", "application/json", "application/zip"
 _FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")  # columns with a number per matrix
 _DEADLINE_MS = 10_000.0  # of an allocation, or of counters, that name none
 T = TypeVar("T")
@@ -33,6 +35,7 @@ class Call(Generic[T]):
         read: what the caller gets of a successful response.
         content: further arguments of httpx's ``request``.
         deadline_s: time that the answer may take, s; 0 if the service answers at once.
+        media_type: of a successful response; "" where it has no content.
     """
 
     method: str
@@ -40,6 +43,24 @@ class Call(Generic[T]):
     read: Callable[[httpx.Response], T]
     content: dict[str, Any] = dataclasses.field(default_factory=dict)
     deadline_s: float = 0.0
+    media_type: str = JSON
+
+
+def answer_of(call: Call[T], response: httpx.Response) -> T:
+    """What the caller gets of a response.
+
+    Raises:
+        ServiceFault: the service's, or a response that is not what the API says: of a proxy, say.
+    """
+    content = checked(response)
+    found = content.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    try:
+        if found != call.media_type:
+            raise ValueError(f"{call.media_type or 'no content'} expected, not {found or 'no media type'}")
+        return call.read(content)
+    except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
+        text = f"the response is not one of this service: {' '.join(str(error).split())[:200]}"
+        raise ServiceFault(response.status_code, "http", text) from None
 
 
 class LinkOptions(TypedDict, total=False):
@@ -87,8 +108,17 @@ class AllocationOptions(TypedDict, total=False):
     key: str
 
 
-def _network(name: str) -> str:
-    return f"/v1/networks/{name}"
+def _network(name: str, *further: str) -> str:
+    """The path of a network, or of what belongs to it; names are quoted, so that each is one part of the path.
+
+    Raises:
+        InvalidRequest: a name that paths cannot have, so that the request would be about something else.
+    """
+    parts = name, *further
+    for part in parts:
+        if part in ("", ".", ".."):
+            raise InvalidRequest(422, "invalid_request", f"a name of letters and digits expected, not {part!r}")
+    return "/v1/networks/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
 
 
 def networks() -> Call[list[str]]:
@@ -116,7 +146,7 @@ def network(name: str) -> Call[Network]:
 
 def delete_network(name: str) -> Call[None]:
     """Remove a network from the service."""
-    return Call("DELETE", _network(name), lambda _: None)
+    return Call("DELETE", _network(name), lambda _: None, media_type="")
 
 
 def change_link(name: str, source: str, target: str, **change: Unpack[LinkOptions]) -> Call[Network]:
@@ -128,8 +158,17 @@ def change_link(name: str, source: str, target: str, **change: Unpack[LinkOption
         target: name of another node.
         change: see :class:`LinkOptions`.
     """
-    body = {"links": [{"source": source, "target": target, **change}]}
-    return Call("PATCH", f"{_network(name)}/links", _as_network, {"json": body})
+    return change_links(name, [{"source": source, "target": target, **change}])
+
+
+def change_links(name: str, changes: Sequence[Mapping[str, Any]]) -> Call[Network]:
+    """Change several links at once.
+
+    Args:
+        name: name of the network.
+        changes: of each ``source``, ``target``, what :class:`LinkOptions` has, and ``both``: False for one direction.
+    """
+    return Call("PATCH", _network(name, "links"), _as_network, {"json": {"links": [dict(one) for one in changes]}})
 
 
 def paths(name: str) -> Call[Paths]:
@@ -139,7 +178,7 @@ def paths(name: str) -> Call[Paths]:
         body = response.json()
         return Paths([(source, target) for source, target in body["pairs"]], body["paths"])
 
-    return Call("GET", f"{_network(name)}/paths", read)
+    return Call("GET", _network(name, "paths"), read)
 
 
 def allocate(
@@ -165,8 +204,8 @@ def allocate(
     sent = {option: value for option, value in params.items() if value not in (None, "")}
     content = {"content": _stream(rates), "params": sent, "headers": headers}
     deadline_s = float(options.get("deadline_ms") or _DEADLINE_MS) / 1e3
-    path = f"{_network(name)}/allocations"
-    return Call("POST", path, lambda response: _allocation(response, entries), content, deadline_s)
+    path = _network(name, "allocations")
+    return Call("POST", path, lambda response: _allocation(response, entries), content, deadline_s, ARROW)
 
 
 def allocation(name: str, number: str, entries: int = 0) -> Call[ServedAllocation]:
@@ -177,8 +216,8 @@ def allocation(name: str, number: str, entries: int = 0) -> Call[ServedAllocatio
         number: ``id`` of the answer.
         entries: entries that were asked for.
     """
-    path = f"{_network(name)}/allocations/{number}"
-    return Call("GET", path, lambda response: _allocation(response, entries))
+    path = _network(name, "allocations", number)
+    return Call("GET", path, lambda response: _allocation(response, entries), media_type=ARROW)
 
 
 def proof(name: str, number: str) -> Call[bytes]:
@@ -188,7 +227,9 @@ def proof(name: str, number: str) -> Call[bytes]:
         name: name of the network.
         number: ``id`` of the answer.
     """
-    return Call("GET", f"{_network(name)}/allocations/{number}/proof", lambda response: response.content)
+    return Call(
+        "GET", _network(name, "allocations", number, "proof"), lambda response: response.content, media_type=ZIP
+    )
 
 
 def measure(name: str, rates: Array, time: np.datetime64 | datetime, interval_s: int = 0) -> Call[Measured]:
@@ -205,7 +246,7 @@ def measure(name: str, rates: Array, time: np.datetime64 | datetime, interval_s:
         "params": {"time": _time(time), "interval_s": interval_s},
         "headers": {"Content-Type": ARROW},
     }
-    return Call("POST", f"{_network(name)}/measurements", lambda response: Measured.of(response.json()), content)
+    return Call("POST", _network(name, "measurements"), lambda response: Measured.of(response.json()), content)
 
 
 def measure_counters(
@@ -236,7 +277,7 @@ def measure_counters(
         body["rates"] = np.asarray(rates, np.float64).tolist()
     return Call(
         "POST",
-        f"{_network(name)}/measurements",
+        _network(name, "measurements"),
         lambda response: Measured.of(response.json()),
         {"json": body},
         (deadline_ms or _DEADLINE_MS) / 1e3,
@@ -251,7 +292,17 @@ def _time(time: np.datetime64 | datetime) -> str:
 
 def measured(name: str) -> Call[Measured]:
     """Which measured matrices the service keeps."""
-    return Call("GET", f"{_network(name)}/measurements", lambda response: Measured.of(response.json()))
+    return Call("GET", _network(name, "measurements"), lambda response: Measured.of(response.json()))
+
+
+def forget_measured(name: str) -> Call[None]:
+    """Delete all measured matrices of a network, and what was learnt from them."""
+    return Call("DELETE", _network(name, "measurements"), lambda _: None, media_type="")
+
+
+def model() -> Call[dict[str, Any]]:
+    """The service's model: ``model``, ``loaded_version``, ``loaded_at`` (seconds since 1970) and ``last_error``."""
+    return Call("GET", "/v1/model", lambda response: dict(response.json()))
 
 
 def allocate_next(name: str, deadline_ms: float = _DEADLINE_MS) -> Call[ServedAllocation]:
@@ -262,8 +313,8 @@ def allocate_next(name: str, deadline_ms: float = _DEADLINE_MS) -> Call[ServedAl
         deadline_ms: time that the answer may take; after it the latest allocation that there is, ms.
     """
     content = {"json": {"for": "next", "deadline_ms": deadline_ms}, "headers": {"Accept": ARROW}}
-    path = f"{_network(name)}/allocations"
-    return Call("POST", path, lambda response: _allocation(response, 0), content, deadline_ms / 1e3)
+    path = _network(name, "allocations")
+    return Call("POST", path, lambda response: _allocation(response, 0), content, deadline_ms / 1e3, ARROW)
 
 
 def _as_network(response: httpx.Response) -> Network:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import ipaddress
 import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
@@ -12,8 +13,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import httpx
 
 from teal.client import calls
-from teal.client.calls import Call
-from teal.client.faults import NotReady, ServiceFault, Unreachable, checked
+from teal.client.calls import Call, answer_of
+from teal.client.faults import NotReady, ServiceFault, Unauthorised, as_faults
 from teal.client.results import Network
 
 _POLL_S = 0.1  # s between two requests for the state of a network
@@ -27,11 +28,9 @@ def _sync(describe: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]
     @functools.wraps(describe)
     def method(self: Client, /, *arguments: P.args, **options: P.kwargs) -> T:
         call = describe(*arguments, **options)
-        try:
+        with as_faults():
             response = self._http.request(call.method, call.path, timeout=self._timeout(call), **call.content)
-        except httpx.TransportError as error:
-            raise Unreachable(0, "unreachable", str(error) or type(error).__name__) from None
-        return call.read(checked(response))
+        return answer_of(call, response)
 
     return method
 
@@ -42,11 +41,9 @@ def _async(describe: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncClient, 
     @functools.wraps(describe)
     async def method(self: AsyncClient, /, *arguments: P.args, **options: P.kwargs) -> T:
         call = describe(*arguments, **options)
-        try:
+        with as_faults():
             response = await self._http.request(call.method, call.path, timeout=self._timeout(call), **call.content)
-        except httpx.TransportError as error:
-            raise Unreachable(0, "unreachable", str(error) or type(error).__name__) from None
-        return call.read(checked(response))
+        return answer_of(call, response)
 
     return method
 
@@ -58,17 +55,23 @@ class Client:
         address: URL of the service, such as http://127.0.0.1:8000.
         token: token that the service requires; empty if none.
         timeout_s: timeout of a request, s; for allocations in addition to their deadline.
+        http: further arguments of httpx.Client, such as ``verify`` or ``transport``.
+
+    Raises:
+        ServiceFault: an address or a token that no request could have.
     """
 
-    def __init__(self, address: str, token: str = "", timeout_s: float = 60.0) -> None:
+    def __init__(self, address: str, token: str = "", timeout_s: float = 60.0, **http: Any) -> None:
         self._timeout = _timeouts(timeout_s)
-        self._http = httpx.Client(base_url=address, headers=_headers(token))
+        with as_faults():
+            self._http = httpx.Client(**{**_connection(address, token), **http})
 
     networks = _sync(calls.networks)
     put_network = _sync(calls.put_network)
     network = _sync(calls.network)
     delete_network = _sync(calls.delete_network)
     change_link = _sync(calls.change_link)
+    change_links = _sync(calls.change_links)
     paths = _sync(calls.paths)
     allocate = _sync(calls.allocate)
     allocation = _sync(calls.allocation)
@@ -76,6 +79,8 @@ class Client:
     measure = _sync(calls.measure)
     measure_counters = _sync(calls.measure_counters)
     measured = _sync(calls.measured)
+    forget_measured = _sync(calls.forget_measured)
+    model = _sync(calls.model)
     allocate_next = _sync(calls.allocate_next)
 
     def wait_ready(self, name: str, timeout_s: float = 600.0) -> Network:
@@ -112,13 +117,15 @@ class AsyncClient:
 
     def __init__(self, address: str, token: str = "", timeout_s: float = 60.0, **http: Any) -> None:
         self._timeout = _timeouts(timeout_s)
-        self._http = httpx.AsyncClient(base_url=address, headers=_headers(token), **http)
+        with as_faults():
+            self._http = httpx.AsyncClient(**{**_connection(address, token), **http})
 
     networks = _async(calls.networks)
     put_network = _async(calls.put_network)
     network = _async(calls.network)
     delete_network = _async(calls.delete_network)
     change_link = _async(calls.change_link)
+    change_links = _async(calls.change_links)
     paths = _async(calls.paths)
     allocate = _async(calls.allocate)
     allocation = _async(calls.allocation)
@@ -126,6 +133,8 @@ class AsyncClient:
     measure = _async(calls.measure)
     measure_counters = _async(calls.measure_counters)
     measured = _async(calls.measured)
+    forget_measured = _async(calls.forget_measured)
+    model = _async(calls.model)
     allocate_next = _async(calls.allocate_next)
 
     async def wait_ready(self, name: str, timeout_s: float = 600.0) -> Network:
@@ -153,8 +162,23 @@ def _timeouts(timeout_s: float) -> Callable[[Call[Any]], float]:
     return lambda call: call.deadline_s + timeout_s
 
 
-def _headers(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"} if token else {}
+def _connection(address: str, token: str) -> dict[str, Any]:
+    """Arguments of httpx's clients.  A proxy of the environment is not asked for what is on this machine.
+
+    Raises:
+        Unauthorised: a token that no header can have; it is not repeated.
+    """
+    if not (token.isascii() and all(sign.isprintable() and sign != " " for sign in token)):
+        raise Unauthorised(0, "unauthorised", "a token has visible ASCII characters alone, no space or line break")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return {"base_url": address, "headers": headers, "trust_env": not _is_loopback(httpx.URL(address).host)}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _is_ready(network: Network, end_s: float) -> bool:

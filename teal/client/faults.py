@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
 import httpx
 
 from teal.errors import TealError
@@ -60,6 +65,17 @@ _KINDS: dict[str, type[ServiceFault]] = {
 }
 
 
+@contextlib.contextmanager
+def as_faults() -> Iterator[None]:
+    """Raise whatever goes wrong between client and service as a ServiceFault."""
+    try:
+        yield
+    except (httpx.RequestError, httpx.InvalidURL) as error:
+        raise Unreachable(0, "unreachable", str(error) or type(error).__name__) from None
+    except ValueError as error:  # NaN, or text that is none, which JSON cannot say
+        raise InvalidRequest(0, "invalid_request", str(error)) from None
+
+
 def checked(response: httpx.Response) -> httpx.Response:
     """Return a successful response; raise the ServiceFault of any other."""
     if response.is_success:
@@ -71,6 +87,16 @@ def checked(response: httpx.Response) -> httpx.Response:
         code = None
     if not isinstance(code, str):  # not the service's own answer: a proxy's, say
         code, message = "http", response.text[:200]
-    retry_after = response.headers.get("Retry-After", "0")
     kind = _KINDS.get(code, ServiceFault)
-    raise kind(response.status_code, code, message, float(retry_after) if retry_after.isdigit() else 0.0)
+    raise kind(response.status_code, code, message, _seconds(response.headers.get("Retry-After", "")))
+
+
+def _seconds(retry_after: str) -> float:
+    """The seconds of a Retry-After header, which are a number or a date (RFC 9110, 10.2.3); 0 for anything else."""
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after)
+    try:
+        date = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return 0.0
+    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import hashlib
 import json
 import math
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -115,6 +117,22 @@ def check_out_folder(path: Path, files: Sequence[str], *, overwrite: bool, hint:
     existing = [name for name in files if (path / name).exists()]
     if existing and not overwrite:
         raise InputError(str(path), "out", f"a folder without these files, or {hint}", ", ".join(existing))
+
+
+def small_text(file: Path, most_bytes: int) -> str:
+    """The text of a regular file of at most so many bytes.
+
+    Raises:
+        OSError: there is none, or something else than a file has its name: a pipe would keep its reader waiting.
+        ValueError: it is larger, or no text.
+    """
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as stream:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(file))
+        if status.st_size > most_bytes:
+            raise ValueError(f"{file.name}: more than {most_bytes:,} bytes")
+        return stream.read(most_bytes + 1)
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import os
 import resource
@@ -27,13 +28,20 @@ from teal.serving.start import address_of, answers, app_settings, prepared, solv
 from teal.solvers.pdhg import MAX_LANES
 
 MAX_HEAD_BYTES = 64 << 10  # of the request line and headers of a request
+WRITE_S = 30.0  # seconds in which a client must read LEAST_READ bytes of its answer, or all that is left of it
+LEAST_READ = 64 << 10
 HEAD_S = 10.0  # seconds in which a connection must send the whole head of its next request, from its first byte on
 
 
-def limited(most: int) -> type[asyncio.Protocol]:
+def limited(most: int, most_of_all: int = 1 << 20) -> type[asyncio.Protocol]:
     """Uvicorn's protocol, which closes a connection where its address has more than ``most``, or its head is not right.
 
-    A head is the request line and headers; it must arrive within HEAD_S seconds and MAX_HEAD_BYTES bytes.
+    A head is the request line and headers; it must arrive within HEAD_S seconds and MAX_HEAD_BYTES bytes.  An answer
+    must be read: what nobody reads is kept in memory, also after the connection was closed on this side.
+
+    Args:
+        most: connections of one address.
+        most_of_all: connections of all addresses; with fewer than there are files, some are left for the state folder.
     """
     counts: Counter[str] = Counter()
     base: Any = AutoHTTPProtocol
@@ -47,10 +55,21 @@ def limited(most: int) -> type[asyncio.Protocol]:
             self._head_bytes = 0
             counts[self._address] += 1
             super().connection_made(transport)
-            if counts[self._address] > most:
+            self._look_later(None, 0)
+            if counts[self._address] > most or counts.total() > most_of_all:
                 transport.abort()
             else:
                 self._wait_for_head(transport)
+
+        def _look_later(self, cycle: Any, left: int) -> None:
+            self._reading = asyncio.get_running_loop().call_later(WRITE_S, self._look_at_reading, cycle, left)
+
+        def _look_at_reading(self, cycle: Any, left: int) -> None:
+            """Give the connection up if ``left`` bytes of an answer were waiting before, and have not become fewer."""
+            waiting = self.transport.get_write_buffer_size()
+            if left and cycle is self.cycle and waiting > max(0, left - LEAST_READ):
+                self.transport.abort()
+            self._look_later(self.cycle, waiting)
 
         def data_received(self, data: bytes) -> None:
             if self._waiting is not None or self.cycle is None or self.cycle.response_complete:
@@ -69,6 +88,7 @@ def limited(most: int) -> type[asyncio.Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_waiting()
+            self._reading.cancel()
             counts[self._address] -= 1
             if not counts[self._address]:
                 del counts[self._address]
@@ -85,15 +105,42 @@ def limited(most: int) -> type[asyncio.Protocol]:
     return Limited
 
 
-def allow_many_files() -> None:
-    """Let this process have as many files and connections open as the system permits."""
+def allow_many_files() -> int:
+    """Let this process have as many files and connections open as the system permits; how many."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
+_SWITCH_S = 0.001  # that the event loop waits for its turn beside a thread that computes in Python; 0.005 by default
+_M_ARENA_MAX = -8  # of mallopt(3)
+_MOST_ARENAS = 2  # of glibc's allocator: of one per thread each keeps what its thread once needed
+
+
+def limit_arenas() -> None:
+    """Let all threads of this process allocate from the same few heaps, where the C library is glibc."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _MOST_ARENAS)
+
+
+def collect_seldom() -> None:
+    """Leave the objects of the libraries out of garbage collection, and collect less often.
+
+    A collection stops all threads until every object that is looked at has been visited: a tenth of a second for those
+    of the libraries, or for the parts of a large body.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER, 20, 20)
+
+
+_COLLECT_AFTER = 50_000  # objects that were made and are still there; 700 by default
 _LONGEST_DEADLINE_S = 620  # seconds that requests in flight have when the service is told to stop
 _LOOK_EVERY_S = 2.0
+_FILES_LEFT = 128  # files that connections leave: the state folder, the log, libraries that are loaded late
+_ACCEPTED_AT_ONCE = 64  # connections, before too many are closed: fewer than _FILES_LEFT
 _BACKLOG = 2048  # connections that may wait to be accepted
 
 
@@ -103,10 +150,11 @@ def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
     Raises:
         InputError: a fault in the settings, or an address that cannot be listened on.
     """
+    limit_arenas()
+    sys.setswitchinterval(_SWITCH_S)
     folder = prepared(config).resolve()
     if config.log_file:
         log_to(config.log_file.resolve())
-    allow_many_files()
     listening = _listen(config)
     rehearse_all()
     try:
@@ -135,13 +183,14 @@ async def _serve(config: ServeConfig, solver: Solver, listening: socket.socket, 
     await solver.look()  # paths of registered networks are computed beside the first requests
     # What may wait, and what is being solved.
     app = make_app(solver, most_open=config.max_waiting + MAX_LANES, **app_settings(config))
+    app.openapi()  # takes a fifth of a second, once
     server = uvicorn.Server(
         uvicorn.Config(
             app,
-            http=limited(config.max_connections),
+            http=limited(config.max_connections, max(1, allow_many_files() - _FILES_LEFT)),
             log_level="warning",
             access_log=False,
-            backlog=_BACKLOG,
+            backlog=_ACCEPTED_AT_ONCE,
             server_header=False,
             ws="none",
             proxy_headers=False,  # anybody on this machine could name another client
@@ -149,12 +198,11 @@ async def _serve(config: ServeConfig, solver: Solver, listening: socket.socket, 
             timeout_graceful_shutdown=_LONGEST_DEADLINE_S,
         )
     )
-    # The objects of the libraries stay: a collection that visits them all takes a tenth of a second.
-    gc.collect()
-    gc.freeze()
+    collect_seldom()
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
+    listening.listen(_BACKLOG)  # the event loop takes the number above for both
     # After uvicorn's own handlers, which would raise the signal again at the end.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: _stop(server, say))

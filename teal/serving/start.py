@@ -20,10 +20,12 @@ DEFAULT = "default"  # name of the network that the command registers
 
 def app_settings(config: ServeConfig) -> dict[str, Any]:
     """Arguments of :func:`teal.serving.http.app.make_app`."""
+    tokens = config.tokens()
     return {
-        "tokens": config.tokens(),
+        "tokens": tokens,
         "most_bytes": config.max_body << 20,
-        "hosts": (config.host, "127.0.0.1", "localhost", "[::1]") if config.loopback else (),
+        # A page of another site has no token: with one, a proxy may name the service as it likes.
+        "hosts": (config.host, "127.0.0.1", "localhost", "[::1]") if config.loopback and not tokens else (),
     }
 
 

@@ -1,8 +1,8 @@
 """Times as texts and numbers of several units, against the datetime module."""
 
 from __future__ import annotations
-import time
 
+import time
 from datetime import UTC, datetime
 
 import numpy as np

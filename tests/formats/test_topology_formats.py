@@ -1,8 +1,8 @@
 """A format that this file alone knows: read, written, converted and named in messages as any other."""
 
 from __future__ import annotations
-import dataclasses
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np

@@ -1,9 +1,8 @@
 """The mixture: its update by hand, its regret against the bound that it prints, and what it remembers."""
 
 from __future__ import annotations
-from teal.hedging.mixture import Mixture, _of_flow
-import dataclasses
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from teal.errors import InputError
-from teal.hedging.mixture import Mixture
+from teal.hedging.mixture import Mixture, _of_flow
 from teal.hedging.past import Past
 from tests.hedging.series import make_past
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from pydantic import ValidationError
 
 from teal.errors import TealError
@@ -44,9 +46,37 @@ def replaced(name: str) -> ServiceError:
     return ServiceError(409, "replaced", f"{name!r} was registered anew meanwhile")
 
 
+_FULL = {
+    errno.ENOSPC: "no space is left", errno.EDQUOT: "no space is left", errno.EROFS: "its folder is read-only",
+    errno.EACCES: "its folder may not be written to", errno.EPERM: "its folder may not be written to",
+}  # fmt: skip
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ESTALE, errno.EIO, errno.ETIMEDOUT)
+
+
+def storage_fault(error: OSError, *, folder_is_there: bool = True) -> ServiceError | None:
+    """The fault of the machine that an error of the system is; None for one that may be about a single file.
+
+    Args:
+        error: the error.
+        folder_is_there: whether the state folder is.
+    """
+    if error.errno in _FULL:
+        return ServiceError(507, "disk_full", f"nothing was stored: {_FULL[error.errno]}")
+    if is_passing(error) or not folder_is_there:
+        reason = error.strerror or type(error).__name__
+        return ServiceError(503, "unavailable", f"the state folder cannot be used now: {reason}", 3.0)
+    return None
+
+
+def is_passing(error: OSError) -> bool:
+    """Whether the machine lacks something now that it may have again: files, memory, a disk on the network."""
+    return error.errno in _PASSING
+
+
 def unreadable(name: str, error: Exception) -> ServiceError:
     """The stored files of a network are damaged, or cannot be opened."""
-    return ServiceError(409, "failed", f"the files of {name!r} cannot be read: {str(error)[:200]}")
+    passing = storage_fault(error) if isinstance(error, OSError) and is_passing(error) else None
+    return passing or ServiceError(409, "failed", f"the files of {name!r} cannot be read: {str(error)[:200]}")
 
 
 def not_ready(name: str, after_s: float = 1.0) -> ServiceError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ _MIN_KEPT_MATRICES = 16
 # that are measured until then.
 _MAX_FUTURE = np.timedelta64(600, "s")
 _SUFFIX = ".npy"
+_CLOCK_TICK_NS = 1_000_000_000
 _TIME_FORMAT = "%Y%m%dT%H%M%S"
 
 
@@ -44,6 +46,7 @@ class MeasuredMatrices:
         self.dropped = 0
         self.version = 0
         self._stamps: dict[np.datetime64, int] = {}  # of the files that were read or written
+        self._read_at = 0  # time of the last change of the folder when its files were looked at; 0 to look again
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for other in folder.parent.iterdir():
@@ -66,20 +69,30 @@ class MeasuredMatrices:
             self._refresh()
 
     def _refresh(self) -> None:
+        changed_at = self.folder.stat().st_mtime_ns if self.folder.is_dir() else 0
+        if changed_at == self._read_at:
+            return
+        # A change in the same tick of the file system's clock would not show.
+        self._read_at = changed_at if time.time_ns() - changed_at > _CLOCK_TICK_NS else 0
         stored = sorted(file for file in self.folder.glob(f"*{_SUFFIX}") if not file.name.startswith("."))[-self.most :]
         for file in stored:
-            with contextlib.suppress(OSError, ValueError, EOFError):  # deleted meanwhile, or not ours
-                time = _time(file)
-                stamp = self._stamp(time)
-                if self._stamps.get(time) == stamp:
+            with contextlib.suppress(
+                OSError, ValueError, EOFError, RecursionError, OverflowError
+            ):  # deleted, or not ours
+                when = _time(file)
+                stamp = self._stamp(when)
+                if self._stamps.get(when) == stamp:
                     continue
-                row = np.load(file, allow_pickle=False)
+                if not file.is_file():  # a pipe would keep its reader waiting
+                    continue
+                # Mapped first: a header may claim more numbers than the file has, or than memory.
+                row = np.lib.format.open_memmap(file, mode="r")
                 if row.shape == (self._num_demands,) and row.dtype == np.float32:
-                    self._rows[time], self._stamps[time] = row, stamp
+                    self._rows[when], self._stamps[when] = np.array(row), stamp
                     self.version += 1
         names = {file.name for file in stored}
-        for time in [time for time in self._rows if _file_name(time) not in names]:
-            self._forget(time)
+        for when in [when for when in self._rows if _file_name(when) not in names]:
+            self._forget(when)
             self.version += 1
         self._rows = dict(sorted(self._rows.items()))
         self._drop_oldest()
@@ -88,7 +101,10 @@ class MeasuredMatrices:
         """Delete all matrices, and whatever else is in the folder."""
         with self._lock:
             for file in self.folder.iterdir():
-                file.unlink(missing_ok=True)
+                if file.is_dir() and not file.is_symlink():
+                    shutil.rmtree(file, ignore_errors=True)
+                else:
+                    file.unlink(missing_ok=True)
             self._refresh()
 
     def add(self, times: list[np.datetime64], rates: FloatArray) -> None:
@@ -105,11 +121,13 @@ class MeasuredMatrices:
             self._add(times, rates)
 
     def _add(self, times: list[np.datetime64], rates: FloatArray) -> None:
+        latest = np.datetime64("now", "s") + _MAX_FUTURE
+        if times[-1] > latest:
+            raise wrong(f"time: at most 10 minutes ahead of this service's clock, not {times[-1]}Z")
+        self._drop_later(latest)
         newest = next(reversed(self._rows), None)
         if newest is not None and (times[0] < newest or (times[0] == newest and len(times) > 1)):
             raise ServiceError(409, "not_later", f"time: later than {newest}, the newest measured matrix")
-        if times[-1] > np.datetime64("now", "s") + _MAX_FUTURE:
-            raise wrong(f"time: at most 10 minutes ahead of this service's clock, not {times[-1]}Z")
         if rates.shape[1] != self._num_demands or not self.folder.is_dir():
             raise ServiceError(409, "replaced", "the network was deleted or replaced")
         rows = dict(zip(times, rates.astype(np.float32), strict=True))
@@ -126,6 +144,13 @@ class MeasuredMatrices:
         with contextlib.suppress(OSError):
             return (self.folder / _file_name(time)).stat().st_mtime_ns
         return 0
+
+    def _drop_later(self, latest: np.datetime64) -> None:
+        """Delete matrices of the future: they were measured by a clock that has been set back since."""
+        for when in [when for when in self._rows if when > latest]:
+            self._forget(when)
+            self.version += 1
+            (self.folder / _file_name(when)).unlink(missing_ok=True)
 
     def _drop_oldest(self) -> None:
         while len(self._rows) > self.most:

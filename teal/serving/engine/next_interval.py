@@ -27,7 +27,7 @@ from teal.hedging.past import Past
 from teal.hedging.registry import make_hedge
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
-from teal.runtime.storage import atomic_file
+from teal.runtime.storage import atomic_file, small_text
 from teal.serving.engine.answer import Answer
 from teal.serving.engine.log import LOG
 from teal.serving.engine.measured import MeasuredMatrices
@@ -36,6 +36,7 @@ from teal.solvers import pdhg
 
 LIMIT_PROBABILITY = 0.95  # probability with which the limit is to hold
 _OPTIMUM_GAP = 1e-3  # certified, of the optimum that realised utilisation is divided by
+_MAX_LIMIT_BYTES = 1 << 20
 _MIXTURE, _LIMIT = "mixture.npz", "limit.json"
 
 
@@ -146,8 +147,8 @@ class NextInterval:
         if (folder / _MIXTURE).exists():
             try:
                 hedge.restore(folder / _MIXTURE)
-                self._limit.restore(json.loads((folder / _LIMIT).read_text(encoding="utf-8")))
-            except (InputError, OSError, ValueError) as error:
+                self._limit.restore(json.loads(small_text(folder / _LIMIT, _MAX_LIMIT_BYTES)))
+            except (InputError, OSError, ValueError, RecursionError) as error:
                 LOG.warning("begun anew", extra={"teal": {"network": self._name, "error": str(error)[:200]}})
         self._hedge = hedge
         return hedge

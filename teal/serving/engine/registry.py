@@ -17,17 +17,19 @@ from pydantic import ValidationError
 from teal.errors import InputError
 from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
-from teal.serving.engine.errors import LOCKED, ServiceError, not_ready, unreadable, wrong
+from teal.serving.engine.errors import LOCKED, ServiceError, is_passing, not_ready, replaced, unreadable, wrong
 from teal.serving.engine.log import LOG
 from teal.serving.engine.next_interval import NextInterval
 from teal.serving.engine.requests import LinkChanges, NetworkSpec
 from teal.serving.engine.responses import network_settings
 from teal.serving.engine.served import Served, capacity_in_force, topology_of
-from teal.serving.engine.store import Store, Version
+from teal.serving.engine.solvers import beside
+from teal.serving.engine.store import Store, Stored, Version
 from teal.serving.engine.wanted import groups_of
 
 _MAX_SPLITS = 1 << 26
 _NOT_FOUND = 404  # status of an error
+_VALUES_OF_CHANGE = 4  # of a link
 # Splits of a network whose paths may take long: the time is estimated first, and the search has a thread of its own.
 _LONG_SEARCH = 1_000_000
 _SLOW_FACTOR = 10  # a path of Yen's, or a survivable one, takes as long as so many edge-disjoint ones, approximately
@@ -56,6 +58,7 @@ class Hosted:
         added_paths: how often paths were added to those that it serves.
         links: what is stored of its links, by number.
         unsaved: what happened to its links and is not stored, by number of the link; in force all the same.
+        changing: held by the one that works out what changes of links mean.
         storing: held by the one that stores changes, so that none is stored after a later one.
         attempts: how often somebody began to store them.
         warning: why it could not be stored; "" if everything is.
@@ -75,6 +78,7 @@ class Hosted:
     added_paths: int = 0
     links: dict[str, Any] = dataclasses.field(default_factory=dict)
     unsaved: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    changing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
     storing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
     attempts: int = 0
     warning: str = ""
@@ -131,9 +135,8 @@ class Registry:
         Raises:
             ServiceError: a fault in the topology, too many networks, or paths that would take too long.
         """
-        checked = NetworkSpec.model_validate(spec)
-        topology = await asyncio.to_thread(topology_of, name, checked)  # a fault is the caller's, now
-        groups_of(topology, checked)
+        # A fault is the caller's, now.
+        checked, topology = await asyncio.to_thread(_checked, name, spec)
         if topology.num_nodes * (topology.num_nodes - 1) * checked.most_paths > _MAX_SPLITS:
             raise wrong(f"topology: at most {_MAX_SPLITS:,} splits, pairs of nodes times num_paths")
         estimate = await self._estimate(topology, checked)
@@ -141,7 +144,8 @@ class Registry:
         if name not in names and len(names) >= self._most:
             raise ServiceError(409, "too_many_networks", f"{self._most} networks are registered: delete one first")
         new = bool(await asyncio.to_thread(self._store.put, name, spec))
-        self.get(name).estimated_s = estimate
+        stored = await asyncio.to_thread(self._store.read, name)
+        self.get(name, stored, checked).estimated_s = estimate
         return new
 
     async def _estimate(self, topology: Topology, spec: NetworkSpec) -> float | None:
@@ -186,26 +190,17 @@ class Registry:
             ServiceError: no such network or link.
         """
         network = self.get(name)
-        topology = network.served.topology if network.served else topology_of(name, network.spec)
-        index = topology.node_index()
-        between: dict[tuple[int, int], list[int]] = {}
-        for link, pair in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)):
-            between.setdefault(pair, []).append(link)
-        link_states: dict[str, dict[str, Any]] = {}
-        for change in LinkChanges.model_validate(changes).links:
-            ends = {(index.get(change.source, -1), index.get(change.target, -1))}
-            if change.both:
-                ends |= {(t, s) for s, t in ends}
-            links = [link for pair in ends for link in between.get(pair, ())]
-            if not links:
-                raise wrong(f"there is no link {change.source[:80]!r} - {change.target[:80]!r}")
-            for link in links:
-                state = change.model_dump(include={"capacity", "up"}, exclude_none=True)
-                if change.restore:
-                    state = {"capacity": None, "up": True}
-                link_states[str(link)] = {**link_states.get(str(link), {}), **state}
-        network.unsaved = _merged(network.unsaved, link_states)
-        network.put_in_force(network.served)
+        async with network.changing:  # in the order of their arrival
+            if network.served is None:
+                topology = await asyncio.to_thread(topology_of, name, network.spec)
+            else:
+                topology = network.served.topology
+            size = max(topology.num_links, _VALUES_OF_CHANGE * len(changes["links"]))
+            link_states = await beside(size, _link_states, topology, changes)
+            if network.is_gone.is_set():
+                raise replaced(name)
+            network.unsaved = _merged(network.unsaved, link_states)
+            network.put_in_force(network.served)
         await asyncio.shield(self._save(name, network))  # also for a client that goes: the next change comes after it
 
     async def _save(self, name: str, network: Hosted) -> None:
@@ -257,22 +252,15 @@ class Registry:
         """Warnings about networks, by name; networks without any are left out."""
         return {name: network.warning for name, network in self._networks.items() if network.warning}
 
-    def info(self, name: str) -> dict[str, Any]:
+    async def info(self, name: str) -> dict[str, Any]:
         """:class:`teal.serving.engine.responses.NetworkInfo`.
 
         Raises:
             ServiceError: there is none of that name.
         """
         network = self.get(name)
-        description: dict[str, Any] = {"name": name, "generation": network.generation, **network_settings(network.spec)}
-        if network.warning:
-            description["warning"] = network.warning
-        if network.error:
-            return {**description, "state": "failed", "error": network.error}
-        if network.served is None:
-            progress = {"paths_share": network.share, "paths_estimated_s": network.estimated_s}
-            return {**description, "state": "computing", **progress}
-        return {**description, "state": "ready", "paths_share": 1.0, **_description(network.served)}
+        links = 0 if network.served is None else network.served.topology.num_links
+        return dict(await beside(links, _info, name, network))
 
     def ready(self, name: str) -> Served:
         """A network that is ready.
@@ -282,8 +270,12 @@ class Registry:
         """
         return in_use(name, self.get(name))
 
-    def get(self, name: str) -> Hosted:
+    def get(self, name: str, stored: Stored | None = None, spec: NetworkSpec | None = None) -> Hosted:
         """As the store has it now: another process may have changed it.
+
+        Args:
+            name: name of the network.
+            stored, spec: its registration as it was just written, and the settings in it; None to read them.
 
         Raises:
             ServiceError: there is none of that name.
@@ -297,13 +289,17 @@ class Registry:
         known = self._networks.get(name)
         if known is not None and known.version == version:
             return known
-        raw, links, generation, added = self._store.read(name)
+        if stored is None and known is not None and known.version.network == version.network:
+            links, added = self._store.read_links(name, known.generation)
+            raw, generation = None, known.generation
+        else:
+            raw, links, generation, added = stored or self._store.read(name)
         if known is None or known.version.network != version.network:
             if known is not None and known.served is not None:
                 self._retired.append(known.served)
             self._forget(name)
             try:
-                spec = NetworkSpec.model_validate(raw)
+                spec = spec if spec is not None and spec.stored() == raw else NetworkSpec.model_validate(raw)
             except ValidationError as error:
                 raise unreadable(name, error) from None
             known = self._networks[name] = Hosted(version, spec, generation, added_paths=added)
@@ -347,6 +343,9 @@ class Registry:
         except _Ended:
             return
         except Exception as error:
+            if isinstance(error, OSError) and is_passing(error):
+                self._forget(name)  # the next look at the state folder begins again
+                return
             network.error = str(error) or type(error).__name__
             return
         if network.is_gone.is_set():
@@ -385,6 +384,57 @@ def in_use(name: str, network: Hosted) -> Served:
 def _merged(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """The changes of links by number, after further changes."""
     return {**links, **{link: {**links.get(link, {}), **change} for link, change in changes.items()}}
+
+
+def _info(name: str, network: Hosted) -> dict[str, Any]:
+    """:class:`teal.serving.engine.responses.NetworkInfo`."""
+    description: dict[str, Any] = {"name": name, "generation": network.generation, **network_settings(network.spec)}
+    if network.warning:
+        description["warning"] = network.warning
+    if network.error:
+        return {**description, "state": "failed", "error": network.error}
+    if network.served is None:
+        progress = {"paths_share": network.share, "paths_estimated_s": network.estimated_s}
+        return {**description, "state": "computing", **progress}
+    return {**description, "state": "ready", "paths_share": 1.0, **_description(network.served)}
+
+
+def _checked(name: str, spec: dict[str, Any]) -> tuple[NetworkSpec, Topology]:
+    """The settings and the topology of a network that is to be registered.
+
+    Raises:
+        ServiceError: a fault in them.
+    """
+    checked = NetworkSpec.model_validate(spec)
+    topology = topology_of(name, checked)
+    groups_of(topology, checked)
+    return checked, topology
+
+
+def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What changes make of links, by number of the link.
+
+    Raises:
+        ServiceError: there is no such link.
+    """
+    index = topology.node_index()
+    between: dict[tuple[int, int], list[int]] = {}
+    for link, pair in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)):
+        between.setdefault(pair, []).append(link)
+    link_states: dict[str, dict[str, Any]] = {}
+    for change in LinkChanges.model_validate(changes).links:
+        ends = {(index.get(change.source, -1), index.get(change.target, -1))}
+        if change.both:
+            ends |= {(t, s) for s, t in ends}
+        links = [link for pair in ends for link in between.get(pair, ())]
+        if not links:
+            raise wrong(f"there is no link {change.source[:80]!r} - {change.target[:80]!r}")
+        for link in links:
+            state = change.model_dump(include={"capacity", "up"}, exclude_none=True)
+            if change.restore:
+                state = {"capacity": None, "up": True}
+            link_states[str(link)] = {**link_states.get(str(link), {}), **state}
+    return link_states
 
 
 def _may_take_long(nodes: int, spec: NetworkSpec) -> bool:

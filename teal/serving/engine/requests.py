@@ -23,9 +23,10 @@ from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod,
 from teal.objectives import Objective, ObjectiveName
 from teal.option import ENTRIES, GAP, MAX_PATHS, Option
 from teal.problem.offers import OFFERS
-from teal.serving.engine.errors import invalid
+from teal.serving.engine.errors import invalid, wrong
 
 _MAX_CLASSES = 16  # of the demands of a request
+_MAX_VALUES = 500_000  # of a body in JSON: all other threads wait while it is parsed
 _OBJECTIVES = (
     "total_flow", "weighted_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow",
     "proportional_fair", "alpha_fair", "bandwidth_functions", "max_min",
@@ -115,9 +116,12 @@ class NodeLink(_Known):
 
     directed: bool = Field(default=False, description="False: each link stands for two, one in each direction.")
     graph: GraphAttributes | None = None
-    nodes: list[NodeSpec] = Field(max_length=MAX_NODES)
+    nodes: list[NodeSpec] = Field(max_length=MAX_NODES, fail_fast=True)
     links: list[LinkSpec] = Field(
-        max_length=MAX_LINKS, validation_alias=AliasChoices("links", "edges"), description="Or edges."
+        max_length=MAX_LINKS,
+        fail_fast=True,
+        validation_alias=AliasChoices("links", "edges"),
+        description="Or edges.",
     )
 
     def plain(self) -> dict[str, Any]:
@@ -139,11 +143,12 @@ class FunctionSpec(_Strict):
     source: _NodeId = ""
     target: _NodeId = ""
     points: list[tuple[_Finite, _Finite]] | None = Field(
-        default=None, min_length=1, description="[rate in Gbit/s, value], rising."
+        default=None, min_length=1, fail_fast=True, description="[rate in Gbit/s, value], rising."
     )
     shares: list[tuple[_Finite, _Finite]] | None = Field(
         default=None,
         min_length=1,
+        fail_fast=True,
         description="[share of the demand, value of a Gbit/s of demand], in place of points.",
     )
 
@@ -169,7 +174,7 @@ class NetworkSpec(_Strict):
 
     groups: dict[
         Annotated[str, Field(max_length=200)],
-        Annotated[list[tuple[_NodeId, _NodeId]], Field(min_length=1, max_length=_MAX_CABLES)],
+        Annotated[list[tuple[_NodeId, _NodeId]], Field(min_length=1, max_length=_MAX_CABLES, fail_fast=True)],
     ] = Field(
         default={},
         max_length=_MAX_GROUPS,
@@ -180,11 +185,13 @@ class NetworkSpec(_Strict):
     weights: list[WeightSpec] = Field(
         default=[],
         max_length=_MAX_LISTED_DEMANDS,
+        fail_fast=True,
         description="Weights of demands, for weighted_flow and weight=given; 1 of a demand that is not listed.",
     )
     functions: list[FunctionSpec] = Field(
         default=[],
         max_length=_MAX_LISTED_DEMANDS,
+        fail_fast=True,
         description="Bandwidth functions of all demands, for bandwidth_functions.",
         examples=[[{"shares": [[0.25, 2], [0.5, 3], [1, 3.5]]}]],
     )
@@ -237,14 +244,14 @@ class LinkChange(_Strict):
 class LinkChanges(_Strict):
     """Some links at once."""
 
-    links: list[LinkChange] = Field(min_length=1, max_length=100_000)
+    links: list[LinkChange] = Field(min_length=1, max_length=100_000, fail_fast=True)
 
 
 class Demand(_Strict):
     """One demand."""
 
-    source: str
-    target: str
+    source: _NodeId
+    target: _NodeId
     rate: _Finite = Field(ge=0, description="Gbit/s.")
     of_class: str | None = Field(default=None, alias="class", max_length=200, description="One of classes.")
 
@@ -330,10 +337,13 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
 class _Matrices(_Strict):
     """One traffic matrix as a list of demands, or several as lists of rates."""
 
-    demands: list[Demand] | None = Field(default=None, description="One matrix; what is not listed is 0.")
-    rates: list[list[_Finite]] | None = Field(
+    demands: list[Demand] | None = Field(
+        default=None, fail_fast=True, description="One matrix; what is not listed is 0."
+    )
+    rates: list[Annotated[list[_Finite], Field(fail_fast=True)]] | None = Field(
         None,
         max_length=MAX_MATRICES,
+        fail_fast=True,
         description="Matrices, Gbit/s: of each all pairs of nodes in the order of GET .../paths, or N x N, row by row.",
     )
 
@@ -403,8 +413,8 @@ class BorderReading(_Strict):
 class CounterReadings(_Strict):
     """Byte counters of one interval, as rates."""
 
-    links: list[LinkReading] = Field(max_length=MAX_LINKS)
-    nodes: list[BorderReading] = Field(min_length=1, max_length=MAX_NODES)
+    links: list[LinkReading] = Field(max_length=MAX_LINKS, fail_fast=True)
+    nodes: list[BorderReading] = Field(min_length=1, max_length=MAX_NODES, fail_fast=True)
     routing: Literal["igp", "allocation"] = Field(
         default="igp",
         description="What was in force: shortest paths with ECMP (metrics of the topology, else hops), or the "
@@ -434,6 +444,8 @@ def parsed(model: type[_Model], content: bytes | dict[str, str]) -> _Model:
     Raises:
         ServiceError: the first fault in it.
     """
+    if isinstance(content, bytes) and sum(map(content.count, (b",", b"[", b"{"))) > _MAX_VALUES:
+        raise wrong(f"body: at most {_MAX_VALUES:,} values in JSON; matrices may be sent as Arrow")
     try:
         return model.model_validate_json(content) if isinstance(content, bytes) else model.model_validate(content)
     except ValidationError as error:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,7 +32,15 @@ from teal.serving.engine.served import Served, prove
 from teal.serving.engine.solvers import beside
 from teal.serving.engine.store import Store
 from teal.serving.engine.wanted import single_program
-from teal.serving.engine.wire import check_size, demands_to_write, previous_splits, read, read_measured, written
+from teal.serving.engine.wire import (
+    check_size,
+    demands_to_write,
+    encoded,
+    previous_splits,
+    read,
+    read_measured,
+    written,
+)
 
 _MAX_ROUTES = 4_000_000  # paths that are listed
 MAX_NETWORKS, MAX_PATH_S, MAX_DEADLINE_S = 100, 600.0, 600.0
@@ -133,7 +140,7 @@ class Solver:
             ServiceError: a fault in the topology.
         """
         new = await self._registry.put(name, spec)
-        return self._registry.info(name), new
+        return await self._registry.info(name), new
 
     async def info(self, name: str) -> dict[str, Any]:
         """State and description of a network.
@@ -141,7 +148,7 @@ class Solver:
         Raises:
             ServiceError: there is none of that name.
         """
-        return self._registry.info(name)
+        return await self._registry.info(name)
 
     async def delete(self, name: str) -> None:
         """Forget a network; requests that wait for it are told.
@@ -159,7 +166,7 @@ class Solver:
         """
         await self._registry.change_links(name, changes)
         self._growth.reconnect(name, self._registry.get(name))
-        return self._registry.info(name)
+        return await self._registry.info(name)
 
     async def paths(self, name: str) -> bytes:
         """Candidate paths of a network that is ready: of each demand its nodes, path by path.
@@ -180,7 +187,7 @@ class Solver:
         """
         drawing = self._registry.ready(name).drawing
         loop = asyncio.get_running_loop()  # a layout may take seconds, once
-        return await loop.run_in_executor(self._views, lambda: json.dumps(drawing()).encode())
+        return await loop.run_in_executor(self._views, lambda: encoded(drawing()).encode())
 
     async def allocate(self, name: str, sent: Sent) -> Found:
         """Answer a request.
@@ -404,9 +411,9 @@ def _routes(served: Served) -> bytes:
     """:class:`teal.serving.engine.responses.Routes`, as JSON."""
     paths, names = served.paths, served.topology.node_names
     routes = {
-        "pairs": [[names[s], names[t]] for s, t in paths.pairs.tolist()],
-        "paths": [
+        "pairs": ([names[s], names[t]] for s, t in paths.pairs.tolist()),
+        "paths": (
             [served.route(d, k)[0] for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)
-        ],
+        ),
     }
-    return json.dumps(routes).encode()
+    return encoded(routes).encode()

@@ -24,13 +24,14 @@ from typing import Any, NamedTuple
 
 from teal.network import PathSet
 from teal.network.path_file import save_paths
-from teal.runtime.storage import atomic_files
-from teal.serving.engine.errors import LOCKED, ServiceError, not_found, replaced, unreadable, wrong
+from teal.runtime.storage import atomic_files, small_text
+from teal.serving.engine.errors import LOCKED, ServiceError, not_found, replaced, storage_fault, unreadable, wrong
 
 NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _GENERATION = r"[0-9a-f]{32}"  # names a folder, so that nothing else may stand in a file
 _LOCK_PATIENCE_S = 2.0  # that another process may hold the folder's lock
 _LINKS = ".links.json"
+_MAX_FILE_BYTES = 256 << 20
 _PRIVATE = 0o600  # files are for the service's user alone
 _MEASURED = ".measured"  # folder with a folder for each registration
 _PATHS = ".paths"  # folder with a file for each registration to which paths were added
@@ -71,9 +72,20 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def names(self) -> list[str]:
-        """All networks, sorted."""
-        files = (f.name for f in self._folder.glob("[!.]*.json"))
-        return sorted(name[:-5] for name in files if not name.endswith(_LINKS))
+        """All networks, sorted.
+
+        Raises:
+            ServiceError: the folder cannot be read.
+        """
+        try:
+            files = os.listdir(self._folder)
+        except OSError as error:
+            raise self._unavailable(error) from None
+        return sorted(
+            name[:-5]
+            for name in files
+            if name.endswith(".json") and not name.endswith(_LINKS) and not name.startswith(".")
+        )
 
     def version(self, name: str) -> Version:
         """The version of a network's files.
@@ -82,9 +94,19 @@ class Store:
             ServiceError: there is none of that name, or its files cannot be opened.
         """
         try:
-            return Version(_stamp(self._file(name), name), _stamp(self._links(name)))
+            version = Version(_stamp(self._file(name)), _stamp(self._links(name)))
         except OSError as error:
             raise unreadable(name, error) from None
+        if version.network:
+            return version
+        if not self._folder.is_dir():
+            raise self._unavailable(FileNotFoundError(errno.ENOENT, "there is none"))
+        raise not_found(name)
+
+    @staticmethod
+    def _unavailable(error: OSError) -> ServiceError:
+        """The folder itself is gone, or cannot be read."""
+        return storage_fault(error, folder_is_there=False) or not_found("")
 
     def read(self, name: str) -> Stored:
         """Read a network; ``links`` by number.
@@ -93,24 +115,41 @@ class Store:
             ServiceError: there is none of that name, or its files are damaged.
         """
         try:
-            stored, links = _object(self._file(name)), None
-            with contextlib.suppress(FileNotFoundError):
-                links = _object(self._links(name))
+            stored = _object(self._file(name))
             generation = stored["generation"]
             if not isinstance(generation, str) or not re.fullmatch(_GENERATION, generation):
                 raise ValueError(f"a generation of 32 hexadecimal digits, not {str(generation)[:80]!r}")
-            same = links is not None and links["generation"] == generation
-            changed = links["links"] if same and links is not None else {}
-            if not isinstance(changed, dict) or not all(isinstance(change, dict) for change in changed.values()):
-                raise ValueError("changes by number of the link expected")
-            added_paths = links.get("paths", 0) if same and links is not None else 0
-            if not isinstance(added_paths, int):
-                raise ValueError("how often paths were added: a number expected")
-            return Stored(stored["network"], changed, generation, added_paths)
+            links, added_paths = self._read_links(name, generation)
+            return Stored(stored["network"], links, generation, added_paths)
         except FileNotFoundError:
             raise not_found(name) from None
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise unreadable(name, error) from None
+
+    def read_links(self, name: str, generation: str) -> tuple[dict[str, Any], int]:
+        """What has happened to the links of a registration, by number, and how often paths were added.
+
+        Raises:
+            ServiceError: the file is damaged.
+        """
+        try:
+            return self._read_links(name, generation)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise unreadable(name, error) from None
+
+    def _read_links(self, name: str, generation: str) -> tuple[dict[str, Any], int]:
+        try:
+            links = _object(self._links(name))
+        except FileNotFoundError:
+            return {}, 0
+        if links["generation"] != generation:
+            return {}, 0
+        changed, added_paths = links["links"], links.get("paths", 0)
+        if not isinstance(changed, dict) or not all(isinstance(change, dict) for change in changed.values()):
+            raise ValueError("changes by number of the link expected")
+        if not isinstance(added_paths, int):
+            raise ValueError("how often paths were added: a number expected")
+        return changed, added_paths
 
     def put(self, name: str, network: dict[str, Any]) -> bool:
         """Register or replace; whether it is new.  What happened to links of another one counts no more.
@@ -212,7 +251,11 @@ class Store:
             ServiceError: another process keeps the lock.
         """
         end = time.monotonic() + _LOCK_PATIENCE_S
-        with (self._folder / ".lock").open("w") as lock:
+        try:
+            lock = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, _PRIVATE)
+        except OSError as error:
+            raise storage_fault(error, folder_is_there=False) from None  # type: ignore[misc]
+        try:
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -223,6 +266,8 @@ class Store:
                         raise ServiceError(503, LOCKED, message, _LOCK_PATIENCE_S) from None
                     time.sleep(_LOCK_PATIENCE_S / 100)
             yield
+        finally:
+            os.close(lock)
 
     def _file(self, name: str) -> Path:
         if not re.fullmatch(NAMES, name) or name.endswith((".links", _MEASURED, _PATHS)):
@@ -241,7 +286,10 @@ def _object(file: Path) -> dict[str, Any]:
     Raises:
         ValueError: something else is in it.
     """
-    content = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        content = json.loads(small_text(file, _MAX_FILE_BYTES))
+    except RecursionError:
+        raise ValueError(f"{file.name}: too deeply nested") from None
     if not isinstance(content, dict):
         raise ValueError(f"{file.name}: a JSON object expected")
     return content
@@ -254,21 +302,19 @@ def _write(contents: dict[Path, dict[str, Any]]) -> None:
             temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
 
 
-def _stamp(file: Path, name: str = "") -> int:
-    """Which file it is and since when; 0 if there is none, unless it must be there.
+def _stamp(file: Path) -> int:
+    """Which file it is and since when; 0 if there is none.
 
     The file is opened for it: a network file system then looks at the server, not into what it remembers.
     """
     try:
         opened = os.open(file, os.O_RDONLY | os.O_NONBLOCK)  # every request asks: a stream would take ten times as long
     except FileNotFoundError:
-        if name:
-            raise not_found(name) from None
         return 0
     try:
         status = os.fstat(opened)
     finally:
         os.close(opened)
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "a folder", str(file))
+    if not stat.S_ISREG(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "no regular file", str(file))
     return hash((status.st_ino, status.st_mtime_ns, status.st_size))

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from teal.network.topology import Topology
-from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.serving.engine.answer import FIGURES, Answer, plain
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.errors import ARROW, JSON, ServiceError, wrong
@@ -152,7 +152,7 @@ def checked(rates: FloatArray) -> FloatArray:
     return rates
 
 
-def named(answer: Answer, served: Served, rates: FloatArray, classes: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+def named(answer: Answer, served: Served, rates: FloatArray, options: Options) -> Iterator[dict[str, Any]]:
     """:class:`responses.NamedAllocation`, one a matrix; ``demands`` is an iterator, which is read once.
 
     Of many demands not all are in memory at once: Python's garbage collector stops all threads for as long as it takes
@@ -161,10 +161,11 @@ def named(answer: Answer, served: Served, rates: FloatArray, classes: Sequence[s
     Args:
         answer: to the matrices.
         served: the network.
-        rates: (B, D) Gbit/s that were allocated, class by class; demands of 0 are left out.
-        classes: names of the classes; none without classes.
+        rates: (B, D) Gbit/s that were allocated, class by class; of 0 only those are in the answer that were listed.
+        options: classes, and the demands that were listed.
     """
-    topology = served.topology
+    topology, classes = served.topology, options.classes
+    is_listed = _zeros(options, topology)
     names = topology.node_names
     ends = [(names[s], names[t]) for s, t in zip(topology.link_source, topology.link_target, strict=True)]
     for b, row in enumerate(rates):
@@ -174,7 +175,7 @@ def named(answer: Answer, served: Served, rates: FloatArray, classes: Sequence[s
             "status": answer.status[b],
             **answer.further(b),
             "shed": max(0.0, float(row.sum() - admitted.sum())),
-            "demands": _demands(answer, served, b, row, admitted, classes),
+            "demands": _demands(answer, served, b, row, admitted, classes, (row > 0) | is_listed),
             "utilisation": [
                 {"link": e, "source": source, "target": target, "utilisation": plain(used)}
                 for e, ((source, target), used) in enumerate(zip(ends, answer.utilisation[b].tolist(), strict=True))
@@ -183,18 +184,20 @@ def named(answer: Answer, served: Served, rates: FloatArray, classes: Sequence[s
 
 
 def _demands(
-    answer: Answer, served: Served, b: int, rates: FloatArray, admitted: FloatArray, classes: Sequence[str]
-) -> Iterator[dict[str, Any]]:
-    """Yield a :class:`teal.serving.engine.responses.DemandAnswer` for each demand above 0 of one matrix.
+    answer: Answer, served: Served, b: int, rates: FloatArray, admitted: FloatArray, classes: Sequence[str],
+    is_listed: BoolArray,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """Yield a :class:`teal.serving.engine.responses.DemandAnswer` for some demands of one matrix.
 
     Args:
         answer, served, classes: as in :func:`named`.
         b: number of the matrix.
         rates: (D,) requested rate of each demand, Gbit/s.
         admitted: (D,) part of it that is carried, Gbit/s.
+        is_listed: (D,) the demands.
     """
     names, pairs = served.topology.node_names, served.paths.num_demands
-    for d in np.flatnonzero(rates).tolist():
+    for d in np.flatnonzero(is_listed).tolist():
         paths, of_demand = [], answer.splits[b, d]
         for k in np.flatnonzero(of_demand).tolist():
             nodes, links = served.route(d % pairs, k)
@@ -224,8 +227,17 @@ def splits_of(allocation: dict[str, Any], served: Served) -> FloatArray:
             known = (k for k in np.flatnonzero(served.paths.mask[d]).tolist() if served.route(d, k)[1] == path["links"])
             splits[d, next(known)] = path["split"] if "split" in path else path["weight"]
         if any("weight" in path for path in demand["paths"]):
-            splits[d] *= demand["admitted"] / demand["demand"] / splits[d].sum()
+            share = demand["admitted"] / demand["demand"] if demand["demand"] > 0 else 1.0
+            splits[d] *= share / splits[d].sum()
     return splits
+
+
+def _zeros(options: Options, topology: Topology) -> BoolArray:
+    """(D,) the demands of rate 0 that a request lists, class by class."""
+    listed = [demand for demand in getattr(options, "demands", None) or () if demand.rate == 0]
+    source, target = [demand.source for demand in listed], [demand.target for demand in listed]
+    of_class, ones = [demand.of_class for demand in listed], np.ones(len(listed))
+    return np.asarray(from_triples(source, target, ones, None, topology, of_class, options.classes)[0] > 0)
 
 
 def from_arrow(body: bytes, topology: Topology, classes: Sequence[str] = ()) -> FloatArray:
@@ -472,7 +484,7 @@ def check_size(served: Served, rates: FloatArray, accept: str, form: Form) -> No
         return
     if used > _MAX_JSON:
         raise ServiceError(406, "too_large_for_json", f"{used:,} utilisations: ask for {ARROW} (Accept)")
-    demands = int(np.count_nonzero(rates))
+    demands = demands_to_write(rates, accept, form)[0]
     if form is Form.DENSE and splits > _MAX_JSON:
         raise ServiceError(406, "too_large_for_json", f"{splits:,} splits: ask for {ARROW} (Accept)")
     if form is Form.NAMED and demands > _MAX_NAMED:
@@ -495,13 +507,13 @@ def written(
     if ARROW in sent.accept:
         return to_arrow(answer, {"id": sent.number, **further}), ARROW
     is_named = options.form is Form.NAMED
-    allocations = named(answer, served, rates, options.classes) if is_named else iter(_dense(answer))
+    allocations = named(answer, served, rates, options) if is_named else iter(_dense(answer))
     body = {"id": sent.number, **answer.cost, **further}
-    listed = ", ".join(_encoded(allocation) for allocation in allocations)
-    return f'{_encoded(body)[:-1]}, "allocations": [{listed}]}}'.encode(), JSON
+    listed = ", ".join(encoded(allocation) for allocation in allocations)
+    return f'{encoded(body)[:-1]}, "allocations": [{listed}]}}'.encode(), JSON
 
 
-def _encoded(fields: dict[str, Any]) -> str:
+def encoded(fields: dict[str, Any]) -> str:
     """A JSON object.  Lists are encoded in parts: Python's encoder stops all other threads until it is done."""
     parts = []
     for name, value in fields.items():

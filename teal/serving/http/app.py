@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gzip
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from teal.app.web import network_map_js, plotly_js
 from teal.serving.engine.backend import Backend
@@ -62,11 +64,14 @@ def add_page(app: FastAPI) -> None:
     async def asset(name: str, request: Request) -> Response:
         if name not in _FILES:
             raise HTTPException(404, "there is no such file")
-        body, headers = _packed(name), {"X-Content-Type-Options": "nosniff", "Cache-Control": "max-age=600"}
+        body, headers = (
+            await asyncio.to_thread(_packed, name),
+            {"X-Content-Type-Options": "nosniff", "Cache-Control": "max-age=600"},
+        )
         if "gzip" in request.headers.get("accept-encoding", ""):
             headers["Content-Encoding"] = "gzip"
         else:
-            body = gzip.decompress(body)
+            body = await asyncio.to_thread(gzip.decompress, body)
         return Response(body, media_type=_FILES[name][0], headers={**headers, "Vary": "Accept-Encoding"})
 
 
@@ -95,7 +100,7 @@ def make_app(
     metrics = Metrics()
     router = make_router(backend, metrics, Recent(), most_open)
     app.include_router(router)
-    _describe_bodies(app)
+    _describe(app, needs_token=bool(tokens))
 
     @app.exception_handler(ServiceError)
     async def known_fault(_: Request, error: ServiceError) -> JSONResponse:
@@ -108,8 +113,13 @@ def make_app(
         return fault_response(ServiceError(422, "invalid_request", f"{place}: {first['msg']}"))
 
     @app.exception_handler(HTTPException)
-    async def other_fault(_: Request, error: HTTPException) -> JSONResponse:
-        return fault_response(ServiceError(error.status_code, "http", str(error.detail)))
+    async def other_fault(request: Request, error: HTTPException) -> JSONResponse:
+        response = fault_response(ServiceError(error.status_code, "http", str(error.detail)))
+        if error.status_code == 405:  # of all routes of the path: Starlette knows those of the first one
+            here = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+            methods = {method for route in here for method in getattr(route, "methods", None) or ()}
+            response.headers["Allow"] = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+        return response
 
     add_page(app)
     routes = [*router.routes, *app.routes]  # an included router does not say its routes' paths
@@ -119,8 +129,8 @@ def make_app(
     return app
 
 
-def _describe_bodies(app: FastAPI) -> None:
-    """Add the models of bodies that routes read themselves to the description."""
+def _describe(app: FastAPI, *, needs_token: bool) -> None:
+    """Add to the description the models of bodies that routes read themselves, and whether a token is needed."""
     usual = app.openapi
 
     def described() -> dict[str, Any]:
@@ -130,6 +140,9 @@ def _describe_bodies(app: FastAPI) -> None:
                 [(model, "validation") for model in SENT_MODELS], ref_template="#/components/schemas/{model}"
             )
             schema["components"]["schemas"] |= schemas["$defs"]
+            for operation in (one for of_path in schema["paths"].values() for one in of_path.values()):
+                if not needs_token and "security" in operation:
+                    operation["security"].append({})
         return app.openapi_schema or {}
 
     app.openapi = described  # type: ignore[method-assign]

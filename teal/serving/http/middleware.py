@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import hmac
 import logging
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from fastapi.responses import JSONResponse
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from teal.serving.engine.errors import ARROW, JSON, ServiceError, media_type, overloaded
+from teal.serving.engine.errors import ARROW, JSON, ServiceError, media_type, overloaded, storage_fault
 from teal.serving.engine.log import LOG
+from teal.serving.engine.requests import MeasurementOptions, Options
 from teal.serving.http.metrics import Metrics
 
 BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection
 MAX_JSON_BYTES = 4 << 20  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
 _MAX_OPEN_BODIES = 8  # largest bodies that all requests together may have in memory
 _MAX_DIGITS = 18  # of a Content-Length; Python refuses to read very long numbers
+_LOGGED = {*Options.model_fields, *MeasurementOptions.model_fields, "previous", "after"}
 _MAX_QUERY = 200  # characters of an address's parameters in the log
-_FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the share of it that this user may have
 _WITH_BODY = ("POST", "PUT", "PATCH")
+# Headers that have one value: of two, this code and the application might each read another one (RFC 9110, 5.3).
+_SINGLE = (
+    b"host", b"content-type", b"content-length", b"content-encoding", b"authorization", b"origin", b"idempotency-key",
+)  # fmt: skip
 
 
 class Watched:
@@ -66,6 +71,9 @@ class Watched:
             await self._app(scope, receive, send)
             return
         begin, number, status = time.perf_counter(), uuid.uuid4().hex[:12], 0
+        method = scope["method"]
+        if method == "HEAD":  # an answer to GET without its body (RFC 9110, 9.3.2)
+            scope = {**scope, "method": "GET"}
         client, own_bytes = "", 0
 
         async def sent(message: Message) -> None:
@@ -73,12 +81,15 @@ class Watched:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], (b"x-request-id", number.encode())]
+            elif method == "HEAD":
+                message["body"] = b""
             await send(message)
 
         self._metrics.open.inc()
         try:
-            client = self._check(scope)
-            scope["teal"] = {"number": number, "client": client}
+            scope["teal"] = state = {"number": number, "client": "", "media_type": ""}
+            self._check(scope, state)
+            client = state["client"]
             if scope["method"] in _WITH_BODY:
 
                 def reserve(size: int) -> None:
@@ -92,8 +103,8 @@ class Watched:
                 raise
             await fault_response(error)(scope, receive, sent)
         except Exception as error:
-            fault = ServiceError(507, "disk_full", "nothing was stored: no space is left")
-            if status or not (isinstance(error, OSError) and error.errno in _FULL):
+            fault = storage_fault(error) if isinstance(error, OSError) else None
+            if status or fault is None:
                 LOG.exception("failed", extra={"teal": {"request": number}})
                 fault = ServiceError(500, "internal", f"an error of ours, logged as {number}")
             if status:  # half of an answer is out: the connection must break
@@ -107,7 +118,7 @@ class Watched:
             self._metrics.requests.labels(route, status).inc()
             self._metrics.latency.labels(route).observe(seconds)
             if LOG.isEnabledFor(logging.INFO):
-                entry = {"request": number, "client": client, "method": scope["method"], "route": route}
+                entry = {"request": number, "client": scope["teal"]["client"], "method": method, "route": route}
                 entry |= {"network": scope.get("path_params", {}).get("name", ""), "query": _query(scope)}
                 if "deadline_ms" in scope.get("teal", {}):  # an allocation that was answered
                     entry["deadline_ms"] = scope["teal"]["deadline_ms"]
@@ -138,15 +149,20 @@ class Watched:
         if self._open_bytes[client] <= 0:
             del self._open_bytes[client]
 
-    def _check(self, scope: Scope) -> str:
-        """Refuse a request before its body is read; whom it counts for otherwise: a token, or an address.
+    def _check(self, scope: Scope, state: dict[str, Any]) -> None:
+        """Refuse a request before its body is read; else note whom it counts for, and the type of its body.
+
+        Args:
+            scope: see ASGI.
+            state: gets ``client``, an address or the number of a token, and ``media_type``.
 
         Raises:
             ServiceError: what is wrong with it.
         """
-        headers = dict(scope["headers"])
-        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
-            raise ServiceError(400, "wrong_host", "a request has one Host header")
+        state["client"] = str((scope.get("client") or ("",))[0])
+        headers = _single_headers(scope)
+        if b"%2f" in scope.get("raw_path", b"").lower():  # it would divide the path once that is decoded
+            raise ServiceError(404, "http", "no name in a path has a slash")
         host = headers.get(b"host", b"").decode("latin-1")
         if self._hosts and _host_name(host) not in self._hosts:
             raise ServiceError(400, "wrong_host", "this service has another name")
@@ -155,16 +171,15 @@ class Watched:
         if origin is not None and not self._tokens and not _is_same_site(origin.decode("latin-1"), host):
             raise ServiceError(403, "other_origin", "pages of another site may not use this service without a token")
         private = scope["path"].startswith(("/v1/", "/metrics"))
-        client = str((scope.get("client") or ("",))[0])
         if self._tokens and private:
-            kind, _, secret = headers.get(b"authorization", b"").partition(b" ")
+            scheme, _, secret = headers.get(b"authorization", b"").partition(b" ")
             borne = [number for number, token in enumerate(self._tokens) if hmac.compare_digest(secret, token)]
-            if kind.lower() != b"bearer" or not borne:
+            if scheme.lower() != b"bearer" or not borne:
                 raise ServiceError(401, "unauthorised", "a valid bearer token is required")
             if len(self._tokens) > 1:  # with one token, clients are told apart by their addresses
-                client = f"token {borne[0]}"
+                state["client"] = f"token {borne[0]}"
         if scope["method"] not in _WITH_BODY:
-            return client
+            return
         coding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if coding not in ("", "identity"):
             raise ServiceError(415, "unsupported_media_type", f"send bodies as they are, not in {coding[:80]!r}")
@@ -178,7 +193,20 @@ class Watched:
         most = min(self._most_bytes, MAX_JSON_BYTES) if kind == JSON else self._most_bytes
         if len(declared) > _MAX_DIGITS or int(declared) > most:
             raise ServiceError(413, "too_large", f"a body of {kind} has at most {most:,} bytes")
-        return client
+        state["media_type"] = kind
+
+
+def _single_headers(scope: Scope) -> dict[bytes, bytes]:
+    """The headers by name.
+
+    Raises:
+        ServiceError: one that has one value is there twice.
+    """
+    counts = Counter(name for name, _ in scope["headers"])
+    twice = [name.decode() for name in _SINGLE if counts[name] > 1]
+    if twice:
+        raise ServiceError(400, "header_twice", f"a request has one header {twice[0]}")
+    return dict(scope["headers"])
 
 
 def _is_same_site(origin: str, host: str) -> bool:
@@ -203,8 +231,9 @@ def _host_name(host: str) -> str:
 
 
 def _query(scope: Scope) -> str:
-    """The parameters of the address."""
-    return str(scope["query_string"][:_MAX_QUERY].decode("latin-1"))
+    """The parameters of the address that the API has; others are left out: somebody may send a token so."""
+    sent = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="replace")
+    return urlencode([(name, value) for name, value in sent if name in _LOGGED])[:_MAX_QUERY]
 
 
 async def _body(receive: Receive, reserve: Callable[[int], None]) -> bytes:

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from teal.serving.engine.backend import Backend, Sent
-from teal.serving.engine.errors import ARROW, JSON, ZIP, ServiceError, media_type, overloaded, places_of_one
+from teal.serving.engine.errors import ARROW, JSON, ZIP, ServiceError, overloaded, places_of_one
 from teal.serving.engine.log import LOG
 from teal.serving.engine.requests import (
     AllocationRequest,
@@ -39,11 +39,12 @@ from teal.serving.engine.responses import (
     Routes,
 )
 from teal.serving.engine.solvers import beside
+from teal.serving.engine.store import NAMES
+from teal.serving.engine.wire import encoded
 from teal.serving.http.metrics import Metrics
 from teal.serving.http.recent import Recent
 
 _BEARER = HTTPBearer(auto_error=False, description="A token of --token-file.")
-_T = TypeVar("_T", bound=BaseModel)
 _Result = TypeVar("_Result")
 _FAULTS: dict[int | str, str] = {
     400: "no valid HTTP, another host name, or the client has gone",
@@ -64,6 +65,7 @@ _FAULTS: dict[int | str, str] = {
 FAULTS: dict[int | str, dict[str, Any]] = {
     code: {"description": text, "model": Fault} for code, text in _FAULTS.items()
 }
+_Name = Annotated[str, Path(json_schema_extra={"pattern": f"^{NAMES}$"}, description="Of the network.")]
 SENT_MODELS: tuple[type[BaseModel], ...] = (NetworkSpec, LinkChanges, AllocationRequest, MeasurementRequest)
 
 
@@ -91,17 +93,32 @@ def _body(model: type[BaseModel], options: type[BaseModel] | None = None) -> dic
     return {"requestBody": {"required": True, "content": content}, "parameters": parameters}
 
 
-async def _read(model: type[_T], request: Request) -> _T:
-    """The body of a request.
-
-    FastAPI would parse it in Python: slowly, as deep as it is nested, and with text that no answer could repeat.
-    """
-    body = await request.body()
-    return await beside(len(body), parsed, model, body)
+# FastAPI would parse a body in Python: slowly, as deep as it is nested, and with text that no answer could repeat.
 
 
-def _written(body: bytes) -> Response:
-    return Response(body, media_type=JSON)
+def _spec(body: bytes) -> dict[str, Any]:
+    """The settings of a network."""
+    return parsed(NetworkSpec, body).stored()
+
+
+def _changes(body: bytes) -> dict[str, Any]:
+    """Changes of links, written one by one: other threads wait while pydantic writes a list."""
+    return {"links": [change.model_dump(mode="json") for change in parsed(LinkChanges, body).links]}
+
+
+# What a description of a network need not say.
+_NOT_SAID = {name: field.default for name, field in NetworkInfo.model_fields.items() if not field.is_required()}
+_VALUES_OF_LINK = 4
+
+
+async def _described(info: dict[str, Any], status: int = 200) -> Response:
+    """A :class:`NetworkInfo`.  FastAPI would look at every link of a large network on the event loop."""
+    size = _VALUES_OF_LINK * len(info.get("links") or ())
+    return _written((await beside(size, encoded, {**_NOT_SAID, **info})).encode(), status)
+
+
+def _written(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type=JSON)
 
 
 def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: int) -> APIRouter:
@@ -125,16 +142,16 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
             metrics.forget(gone)
 
     def sent(request: Request, body: bytes) -> Sent:
-        state = request.scope.get("teal", {})
+        state = request.scope["teal"]
         query = dict(request.query_params)
         query.pop("previous", None)
         return Sent(
             body,
-            media_type(request.headers["content-type"]),
-            request.headers.get("accept", ""),
+            state["media_type"],
+            ", ".join(request.headers.getlist("accept")),
             query,
-            state.get("number", ""),
-            state.get("client", ""),
+            state["number"],
+            state["client"],
         )
 
     @router.get("/v1/networks", **api, response_model=NetworkNames)
@@ -152,35 +169,38 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         return await backend.model()
 
     @router.put(
-        "/v1/networks/{name}", **api, response_model=NetworkInfo, openapi_extra=_body(NetworkSpec),
-        responses={201: {"description": "registered", "model": NetworkInfo}},
+        "/v1/networks/{name}", **api, openapi_extra=_body(NetworkSpec),
+        responses={200: {"model": NetworkInfo}, 201: {"description": "registered", "model": NetworkInfo}},
     )  # fmt: skip
-    async def put_network(name: str, request: Request, response: Response) -> Any:
+    async def put_network(name: _Name, request: Request) -> Response:
         """Register or replace a network. Its paths are computed in the background: GET says when it is ready."""
-        info, new = await backend.put(name, (await _read(NetworkSpec, request)).stored())
-        response.status_code = 201 if new else 200
-        return info
+        body = await request.body()
+        info, new = await backend.put(name, await beside(len(body), _spec, body))
+        return await _described(info, 201 if new else 200)
 
-    @router.get("/v1/networks/{name}", **api, response_model=NetworkInfo)
-    async def get_network(name: str) -> Any:
+    @router.get("/v1/networks/{name}", **api, responses={200: {"model": NetworkInfo}})
+    async def get_network(name: _Name) -> Response:
         """State (computing, ready, failed), nodes, links, capacities as registered and in force."""
-        return await backend.info(name)
+        return await _described(await backend.info(name))
 
     @router.delete("/v1/networks/{name}", **api, status_code=204)
-    async def delete_network(name: str) -> Response:
+    async def delete_network(name: _Name) -> Response:
         """Forget a network; requests that wait for it get 404, and the search for its paths ends."""
         await backend.delete(name)
         metrics.forget(name)
         await forget()
         return Response(status_code=204)
 
-    @router.patch("/v1/networks/{name}/links", **api, response_model=NetworkInfo, openapi_extra=_body(LinkChanges))
-    async def patch_links(name: str, request: Request) -> Any:
+    @router.patch(
+        "/v1/networks/{name}/links", **api, openapi_extra=_body(LinkChanges), responses={200: {"model": NetworkInfo}}
+    )
+    async def patch_links(name: _Name, request: Request) -> Response:
         """Change capacities, take links down or up: in force from the next request on, no path is computed anew."""
-        return await backend.patch(name, (await _read(LinkChanges, request)).model_dump(mode="json"))
+        body = await request.body()
+        return await _described(await backend.patch(name, await beside(len(body), _changes, body)))
 
     @router.get("/v1/networks/{name}/paths", **api, responses={200: {"model": Routes}})
-    async def get_paths(name: str) -> Response:
+    async def get_paths(name: _Name) -> Response:
         """Pairs of nodes in the order of rates and splits, and the candidate paths of each, node by node."""
         return _written(await backend.paths(name))
 
@@ -189,7 +209,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
     )  # fmt: skip
     async def allocate(
-        name: str,
+        name: _Name,
         request: Request,
         idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
         previous: Annotated[str | None, Query(max_length=200)] = None,
@@ -231,7 +251,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         return Response(result.body, media_type=result.media_type)
 
     @router.get("/v1/networks/{name}/allocations", **api, response_model=RecentAllocations)
-    async def get_allocations(name: str, after: float = 0.0) -> Any:
+    async def get_allocations(name: _Name, after: float = 0.0) -> Any:
         """List the allocations of lately, the last thousand requests at most, and how full links were in the last one.
 
         Only what was answered after a moment, in seconds since 1970 as ``time`` has it.
@@ -242,13 +262,18 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         "/v1/networks/{name}/allocations/{number}", **api,
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
     )  # fmt: skip
-    async def get_allocation(name: str, number: str) -> Response:
+    async def get_allocation(name: _Name, number: str) -> Response:
         """An answer that was given lately, as it was given; the last ones only, 64 MiB of all networks together."""
         result = recent.answer(name, await backend.generation(name), number)
         return Response(result.body, media_type=result.media_type)
 
-    @router.get("/v1/networks/{name}/allocations/{number}/proof", **api, responses={200: {"content": {ZIP: {}}}})
-    async def get_proof(name: str, number: str) -> Response:
+    @router.get(
+        "/v1/networks/{name}/allocations/{number}/proof",
+        **api,
+        response_class=Response,
+        responses={200: {"content": {ZIP: {}}}},
+    )
+    async def get_proof(name: _Name, number: str) -> Response:
         """The proof of an answer to a request that asked for one, as a zip file; kept as long as the answer."""
         result = recent.answer(name, await backend.generation(name), number)
         if not result.proof:
@@ -259,7 +284,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         "/v1/networks/{name}/measurements", **api, response_model=MeasuredInfo,
         openapi_extra=_body(MeasurementRequest, MeasurementOptions),
     )  # fmt: skip
-    async def measure(name: str, request: Request) -> Any:
+    async def measure(name: _Name, request: Request) -> Any:
         """Say what traffic was measured, one matrix or several, JSON or Arrow (time and interval_s in the query then).
 
         From these the allocation for the next interval is computed, at once: POST .../allocations with "for": "next".
@@ -270,19 +295,19 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         return info
 
     @router.get("/v1/networks/{name}/measurements", **api, response_model=MeasuredInfo)
-    async def get_measured(name: str) -> Any:
+    async def get_measured(name: _Name) -> Any:
         """Which measured matrices are kept."""
         return await backend.measured(name)
 
     @router.delete("/v1/networks/{name}/measurements", **api, status_code=204)
-    async def forget_measured(name: str) -> Response:
+    async def forget_measured(name: _Name) -> Response:
         """Delete all measured matrices, and what was learnt from them: wrong ones, say."""
         await backend.forget_measured(name)
         metrics.measured(name, {"matrices": 0})
         return Response(status_code=204)
 
     @router.get("/v1/networks/{name}/map", **api, responses={200: {"model": Drawing}})
-    async def get_map(name: str) -> Response:
+    async def get_map(name: _Name) -> Response:
         """The network as a drawing: its coordinates where they are known, else a layout."""
         return _written(await backend.map(name))
 
@@ -297,7 +322,10 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         await backend.check_ready()
         return {"status": "ready", "networks": len(await backend.names()), "warnings": await backend.warnings()}
 
-    @router.get("/metrics", **api)
+    @router.get(
+        "/metrics", **api, response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )  # fmt: skip
     async def prometheus() -> Response:
         """For Prometheus."""
         metrics.warnings.set(len(await backend.warnings()))

@@ -1,11 +1,10 @@
 """Two-segment routing against the whole linear program, by HiGHS, over references of the shares."""
 
 from __future__ import annotations
-from teal.routing.segments import one_list as one_list_module
-from typing import Any
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from scipy.optimize import linprog
 from teal.errors import InputError
 from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag
+from teal.routing.segments import one_list as one_list_module
 from teal.routing.segments.columns import finish
 from teal.routing.segments.one_list import one_list
 from teal.routing.segments.problem import SegmentProblem

@@ -1,11 +1,10 @@
 """Lists for several matrices and failures against the whole linear program, over reference shares of each failure."""
 
 from __future__ import annotations
-from teal.routing.segments import few as few_module
-from typing import Any
-from types import SimpleNamespace
 
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from teal.errors import InputError
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
+from teal.routing.segments import few as few_module
 from teal.routing.segments.few import Few
 from teal.routing.segments.static_lists import static_lists
 from teal.runtime.arrays import FloatArray, Int64Array
