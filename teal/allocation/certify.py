@@ -61,7 +61,8 @@ def run_certify(config: CertifyConfig, notify: Callable[[str], None]) -> Certifi
     if not config.allocation.is_file():
         raise InputError("--allocation", "", "a file", str(config.allocation))
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
-    instance = load_instance(config, notify, partial(selected, config), lambda _: compile_first(notify))
+    deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
+    instance = load_instance(config, notify, partial(selected, config), lambda _: compile_first(notify), deadline)
     topology, demand = instance.topology, instance.traffic.read([config.index])
     capacity = capacity_in_force(config, topology, notify)
     if capacity is not None:
@@ -72,7 +73,7 @@ def run_certify(config: CertifyConfig, notify: Callable[[str], None]) -> Certifi
     shares = torch.from_numpy(splits)[None].to(problem.demand)
     if config.repair:
         shares = project(problem.to(torch.float64), shares, refill=0)
-    allocation = _with_prices(config, problem, shares, notify)
+    allocation = _with_prices(config, problem, shares, notify, instance.end)
     return prove(config.out, problem, allocation, config.over_all_paths, config.compressed, config.overwrite)
 
 
@@ -86,19 +87,20 @@ def prove(
     return Certified(folder, tuple(name for name in FILES if (folder / name).exists()), tuple(sentences))
 
 
-def _with_prices(config: CertifyConfig, problem: Problem, shares: Tensor, notify: Callable[[str], None]) -> Allocation:
+def _with_prices(
+    config: CertifyConfig, problem: Problem, shares: Tensor, notify: Callable[[str], None], end: Deadline
+) -> Allocation:
     """The allocation with prices: those that were given, or PDHG's for the same matrix."""
     if config.prices is not None:
         prices = torch.from_numpy(read_prices(config.prices, problem.topology))[None].to(problem.demand)
         return Allocation.of_batch(shares, prices, 0.0)
-    deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
     if config.over_all_paths:
         last = complete(improving(
-            problem, target=config.gap, max_rounds=_MAX_ROUNDS, deadline=Deadline.after(deadline),
+            problem, target=config.gap, max_rounds=_MAX_ROUNDS, deadline=end,
         ))  # fmt: skip
         notify(f"prices over all paths: certified gap {100 * float(last.gap_all_paths[0]):.3g}%")
         return Allocation.of_batch(shares, last.result.prices, 0.0)
-    result = solve(problem, gap=config.gap, deadline=deadline)
+    result = solve(problem, gap=config.gap, deadline=end.left)
     notify(f"prices: PDHG's own allocation has the certified gap {100 * float(result.gap[0]):.3g}%")
     return Allocation.of_batch(shares, result.prices, 0.0, result.program_prices)
 

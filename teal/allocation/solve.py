@@ -38,7 +38,7 @@ from teal.problem.bounds import gap
 from teal.problem.churn import ChurnLimit, live_part, share_moved
 from teal.problem.lines import Lines, records, texts
 from teal.runtime.arrays import FloatArray
-from teal.runtime.interruptible import Deadline, complete
+from teal.runtime.interruptible import complete
 from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.memory import describe
 from teal.runtime.storage import json_value
@@ -265,7 +265,8 @@ def solve_matrix(
             if is_interpreting():
                 notify("nothing is compiled on this machine yet: HiGHS solves a network of this size")
 
-        instance = load_instance(config, notify, partial(selected, config), prepare_kernels)
+        deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
+        instance = load_instance(config, notify, partial(selected, config), prepare_kernels, deadline)
         return _solved(config, instance, notify, model)
 
 
@@ -300,12 +301,11 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
     build_s = instance.paths_s + time.perf_counter() - begin
     starter = model if takes_starter(problem) else None
     prepare(problem, gap=config.gap, starter=starter)
-    deadline = seconds(config.deadline) if config.deadline else math.inf
     begin, bound_all_paths = time.perf_counter(), None
     if config.over_all_paths:
         last = complete(improving(
             problem, target=config.gap, max_rounds=_MAX_ROUNDS, max_iterations=config.max_iterations,
-            deadline=Deadline.after(deadline), report=RoundsProgress(notify, _REPORT_EVERY_S),
+            deadline=instance.end, report=RoundsProgress(notify, _REPORT_EVERY_S),
         ))  # fmt: skip
         added = int(last.paths.mask.sum()) - int(problem.path_mask.sum())
         notify(f"{added:,} paths added, at most {last.paths.num_paths} a demand")
@@ -315,7 +315,7 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
         result = solve(
             problem,
             gap=config.gap,
-            deadline=deadline,
+            deadline=instance.end.left,
             starter=starter,
             max_iterations=config.max_iterations,
             report=SolveProgress(notify),

@@ -32,6 +32,7 @@ from teal.problem import Problem
 from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.device import pick_device
+from teal.runtime.interruptible import Deadline
 from teal.runtime.storage import atomic_file, cache_dir, content_key
 from teal.solvers import pdhg
 from teal.spec import parse_spec
@@ -48,8 +49,9 @@ _SILENT_S = 1.0  # seconds after which the bar of a calibration is shown
 
 
 def calibration_factor(
-    topology: Topology, paths: PathSet, traffic: TrafficMatrices, rows: Int64Array, share: float
-) -> float:
+    topology: Topology, paths: PathSet, traffic: TrafficMatrices, rows: Int64Array, share: float,
+    end: Deadline | None = None,
+) -> float:  # fmt: skip
     """The factor by which all demands are multiplied so that the optimal total flow carries ``share`` of the demand.
 
     That is the share in the median over the matrices ``rows``: over up to 21 of them, evenly spread, fewer on large
@@ -63,10 +65,11 @@ def calibration_factor(
         traffic: matrices before scaling, Gbit/s.
         rows: indices of the matrices to take into account, the training matrices.
         share: share of the demand, in (0, 1).
+        end: after which there is no factor; None for none.
 
     Raises:
         InputError: ``share`` not in (0, 1), or more than the network can route at any load.
-        SolverError: an optimum is not known to 1% after 2,000 iterations.
+        SolverError: an optimum is not known to 1% after 2,000 iterations, or the deadline is over.
     """
     where = "--calibrate"
     if not 0 < share < 1:
@@ -81,7 +84,7 @@ def calibration_factor(
     if routable <= share:
         raise InputError(where, "", f"a share below the {routable:.3f} of demand that has a path", share)
     with tqdm(desc=f"calibrating on {len(demand)} matrices", unit="load", delay=_SILENT_S, leave=False) as bar:
-        return _bisected(_Search(base, bar), base, share)
+        return _bisected(_Search(base, bar, end or Deadline()), base, share)
 
 
 def _bisected(search: _Search, base: Problem, share: float) -> float:
@@ -104,14 +107,18 @@ def _bisected(search: _Search, base: Problem, share: float) -> float:
 class _Search:
     """The median satisfied share at a factor.  Each call starts PDHG from the final state of the previous call."""
 
-    def __init__(self, base: Problem, bar: Any) -> None:
-        self._base, self._bar = base, bar
+    def __init__(self, base: Problem, bar: Any, end: Deadline) -> None:
+        self._base, self._bar, self._end = base, bar, end
         self._state: pdhg.PdhgState | None = None
 
     def median_share(self, log_factor: float) -> float:
         """The median over the matrices of optimal flow / demand, with all demands times exp(log_factor)."""
         problem = self._base.with_demand(self._base.demand * math.exp(log_factor))
-        result = pdhg.solve(problem, gap=_TARGET_GAP, max_iterations=_MAX_ITERATIONS, warm_start=self._state)
+        result = pdhg.solve(
+            problem, gap=_TARGET_GAP, deadline=self._end.left, max_iterations=_MAX_ITERATIONS, warm_start=self._state
+        )
+        if self._end.is_over:
+            raise SolverError("--calibrate: the factor was not found before the deadline: a longer one, or none")
         largest_gap = float(result.gap.max())
         if largest_gap > _MAX_GAP:
             raise SolverError(
@@ -146,6 +153,7 @@ class Instance:
         paths_s: seconds to compute the paths or to read them from the cache.
         functions: bandwidth functions of the demands; None for none.
         max_latency: (D,) ms that a path of each demand may take, infinite for no limit; None for no limits.
+        end: deadline of all that is computed for it.
     """
 
     topology: Topology
@@ -159,6 +167,7 @@ class Instance:
     protection: Protection | None = None
     functions: BandwidthFunctions | None = None
     max_latency: FloatArray | None = None
+    end: Deadline = dataclasses.field(default_factory=Deadline)
 
     @property
     def worth(self) -> tuple[FloatArray, ...]:
@@ -202,6 +211,7 @@ def load_instance(
     notify: Callable[[str], None] = lambda _: None,
     select: Callable[[TrafficMatrices], TrafficMatrices] = lambda traffic: traffic,
     on_topology: Callable[[Topology], None] = lambda _: None,
+    deadline: float = math.inf,
 ) -> Instance:
     """Load everything that ``config`` names.
 
@@ -210,22 +220,24 @@ def load_instance(
         notify: called with what was assumed and found.
         select: reduces the traffic before paths are computed.
         on_topology: called with the network before anything is computed for it.
+        deadline: seconds for all that is computed for it, from when network and traffic are read.
 
     Raises:
         InputError: a fault in what the user gave.
+        SolverError: the factor of --calibrate was not found in time.
     """
     device = pick_device(config.device)
     objective = Objective(config.objective, config.epsilon)
     topology, traffic = load_network(config, notify, on_topology)
     traffic = select(traffic)
-    split = traffic.split()
+    split, end = traffic.split(), Deadline.after(deadline)
     begin = time.perf_counter()
     pairs = traffic.pairs if traffic.classes is None else np.unique(traffic.pairs, axis=0)
     first = candidate_paths(config, topology, pairs)
     paths_s = time.perf_counter() - begin
     if config.calibrate is not None:  # over these paths, so that the demands do not depend on a choice for them
         factor = _cached_calibration(
-            topology, of_classes(config, topology, traffic, first), traffic, split, config.calibrate
+            topology, of_classes(config, topology, traffic, first), traffic, split, config.calibrate, end
         )
         notify(f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median training matrix")
         traffic = traffic.scaled(factor)
@@ -234,15 +246,17 @@ def load_instance(
     if config.functions is not None:
         functions = read_bandwidth_functions(config.functions, topology, traffic.pairs, traffic.classes)
     begin = time.perf_counter()
-    if config.paths is None:
-        first = chosen_paths(config, topology, traffic, first, objective, weight, notify)
+    if config.paths is None and not end.is_over:
+        first = chosen_paths(config, topology, traffic, first, objective, weight, notify, end)
     paths = of_classes(config, topology, traffic, first)
     paths_s += time.perf_counter() - begin
     path_count = paths.mask.sum(1)
     without = int((path_count == 0).sum())
     notify(f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {without} demands without a path")
     instance = Instance(topology, traffic, paths, objective, weight, split, device, paths_s, functions=functions)
-    instance = dataclasses.replace(instance, max_latency=_latency_limits(config, traffic)).surviving([()], notify)
+    instance = dataclasses.replace(instance, end=end, max_latency=_latency_limits(config, traffic)).surviving(
+        [()], notify
+    )
     return with_protection(instance, config.protect, notify) if config.protect else instance
 
 
@@ -413,13 +427,13 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
 
 
 def _cached_calibration(
-    topology: Topology, paths: PathSet, traffic: TrafficMatrices, split: Split, share: float
+    topology: Topology, paths: PathSet, traffic: TrafficMatrices, split: Split, share: float, end: Deadline
 ) -> float:
     key = content_key(_CALIBRATION_FORMAT, topology.content_key(), paths.key, traffic.content_key(), share)
     file = cache_dir("calibration") / f"{key}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # absent or damaged: computed again
         return float(json.loads(file.read_text())["factor"])
-    factor = calibration_factor(topology, paths, traffic, split.train, share)
+    factor = calibration_factor(topology, paths, traffic, split.train, share, end)
     with atomic_file(file) as temporary:
         temporary.write_text(json.dumps({"factor": factor}))
     return factor

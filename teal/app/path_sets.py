@@ -17,11 +17,13 @@ from teal.network.path_file import load_paths
 from teal.network.traffic import spread
 from teal.objectives import Objective, ObjectiveName
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array, IntArray
+from teal.runtime.interruptible import Deadline
 from teal.solvers.candidates import choose_paths, representative_matrices
 from teal.solvers.columns import ColumnRound
 
 _REPORT_EVERY_S = 5.0  # seconds between two progress messages
-_LONGEST_S = 300.0  # seconds for the choice, after which the best set so far is taken
+_LEAST_S = 1e-3
+_LONGEST_S = 300.0  # seconds for the choice at most, after which the best set so far is taken
 
 
 def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | None:
@@ -94,6 +96,7 @@ def chosen_paths(
     objective: Objective,
     weight: FloatArray | None,
     notify: Callable[[str], None],
+    end: Deadline | None = None,
 ) -> PathSet:
     """``paths``, or the paths that are chosen from there for some training matrices, computed or from the cache.
 
@@ -108,6 +111,7 @@ def chosen_paths(
         objective: the program.
         weight: (D,) of the demands of ``traffic``; None for 1 each.
         notify: called with what was found, and with progress.
+        end: deadline of all that is computed for the network, of which the choice takes half at most; None for none.
     """
     if config.num_paths != "auto":
         return paths
@@ -124,7 +128,7 @@ def chosen_paths(
     progress = RoundsProgress(notify, _REPORT_EVERY_S)
     chosen = choose_paths(
         topology, demand, paths=paths, objective=objective, weight=weight if traffic.classes is None else None,
-        gap=config.path_gap, max_paths=config.max_paths, deadline=_LONGEST_S,
+        gap=config.path_gap, max_paths=config.max_paths, deadline=_seconds(end or Deadline()),
         report=lambda row, done: progress(done, f"candidate paths, matrix {row + 1} of {len(demand)}, "),
     )  # fmt: skip
     worst = float(chosen.gaps.max())
@@ -135,6 +139,13 @@ def chosen_paths(
     if chosen.limited:
         notify(f"--max-paths {config.max_paths} leaves out used paths of {chosen.limited:,} demands")
     return chosen.paths
+
+
+def _seconds(end: Deadline) -> float:
+    """For the choice: a power of two, so that another run finds what was kept, and at most half of what is left."""
+    if end.left >= 2 * _LONGEST_S:
+        return _LONGEST_S
+    return 2.0 ** (math.floor(math.log2(max(end.left, _LEAST_S))) - 1)
 
 
 def _representative(traffic: TrafficMatrices, paths: PathSet) -> FloatArray:

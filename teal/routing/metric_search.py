@@ -27,6 +27,7 @@ from teal.network.ecmp import EcmpDag, IgpLinks, check_metric, grow_dag, igp_lin
 from teal.pathops.igp_failures import IgpFailures
 from teal.pathops.segment_passes import load_inwards
 from teal.runtime.arrays import FloatArray
+from teal.runtime.interruptible import Deadline
 from teal.runtime.memory import require
 from teal.runtime.parallel import as_int64, inner_kernel, kernel
 
@@ -404,7 +405,10 @@ def largest_utilisation(search: MetricSearch, metric: FloatArray) -> float:
 
 
 def change_order(
-    search: MetricSearch, metric: FloatArray, report: Callable[[int], None] = lambda _: None
+    search: MetricSearch,
+    metric: FloatArray,
+    report: Callable[[int], None] = lambda _: None,
+    end: Deadline | None = None,
 ) -> tuple[list[int], list[float]]:
     """Links in an order in which their metrics can change one by one, and the largest utilisation after each change.
 
@@ -415,11 +419,18 @@ def change_order(
         search: search whose ``start`` are the metrics in force.
         metric: (E,) to come to.
         report: called with the number of changes that are placed.
+        end: after which the changes that are left follow in the order of their numbers, each with NaN but the last.
     """
+    end = end or Deadline()
     left = [int(e) for e in np.flatnonzero(metric != search.start)]
     now, order, after = search.start.copy(), list[int](), list[float]()
     while left:
-        scores = [_with_change(search, now, e, metric[e]) for e in left]
+        scores = []
+        for e in left:
+            if end.is_over:
+                measured = [math.nan] * (len(left) - 1)
+                return [*order, *left], [*after, *measured, largest_utilisation(search, metric)]
+            scores.append(_with_change(search, now, e, metric[e]))
         chosen = int(np.argmin(scores))
         after.append(scores[chosen])
         now[left[chosen]] = metric[left[chosen]]
@@ -428,25 +439,30 @@ def change_order(
     return order, after
 
 
-def useful_changes(search: MetricSearch, metric: FloatArray) -> tuple[list[int], list[float]]:
+def useful_changes(
+    search: MetricSearch, metric: FloatArray, end: Deadline | None = None
+) -> tuple[list[int], list[float]]:
     """The order of changes up to the least utilisation on the way, without changes that gain nothing.
 
     Arguments and results are those of :func:`change_order`.
     """
+    end = end or Deadline()
     before = largest_utilisation(search, search.start)
     while True:
-        order, after = change_order(search, metric)
+        order, after = change_order(search, metric, end=end)
         reached = [before, *after]
-        least = min(reached) * (1 + _EQUAL)
+        least = float(np.nanmin(reached)) * (1 + _EQUAL)
         length = next(n for n, value in enumerate(reached) if value <= least)
         now, useful = search.start.copy(), order[:length]
         now[useful] = metric[useful]
         for link in order[:length]:
+            if end.is_over:
+                break
             if _with_change(search, now, link, search.start[link]) <= least:
                 now[link] = search.start[link]
                 useful.remove(link)
-        if len(useful) == length:
-            return useful, after[:length]
+        if len(useful) == length or end.is_over:
+            return order[:length], after[:length]
         metric = now
 
 

@@ -229,8 +229,9 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
         check_metric(topology, earlier)
         reached = largest_utilisation(search, earlier)
         notify(f"{config.start}: {100 * reached:.2f}%, from which the search goes on")
-    found = _searched(search, length, prices, config.seed, earlier, before)
-    order, after = useful_changes(search, found.metric)
+    whole = Deadline.after(length)
+    found = _searched(search, _SEARCH_TIME * length, prices, config.seed, earlier, before)
+    order, after = useful_changes(search, found.metric, whole)
     metric = start.copy()
     metric[order] = found.metric[order]
     before_policies = policies = -1
@@ -250,7 +251,15 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
     ]  # fmt: skip
     changed = dataclasses.replace(topology, metric=metric.astype(np.int64))
     return MetricsReport(
-        changed, found.before, steps[-1], changes, max(steps), optimum, before_policies, policies, found.moves
+        changed,
+        found.before,
+        steps[-1],
+        changes,
+        float(np.nanmax(steps)),
+        optimum,
+        before_policies,
+        policies,
+        found.moves,
     )
 
 
@@ -260,6 +269,7 @@ def _utilisations(search: MetricSearch, metric: FloatArray) -> FloatArray:
     return IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(sets).utilisation.T
 
 
+_SEARCH_TIME = 0.7  # share of the time for the search; the rest is for the order of the changes
 _FEW = 4  # matrices that are searched over at a time
 
 

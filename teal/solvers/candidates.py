@@ -114,15 +114,18 @@ def choose_paths(
     problem = Problem.create(topology, first, program, demand, weight=weight)
     key = content_key(
         _FORMAT, first.key, topology.content_key(), str(program.name), program.epsilon, problem.demand_value.numpy(),
-        problem.demand.numpy(), gap, max_paths, deadline,
+        problem.demand.numpy(), gap, max_paths,
     )  # fmt: skip
-    file = cache_file(key)
-    if cache:
+    in_time = content_key(key, deadline)  # of a choice that the deadline ended
+    for known in (key, in_time) if cache else ():
         with contextlib.suppress(InputError, OSError, ValueError, KeyError, TypeError):  # absent, damaged: chosen again
-            figures = json.loads(file.with_suffix(".json").read_text())
+            figures = json.loads(cache_file(known).with_suffix(".json").read_text())
             gaps = torch.tensor(figures["gaps"], dtype=torch.float64)
-            return ChosenPaths(load_paths(file, topology), gaps, int(figures["limited"]))
-    chosen = _chosen(problem, gap, max_paths, Deadline.after(deadline), report)
+            return ChosenPaths(load_paths(cache_file(known), topology), gaps, int(figures["limited"]))
+    end = Deadline.after(deadline)
+    chosen = _chosen(problem, gap, max_paths, end, report)
+    key = in_time if end.is_over else key
+    file = cache_file(key)
     chosen = dataclasses.replace(chosen, paths=dataclasses.replace(chosen.paths, key=key))
     if cache and not is_interpreting():  # HiGHS has chosen then, and the engine may choose others
         save_paths(file, chosen.paths)
@@ -174,7 +177,12 @@ def _chosen(
     for row in range(problem.batch):
         one = problem.row(row).with_paths(paths)
         last = complete(
-            improving(one, target=_SEARCH_SHARE * gap, deadline=end, report=report and partial(report, row))
+            improving(
+                one,
+                target=_SEARCH_SHARE * gap,
+                deadline=end.share(1 / (problem.batch - row)),
+                report=report and partial(report, row),
+            )
         )
         bounds.append(last.bound_all_paths)
         most = np.pad(most, ((0, 0), (0, last.paths.num_paths - most.shape[1])))

@@ -25,6 +25,7 @@ from teal.network import DemandClasses
 from teal.problem.program import Program
 from teal.problem.sets import Capped
 from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import solve_lp
 
 MAX_COLUMNS = 20_000  # of all classes, up to which this is tried; HiGHS then takes seconds
@@ -48,17 +49,18 @@ def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | N
     return lps.shares(solved[0]), torch.from_numpy(solved[1])[None].to(program.demand)
 
 
-def exact_classes(program: Program, classes: DemandClasses) -> tuple[Tensor, Tensor] | None:
-    """Shares (1, D, J) of all classes and prices (1, C, R) of each program; None if a program was not solved.
+def exact_classes(program: Program, classes: DemandClasses, end: Deadline) -> tuple[Tensor, Tensor] | None:
+    """Shares (1, D, J) of all classes and prices (1, C, R) of each program; None if one was not solved in time.
 
     Args:
         program: B = 1, in float64.
         classes: classes of its demands.
+        end: deadline of all programs.
     """
     lps = _ExactLps(program, classes.of_demand, is_ordered=True)
     prices, flows = np.zeros((len(classes), len(lps.limit))), np.zeros(len(lps.column))
     for number in range(len(classes)):
-        solved = lps.solve(number)
+        solved = None if end.is_over else lps.solve(number, end.left)
         if solved is None:
             return None
         flows, prices[number] = solved

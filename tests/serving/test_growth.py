@@ -13,7 +13,9 @@ import teal
 from teal.network import PathSet, all_pairs, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
-from teal.serving.engine.growth import grown
+from teal.runtime.arrays import FloatArray
+from teal.serving.engine import growth
+from teal.serving.engine.growth import Growth, grown
 from teal.serving.engine.registry import Hosted
 from teal.serving.engine.requests import NetworkSpec
 from teal.serving.engine.served import Served
@@ -203,3 +205,22 @@ def test_a_demand_that_the_network_still_connects_is_carried_after_a_failure(tmp
             assert (await client.allocate("n", rates)).satisfied_demand[0] == pytest.approx(1)
 
     run(work)
+
+
+def test_paths_grow_for_the_newest_matrix_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates, seen = np.array([[1.0, 0.0], [0.0, 2.0]]), list[list[float]]()
+
+    def look(served: Served, network: Hosted, matrix: FloatArray) -> None:
+        seen.append(matrix.tolist())
+
+    monkeypatch.setattr(growth, "grown", look)
+
+    async def work() -> None:
+        spec = NetworkSpec.model_validate({"topology": "b4", **_SPARSE})
+        topology = make_topology([(0, 1, 1.0)], both=True)
+        network = Hosted(Version(0, 0), spec, "", Served(topology, compute_paths(topology, cache=False)))
+        Growth(Store(tmp_path), every_s=0.0).note("b4", network, rates)
+        await until(lambda: bool(seen), "nothing was looked at")
+
+    run(work)
+    assert seen == [[0.0, 2.0]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import get_args
 
@@ -20,7 +22,7 @@ from teal.schemes.models import load_model
 from teal.serving.engine.requests import Options
 from teal.serving.engine.responses import AllocationAnswer, RecentAllocations
 from teal.serving.engine.solver import Solver
-from teal.serving.engine.solvers import SOLVERS
+from teal.serving.engine.solvers import LARGE, SOLVERS, beside
 from teal.solvers.pdhg.model_start import ModelStart
 from tests.explicit import explicit_paths
 from tests.serving.service import b4_service, rates_of, run, service
@@ -135,3 +137,14 @@ def test_a_model_that_is_not_there_or_does_not_know_the_program_is_refused(tmp_p
             assert (await client.allocate("b4", _RATES, solver="pdhg", objective="max_min")).solver == "pdhg"
 
     run(work)
+
+
+@pytest.mark.parametrize(
+    ("size", "is_binary", "leaves"),
+    [(LARGE, False, False), (LARGE + 1, False, True), (20 * LARGE, True, False), (20 * LARGE + 1, True, True)],
+)
+def test_large_work_alone_leaves_the_event_loop(size: int, is_binary: bool, leaves: bool) -> None:
+    async def thread() -> int:
+        return int(await beside(size, threading.get_ident, is_binary=is_binary))
+
+    assert (asyncio.run(thread()) != threading.get_ident()) is leaves

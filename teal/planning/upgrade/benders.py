@@ -96,7 +96,7 @@ def buy(
     point, bound, dual = cheapest_purchase(scenarios, cuts)
     best_cost, best, utilisation = math.inf, np.zeros(scenarios.num_cables), np.zeros(len(everything))
     number, finest = 0, max(_MIN_GAP, gap / 300)
-    focus = tester.worst(point, _FIRST_FOCUS, Deadline())
+    focus = tester.worst(point, _FIRST_FOCUS, end)
     while True:
         for _ in range(_FOCUS_ROUNDS if len(focus) else 0):
             again = tester.test(point, focus, end, until_cut=True)
@@ -107,9 +107,7 @@ def buy(
             point, bound, dual = _after(scenarios, cuts, bound, dual)
         number += 1
         tested_at = np.minimum((1 + _INFLATION * gap) * point, scenarios.most)
-        tested = tester.test(
-            tested_at, everything, end if best_cost < math.inf else Deadline(), finest=finest, until_cut=True,
-        )  # fmt: skip
+        tested = tester.test(tested_at, everything, end, finest=finest, until_cut=True)
         # What fits within a test's tolerance may need that much more of a cable than there is.
         purchase = np.clip(scenarios.needed(tested.load), 0.0, scenarios.most)
         cost, used = float(scenarios.cost @ purchase), scenarios.utilisation(tested.load, purchase)
@@ -180,7 +178,7 @@ def buy_modules(
         chosen, proven = cheapest_modules(scenarios, cuts, size, price, left / 2 if math.isfinite(end.left) else left)
         bound = max(bound, proven)
         point = (chosen * size).sum(1)
-        tested = tester.test(point, everything, Deadline(), finest=_MIN_MODULE_GAP, until_cut=True)
+        tested = tester.test(point, everything, end, finest=_MIN_MODULE_GAP, until_cut=True)
         new_cost = float(cost @ chosen.reshape(-1))
         if tested.fits.all() and new_cost < best_cost:
             best, best_cost, utilisation = chosen, new_cost, tested.utilisation
@@ -196,7 +194,7 @@ def buy_modules(
         if not len(tested.cuts) or best_cost - bound <= gap * best_cost or end.is_over or number >= _MAX_ROUNDS:
             break
     if best is None:
-        best, best_cost, utilisation = _rounded_up(scenarios, tester, size, cost, point)
+        best, best_cost, utilisation = _rounded_up(scenarios, tester, size, cost, point, end)
     bound = min(bound, best_cost)
     return Upgrade(
         (best * size).sum(1), best_cost, bound, utilisation, number, len(cuts), time.perf_counter() - begin,
@@ -241,11 +239,11 @@ def buy_for_loads(
 
 
 def _rounded_up(
-    scenarios: Scenarios, tester: Tester, size: FloatArray, cost: FloatArray, point: FloatArray
+    scenarios: Scenarios, tester: Tester, size: FloatArray, cost: FloatArray, point: FloatArray, end: Deadline
 ) -> tuple[Int64Array, float, FloatArray]:
     """Modules that hold what the loads at a purchase need: of each cable the cheapest kind, rounded up."""
     rows = np.arange(scenarios.num_scenarios)
-    load = tester.test(point, rows, Deadline(), finest=1e-3, until_cut=False).load
+    load = tester.test(point, rows, end, finest=1e-3, until_cut=False).load
     needed = scenarios.needed(load)
     per_kind = np.ceil(needed[:, None] / size - 1e-9)
     kind = np.argmin(per_kind * cost.reshape(-1, len(size)), axis=1)

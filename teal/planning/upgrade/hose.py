@@ -227,7 +227,9 @@ def worst_matrices(
             part = dataclasses.replace(network, demand=network.demand[rising], capacity=network.capacity[rising])
             matrix = np.stack([hose.dearest(row) for row in _path_cost(part, prices[rising])])
             matrix *= part.routable.numpy()
-            result = solve(dataclasses.replace(part, demand=torch.from_numpy(matrix)), gap=_ENGINE_GAP)
+            result = solve(
+                dataclasses.replace(part, demand=torch.from_numpy(matrix)), gap=_ENGINE_GAP, deadline=end.left
+            )
             bound = result.bound.numpy()
             prices[rising] = result.prices.clamp(min=0).numpy()
             better = bound > best.utilisation[rising]

@@ -21,7 +21,6 @@ from teal.planning.upgrade.schedule import Period
 from teal.planning.upgrade.testing import Tester
 from teal.routing.growth import Growth, LinkForecast, link_forecasts
 from teal.runtime.arrays import BoolArray, FloatArray
-from teal.runtime.interruptible import Deadline
 from teal.solvers.pdhg import solve
 
 _CURVE = 0.8, 1.0, 1.2, 1.4, 1.6  # x the demands of the plan, of the chart of costs
@@ -95,7 +94,7 @@ def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[
     else:
         rows = np.arange(scenarios.num_scenarios)
         relaxed = dataclasses.replace(scenarios, limit=0.0)
-        load = Tester(relaxed).test(nothing, rows, Deadline(), finest=_FORECAST_GAP, until_cut=False).load
+        load = Tester(relaxed).test(nothing, rows, question.deadline, finest=_FORECAST_GAP, until_cut=False).load
         per_link = load.reshape(-1, len(names), topology.num_links).max(0)
     today, capacity = question.instance.traffic.timestamps[-1], question.offer.regular
     return link_forecasts(topology, capacity, per_link, names, scenarios.limit, growth, today)

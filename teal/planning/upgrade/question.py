@@ -273,7 +273,8 @@ def load_question(config: UpgradeConfig, notify: Notify) -> Question:
     # The IGP's routing asks no candidate paths: one a demand is enough, unless demands are calibrated over them.
     is_igp = config.routing == "ecmp" and config.calibrate is None and config.paths is None
     chosen = dataclasses.replace(config, device="cpu", num_paths=1 if is_igp else config.num_paths)
-    instance = load_instance(chosen, notify, select, network.append)
+    deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
+    instance = load_instance(chosen, notify, select, network.append, deadline)
     bought = offer(config, instance.topology)
     if bought.candidates:
         paths = _with_candidate_paths(config, instance.paths, bought.topology)
@@ -289,11 +290,10 @@ def load_question(config: UpgradeConfig, notify: Notify) -> Question:
         factor = float(traffic.read([0]).sum() / raw) if raw > 0 else 1.0
     whole = planned[0] if factor == 1.0 else planned[0].scaled(factor)
     instance = dataclasses.replace(instance, traffic=whole)
-    deadline = Deadline.after(seconds(config.deadline, "--deadline") if config.deadline else math.inf)
     matrices, failures = whole.read(rows), failures_of(config, bought.topology)
     instance = instance.surviving([one.links for one in failures], notify)  # once, not for each block of matrices
     return Question(
-        config, instance, bought, instance.problem(matrices[:1]), count, rows, matrices, failures, deadline, notify
+        config, instance, bought, instance.problem(matrices[:1]), count, rows, matrices, failures, instance.end, notify
     )
 
 

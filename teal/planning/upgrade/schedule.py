@@ -165,7 +165,7 @@ def _period(
     for _ in range(_MAX_ROUNDS):
         chosen = upper if deadline.is_over else _cheapest_below(cuts, upper, amounts, unit_cost, size is not None)
         point = (chosen * amounts).sum(1)
-        tested = tester.test(point, everything, Deadline(), finest=_MIN_GAP, until_cut=True)
+        tested = tester.test(point, everything, deadline, finest=_MIN_GAP, until_cut=True)
         if not len(tested.cuts):
             break
         cuts.add(tested.cuts)

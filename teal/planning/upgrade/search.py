@@ -34,7 +34,6 @@ from teal.planning.upgrade.schedule import schedule, schedule_of_loads
 from teal.planning.upgrade.testing import Tester
 from teal.routing.growth import growth_of, month_after, quarters
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
-from teal.runtime.interruptible import Deadline
 from teal.runtime.interrupts import on_interrupt
 
 _TIE_WEIGHT = 1e-6  # x the largest price, added per link: of equally cheap paths the one with fewer links is taken
@@ -409,7 +408,7 @@ def _link_loads(question: Question, scenarios: Scenarios, upgrade: Upgrade) -> t
             load = igp_loads(question, scenarios, bought)
         else:
             rows = np.arange(scenarios.num_scenarios)
-            load = Tester(scenarios).test(bought, rows, Deadline(), until_cut=True).load
+            load = Tester(scenarios).test(bought, rows, question.deadline, until_cut=True).load
         return load_over_capacity(load.max(0), question.offer.regular + bought[scenarios.cable])
 
     return largest(np.zeros(scenarios.num_cables)), largest(upgrade.bought)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,13 +27,15 @@ from teal.serving.engine.next_interval import NextInterval
 from teal.serving.engine.proof import check_provable, proof_of
 from teal.serving.engine.queue import Waiting
 from teal.serving.engine.registry import Hosted, Registry, in_use
-from teal.serving.engine.requests import AllocationRequest, Options
+from teal.serving.engine.requests import AllocationRequest, MeasurementRequest, Options
 from teal.serving.engine.scheduler import Scheduler
 from teal.serving.engine.served import Served, prove
 from teal.serving.engine.solvers import beside
 from teal.serving.engine.store import Store
 from teal.serving.engine.wanted import single_program
 from teal.serving.engine.wire import (
+    asked,
+    asked_to_measure,
     check_size,
     demands_to_write,
     encoded,
@@ -196,21 +199,19 @@ class Solver:
             ServiceError: see :mod:`teal.serving.engine.errors`.
         """
         arrived = time.perf_counter()
-        served = await self._ready(name)
-        rates, options = await beside(
-            max(len(sent.body), served.paths.num_demands),
-            read,
-            sent,
-            served.topology,
-            is_binary=sent.media_type == ARROW,
-        )
-        network = self._same(name, served)
+        self._registry.get(name)  # there is none: said before anything is read
+        size, is_binary = len(sent.body), sent.media_type == ARROW
+        options = await beside(size, asked, sent, is_binary=is_binary)
         deadline_s = options.deadline_ms / 1e3
         if deadline_s > self._most_deadline_s:
             if "deadline_ms" in options.model_fields_set:
                 raise wrong(f"deadline_ms: at most {1e3 * self._most_deadline_s:,.0f} in this service")
             deadline_s = self._most_deadline_s
         end = arrived + deadline_s
+        served = await self._ready(name, end)
+        size = max(size, served.paths.num_demands)
+        rates = await beside(size, read, sent, options, served.topology, is_binary=is_binary)
+        network = self._same(name, served)
         if rates is None:
             assert isinstance(options, AllocationRequest)
             if sent.previous is not None:
@@ -251,8 +252,12 @@ class Solver:
             ServiceError: see :mod:`teal.serving.engine.errors`.
         """
         arrived = time.perf_counter()
-        served = await self._ready(name)
-        rates, times, readings, deadline_s = await beside(len(sent.body), read_measured, sent, served.topology)
+        self._registry.get(name)
+        when, end = await beside(len(sent.body), asked_to_measure, sent), math.inf
+        if isinstance(when, MeasurementRequest):
+            end = arrived + min(when.deadline_ms / 1e3, self._most_deadline_s)
+        served = await self._ready(name, end)
+        rates, times, readings = await beside(len(sent.body), read_measured, sent, when, served.topology)
         network = self._same(name, served)
         counted: Counted | None = None
         if readings is not None:
@@ -264,7 +269,6 @@ class Solver:
             interval = await beside(
                 len(sent.body), interval_of, readings, served.topology, served.capacity, splits, rates
             )
-            end = arrived + min(deadline_s, self._most_deadline_s)
             counted = await self._counting.take(
                 network.generation, served.topology, served.paths, measured.matrices, interval, sent.client, end
             )
@@ -377,11 +381,12 @@ class Solver:
             raise replaced(name)
         return network
 
-    async def _ready(self, name: str) -> Served:
-        """A network that is ready, perhaps after some patience."""
+    async def _ready(self, name: str, end: float = math.inf) -> Served:
+        """A network that is ready, perhaps after some patience, which ends at ``end`` by time.perf_counter()."""
         network = self._registry.get(name)
         if network.preparing is not None and not network.preparing.done():
-            await asyncio.wait({network.preparing}, timeout=self._patience_s)
+            patience = min(self._patience_s, end - time.perf_counter())
+            await asyncio.wait({network.preparing}, timeout=max(0.0, patience))
             network = self._registry.get(name)
         return in_use(name, network)
 

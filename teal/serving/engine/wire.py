@@ -382,17 +382,24 @@ _ENCODED_AT_ONCE = 200  # entries of a list that one call encodes, while other t
 _MAX_NAMED = 20_000  # demands of an answer by name
 
 
-def read(sent: Sent, topology: Topology) -> tuple[FloatArray | None, AllocationRequest | Options]:
-    """Rates (B, D), Gbit/s, over all pairs, class by class, and what was asked for; None for the next interval.
+def asked(sent: Sent) -> AllocationRequest | Options:
+    """What was asked for: all of a request that can be read without its network.
 
     Raises:
         ServiceError: anything that is not as the API says.
     """
-    if sent.media_type == ARROW:
-        options = parsed(Options, sent.query)
-        return checked(from_arrow(sent.body, topology, options.classes)), options
-    request = parsed(AllocationRequest, sent.body)
-    return (None if request.wanted == "next" else _rates(request, topology)), request
+    return parsed(Options, sent.query) if sent.media_type == ARROW else parsed(AllocationRequest, sent.body)
+
+
+def read(sent: Sent, options: AllocationRequest | Options, topology: Topology) -> FloatArray | None:
+    """Rates (B, D), Gbit/s, over all pairs, class by class; None for the next interval.
+
+    Raises:
+        ServiceError: anything that is not as the API says.
+    """
+    if isinstance(options, AllocationRequest):
+        return None if options.wanted == "next" else _rates(options, topology)
+    return checked(from_arrow(sent.body, topology, options.classes))
 
 
 class SentMeasurements(NamedTuple):
@@ -402,30 +409,36 @@ class SentMeasurements(NamedTuple):
         rates: (B, D) Gbit/s, over all pairs of nodes; None for counters alone.
         times: times of the matrices.
         counters: counters of the interval; None if none were sent.
-        deadline_s: deadline of counters, from the arrival of the request.
     """
 
     rates: FloatArray | None
     times: list[np.datetime64]
     counters: CounterReadings | None
-    deadline_s: float
 
 
-def read_measured(sent: Sent, topology: Topology) -> SentMeasurements:
+def asked_to_measure(sent: Sent) -> MeasurementRequest | MeasurementOptions:
+    """What was sent with measurements: all of a request that can be read without its network.
+
+    Raises:
+        ServiceError: anything that is not as the API says.
+    """
+    is_arrow = sent.media_type == ARROW
+    return parsed(MeasurementOptions, sent.query) if is_arrow else parsed(MeasurementRequest, sent.body)
+
+
+def read_measured(sent: Sent, when: MeasurementRequest | MeasurementOptions, topology: Topology) -> SentMeasurements:
     """The measurements in a request.
 
     Raises:
         ServiceError: anything that is not as the API says.
     """
     rates: FloatArray | None
-    counters, deadline_s = None, 0.0
-    when: MeasurementOptions
-    if sent.media_type == ARROW:
-        rates, when = checked(from_arrow(sent.body, topology)), parsed(MeasurementOptions, sent.query)
+    counters = None
+    if isinstance(when, MeasurementRequest):
+        counters = when.counters
+        rates = None if when.demands is None and when.rates is None else _rates(when, topology)
     else:
-        request = parsed(MeasurementRequest, sent.body)
-        when, counters, deadline_s = request, request.counters, request.deadline_ms / 1e3
-        rates = None if request.demands is None and request.rates is None else _rates(request, topology)
+        rates = checked(from_arrow(sent.body, topology))
     count = 1 if rates is None else len(rates)
     if counters is not None and count > 1:
         raise wrong("counters: of one interval, with one matrix at most")
@@ -435,7 +448,7 @@ def read_measured(sent: Sent, topology: Topology) -> SentMeasurements:
     if not 0 <= first < 2**32:
         raise wrong("time: from 1970 to 2106")
     times: list[np.datetime64] = [np.datetime64(int(first) + row * when.interval_s, "s") for row in range(count)]
-    return SentMeasurements(rates, times, counters, deadline_s)
+    return SentMeasurements(rates, times, counters)
 
 
 def previous_splits(answer: Found, served: Served) -> FloatArray:

@@ -40,6 +40,7 @@ class Scaling:
     full_path_utilisation: Tensor
     load_scale: Tensor
     largest_share: Tensor = dataclasses.field(default_factory=lambda: torch.ones(1, 1, 1))
+    dual_size: Tensor = dataclasses.field(default_factory=lambda: torch.ones(1, 1))
 
     @property
     def price_scale(self) -> Tensor:
@@ -105,7 +106,8 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
             splits = torch.minimum(splits, problem.largest_share.to(splits))
         return Point(splits / splits.sum(-1, keepdim=True).clamp(min=1), dual / scale.objective_scale)
     splits = scaled_to_one(problem, splits)
-    dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, (problem.capacity > 0).to(dual))
+    first = torch.where(problem.capacity > 0, scale.dual_size, 0)
+    dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, first)
     return Point(splits, dual / dual.sum(1, keepdim=True).clamp(min=1e-300))
 
 

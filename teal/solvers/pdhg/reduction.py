@@ -80,6 +80,7 @@ def equilibrated_scaling(problem: Problem) -> Scaling:
         full_path_utilisation=torch.where(full > 0, full, 1e-30),
         load_scale=load_scale,
         largest_share=largest_share,
+        dual_size=dual_size,
     )
 
 

@@ -193,8 +193,10 @@ def _solving_reduced(
         return result
     rest = dataclasses.replace(options, max_iterations=max(0, options.max_iterations - result.iterations))
     earlier = result.rows(stalled)
+    # Of a balanced program the equilibrated engine has better prices of its own than those that led nowhere.
+    begin = None if is_small and problem.price_set.on_simplex else earlier.state
     second = yield from _solving_parts(
-        problem.rows(stalled), earlier.state, rest, fallback, torch.float64, may_leave_start=False
+        problem.rows(stalled), begin, rest, fallback, torch.float64, may_leave_start=False
     )
     return result.replaced(stalled, better(problem.rows(stalled), earlier, second))
 

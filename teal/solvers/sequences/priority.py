@@ -226,7 +226,7 @@ def _with_exact_rows(
             break
         one = exact.row(row)
         assert one.classes is not None
-        solved = exact_classes(one.rewritten.program, one.classes)
+        solved = exact_classes(one.rewritten.program, one.classes, deadline)
         if solved is None:
             continue
         shares, row_prices = project(one.over_columns, solved[0]), solved[1][..., : prices.shape[-1]]
