@@ -198,7 +198,7 @@ def test_no_list_goes_over_a_leaf_that_a_failure_cuts_off() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 5, 8, 12])
-def test_demands_that_a_failure_cuts_off_load_links_as_far_as_their_midpoints(seed: int) -> None:
+def test_demands_that_a_failure_cuts_off_are_not_sent(seed: int) -> None:
     """On networks with one-way and parallel links, where failures cut demands off."""
     topology = network_with_parallels(seed)
     dag = EcmpDag.of(topology, random_metrics(topology, seed))
