@@ -35,7 +35,7 @@ class Call(Generic[T]):
         read: what the caller gets of a successful response.
         content: further arguments of httpx's ``request``.
         deadline_s: time that the answer may take, s; 0 if the service answers at once.
-        media_type: of a successful response; "" where it has no content.
+        media_type: media type of a successful response; "" where it has no content.
     """
 
     method: str
@@ -47,7 +47,7 @@ class Call(Generic[T]):
 
 
 def answer_of(call: Call[T], response: httpx.Response) -> T:
-    """What the caller gets of a response.
+    """The result of a call, from its response.
 
     Raises:
         ServiceFault: the service's, or a response that is not what the API says: of a proxy, say.
@@ -166,7 +166,7 @@ def change_links(name: str, changes: Sequence[Mapping[str, Any]]) -> Call[Networ
 
     Args:
         name: name of the network.
-        changes: of each ``source``, ``target``, what :class:`LinkOptions` has, and ``both``: False for one direction.
+        changes: objects with ``source``, ``target``, those of :class:`LinkOptions`, and ``both`` (False: one direction).
     """
     return Call("PATCH", _network(name, "links"), _as_network, {"json": {"links": [dict(one) for one in changes]}})
 

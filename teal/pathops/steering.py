@@ -65,13 +65,8 @@ class DemandSteering:
         self._is_cut[steps.policy[~works & (self._weight > 0)]] = True
 
     def _policy_of(self, pairs: IntArray) -> tuple[Int64Array, Int64Array]:
-        """Numbers of the demands that their policies steer, and of these policies.
-
-        What has no path to its target is not sent, with a policy as without one: its route is not valid (RFC 4271
-        9.1.2.1).
-        """
+        """Numbers of the demands that have a policy, and of these policies."""
         policy = np.array([self._place.get((s, t), -1) for s, t in pairs.tolist()], dtype=np.int64)
-        policy = np.where(self._dag.reaches[pairs[:, 1], pairs[:, 0]], policy, -1)
         return np.flatnonzero(policy >= 0), policy[policy >= 0]
 
     def traffic(self, pairs: IntArray, demand: FloatArray) -> SteeredTraffic:

@@ -191,9 +191,6 @@ def _walked(
     """Loads and lost traffic: each list stop by stop, until one cannot be reached; NaN in ``shares`` is no path."""
     load, lost = np.zeros(topology.num_links), 0.0
     for (source, target), demand in demands.items():
-        if np.isnan(shares[target, source, 0]):
-            lost += demand
-            continue
         for one in policies.lists.get((source, target), (SegmentList(1.0, ()),)):
             amount, here = one.share * demand, source
             for stop, link in (*one.stops, (target, -1)):

@@ -78,17 +78,3 @@ def test_measurements_are_the_loads_where_links_have_failed(seed: int, is_transi
     is_lost = np.isinf(IgpRouting(dag, pairs, policies).latency())
     only = IgpFailures.of_demands(dag, pairs, np.eye(len(pairs)), policies)
     np.testing.assert_array_equal(is_lost, only.lost > 1e-9)
-
-
-def test_what_has_no_path_to_its_target_is_not_sent_to_the_midpoint_of_its_list() -> None:
-    """0 - 1 - 2 and 0 - 2; the list of 0 for 2 goes over 1, which is still there when 2 has failed."""
-    topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (0, 2, 10.0)], both=True)
-    pairs, policies = np.array([(0, 2), (0, 1)], dtype=np.int32), SegmentPolicies({(0, 2): (SegmentList(1.0, (1,)),)})
-    dag = EcmpDag.of(topology, np.ones(6))
-    loads = IgpFailures.of_demands(dag, pairs, np.array([[8.0, 1.0]]), policies)
-    assert loads.load[0, :3].tolist() == [9.0, 8.0, 0.0]
-    of_node = [1, 2, 4, 5]  # all links of 2
-    under = loads.under([of_node], loads=True)
-    assert (under.load[0, 0, 0], under.lost[0, 0], under.utilisation[0, 0]) == (1.0, 8.0, 0.1)
-    measured = policy_measurements(dag.without(of_node), pairs, policies).toarray()
-    assert measured[0].tolist() == [0.0, 1.0]

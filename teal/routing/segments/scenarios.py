@@ -22,7 +22,7 @@ Key = tuple[int, int, int]  # failure, matrix, link
 class Scenarios:
     """Loads and prices of all matrices under all failures.
 
-    Where a failure cuts the ends of a demand off from each other, it is not sent.
+    Where a failure cuts the ends of a demand off from each other, its lists take it as far as their midpoints.
 
     Args:
         dags: shortest paths without failure, then under each.
@@ -55,12 +55,13 @@ class Scenarios:
         result, nodes, source, target = [], self.nodes, self.source[policy], self.target[policy]
         begins, ends, demand = self._demands
         for failure, passes in enumerate(self.passes):
-            size = nodes * nodes
+            reaches, size = passes.dag.reaches, nodes * nodes
             volume = np.array([np.bincount(ends.astype(np.int64) * nodes + begins, one, size) for one in demand])
             moved = self.offered[failure][:, policy] * share
-            arrives = self.connected[failure, policy]
-            for sign, end, begin in ((-1, target, source), (1, mid, source), (1, target, mid)):
-                used = (end != begin) & arrives
+            arrives = reaches[target, source]  # at the end of the last segment
+            steps = ((-1, target, source, arrives), (1, mid, source, reaches[mid, source]), (1, target, mid, arrives))
+            for sign, end, begin, does in steps:
+                used = (end != begin) & does
                 place = end[used].astype(np.int64) * nodes + begin[used]
                 for of_matrix, part in zip(volume, moved, strict=True):
                     of_matrix += sign * np.bincount(place, part[used], size)
@@ -107,8 +108,8 @@ class Scenarios:
         value[~np.isfinite(value)] = 0.0  # between nodes that are cut off from each other
         np.fill_diagonal(value, 0.0)
         source, target = self.source[demand], self.target[demand]
-        sent = self.offered[failure][matrix, demand] * self.connected[failure, demand]
-        return np.asarray(sent * (value[mid, source] + value[target, mid] - value[target, source]))
+        after = self.connected[failure, demand] * (value[target, mid] - value[target, source])
+        return np.asarray(self.offered[failure][matrix, demand] * (value[mid, source] + after))
 
     def cheapest(self, prices: dict[tuple[int, int], FloatArray]) -> tuple[IntArray, FloatArray, FloatArray]:
         """The cheapest midpoint of each demand (D,), its cost (D,) and that of the direct way (D,), of whole demands.
@@ -144,8 +145,8 @@ class Scenarios:
             source, target = self.source[part], self.target[part]
             total = np.where(self.kept(source, target), 0.0, np.inf)
             for (failure, matrix), value in values.items():
-                sent = self.offered[failure][matrix, part] * self.connected[failure, part]
-                total += sent[:, None] * (value[:, source].T + value[target])
+                after = self.connected[failure, part, None] * value[target]
+                total += self.offered[failure][matrix, part, None] * (value[:, source].T + after)
             yield part, total
 
     def promising(self, prices: dict[tuple[int, int], FloatArray], count: int) -> tuple[Int64Array, IntArray]:

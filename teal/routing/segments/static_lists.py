@@ -3,7 +3,7 @@ r"""Segment lists by linear programs: for several matrices and failures together
 A scenario s is a matrix and what has failed; the IGP has converged in each, so that a list puts other fractions g_s(d,
 l, e) on the links.  A list whose midpoint is cut off loses its traffic, so that a demand takes no midpoint that any of
 the failures cuts off from one of its ends; a demand whose ends are cut off from each other does not count in that
-scenario.  With shares w of each demand's lists that sum to 1,
+scenario but as far as its midpoints.  With shares w of each demand's lists that sum to 1,
 
     min theta   s.t.   sum_{d, l} demand_{s,d} g_s(d, l, e) w[d, l] <= theta c_e     for every scenario s and live link
     e.

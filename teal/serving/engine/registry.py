@@ -412,7 +412,7 @@ def _checked(name: str, spec: dict[str, Any]) -> tuple[NetworkSpec, Topology]:
 
 
 def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What changes make of links, by number of the link.
+    """The state of links after some changes, by number of the link.
 
     Raises:
         ServiceError: there is no such link.

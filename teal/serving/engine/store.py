@@ -127,7 +127,7 @@ class Store:
             raise unreadable(name, error) from None
 
     def read_links(self, name: str, generation: str) -> tuple[dict[str, Any], int]:
-        """What has happened to the links of a registration, by number, and how often paths were added.
+        """The changes of the links of a registration, by number, and how often paths were added.
 
         Raises:
             ServiceError: the file is damaged.

@@ -383,7 +383,7 @@ _MAX_NAMED = 20_000  # demands of an answer by name
 
 
 def asked(sent: Sent) -> AllocationRequest | Options:
-    """What was asked for: all of a request that can be read without its network.
+    """The options of a request: all of it that can be read without its network.
 
     Raises:
         ServiceError: anything that is not as the API says.
@@ -417,7 +417,7 @@ class SentMeasurements(NamedTuple):
 
 
 def asked_to_measure(sent: Sent) -> MeasurementRequest | MeasurementOptions:
-    """What was sent with measurements: all of a request that can be read without its network.
+    """The options of measurements: all of a request that can be read without its network.
 
     Raises:
         ServiceError: anything that is not as the API says.
