@@ -166,7 +166,7 @@ def change_links(name: str, changes: Sequence[Mapping[str, Any]]) -> Call[Networ
 
     Args:
         name: name of the network.
-        changes: objects with ``source``, ``target``, those of :class:`LinkOptions`, and ``both`` (False: one direction).
+        changes: objects with ``source``, ``target``, those of :class:`LinkOptions`, and ``both`` (False: one way).
     """
     return Call("PATCH", _network(name, "links"), _as_network, {"json": {"links": [dict(one) for one in changes]}})
 
