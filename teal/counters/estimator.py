@@ -371,6 +371,12 @@ class Estimator:
         """Whether a history or an estimate says more of the traffic than gravity."""
         return self._tracked is not None
 
+    @property
+    def is_used(self) -> BoolArray:
+        """(R,) the counters to which some demand adds under the routing that was set."""
+        assert self._projection is not None
+        return np.asarray(self._projection.measurements.sum(1)).reshape(-1) > 0
+
     def explained(self, counters: FloatArray, is_firm: BoolArray | None = None) -> FloatArray:
         """(R,) Gbit/s: what a robust estimate for these counters puts on every link and router; nothing is learnt.
 

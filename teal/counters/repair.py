@@ -188,8 +188,11 @@ def believed(
         agreed[links:][first.blamed_external] = first.values[links:][first.blamed_external]
     expected = estimator.explained(agreed) if np.nansum(agreed) > 0 else None
     fixed = repair(topology, readings, expected, relative, is_estimated=True)
-    agrees = np.isfinite(sent) & np.isfinite(received) & ~disagree
-    is_replaced = np.concatenate([fixed.blamed_sent | fixed.blamed_received, fixed.blamed_external])
+    of_link = fixed.blamed_sent | fixed.blamed_received
+    least = _MIN_VALUE_SHARE * float(fixed.values.mean())
+    is_silent = (np.minimum(sent, received) <= least) & estimator.is_used[:links]  # both ends may be dead
+    agrees = np.isfinite(sent) & np.isfinite(received) & ~disagree & ~of_link & ~is_silent
+    is_replaced = np.concatenate([of_link, fixed.blamed_external])
     repaired = np.where(is_replaced & np.isfinite(values), fixed.values, values)
     if not np.nansum(values) > 0:
         return repaired, fixed
@@ -197,8 +200,7 @@ def believed(
     decides = np.tile(_with_links(topology, agrees), 2)
     is_firm = np.concatenate([agrees, np.zeros(len(decides), dtype=bool)])
     seen = estimator.explained(np.concatenate([repaired[:links], values[links:]]), is_firm)[links:]
-    least = 10 * _MIN_VALUE_SHARE * float(fixed.values.mean())
-    off = np.abs(values[links:] - seen) > _BLAMED * np.maximum(seen, least)
+    off = np.abs(values[links:] - seen) > _BLAMED * np.maximum(seen, 10 * least)
     blamed = np.where(decides, off, fixed.blamed_external)
     repaired[links:] = np.where(decides, np.where(off, seen, values[links:]), repaired[links:])
     return repaired, dataclasses.replace(fixed, blamed_external=blamed)

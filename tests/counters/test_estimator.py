@@ -427,3 +427,44 @@ def test_a_counter_that_is_off_by_more_than_8_percent_is_named(factor: float, is
     found = repair(topology, Readings(right * [factor, 1.0], right, right, right))
     assert found.values[0] == pytest.approx(8.0, rel=0.01)
     assert found.blamed_names(topology) == ["counter sent of n0->n1"] * is_named
+
+
+@pytest.mark.parametrize("knows_traffic", [False, True])
+def test_halved_external_counters_give_way_to_links_whose_two_ends_agree(knows_traffic: bool) -> None:
+    """A star: what a leaf sends and receives is what its link carries, whatever its external counters say."""
+    topology = make_topology([(0, leaf, 100.0) for leaf in range(1, 6)], both=True)
+    dag, pairs = EcmpDag.of(topology, np.ones(10)), all_pairs(topology)
+    pairs = pairs[(pairs > 0).all(1)]  # the hub has no traffic of its own
+    measured = ecmp_measurements(dag, pairs)
+    size = np.array([0.0, 5.0, 4.0, 3.0, 2.0, 1.0])
+    truth = size[pairs[:, 0]] * size[pairs[:, 1]]  # as much each way, so that conservation holds with halves, too
+    load, ingress, egress = np.split(measured @ truth, [10, 16])
+    estimator = Estimator(pairs, 6)
+    estimator.route(measured)
+    if knows_traffic:
+        estimator.estimate(measured @ truth)
+    halved = np.array([1.0, 0.5, 1.0, 1.0, 0.5, 1.0])
+    values, fixed = believed(estimator, topology, Readings(load, load, ingress * halved, egress * halved))
+    assert fixed.blamed_names(topology) == [f"counter {side} of n{n}" for side in ("ingress", "egress") for n in (1, 4)]
+    np.testing.assert_allclose(values, measured @ truth, rtol=0.03)
+    found = estimator.estimate(values, robust=True)
+    assert found.matrix.sum() == pytest.approx(truth.sum(), rel=0.02)
+
+
+def test_external_counters_do_not_yield_to_a_link_of_which_both_ends_are_dead() -> None:
+    """Of the second largest link both counters read 0: all others say what it carries."""
+    topology, _, pairs, measured = _network(3, 12)
+    rng, links = np.random.default_rng(3), topology.num_links
+    sends, receives = rng.lognormal(0, 0.8, (2, topology.num_nodes))
+    truth = sends[pairs[:, 0]] * receives[pairs[:, 1]] * rng.lognormal(0, 0.35, len(pairs))
+    load, ingress, egress = np.split(measured @ truth, [links, links + topology.num_nodes])
+    read, errors = load.copy(), []
+    for dead in (None, int(np.argsort(-load)[1])):
+        if dead is not None:
+            read[dead] = 0.0
+        estimator = Estimator(pairs, topology.num_nodes)
+        estimator.route(measured)
+        values, _ = believed(estimator, topology, Readings(read, read, ingress, egress))
+        found = estimator.estimate(values, robust=True).matrix
+        errors.append(float(np.abs(found - truth).sum() / truth.sum()))
+    assert errors[1] <= errors[0] + 0.1
