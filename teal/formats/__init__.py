@@ -12,7 +12,7 @@ from teal.formats import link_tables, topohub_names
 from teal.formats.frames import topology_from_graph, traffic_from_object
 from teal.formats.node_link import read_node_link
 from teal.formats.npz import read_npz, write_npz
-from teal.formats.records import Attributes, parse_attributes
+from teal.formats.records import Attributes, parse_attributes, require_attributes
 from teal.formats.repetita import demand_files, read_repetita_traffic
 from teal.formats.routers import read_routers
 from teal.formats.sndlib import read_sndlib_traffic
@@ -143,6 +143,8 @@ def _load_topology(text: Any, default_capacity: float | None, names: Attributes)
             raise InputError("topology", "", "a file, a name, a networkx graph or a pandas frame", type(text).__name__)
         return topology_from_graph(text, default_capacity, names)
     text = str(text)
+    if is_named(text):
+        require_attributes(names, (), text)
     if text.startswith(topohub_names.PREFIX):
         return topohub_names.load_topohub(text)
     if text.lower() in BUILT_IN:
@@ -199,7 +201,7 @@ def load_traffic(
         case ".npz":
             return read_npz(path, topology).scaled(factor)
         case ".csv" | ".parquet":
-            return read_table(path, topology, progress, class_order).scaled(factor)
+            return read_table(path, topology, progress, class_order, unit).scaled(factor)
     raise InputError(text, "traffic", _EXPECTED_TRAFFIC, f"another kind of file ({path.suffix or 'no suffix'})")
 
 

@@ -45,11 +45,7 @@ class CellTable:
 
     def place(self, name: str) -> int | None:
         """Number of a column by its name, with or without a unit; None if there is none."""
-        wanted = plain_heading(name)
-        for headings in ([plain_heading(one) for one in self.header], [heading(one)[0] for one in self.header]):
-            if wanted in headings:
-                return headings.index(wanted)
-        return None
+        return place_of(name, self.header)
 
     def texts(self, place: int) -> list[str]:
         """The cells of a column, "" where a row is too short."""
@@ -88,6 +84,15 @@ class CellTable:
         missing = [name for name in columns if self.place(name) is None]
         if missing:
             raise InputError(self.where, "columns", ", ".join(columns), ", ".join(self.header) or "none")
+
+
+def place_of(name: str, header: Sequence[str]) -> int | None:
+    """Number of a column by its name, with or without a unit; None if there is none."""
+    wanted = plain_heading(name)
+    for headings in ([plain_heading(one) for one in header], [heading(one)[0] for one in header]):
+        if wanted in headings:
+            return headings.index(wanted)
+    return None
 
 
 def plain_heading(name: str) -> str:

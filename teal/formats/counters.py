@@ -57,7 +57,7 @@ from teal.network import Topology
 from teal.network.counters import Counters, without_own_traffic
 from teal.network.topology import without_port
 from teal.runtime.archives import check_npz
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import AnyArray, FloatArray
 from teal.runtime.storage import atomic_file
 
 _ROUTER = ("router", "instance", "source", "agent_host", "hostname", "sysName")
@@ -320,9 +320,8 @@ def counters_from_frame(
     if len(wrong):
         raise InputError(where, f"row {wrong[0] + 2}: direction", "in or out", repr(direction[wrong[0]]))
     leads, in_table = _leads_of(topology, interfaces, where)
-    names = frame[name_column].map(cell_text).to_numpy()
-    routers = frame["router"].map(cell_text)
-    routers = routers.map({name: topology.name_of(name) for name in routers.unique()}).to_numpy()
+    names = _texts(frame[name_column], cell_text)
+    routers = _texts(frame["router"], lambda cell: topology.name_of(cell_text(cell)))
     index = topology.node_index()
     unknown = sorted(set(routers) - set(index))
     if unknown:
@@ -398,12 +397,20 @@ def counters_from_frame(
     return Counters(stamps, float(step), sent, received, ingress, egress, tuple(notes))
 
 
+def _texts(column: Any, text_of: Callable[[Any], str]) -> AnyArray:
+    """(n,) the text of each cell, which is made once for equal cells."""
+    import pandas as pd
+
+    places, cells = pd.factorize(column, use_na_sentinel=False)
+    return np.array([text_of(cell) for cell in cells], dtype=object)[places]
+
+
 def _values(column: Any, where: str, name: str, separator: str) -> FloatArray:
     """(n,) numbers of a column; NaN for what is none."""
     import pandas as pd
 
     if column.dtype.kind not in "iuf":
-        texts = column.map(cell_text)
+        texts = column.fillna("").astype(str)
         if separator not in ("", ",") or texts.str.contains(",", regex=False).any():
             texts = pd.Series(plain_numbers(texts.tolist(), where, f"column {name}", separator))
         column = pd.to_numeric(texts, errors="coerce")

@@ -9,7 +9,7 @@ from typing import Any
 from teal.errors import InputError
 from teal.formats import isis, node_link, ospf, rfc8345
 from teal.formats.parts import keys_of
-from teal.formats.records import Attributes
+from teal.formats.records import Attributes, require_attributes
 from teal.network import Topology
 
 _EXPECTED = (
@@ -35,18 +35,18 @@ def read_json(path: Path, default_capacity: float | None, attributes: Attributes
     except (ValueError, RecursionError) as error:
         raise InputError(str(path), "", "a JSON file", f"invalid JSON: {error}") from None
     if rfc8345.is_rfc8345(document):
-        _require_only(attributes, ("network",), "RFC 8345")
+        require_attributes(attributes, ("network",), "RFC 8345")
         return rfc8345.read_rfc8345(document, path, default_capacity, attributes.network)
     for kind, is_kind, read in (
         ("FRR's database of IS-IS", isis.is_isis, isis.read_isis),
         ("FRR's database of OSPF", ospf.is_ospf, ospf.read_ospf),
     ):
         if is_kind(document) and not _is_node_link(document):
-            _require_only(attributes, (), kind)
+            require_attributes(attributes, (), kind)
             return read(document, path, default_capacity)
     if not _is_node_link(document):
         raise InputError(str(path), "", _EXPECTED, _description(document))
-    _require_only(attributes, node_link.ATTRIBUTES, "node-link data")
+    require_attributes(attributes, node_link.ATTRIBUTES, "node-link data")
     return node_link.topology_from_node_link(document, path.stem, str(path), default_capacity, attributes)
 
 
@@ -54,14 +54,6 @@ def _is_node_link(document: Any) -> bool:
     if not isinstance(document, dict):
         return False
     return "nodes" in document and ("links" in document or "edges" in document)
-
-
-def _require_only(attributes: Attributes, known: tuple[str, ...], kind: str) -> None:
-    """Raise InputError for attributes that a kind of document does not have."""
-    unused = [name for name in attributes.given() if name not in known]
-    if unused:
-        option = "--network" if unused == ["network"] else "--attributes"
-        raise InputError(option, "", f"{', '.join(known) or 'nothing'}, for {kind}", ", ".join(unused))
 
 
 def _description(document: Any) -> str:

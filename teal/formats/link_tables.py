@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from teal.errors import WARNING, InputError, listed
-from teal.formats.cells import CellTable, cell_text, heading, plain_heading, read_cells
+from teal.formats.cells import CellTable, cell_text, heading, place_of, read_cells
 from teal.formats.records import (
     OVERLOAD_NAMES,
     STATUS_NAMES,
@@ -274,10 +274,6 @@ def _columns(table: CellTable, attributes: Attributes) -> dict[str, int]:
 def _place_of(name: str, header: list[str], attributes: Attributes) -> int | None:
     """Place of the column of an attribute, by the name that was given for it or one of its usual names."""
     asked = getattr(attributes, name, name)
-    plain = [plain_heading(text) for text in header]
-    without_units = [heading(text)[0] for text in header]
-    for option in (asked, *(_OTHER_NAMES.get(name, ()) if asked == name else ())):
-        for headings in (plain, without_units):
-            if plain_heading(option) in headings:
-                return headings.index(plain_heading(option))
-    return None
+    usual = _OTHER_NAMES.get(name, ()) if asked == name else ()
+    places = (place_of(option, header) for option in (asked, *usual))
+    return next((place for place in places if place is not None), None)

@@ -27,15 +27,17 @@ _SPACES = " \u00a0\u202f'\u2019"  # between thousands: a space, one without a br
 _NUMBER = re.compile(r"(?:\d[\d.,]*|[.,]\d+)(?:[eE][+-]?\d+(?![\w.,]))?")
 _SPACED = re.compile(rf"\b\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?![\d{_SPACES}])")
 _AMBIGUOUS = re.compile(r"[1-9]\d{0,2}[.,]\d{3}")
-_DECIMAL_COMMA = re.compile(
-    r"\d*,\d{1,2}"  # 2,5
-    r"|\d*,\d{4,}"  # 12,3456
-    r"|0*,\d+"  # 0,622
-    r"|\d{4,},\d+"  # 1000,500
-    r"|\d{1,3}(\.\d{3})+,\d+"  # 1.000,5
-    r"|[1-9]\d{0,2}(\.\d{3}){2,}"  # 1.000.000
-    r"|\d*,\d+[eE][+-]?\d+"  # 1,500e3
+# With a decimal comma for certain; such as can be read with commas and points exchanged have a decimal point.
+CERTAIN_COMMA = (
+    r"[0-9]*,[0-9]{1,2}"  # 2,5
+    r"|[0-9]*,[0-9]{4,}"  # 12,3456
+    r"|0*,[0-9]+"  # 0,622
+    r"|[0-9]{4,},[0-9]+"  # 1000,500
+    r"|[0-9]{1,3}([.][0-9]{3})+,[0-9]+"  # 1.000,5
+    r"|[1-9][0-9]{0,2}([.][0-9]{3}){2,}"  # 1.000.000
+    r"|[0-9]*,[0-9]+[eE][+-]?[0-9]+"  # 1,500e3
 )
+_DECIMAL_COMMA = re.compile(CERTAIN_COMMA)
 _SWAP = str.maketrans(",.", ".,")
 
 

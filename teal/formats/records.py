@@ -93,6 +93,17 @@ class Attributes:
         return [field.name for field in fields if getattr(self, field.name) != field.default]
 
 
+def require_attributes(attributes: Attributes, known: Collection[str], where: str) -> None:
+    """Raise InputError for attributes that a kind of file, or a network by its name, does not have."""
+    unused = [name for name in attributes.given() if name not in known]
+    if not unused:
+        return
+    if unused[0] in ("network", "sheet"):
+        raise InputError(f"--{unused[0]}", "", f"nothing, for {where}", getattr(attributes, unused[0]))
+    named = ", ".join(name for name in known if name not in ("network", "sheet")) or "none"
+    raise InputError("--attributes", "", f"attributes of {where} ({named})", ", ".join(unused))
+
+
 def parse_attributes(text: str) -> Attributes:
     """The attributes that ``capacity=bandwidth,latency=delay,capacity_unit=Mbit/s`` names; any of them may be left out.
 
@@ -100,7 +111,7 @@ def parse_attributes(text: str) -> Attributes:
         InputError: another text.
     """
     parts = dict(part.strip().split("=", 1) for part in text.split(",") if part.count("=") == 1)
-    known = {field.name for field in dataclasses.fields(Attributes)}
+    known = {field.name for field in dataclasses.fields(Attributes)} - {"network", "sheet"}  # options of their own
     if len(parts) != len([part for part in text.split(",") if part.strip()]) or not set(parts) <= known:
         raise InputError(
             "--attributes", "", "such as capacity=bandwidth,latency=delay,capacity_unit=Mbit/s", repr(text)

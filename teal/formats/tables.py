@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.formats.cells import heading, separator_of
-from teal.formats.numerals import Decimal, decimal_of
+from teal.formats.numerals import CERTAIN_COMMA, Decimal, decimal_of
 from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.formats.times import seconds_of_numbers, seconds_of_texts
 from teal.formats.units import gbps_per_unit
@@ -51,7 +51,7 @@ _Batch = tuple[Int64Array, Int64Array, FloatArray]  # timestamp, (class * N + so
 
 
 def read_table(
-    path: Path, topology: Topology, progress: bool = False, class_order: Sequence[str] = ()
+    path: Path, topology: Topology, progress: bool = False, class_order: Sequence[str] = (), unit: str = ""
 ) -> TrafficMatrices:
     """Read a CSV or Parquet table.
 
@@ -60,6 +60,7 @@ def read_table(
         topology: network whose nodes it names.
         progress: whether to show bars.
         class_order: names of the classes, the highest priority first; () for the default.
+        unit: unit by which the caller multiplies the rates, in the place of one in the heading; "" for none.
 
     Raises:
         InputError: a column missing, an unknown node, a rate that is negative or not a number, an invalid timestamp, a
@@ -69,11 +70,16 @@ def read_table(
     labels: dict[str, int] = {}  # classes in the order in which they first occur, which is that of the codes
     may_repeat = _has_endpoints(path)
     aliases = [f"{alias}={name}" for alias, name in sorted(topology.aliases.items())]
-    where, key = str(path), content_key(file_key(path), topology.node_names, *class_order, *aliases)
+    where, key = str(path), content_key(file_key(path), topology.node_names, *class_order, *aliases, bool(unit))
+    decimal = _decimal(path, where)
+    has_own_unit = not unit
     stamps, pairs_seen = np.zeros(0, np.int64), np.zeros(0, np.int64)
-    for stamp, pair, _ in tqdm(
-        _batches(path, topology, labels), desc=f"scanning {path.name}", unit="batch", disable=not progress
-    ):
+
+    def batches(what: str) -> Iterator[_Batch]:
+        read = _batches(path, topology, labels, decimal, has_own_unit)
+        yield from tqdm(read, desc=f"{what} {path.name}", unit="batch", disable=not progress)
+
+    for stamp, pair, _ in batches("scanning"):
         stamps = np.union1d(stamps, stamp)
         pairs_seen = np.union1d(pairs_seen, pair)
     if not len(stamps):
@@ -87,9 +93,7 @@ def read_table(
 
     def fill(rates: RateFile | RateArray) -> None:
         is_begun = np.zeros(len(stamps), dtype=bool)  # matrices of which some rows were read
-        for stamp, pair, rate in tqdm(
-            _batches(path, topology, labels), desc=f"reading {path.name}", unit="batch", disable=not progress
-        ):
+        for stamp, pair, rate in batches("reading"):
             order = np.argsort(stamp, kind="stable")
             batch_stamps, starts = np.unique(stamp[order], return_index=True)
             columns = column_of[np.searchsorted(pairs_seen, pair)]
@@ -222,13 +226,17 @@ class _Faults:
             raise InputError(self._where, "", self._expected, "; ".join(self._messages) + more)
 
 
-def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator[_Batch]:
+def _batches(
+    path: Path, topology: Topology, labels: dict[str, int], decimal: Decimal, has_own_unit: bool
+) -> Iterator[_Batch]:
     """The table in batches of (timestamp, (class * N + source) * N + target, rate) arrays, checked.
 
     Args:
         path: path of the file.
         topology: network.
         labels: number of each class; classes that occur for the first time are added.
+        decimal: decimal sign of the rates.
+        has_own_unit: whether a unit in the heading of the rates counts.
 
     Raises:
         InputError: at the end, with the first faults of the whole table.
@@ -243,7 +251,6 @@ def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator
     faults = _Faults(where, _FIRST_LINE if is_csv else None)
     batches: Any
     try:
-        decimal = _decimal(path, where) if is_csv else Decimal.POINT
         batches = _open_csv(path)[0] if is_csv else pq.ParquetFile(path).iter_batches(_BATCH_ROWS)
         for batch in batches:
             columns = {_plain(name): batch.column(number) for number, name in enumerate(batch.schema.names)}
@@ -264,7 +271,7 @@ def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator
                 ends.append(nodes[at.fill_null(0).to_numpy(zero_copy_only=False)])
                 is_known &= ~unknown
             rate = _rates(columns["rate"], decimal, faults, pa)
-            if units["rate"]:
+            if units["rate"] and has_own_unit:
                 rate *= gbps_per_unit(units["rate"], f"{where}: rate")
             faults.add(
                 is_known & (ends[0] == ends[1]), "a target other than the source", partial(_cell_text, "target", node)
@@ -295,21 +302,36 @@ def _cell_text(name: str, column: Any, row: int) -> str:
 
 
 def _decimal(path: Path, where: str) -> Decimal:
-    """The decimal sign of the rates of a CSV file."""
+    """The decimal sign of the rates of a table; a point if it cannot be read: the reader then says why."""
     import pyarrow as pa
 
-    reader, separator = _open_csv(path)
-    if separator == ",":  # a decimal comma would end the column
+    if path.suffix.lower() == ".parquet":
         return Decimal.POINT
     texts: list[str] = []
-    with reader:
-        for batch in reader:
-            columns = {_plain(name): batch.column(number) for number, name in enumerate(batch.schema.names)}
-            rates = columns.get("rate", pa.array([], pa.string()))
-            texts += [text for text in rates.to_pylist() if text]
-            if len(texts) > _MAX_STYLE_ROWS:
-                break
+    try:
+        reader, separator = _open_csv(path)
+        if separator == ",":  # a decimal comma would end the column
+            return Decimal.POINT
+        with reader:
+            for batch in reader:
+                columns = {_plain(name): batch.column(number) for number, name in enumerate(batch.schema.names)}
+                rates = columns.get("rate", pa.array([], pa.string()))
+                texts += [text for text in rates.to_pylist() if text]
+                if len(texts) > _MAX_STYLE_ROWS:  # a later rate that contradicts them is a fault
+                    break
+    except (pa.ArrowException, OSError):
+        return Decimal.POINT
     return decimal_of(texts, where, "column rate", separator)
+
+
+def _has_point(text: Any) -> Any:
+    """Whether each text certainly has a decimal point: with points and commas exchanged, a decimal comma."""
+    import pyarrow.compute as pc
+
+    exchanged = pc.replace_substring(text, ",", "\0")
+    exchanged = pc.replace_substring(exchanged, ".", ",")
+    exchanged = pc.replace_substring(exchanged, "\0", ".")
+    return pc.match_substring_regex(exchanged, f"^(?:{CERTAIN_COMMA})$").fill_null(False)
 
 
 def _rates(column: Any, decimal: Decimal, faults: _Faults, pa: Any) -> FloatArray:
@@ -320,7 +342,8 @@ def _rates(column: Any, decimal: Decimal, faults: _Faults, pa: Any) -> FloatArra
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         text = pc.utf8_trim_whitespace(column)
         if decimal is Decimal.COMMA:
-            text = pc.replace_substring(pc.replace_substring(text, ".", ""), ",", ".")
+            plain = pc.replace_substring(pc.replace_substring(text, ".", ""), ",", ".")
+            text = pc.if_else(_has_point(text), pc.binary_join_element_wise(text, " (a decimal point)", ""), plain)
         elif pc.any(pc.match_substring(text, ",")).as_py():
             grouped = pc.match_substring_regex(text, r"^[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?$")
             text = pc.if_else(grouped.fill_null(False), pc.replace_substring(text, ",", ""), text)

@@ -90,7 +90,10 @@ def seconds_of(value: Any, where: str, field: str) -> float:
     except (TypeError, ValueError):
         pass
     else:
-        return float(seconds_of_numbers(np.array([number]), where, field)[0])
+        for per_second in _UNITS.values():
+            if _FIRST * per_second <= number < _LAST * per_second:
+                return number / per_second
+        raise InputError(where, field, _EXPECTED, repr(value))
     try:
         time = datetime.fromisoformat(str(value).strip())
     except ValueError:

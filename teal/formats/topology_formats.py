@@ -16,7 +16,7 @@ import numpy as np
 from teal.errors import InputError
 from teal.formats import bgp_ls, containerlab, graphml, json_kinds, link_tables, node_link, rfc8345
 from teal.formats.parts import refuses_faults
-from teal.formats.records import Attributes
+from teal.formats.records import Attributes, require_attributes
 from teal.formats.repetita import TOPOLOGY_SUFFIX, read_repetita_topology
 from teal.formats.sndlib import is_sndlib, read_sndlib_topology
 from teal.network import Topology
@@ -46,10 +46,8 @@ class TopologyFormat:
 
     def topology(self, path: Path, default_capacity: float | None, attributes: Attributes) -> Topology:
         """Read a file; arguments and errors as for :func:`teal.formats.load_topology`."""
-        unused = [name for name in attributes.given() if self.attributes is not None and name not in self.attributes]
-        if unused:
-            known = ", ".join(self.attributes or ()) or "none"
-            raise InputError("--attributes", "", f"attributes that {path.name} has ({known})", ", ".join(unused))
+        if self.attributes is not None:
+            require_attributes(attributes, self.attributes, path.name)
         return _read(path, self, default_capacity, attributes)
 
 

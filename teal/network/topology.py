@@ -187,8 +187,10 @@ class Topology:
         import networkx as nx
 
         graph = nx.MultiDiGraph(name=self.name)
-        for name, (longitude, latitude) in zip(self.node_names, self.coordinates.tolist(), strict=True):
-            graph.add_node(name, **({} if np.isnan(longitude) else {"lon": longitude, "lat": latitude}))
+        for node, (longitude, latitude) in enumerate(self.coordinates.tolist()):
+            place = {} if np.isnan(longitude) else {"lon": longitude, "lat": latitude}
+            overload = {"overload": True} if self.no_transit is not None and self.no_transit[node] else {}
+            graph.add_node(self.node_names[node], **place, **overload)
         for link in range(self.num_links):
             values = {"capacity": float(self.capacity[link]), "latency": float(self.latency[link])}
             values |= self.igp_attributes(link)

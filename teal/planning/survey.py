@@ -285,18 +285,22 @@ class Survey:
         if signals:  # the search has ended with the best so far, which a resumed run does not keep
             raise KeyboardInterrupt
         count = len(report.changes)
+        events = self._events()
         answer = (
             f"Changing {count} metric{'' if count == 1 else 's'} takes the largest utilisation over the failure of "
-            f"each single cable from "
-            f"{percent(report.before)} to {percent(report.utilisation)}."
+            f"{events} from {percent(report.before)} to {percent(report.utilisation)}."
             if count
             else f"No change of at most {self._config.changes} metrics was found that lowers the largest utilisation "
-            "over the failure of each single cable."
+            f"over the failure of {events}."
         )
         return Step(
             "Metrics that mend most", answer=answer, findings=(answer, *report.describe().splitlines()),
             command=command_line("metrics", config), page=METRICS, lines=change_table(report).texts(),
         )  # fmt: skip
+
+    def _events(self) -> str:
+        """The failures that are asked for, in words."""
+        return "each single cable" + (" and each group" if self._config.groups is not None else "")
 
     def _policies(self) -> Step:
         settings = {
@@ -317,15 +321,15 @@ class Survey:
         count, limit = len(report.policies.lists), self._config.max_utilisation
         answer = (
             f"{count:,} segment routing polic{'y takes' if count == 1 else 'ies take'} the largest utilisation over "
-            f"the failure of each single cable from {percent(lists.straight)} to {percent(lists.value)}."
+            f"the failure of {self._events()} from {percent(lists.straight)} to {percent(lists.value)}."
             if count
-            else f"Whichever cable fails, no link passes {percent(limit)}, without any policy."
+            else f"Under the failure of {self._events()}, no link passes {percent(limit)}, without any policy."
             if lists.value <= limit * (1 + _ROUNDING)
-            else "No segment lists with one midpoint take the largest utilisation over the failure of each single "
-            f"cable below {percent(math.floor(1e4 * lists.bound) / 1e4)}."
+            else "No segment lists with one midpoint take the largest utilisation over the failure of "
+            f"{self._events()} below {percent(math.floor(1e4 * lists.bound) / 1e4)}."
         )
         return Step(
-            "Few policies that mend most, whichever cable fails", answer=answer,
+            "Few policies that mend most, whatever fails", answer=answer,
             findings=(answer, *report.describe().splitlines()), command=command_line("solve", config),
             page=POLICIES,
         )  # fmt: skip

@@ -283,12 +283,14 @@ class MetricResult:
         utilisation: largest of a link over all matrices and failures.
         before: value of the metrics in force.
         moves: tried in total.
+        was_interrupted: whether Ctrl-C ended the search.
     """
 
     metric: FloatArray
     utilisation: float
     before: float
     moves: int
+    was_interrupted: bool = False
 
 
 class _Walk:
@@ -394,7 +396,7 @@ def improve_metrics(
             break
     best = min(walks, key=lambda walk: walk.best)
     metric = np.where(topology.capacity > 0, best.best_metric, search.start)
-    return MetricResult(metric, best.best, before, sum(walk.moves for walk in walks))
+    return MetricResult(metric, best.best, before, sum(walk.moves for walk in walks), stop.is_set())
 
 
 def largest_utilisation(search: MetricSearch, metric: FloatArray) -> float:

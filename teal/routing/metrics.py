@@ -104,9 +104,8 @@ def frr_lines(changes: Sequence[Any], interfaces: Mapping[str, Sequence[str]] | 
         named = [f"to-{one.target}"] if interfaces is None else interfaces.get(one.link, ())
         if not named:
             raise InputError("--interfaces", one.link, "an interface of each link whose metric changes", "none")
-        lines.append(
-            f"! {number}: on {one.source}, was {one.before}; largest utilisation then {100 * one.utilisation:.2f}%"
-        )
+        reached = percent(one.utilisation)  # "-" where the deadline came before it was measured
+        lines.append(f"! {number}: on {one.source}, was {one.before}; largest utilisation then {reached}")
         for name in named:
             lines += [f"interface {name}", f" isis metric {one.after}", "exit"]
     return "\n".join(lines) + "\n"
@@ -303,7 +302,7 @@ def _searched(
         if by_matrix.max() < reached:
             best, reached = found.metric, float(by_matrix.max())
         missed = np.setdiff1d(np.flatnonzero(by_matrix > found.utilisation * (1 + 1e-9)), rows)
-        if not len(missed) or end.is_over:
+        if not len(missed) or end.is_over or found.was_interrupted:
             break
         rows = np.concatenate([rows, missed[np.argsort(-by_matrix[missed])[:_FEW]]])
     return MetricResult(best, reached, float(used.max()), moves)

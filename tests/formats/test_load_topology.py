@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from teal.errors import InputError
 from teal.formats import load_topology
 from teal.formats.units import great_circle_km
+from tests.igp_reference import without_transit
 
 SNDLIB = """<?xml version="1.0" encoding="ISO-8859-1"?>
 <network xmlns="http://sndlib.zib.de/network" version="1.0">
@@ -260,3 +262,24 @@ def test_great_circles_against_published_distances(
 ) -> None:
     assert great_circle_km(a, b) == pytest.approx(kilometres, rel=2e-3)
     assert great_circle_km(b, a) == pytest.approx(great_circle_km(a, b))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attributes": "capacity=bandwidth"}, "--attributes: expected attributes of b4"),
+        ({"network": "ip"}, "--network: expected nothing, for b4"),
+        ({"sheet": "Links"}, "--sheet: expected nothing, for b4"),
+        ({"attributes": "sheet=Links"}, "--attributes: expected such as"),
+    ],
+)
+def test_what_a_network_does_not_have_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_topology("b4", **options)  # type: ignore[arg-type]
+
+
+def test_a_graph_of_networkx_keeps_routers_without_transit() -> None:
+    topology = without_transit(load_topology("b4"), 3)
+    again = load_topology(topology.to_networkx())
+    assert again.no_transit is not None
+    assert np.flatnonzero(again.no_transit).tolist() == [3]

@@ -14,6 +14,7 @@ from pyarrow import csv, parquet
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic, rate_store, save_traffic, tables
 from teal.formats.gravity import shortest_path_load
+from teal.formats.numerals import Decimal
 from teal.network import Topology, TrafficMatrices
 from teal.testing import make_topology
 
@@ -376,3 +377,24 @@ def test_classes_are_read_in_order_and_written_back(tmp_path: Path, suffix: str)
     classes = load_traffic(tmp_path / "n.csv", topology).classes
     assert classes is not None
     assert classes.names == ("2", "10")
+
+
+@pytest.mark.parametrize(("unit", "expected"), [("", 1.5), ("kbit/s", 0.0015), ("Gbit/s", 1500.0)])
+def test_a_unit_that_is_given_counts_in_the_place_of_that_of_the_heading(
+    unit: str, expected: float, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("source,target,rate (Mbit/s)\nn0,n1,1500\n")
+    topology = make_topology([(0, 1, 10.0)], both=True)
+    assert load_traffic(file, topology, unit=unit).read([0])[0, 0] == pytest.approx(expected)
+
+
+def test_a_rate_that_contradicts_the_decimal_sign_of_the_others_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the sign was decided by the first rows of a large file: 2.5 must not become 25."""
+    file = tmp_path / "x.csv"
+    file.write_text("timestamp;source;target;rate\n1704067200;n0;n1;1,5\n1704067500;n0;n1;2.5\n")
+    monkeypatch.setattr(tables, "decimal_of", lambda *_: Decimal.COMMA)
+    with pytest.raises(InputError, match=r"line 3: rate '2\.5"):
+        load_traffic(file, make_topology([(0, 1, 10.0)], both=True))

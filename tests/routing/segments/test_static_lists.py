@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from teal.errors import InputError
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
+from teal.routing.segments import few as few_module
 from teal.routing.segments.few import Few
 from teal.routing.segments.static_lists import static_lists
 from teal.runtime.arrays import FloatArray, Int64Array
@@ -257,3 +260,13 @@ def test_no_demand_is_refused() -> None:
     dag = EcmpDag.of(topology, np.ones(topology.num_links))
     with pytest.raises(InputError, match="demand"):
         static_lists([dag], np.array([[0, 1]]), np.zeros((1, 1)))
+
+
+@pytest.mark.parametrize(("bound", "least"), [(3.0000001, 3), (2.9999999, 3), (3.001, 4), (-1e-9, 0)])
+def test_rounding_of_the_bound_asks_for_no_further_policy(
+    monkeypatch: pytest.MonkeyPatch, bound: float, least: int
+) -> None:
+    """A linear program whose optimum is 3 may give 3.0000001."""
+    monkeypatch.setattr(few_module, "optimum", lambda *_: (None, bound, 1))
+    master: Any = SimpleNamespace(demands=1, scenarios=SimpleNamespace(is_transit=False))
+    assert few_module.fewest(master, 1.0, 0.0, Deadline()) == ([], least, 1)
