@@ -128,8 +128,8 @@ def _write_bad_files(folder: Path) -> None:
         '{"directed": true, "nodes": [{"id": 1}, {"id": 2}], "links": [{"source": 1, "target": 2}]}'
     )
     (folder / "cut.tgz").write_bytes(b"\x1f\x8b\x08\x00" + bytes(20))
-    for name, row in [("mars", "0,1,mars,1"), ("negative", "0,1,2,-1"), ("nan", "0,1,2,nan")]:
-        (folder / f"{name}.csv").write_text(f"timestamp,source,target,rate\n{row}\n")
+    for name, row in [("mars", "1,mars,1"), ("negative", "1,2,-1"), ("nan", "1,2,nan")]:
+        (folder / f"{name}.csv").write_text(f"timestamp,source,target,rate\n1767225600,{row}\n")
     np.savez(
         folder / "bad.npz",
         rates=np.array([[1.0], [np.nan]]),
@@ -168,8 +168,8 @@ def _write_bad_files(folder: Path) -> None:
             "train --topology b4 --traffic mars.csv",
             "mars.csv: expected a target that is a node of b4, found line 2: target 'mars'",
         ),
-        ("train --topology b4 --traffic negative.csv", "negative.csv: expected a finite rate >= 0, found line 2"),
-        ("train --topology b4 --traffic nan.csv", "nan.csv: expected a finite rate >= 0, found line 2"),
+        ("train --topology b4 --traffic negative.csv", "found line 2: rate '-1'"),
+        ("train --topology b4 --traffic nan.csv", "found line 2: rate 'nan'"),
         ("train --topology b4 --traffic gravity --calibrate 1.5", "--calibrate: expected a share"),
         ("train --topology b4 --traffic gravity --time-budget soon", "a duration"),
         ("train --topology b4 --traffic gravity --num-paths 0", "K: expected at least 1"),

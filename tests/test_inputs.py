@@ -245,3 +245,14 @@ def test_the_files_beside_the_wrong_ones_are_right(reader: str) -> None:
         "policies": f"solve {_BOTH} --routing segments --objective max_link_utilisation --out policies.json",
     }[reader]
     assert main(command.split()) == 0
+
+
+def test_what_a_node_sends_is_a_share_of_the_capacity_of_its_links(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """4 Gbit/s from a over links of 10 and 30: 10% of what they can carry."""
+    (tmp_path / "net.csv").write_text("source,target,capacity\na,b,10\na,c,30\nb,c,100\n")
+    (tmp_path / "demands.csv").write_text("source,target,rate\na,c,4\n")
+    words = f"traffic info --topology {tmp_path}/net.csv --traffic {tmp_path}/demands.csv"
+    assert main(words.split()) == 0
+    assert "a sends or receives 10% of the capacity of its links, the most of all nodes" in capsys.readouterr().out

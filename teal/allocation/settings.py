@@ -52,7 +52,8 @@ class SolveConfig(RoutedConfig, InstanceConfig):
     """Add candidate paths, from the present prices, until the gap to the optimum over all paths of the network is at
     most --gap.  The paths are added for this matrix alone."""
     deadline: str = ""
-    """Time after which to stop with the best so far: 500ms, 5s, 1m.  Default: none."""
+    """Time after which to stop with the best so far, from when network and traffic are read: 500ms, 5s, 1m.  The choice
+    of candidate paths takes half of it at most.  Default: none."""
     max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
     model: str = "auto"
     """Model whose prediction PDHG starts from: the one of either kind that teal train or teal pretrain wrote to this

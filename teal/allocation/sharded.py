@@ -149,7 +149,7 @@ def solve_sharded(
         notify(f"{problem.num_shards} shards of paths in {build_s:.3g} s")
         result = problem.solve(
             gap=config.gap,
-            deadline=seconds(config.deadline) if config.deadline else math.inf,
+            deadline=seconds(config.deadline) - build_s if config.deadline else math.inf,
             max_iterations=config.max_iterations,
             report=SolveProgress(notify),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import glob
 import json
 import os
 import platform
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from teal.errors import InputError
-from teal.runtime.storage import atomic_file
+from teal.runtime.storage import atomic_file, file_key
 
 _PACKAGES = (
     "teal-te",
@@ -30,17 +31,31 @@ _PACKAGES = (
 
 
 def write_manifest(path: Path, settings: Any, machines: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Write ``manifest.json``: every setting, the versions, the machine.
+    """Write ``manifest.json``: every setting, the SHA-256 of every file that a setting names, versions, machine.
 
     Args:
         path: path of the file.
         settings: a dataclass.
         machines: from :func:`describe_machine`, of each part of a resumed run; none for this machine.
     """
-    manifest = {"settings": dataclasses.asdict(settings), **(machines[0] if machines else describe_machine())}
+    machine = machines[0] if machines else describe_machine()
+    manifest = {"settings": dataclasses.asdict(settings), "inputs": inputs_of(settings), **machine}
     if len(machines) > 1:
         manifest["resumed"] = list(machines[1:])
     path.write_text(json.dumps(manifest, indent=2, default=str) + "\n", encoding="utf-8")
+
+
+def inputs_of(settings: Any) -> dict[str, str]:
+    """SHA-256 of each file or folder that a setting names, or a pattern of one finds; of all settings but OUT."""
+    found: dict[str, str] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        texts = value if isinstance(value, tuple) else (value,)
+        for text in texts if field.name != "out" else ():
+            if isinstance(text, str | Path) and str(text):
+                names = sorted(glob.glob(str(text))) if glob.has_magic(str(text)) else [str(text)]
+                found |= {name: file_key(Path(name)) for name in names if os.path.exists(name)}
+    return found
 
 
 def describe_machine() -> dict[str, Any]:

@@ -14,11 +14,11 @@ from teal.app.run_files import write_files, write_manifest
 from teal.app.table import Column, Table
 from teal.app.text import digits, percent
 from teal.app.web.layout import drawing_of, utilisation_map
-from teal.counters.estimate import CheckedInterval, EstimateRun, check, estimate, save_intervals
+from teal.counters.estimate import CheckedInterval, CheckRun, EstimateRun, check, estimate, save_intervals
 from teal.counters.settings import CheckConfig, EstimateConfig
 from teal.formats import save_traffic
 from teal.formats.rows import write_csv
-from teal.runtime.storage import check_out_file, check_out_folder
+from teal.runtime.storage import check_out_file, check_out_folder, json_value
 
 _MAX_DEMANDS = 200  # rows of the page's table
 _MAX_CHECKS = 20  # rows of the table in the terminal
@@ -68,6 +68,16 @@ def check_table(rows: Sequence[CheckedInterval]) -> Table:
     return Table(title, columns, alarms or nearest[:_MAX_CHECKS], _MAX_CHECKS)
 
 
+def named_table(run: CheckRun) -> Table:
+    """All counters that contradict the others, a row a router and interface."""
+    columns = (
+        Column("router", "router"), Column("interface", "interface"), Column("counters", "kind"),
+        Column("named in", "share", percent, most_is_best=True),
+        Column("counted, over what the others say", "ratio", digits(3), optional=True),
+    )  # fmt: skip
+    return Table("counters that contradict the others", columns, run.named)
+
+
 def _decimals(value: float) -> str:
     return f"{value:.3f}"
 
@@ -115,7 +125,7 @@ def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> Estim
     return run
 
 
-def run_check(config: CheckConfig, notify: Callable[[str], None]) -> list[CheckedInterval]:
+def run_check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
     """Check, and write the rows if there is a file for them.
 
     Raises:
@@ -123,10 +133,10 @@ def run_check(config: CheckConfig, notify: Callable[[str], None]) -> list[Checke
     """
     if config.out is not None:
         check_out_file(config.out, (".csv",), overwrite=config.overwrite)
-    rows = check(config, notify)
+    run = check(config, notify)
     if config.out is not None:
-        write_csv(config.out, rows)
-    return rows
+        write_csv(config.out, run.intervals)
+    return run
 
 
 def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
@@ -141,10 +151,10 @@ def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
 
 def check_outcome(config: CheckConfig, notify: Notify) -> Outcome:
     """`teal check`."""
-    rows = run_check(config, notify)
-    alarms = sum(row.alarm for row in rows)
+    run = run_check(config, notify)
+    alarms = sum(row.alarm for row in run.intervals)
     return Outcome(
-        tables=[check_table(rows)],
-        data={"alarms": alarms, "intervals": rows},
+        tables=[check_table(run.intervals), *([named_table(run)] if run.named else [])],
+        data=json_value({"alarms": alarms, "intervals": run.intervals, "counters": run.named}),
         exit_code=EXIT_ALARM if alarms else EXIT_OK,
     )

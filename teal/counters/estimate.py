@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,12 +16,14 @@ from tqdm import tqdm
 
 from teal.counters.check import Checker
 from teal.counters.estimator import Estimator
+from teal.counters.expected_error import expected_error
 from teal.counters.flow_records import Prefixes, load_flows
+from teal.counters.named import NamedCounter, NamedCounters
 from teal.counters.repair import believed
 from teal.counters.settings import CheckConfig, CounterConfig, EstimateConfig
 from teal.errors import InputError
 from teal.formats import load_traffic, topology_of
-from teal.formats.counters import load_counters
+from teal.formats.counters import interfaces_of, load_counters
 from teal.network import Topology, TrafficMatrices, all_pairs
 from teal.network.counters import Counters
 from teal.network.ecmp import EcmpDag
@@ -80,6 +82,7 @@ class EstimateRun:
         residual: (E,) mean of counted less explained, Gbit/s, of the links.
         truth: (T, D) Gbit/s; None if it was not given.
         labels: end or start, which the timestamps of the intervals are.
+        expected_error: NMAE that the first matrix is expected to have without a history; NaN with one.
     """
 
     topology: Topology
@@ -90,6 +93,7 @@ class EstimateRun:
     residual: FloatArray
     truth: FloatArray | None
     labels: str
+    expected_error: float = math.nan
 
     def to_json(self) -> dict[str, Any]:
         """Means over the intervals, and a record of each; numbers that JSON cannot hold become null."""
@@ -97,7 +101,8 @@ class EstimateRun:
             name: float(np.mean([getattr(one, name) for one in self.intervals]))
             for name in ("total", "unexplained", "error", "covered", "covered_volume")
         }
-        return dict(json_value({**means, "labels": self.labels, "intervals": self.intervals}))
+        others = {"expected_error": self.expected_error, "labels": self.labels}
+        return dict(json_value({**means, **others, "intervals": self.intervals}))
 
     def describe(self) -> str:
         """The run in a few lines."""
@@ -110,6 +115,12 @@ class EstimateRun:
             f"counted; {sum(one.blamed for one in rows):,} readings replaced, "
             f"{sum(one.missing for one in rows):,} missing",
         ]
+        if not math.isnan(self.expected_error):
+            lines.append(
+                f"without a history, by what gravity leaves of the counters: a matrix has an error (NMAE) of about "
+                f"{self.expected_error:.1g}, so single demands are not known; loads after the failure of a cable, "
+                "which are sums of many, are mostly within 3% of themselves (docs/counters.md)"
+            )
         if self.truth is not None:
             covered, volume = (np.mean([getattr(one, name) for one in rows]) for name in ("covered", "covered_volume"))
             held = f"; intervals hold {100 * covered:.1f}% of the demands and {100 * volume:.1f}% of the traffic"
@@ -187,10 +198,11 @@ def _other_labels(config: CounterConfig, counters: Counters, matrices: TrafficMa
     other, shift = ("start", -_step(counters)) if config.labels == "end" else ("end", _step(counters))
     errors: tuple[list[FloatArray], list[FloatArray]] = [], []
     for values, stamp in zip(counters.values, counters.timestamps, strict=True):
+        counted = np.nan_to_num(values) > 0
         found = [_at(matrices, at, matrices.pairs) for at in (stamp, stamp + shift)]
         for of_labels, matrix in zip(errors, found, strict=True):
-            if matrix is not None and all(one is not None for one in found):
-                of_labels.append((np.abs(f @ matrix - values) / values)[np.nan_to_num(values) > 0])
+            if matrix is not None and counted.any() and all(one is not None for one in found):
+                of_labels.append(np.abs(f @ matrix - values)[counted] / values[counted])
     own, better = (float(np.median(np.concatenate(parts))) if parts else 0.0 for parts in errors)
     if not better < _BETTER_FIT * own:
         return ""
@@ -234,7 +246,7 @@ def estimate(
     matrices, lower, upper = (np.zeros((count, len(pairs))) for _ in range(3))
     known_truth = None if truth is None else np.full((count, len(pairs)), np.nan)
     residual, rows = np.zeros(topology.num_links), list[EstimatedInterval]()
-    values = counters.values
+    values, expected = counters.values, math.nan
 
     def so_far() -> EstimateRun:
         done = slice(len(rows))
@@ -243,7 +255,7 @@ def estimate(
         )
         return EstimateRun(
             topology, traffic, lower[done], upper[done], rows, residual / max(1, len(rows)),
-            None if known_truth is None else known_truth[done], config.labels,
+            None if known_truth is None else known_truth[done], config.labels, expected,
         )  # fmt: skip
 
     for t in _keeping(count, lambda: keep(so_far())):
@@ -255,6 +267,8 @@ def estimate(
             found = None
         else:
             known_flows = _at(flows, counters.timestamps[t], pairs)
+            if past is None and not estimator.knows_traffic:
+                expected = expected_error(measurements, topology.num_links, pairs, y, config.counter_error)
             found = estimator.estimate(y, flows=known_flows, robust=not config.no_repair)
             matrices[t], lower[t], upper[t] = found.matrix, found.lower, found.upper
             residual += np.nan_to_num(found.residual[: topology.num_links])
@@ -330,7 +344,19 @@ def _in_time(flows: TrafficMatrices, counters: Counters) -> TrafficMatrices:
     return flows
 
 
-def check(config: CheckConfig, notify: Callable[[str], None]) -> list[CheckedInterval]:
+class CheckRun(NamedTuple):
+    """The result of a check.
+
+    Attributes:
+        intervals: a record each.
+        named: all counters that contradict the others, those of most intervals first.
+    """
+
+    intervals: list[CheckedInterval]
+    named: list[NamedCounter]
+
+
+def check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
     """Check counters and matrices against each other, for every interval that has a matrix.
 
     Raises:
@@ -344,12 +370,13 @@ def check(config: CheckConfig, notify: Callable[[str], None]) -> list[CheckedInt
     checker = Checker(topology, pairs, measurements, relative=config.counter_error, window=config.window)
     notify(f"calibrating the alarm on {history.num_matrices:,} matrices")
     checker.calibrate(_over(history, pairs), seed=config.seed)
-    rows = []
+    rows, named = list[CheckedInterval](), NamedCounters(topology)
     for t in tqdm(range(counters.num_intervals), desc="checking", unit="interval"):
         matrix = traffic.read([0])[0] if traffic.num_matrices == 1 else _at(traffic, counters.timestamps[t], pairs)
         if matrix is None or not np.isfinite(matrix).all():
             continue
         one = checker.check(counters.at(t), matrix)
+        named.add(counters.at(t), one.repaired)
         rows.append(
             CheckedInterval(
                 timestamp=str(counters.timestamps[t]), statistic=one.statistic, mean_statistic=one.mean_statistic,
@@ -366,7 +393,8 @@ def check(config: CheckConfig, notify: Callable[[str], None]) -> list[CheckedInt
             dataclasses.replace(row, suspects="; ".join(filter(None, (note, row.suspects)))) if row.alarm else row
             for row in rows
         ]
-    return rows
+    interfaces = ({}, {}) if config.interfaces is None else interfaces_of(config.interfaces, topology)
+    return CheckRun(rows, named.rows(*interfaces))
 
 
 def _at(traffic: TrafficMatrices | None, time: np.datetime64, pairs: IntArray) -> FloatArray | None:

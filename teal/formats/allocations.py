@@ -39,7 +39,7 @@ from teal.runtime.storage import atomic_file, parsed_json
 Demand = tuple[int, int, str]  # numbers of source and target, and the class, "" without classes
 PathValues = dict[tuple[int, ...], float]  # by the numbers of the links along a path
 
-_EXPECTED = "a .json file of teal solve --out"
+_EXPECTED = "a .json file of teal solve --out, or an answer of teal serve to one matrix"
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text"}
 ALLOCATION_SUFFIXES = (".json", ".parquet", ".csv")  # of the files that write_allocation can write
 
@@ -171,7 +171,48 @@ def read_allocation(file: Path) -> dict[str, Any]:
         stored = parsed_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(str(file), "", _EXPECTED, error) from None
-    return dict(_required(dict, stored, str(file), ""))
+    found = dict(_required(dict, stored, str(file), ""))
+    return _of_service(found, str(file)) if "allocations" in found else found
+
+
+def _of_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
+    """The answer of the service to one matrix, by name, as the file of an allocation.
+
+    Raises:
+        InputError: several matrices, arrays in the place of names, or another format.
+    """
+    allocations = _member(list, answer, "allocations", where)
+    if len(allocations) != 1:
+        raise InputError(where, "allocations", "the answer to one matrix", f"{len(allocations)} of them")
+    if "demands" not in _required(dict, allocations[0], where, "allocations"):
+        raise InputError(where, "form", "an answer by name (form: named)", "arrays")
+    links = _names_of_links(_member(list, allocations[0], "utilisation", where), where)
+    routers: dict[str, list[dict[str, Any]]] = {}
+    for demand in _member(list, allocations[0], "demands", where):
+        source = _member(str, demand, "source", where)
+        rate, admitted = (amount_of(demand.get(name), where, name) for name in ("demand", "admitted"))
+        stored = [_required(dict, path, where, "paths") for path in _member(list, demand, "paths", where)]
+        weights = sum(amount_of(path.get("weight", 0), where, "weight") for path in stored)
+        paths = []
+        for path in stored:
+            split = amount_of(path["weight"] if weights else path.get("split"), where, "split")
+            if weights:
+                split *= (admitted / rate if rate > 0 else 1.0) / weights
+            numbers = _member(list, path, "links", where)
+            names = [links[number] if number in range(len(links)) else repr(number) for number in numbers]
+            paths.append({**path, "links": names, "split": split, "rate": split * rate})
+        routers.setdefault(source, []).append({**demand, "shed": max(0.0, rate - admitted), "paths": paths})
+    return {"unit": "Gbit/s", "figures": {}, "routers": routers}
+
+
+def _names_of_links(links: list[Any], where: str) -> list[str]:
+    """The names of a network's links, from their sources and targets in the network's order."""
+    ends = [(_member(str, link, "source", where), _member(str, link, "target", where)) for link in links]
+    nodes = list(dict.fromkeys(itertools.chain.from_iterable(ends)))
+    number, ones = {name: node for node, name in enumerate(nodes)}, np.ones(len(ends))
+    source, target = (np.array([number[pair[end]] for pair in ends], np.int32) for end in (0, 1))
+    places = np.full((len(nodes), 2), np.nan)
+    return Topology("service", tuple(nodes), source, target, ones, ones, places).link_names()
 
 
 def stored_paths(

@@ -149,9 +149,12 @@ def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
         raise InputError(str(path), "", "a text file in UTF-8", "a file with null characters")
     lines = text.splitlines(keepends=True)
     separator = separator_of(lines[0]) if lines else ","
-    reader = csv.reader(lines, delimiter=separator)
+    reader, first, rows = csv.reader(lines, delimiter=separator), 1, list[tuple[int, list[str]]]()
     try:
-        rows = [(reader.line_num, [canonical_name(cell) for cell in row]) for row in reader if row]
+        for row in reader:
+            if row:
+                rows.append((first, [canonical_name(cell) for cell in row]))
+            first = reader.line_num + 1  # a cell in quotes may go over several lines
     except csv.Error as error:
         raise InputError(str(path), f"line {reader.line_num}", "a line of a CSV file", str(error)) from None
     return rows, separator

@@ -483,17 +483,25 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
     return lambda router, name: known.get((router, name)), known
 
 
-def interface_names(path: Path, topology: Topology) -> dict[str, list[str]]:
-    """Names of the interfaces of links in a table of interfaces, by the name of the link that leaves the router.
+def interfaces_of(path: Path, topology: Topology) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Names of interfaces in a table: by the link that leaves the router, and the external ones by router.
 
     Raises:
         InputError: no such file, or a row that the network does not have.
     """
-    names, found = topology.link_names(), dict[str, list[str]]()
-    for (_, name), lead in sorted(_leads_of(topology, _read(path), str(path))[1].items(), key=lambda one: one[0]):
-        if lead.out_link is not None:
-            found.setdefault(names[lead.out_link], []).append(name)
-    return found
+    names, of_link, external = topology.link_names(), dict[str, list[str]](), dict[str, list[str]]()
+    table = _leads_of(topology, _read(path), str(path))[1]
+    for (router, name), lead in sorted(table.items(), key=lambda one: one[0]):
+        if lead.is_border:
+            external.setdefault(router, []).append(name)
+        elif lead.out_link is not None:
+            of_link.setdefault(names[lead.out_link], []).append(name)
+    return of_link, external
+
+
+def interface_names(path: Path, topology: Topology) -> dict[str, list[str]]:
+    """Names of the interfaces of links in a table of interfaces, by the link; errors as of :func:`interfaces_of`."""
+    return interfaces_of(path, topology)[0]
 
 
 _YES = ("1", "1.0", "true", "yes", "x")  # texts of the column ignore that leave an interface out

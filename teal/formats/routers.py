@@ -170,7 +170,7 @@ def read_routers(path: Path) -> Routers:
     algorithms = [name for name in plain if _OF_ALGORITHM.fullmatch(name)]
     routers = list[Router]()
     last_indices = list[tuple[str, int]]()  # of the blocks of labels, with the places of those that say their end
-    largest = 0  # of all indices
+    largest, of_largest = 0, ""  # of all indices, and the row that has it
     for field, cell in table.records((*_COLUMNS, *algorithms), ("sid", "srgb", *algorithms)):
         if not cell["name"]:
             raise InputError(where, f"{field}: name", "a name of a router", "an empty cell")
@@ -186,7 +186,9 @@ def read_routers(path: Path) -> Routers:
             index = _number(cell[name], where, f"{field}: {name}")
             if index is not None:
                 sids.append((int(name.removeprefix("sid_")), index))
-        largest = max(largest, sid or 0, *(index for _, index in sids))
+        own = max([sid or 0, *(index for _, index in sids)])
+        if own > largest:
+            largest, of_largest = own, field
         names = [name for column in _ALIAS_COLUMNS for name in re.split(r"[\s;]+", cell.get(column, "")) if name]
         aliases = dict.fromkeys([*names, loopback] if loopback else names)
         routers.append(Router(
@@ -197,9 +199,8 @@ def read_routers(path: Path) -> Routers:
         raise InputError(where, "", "a row for each router", "none")
     for field, last in last_indices:  # every router reads labels of all others
         if largest > last:
-            raise InputError(
-                where, field, f"a block with a label for sid {largest:,}", f"labels up to that of {last:,}"
-            )
+            expected = f"a block with a label for sid {largest:,} ({of_largest})"
+            raise InputError(where, field, expected, f"labels up to that of {last:,}")
     unused = tuple(text for text, is_used in zip(header, used, strict=True) if text.strip() and not is_used)
     return Routers(routers, where, unused)
 

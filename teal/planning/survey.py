@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -238,17 +237,17 @@ class Survey:
 
     def _doubts(self) -> Step:
         config = CheckConfig(**self._with_counters(), traffic=str(self._config.out / ESTIMATE / MATRICES))
-        rows = run_check(config, self._notify)
-        alarms = sum(row.alarm for row in rows)
-        suspects = Counter(name for row in rows for name in row.suspects.split(", ") if row.blamed and name)
+        run = run_check(config, self._notify)
+        alarms, count = sum(row.alarm for row in run.intervals), len(run.intervals)
         findings = [
-            f"{alarms:,} of {len(rows):,} intervals raise an alarm: counters, matrix and topology disagree."
+            f"{alarms:,} of {count:,} intervals raise an alarm: counters, matrix and topology disagree."
             if alarms
-            else f"None of {len(rows):,} intervals raises an alarm."
+            else f"None of {count:,} intervals raises an alarm."
         ]
-        if suspects:
-            named = ", ".join(f"{name} ({count:,} intervals)" for name, count in suspects.most_common(_MAX_SUSPECTS))
-            findings.append(f"Counters that contradict the others most often: {named}.")
+        if run.named:
+            most = [f"{one.interface} of {one.router} ({one.kind}, {percent(one.share)} of the intervals)"
+                    for one in run.named[:_MAX_SUSPECTS]]  # fmt: skip
+            findings.append(f"Counters that contradict the others most often: {'; '.join(most)}.")
         return Step("Counters that are doubted", findings=tuple(findings), command=command_line("check", config))
 
     def _loads(self) -> Step:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal.network.ecmp import EcmpDag
+from teal.network.failures import Failure
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import FailureResults, IgpFailures
 from teal.pathops.measurements import policy_measurements
@@ -109,6 +110,37 @@ def in_chunks(
     at_once = max(1, _CHUNK_NUMBERS // max(1, size))
     parts = [under(failures[first : first + at_once]) for first in range(0, max(1, len(failures)), at_once)]
     return FailureResults(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def loads_under(
+    routing: InstalledRouting, pairs: IntArray, demand: FloatArray, failures: Sequence[Failure],
+    *, repairing: bool = False, loads: bool = False,
+) -> FailureResults:  # fmt: skip
+    """The loads of matrices under failures; traffic of a failed node itself is lost before it takes any link.
+
+    A policy would send it as far as the last midpoint that is left.
+
+    Args:
+        routing: routing of the demands.
+        pairs: (D, 2) source and target of each demand.
+        demand: (M, D) Gbit/s.
+        failures: failures, one at a time.
+        repairing: see ``IgpFailures.under``.
+        loads: likewise.
+    """
+    results = routing.loads(demand).under([list(one.links) for one in failures], repairing=repairing, loads=loads)
+    if routing.is_igp_alone:
+        return results
+    index = routing.dag.topology.node_index()
+    for s, one in enumerate(failures):
+        own = (pairs == index[one.name]).any(1) if one.kind == "node" else np.zeros(len(pairs), dtype=bool)
+        if demand[:, own].any():
+            others = routing.loads(np.where(own, 0.0, demand))
+            found = others.under([list(one.links)], repairing=repairing, loads=loads)
+            for every, row in zip(results, found, strict=True):
+                every[s : s + 1] = row
+            results.lost[s] += demand[:, own].sum(1)
+    return results
 
 
 def igp_loads(routing: InstalledRouting, pairs: IntArray, demand: FloatArray) -> FloatArray:

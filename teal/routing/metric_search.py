@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -298,7 +297,7 @@ class _Walk:
 
     def __init__(self, search: MetricSearch, first: FloatArray, seed: int) -> None:
         topology = search.topology
-        self.search, self.moves = search, 0
+        self.search = search
         self.rng = np.random.default_rng(seed)
         scenarios, nodes, links = len(search.failures) + 1, topology.num_nodes, topology.num_links
         self.links = igp_links(topology, np.ones(links))
@@ -312,29 +311,45 @@ class _Walk:
         self.by_destination = np.empty((scenarios, len(search.volume), nodes, links))
         self.load = np.empty((scenarios, len(search.volume), links))
         self.has_demand = search.volume.sum((0, 2)) > 0
-        size = 2 * links + 2
-        load_all(
-            self.links, self.metric, self.distance, self.by_destination, self.load, search.volume,
-            new_dags(1, nodes, links), np.empty(size), np.empty(size, dtype=np.int32), np.empty(nodes),
-        )  # fmt: skip
-        self.best_metric = self.metric[0].copy()
-        self.best = float(score_of(self.load, self.inverse)[1])
+        self.best_metric, self.best = first.copy(), math.inf
 
-    def run(self, seconds: float, stop: threading.Event) -> None:
-        """Anneal for so many seconds, or until told to stop."""
+    def run(self, whole: Deadline, share: float) -> MetricResult:
+        """Anneal for a share of the time until the deadline that is left once the state is filled."""
+        self._load_all(whole)
+        end, moves, count = whole.share(share), 0, _FIRST_MOVES
         begin = now = time.perf_counter()
-        count = _FIRST_MOVES
-        while now - begin < seconds and not stop.is_set():
-            done = min(1.0, (now - begin) / max(seconds, 1e-9))
-            temperature = _HOT * (_COLD / _HOT) ** done
+        length = max(end.left, 1e-9)
+        while not end.is_over:
+            temperature = _HOT * (_COLD / _HOT) ** min(1.0, (now - begin) / length)
             self.best = float(anneal(
                 self.links, self.metric, self.search.start, self.distance, self.by_destination, self.load,
                 self.search.volume, self.inverse, self.has_demand, self.is_failed, float(self.search.most),
                 self.search.at_most, temperature, count, self.rng, self.best_metric, self.best,
             ))  # fmt: skip
-            self.moves += count
+            moves += count
             before, now = now, time.perf_counter()
             count = max(1, min(_MOST_MOVES, int(count * _LOOK_EVERY_S / max(now - before, 1e-9)), 4 * count))
+        return MetricResult(self.best_metric, self.best, math.nan, moves)
+
+    def _load_all(self, end: Deadline) -> None:
+        """Fill the state, one scenario after the other, and measure it; nothing is measured after the deadline."""
+        nodes, links = self.distance.shape[1], self.load.shape[2]
+        after, keys = new_dags(1, nodes, links), np.empty(2 * links + 2)
+        heap, passing = np.empty(2 * links + 2, dtype=np.int32), np.empty(nodes)
+        for s in range(len(self.load)):
+            if end.is_over:
+                return
+            part = slice(s, s + 1)
+            load_all(
+                self.links, self.metric[part], self.distance[part], self.by_destination[part], self.load[part],
+                self.search.volume, after, keys, heap, passing,
+            )  # fmt: skip
+        self.best = float(score_of(self.load, self.inverse)[1])
+
+
+def _walk(search: MetricSearch, first: FloatArray, seed: int, whole: Deadline, share: float) -> MetricResult:
+    """One annealing run, whose memory is given back at its end."""
+    return _Walk(search, first, seed).run(whole, share)
 
 
 def improve_metrics(
@@ -368,35 +383,38 @@ def improve_metrics(
     scenarios = len(search.failures) + 1
     needed = 8 * scenarios * len(search.volume) * topology.num_nodes * topology.num_links * _COPIES * threads
     require("metrics", needed, "fewer matrices or failures")
+    before = largest_utilisation(search, search.start)
     firsts = [search.start]
+    found = [MetricResult(search.start, before, before, 0)]
     if best_so_far is not None:
         changed = int((best_so_far != search.start).sum())
         if changed > search.at_most:
             raise InputError("metrics", "best_so_far", f"at most {search.at_most} changes", changed)
         firsts.append(best_so_far)
+        found.append(MetricResult(best_so_far, largest_utilisation(search, best_so_far), before, 0))
     if search.at_most >= topology.num_links:
         rng = np.random.default_rng(seed)
         firsts += [np.clip(np.round(one), 1, search.most) for one in starts]
         firsts.append(rng.integers(5, 16, topology.num_links).clip(1, search.most).astype(np.float64))
-    walks = [_Walk(search, first, seed + 1_000_003 * number) for number, first in enumerate(firsts)]
-    before = walks[0].best
-    rounds, stop = math.ceil(len(walks) / threads), threading.Event()
-    for group in range(rounds):
-        part = walks[group * threads : (group + 1) * threads]
-        with ThreadPoolExecutor(len(part)) as pool:
-            running = [pool.submit(walk.run, seconds / rounds, stop) for walk in part]
+    end = Deadline.after(seconds)
+    was_interrupted = False
+    for group in range(0, len(firsts), threads):
+        numbers = range(group, min(group + threads, len(firsts)))
+        share = len(numbers) / (len(firsts) - group)
+        with ThreadPoolExecutor(threads) as pool:
+            running = [pool.submit(_walk, search, firsts[n], seed + 1_000_003 * n, end, share) for n in numbers]
             try:
                 while wait(running, _SIGNALS_EVERY_S).not_done:
                     pass  # a wait without an end would not see a signal that another thread received
             except KeyboardInterrupt:  # the walks end within a second, with the best so far
-                stop.set()
-        for one in running:
-            one.result()  # raises what a walk raised
-        if stop.is_set():
+                end.expire()
+                was_interrupted = True
+        found += [one.result() for one in running]  # raises what a walk raised
+        if end.is_over:
             break
-    best = min(walks, key=lambda walk: walk.best)
-    metric = np.where(topology.capacity > 0, best.best_metric, search.start)
-    return MetricResult(metric, best.best, before, sum(walk.moves for walk in walks), stop.is_set())
+    best = min(found, key=lambda one: one.utilisation)
+    metric = np.where(topology.capacity > 0, best.metric, search.start)
+    return MetricResult(metric, best.utilisation, before, sum(one.moves for one in found), was_interrupted)
 
 
 def largest_utilisation(search: MetricSearch, metric: FloatArray) -> float:

@@ -113,9 +113,10 @@ def frr_lines(changes: Sequence[Any], interfaces: Mapping[str, Sequence[str]] | 
 
 _USUAL_MOST = 100  # largest metric
 _PRICE_RANGE = 50.0  # largest metric of the start from prices
-_PRICE_SECONDS = 2.0  # for the prices
+_PRICE_SECONDS, _PRICE_TIME = 2.0, 0.1  # for the prices, and for the bounds; and their share of the deadline
+_ORDER_SECONDS = 2.0  # for the order of the changes after Ctrl-C
 _POLICY_GAP = 0.01  # over the optimum with two segments, at which policies are counted
-_POLICY_SECONDS = 20.0
+_POLICY_SECONDS, _POLICY_TIME = 20.0, 0.5  # for the policies of each metrics, and for both of the deadline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,11 +216,13 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
     most = config.most or max(_USUAL_MOST, int(start.max()))
     search = MetricSearch(topology, volume, failures, most, start, config.at_most or topology.num_links)
     busiest = demand[int(demand.sum(1).argmax())]
-    prices, optimum = _prices(dag, traffic.pairs, busiest)
+    whole = Deadline.after(seconds(config.deadline, "--deadline"))
+    end = whole.share(1 - _POLICY_TIME) if config.with_policies else whole
+    prices, optimum = _prices(dag, traffic.pairs, busiest, end.share(_PRICE_TIME))
     before = _utilisations(search, start)
-    optimum = max(optimum, _bound_under_failures(dag, traffic.pairs, demand, failures, before))
+    of_failures = _bound_under_failures(dag, traffic.pairs, demand, failures, before, end.share(_PRICE_TIME))
+    optimum = max(optimum, of_failures)
     notify(f"segment lists could reach {100 * optimum:.2f}% at best; searching for {config.deadline}")
-    length = seconds(config.deadline, "--deadline")
     earlier = None
     if config.start is not None:
         earlier = start.copy()
@@ -228,15 +231,14 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
         check_metric(topology, earlier)
         reached = largest_utilisation(search, earlier)
         notify(f"{config.start}: {100 * reached:.2f}%, from which the search goes on")
-    whole = Deadline.after(length)
-    found = _searched(search, _SEARCH_TIME * length, prices, config.seed, earlier, before)
-    order, after = useful_changes(search, found.metric, whole)
+    found = _searched(search, end.share(_SEARCH_TIME), prices, config.seed, earlier, before)
+    order, after = _ordered(search, found, end)
     metric = start.copy()
     metric[order] = found.metric[order]
     before_policies = policies = -1
     if config.with_policies:
-        before_policies = _policies(dag, traffic.pairs, busiest)
-        policies = _policies(EcmpDag.of(topology, metric), traffic.pairs, busiest)
+        before_policies = _policies(dag, traffic.pairs, busiest, whole.share(0.5))
+        policies = _policies(EcmpDag.of(topology, metric), traffic.pairs, busiest, whole)
         if policies > before_policies:
             notify(f"the new metrics need {policies} policies, those in force {before_policies}: nothing changes")
             metric, order, after, policies = start, [], [], before_policies
@@ -273,19 +275,18 @@ _FEW = 4  # matrices that are searched over at a time
 
 
 def _searched(
-    search: MetricSearch, length: float, prices: FloatArray, seed: int, earlier: FloatArray | None, used: FloatArray
+    search: MetricSearch, end: Deadline, prices: FloatArray, seed: int, earlier: FloatArray | None, used: FloatArray
 ) -> MetricResult:
     """The best metrics of all matrices, by a search over the fullest ones, to which those are added that it missed.
 
     Args:
         search: program of all matrices.
-        length: seconds.
+        end: deadline.
         prices: metrics to start from where all may change.
         seed: seed of all draws.
         earlier: metrics of an earlier search.
         used: (M, 1 + F) largest utilisation with the metrics in force.
     """
-    end = Deadline.after(length)
     rows = worst_rows(used, _FEW)
     best, moves = search.start if earlier is None else earlier, 0
     reached = largest_utilisation(search, best)
@@ -305,13 +306,22 @@ def _searched(
         if not len(missed) or end.is_over or found.was_interrupted:
             break
         rows = np.concatenate([rows, missed[np.argsort(-by_matrix[missed])[:_FEW]]])
-    return MetricResult(best, reached, float(used.max()), moves)
+    return MetricResult(best, reached, float(used.max()), moves, found.was_interrupted)
 
 
-def _prices(dag: EcmpDag, pairs: IntArray, demand: FloatArray) -> tuple[FloatArray, float]:
+def _ordered(search: MetricSearch, found: MetricResult, end: Deadline) -> tuple[list[int], list[float]]:
+    """The useful changes of a search; Ctrl-C ends their order as the deadline does."""
+    end = Deadline.after(_ORDER_SECONDS) if found.was_interrupted else end
+    try:
+        return useful_changes(search, found.metric, end)
+    except KeyboardInterrupt:
+        return useful_changes(search, found.metric, Deadline.after(0.0))
+
+
+def _prices(dag: EcmpDag, pairs: IntArray, demand: FloatArray, end: Deadline) -> tuple[FloatArray, float]:
     """(E,) metrics in proportion to the prices of two-segment routing, and its bound."""
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
-    result = solve(problem, 0.01, Deadline.after(_PRICE_SECONDS))
+    result = solve(problem, 0.01, Deadline(time.perf_counter() + _PRICE_SECONDS, end))
     live = problem.capacity > 0
     uniform = float((problem.capacity * result.prices).sum()) * problem.inverse_capacity / max(1, int(live.sum()))
     mixed = result.prices + uniform
@@ -322,8 +332,9 @@ _BOUNDED = 10  # failures, the fullest ones, whose bounds are computed
 
 
 def _bound_under_failures(
-    dag: EcmpDag, pairs: IntArray, demand: FloatArray, failures: Sequence[Sequence[int]], used: FloatArray
-) -> float:
+    dag: EcmpDag, pairs: IntArray, demand: FloatArray, failures: Sequence[Sequence[int]], used: FloatArray,
+    end: Deadline,
+) -> float:  # fmt: skip
     """The largest bound over any two-segment lists of a failure under its fullest matrix.
 
     Args:
@@ -332,20 +343,25 @@ def _bound_under_failures(
         demand: (M, D) Gbit/s.
         failures: links of each of F failures.
         used: (M, 1 + F) largest utilisation, without failure and under each.
+        end: deadline after which no further failure is looked at.
     """
     largest = 0.0
     for failure in (np.argsort(-used[:, 1:].max(0), kind="stable")[:_BOUNDED]).tolist():
+        if end.is_over:
+            break
         matrix = demand[int(used[:, 1 + failure].argmax())]
         problem = SegmentProblem.of(dag.without(list(failures[failure])), pairs, matrix, balances=True)
-        largest = max(largest, solve(problem, 0.01, Deadline.after(_PRICE_SECONDS / _BOUNDED)).bound)
+        largest = max(
+            largest, solve(problem, 0.01, Deadline(time.perf_counter() + _PRICE_SECONDS / _BOUNDED, end)).bound
+        )
     return largest
 
 
-def _policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray) -> int:
+def _policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray, end: Deadline) -> int:
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
-    result = solve(problem, _POLICY_GAP / 10, Deadline.after(_POLICY_SECONDS))
+    result = solve(problem, _POLICY_GAP / 10, Deadline(time.perf_counter() + _POLICY_SECONDS, end.share(0.5)))
     allowed = result.value * (1 + _POLICY_GAP)
-    return fewest_policies(problem, result, allowed, Deadline.after(_POLICY_SECONDS)).policies
+    return fewest_policies(problem, result, allowed, Deadline(time.perf_counter() + _POLICY_SECONDS, end)).policies
 
 
 def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsReport:

@@ -197,7 +197,7 @@ class MetricsConfig(RoutedConfig):
     start: Path | None = None
     """Go on from what an earlier search wrote (--out, .json or .csv); changes still count from the metrics in force."""
     deadline: str = "10s"
-    """Length of the search: 500ms, 10s, 5m."""
+    """Length of the search, with the order of the changes and --with-policies: 500ms, 10s, 5m."""
     seed: int = 0
     """Seed of all draws."""
     index: int = -1

@@ -21,7 +21,7 @@ from teal.network.unreachable import WithoutPath
 from teal.routing.flex_algo import igp_routing
 from teal.routing.growth import Growth, LinkForecast, growth_of, link_forecasts, month_after
 from teal.routing.igp import load_routed
-from teal.routing.installed import InstalledRouting, Loads, igp_loads
+from teal.routing.installed import InstalledRouting, Loads, igp_loads, loads_under
 from teal.routing.settings import SimulateConfig
 from teal.routing.tunnels import TunnelRouting, Tunnels
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
@@ -248,8 +248,8 @@ def simulated(
         for m, index in enumerate(part.tolist()):
             matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, routing))
         if failures:
-            after = loads.under(sets)
-            repair = loads.under(sets, repairing=True) if repairing else None
+            after = loads_under(routing, traffic.pairs, demand, failures)
+            repair = loads_under(routing, traffic.pairs, demand, failures, repairing=True) if repairing else None
             for s, failure in enumerate(failures):
                 own = np.zeros(len(part))
                 if failure.kind == "node":
@@ -272,7 +272,8 @@ def simulated(
     load_of: dict[int, FloatArray] = {}
     for index in {found[s].index for s in kept}:
         of_matrix = [s for s in kept if found[s].index == index]
-        after_each = routing.loads(traffic.read([index])).under([sets[s] for s in of_matrix], loads=True).load[:, 0]
+        of_failures = [failures[s] for s in of_matrix]
+        after_each = loads_under(routing, traffic.pairs, traffic.read([index]), of_failures, loads=True).load[:, 0]
         for s, load in zip(of_matrix, after_each, strict=True):
             load[sets[s]] = np.nan
             load_of[s] = load
@@ -293,15 +294,16 @@ def largest_loads(
 
     Arguments are those of :func:`simulated`.
     """
-    sets, num_links = [list(failure.links) for failure in failures], routing.dag.topology.num_links
-    largest = np.zeros((1 + len(sets), num_links))
+    num_links = routing.dag.topology.num_links
+    largest = np.zeros((1 + len(failures), num_links))
     for begin in range(0, len(rows), block):
         part = rows[begin : begin + block]
-        loads = routing.loads(traffic.read(part))
-        largest[0] = np.maximum(largest[0], loads.load.max(0))
+        demand = traffic.read(part)
+        largest[0] = np.maximum(largest[0], routing.loads(demand).load.max(0))
         at_once = max(1, _BLOCK_NUMBERS // (len(part) * num_links))
-        for first in range(0, len(sets), at_once):
-            after = loads.under(sets[first : first + at_once], loads=True).load.max(1)
+        for first in range(0, len(failures), at_once):
+            some = failures[first : first + at_once]
+            after = loads_under(routing, traffic.pairs, demand, some, loads=True).load.max(1)
             own = slice(1 + first, 1 + first + len(after))
             largest[own] = np.maximum(largest[own], after)
         if len(rows) > block:
@@ -313,9 +315,9 @@ def utilisations(
     routing: InstalledRouting, traffic: TrafficMatrices, failures: Sequence[Failure], block: int = 16
 ) -> FloatArray:
     """(M, 1 + F) largest utilisation of a link, of each matrix without failure and under each of F failures."""
-    sets = [[], *(list(one.links) for one in failures)]
-    parts = [routing.loads(demand).under(sets).utilisation.T for demand in traffic.chunks(size=block)]
-    return np.concatenate(parts)
+    every = [NO_FAILURE, *failures]
+    parts = [loads_under(routing, traffic.pairs, demand, every) for demand in traffic.chunks(size=block)]
+    return np.concatenate([part.utilisation.T for part in parts])
 
 
 def worst_rows(utilisation: FloatArray, count: int) -> Int64Array:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -11,7 +15,7 @@ pytest.importorskip("pyarrow", reason="needs the service's packages: pip install
 
 import httpx
 
-from teal.client import Overloaded, ServiceFault
+from teal.client import AsyncClient, Client, InvalidRequest, Overloaded, ServiceFault, Unauthorised
 from teal.client.faults import checked
 
 
@@ -37,3 +41,94 @@ def test_a_fault_of_the_service_has_its_type_and_says_when_to_come_back() -> Non
     with pytest.raises(Overloaded, match="too many") as raised:
         checked(httpx.Response(503, json=sent, headers={"Retry-After": "4"}))
     assert (raised.value.status, raised.value.code, raised.value.retry_after_s) == (503, "overloaded", 4.0)
+
+
+@pytest.mark.parametrize(
+    "token", ["a-secret-of-mine\n", "a-secret\r\nX: y", "a secret", "s\u00e9cret-of-mine", "a-secret\0"]
+)
+def test_a_token_that_no_header_can_have_is_refused_and_not_repeated(token: str) -> None:
+    for kind in (Client, AsyncClient):
+        with pytest.raises(Unauthorised) as raised:
+            kind("http://127.0.0.1:1", token)
+        assert "secret" not in f"{raised.value}{raised.value!r}{raised.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"html": "<html>sign in</html>"}, {"json": [1]}, {"json": {"networks": 5}},
+        {"content": b"null", "headers": {"Content-Type": "application/json"}},
+        {"content": b"\xff\xfe\xfa", "headers": {"Content-Type": "application/json"}},
+        {"content": b"no gzip", "headers": {"Content-Type": "application/json", "Content-Encoding": "gzip"}},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.networks(), lambda client: client.network("x"), lambda client: client.paths("x"),
+        lambda client: client.measured("x"), lambda client: client.proof("x", "1"), lambda client: client.model(),
+        lambda client: client.allocation("x", "1"), lambda client: client.delete_network("x"),
+    ],
+)  # fmt: skip
+def test_a_success_that_is_none_of_this_service_is_a_fault(
+    ask: Callable[[Client], Any], options: dict[str, Any]
+) -> None:
+    if options == {"json": {"networks": 5}} and ask.__code__.co_names == ("model",):
+        pytest.skip("any object is a model")
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, **options))
+    with Client("http://test", transport=transport) as client, pytest.raises(ServiceFault):
+        ask(client)
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:80", "htp://x", "http://127.0.0.1:abc", "http://\0", "http://["])
+def test_an_address_that_is_none_is_a_fault(address: str) -> None:
+    with pytest.raises(ServiceFault), Client(address) as client:
+        client.networks()
+
+
+def test_numbers_and_texts_that_json_cannot_say_are_faults() -> None:
+    with Client("http://127.0.0.1:1") as client:
+        for capacity, node in ((math.nan, "a"), (1.0, "\ud800")):
+            with pytest.raises(InvalidRequest):
+                client.change_link("x", node, "b", capacity=capacity)
+
+
+@pytest.mark.parametrize(("header", "least", "most"), [
+    ("120", 120, 120), ("0", 0, 0), ("\u00b2", 0, 0), ("-1", 0, 0), ("soon", 0, 0),
+    (format_datetime(datetime.now(UTC) + timedelta(seconds=3600), usegmt=True), 3000, 3600),
+    ("Fri, 31 Dec 1999 23:59:59 GMT", 0, 0),
+])  # fmt: skip
+def test_retry_after_is_a_number_of_seconds_or_a_date(header: str, least: float, most: float) -> None:
+    """RFC 9110, 10.2.3."""
+    sent = {"error": "overloaded", "message": "too many"}
+    with pytest.raises(Overloaded) as raised:
+        checked(httpx.Response(503, json=sent, headers=[(b"retry-after", header.encode("latin-1"))]))
+    assert least <= raised.value.retry_after_s <= most
+
+
+def test_names_are_one_part_of_an_address() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.raw_path.decode())
+        return httpx.Response(204)
+
+    with Client("http://test", transport=httpx.MockTransport(answer)) as client:
+        for name in ("a/measurements", "a?x=1", "a#b", "%2e"):
+            client.delete_network(name)
+        for name in ("", ".", ".."):
+            with pytest.raises(InvalidRequest):
+                client.delete_network(name)
+    assert asked == [f"/v1/networks/{part}" for part in ("a%2Fmeasurements", "a%3Fx%3D1", "a%23b", "%252e")]
+
+
+@pytest.mark.parametrize(("address", "asks_proxy"), [
+    ("http://127.0.0.1:1", False), ("http://[::1]:1", False), ("http://localhost:1", False),
+    ("http://10.0.0.1:1", True),
+])  # fmt: skip
+def test_no_proxy_of_the_environment_is_asked_for_this_machine(
+    address: str, asks_proxy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:2")
+    with Client(address) as client:
+        assert client._http.trust_env is asks_proxy

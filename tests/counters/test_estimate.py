@@ -191,3 +191,41 @@ def test_faults_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["check", *_common(folder), "--traffic", str(folder / "history.npz"), "--window", "0"]) == 2
     assert main(["estimate", *_common(folder), "--level", "2"]) == 2
     assert "level" in capsys.readouterr().err
+
+
+def test_a_check_lists_each_interface_of_which_a_counter_is_wrong(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sends too little throughout, one counts half in both directions for a quarter of the day."""
+    topology = load_topology("b4")
+    counters, names = load_counters(folder / "counters.npz", topology), topology.node_names
+    (forth, back), (other, _) = topology.link_pairs()[3], topology.link_pairs()[5]
+    counters.sent[:, other] *= 0.3
+    counters.sent[:3, forth] *= 0.5
+    counters.received[:3, back] *= 0.5
+    save_counters(folder / "two.npz", counters)
+    words = _common(folder)
+    words[3] = str(folder / "two.npz")
+    capsys.readouterr()
+    assert main(["check", *words, "--traffic", str(folder / "today.npz"), "--json"]) in (0, 4)
+    rows = json.loads(capsys.readouterr().out)["counters"]
+    found = [(row["router"], row["interface"], row["kind"], row["share"]) for row in rows]
+    ends = topology.link_source, topology.link_target
+    assert found == [
+        (names[ends[0][other]], names[ends[1][other]], "sent", 1.0),
+        (names[ends[0][forth]], names[ends[1][forth]], "sent and received", 0.25),
+    ]
+    assert [row["ratio"] for row in rows] == pytest.approx([0.3, 0.5], rel=0.05)
+
+
+def test_links_that_carry_nothing_raise_no_warning_beside_the_truth(folder: Path) -> None:
+    """Warnings are errors in tests: nothing is divided by a counter of 0."""
+    counters = load_counters(folder / "counters.npz", load_topology("b4"))
+    counters.sent[:, 5] = counters.received[:, 5] = 0.0
+    save_counters(folder / "silent.npz", counters)
+    words = ["--topology", "b4", "--counters", str(folder / "silent.npz"), "--truth", str(folder / "today.npz")]
+    assert main(["estimate", *words]) == 0
+    for rates in (counters.sent, counters.received, counters.ingress, counters.egress):
+        rates[:] = 0.0
+    save_counters(folder / "silent.npz", counters)
+    assert main(["estimate", *words]) == 0

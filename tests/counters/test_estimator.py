@@ -12,6 +12,7 @@ from scipy.optimize import linprog, minimize
 
 from teal.counters.check import Checker
 from teal.counters.estimator import Estimator, History, HistoryPrior, _Bias, gravity, scaled_to
+from teal.counters.expected_error import expected_error
 from teal.counters.projection import Projection
 from teal.counters.repair import believed, repair
 from teal.counters.worst_load import worst_load
@@ -468,3 +469,21 @@ def test_external_counters_do_not_yield_to_a_link_of_which_both_ends_are_dead() 
         found = estimator.estimate(values, robust=True).matrix
         errors.append(float(np.abs(found - truth).sum() / truth.sum()))
     assert errors[1] <= errors[0] + 0.1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_error_that_is_expected_without_a_history_is_about_that_of_the_matrix(seed: int) -> None:
+    """Demands that are gravity's times exp(z) / 2; of two routers that have a link alone, all is known."""
+    topology, _, pairs, measured = _network(seed, 12)
+    rng, links = np.random.default_rng(seed), topology.num_links
+    sends, receives = rng.lognormal(0, 0.8, (2, topology.num_nodes))
+    truth = sends[pairs[:, 0]] * receives[pairs[:, 1]] * np.exp(0.5 * rng.normal(size=len(pairs)))
+    estimator = Estimator(pairs, topology.num_nodes)
+    estimator.route(measured)
+    counters = measured @ truth
+    error = float(np.abs(estimator.estimate(counters).matrix - truth).sum() / truth.sum())
+    assert expected_error(measured, links, pairs, counters, 0.01) == pytest.approx(error, rel=0.6)
+    two = EcmpDag.of(make_topology([(0, 1, 10.0)], both=True), np.ones(2))
+    both = np.array([[0, 1], [1, 0]], dtype=np.int32)
+    alone = ecmp_measurements(two, both)
+    assert expected_error(alone, 2, both, alone @ np.array([8.0, 2.0]), 0.01) < 0.01

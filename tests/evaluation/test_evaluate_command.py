@@ -178,7 +178,7 @@ def test_settings_that_contradict_each_other_are_refused(
 
 def test_a_resumed_run_with_changed_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     traffic, out = tmp_path / "t.csv", tmp_path / "out"
-    lines = ["timestamp,source,target,rate", *(f"{300 * i},1,2,{i + 1}" for i in range(4))]
+    lines = ["timestamp,source,target,rate", *(f"{1_767_225_600 + 300 * i},1,2,{i + 1}" for i in range(4))]
     traffic.write_text("\n".join(lines) + "\n")
     arguments = ["evaluate", "--topology", "b4", "--traffic", str(traffic), "--scheme", "ecmp", "--split", "all"]
     assert main([*arguments, "--out", str(out)]) == 0

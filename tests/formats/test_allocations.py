@@ -6,7 +6,9 @@ import csv
 import dataclasses
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -132,4 +134,50 @@ def test_a_member_that_is_there_twice_is_refused(tmp_path: Path) -> None:
         read_allocation(file)
     file.write_text("[" * 100_000)
     with pytest.raises(InputError, match="too many levels"):
+        read_allocation(file)
+
+
+def _answer_of_the_service(**path: float) -> dict[str, Any]:
+    """An answer for the parallel links a-b, 10 Gbit/s over the second of them."""
+    ends = [("a", "b"), ("a", "b"), ("b", "a"), ("b", "a")]
+    shares = [{"nodes": ["a", "b"], "links": [1], **path}]
+    return {
+        "id": "1",
+        "allocations": [{
+            "demands": [
+                {"source": "a", "target": "b", "demand": 10.0, "admitted": 5.0, "paths": shares},
+                {"source": "b", "target": "a", "demand": 0.0, "admitted": 0.0, "paths": []},
+            ],
+            "utilisation": [{"link": e, "source": s, "target": t, "utilisation": 0.0} for e, (s, t) in enumerate(ends)],
+        }],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [{"split": 0.5}, {"weight": 16}])
+def test_an_answer_of_the_service_is_read_as_an_allocation(path: dict[str, float], tmp_path: Path) -> None:
+    file = tmp_path / "answer.json"
+    file.write_text(json.dumps(_answer_of_the_service(**path)))
+    routers = read_allocation(file)["routers"]
+    (carried,), (nothing,) = routers["a"], routers["b"]
+    assert (carried["admitted"], carried["shed"], nothing["paths"]) == (5.0, 5.0, [])
+    assert [(one["links"], one["split"], one["rate"]) for one in carried["paths"]] == [(["a->b#2"], 0.5, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda answer: answer["allocations"].append(answer["allocations"][0]), "one matrix"),
+        (lambda answer: answer["allocations"].clear(), "one matrix"),
+        (lambda answer: answer["allocations"][0].pop("demands"), "form: named"),
+        (lambda answer: answer["allocations"][0].pop("utilisation"), "utilisation"),
+        (lambda answer: answer["allocations"].__setitem__(0, 1), "allocations"),
+        (lambda answer: answer["allocations"][0]["demands"][0].__setitem__("demand", None), "demand"),
+        (lambda answer: answer["allocations"][0]["demands"][0]["paths"].__setitem__(0, 7), "paths"),
+    ],
+)
+def test_another_answer_of_the_service_is_refused(change: Callable[[Any], Any], words: str, tmp_path: Path) -> None:
+    answer, file = _answer_of_the_service(split=0.5), tmp_path / "answer.json"
+    change(answer)
+    file.write_text(json.dumps(answer))
+    with pytest.raises(InputError, match=words):
         read_allocation(file)

@@ -6,6 +6,7 @@ import itertools
 import signal
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from teal.errors import InputError
 from teal.network import Topology
 from teal.pathops.segment_passes import volumes
+from teal.routing import metric_search
 from teal.routing.metric_search import MetricSearch, change_order, improve_metrics, largest_utilisation, useful_changes
 from teal.runtime.arrays import FloatArray
+from teal.runtime.interruptible import Deadline
 from teal.testing import make_topology
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 
@@ -124,3 +127,43 @@ def test_metrics_in_force_above_the_largest_are_refused() -> None:
     search = MetricSearch(topology, np.ones((1, 4, 4)), (), 4, metric, 8)
     with pytest.raises(InputError, match="most"):
         improve_metrics(search, 0.1)
+
+
+def test_the_search_keeps_its_time_where_one_move_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = _search(0)
+    improve_metrics(search, 0.1)
+    slow = list[int]()
+
+    def anneal(*state: Any) -> float:
+        moves, best = state[-4], state[-1]
+        slow.append(moves)
+        time.sleep(0.05 * moves)
+        return float(best)
+
+    monkeypatch.setattr(metric_search, "anneal", anneal)
+    begin = time.perf_counter()
+    found = improve_metrics(search, 1.0)
+    assert time.perf_counter() - begin < 5.0  # 500 moves would take 25 s
+    assert max(slow) <= 4
+    assert found.utilisation <= found.before
+
+
+def test_a_search_without_time_returns_the_metrics_in_force_or_the_earlier_result() -> None:
+    search = _search(0)
+    found = improve_metrics(search, 0.0)
+    np.testing.assert_array_equal(found.metric, search.start)
+    better = improve_metrics(search, 0.3)
+    again = improve_metrics(search, 0.0, best_so_far=better.metric)
+    assert again.utilisation == pytest.approx(better.utilisation, rel=1e-9)
+
+
+def test_at_the_deadline_all_changes_follow_and_the_last_one_is_measured() -> None:
+    search = _search(1)
+    metric = search.start.copy()
+    metric[:3] += 1
+    order, after = change_order(search, metric, end=Deadline.after(0.0))
+    assert order == [0, 1, 2]
+    assert np.isnan(after[:2]).all()
+    assert after[2] == largest_utilisation(search, metric)

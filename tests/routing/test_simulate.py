@@ -15,14 +15,14 @@ from teal.cli import main
 from teal.formats import load_topology
 from teal.network import TrafficMatrices, all_pairs
 from teal.network.ecmp import EcmpDag
-from teal.network.failures import cable_failures
+from teal.network.failures import cable_failures, failures_of
 from teal.network.rates import ArrayRates
-from teal.network.segment_lists import SegmentPolicies
+from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
 from teal.routing import simulate as simulate_module
 from teal.routing.installed import IgpRouting
 from teal.routing.list_files import read_policies
-from teal.routing.simulate import Simulation, largest_loads, simulated
+from teal.routing.simulate import Simulation, largest_loads, simulated, utilisations
 from teal.testing import make_topology, random_topology
 
 # A square a - b - d - c - a with a diagonal a - d of metric 5, and a leaf e behind d.
@@ -406,3 +406,23 @@ def test_largest_loads_are_those_of_every_matrix_and_failure_for_itself(monkeypa
         expected = np.max([IgpFailures.of_demands(after, pairs, one[None], SegmentPolicies.none()).load[0]
                            for one in rates], axis=0)  # fmt: skip
         np.testing.assert_allclose(found[row], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("is_transit", [False, True])
+def test_traffic_of_a_failed_router_takes_no_link_whatever_policy_steers_it(is_transit: bool) -> None:
+    """0 - 1 - 2 and 0 - 2: the list of 0 for 2 goes over 1, which is still there when 2 has failed."""
+    topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (0, 2, 10.0)], both=True)
+    pairs = np.array([(0, 1), (0, 2)], dtype=np.int32)
+    stamps = np.array(["2026-01-01T00:00:00"], dtype="datetime64[s]")
+    rates = ArrayRates(np.array([[1.0, 8.0]]))
+    traffic = TrafficMatrices(name="t", pairs=pairs, timestamps=stamps, rates=rates, interval_s=300)
+    policies = SegmentPolicies({(0, 2): (SegmentList(1.0, (1,)),)}, is_transit)
+    routing = IgpRouting(EcmpDag.of(topology, np.ones(6)), pairs, policies)
+    failures = list(failures_of(("nodes",), topology, {}))
+    found = simulated(routing, traffic, np.array([0]), failures, 3)
+    by_name = {one.failure: (one.utilisation, one.lost, one.own) for one in found.failures}
+    assert by_name == {"n2": (0.1, 0.0, 8.0), "n1": (0.0, 8.0, 1.0), "n0": (0.0, 0.0, 9.0)}
+    np.testing.assert_array_equal(utilisations(routing, traffic, failures), [[0.9, 0.0, 0.0, 0.1]])
+    load = largest_loads(routing, traffic, np.array([0]), failures)
+    assert load[3].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    np.testing.assert_array_equal(np.nan_to_num(found.failure_loads["n2"]), load[3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from uvicorn.server import ServerState
 
 from teal.serving import process as connections
 from teal.serving.process import limited
+from tests.gate import PATIENCE_S
 from tests.serving.service import free_port, run
 
 MAX_CONNECTIONS = 5
@@ -181,5 +183,36 @@ def test_a_connection_that_rests_between_requests_is_kept(monkeypatch: pytest.Mo
             assert await _ask(*one) == b"HTTP/1.1 200"
             await asyncio.sleep(0.8)  # longer than a head may take
             assert await _ask(*one) == b"HTTP/1.1 200"
+
+    run(work)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reads", [False, True])
+def test_an_answer_that_nobody_reads_is_given_up(reads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is read, if slowly, is not."""
+    size = 24 << 20
+    monkeypatch.setattr(connections, "WRITE_S", 0.5)
+
+    async def large(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
+        await send({"type": "http.response.body", "body": bytes(size)})
+
+    monkeypatch.setattr(f"{__name__}._app", large)
+
+    async def work() -> None:
+        got, loop = 0, asyncio.get_running_loop()
+        async with _Service() as port:
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.setblocking(False)
+                await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                for _ in range(12):
+                    await asyncio.sleep(0.25)
+                    if reads:
+                        got += len(await loop.sock_recv(client, 1 << 20))
+                with contextlib.suppress(ConnectionError):
+                    while part := await asyncio.wait_for(loop.sock_recv(client, 1 << 20), PATIENCE_S):
+                        got += len(part)
+        assert (got > size) == reads
 
     run(work)

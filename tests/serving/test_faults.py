@@ -428,3 +428,28 @@ def test_metrics_and_the_description(tmp_path: Path) -> None:
             assert (await client._http.get("/docs")).status_code == 200
 
     run(work)
+
+
+def test_a_request_waits_for_paths_until_its_deadline_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare, go_on = Served.prepare, threading.Event()
+
+    def held(name: str, spec: Any, *more: Any) -> Served:
+        assert go_on.wait(PATIENCE_S)
+        return prepare(name, spec, *more)
+
+    monkeypatch.setattr(Served, "prepare", held)
+
+    async def work() -> None:
+        async with service(tmp_path, patience_s=PATIENCE_S) as client:
+            await client.put_network("b4", "b4")
+            begin = time.perf_counter()
+            with pytest.raises(NotReady) as fault:
+                await client.allocate("b4", rates_of(), deadline_ms=50)
+            assert fault.value.retry_after_s >= 1
+            assert 0.05 <= time.perf_counter() - begin < PATIENCE_S / 10
+            go_on.set()
+            await client.wait_ready("b4")
+
+    run(work)

@@ -197,3 +197,59 @@ def test_bodies_in_a_content_coding_are_refused_before_they_are_read(tmp_path: P
             assert response.status_code == status
 
     run(work)
+
+
+@pytest.mark.parametrize(
+    "name", ["Host", "Content-Type", "Content-Length", "Content-Encoding", "Authorization", "Origin", "Idempotency-Key"]
+)
+@pytest.mark.parametrize("value", ["same", "other"])
+def test_a_header_of_one_value_that_is_there_twice_is_refused(name: str, value: str, tmp_path: Path) -> None:
+    headers = {**TYPE, "Host": "localhost", "Content-Length": "2"}
+    first = headers.get(name, "x")
+    twice = [*headers.items(), *([] if name in headers else [(name, first)]), (name, first if value == "same" else "7")]
+    answer = _answer(tmp_path, "POST", "/v1/networks/b4/allocations", content=b"{}", headers=twice)
+    assert answer.status_code == 400
+
+
+def test_a_second_media_type_does_not_lift_the_limit_of_json(tmp_path: Path) -> None:
+    body = b" " * (middleware.MAX_JSON_BYTES + 1)
+    for types in ((JSON, ARROW), (ARROW, JSON)):
+        headers = [("Content-Type", one) for one in types]
+        assert _answer(tmp_path, "POST", "/v1/networks/x/allocations", content=body, headers=headers).status_code == 400
+
+
+def test_a_slash_in_a_name_divides_no_path(tmp_path: Path) -> None:
+    for slash in ("%2F", "%2f"):
+        assert _answer(tmp_path, "DELETE", f"/v1/networks/a{slash}measurements").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/v1/networks", "/", "/assets/page.css"])
+def test_head_is_answered_as_get_without_a_body(path: str, tmp_path: Path) -> None:
+    """RFC 9110, 9.3.2."""
+    head, get = (_answer(tmp_path, method, path) for method in ("HEAD", "GET"))
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["Content-Type"] == get.headers["Content-Type"]
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [("/healthz", "GET, HEAD"), ("/v1/networks/x", "DELETE, GET, HEAD, PUT"), ("/v1/networks/x/links", "PATCH")],
+)
+def test_a_method_that_a_path_has_not_is_told_those_that_it_has(path: str, allowed: str, tmp_path: Path) -> None:
+    """RFC 9110, 15.5.6."""
+    answer = _answer(tmp_path, "OPTIONS", path)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
+
+
+def test_the_log_has_the_client_of_refused_requests_and_no_token_of_an_address(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask() -> None:
+        app = make_app(Solver(tmp_path), ["a-token-of-some-length"])
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+            assert (await client.get("/v1/networks?token=SECRET&SECRET&after=3")).status_code == 401
+
+    with caplog.at_level("INFO", logger="teal.serving"):
+        asyncio.run(ask())
+    entry = next(record.teal for record in caplog.records if record.getMessage() == "answered")  # type: ignore[attr-defined]
+    assert (entry["client"], entry["query"]) == ("127.0.0.1", "after=3")

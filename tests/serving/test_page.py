@@ -164,3 +164,24 @@ def test_classes_and_what_moved_are_shown_where_a_request_has_them(browser: Any,
         view.locator("[data-figure=moved]").wait_for(state="visible")
         assert float(view.locator("[data-figure=moved]").text_content().rstrip("%")) <= 5
         assert not errors
+
+
+@pytest.mark.system
+def test_names_that_are_long_or_turn_text_leave_a_narrow_page_as_it_is(browser: Any, address: str) -> None:
+    turned, name = "evil\u202emoc.knab", "n" * 64
+    nodes = ["a", "x" * 150, turned]
+    ends = [(nodes[i], nodes[j]) for i in range(3) for j in range(i)]
+    links = [{"source": source, "target": target, "capacity": 10} for source, target in ends]
+    with Client(address, TOKEN) as client:
+        client.put_network(name, {"nodes": [{"id": node} for node in nodes], "links": links}, num_paths=2)
+        client.wait_ready(name)
+        client.change_link(name, nodes[1], turned, up=False)
+        view, errors = _open(browser, address, viewport={"width": 390, "height": 844})
+        view.locator("#network").select_option(name)
+        view.get_by_text("3 nodes, 6 links").wait_for()
+        view.get_by_role("button", name="Restore").first.click()
+        view.get_by_text("in force from the next allocation on").wait_for()
+        assert view.evaluate("document.documentElement.scrollWidth") == 390
+        assert "\u202e" not in view.locator("#links").inner_text() + view.locator("#said").inner_text()
+        assert errors == []
+        client.delete_network(name)

@@ -107,3 +107,31 @@ def test_malformed_allocation_requests_are_refused_with_the_reason(tmp_path: Pat
                 assert after.status_code == 200, f"the service still allocates after {words}"
 
     run(work)
+
+
+@pytest.mark.parametrize("form", [{}, {"entries": 16}])
+def test_a_demand_of_rate_0_stays_in_the_answer_and_can_be_in_force(form: dict[str, Any], tmp_path: Path) -> None:
+    rates = {("1", "2"): 1.0, ("1", "3"): 0.0, ("4", "5"): 2.5}
+    demands = [{"source": source, "target": target, "rate": rate} for (source, target), rate in rates.items()]
+
+    async def work() -> None:
+        async with b4_service(tmp_path) as client:
+            path = "/v1/networks/b4/allocations"
+            answer = (await client._http.post(path, json={"demands": demands, **form})).json()
+            found = {(one["source"], one["target"]): one for one in answer["allocations"][0]["demands"]}
+            assert {pair: one["demand"] for pair, one in found.items()} == rates
+            assert found["1", "3"]["admitted"] == 0
+            sent = {"demands": demands, "max_churn": 0.5}
+            assert (await client._http.post(f"{path}?previous={answer['id']}", json=sent)).status_code == 200
+
+    run(work)
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with b4_service(tmp_path, most_bytes=4 << 20) as client:
+            body = b'{"rates": [[' + b"0," * 600_000 + b"0]]}"
+            answer = await client._http.post("/v1/networks/b4/allocations", content=body, headers=JSON_TYPE)
+            assert (answer.status_code, "500,000 values" in answer.json()["message"]) == (422, True)
+
+    run(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import teal
 from baselines import arc_form
 from teal.allocation.settings import SolveConfig
+from teal.app import path_sets
 from teal.app.instance import load_instance
 from teal.errors import InputError
 from teal.network import PathSet, compute_paths
@@ -173,3 +175,30 @@ def test_few_matrices_are_taken_for_large_networks_and_none_for_the_largest(monk
     config = SolveConfig(topology="b4", traffic="gravity:seed=0,load=8")
     assert load_instance(config, lines.append).paths.num_paths == 4
     assert any("too many to choose" in line for line in lines)
+
+
+def test_the_choice_of_paths_takes_a_part_of_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[float]()
+
+    def choose(*arguments: Any, **options: Any) -> Any:
+        given.append(options["deadline"])
+        return choose_paths(*arguments, **options)
+
+    monkeypatch.setattr(path_sets, "choose_paths", choose)
+    config = SolveConfig(topology="b4", traffic="gravity:count=2,load=4")
+    assert load_instance(config, deadline=90.0).end.left <= 90
+    assert load_instance(config).end.left == math.inf
+    assert given == [32.0, 300.0]
+
+
+def test_a_choice_that_the_deadline_ended_is_no_longer_taken_once_there_is_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path))
+    topology = make_topology([(0, 3, 1.0), (0, 1, 3.0), (1, 3, 1.0), (1, 2, 1.0), (2, 3, 1.0)])
+    first = compute_paths(topology, np.array([[0, 3]]), num_paths=1, cache=False)
+    counts = [
+        int(choose_paths(topology, np.array([3.0]), paths=first, deadline=seconds).paths.mask.sum())
+        for seconds in (0.0, 0.0, math.inf, 0.0)
+    ]
+    assert counts == [1, 1, 3, 3]

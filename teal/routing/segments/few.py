@@ -178,7 +178,7 @@ def whole(master: Master, program: Program, gap: float, deadline: Deadline, *, o
     """
     relaxed = master.solve(dataclasses.replace(program, utilisation=None), deadline.left)
     if relaxed is not None:
-        master.add_columns(*master.scenarios.promising(master.of_links(relaxed.prices), _WHOLE_COLUMNS))
+        master.add_columns(*master.scenarios.promising(master.of_links(relaxed.prices), _WHOLE_COLUMNS, deadline))
     of, mid, count = master.of, master.mid, len(master.of)
     policies, number = np.unique(of, return_inverse=True)
     is_least, most = program.utilisation is None, len(policies)  # variables: shares, policies, utilisation

@@ -271,7 +271,10 @@ def optimum(
             of_policy = np.where(program.counts > 0, price, 0.0)
             of_policy = of_policy if program.closed is None else np.where(program.closed, math.inf, of_policy)
             of_links = master.of_links(prices)
-            cheapest, cost, direct = master.scenarios.cheapest(of_links)
+            answer = master.scenarios.cheapest(of_links, deadline)
+            if answer is None:
+                break
+            cheapest, cost, direct = answer
             cost = cost + of_policy
             least, total = master.scenarios.least(cost, direct, of_links), float(prices.sum())
             if limit is not None:

@@ -13,9 +13,10 @@ from teal.pathops.igp_failures import IgpFailures
 from teal.pathops.segment_passes import SegmentPasses, volumes
 from teal.routing.segments.kernels import cheapest_midpoints, first_next_hops, grouped, most_saved
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
+from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
 
-_BLOCK_NUMBERS = 1 << 23  # demands times midpoints that are priced at once
+_BLOCK_NUMBERS = 1 << 19  # demands times midpoints that are priced at once
 Key = tuple[int, int, int]  # failure, matrix, link
 
 
@@ -47,6 +48,7 @@ class Scenarios:
         self._set_policies()
 
     def _set_policies(self) -> None:
+        self._kept: dict[int, BoolArray] = {}  # midpoints, by the first demand of each block
         self._by_source = grouped(self.source, self.nodes)
         self.connected = np.array([passes.dag.reaches[self.target, self.source] for passes in self.passes])  # (F, D)
 
@@ -111,11 +113,14 @@ class Scenarios:
         after = self.connected[failure, demand] * (value[target, mid] - value[target, source])
         return np.asarray(self.offered[failure][matrix, demand] * (value[mid, source] + after))
 
-    def cheapest(self, prices: dict[tuple[int, int], FloatArray]) -> tuple[IntArray, FloatArray, FloatArray]:
+    def cheapest(
+        self, prices: dict[tuple[int, int], FloatArray], end: Deadline
+    ) -> tuple[IntArray, FloatArray, FloatArray] | None:
         """The cheapest midpoint of each demand (D,), its cost (D,) and that of the direct way (D,), of whole demands.
 
         Args:
             prices: (E,) of links, by failure and matrix.
+            end: deadline after which there is no answer.
         """
         values = {key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()}
         best, cost = self.target.copy(), np.empty(len(self.source))
@@ -129,6 +134,8 @@ class Scenarios:
             return best, offered * cost, offered * pi[self.target, self.source]
         direct = np.zeros(len(self.source))
         for part, total in self._costs(values):
+            if end.is_over:
+                return None
             at = np.arange(len(total))
             best[part] = total.argmin(1)
             cost[part], direct[part] = total[at, best[part]], total[at, self.target[part]]
@@ -143,17 +150,26 @@ class Scenarios:
         for begin in range(0, len(self.source), size):
             part = slice(begin, begin + size)
             source, target = self.source[part], self.target[part]
-            total = np.where(self.kept(source, target), 0.0, np.inf)
+            if begin not in self._kept:  # which takes longer than all costs
+                self._kept[begin] = self.kept(source, target)
+            total = np.where(self._kept[begin], 0.0, np.inf)
             for (failure, matrix), value in values.items():
                 after = self.connected[failure, part, None] * value[target]
                 total += self.offered[failure][matrix, part, None] * (value[:, source].T + after)
             yield part, total
 
-    def promising(self, prices: dict[tuple[int, int], FloatArray], count: int) -> tuple[Int64Array, IntArray]:
-        """The ``count`` columns, demands (n,) and midpoints (n,), that save most at prices of links."""
+    def promising(
+        self, prices: dict[tuple[int, int], FloatArray], count: int, deadline: Deadline
+    ) -> tuple[Int64Array, IntArray]:
+        """The ``count`` columns, demands (n,) and midpoints (n,), that save most at prices of links.
+
+        At the deadline those of the demands that were looked at.
+        """
         values = {key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()}
         demands, mids, savings = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), np.zeros(0)
         for part, total in self._costs(values):
+            if deadline.is_over:
+                break
             rise = total - total[np.arange(len(total)), self.target[part]][:, None]
             for end in (self.source[part], self.target[part]):
                 rise[np.arange(len(rise)), end] = np.inf

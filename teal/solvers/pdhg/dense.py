@@ -33,6 +33,7 @@ class Scaling:
         full_path_utilisation: (B, E) m.
         load_scale: (B, 1) by which utilisations are divided: S where prices lie on the simplex, else 1.
         largest_share: (B, D, K) share of its demand that a path carries at most, for the equilibrated engine; else 1.
+        dual_size: (B, E) r, in proportion to which a balanced program's first prices are, for the same; else 1.
     """
 
     objective_scale: Tensor
@@ -95,7 +96,7 @@ def total_value(problem: Problem) -> Tensor:
 
 
 def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
-    """The first iterate: ``state`` made feasible, or no flow and no prices (balanced: even splits, equal prices)."""
+    """The first iterate: ``state`` made feasible, or no flow and no prices (balanced: even splits, prices by size)."""
     splits, dual = torch.zeros_like(problem.even_splits), torch.zeros_like(problem.capacity)
     if state is not None:
         positive = state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)

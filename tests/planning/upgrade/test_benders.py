@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +15,13 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 import teal
 from teal.errors import InputError, SolverError
 from teal.network import all_pairs
+from teal.planning.upgrade import testing
 from teal.planning.upgrade.benders import buy, buy_modules
 from teal.planning.upgrade.cuts import Cuts, cheapest_purchase
 from teal.planning.upgrade.scenarios import Scenarios, scenarios_of
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline
+from teal.solvers.pdhg import solve
 from teal.testing import make_topology, random_topology
 
 
@@ -237,3 +241,21 @@ def test_parallel_links_cost_what_one_link_of_their_sum_costs(seed: int) -> None
 def _first_ends(topology: teal.Topology) -> list[tuple[int, int]]:
     """Ends of the first link of each pair of links."""
     return [(int(topology.link_source[p[0]]), int(topology.link_target[p[0]])) for p in topology.link_pairs()]
+
+
+def test_no_test_of_scenarios_outlasts_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenarios, seconds = _scenarios(0), list[float]()
+
+    def recorded(*arguments: Any, deadline: float = math.inf, **options: Any) -> Any:
+        seconds.append(deadline)
+        return solve(*arguments, deadline=deadline, **options)
+
+    monkeypatch.setattr(testing, "solve", recorded)
+    end = Deadline.after(0.0)
+    upgrade, cuts = buy(scenarios, deadline=end)
+    whole = buy_modules(scenarios, cuts, [(10.0, 1.0)], deadline=end)
+    assert upgrade.bound <= upgrade.cost < math.inf
+    assert float(upgrade.utilisation.max()) <= scenarios.limit * (1 + 1e-6)
+    assert float(whole.utilisation.max()) <= scenarios.limit * (1 + 1e-6)
+    assert seconds
+    assert max(seconds) <= 0

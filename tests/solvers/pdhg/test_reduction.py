@@ -7,10 +7,11 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
+from teal.network import compute_paths
 from teal.problem import Problem, dual_bound
 from teal.solvers import pdhg
 from teal.solvers.pdhg.reduction import _prices_of_all
-from teal.testing import random_problem, with_random_steps
+from teal.testing import make_topology, random_problem, with_random_steps
 
 
 def _optimum(problem: Problem) -> float:
@@ -50,3 +51,14 @@ def test_steps_of_a_demand_that_its_paths_cannot_carry(seed: int) -> None:
         prices = torch.from_numpy(np.random.default_rng(seed).exponential(scale, capacity.shape))
         proven = dual_bound(problem, _prices_of_all(problem, prices))
         assert float(proven) <= float(dual_bound(usable, prices)) * (1 + 1e-9), "no less than for the usable part"
+
+
+@pytest.mark.parametrize("demand", [20.6, 2e5])
+@pytest.mark.parametrize("wide", [1e2, 1e4, 1e5, 1e8])
+def test_parallel_links_are_filled_alike_however_far_their_capacities_are_apart(wide: float, demand: float) -> None:
+    topology = make_topology([(0, 1, 1.0), (0, 1, wide)])
+    paths = compute_paths(topology, np.array([[0, 1]]), cache=False)
+    problem = Problem.create(topology, paths, "max_link_utilisation", np.array([[demand]]))
+    result = pdhg.solve(problem, gap=2.5e-3, max_iterations=500)
+    assert float(result.value) == pytest.approx(demand / (1 + wide), rel=2.5e-3)
+    assert float(result.gap) <= 2.5e-3

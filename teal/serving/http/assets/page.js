@@ -11,6 +11,10 @@
   const find = (id) => document.getElementById(id);
   const figure = (name) => document.querySelector(`[data-figure="${name}"]`);
   const percent = (share, digits = 2) => (share === null ? "\u2013" : `${(100 * share).toFixed(digits)}%`);
+  // A name beside others: characters that turn the direction of text are shown, and end with the name.
+  const TURNING = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+  const plain = (text) => text.replace(TURNING, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  const named = (text) => `\u2068${plain(text)}\u2069`;
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
   // The network that is looked at: what is drawn, what its links are like now, what was answered.
@@ -126,7 +130,8 @@
         row.append(made);
         return made;
       };
-      cell("th", `${link.source} \u2192 ${link.target}`).scope = "row";
+      const ends = `${named(link.source)} \u2192 ${named(link.target)}`;
+      cell("th", ends).scope = "row";
       const down = link.in_force === 0;
       cell("td", down ? "down" : percent(shown.utilisation[i] ?? null, 1), down ? "number down" : "number");
       cell("td", Number(link.in_force.toPrecision(6)), "number");
@@ -137,7 +142,7 @@
         button.type = "button";
         button.textContent = "Restore";
         button.dataset.link = i;
-        button.setAttribute("aria-label", `Restore ${link.source} \u2192 ${link.target}`);
+        button.setAttribute("aria-label", `Restore ${ends}`);
         button.addEventListener("click", () => {
           change({ source: link.source, target: link.target, restore: true, both: false });
         });
@@ -163,7 +168,7 @@
       const path = `/${encodeURIComponent(mine.name)}/links`;
       const said = await ask(path, { method: "PATCH", body, headers });
       if (said.links) mine.links = said.links;
-      find("said").textContent = `${link.source} - ${link.target} changed: in force from the next allocation on.`;
+      find("said").textContent = `${named(link.source)} - ${named(link.target)} changed: in force from the next allocation on.`;
       find("said").classList.remove("alarm");
       if (shown === mine) {
         drawMap();
@@ -198,6 +203,7 @@
   const open = async (name) => {
     const map = await ask(`/${encodeURIComponent(name)}/map`);
     const cables = NetworkMap.cablesOf(map);
+    map.nodes = map.nodes.map(plain);
     const names = cables.map(({ a, b }) => `${map.nodes[a]} - ${map.nodes[b]}`);
     find("cables").replaceChildren(...names.map((text) => new Option(text, text)));
     return { name, map, cables, names };

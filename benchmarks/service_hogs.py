@@ -1,0 +1,144 @@
+"""Small requests to the service beside one large request, and its memory over many requests.
+
+    python benchmarks/service_hogs.py
+    python benchmarks/service_hogs.py --requests 10000
+
+The first command prints, for each large request, its status, its seconds, and the longest answer to /healthz and to
+GET of another network in this time.  The second one prints the memory of the service after each tenth of the requests:
+allocations and measured matrices in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import numpy as np
+from service import arrow, resident, service
+
+JSON = {"Content-Type": "application/json"}
+ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
+SMALL = ("/healthz", "/v1/networks/geant")
+RING = 20_000  # nodes
+DENSE, NEIGHBOURS = 600, 109  # nodes, and links of each
+
+Answer = Callable[[httpx.Client], int]
+
+
+def body_of(method: str, path: str, value: Any) -> Answer:
+    """A request with this JSON value, which gives the status of its answer."""
+    body = json.dumps(value, separators=(",", ":")).encode()
+    return lambda client: client.request(method, path, content=body, headers=JSON).status_code
+
+
+def hogs(link: tuple[str, str]) -> dict[str, Answer]:
+    """The large requests, by what they are.
+
+    Args:
+        link: source and target of a link of geant.
+    """
+    change = {"source": link[0], "target": link[1]}
+    demand = {**change, "rate": 1}
+    ring = [{"source": str(i), "target": str((i + 1) % RING), "capacity": 1} for i in range(RING)]
+    dense = [
+        {"source": str(i), "target": str((i + j) % DENSE), "capacity": 1}
+        for i in range(DENSE)
+        for j in range(1, NEIGHBOURS + 1)
+    ]
+    networks, links, allocations = "/v1/networks", "/v1/networks/geant/links", "/v1/networks/geant/allocations"
+    return {
+        "PATCH of 80,000 changes": body_of(
+            "PATCH", links, {"links": [{**change, "up": i % 2 == 0} for i in range(80_000)]}
+        ),
+        "PATCH of 80,000, one unknown": body_of(
+            "PATCH", links, {"links": [{**change, "up": True}] * 79_999 + [{**change, "source": "?", "up": True}]}
+        ),
+        "PUT of 20,000 nodes": body_of(
+            "PUT", f"{networks}/ring",
+            {"num_paths": 1, "topology": {"nodes": [{"id": str(i)} for i in range(RING)], "links": ring}},
+        ),
+        "PUT of 65,400 links": body_of(
+            "PUT", f"{networks}/dense",
+            {
+                "num_paths": 1,
+                "topology": {"directed": True, "nodes": [{"id": str(i)} for i in range(DENSE)], "links": dense},
+            },
+        ),
+        "POST of 80,000 demands": body_of("POST", allocations, {"demands": [demand] * 80_000}),
+        "POST of 1,000,000 wrong demands": body_of("POST", allocations, {"demands": [[]] * 1_000_000}),
+    }  # fmt: skip
+
+
+def beside(address: str, hog: Answer) -> tuple[int, float, dict[str, float]]:
+    """Status and seconds of a large request, and the longest seconds of each small one meanwhile."""
+    times: dict[str, list[float]] = {path: [] for path in SMALL}
+    is_over = threading.Event()
+
+    def ask(path: str) -> None:
+        with httpx.Client(base_url=address, timeout=120) as client:
+            while not is_over.is_set():
+                begin = time.perf_counter()
+                client.get(path)
+                times[path].append(time.perf_counter() - begin)
+                time.sleep(0.005)
+
+    threads = [threading.Thread(target=ask, args=(path,)) for path in SMALL]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    for of_path in times.values():
+        of_path.clear()
+    begin = time.perf_counter()
+    with httpx.Client(base_url=address, timeout=120) as client:
+        status = hog(client)
+    seconds = time.perf_counter() - begin
+    time.sleep(0.3)
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    return status, seconds, {path: max(of_path) for path, of_path in times.items()}
+
+
+def memory(address: str, requests: int, pairs: int, pid: int) -> None:
+    """Print the memory of the service while it answers requests one by one."""
+    rng, begin = np.random.default_rng(0), np.datetime64("now", "s") - np.timedelta64(400, "D")
+    print("| requests | memory |\n|---|---|")
+    with httpx.Client(base_url=address, timeout=120) as client:
+        for number in range(requests):
+            body = arrow(rng.lognormal(0, 1, (1, pairs)))
+            path = "/v1/networks/geant/allocations"
+            if number % 2:
+                path = f"/v1/networks/geant/measurements?time={begin + np.timedelta64(300 * number, 's')}Z"
+            client.post(path, content=body, headers=ARROW).raise_for_status()
+            if (number + 1) % (requests // 10) == 0:
+                print(f"| {number + 1:,} | {resident(pid):.0f} MiB |", flush=True)
+
+
+def main() -> None:
+    """Start the service, and measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=0, help="measure the memory over so many requests")
+    options = parser.parse_args()
+    import teal
+    from teal.network import all_pairs
+
+    topology = teal.load_topology("topohub:sndlib/geant")
+    with service(1, 256) as (address, process):
+        if options.requests:
+            memory(address, options.requests, len(all_pairs(topology)), process.pid)
+            return
+        ends = topology.node_names[topology.link_source[0]], topology.node_names[topology.link_target[0]]
+        print("| request | status | seconds | /healthz, longest | GET, longest |\n" + 5 * "|---" + "|")
+        for name, hog in hogs(ends).items():
+            status, seconds, longest = beside(address, hog)
+            cells = [f"{1e3 * longest[path]:.0f} ms" for path in SMALL]
+            print(f"| {name} | {status} | {seconds:.2f} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
