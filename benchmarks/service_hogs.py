@@ -5,7 +5,7 @@
 
 The first command prints, for each large request, its status, its seconds, and the longest answer to /healthz and to
 GET of another network in this time.  The second one prints the memory of the service after each tenth of the requests:
-allocations and measured matrices in turn.
+allocations, and every tenth a measured matrix.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def memory(address: str, requests: int, pairs: int, pid: int) -> None:
         for number in range(requests):
             body = arrow(rng.lognormal(0, 1, (1, pairs)))
             path = "/v1/networks/geant/allocations"
-            if number % 2:
-                path = f"/v1/networks/geant/measurements?time={begin + np.timedelta64(300 * number, 's')}Z"
+            if number % 10 == 9:
+                path = f"/v1/networks/geant/measurements?time={begin + np.timedelta64(30 * number, 's')}Z"
             client.post(path, content=body, headers=ARROW).raise_for_status()
             if (number + 1) % (requests // 10) == 0:
                 print(f"| {number + 1:,} | {resident(pid):.0f} MiB |", flush=True)
