@@ -19,8 +19,8 @@ from torch import Tensor
 from baselines.linear_program import LpSettings, solver_options
 from baselines.oblivious import RatioProgram
 from teal.errors import InputError
-from teal.hedging.past import Past
 from teal.problem import Problem
+from teal.schemes.past import Past
 from teal.solvers import pdhg
 from teal.spec import Spec
 

@@ -16,8 +16,7 @@ import torch
 
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
-from teal.routing.scheme import Igp
-from teal.routing.segments.over_lists import ecmp_allocation
+from teal.schemes.igp import Igp, ecmp_allocation
 from teal.solvers.projection import project
 from teal.spec import Spec
 
@@ -26,7 +25,7 @@ class Ecmp:
     """ECMP over the shortest paths of the network.
 
     Args:
-        metric: of the IGP; see :class:`teal.routing.scheme.Igp`.
+        metric: of the IGP; see :class:`teal.schemes.igp.Igp`.
     """
 
     def __init__(self, metric: str = "file") -> None:

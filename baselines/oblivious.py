@@ -25,9 +25,9 @@ from torch import Tensor
 from baselines.linear_program import LinearProgram, LpSettings, solve_program, solver_options
 from baselines.matrix import Array, sparse_ones
 from teal.errors import InputError, SolverError
-from teal.hedging.past import Past
 from teal.problem import Problem
 from teal.problem.allocation import Status
+from teal.schemes.past import Past
 from teal.spec import Spec
 
 _MAX_ROWS = 300_000  # of the program; with them HiGHS takes minutes

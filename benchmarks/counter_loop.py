@@ -24,11 +24,11 @@ from teal.client import AsyncClient
 from teal.formats import load_topology, load_traffic
 from teal.network import all_pairs, compute_paths
 from teal.objectives import Objective
-from teal.pathops.measurements import path_measurements
 from teal.problem import Problem
 from teal.serving.engine.solver import Solver
 from teal.serving.http.app import make_app
 from teal.solvers.pdhg import solve
+from teal_ip.routing.measurements import path_measurements
 
 _NOISE = 0.01
 

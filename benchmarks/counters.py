@@ -19,19 +19,19 @@ import scipy.sparse as sp
 import torch
 from series import series_parser
 
-from teal.counters.check import Checker
-from teal.counters.estimator import Estimator
-from teal.counters.repair import believed, repair
-from teal.counters.worst_load import worst_load
 from teal.formats import load_topology, load_traffic
 from teal.network import Topology, compute_paths
 from teal.network.ecmp import EcmpDag
 from teal.objectives import Objective
-from teal.pathops.measurements import ecmp_measurements, path_measurements
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
+from teal_ip.counters.check import Checker
+from teal_ip.counters.estimator import Estimator
+from teal_ip.counters.repair import believed, repair
+from teal_ip.counters.worst_load import worst_load
+from teal_ip.routing.measurements import ecmp_measurements, path_measurements
 
 _NOISE = 0.01
 _TRIALS = 100  # runs of intervals with one fault each, for the share of alarms

@@ -23,9 +23,9 @@ from public_data import published
 
 import teal
 from teal.network.ecmp import EcmpDag, igp_metric
-from teal.routing.segments.few import Few
-from teal.routing.segments.static_lists import static_lists
 from teal.runtime.arrays import FloatArray, Int64Array
+from teal_ip.segments.few import Few
+from teal_ip.segments.static_lists import static_lists
 
 NETWORKS = ("abilene", "nobel-germany", "nobel-eu", "cost266", "geant", "germany50")
 MOST = (1, 2, 3, 5, 10)

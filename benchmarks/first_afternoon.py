@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import teal
-from teal.counters.commands import run_estimate
-from teal.counters.settings import EstimateConfig
-from teal.routing.settings import SimulateConfig
-from teal.routing.simulate_command import run_simulate
+from teal_ip.counters.commands import run_estimate
+from teal_ip.counters.settings import EstimateConfig
+from teal_ip.routing.settings import SimulateConfig
+from teal_ip.routing.simulate_command import run_simulate
 from tests import isp
 
 COUNTER_ERROR = 0.02  # as polls are missing, rates of intervals of different lengths are compared

@@ -7,7 +7,7 @@ forecast of demand d is (phi[d] newest + (1 - phi[d]) mean of the last 12) facto
 on random matrices of the first 70%: on the squared error of the rates, or on what arrives of the next matrix under
 ``teal.smooth_splits`` of the forecast.  Both then allocate for the first matrices of the rest, by the smooth splits and
 by the optimum of the forecast, beside the optimum of the last matrix, ``residual144`` and ``mixture``; the measure is
-that of ``teal evaluate --next-interval`` under total_flow.  A row of FILE.csv is a series and a hedge: the mean over
+that of ``teal next-interval`` under total_flow.  A row of FILE.csv is a series and a hedge: the mean over
 the seeds of the fit, the lowest mean of a seed, and the worst interval of all.
 """
 
@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 import teal
 from teal.app.instance import Instance, calibration_factor
-from teal.evaluation.next_interval import NextInterval
 from teal.learning.losses import reward
+from teal_next.evaluation import NextInterval
 
 SERIES = {
     "Abilene": ("abilene.xml", "directed-abilene-zhang-5min-over-6months-ALL.tgz"),

@@ -19,12 +19,12 @@ import numpy as np
 
 from teal.formats import load_topology, load_traffic
 from teal.network.ecmp import EcmpDag
-from teal.routing.segments.columns import finish
-from teal.routing.segments.one_list import one_list
-from teal.routing.segments.problem import SegmentProblem
-from teal.routing.segments.search import solve
-from teal.routing.segments.static_lists import fewest_policies
 from teal.runtime.interruptible import Deadline
+from teal_ip.segments.columns import finish
+from teal_ip.segments.one_list import one_list
+from teal_ip.segments.problem import SegmentProblem
+from teal_ip.segments.search import solve
+from teal_ip.segments.static_lists import fewest_policies
 
 _SECONDS = 60.0  # for each search
 

@@ -22,9 +22,9 @@ import scipy.sparse as sp
 from scipy.optimize import linprog
 
 import teal
-from teal.planning.upgrade.benders import buy, buy_modules
-from teal.planning.upgrade.scenarios import Scenarios, scenarios_of
 from teal.runtime.interruptible import Deadline
+from teal_ip.purchases.benders import buy, buy_modules
+from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 
 
 def main() -> None:

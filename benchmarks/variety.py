@@ -14,7 +14,8 @@ import torch
 from series import loop_parser
 
 import teal
-from teal.counters.variety import vary
+import teal_ip
+from teal_next.variety import vary
 
 _NOISE = 0.01
 
@@ -33,14 +34,14 @@ def main() -> None:
     paths = teal.compute_paths(topology, traffic.pairs, num_paths=4, cache=False)
     problem = teal.Problem.create(topology, paths, teal.Objective("max_link_utilisation"), matrices[:1])
     history = traffic.read(rows[0] - 1 - np.arange(options.history)[::-1]) if options.history else None
-    estimator = teal.Estimator(traffic.pairs, topology.num_nodes, history=history, tracking=options.tracking)
+    estimator = teal_ip.Estimator(traffic.pairs, topology.num_nodes, history=history, tracking=options.tracking)
     rng, splits = np.random.default_rng(0), problem.first_path_splits[0]
     errors, ratios = [], []
     for number, matrix in enumerate(matrices):
         here = problem.with_demand(matrix[None])
         load = float(here.utilisation(splits[None].to(here.demand)).amax())
         ratios.append(load / float(teal.solve(here, gap=1e-3).value))
-        rows_in_force = teal.path_measurements(paths, splits.numpy(), topology.num_nodes)
+        rows_in_force = teal_ip.path_measurements(paths, splits.numpy(), topology.num_nodes)
         counters = rows_in_force @ matrix
         estimator.route(rows_in_force)
         estimate = estimator.estimate(np.maximum(counters * (1 + _NOISE * rng.normal(size=len(counters))), 0)).matrix

@@ -1,6 +1,6 @@
 """A path computation element (PCE) that installs the SR policies of a file in routers by PCEP.
 
-    teal solve --routing segments --one-list ... --routers routers.csv --out policies.sr-policy.json
+    teal segments --one-list ... --routers routers.csv --out policies.sr-policy.json
     python -m deploy.pcep policies.sr-policy.json [--listen 10.0.0.100:4189] [--colour 100]
 
 Routers connect to it as stateful clients (RFC 8231) that let a PCE set up paths (RFC 8281), with segment routing (RFC
@@ -71,7 +71,7 @@ def policies(document: Any, colour: int) -> list[Policy]:
     try:
         return [_policy(one, colour) for one in document["sr-policies"]]
     except (KeyError, TypeError, AttributeError):
-        raise ValueError("expected what teal solve --routing segments --out FILE.sr-policy.json writes") from None
+        raise ValueError("expected what teal segments --out FILE.sr-policy.json writes") from None
 
 
 def _policy(one: dict[str, Any], colour: int) -> Policy:

@@ -1,6 +1,6 @@
 """SR policies into BGP: a GoBGP speaker is made to hold those of a file, which its neighbours then receive.
 
-    teal solve --routing segments ... --routers routers.csv --out policies.sr-policy.json
+    teal segments ... --routers routers.csv --out policies.sr-policy.json
     python -m deploy.sr_policies policies.sr-policy.json [--speaker 127.0.0.1:50051] [--next-hop 10.0.0.1]
 
 Each policy becomes a route of SAFI 73 (RFC 9830) with its preference and its weighted lists of MPLS labels; a route

@@ -9,6 +9,8 @@
 >>> teal.assess(problem, allocation).gap
 """
 
+from typing import Any
+
 import lazy_loader
 
 from teal.runtime.openmp import set_wait_policy
@@ -17,4 +19,24 @@ set_wait_policy()  # before anything loads an OpenMP library
 __version__ = "0.1.0"
 
 # The names and their homes stand in __init__.pyi; each is loaded on first use.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_of_core, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name of this package, else of the packages that entry points in the group ``teal.packages`` announce."""
+    try:
+        return _of_core(name)
+    except AttributeError:
+        if name.startswith("_"):
+            raise
+        from teal.spec import Registry
+
+        packages: Registry[Any] = Registry("package", "teal.packages")
+        for package in packages.names():
+            try:
+                module = packages[package]
+            except ImportError:
+                continue
+            if name in module.__all__:
+                return getattr(module, name)
+        raise

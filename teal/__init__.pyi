@@ -1,27 +1,17 @@
 """The public API: what ``import teal`` offers, loaded on first use (``teal --help`` need not wait for torch)."""
 
-from .api import FailurePlan, evaluate, next_interval, plan, simulate, train, upgrade
+from .api import FailurePlan, evaluate, plan, train
 from .app import plot
-from .counters.check import Check, Checker
-from .counters.estimator import Estimate, Estimator
-from .counters.repair import Repaired, repair
-from .counters.variety import vary
-from .counters.worst_load import WorstLoad, worst_load
 from .errors import InputError, SolverError, TealError
 from .formats import load_topology, load_traffic, save_topology, save_traffic
-from .formats.counters import load_counters, save_counters
-from .hedging.past import Hedge, Past
-from .hedging.registry import hedge_names, make_hedge, register_hedge
 from .learning.learners import register_learner
 from .network import PathMethod, PathSet, PathWeight, Topology, TrafficMatrices, compute_paths
 from .network.bandwidth_functions import BandwidthFunctions
-from .network.counters import Counters
 from .network.ecmp import EcmpDag
 from .network.shards import PathSearch
 from .nn.flow_gnn_config import register_model
 from .objectives import Objective, ObjectiveName, register_objective
 from .pathops import PathOps, make_path_ops
-from .pathops.measurements import ecmp_measurements, path_measurements, policy_measurements
 from .problem import (
     Allocation,
     Assessment,
@@ -38,7 +28,9 @@ from .problem import (
     violations,
 )
 from .schemes import Follower, Scheme, make_scheme, register_scheme, scheme_names
+from .schemes.hedges import hedge_names, make_hedge, register_hedge
 from .schemes.models import load_model
+from .schemes.past import Hedge, Past
 from .solvers.candidates import ChosenPaths, choose_paths
 from .solvers.layer import OptimalValue, optimal_value, smooth_splits
 from .solvers.pdhg import PdhgResult, PdhgState, Starter, solve
@@ -52,14 +44,9 @@ __all__ = [
     "Allocation",
     "Assessment",
     "BandwidthFunctions",
-    "Check",
-    "Checker",
     "ChosenPaths",
     "ClassFigures",
-    "Counters",
     "EcmpDag",
-    "Estimate",
-    "Estimator",
     "FailurePlan",
     "Figures",
     "Follower",
@@ -77,7 +64,6 @@ __all__ = [
     "PdhgResult",
     "PdhgState",
     "Problem",
-    "Repaired",
     "ScenarioResult",
     "Scheme",
     "ShardedProblem",
@@ -89,28 +75,22 @@ __all__ = [
     "Topology",
     "TrafficMatrices",
     "Violations",
-    "WorstLoad",
     "all_paths_bound",
     "assess",
     "choose_paths",
     "compute_paths",
     "dual_bound",
-    "ecmp_measurements",
     "evaluate",
     "hedge_names",
-    "load_counters",
     "load_model",
     "load_topology",
     "load_traffic",
     "make_hedge",
     "make_path_ops",
     "make_scheme",
-    "next_interval",
     "optimal_value",
-    "path_measurements",
     "plan",
     "plot",
-    "policy_measurements",
     "priority_problem",
     "project",
     "register_hedge",
@@ -118,19 +98,13 @@ __all__ = [
     "register_model",
     "register_objective",
     "register_scheme",
-    "repair",
-    "save_counters",
     "save_topology",
     "save_traffic",
     "scaled_dual_bound",
     "scheme_names",
-    "simulate",
     "smooth_splits",
     "solve",
     "solve_scenarios",
     "train",
-    "upgrade",
-    "vary",
     "violations",
-    "worst_load",
 ]

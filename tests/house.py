@@ -26,6 +26,9 @@ _ARGUMENT = re.compile(
 )
 
 
+PACKAGES = ("teal", "teal_ip", "teal_next")  # the core, and what stands on it
+
+
 @dataclasses.dataclass(frozen=True)
 class Module:
     """One module of the package.
@@ -58,7 +61,7 @@ def parsed(file: Path) -> tuple[str, ast.Module]:
 def modules(root: Path) -> dict[str, Module]:
     """The modules of the package in a tree, by name."""
     files = {}
-    for file in sorted((root / "teal").rglob("*.py")):
+    for file in sorted(file for package in PACKAGES for file in (root / package).rglob("*.py")):
         parts = file.relative_to(root).with_suffix("").parts
         files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
     found = {}

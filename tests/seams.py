@@ -19,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import teal
+import teal_ip
 from teal.allocation.settings import SolveConfig
 from teal.allocation.solve import solve_matrix
 from teal.formats import save_topology
@@ -141,7 +142,7 @@ def check_upgrade(case: Case) -> None:
     if failures is None:
         failures = names + [f"{a} + {b}" for i, a in enumerate(names) for b in names[i + 1 :]]
     growth, limit = 1.5, 0.9
-    plan = teal.upgrade(
+    plan = teal_ip.upgrade(
         topology, case.traffic, failures=kind, growth=growth, max_utilisation=limit, gap=_GAP, over_all_paths=True,
         num_paths=case.num_paths, path_method=case.method, matrices=0,
     )  # fmt: skip
@@ -207,7 +208,7 @@ def check_solve(case: Case, folder: Path) -> None:
 def check_simulate(case: Case) -> None:
     """Loads, lost traffic and the largest utilisation of shortest paths under cables, nodes and pairs."""
     topology = case.topology
-    found = teal.simulate(topology, case.traffic, failures=("cables", "nodes", "pairs"), metric="hops")
+    found = teal_ip.simulate(topology, case.traffic, failures=("cables", "nodes", "pairs"), metric="hops")
     down_of = _failures(topology)
 
     def replay(rates: np.ndarray, down: list[int]) -> tuple[np.ndarray, float]:
@@ -290,11 +291,11 @@ def check_estimate(case: Case) -> None:
     counters = seen @ truth
     if not counters.any():
         return
-    measured = teal.ecmp_measurements(EcmpDag.of(topology, hops), pairs)
+    measured = teal_ip.ecmp_measurements(EcmpDag.of(topology, hops), pairs)
     apart = np.abs(measured.toarray() - seen)[:, has_path].max(initial=0.0)
     case.check("estimate: what counters see", apart < 1e-9, apart)
 
-    estimator = teal.Estimator(pairs, topology.num_nodes)
+    estimator = teal_ip.Estimator(pairs, topology.num_nodes)
     estimator.route(measured)
     found = estimator.estimate(counters)
     matrix = np.where(has_path, found.matrix, 0.0)
@@ -314,7 +315,7 @@ def check_estimate(case: Case) -> None:
     if not without.any():
         return
     tolerance = 0.02
-    worst = teal.worst_load(sp.csr_array(without.T), failed.capacity, measured, counters, tolerance=tolerance)
+    worst = teal_ip.worst_load(sp.csr_array(without.T), failed.capacity, measured, counters, tolerance=tolerance)
     live = failed.capacity > 0
     true = ((truth @ without)[live] / failed.capacity[live]).max(initial=0.0)
     case.check("estimate: worst load", at_most(true, worst.bound), (true, worst.bound))

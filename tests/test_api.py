@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import teal
+import teal_ip
+import teal_next
 from teal.cli import main
 from teal.errors import InputError
 from teal.network import path_file
@@ -20,7 +22,7 @@ TRAFFIC = "gravity:seed=0,count=4,load=0.8"
 def test_a_purchase_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"growth": 2.0, "matrices": 2, "path_method": "survivable", "num_paths": 4}
     topology = teal.load_topology("b4")
-    plan = teal.upgrade(topology, teal.load_traffic(TRAFFIC, topology), **settings)
+    plan = teal_ip.upgrade(topology, teal.load_traffic(TRAFFIC, topology), **settings)
     options = ["--growth", "2", "--matrices", "2", "--path-method", "survivable", "--num-paths", "4", "--json"]
     assert main(["upgrade", "--topology", "b4", "--traffic", TRAFFIC, *options]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -38,7 +40,7 @@ def test_failures_loads_and_schemes_as_frames(tmp_path: Path) -> None:
     assert frame.worst.is_monotonic_decreasing or frame.stranded.max() > 0
     failures.plot(tmp_path / "failures.png")
     assert (tmp_path / "failures.png").stat().st_size > 1000
-    loads = teal.simulate("b4", TRAFFIC, failures=("cables",)).to_json()
+    loads = teal_ip.simulate("b4", TRAFFIC, failures=("cables",)).to_json()
     assert loads
     rows = teal.evaluate("b4", TRAFFIC, scheme=("pdhg", "shortest-path"), split="all", limit=1)
     assert set(rows.scheme) == {"pdhg", "shortest-path"}
@@ -47,9 +49,9 @@ def test_failures_loads_and_schemes_as_frames(tmp_path: Path) -> None:
 
 def test_a_setting_that_a_command_does_not_have_is_refused() -> None:
     with pytest.raises(InputError, match="growht"):
-        teal.upgrade("b4", TRAFFIC, growht=2.0)
+        teal_ip.upgrade("b4", TRAFFIC, growht=2.0)
     with pytest.raises(InputError, match=r"in \(0, 10\]"):
-        teal.upgrade("b4", TRAFFIC, growth=-2.0)
+        teal_ip.upgrade("b4", TRAFFIC, growth=-2.0)
 
 
 def test_settings_may_be_texts(tmp_path: Path) -> None:
@@ -79,10 +81,10 @@ def test_files_and_folders_may_be_texts(tmp_path: Path) -> None:
     path_file.save_paths(str(tmp_path / "paths.npz"), paths)
     np.testing.assert_array_equal(path_file.load_paths(str(tmp_path / "paths.npz"), topology).leaf, paths.leaf)
     zero = np.zeros((2, topology.num_links)), np.zeros((2, topology.num_nodes))
-    counters = teal.Counters(np.arange(2).astype("datetime64[s]"), 1.0, zero[0], zero[0], zero[1], zero[1])
+    counters = teal_ip.Counters(np.arange(2).astype("datetime64[s]"), 1.0, zero[0], zero[0], zero[1], zero[1])
     file = str(tmp_path / "counters.npz")
-    teal.save_counters(file, counters)
-    assert teal.load_counters(file, topology).sent.shape == counters.sent.shape
+    teal_ip.save_counters(file, counters)
+    assert teal_ip.load_counters(file, topology).sent.shape == counters.sent.shape
     assert teal.make_scheme("price-gnn", "universal")
     assert teal.make_hedge("learned", "hedge")
 
@@ -90,7 +92,7 @@ def test_files_and_folders_may_be_texts(tmp_path: Path) -> None:
 def test_training_and_hedges_as_functions(tmp_path: Path) -> None:
     out = teal.train("b4", "gravity:seed=0,count=12,load=2", tmp_path / "model", max_steps=2, validate_every=1)
     assert teal.make_scheme("teal", out)
-    frame = teal.next_interval(
+    frame = teal_next.next_interval(
         "b4", "gravity:seed=0,count=12,load=0.8", scheme=("last",), split="all", limit=3, lead=1,
         objective="max_link_utilisation",
     )  # fmt: skip
@@ -131,7 +133,7 @@ def test_what_is_certain_is_true_of_the_network(seed: int) -> None:
 def test_rates_of_an_object_are_taken_as_they_are() -> None:
     topology = teal.load_topology("b4")
     traffic = teal.load_traffic(TRAFFIC, topology)
-    simulation = teal.simulate(topology, traffic)
+    simulation = teal_ip.simulate(topology, traffic)
     assert [one.demand for one in simulation.matrices] == [float(traffic.read([m])[0].sum()) for m in range(4)]
 
 
@@ -139,8 +141,8 @@ def test_failed_links_of_an_object_are_as_if_they_were_not_there() -> None:
     whole = teal.load_topology("b4")
     traffic, down = teal.load_traffic("gravity:seed=0,count=1,load=0.8", whole), whole.find_links("1", "2")
     failed, gone = whole.with_failed_links(down), whole.with_links(np.setdiff1d(np.arange(whole.num_links), down))
-    loads, expected = (teal.simulate(topology, traffic, failures=("cables",)) for topology in (failed, gone))
+    loads, expected = (teal_ip.simulate(topology, traffic, failures=("cables",)) for topology in (failed, gone))
     assert np.delete(loads.largest_load, down) == pytest.approx(expected.largest_load)
     assert [one.utilisation for one in loads.failures] == pytest.approx([one.utilisation for one in expected.failures])
-    plans = [teal.upgrade(topology, traffic, growth=2.0, matrices=1, gap=1e-3) for topology in (failed, gone)]
+    plans = [teal_ip.upgrade(topology, traffic, growth=2.0, matrices=1, gap=1e-3) for topology in (failed, gone)]
     assert plans[0].upgrade.cost == pytest.approx(plans[1].upgrade.cost, rel=2e-3)

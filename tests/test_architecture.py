@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import circles, measures, modules, parsed
+from tests.house import PACKAGES, circles, measures, modules, parsed
 
 ROOT = Path(__file__).parents[1]
 # Imports point up this list: a room imports from earlier tiers, or from itself.
@@ -138,7 +138,8 @@ def test_every_test_file_is_named_after_what_it_tests() -> None:
         if room.parts[:1] in ((), ("baselines",), ("deploy",), ("mutants",), ("serving",)):
             continue
         name = file.stem.removeprefix("test_")
-        modules = sorted((ROOT / "teal" / room).glob("*.py"))
+        package = ROOT if room.parts[0] in PACKAGES else ROOT / "teal"
+        modules = sorted((package / room).glob("*.py"))
         subjects = {module.stem for module in modules} | {name for module in modules for name in _defined(module)}
         assert any(name in subject for subject in subjects), (
             f"{file.relative_to(ROOT)} is named after nothing in {room}"
@@ -223,7 +224,7 @@ def test_the_hint_after_an_interruption_loads_no_torch() -> None:
 
 # The most that each measure of tests/house.py may be.  A change that needs more says why, here.
 BUDGET = {
-    "modules imported by exactly one other": 73,
+    "modules imported by exactly one other": 75,  # packages: `commands` and `api` of each
     "circles of modules": 0,
     "classes with three or more figures of a result": 13,
     "modules that call HiGHS": 1,

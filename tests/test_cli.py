@@ -358,14 +358,20 @@ def test_help_fits_80_columns_and_lists_every_option(
         assert f"  {name} " in overview
         assert main([*name.split(), "--help"]) == 0
         text = capsys.readouterr().out
+        assert main([*name.split(), "--help-all"]) == 0
+        whole = capsys.readouterr().out
         for field in dataclasses.fields(command.settings):
-            assert f"\n  --{field.name.rstrip('_').replace('_', '-')}" in text
+            option = f"--{field.name.rstrip('_').replace('_', '-')}"
+            assert f"\n  {option}" in whole
+            assert f"\n  {option}" in text or option in text.partition("Options for experts")[2]
         too_long = [line for line in text.splitlines() if len(line) > 80 and "|" not in line]
         assert not too_long, f"{name}: {too_long}"
     assert main(["evaluate", "--help"]) == 0
     groups = [line for line in capsys.readouterr().out.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert groups[0] == "network and traffic:"
-    assert groups[-1] == "for experts:"
+    assert groups[-1] == "output:"
+    assert main(["evaluate", "--help-all"]) == 0
+    assert "\nfor experts:\n" in capsys.readouterr().out
 
 
 def test_networks_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ import pytest
 from teal.cli import main
 from teal.cli.commands import COMMANDS
 from teal.formats.rows import column_names
+from tests.house import PACKAGES
 
 ROOT = Path(__file__).parents[1]
 figures: Any = importlib.import_module("benchmarks.figures")  # no package, since its files are scripts
@@ -167,7 +168,7 @@ def test_no_sentence_opens_with_a_pronoun_in_place_of_its_subject(page: Path) ->
 
 def test_every_column_of_every_file_has_a_sentence_and_every_file_its_name() -> None:
     columns = runpy.run_path(str(ROOT / "docs" / "site" / "columns.py"))
-    sources = "".join(file.read_text() for file in (ROOT / "teal").rglob("*.py"))
+    sources = "".join(file.read_text() for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
     for command, file, kind in columns["TABLES"]:
         names, texts = column_names(kind), columns["sentences"](kind)
         assert [name for name in names if not texts.get(name)] == [], f"{file} of teal {command}"

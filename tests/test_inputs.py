@@ -169,8 +169,8 @@ WRONG: list[tuple[str, str, str | None, str]] = [
     ("groups", "link.csv", "group,source,target\ng,a\n", "line 2"),
     ("groups", "broken.json", "{", "line 1 column 2"),
     ("policies", "broken.json", "{", "line 1 column 2"),
-    ("policies", "other.json", '{"a": 1}', "--routing segments"),
-    ("policies", "text.json", "[]", "--routing segments"),
+    ("policies", "other.json", '{"a": 1}', "teal segments"),
+    ("policies", "text.json", "[]", "teal segments"),
     ("counters", "empty.csv", "", "a table of counters"),
     ("counters", "columns.csv", "when,who,what\n1,a,b\n", "time, router"),
     ("counters", "direction.csv", COUNTERS.replace("a,b,out", "a,b,up", 1), "row 2: direction"),
@@ -242,7 +242,7 @@ def test_the_files_beside_the_wrong_ones_are_right(reader: str) -> None:
         "counters": READERS["counters"].replace("FILE", "counters.csv"),
         "interfaces": READERS["interfaces"].replace("counters.csv", "named.csv").replace("FILE", "interfaces.csv"),
         "allocation": READERS["allocation"].replace("FILE", "flows.csv"),
-        "policies": f"solve {_BOTH} --routing segments --objective max_link_utilisation --out policies.json",
+        "policies": f"segments {_BOTH} --objective max_link_utilisation --out policies.json",
     }[reader]
     assert main(command.split()) == 0
 

@@ -12,8 +12,8 @@ import pytest
 
 import teal
 from teal.cli import main
-from teal.routing.settings import SimulateConfig
-from teal.routing.simulate_command import run_simulate
+from teal_ip.routing.settings import SimulateConfig
+from teal_ip.routing.simulate_command import run_simulate
 from tests import isp
 
 pytestmark = pytest.mark.system

@@ -10,12 +10,12 @@ import teal
 from teal import objectives
 from teal.app.settings import seconds
 from teal.errors import InputError
-from teal.hedging import registry as hedges
 from teal.learning.learners import LEARNERS, register_learner
 from teal.nn.flow_gnn_config import OTHER_FORMS, register_model
 from teal.objectives import register_objective
 from teal.problem import assessment
 from teal.problem.assessment import register_certificate
+from teal.schemes import hedges
 from teal.schemes import registry as schemes
 from teal.solvers.pdhg import register_sequence, solver
 from teal.spec import parse_spec

@@ -21,13 +21,14 @@ import numpy as np
 import scipy.sparse as sp
 
 import teal
+import teal_ip
 from deploy.lab import router
 from deploy.lab.network import STATE, Lab, LabError
 from deploy.lab.traffic import ETHERNET_BYTES, PACKET_BYTES
 from teal.allocation.export import Igp, segment_list
 from teal.allocation.update import NamedPaths, plan_update
 from teal.client import Client, ServiceFault
-from teal.pathops.measurements import with_borders
+from teal_ip.routing.measurements import with_borders
 
 NAME = "lab"
 CORRUPT = STATE / "corrupt.json"  # counters that are falsified on purpose: number of a link to a factor
@@ -82,7 +83,7 @@ class Controller:
         live = self.topology.with_failed_links(self._failed())
         if self.splits is None:
             dag = teal.EcmpDag.of(live, _metric(live))
-            return sp.csr_array(teal.ecmp_measurements(dag, np.array(self.pairs, dtype=np.int32)))[: live.num_links]
+            return sp.csr_array(teal_ip.ecmp_measurements(dag, np.array(self.pairs, dtype=np.int32)))[: live.num_links]
         rows, columns, values = [], [], []
         for d, paths in enumerate(self.links):
             for k, path in enumerate(paths):
@@ -141,7 +142,7 @@ class Controller:
         self.down = down
         return True
 
-    def measure(self, before: router.Counts, after: router.Counts, demands: teal.Estimator) -> np.ndarray | None:
+    def measure(self, before: router.Counts, after: router.Counts, demands: teal_ip.Estimator) -> np.ndarray | None:
         """Post the counters of an interval; the estimated matrix (D,) Gbit/s, None if they were not believed."""
         seconds, scale = after.time - before.time, self.lab.scale * 1e9
         wrong = json.loads(CORRUPT.read_text()) if CORRUPT.exists() else {}
@@ -249,7 +250,7 @@ def main() -> None:
             service.put_network(NAME, lab.topology, objective="max_link_utilisation", num_paths=4)
         service.wait_ready(NAME)
         loop = Controller(lab, service, options.state, options.log)
-        demands = teal.Estimator(np.array(loop.pairs, dtype=np.int32), lab.topology.num_nodes)
+        demands = teal_ip.Estimator(np.array(loop.pairs, dtype=np.int32), lab.topology.num_nodes)
         loop.log("started")
         before, matrix = router.counters(lab), None
         deadline = before.time + options.interval

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import teal
+import teal_ip
 from deploy.lab import controller, router, traffic
 from deploy.lab.monitoring import Monitoring
 from deploy.lab.network import PREFIX, STATE, Lab, check_machine, down, run
@@ -71,7 +72,7 @@ class Experiment:
             [(s, t) for s in range(topology.num_nodes) for t in range(topology.num_nodes) if s != t], dtype=np.int32
         )  # fmt: skip
         dag = teal.EcmpDag.of(topology, np.asarray(topology.metric))
-        self.igp = teal.ecmp_measurements(dag, self.pairs)[: topology.num_links]
+        self.igp = teal_ip.ecmp_measurements(dag, self.pairs)[: topology.num_links]
         rng = np.random.default_rng(settings.seed)
         size = rng.lognormal(0, 0.8, topology.num_nodes)
         demand = size[self.pairs[:, 0]] * size[self.pairs[:, 1]] * rng.lognormal(0, 0.4, len(self.pairs))

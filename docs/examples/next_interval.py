@@ -6,7 +6,7 @@ import numpy as np
 
 import teal
 from teal.client import Client
-from teal.evaluation.next_interval import realised
+from teal_next.evaluation import realised
 
 
 def main() -> None:

@@ -8,21 +8,21 @@ import re
 from typing import Any
 
 from teal.allocation.allocate import AllocatedMatrix
-from teal.counters.estimate import CheckedInterval, EstimatedInterval
 from teal.evaluation.audit import Generation
 from teal.evaluation.bench.ranking import Score
 from teal.evaluation.intervals import DifferenceRow, MeanRow
-from teal.evaluation.next_interval import NextRow, NextSummary
 from teal.evaluation.race import RaceRun
 from teal.evaluation.rows import Row
 from teal.evaluation.sweep import SweepRun, SweepSummary
 from teal.formats.rows import column_names
 from teal.planning.plan import Outage, PlannedLink
-from teal.planning.upgrade.result import Purchase, ScenarioFit
 from teal.problem.assessment import Figures
-from teal.routing.growth import LinkForecast
-from teal.routing.metrics import MetricChange
-from teal.routing.simulate import FailureLoad
+from teal_ip.counters.estimate import CheckedInterval, EstimatedInterval
+from teal_ip.metrics.command import MetricChange
+from teal_ip.purchases.result import Purchase, ScenarioFit
+from teal_ip.routing.growth import LinkForecast
+from teal_ip.routing.simulate import FailureLoad
+from teal_next.evaluation import NextRow, NextSummary
 
 # Command, file in its OUT, and the dataclass of which each row is one.
 TABLES: tuple[tuple[str, str, type[Any]], ...] = (
@@ -31,8 +31,8 @@ TABLES: tuple[tuple[str, str, type[Any]], ...] = (
     ("evaluate", "summary.csv", MeanRow),
     ("evaluate", "differences.csv", DifferenceRow),
     ("evaluate --race", "race.csv", RaceRun),
-    ("evaluate --next-interval", "next_interval.csv", NextRow),
-    ("evaluate --next-interval", "next_interval_summary.csv", NextSummary),
+    ("next-interval", "next_interval.csv", NextRow),
+    ("next-interval", "next_interval_summary.csv", NextSummary),
     ("audit", "losses.csv", Generation),
     ("bench rank", "scores.csv", Score),
     ("sweep", "runs.csv", SweepRun),

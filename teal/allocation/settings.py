@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -17,27 +16,18 @@ from teal.app.settings import (
     require_linear,
     require_one_program,
     seconds,
-    share,
 )
 from teal.network.path_options import PathWeight
 from teal.objectives import Objective
-from teal.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER, RESUME, TARGET_UTILISATION, TOPOLOGY
-from teal.routing.settings import RoutedConfig
-
-_FEW = ("fewest_policies", "target_utilisation", "at_most")  # settings of SolveConfig for few policies: one of them
+from teal.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER, RESUME, TOPOLOGY
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SolveConfig(RoutedConfig, InstanceConfig):
+class SolveConfig(InstanceConfig):
     """Allocate one traffic matrix to a certified optimality gap, without an LP solver."""
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "matrix": ("index", "fail"),
-        "segment routing": (
-            "routing", "metric", "set_metric", "ucmp", "flex_algo", "max_segments", "adjacency", "matrices", "survive",
-            "groups",
-            "fewest_policies", "target_utilisation", "at_most", "transit", "one_list",
-        ),
         "calm": ("previous", "max_churn", "keep_within"),
         "when to stop": ("gap", "over_all_paths", "deadline", "max_iterations"),
         "large networks": ("carrying", "shards", "workers"),
@@ -62,40 +52,6 @@ class SolveConfig(RoutedConfig, InstanceConfig):
     fail: tuple[str, ...] = ()
     """A failed link A,B (node names; both directions); repeat for more.  A demand without a candidate path
     that is left gets one, where the network still connects it."""
-    routing: Literal["paths", "segments", "ecmp"] = "paths"
-    """paths (explicit tunnels over candidate paths); segments (segment lists, between whose stops the IGP's shortest
-    paths are used; all lists of --max-segments are considered); or ecmp (the IGP's shortest paths alone)."""
-    max_segments: int = 2
-    """With --routing segments: the most segments of a list, the one to the target included: what the routers can push
-    (their maximum SID depth, MSD).  2 is one midpoint."""
-    flex_algo: str = ""
-    """With --routing segments or ecmp: a flexible algorithm (RFC 9350), such as 128:metric=delay,exclude=red, whose
-    shortest paths segments take, and which all demands are on.  Its metric is igp, delay or te; exclude, include-any
-    and include-all take names of affinities."""
-    adjacency: bool = False
-    """With --routing segments: a list may also take a link whatever the metrics say (adjacency segments)."""
-    matrices: int = 1
-    """With --routing segments and max_link_utilisation: lists that serve all matrices as they are, found for this many
-    at first, those that are worst under some failure; the others are replayed, and added where they do not fit.  0 for
-    all at once, 1 for --index alone."""
-    survive: Literal["none", "cables"] = "none"
-    """Likewise: lists that serve the failure of any single cable as they are, with the IGP converged without it."""
-    groups: Path | None = None
-    """Likewise: lists that also serve the failure of each group of cables that share a risk: a .csv
-    (group,source,target), .json or .graphml file."""
-    fewest_policies: str = ""
-    """With --routing segments and max_link_utilisation: the fewest demands with a policy whose utilisation is within
-    this share of the best, such as 1%."""
-    target_utilisation: Annotated[float, TARGET_UTILISATION] = 0.0
-    at_most: int = 0
-    """Likewise: at most so many demands with a policy, the least utilisation that was found with them, and a bound on
-    what so many can reach; 0 for any number."""
-    transit: bool = False
-    """With --fewest-policies, --target-utilisation or --at-most: a policy steers all traffic that crosses its router
-    towards its endpoint, wherever it enters (an IGP shortcut; autoroute), so that fewer policies do the same."""
-    one_list: bool = False
-    """With --routing segments and max_link_utilisation: one segment list for each demand, without splits; with
-    --matrices, --survive or --transit not together with --fewest-policies or --target-utilisation."""
     previous: Path | None = None
     """The allocation in force, a .json file of an earlier --out; with --max-churn, --keep-within or both."""
     max_churn: float | None = None
@@ -156,69 +112,6 @@ class SolveConfig(RoutedConfig, InstanceConfig):
             require(self, "device", "cpu with --shards and --workers", self.device in ("auto", "cpu"))
         if self.deadline:
             seconds(self.deadline, "--deadline")
-        if self.routing != "paths":
-            self._check_routing()
-        is_balanced = self.objective == "max_link_utilisation" and self.routing == "segments"
-        require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
-        for field in ("matrices", "survive", "groups"):
-            is_one = self.matrices == 1 and self.survive == "none" and self.groups is None
-            require(self, field, "--routing segments and max_link_utilisation beside it", is_balanced or is_one)
-        require(
-            self, "adjacency", "a single matrix without failures and --transit", not (self.is_static and self.adjacency)
-        )
-        require(
-            self,
-            "max_segments",
-            "2 with --matrices, --survive and --transit",
-            not self.is_static or self.max_segments == 2,
-        )
-        is_few = any(getattr(self, field) for field in _FEW)
-        require(
-            self,
-            "transit",
-            "--fewest-policies, --target-utilisation or --at-most beside it",
-            is_few or not self.transit,
-        )
-        require(self, "flex_algo", "no --ucmp beside it", not (self.flex_algo and self.ucmp))
-        for field in (*_FEW, "transit", "one_list", "set_metric", "ucmp", "flex_algo", "adjacency"):
-            require(self, field, "--routing segments beside it", self.routing != "paths" or not getattr(self, field))
-        require(self, "max_segments", "--routing segments beside it", self.routing != "paths" or self.max_segments == 2)
-        require(self, "metric", "--routing segments beside it", self.routing != "paths" or self.metric == "file")
-
-    def _check_routing(self) -> None:
-        where = f"with --routing {self.routing}"
-        require(self, "objective", f"an objective without classes {where}", self.objective != "priority")
-        require(self, "max_segments", "a whole number of at least 1", self.max_segments >= 1)
-        for field in (
-            "previous", "calibrate", "carrying", "entries", "min_split", "over_all_paths", "paths", "protect",
-            "prove",
-        ):  # fmt: skip
-            require(self, field, f"nothing {where}", not getattr(self, field))
-        for field in ("class_shares", "latency_limits", "is_sharded"):
-            require(self, field, f"nothing {where}", not getattr(self, field))
-        for field in (*_FEW, "one_list"):
-            balances = self.objective == "max_link_utilisation" and self.routing == "segments"
-            expected = "--routing segments and --objective max_link_utilisation beside it"
-            require(self, field, expected, balances or not getattr(self, field))
-            is_two = self.max_segments == 2 and not self.adjacency
-            require(self, field, "two segments without --adjacency", is_two or not getattr(self, field))
-        require(self, "at_most", "a whole number of at least 0", self.at_most >= 0)
-        is_one = self.one_list and not self.is_static
-        require(self, "at_most", "0 with --one-list of a single matrix", not (self.at_most and is_one))
-        is_fewest = bool(self.fewest_policies or self.target_utilisation)
-        expected = "nothing with --fewest-policies and --target-utilisation beside --matrices, --survive or --transit"
-        require(self, "one_list", expected, not (self.one_list and self.is_static and is_fewest))
-        require(self, "index", "0 with --matrices", not self.index or self.matrices == 1)
-        for first, second in itertools.combinations(_FEW, 2):
-            is_one = not (getattr(self, first) and getattr(self, second))
-            require(self, second, f"nothing with --{first.replace('_', '-')}", is_one)
-        if self.fewest_policies:
-            share(self.fewest_policies, "--fewest-policies")
-
-    @property
-    def is_static(self) -> bool:
-        """Whether one program over several matrices and failures, or over what crosses routers, finds segment lists."""
-        return self.matrices != 1 or self.survive != "none" or self.groups is not None or self.transit
 
     @property
     def is_sharded(self) -> bool:

@@ -9,7 +9,6 @@ from teal.allocation.certify import prove
 from teal.allocation.settings import SolveConfig
 from teal.allocation.sharded import PART_FILES, Workers, part_file, solve_sharded
 from teal.allocation.solve import SolveFigures, solve_matrix
-from teal.allocation.solve_segments import segments_outcome
 from teal.app.command import EXIT_FAILED, EXIT_GAP, EXIT_OK, Notify, Outcome
 from teal.app.warm_up import compile_first
 from teal.errors import InputError
@@ -69,9 +68,7 @@ def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFig
 
 
 def solve_outcome(config: SolveConfig, notify: Notify) -> Outcome:
-    """`teal solve`: one matrix, over candidate paths or over segment lists."""
-    if config.routing != "paths":
-        return segments_outcome(config, notify)
+    """`teal solve`: one matrix."""
     report = run_solve(config, notify)
     if hint := report.unit_hint():
         notify(hint)

@@ -1,7 +1,7 @@
 """A command: its settings, and a function from them to an outcome, which is printed in one place for all commands.
 
 A new command is a dataclass of settings and a function of them in the room of its capability, and a line in
-:mod:`teal.cli.commands`.
+:mod:`teal.cli.commands`, or in a table that a package announces by an entry point in the group ``teal.commands``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # Success; no usable result, or a solver failed; wrong input; a target gap was missed; `teal check` raised an alarm.
 EXIT_OK, EXIT_FAILED, EXIT_INPUT, EXIT_GAP, EXIT_ALARM = 0, 1, 2, 3, 4
 _TABLE_WIDTH, _WIDE_TABLE_WIDTH, _MAX_WIDTH = 80, 180, 10_000  # characters of a line where the output is no terminal
+
+ALLOCATE, LEARN, COMPARE, INPUT = "allocate", "learn", "compare and plan", "look and convert"  # groups of commands
+FIRST_SOLVE: Literal["first solve"] = "first solve"  # kernels that are compiled before a command begins
 
 Notify = Callable[[str], None]  # prints a message about the progress to the standard error
 

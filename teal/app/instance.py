@@ -17,7 +17,7 @@ import torch
 from tqdm import tqdm
 
 from teal.app.path_sets import candidate_paths, chosen_paths, of_classes
-from teal.app.settings import InstanceConfig, assignments
+from teal.app.settings import InstanceConfig, ObjectiveConfig, assignments
 from teal.errors import InputError, SolverError
 from teal.formats import load_traffic, topology_of
 from teal.formats.bandwidth_functions import read_bandwidth_functions
@@ -317,7 +317,7 @@ def load_network(
 
 
 def given_weights(
-    config: InstanceConfig, topology: Topology, traffic: TrafficMatrices, notify: Callable[[str], None]
+    config: ObjectiveConfig, topology: Topology, traffic: TrafficMatrices, notify: Callable[[str], None]
 ) -> FloatArray | None:
     """(D,) weights of the demands under weighted_flow and, where there are any, max_min; else None."""
     objective = Objective(config.objective)
@@ -340,7 +340,7 @@ def given_weights(
     return load_weights(text, topology, traffic)
 
 
-def _weights_of_classes(config: InstanceConfig, traffic: TrafficMatrices) -> FloatArray:
+def _weights_of_classes(config: ObjectiveConfig, traffic: TrafficMatrices) -> FloatArray:
     """(D,) weight of the class of each demand.
 
     Raises:

@@ -52,8 +52,8 @@ class CandidateConfig(PathConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ProgramConfig(CandidateConfig):
-    """The program to solve."""
+class ObjectiveConfig:
+    """The objective."""
 
     objective: str = ObjectiveName.TOTAL_FLOW
     """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation, max_concurrent_flow, priority (the flow
@@ -67,12 +67,42 @@ class ProgramConfig(CandidateConfig):
     """For weighted_flow, max_min, and fair objectives with weight=given: a CSV file with columns source,target,weight,
     or random:seed=N (each demand's weight is drawn from 1, 2 and 4).  Default: random:seed=0, but 1 each for
     max_min."""
+    class_weights: str = ""
+    """For weighted_flow and max_min, in place of --weights: a weight for each class of demands, gold=4,bronze=1."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for an objective that nobody knows."""
+        object.__setattr__(self, "objective", Objective(self.objective).spec)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CalibratedConfig:
+    """The size of the demands."""
+
+    calibrate: float | None = None
+    """Share in (0, 1): multiply all demands by one factor so that the optimal total flow carries this share of the
+    demand in the median training matrix.  Without it demands are not scaled."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LatencyConfig:
+    """The latency that demands of a class allow."""
+
+    class_order: str = ""
+    """Classes of the traffic's column class, the highest priority first: gold,silver,bronze.  Default: by number, or
+    by name."""
+    latency_limits: str = ""
+    """Largest latency of a path for demands of a class, ms: gold=30,silver=80.  Longer candidate paths are not used."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramConfig(ObjectiveConfig, CalibratedConfig, LatencyConfig, CandidateConfig):
+    """The program to solve."""
+
     functions: Path | None = None
     """For bandwidth_functions: the value of each demand as a piecewise linear, concave function of its rate.  A .csv
     file with a row for each point (source and target, or class; rate in Gbit/s, or share of the demand; value), or
     .json."""
-    class_weights: str = ""
-    """For weighted_flow and max_min, in place of --weights: a weight for each class of demands, gold=4,bronze=1."""
     protect: str = ""
     """For total_flow and weighted_flow: cables, or a file of groups of cables (.csv with group,source,target, .json or
     .graphml).  Flows are then promises that survive the failure of any one cable or group, if each router just sends
@@ -80,20 +110,12 @@ class ProgramConfig(CandidateConfig):
     class_shares: str = ""
     """Divide every demand among priority classes, the highest first: gold=0.1,silver=0.3,bronze=0.6.  Default: the
     column class of the traffic, if it has one."""
-    class_order: str = ""
-    """Classes of the traffic's column class, the highest priority first: gold,silver,bronze.  Default: by number, or
-    by name."""
-    latency_limits: str = ""
-    """Largest latency of a path for demands of a class, ms: gold=30,silver=80.  Longer candidate paths are not used."""
-    calibrate: float | None = None
-    """Share in (0, 1): multiply all demands by one factor so that the optimal total flow carries this share of the
-    demand in the median training matrix.  Without it demands are not scaled."""
     device: Annotated[str, DEVICE] = "auto"
 
     def __post_init__(self) -> None:
-        """Raise InputError for an objective that nobody knows."""
-        super().__post_init__()
-        object.__setattr__(self, "objective", Objective(self.objective).spec)
+        """Raise InputError for an objective that nobody knows, or a number that its option forbids."""
+        CandidateConfig.__post_init__(self)
+        ObjectiveConfig.__post_init__(self)
         needed = Objective(self.objective).rules.needs_functions
         expected = "a file, for bandwidth_functions" if needed else "nothing, but for bandwidth_functions"
         require(self, "functions", expected, needed == (self.functions is not None))

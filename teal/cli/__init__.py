@@ -19,7 +19,7 @@ from tyro import MISSING_NONPROP
 from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction
 
 from teal.app.command import EXIT_FAILED, EXIT_INPUT, EXIT_OK, Command, Notify, print_outcome
-from teal.cli.commands import COMMANDS
+from teal.cli.commands import COMMANDS, MISSING
 from teal.cli.help import check_options, command_help, completion, overview
 from teal.errors import WARNING, InputError, TealError, did_you_mean
 
@@ -80,8 +80,8 @@ def _main(arguments: Sequence[str] | None) -> int:
             sys.stdout.write(_overview())
             return EXIT_OK
         command = COMMANDS[name]
-        if "--help" in rest or "-h" in rest:
-            sys.stdout.write(command_help(name, command.settings, _EPILOGUE))
+        if {"--help", "-h", "--help-all"} & set(rest):
+            sys.stdout.write(command_help(name, command.settings, _EPILOGUE, has_all="--help-all" in rest))
             return EXIT_OK
         if command.first_word and rest and not rest[0].startswith("-"):
             rest = [f"--{command.first_word}", *rest]
@@ -140,7 +140,8 @@ def _command(arguments: list[str]) -> tuple[str, list[str]]:
         return "", []
     typed = two_words if inner else arguments[0]
     expected = "one of: " + ", ".join(inner) if inner else f"a command{did_you_mean(typed, COMMANDS)}"
-    raise InputError("teal", "", f"{expected} (teal --help lists them)", repr(typed))
+    missing = "".join(f"; commands of {package} are missing: {why}" for package, why in MISSING.items())
+    raise InputError("teal", "", f"{expected} (teal --help lists them{missing})", repr(typed))
 
 
 def _resumed(command: Command, rest: Sequence[str]) -> Any:

@@ -1,8 +1,12 @@
-"""The commands: their settings, the function that runs each, and the group in which ``teal --help`` lists it."""
+"""The commands: their settings, the function that runs each, and the group in which ``teal --help`` lists it.
+
+Packages announce further commands by an entry point in the group ``teal.commands``: a mapping from names to
+:class:`teal.app.command.Command`.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
 
 from teal.allocation.settings import (
     AllocateConfig,
@@ -13,9 +17,8 @@ from teal.allocation.settings import (
     SolveConfig,
     UpdateConfig,
 )
-from teal.app.command import Command
+from teal.app.command import ALLOCATE, COMPARE, FIRST_SOLVE, INPUT, LEARN, Command
 from teal.app.settings import WarmUpConfig
-from teal.counters.settings import CheckConfig, EstimateConfig
 from teal.evaluation.settings import (
     AuditConfig,
     BenchMakeConfig,
@@ -25,7 +28,6 @@ from teal.evaluation.settings import (
     ReportConfig,
     SweepConfig,
 )
-from teal.hedging.settings import PretrainHedgeConfig
 from teal.inputs import (
     TopologyConfig,
     TopologyConvertConfig,
@@ -37,48 +39,61 @@ from teal.inputs import (
     TrafficGetConfig,
 )
 from teal.learning.settings import PretrainConfig, TrainConfig
-from teal.planning.settings import PlanConfig, SurveyConfig, UpgradeConfig
-from teal.routing.settings import MetricsConfig, SimulateConfig
+from teal.planning.settings import PlanConfig
 from teal.serving.settings import ServeConfig
+from teal.spec import Registry
 
 _MANY_MATRICES = ("engine for 16 matrices", "engine for 8 matrices")
-_FIRST: Literal["first solve"] = "first solve"  # kernels that are compiled before the command begins
-_ALLOCATE, _LEARN, _COMPARE, _INPUT = "allocate", "learn", "compare and plan", "look and convert"
 
 # `solve`, `certify` and `evaluate` compile what their networks and schemes need.
-COMMANDS = {
-    "solve": Command(SolveConfig, "teal.allocation.solve_command:solve_outcome", _ALLOCATE),
-    "allocate": Command(AllocateConfig, "teal.allocation.allocate_command:allocate_outcome", _ALLOCATE, _FIRST),
-    "certify": Command(CertifyConfig, "teal.allocation.certify:certify_outcome", _ALLOCATE),
-    "export": Command(ExportConfig, "teal.allocation.export:export_outcome", _ALLOCATE),
-    "update": Command(UpdateConfig, "teal.allocation.update:update_outcome", _ALLOCATE),
-    "serve": Command(ServeConfig, "teal.serving.command:serve_outcome", _ALLOCATE, "all"),
-    "evaluate": Command(EvaluateConfig, "teal.evaluation.evaluate_command:evaluate_outcome", _COMPARE),
-    "report": Command(ReportConfig, "teal.evaluation.report_command:report_outcome", _COMPARE),
-    "simulate": Command(SimulateConfig, "teal.routing.simulate_command:simulate_outcome", _COMPARE),
-    "survey": Command(SurveyConfig, "teal.planning.survey:survey_outcome", _COMPARE),
-    "metrics": Command(MetricsConfig, "teal.routing.metrics:metrics_outcome", _COMPARE),
-    "plan": Command(PlanConfig, "teal.planning.plan_command:plan_outcome", _COMPARE, _FIRST, _MANY_MATRICES),
-    "upgrade": Command(UpgradeConfig, "teal.planning.upgrade.command:upgrade_outcome", _COMPARE, _FIRST),
-    "audit": Command(AuditConfig, "teal.evaluation.audit:audit_outcome", _COMPARE, _FIRST),
-    "bench make": Command(BenchMakeConfig, "teal.evaluation.bench.command:make_outcome", _COMPARE, _FIRST),
-    "bench run": Command(BenchRunConfig, "teal.evaluation.bench.command:run_outcome", _COMPARE, _FIRST),
-    "bench rank": Command(BenchRankConfig, "teal.evaluation.bench.command:rank_outcome", _COMPARE),
-    "train": Command(TrainConfig, "teal.learning.train_command:train_outcome", _LEARN, _FIRST),
-    "sweep": Command(SweepConfig, "teal.evaluation.sweep:sweep_outcome", _LEARN, _FIRST),
-    "pretrain": Command(PretrainConfig, "teal.learning.pretrain:pretrain_outcome", _LEARN, _FIRST),
-    "pretrain-hedge": Command(PretrainHedgeConfig, "teal.hedging.pretrain:pretrain_hedge_outcome", _LEARN, _FIRST),
-    "estimate": Command(EstimateConfig, "teal.counters.commands:estimate_outcome", _INPUT),
-    "check": Command(CheckConfig, "teal.counters.commands:check_outcome", _INPUT),
-    "topology list": Command(TopologyListConfig, "teal.inputs:list_outcome", _INPUT),
-    "topology get": Command(TopologyGetConfig, "teal.inputs:get_outcome", _INPUT, first_word="name"),
-    "topology convert": Command(TopologyConvertConfig, "teal.inputs:convert_topology_outcome", _INPUT),
-    "topology info": Command(TopologyConfig, "teal.inputs:topology_outcome", _INPUT),
-    "traffic get": Command(TrafficGetConfig, "teal.inputs:get_outcome", _INPUT, first_word="name"),
-    "traffic info": Command(TrafficConfig, "teal.inputs:traffic_outcome", _INPUT),
-    "traffic generate": Command(TrafficGenerateConfig, "teal.inputs:convert_outcome", _INPUT),
-    "traffic convert": Command(TrafficConvertConfig, "teal.inputs:convert_outcome", _INPUT),
-    "paths compute": Command(PathsConfig, "teal.allocation.paths:compute_outcome", _INPUT, _FIRST),
-    "paths improve": Command(ImproveConfig, "teal.allocation.paths:improve_outcome", _INPUT, _FIRST),
+_OF_CORE = {
+    "solve": Command(SolveConfig, "teal.allocation.solve_command:solve_outcome", ALLOCATE),
+    "allocate": Command(AllocateConfig, "teal.allocation.allocate_command:allocate_outcome", ALLOCATE, FIRST_SOLVE),
+    "certify": Command(CertifyConfig, "teal.allocation.certify:certify_outcome", ALLOCATE),
+    "export": Command(ExportConfig, "teal.allocation.export:export_outcome", ALLOCATE),
+    "update": Command(UpdateConfig, "teal.allocation.update:update_outcome", ALLOCATE),
+    "serve": Command(ServeConfig, "teal.serving.command:serve_outcome", ALLOCATE, "all"),
+    "evaluate": Command(EvaluateConfig, "teal.evaluation.evaluate_command:evaluate_outcome", COMPARE),
+    "report": Command(ReportConfig, "teal.evaluation.report_command:report_outcome", COMPARE),
+    "plan": Command(PlanConfig, "teal.planning.plan_command:plan_outcome", COMPARE, FIRST_SOLVE, _MANY_MATRICES),
+    "audit": Command(AuditConfig, "teal.evaluation.audit:audit_outcome", COMPARE, FIRST_SOLVE),
+    "bench make": Command(BenchMakeConfig, "teal.evaluation.bench.command:make_outcome", COMPARE, FIRST_SOLVE),
+    "bench run": Command(BenchRunConfig, "teal.evaluation.bench.command:run_outcome", COMPARE, FIRST_SOLVE),
+    "bench rank": Command(BenchRankConfig, "teal.evaluation.bench.command:rank_outcome", COMPARE),
+    "train": Command(TrainConfig, "teal.learning.train_command:train_outcome", LEARN, FIRST_SOLVE),
+    "sweep": Command(SweepConfig, "teal.evaluation.sweep:sweep_outcome", LEARN, FIRST_SOLVE),
+    "pretrain": Command(PretrainConfig, "teal.learning.pretrain:pretrain_outcome", LEARN, FIRST_SOLVE),
+    "topology list": Command(TopologyListConfig, "teal.inputs:list_outcome", INPUT),
+    "topology get": Command(TopologyGetConfig, "teal.inputs:get_outcome", INPUT, first_word="name"),
+    "topology convert": Command(TopologyConvertConfig, "teal.inputs:convert_topology_outcome", INPUT),
+    "topology info": Command(TopologyConfig, "teal.inputs:topology_outcome", INPUT),
+    "traffic get": Command(TrafficGetConfig, "teal.inputs:get_outcome", INPUT, first_word="name"),
+    "traffic info": Command(TrafficConfig, "teal.inputs:traffic_outcome", INPUT),
+    "traffic generate": Command(TrafficGenerateConfig, "teal.inputs:convert_outcome", INPUT),
+    "traffic convert": Command(TrafficConvertConfig, "teal.inputs:convert_outcome", INPUT),
+    "paths compute": Command(PathsConfig, "teal.allocation.paths:compute_outcome", INPUT, FIRST_SOLVE),
+    "paths improve": Command(ImproveConfig, "teal.allocation.paths:improve_outcome", INPUT, FIRST_SOLVE),
     "warm-up": Command(WarmUpConfig, "teal.app.warm_up:warm_up_outcome", "this machine"),
 }
+
+_PACKAGES: Registry[Mapping[str, Command]] = Registry("commands", "teal.commands")
+
+
+def _all() -> tuple[dict[str, Command], dict[str, str]]:
+    """All commands by name, and why the commands of a package are missing, by the name of its entry point."""
+    commands, missing = dict[str, Command](_OF_CORE), dict[str, str]()
+    for package in _PACKAGES.names():
+        try:
+            announced = _PACKAGES[package]
+        except ImportError as error:
+            missing[package] = str(error)
+            continue
+        taken = sorted(set(announced) & set(commands))
+        if taken:
+            missing[package] = f"its commands are taken: {', '.join(taken)}"
+        else:
+            commands |= announced
+    return commands, missing
+
+
+COMMANDS, MISSING = _all()

@@ -18,30 +18,54 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from teal.app.settings import CandidateConfig, PathConfig, ProgramConfig
+from teal.app.settings import (
+    CalibratedConfig,
+    CandidateConfig,
+    LatencyConfig,
+    ObjectiveConfig,
+    PathConfig,
+    ProgramConfig,
+)
 from teal.errors import InputError, did_you_mean
 from teal.option import of_fields
 
 _MAX_COLUMNS = 100  # of the text; longer lines are hard to read
-_BY_BASE = {ProgramConfig: "program", PathConfig: "candidate paths", CandidateConfig: "candidate paths"}
+_BY_BASE = {
+    ObjectiveConfig: "program", CalibratedConfig: "program", LatencyConfig: "program", ProgramConfig: "program",
+    PathConfig: "candidate paths", CandidateConfig: "candidate paths",
+}  # fmt: skip
 _FIRST = "network and traffic"  # title of the first group
-_LAST = ("candidate paths", "output", "for experts")
+_EXPERTS = "for experts"  # title of the group that --help leaves to --help-all
+_LAST = ("candidate paths", "output", _EXPERTS)
 _NETWORK = (
     "topology", "traffic", "default_capacity", "attributes", "bidirectional", "routers", "network", "sheet",
     "traffic_unit",
 )  # fmt: skip
+_FOR_EXPERTS = (
+    "path_weight", "path_groups", "path_gap", "max_paths", "max_iterations", "epsilon", "device", "model_start",
+    "network", "sheet", "counter_error", "class_order",
+)  # fmt: skip
 _OUTPUT = ("out", "json", "resume", "overwrite")
 _BY_NAME = dict.fromkeys(_NETWORK, _FIRST) | dict.fromkeys(_OUTPUT, "output")
+# Options that have moved to another command, by command and option: the command that has them now.
+_SEGMENTS = (
+    "routing", "max-segments", "flex-algo", "adjacency", "matrices", "survive", "groups", "fewest-policies",
+    "target-utilisation", "at-most", "transit", "one-list", "metric", "set-metric", "ucmp",
+)  # fmt: skip
+_MOVED = {("solve", f"--{name}"): "teal segments" for name in _SEGMENTS} | {
+    ("evaluate", f"--{name}"): "teal next-interval" for name in ("next-interval", "known", "lead", "lookback")
+}
 _METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 
-def command_help(name: str, config: type[Any], epilogue: str = "") -> str:
-    """The text of ``teal NAME --help``.
+def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: bool = True) -> str:
+    """The text of ``teal NAME --help``, or of ``--help-all``.
 
     Args:
         name: name of the command.
         config: its settings.
         epilogue: printed at the end.
+        has_all: whether options for experts are among the others.
     """
     width = _width()
     kinds = typing.get_type_hints(config)
@@ -50,10 +74,15 @@ def command_help(name: str, config: type[Any], epilogue: str = "") -> str:
     required = [f"--{_option(field)} {_metavar(kinds[field.name], is_required=True)}" for field in needed]
     usage = textwrap.fill(" ".join([f"usage: teal {name}", *required, "[options]"]), width, subsequent_indent="    ")
     lines = [usage, "", *_paragraphs(inspect.getdoc(config) or "", width)]
-    for title, fields in _groups(config).items():
+    groups = _groups(config)
+    experts = [] if has_all else groups.pop(_EXPERTS, [])
+    for title, fields in groups.items():
         lines += ["", f"{title}:"]
         for field in fields:
             lines += _option_lines(field, kinds[field.name], texts.get(field.name, ""), width)
+    if experts:
+        names = ", ".join(f"--{_option(field)}" for field in experts)
+        lines += ["", *_paragraphs(f"Options for experts (teal {name} --help-all): {names}.", width)]
     return "\n".join([*lines, *(["", *_paragraphs(epilogue, width)] if epilogue else [])]) + "\n"
 
 
@@ -86,10 +115,12 @@ def check_options(name: str, config: type[Any], arguments: list[str]) -> None:
         config: its settings.
         arguments: after the command's name.
     """
-    known = {f"--{_option(field)}" for field in dataclasses.fields(config)} | {"--help"}
+    known = {f"--{_option(field)}" for field in dataclasses.fields(config)} | {"--help", "--help-all"}
     for argument in arguments:
         typed = argument.partition("=")[0].replace("_", "-")
         if typed.startswith("--") and typed not in known:
+            if (name, typed) in _MOVED:
+                raise InputError(argument, "", f"{_MOVED[name, typed]}, which has this option now", f"teal {name}")
             raise InputError(argument, "", f"an option of teal {name}{did_you_mean(typed, known)}", "another one")
 
 
@@ -114,6 +145,7 @@ def _groups(config: type[Any]) -> dict[str, list[dataclasses.Field[Any]]]:
     groups: dict[str, list[dataclasses.Field[Any]]] = {}
     for field in sorted(dataclasses.fields(config), key=lambda field: not _is_required(field)):
         title = titles.get(field.name) or by_base.get(field.name) or _BY_NAME.get(field.name, "options")
+        title = _EXPERTS if field.name in _FOR_EXPERTS and not _is_required(field) else title
         groups.setdefault(title, []).append(field)
     middle = [title for title in dict.fromkeys([*of_command, *groups]) if title not in _LAST]
     order = dict.fromkeys([_FIRST, *middle, *_LAST])

@@ -18,7 +18,7 @@ import numpy as np
 
 from teal.app.instance import Instance, rows_of
 from teal.errors import InputError
-from teal.evaluation.settings import EvaluateConfig
+from teal.evaluation.settings import StudyConfig
 from teal.network import Topology, TrafficMatrices
 from teal.network.disturbances import fail_cables, redistribute, temporal_noise
 from teal.runtime.arrays import FloatArray, Int64Array
@@ -197,7 +197,7 @@ class Cases:
         return np.maximum(square / count - (total / count) ** 2, 0.0)
 
 
-def selection_text(count: int, instance: Instance, config: EvaluateConfig) -> str:
+def selection_text(count: int, instance: Instance, config: StudyConfig, *, is_consecutive: bool) -> str:
     """Which matrices were evaluated, in words: ``10 of 50 matrices: the test split, evenly spread``."""
     available = instance.traffic.num_matrices
     calibrated = (
@@ -209,5 +209,5 @@ def selection_text(count: int, instance: Instance, config: EvaluateConfig) -> st
         return (f"all {count:,} matrices" if count > 1 else "the one matrix") + calibrated
     split = "" if config.split == "all" else f"the {config.split} split"
     is_part = count < len(rows_of(instance, config.split))
-    how = ("consecutive" if config.online or config.next_interval else "evenly spread") if is_part else ""
+    how = ("consecutive" if is_consecutive else "evenly spread") if is_part else ""
     return f"{count:,} of {available:,} matrices: " + ", ".join(filter(None, (split, how))) + calibrated

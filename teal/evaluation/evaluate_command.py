@@ -20,7 +20,6 @@ from teal.evaluation.cases import Cases, Protocol, parse_levels, selection_text
 from teal.evaluation.evaluate import Evaluation
 from teal.evaluation.fairness_curve import fairness_curve
 from teal.evaluation.intervals import DIFFERENCES, SUMMARY, difference_rows, mean_rows
-from teal.evaluation.next_interval_command import next_interval_outcome
 from teal.evaluation.race import race_outcome
 from teal.evaluation.record import NETWORKS, ROWS, TABLE, UTILISATION, NetworkRecord, Record, ResultKey
 from teal.evaluation.report import plot_results, write_report
@@ -200,7 +199,7 @@ class EvaluationStudy:
         return rows[: self._config.limit or None] if self._config.online else spread(rows, self._config.limit)
 
     def _selection(self, instance: Instance) -> str:
-        return selection_text(len(self._rows(instance)), instance, self._config)
+        return selection_text(len(self._rows(instance)), instance, self._config, is_consecutive=self._config.online)
 
     def _cases(self, instance: Instance) -> Cases:
         config, topology = self._config, instance.topology
@@ -292,11 +291,9 @@ def _closing(results: Iterator[CaseResult]) -> Iterator[Iterator[CaseResult]]:
 
 
 def evaluate_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
-    """`teal evaluate`: the cases of the protocols, a race, or the next interval."""
+    """`teal evaluate`: the cases of the protocols, or a race."""
     if config.race:
         return race_outcome(config, notify)
-    if config.next_interval:
-        return next_interval_outcome(config, notify)
     rows = EvaluationStudy(config, notify).run().rows
     return Outcome(
         tables=summary_tables(rows, wide=config.wide),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,21 +11,53 @@ from teal.app.chart import Chart
 from teal.app.command import Notify, Outcome
 from teal.app.image import save_charts
 from teal.app.run_files import write_files
-from teal.app.table import writers
+from teal.app.table import Table, writers
 from teal.errors import InputError
-from teal.evaluation.next_interval import NextRow, summarise
-from teal.evaluation.next_interval_command import (
-    TABLE,
-    figures_of_intervals,
-    interval_tables,
-    write_next_interval_report,
-)
 from teal.evaluation.record import ROWS, Record
 from teal.evaluation.report import figures_of, write_report
 from teal.evaluation.settings import ReportConfig
 from teal.evaluation.table import summary_tables
-from teal.formats.rows import read_csv
 from teal.runtime.storage import atomic_file, check_out_file, check_out_folder
+from teal.spec import Registry
+
+
+@dataclasses.dataclass(frozen=True)
+class Reported:
+    """Results as they are reported.
+
+    Attributes:
+        rows: number of results.
+        charts: charts of each network.
+        tables: one of each network.
+        write: writes the page to a file.
+    """
+
+    rows: int
+    charts: Mapping[str, list[Chart]]
+    tables: list[Table]
+    write: Callable[[Path], None]
+
+
+def _of_evaluations(folders: Sequence[Path]) -> Reported:
+    record = Record.load(folders)
+    return Reported(
+        rows=len(record.rows),
+        charts=figures_of(record),
+        tables=list(summary_tables(record.rows, wide=True)),
+        write=partial(write_report, record=record),
+    )
+
+
+# By the name of the file of results, without .csv; packages announce further kinds by entry points.
+KINDS: Registry[Callable[[Sequence[Path]], Reported]] = Registry(
+    "kind of results", "teal.reports", {Path(ROWS).stem: _of_evaluations}
+)
+
+
+def _kind_of(folder: Path) -> str:
+    """The kind of the results in a folder; that of an evaluation where there are none."""
+    usual = Path(ROWS).stem
+    return next((name for name in [usual, *KINDS.names()] if (folder / f"{name}.csv").is_file()), usual)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,33 +83,22 @@ def run_report(config: ReportConfig) -> Written:
     """
     if config.out is not None:
         check_out_file(config.out, (".html",), overwrite=config.overwrite)
-    is_next = [(folder / TABLE).is_file() and not (folder / ROWS).is_file() for folder in config.results]
-    if any(is_next) != all(is_next):
-        raise InputError("--results", "", "folders of one kind, with or without --next-interval", "both kinds")
-    charts: dict[str, list[Chart]]
-    write: Callable[[Path], None]
-    if all(is_next):
-        rows = [row for folder in config.results for row in read_csv(folder / TABLE, NextRow)]
-        charts, count = figures_of_intervals(rows), len(rows)
-        tables = interval_tables(summarise(rows), wide=True)
-        write = partial(write_next_interval_report, rows=rows, selections={})
-    else:
-        record = Record.load(config.results)
-        charts, count = figures_of(record), len(record.rows)
-        tables = list(summary_tables(record.rows, wide=True))
-        write = partial(write_report, record=record)
+    kinds = {_kind_of(folder) for folder in config.results}
+    if len(kinds) > 1:
+        raise InputError("--results", "", "folders of one kind", " and ".join(f"{kind}.csv" for kind in sorted(kinds)))
+    reported = KINDS[kinds.pop()](config.results)
     figures = []
     if config.figures is not None:
         check = partial(check_out_folder, overwrite=config.overwrite)
-        of_tables = writers(tables, "tables")
+        of_tables = writers(reported.tables, "tables")
         check(config.figures, list(of_tables))
-        figures = save_charts(config.figures, charts, check)
+        figures = save_charts(config.figures, reported.charts, check)
         write_files(config.figures, of_tables)
         figures += [config.figures / name for name in of_tables]
     if config.out is not None:
         with atomic_file(config.out) as temporary:
-            write(temporary)
-    return Written(count, len(charts), figures)
+            reported.write(temporary)
+    return Written(reported.rows, len(reported.charts), figures)
 
 
 def report_outcome(config: ReportConfig, _: Notify) -> Outcome:

@@ -36,7 +36,54 @@ class NetworksConfig(TrafficFileConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluateConfig(ProgramConfig, NetworksConfig):
+class StudyConfig(ProgramConfig, NetworksConfig):
+    """Schemes, models and matrices of several networks, and a folder for what they give."""
+
+    scheme: tuple[str, ...] = ()
+    """A scheme with its options; repeat for more."""
+    model: tuple[Path, ...] = ()
+    """Folder of a trained model, or the name of one that comes with Teal: flow (for teal), universal (for price-gnn),
+    which are used without it.  One for all topologies, or one for each; none for a topology without a model."""
+    split: Literal["train", "validation", "test", "all"] = "test"
+    """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
+    limit: int = 0
+    """Number of matrices, at most; 0 for all."""
+    out: Path
+    """Folder for the results."""
+    wide: bool = False
+    """Print all columns; without it five that fit 80 characters.  The files have all in any case."""
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range, or settings that do not go together."""
+        super().__post_init__()
+        require(self, "limit", "a whole number of at least 0", self.limit >= 0)
+        count = len(self.topology)
+        for field in ("topology", "traffic"):
+            require(self, field, "at least one", bool(getattr(self, field)))
+        for field in ("traffic", "model"):
+            num_values = len(getattr(self, field))
+            require(self, field, f"one, or one for each of the {count} topologies", num_values in (0, 1, count))
+        require(self, "paths", "a single topology", count == 1 or not self.paths)
+
+    def instances(self) -> list[InstanceConfig]:
+        """The settings of each topology."""
+        shared = {f.name: getattr(self, f.name) for base in (ProgramConfig, TrafficFileConfig)
+                  for f in dataclasses.fields(base)}  # fmt: skip
+        traffic = self.traffic if len(self.traffic) > 1 else self.traffic * len(self.topology)
+        return [
+            InstanceConfig(topology=where, traffic=what, **shared)
+            for where, what in zip(self.topology, traffic, strict=True)
+        ]
+
+    def models(self) -> list[Path | None]:
+        """The model of each topology, None for none; one for all if no more is given."""
+        folders = [None if str(model) == "none" else model for model in self.model] or [None]
+        return folders if len(folders) > 1 else folders * len(self.topology)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(StudyConfig):
     """Run schemes on the same matrices, unchanged and under failures, noise and growth, and compare them.
 
     Every scheme gets the same matrices, failures and noise and is measured by the same validator and clock; nothing
@@ -49,7 +96,7 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
         "changes of matrices and networks": (
             "fail", "failures", "noise", "spatial", "scale", "churn", "draws", "seed", "online", "interval",
         ),
-        "other protocols": ("race", "next_interval", "known", "lead", "lookback"),
+        "another protocol": ("race",),
         "output": ("out", "prove", "wide", "resume", "overwrite"),
         "for experts": ("epsilon", "device"),
     }  # fmt: skip
@@ -57,11 +104,6 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     scheme: tuple[str, ...] = ()
     """A scheme with its options, such as teal:repair=admm,iterations=5 or lp-all:solver=highs; repeat for more; all for
     every scheme that suits the objective.  Default: teal, price-gnn and lp-all."""
-    model: tuple[Path, ...] = ()
-    """Folder of a trained model, or the name of one that comes with Teal: flow (for teal), universal (for price-gnn),
-    which are used without it.  One for all topologies, or one for each; none for a topology without a model."""
-    split: Literal["train", "validation", "test", "all"] = "test"
-    """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
     limit: int = 0
     """Number of matrices, at most, evenly spread over the split; 0 for all."""
     fail: tuple[str, ...] = ()
@@ -92,75 +134,25 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     race: bool = False
     """Measure time to certified gaps instead, of PDHG from nothing and from the matrix before, of each scheme, and of
     PDHG from each model; for the next interval, a flash crowd, failed links, and no earlier state.  --limit 0: 3."""
-    next_interval: bool = False
-    """Measure allocations for matrices that nobody knows yet instead: a scheme is given the matrices before, and its
-    splits carry the next one.  Use with --objective max_link_utilisation; --scheme mixture, last, saa36, peak12,
-    static, residual36, or any other scheme, which then acts on the last matrix.  Takes consecutive
-    matrices, the first --limit of the split."""
-    known: str = ""
-    """For --next-interval: what is known instead of the matrices before, such as estimates from counters (matrices.npz
-    of teal estimate) of the same times; the splits still carry the matrices of --traffic."""
-    lead: int = 1
-    """For --next-interval: intervals from the newest known matrix to the one that is allocated for; 0, with --known,
-    for the same interval."""
-    lookback: int = 0
-    """For --next-interval: matrices that schemes are given, the newest ones; 0 for all that are known."""
     seed: int = 0
     """Seed of failures, noise, and the flash crowds of --race."""
     out: Path
     """Folder for report.html, results.csv and .parquet, manifest.json and plots; with --race, race.csv and race.png."""
-    wide: bool = False
-    """Print all columns; without it five that fit 80 characters.  The files have all in any case."""
     resume: Annotated[bool, RESUME] = False
-    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or settings that do not go together."""
         super().__post_init__()
-        for field in ("limit", "seed"):
-            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+        require(self, "seed", "a whole number of at least 0", self.seed >= 0)
         require(self, "draws", "a whole number of at least 1", self.draws >= 1)
-        count = len(self.topology)
-        for field in ("topology", "traffic"):
-            require(self, field, "at least one", bool(getattr(self, field)))
-        for field in ("traffic", "model"):
-            num_values = len(getattr(self, field))
-            require(self, field, f"one, or one for each of the {count} topologies", num_values in (0, 1, count))
-        for field in ("fail", "paths"):
-            require(self, field, "a single topology", count == 1 or not getattr(self, field))
+        require(self, "fail", "a single topology", len(self.topology) == 1 or not self.fail)
         seconds(self.time_limit, "--time-limit")
         if self.interval:
             require(self, "interval", "a duration above 0", seconds(self.interval, "--interval") > 0)
-        require(self, "lead", "a whole number of at least 1 (0 with --known)", self.lead >= (0 if self.known else 1))
-        require(self, "known", "--next-interval beside it", self.next_interval or not self.known)
-        require(self, "known", "a single topology", not self.known or len(self.topology) == 1)
-        require(self, "lookback", "a whole number of at least 0", self.lookback >= 0)
-        incompatible = ("fail", "failures", "noise", "spatial", "scale", "churn", "online", "resume")
-        for mode in ("race", "next_interval"):
-            for field in incompatible if getattr(self, mode) else ():
-                expected = f"no value: --{mode.replace('_', '-')} has its own situations"
-                require(self, field, expected, not getattr(self, field))
-        for mode in ("race", "next_interval"):
-            if getattr(self, mode):
-                require_one_program(self, f"with --{mode.replace('_', '-')}")
-        if self.next_interval:
-            require_linear(self, "with --next-interval: what arrives is measured as satisfied demand")
-        require(self, "next_interval", "not together with --race", not (self.race and self.next_interval))
-
-    def instances(self) -> list[InstanceConfig]:
-        """The settings of each topology."""
-        shared = {f.name: getattr(self, f.name) for base in (ProgramConfig, TrafficFileConfig)
-                  for f in dataclasses.fields(base)}  # fmt: skip
-        traffic = self.traffic if len(self.traffic) > 1 else self.traffic * len(self.topology)
-        return [
-            InstanceConfig(topology=where, traffic=what, **shared)
-            for where, what in zip(self.topology, traffic, strict=True)
-        ]
-
-    def models(self) -> list[Path | None]:
-        """The model of each topology, None for none; one for all if no more is given."""
-        folders = [None if str(model) == "none" else model for model in self.model] or [None]
-        return folders if len(folders) > 1 else folders * len(self.topology)
+        if self.race:
+            for field in ("fail", "failures", "noise", "spatial", "scale", "churn", "online", "resume"):
+                require(self, field, "no value: --race has its own situations", not getattr(self, field))
+            require_one_program(self, "with --race")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -279,7 +271,7 @@ class ReportConfig:
     """Make one report of several evaluations: a self-contained page with tables, charts and maps, or figures."""
 
     results: tuple[Path, ...]
-    """Folder written by teal evaluate, with or without --next-interval; repeat for more of the same kind."""
+    """Folder written by teal evaluate or teal next-interval; repeat for more of the same kind."""
     out: Path | None = None
     """Write the report to this .html file."""
     figures: Path | None = None

@@ -76,7 +76,7 @@ class SegmentPolicies:
     Attributes:
         lists: by source and target, or by router and endpoint; the shares of each sum to 1.
         is_transit: whether a policy steers all traffic that crosses its router on shortest paths to the endpoint, from
-            wherever it comes (:mod:`teal.pathops.transit_policies`), and not just what enters there.
+            wherever it comes (:mod:`teal_ip.routing.transit_policies`), and not just what enters there.
         algorithm: flexible algorithm whose shortest paths the segments take; None for those of the IGP itself.
     """
 

@@ -10,14 +10,14 @@ from baselines.cope import Cope
 from baselines.linear_program import LpSettings
 from baselines.oblivious import RatioProgram
 from teal.cli import main
-from teal.hedging.past import Past
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
+from teal.schemes.past import Past
 from teal.solvers import pdhg
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.testing import random_problem
 from tests.baselines.test_oblivious import worst_ratio
-from tests.hedging.series import past_of
+from tests.teal_next.series import past_of
 
 MLU = ObjectiveName.MAX_LINK_UTILISATION
 
@@ -61,8 +61,7 @@ def test_the_program_is_solved_again_after_so_many_intervals(past: Past) -> None
 
 def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: object) -> None:
     common = [
-        "evaluate",
-        "--next-interval",
+        "next-interval",
         "--topology",
         "b4",
         "--traffic",

@@ -17,12 +17,12 @@ from baselines.cope import Cope
 from baselines.linear_program import LpSettings
 from baselines.matrix import Array
 from baselines.oblivious import Oblivious
-from teal.hedging.past import Past
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
+from teal.schemes.past import Past
 from teal.testing import random_problem
 from tests.baselines.test_demand_pinning_oracle import Program
-from tests.hedging.series import past_of
+from tests.teal_next.series import past_of
 
 MLU = ObjectiveName.MAX_LINK_UTILISATION
 EXACT = 1e-7  # relative; of the oracle's cuts

@@ -11,11 +11,11 @@ from baselines import oblivious
 from baselines.linear_program import LpSettings
 from baselines.oblivious import RatioProgram
 from teal.errors import InputError
-from teal.hedging.registry import make_hedge
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
+from teal.schemes.hedges import make_hedge
 from teal.testing import random_problem
-from tests.hedging.series import make_past
+from tests.teal_next.series import make_past
 
 MLU = ObjectiveName.MAX_LINK_UTILISATION
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import teal
+import teal_ip
 from deploy.lab import network
 from deploy.lab.__main__ import main
 from deploy.lab.experiment import Experiment, Settings, leftovers
@@ -107,7 +108,7 @@ def test_counters_by_snmp_and_prometheus_become_the_matrix_that_was_sent(tmp_pat
     assert main(["monitor", "--topology", _six(tmp_path / "six.json"), "--window", "20", "--out", str(tmp_path)]) == 0
     assert not list(leftovers())
     topology = teal.load_topology(tmp_path / "topology.json")
-    counters = teal.load_counters(tmp_path / "counters.json", topology, interfaces=tmp_path / "interfaces.csv")
+    counters = teal_ip.load_counters(tmp_path / "counters.json", topology, interfaces=tmp_path / "interfaces.csv")
     with (tmp_path / "sent.csv").open() as stream:
         sent = {(row["source"], row["target"]): float(row["rate"]) for row in csv.DictReader(stream)}
     assert len(counters.sent) >= 3
@@ -116,7 +117,7 @@ def test_counters_by_snmp_and_prometheus_become_the_matrix_that_was_sent(tmp_pat
     assert np.nanmean(counters.egress, 0).sum() == pytest.approx(total, rel=0.03)
     dag = teal.EcmpDag.of(topology, np.asarray(topology.metric))
     pairs = np.array([[topology.node_index()[name] for name in pair] for pair in sent])
-    predicted = (teal.ecmp_measurements(dag, pairs) @ np.array(list(sent.values())))[: topology.num_links]
+    predicted = (teal_ip.ecmp_measurements(dag, pairs) @ np.array(list(sent.values())))[: topology.num_links]
     relative = np.abs(np.nanmean(counters.sent, 0) - predicted).sum() / predicted.sum()
     assert relative < 0.15, "hashes divide flows unevenly"
     sent_rates, received_rates = (np.nanmean(one, 0) for one in (counters.sent, counters.received))

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import teal
-from teal.counters.flow_records import Prefixes, load_flows
 from teal.errors import InputError
-from teal.formats.counters import load_counters
+from teal_ip.counters.files import load_counters
+from teal_ip.counters.flow_records import Prefixes, load_flows
 
 CASES = Path(__file__).parents[1] / "cases"
 CHANGES_OF_EACH = 150

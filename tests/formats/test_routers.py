@@ -12,8 +12,8 @@ import pytest
 import teal
 from teal.cli import main
 from teal.errors import InputError
-from teal.formats.counters import counters_from_frame
 from teal.formats.routers import Router, Routers, read_routers
+from teal_ip.counters.files import counters_from_frame
 
 TABLE = (
     "name;aliases;system ID;loopback;sid;srgb;site;vendor\n"

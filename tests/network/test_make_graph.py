@@ -1,8 +1,8 @@
 """Routers that carry no transit traffic: paths of every search and the bound over all paths, against networkx.
 
 ISO 10589 7.2.8.1 and RFC 3787 3: traffic from and to a router with the overload bit goes on, and none through it.
-Loads and failures of shortest-path routing are compared in :mod:`tests.pathops.test_igp_failures`, whose networks have
-such routers.
+Loads and failures of shortest-path routing are compared in :mod:`tests.teal_ip.routing.test_igp_failures`, whose
+networks have such routers.
 """
 
 from __future__ import annotations

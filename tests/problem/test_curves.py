@@ -246,7 +246,7 @@ def test_the_support_with_limits_is_the_best_of_many_shares() -> None:
         assert bool((torch.where(limited.worth > 0, worth, 0) <= support + 1e-9).all())
 
 
-@pytest.mark.parametrize("command", ["plan", "evaluate --next-interval", "certify --allocation x.csv"])
+@pytest.mark.parametrize("command", ["plan", "next-interval", "certify --allocation x.csv"])
 def test_commands_that_measure_flow_refuse_shares(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = command.split()
     network = ["--topology", "b4", "--traffic", "gravity:seed=0,count=4", "--out", "x"]

@@ -15,13 +15,13 @@ from torch import Tensor
 from teal.errors import InputError
 from teal.evaluation.bench.problems import BenchSet, Case
 from teal.evaluation.bench.ranking import HEADER, Paths
-from teal.hedging.past import Past
-from teal.hedging.registry import make_hedge
 from teal.network import PathSet
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.storage import atomic_file
 from teal.schemes import make_scheme
+from teal.schemes.hedges import make_hedge
+from teal.schemes.past import Past
 from teal.solvers.candidates import choose_paths
 
 _TRAINED_ON = (0, 3, 6, 9)  # rows for which candidate paths are chosen; no case measures them
@@ -34,7 +34,7 @@ def run_scheme(
     """The results of a scheme on every case, and the seconds that each took.
 
     Candidate paths are chosen once for a network and objective, from its first matrices; neither that nor the loading
-    of a model is timed.  In the track *next* the scheme is a hedge (see :mod:`teal.hedging`): other schemes
+    of a model is timed.  In the track *next* the scheme is a hedge (see :mod:`teal_next`): other schemes
     allocate for the last known matrix, and a hedge that is no scheme has no results in the other tracks.  In
     *unsplittable* each demand takes the path with its largest share.
 

@@ -23,7 +23,7 @@ class Answer:
         utilisation: (B, E).
         splits: (B, D, K) float32; weights: (B, D, K) whole numbers instead, if they were asked for.
         status: "gap" where it was reached; else what ended the search with the best so far: "deadline", "iterations"
-            "rounding" or "model"; or "next", see :mod:`teal.serving.engine.next_interval`.
+            "rounding" or "model"; or "next", see :mod:`teal.serving.engine.parts`.
         lines: for each matrix the certified figures of its classes or levels, by ``classes`` or ``levels`` (see
             :class:`responses.ClassAnswer`, :class:`responses.LevelAnswer`).
         of_conditions: (B,) figures of side conditions, by name (see :meth:`teal.problem.condition.Condition.figures`).

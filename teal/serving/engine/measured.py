@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -193,6 +194,38 @@ class MeasuredMatrices:
         """(1, D) Gbit/s of the newest matrix, of which there must be one."""
         with self._lock:
             return next(reversed(self._rows.values())).astype(np.float64)[None]
+
+
+class Measured:
+    """The measured matrices of a network, as the service shows them.
+
+    Args:
+        name: name of the network.
+        pairs: (D, 2) of its paths.
+        folder: folder of the matrices, and of what is learnt from them.
+
+    Attributes:
+        matrices: the matrices.
+    """
+
+    def __init__(self, name: str, pairs: IntArray, folder: Path) -> None:
+        self.name, self.pairs = name, pairs
+        self.matrices = MeasuredMatrices(folder, len(pairs))
+
+    def info(self) -> dict[str, Any]:
+        """:class:`teal.serving.engine.responses.MeasuredInfo`."""
+        times = self.matrices.times
+        return {
+            "matrices": len(times),
+            "first": f"{times[0]}Z" if times else None,
+            "last": f"{times[-1]}Z" if times else None,
+            "interval_s": self.matrices.interval_s,
+            "most": self.matrices.most,
+        }
+
+    def clear(self) -> None:
+        """Forget all matrices and what was learnt from them."""
+        self.matrices.clear()
 
 
 class _Rows:

@@ -19,7 +19,7 @@ from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
 from teal.serving.engine.errors import LOCKED, ServiceError, is_passing, not_ready, replaced, unreadable, wrong
 from teal.serving.engine.log import LOG
-from teal.serving.engine.next_interval import NextInterval
+from teal.serving.engine.measured import Measured
 from teal.serving.engine.requests import LinkChanges, NetworkSpec
 from teal.serving.engine.responses import network_settings
 from teal.serving.engine.served import Served, capacity_in_force, topology_of
@@ -73,7 +73,7 @@ class Hosted:
     share: float = 0.0
     estimated_s: float | None = None
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
-    measured: NextInterval | None = None
+    measured: Measured | None = None
     taking: asyncio.Task[None] | None = None
     added_paths: int = 0
     links: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -18,12 +18,20 @@ import numpy as np
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.answer import Answer
 from teal.serving.engine.backend import Found, Sent
-from teal.serving.engine.counting import Counted, Counting, interval_of
 from teal.serving.engine.errors import ARROW, ServiceError, not_ready, replaced, wrong
 from teal.serving.engine.growth import GROW_EVERY_S, Growth
 from teal.serving.engine.log import LOG
+from teal.serving.engine.measured import Measured
 from teal.serving.engine.model import ServedModel
-from teal.serving.engine.next_interval import NextInterval
+from teal.serving.engine.parts import (
+    COUNTERS,
+    NEXT_INTERVAL,
+    CountedMatrix,
+    NextIntervalPart,
+    counting_part,
+    next_interval_part,
+    not_installed,
+)
 from teal.serving.engine.proof import check_provable, proof_of
 from teal.serving.engine.queue import Waiting
 from teal.serving.engine.registry import Hosted, Registry, in_use
@@ -84,16 +92,20 @@ class Solver:
         self._views = ThreadPoolExecutor(1, thread_name_prefix="views")
         self._model = ServedModel(model, prove, engine)
         self.scheduler = Scheduler(most_waiting, engine, self._model.current)
-        self._counting = Counting(most_waiting)
+        self._counting, self._next_part = counting_part(most_waiting), next_interval_part()
         self._growth = Growth(self._store, grow_every_s)
         self._registry = Registry(self._store, self._gone, most_networks, most_path_s)
-        self._computing: dict[NextInterval, asyncio.Future[Any]] = {}  # allocations for the next interval
+        self._computing: dict[NextIntervalPart, asyncio.Future[Any]] = {}  # allocations for the next interval
 
     def _gone(self, network: Hosted) -> None:
         """Tell requests that wait for a network that it was deleted or replaced."""
         if network.served is not None:
             reason = ServiceError(404, "unknown_network", "the network was deleted or replaced")
             self.scheduler.forget(network.served, reason)
+            self._forget_counted(network)
+
+    def _forget_counted(self, network: Hosted) -> None:
+        if self._counting is not None:
             self._counting.forget(network.generation)
 
     async def names(self) -> list[str]:
@@ -259,15 +271,18 @@ class Solver:
         served = await self._ready(name, end)
         rates, times, readings = await beside(len(sent.body), read_measured, sent, when, served.topology)
         network = self._same(name, served)
-        counted: Counted | None = None
+        counted: CountedMatrix | None = None
         if readings is not None:
+            if self._counting is None:
+                raise not_installed(COUNTERS)
             measured, splits = self._measuring(name, network), None
             if readings.routing == "allocation":
-                if measured.latest is None:
+                latest = measured.latest if isinstance(measured, NextIntervalPart) else None
+                if latest is None:
                     raise wrong("counters.routing: allocation: none has been made for the next interval yet")
-                splits = measured.latest.splits.numpy()
+                splits = latest.splits.numpy()
             interval = await beside(
-                len(sent.body), interval_of, readings, served.topology, served.capacity, splits, rates
+                len(sent.body), self._counting.interval_of, readings, served.topology, served.capacity, splits, rates
             )
             counted = await self._counting.take(
                 network.generation, served.topology, served.paths, measured.matrices, interval, sent.client, end
@@ -281,10 +296,11 @@ class Solver:
         await asyncio.to_thread(measured.matrices.add, times, rates)
         if network.is_gone.is_set():
             raise replaced(name)
-        if counted is None or counted.figures["found_by"] == "sent":
+        if self._counting is not None and (counted is None or counted.figures["found_by"] == "sent"):
             self._counting.observe(network.generation, rates)
         self._growth.note(name, network, rates)
-        self._compute_next(network, measured)
+        if isinstance(measured, NextIntervalPart):
+            self._compute_next(network, measured)
         figures = {} if counted is None else {"counted": {**counted.figures, "kept": True}}
         return {**measured.info(), **figures}
 
@@ -307,24 +323,29 @@ class Solver:
         network = self._registry.get(name)
         measured = self._measuring(name, network)
         await asyncio.get_running_loop().run_in_executor(self._next, measured.clear)
-        self._counting.forget(network.generation)
+        self._forget_counted(network)
 
-    async def _measured(self, name: str, network: Hosted) -> NextInterval:
+    async def _measured(self, name: str, network: Hosted) -> Measured:
         """The measured matrices of a network, with those that other processes have stored."""
         measured = self._measuring(name, network)
         await asyncio.to_thread(measured.matrices.refresh)
         return measured
 
-    def _measuring(self, name: str, network: Hosted) -> NextInterval:
+    def _measuring(self, name: str, network: Hosted) -> Measured:
         """The measured matrices of a network, as far as this process knows them."""
         if network.served is None:
             raise not_ready(name)
         if network.measured is None:
             folder = self._store.measured_folder(name, network.generation)
-            network.measured = NextInterval(name, network.served.paths.pairs, folder, self._vary)
+            pairs = network.served.paths.pairs
+            network.measured = (
+                Measured(name, pairs, folder)
+                if self._next_part is None
+                else self._next_part(name, pairs, folder, self._vary)
+            )
         return network.measured
 
-    def _compute_next(self, network: Hosted, measured: NextInterval) -> asyncio.Future[Any]:
+    def _compute_next(self, network: Hosted, measured: NextIntervalPart) -> asyncio.Future[Any]:
         """Begin to allocate for the next interval, unless that is under way or done."""
         served, wanted = network.served, single_program(network.spec.objective)
         assert served is not None
@@ -349,6 +370,8 @@ class Solver:
         """
         served, measured = network.served, await self._measured(name, network)
         assert served is not None
+        if not isinstance(measured, NextIntervalPart):
+            raise not_installed(NEXT_INTERVAL)
         if not measured.matrices.times:
             raise ServiceError(409, "nothing_measured", "send measured matrices to .../measurements first")
         while not measured.is_current(served.capacity):

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
-from teal.evaluation.next_interval import realised
 from teal.problem import Problem
 from teal.solvers import pdhg
 from teal.solvers.pdhg.scenarios.dropped_flow import project_prices
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.testing import random_problem
+from teal_next.evaluation import realised
 
 
 def _scenarios(seed: int, count: int, failed: int = 0) -> Problem:

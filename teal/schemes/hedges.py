@@ -1,0 +1,81 @@
+"""Hedges by name, as :mod:`teal.schemes.registry` has schemes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+
+from teal.errors import InputError
+from teal.network import AnyPaths
+from teal.schemes.past import Hedge, Past
+from teal.schemes.registry import Scheme, make_scheme, names_a_module, scheme_names
+from teal.spec import Registry, Spec, parse_spec
+
+HedgeFactory = Callable[[Spec, Path | None], Hedge]
+"""Makes a hedge from its specification and the folder of a model, None if no model was given."""
+
+_HEDGES: Registry[HedgeFactory] = Registry("hedge", "teal.hedges")
+
+
+def register_hedge(name: str, factory: HedgeFactory, *, replace: bool = False) -> None:
+    """Make ``factory`` available as ``--scheme name`` of ``teal next-interval`` in this process.
+
+    Raises:
+        InputError: another hedge has the name, and ``replace`` is false.
+    """
+    _HEDGES.add(name, factory, replace=replace)
+
+
+def hedge_names() -> list[str]:
+    """The names of all hedges that are no scheme for known matrices."""
+    return _HEDGES.names()
+
+
+def make_hedge(text: str, model: Path | str | None = None) -> Hedge:
+    """Make the hedge that ``text`` specifies; a scheme of another kind allocates for the last known matrix.
+
+    A name may end with its window: ``saa36`` is ``saa:window=36``.
+
+    Args:
+        text: name and options, such as ``saa:window=36``.
+        model: folder of a trained model, for schemes that take one.
+
+    Raises:
+        InputError: an unknown name or option.
+    """
+    model = None if model is None else Path(model)
+    if names_a_module(text):
+        return OfLastMatrix(make_scheme(text, model))
+    spec = parse_spec(text)
+    match = re.fullmatch(r"([a-z]+)(\d+)", spec.name)
+    if match and match[1] in _HEDGES:
+        spec = Spec(text, match[1], {"window": match[2], **spec.options})
+    if spec.name in _HEDGES:
+        return _HEDGES[spec.name](spec, model)
+    if spec.name not in scheme_names():
+        raise InputError(text, "scheme", "one of: " + ", ".join(sorted({*hedge_names(), *scheme_names()})), spec.name)
+    return OfLastMatrix(make_scheme(text, model))
+
+
+class OfLastMatrix:
+    """A scheme for known matrices, which acts on the newest one.
+
+    Attributes:
+        paths: paths that the splits last returned are over; None for the candidate paths of the network.
+    """
+
+    def __init__(self, scheme: Scheme) -> None:
+        self._scheme = scheme
+        self.paths: AnyPaths | None = None
+
+    def allocate(self, past: Past) -> Tensor:
+        """Splits for the next interval, as in :meth:`Hedge.allocate`."""
+        problem = past.last(1)
+        if not past.network.demand_set.carries_all:
+            problem = past.network.with_demand(problem.demand)
+        allocation = self._scheme.solve(problem)
+        self.paths = allocation.paths
+        return allocation.splits[0].to(problem.demand)

@@ -1,0 +1,21 @@
+"""The commands of this package: `simulate`, `metrics`, `segments`, `survey`, `upgrade`, `estimate` and `check`."""
+
+from __future__ import annotations
+
+from teal.app.command import ALLOCATE, COMPARE, FIRST_SOLVE, INPUT, Command
+from teal_ip.counters.settings import CheckConfig, EstimateConfig
+from teal_ip.metrics.settings import MetricsConfig
+from teal_ip.purchases.settings import UpgradeConfig
+from teal_ip.routing.settings import SimulateConfig
+from teal_ip.segments.settings import SegmentsConfig
+from teal_ip.surveys.settings import SurveyConfig
+
+COMMANDS = {
+    "segments": Command(SegmentsConfig, "teal_ip.segments.command:segments_outcome", ALLOCATE),
+    "simulate": Command(SimulateConfig, "teal_ip.routing.simulate_command:simulate_outcome", COMPARE),
+    "survey": Command(SurveyConfig, "teal_ip.surveys.survey:survey_outcome", COMPARE),
+    "metrics": Command(MetricsConfig, "teal_ip.metrics.command:metrics_outcome", COMPARE),
+    "upgrade": Command(UpgradeConfig, "teal_ip.purchases.command:upgrade_outcome", COMPARE, FIRST_SOLVE),
+    "estimate": Command(EstimateConfig, "teal_ip.counters.commands:estimate_outcome", INPUT),
+    "check": Command(CheckConfig, "teal_ip.counters.commands:check_outcome", INPUT),
+}

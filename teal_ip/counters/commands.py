@@ -1,0 +1,160 @@
+"""`teal estimate` and `teal check`: from settings to tables, page and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from teal.app.command import EXIT_ALARM, EXIT_OK, Notify, Outcome
+from teal.app.page import Section, write_page
+from teal.app.run_files import write_files, write_manifest
+from teal.app.table import Column, Table
+from teal.app.text import digits, percent
+from teal.app.web.layout import drawing_of, utilisation_map
+from teal.formats import save_traffic
+from teal.formats.rows import write_csv
+from teal.runtime.storage import check_out_file, check_out_folder, json_value
+from teal_ip.counters.estimate import CheckedInterval, CheckRun, EstimateRun, check, estimate, save_intervals
+from teal_ip.counters.settings import CheckConfig, EstimateConfig
+
+_MAX_DEMANDS = 200  # rows of the page's table
+_MAX_CHECKS = 20  # rows of the table in the terminal
+
+
+def write_estimate_page(path: Path, run: EstimateRun) -> None:
+    """A page with the largest demands, their intervals and, where it is known, the truth; a map of the residuals."""
+    topology, traffic = run.topology, run.traffic
+    mean = traffic.mean()
+    lower, upper = run.lower.mean(0), run.upper.mean(0)
+    truth = None if run.truth is None or np.isnan(run.truth).all() else np.nanmean(run.truth, 0)
+    names = topology.node_names
+    width = upper - lower
+    columns = (
+        Column("demand", lambda d: " -> ".join(names[node] for node in traffic.pairs[d])),
+        Column("mean, Gbit/s", lambda d: float(mean[d]), digits(4), most_is_best=True),
+        Column(
+            "interval, mean of its ends",
+            lambda d: f"{lower[d]:.4g} to {upper[d]:.4g}" if np.isfinite(width[d]) else "",
+        ),
+        Column("width, Gbit/s", lambda d: float(width[d]), digits(4), optional=True),
+        *([] if truth is None else [Column("truth, Gbit/s", lambda d: float(truth[d]), digits(4))]),
+    )
+    live = topology.capacity > 0
+    share = np.where(live, np.abs(run.residual) / np.where(live, topology.capacity, 1), np.nan)
+    shown = {"mean of what no matrix explains, share of the capacity": {"residual": share}}
+    section = Section(
+        title=topology.name,
+        facts=f"{traffic.num_matrices:,} matrices of {traffic.num_demands:,} demands",
+        traffic="counters",
+        table=Table("", columns, np.argsort(-mean)[:_MAX_DEMANDS].tolist()),
+        map=utilisation_map(drawing_of(topology), shown),
+    )  # fmt: skip
+    write_page(path, f"Matrices of {topology.name}, from counters", _sentences(run.describe()), [section])
+
+
+def check_table(rows: Sequence[CheckedInterval]) -> Table:
+    """The intervals with an alarm, or, without any, those nearest to one."""
+    alarms = [row for row in rows if row.alarm]
+    nearest = sorted(rows, key=lambda row: row.mean_statistic - row.limit, reverse=True)
+    columns = (
+        Column("interval", "timestamp"), Column("statistic", "mean_statistic", _decimals),
+        Column("limit", "limit", _decimals), Column("ends disagree", "disagreeing", percent),
+        Column("counters named", "blamed", str), Column("suspects", lambda row: row.unit or row.suspects),
+    )  # fmt: skip
+    title = f"{len(alarms):,} of {len(rows):,} intervals raise an alarm" if alarms else "no alarm; nearest to one"
+    return Table(title, columns, alarms or nearest[:_MAX_CHECKS], _MAX_CHECKS)
+
+
+def named_table(run: CheckRun) -> Table:
+    """All counters that contradict the others, a row a router and interface."""
+    columns = (
+        Column("router", "router"), Column("interface", "interface"), Column("counters", "kind"),
+        Column("named in", "share", percent, most_is_best=True),
+        Column("counted, over what the others say", "ratio", digits(3), optional=True),
+    )  # fmt: skip
+    return Table("counters that contradict the others", columns, run.named)
+
+
+def _decimals(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _sentences(text: str) -> str:
+    """Lines as sentences of a paragraph."""
+    return " ".join(f"{line[:1].upper()}{line[1:]}." for line in text.splitlines())
+
+
+FILES = MATRICES, INTERVALS, ROWS, PAGE, MANIFEST = (
+    "matrices.npz", "intervals.npz", "estimate.csv", "estimate.html", "manifest.json",
+)  # fmt: skip
+
+
+def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateRun:
+    """Estimate, and write the files if there is a folder for them: as intervals are done, also before an interruption.
+
+    Raises:
+        InputError: a fault in the settings, or results in OUT that must not be replaced.
+    """
+    if config.out is not None:
+        check_out_folder(config.out, FILES, overwrite=config.overwrite)
+    out = config.out
+
+    def write(run: EstimateRun) -> None:
+        if out is None:
+            return
+        files: dict[str, Callable[[Path], None]] = {
+            MATRICES: lambda path: save_traffic(path, run.traffic, run.topology),
+            ROWS: partial(write_csv, rows=run.intervals),
+            PAGE: partial(write_estimate_page, run=run),
+            MANIFEST: partial(write_manifest, settings=config),
+        }
+        if config.history:
+            files[INTERVALS] = partial(save_intervals, run=run)
+        write_files(out, files)
+
+    try:
+        run = estimate(config, notify, write)
+    except KeyboardInterrupt:
+        if out is not None:
+            notify(f"{out}: the intervals before the interruption")
+        raise
+    write(run)
+    return run
+
+
+def run_check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
+    """Check, and write the rows if there is a file for them.
+
+    Raises:
+        InputError: a fault in the settings, or an output file that must not be replaced.
+    """
+    if config.out is not None:
+        check_out_file(config.out, (".csv",), overwrite=config.overwrite)
+    run = check(config, notify)
+    if config.out is not None:
+        write_csv(config.out, run.intervals)
+    return run
+
+
+def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
+    """`teal estimate`."""
+    run = run_estimate(config, notify)
+    return Outcome(
+        text=run.describe(),
+        written="" if config.out is None else f"{config.out / PAGE}: open it in a browser; matrices are beside it",
+        data=run.to_json,
+    )
+
+
+def check_outcome(config: CheckConfig, notify: Notify) -> Outcome:
+    """`teal check`."""
+    run = run_check(config, notify)
+    alarms = sum(row.alarm for row in run.intervals)
+    return Outcome(
+        tables=[check_table(run.intervals), *([named_table(run)] if run.named else [])],
+        data=json_value({"alarms": alarms, "intervals": run.intervals, "counters": run.named}),
+        exit_code=EXIT_ALARM if alarms else EXIT_OK,
+    )

@@ -1,0 +1,1 @@
+"""Metrics of the IGP under which the fullest link is least full."""

@@ -1,0 +1,195 @@
+"""`teal upgrade`: from settings to tables, a page with a map and charts, and files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from teal.app.chart import Chart, Series
+from teal.app.command import EXIT_FAILED, EXIT_GAP, EXIT_OK, Notify, Outcome
+from teal.app.page import Section, write_page
+from teal.app.run_files import write_files, write_manifest
+from teal.app.table import Column, Table
+from teal.app.text import digits, percent
+from teal.app.web.layout import drawing_of, utilisation_map
+from teal.formats import save_topology
+from teal.formats.rows import write_csv
+from teal.runtime.storage import check_out_folder
+from teal_ip.purchases import proof
+from teal_ip.purchases.result import Purchase, UpgradePlan
+from teal_ip.purchases.search import plan_upgrade
+from teal_ip.purchases.settings import UpgradeConfig
+from teal_ip.routing.growth import forecast_table
+
+_MAX_LINES = 30  # of a table in the terminal
+
+
+def purchase_table(plan: UpgradePlan) -> Table:
+    """The purchases, a line each."""
+    columns = (
+        Column("cable", lambda one: f"{one.source} - {one.target}"),
+        Column("capacity, Gbit/s", "capacity", digits(6)),
+        Column("buy, Gbit/s in each direction", "bought", digits(6), most_is_best=True),
+        Column("modules", "modules", optional=True), Column("cost", "cost", digits(6), most_is_best=True),
+        Column("by", "by", optional=True),
+    )  # fmt: skip
+    return Table("what to buy", columns, plan.purchases, _MAX_LINES)
+
+
+def tables(plan: UpgradePlan) -> Iterator[Table]:
+    """Tables: what to buy, by quarter, when links are full, and what other demands would need."""
+    cost, bound = Column("cost", "cost", digits(6)), Column("at least", "bound", digits(6))
+    if plan.purchases:
+        yield purchase_table(plan)
+    if plan.quarters:
+        columns = [Column("by", "by"), Column("demands x", "growth", digits(4)), cost, bound]
+        columns.append(Column("fullest", "utilisation", percent))
+        yield Table("by quarter, what is there by then", columns, plan.quarters)
+    if full := [one for one in plan.forecasts if one.full_under_failure]:
+        title = "when links are full, if nothing is bought"
+        fitted = plan.growth is not None and plan.growth.fitted
+        yield forecast_table(full, title, routing=plan.routing_text, fitted=fitted, shown=_MAX_LINES)
+    if plan.alternatives:
+        dropped = {
+            "dropped later": "dropped", "under failures": "dropped_under_failure", "at the worst": "dropped_at_worst"
+        }  # fmt: skip
+        shares = [Column(label, name, _share, optional=True) for label, name in dropped.items()]
+        columns = [Column("planned for", "demands"), Column("Gbit/s", "bought", digits(6)), cost, bound, *shares]
+        yield Table("planned for other demands, in any amounts", columns, plan.alternatives)
+    if plan.curve:
+        failures = Column("with failures", lambda one: "yes" if one.failures else "no")
+        columns = [Column("demands x", "growth", digits(4)), failures, cost, bound]
+        yield Table("what other growths cost, in any amounts", columns, plan.curve)
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.3f}%"
+
+
+def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
+    """A page: maps of what is bought and of utilisation before and after, the table of purchases, and charts."""
+    topology = plan.topology
+    bought = np.maximum(0.0, _on_links(plan))
+    share = bought / max(float(bought.max(initial=0.0)), 1e-300)
+    shown = {"what is bought, share of the largest purchase": share}
+    if plan.before is not None:
+        shown["largest utilisation in any scenario, before"] = plan.before
+        shown["largest utilisation in any scenario, with the purchase"] = plan.after
+    drawn = drawing_of(topology, np.maximum(topology.capacity + bought, 1e-9))
+    section = Section(
+        title=topology.name,
+        facts=f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {len(plan.scenarios):,} scenarios",
+        traffic="purchase",
+        table=purchase_table(plan),
+        charts=tuple(_charts(plan)),
+        map=utilisation_map(drawn, {case: {"purchase": links} for case, links in shown.items()}),
+    )  # fmt: skip
+    write_page(path, f"What to buy for {topology.name}", plan.describe().replace("\n", ".  "), [section])
+
+
+def _on_links(plan: UpgradePlan) -> np.ndarray:
+    """(E,) Gbit/s bought on each link of the network before."""
+    topology = plan.topology
+    bought = np.zeros(topology.num_links)
+    for number, links in enumerate(topology.link_pairs()):
+        bought[links] = plan.upgrade.bought[number]
+    return bought
+
+
+def _charts(plan: UpgradePlan) -> Iterator[Chart]:
+    """The charts of a plan, as far as it has the figures."""
+    if plan.purchases:
+        by_cable: dict[str, float] = defaultdict(float)
+        for one in plan.purchases:
+            by_cable[f"{one.source} - {one.target}"] += one.cost
+        names = sorted(by_cable, key=lambda name: -by_cable[name])
+        series = Series("cost", "points", names, [by_cable[name] for name in names])
+        yield Chart(
+            "cost_by_cable", "Cost by cable", "What each cable costs, the dearest first.", "cable", "cost", (series,),
+            x_scale="category",
+        )  # fmt: skip
+    if plan.before is not None:
+        both = [
+            Series(name, "line", np.arange(1, len(values) + 1).tolist(), (100 * np.sort(values)[::-1]).tolist())
+            for name, values in (("before", plan.before), ("with the purchase", plan.after))
+        ]
+        yield Chart(
+            "utilisation", "Largest utilisation of links",
+            "The largest utilisation of each link in any scenario, the fullest links first.", "links",
+            "utilisation, %", tuple(both),
+        )  # fmt: skip
+    if plan.quarters:
+        quarters = [one.by for one in plan.quarters]
+        yield Chart(
+            "by_quarter", "Cost by quarter", "What must be there by the end of each quarter, and the least that a "
+            "purchase for that quarter alone would cost.", "quarter", "cost",
+            (
+                Series("cost", "marked", quarters, [one.cost for one in plan.quarters]),
+                Series("at least", "marked", quarters, [one.bound for one in plan.quarters]),
+            ),
+            x_scale="category",
+        )  # fmt: skip
+    if plan.curve:
+        kinds = {False: "without failures", True: "with failures"}
+        parts = [
+            Series(
+                kinds[kind], "marked", [one.growth for one in plan.curve if one.failures is kind],
+                [one.cost for one in plan.curve if one.failures is kind],
+            )
+            for kind in (False, True) if any(one.failures is kind for one in plan.curve)
+        ]  # fmt: skip
+        yield Chart(
+            "cost_by_growth", "Cost against growth", "The cheapest purchase in any amounts, for other growths of all "
+            "demands; the distance of the curves is what protection costs.", "factor of demands", "cost", tuple(parts),
+        )  # fmt: skip
+
+
+FILES = PAGE, PURCHASES, SCENARIOS, FORECAST, TOPOLOGY, MANIFEST = (
+    "upgrade.html", "purchases.csv", "scenarios.csv", "forecast.csv", "topology.json", "manifest.json",
+)  # fmt: skip
+
+
+def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> UpgradePlan:
+    """Find what to buy, and write the files if there is a folder for them.
+
+    Raises:
+        InputError: a fault in the settings, or results in OUT that must not be replaced.
+    """
+    if config.out is not None:
+        check_out_folder(config.out, FILES, overwrite=config.overwrite)
+    if config.prove is not None:
+        check_out_folder(config.prove, proof.FILES, overwrite=config.overwrite)
+    plan = plan_upgrade(config, notify)
+    if config.out is not None:
+        nothing = [Purchase(source="", target="", capacity=0.0, bought=0.0, cost=0.0)]
+        files: dict[str, Callable[[Path], None]] = {
+            PURCHASES: partial(write_csv, rows=plan.purchases or nothing),
+            SCENARIOS: partial(write_csv, rows=plan.scenarios),
+            TOPOLOGY: partial(save_topology, topology=plan.upgraded),
+            MANIFEST: partial(write_manifest, settings=config),
+            PAGE: partial(write_upgrade_page, plan=plan),  # behind the tables, which must not be lost with it
+        }
+        if plan.forecasts:
+            files[FORECAST] = partial(write_csv, rows=plan.forecasts)
+        write_files(config.out, files)
+    return plan
+
+
+def upgrade_outcome(config: UpgradeConfig, notify: Notify) -> Outcome:
+    """`teal upgrade`."""
+    plan = run_upgrade(config, notify)
+    proved = ""
+    if config.prove is not None and plan.proof is not None:
+        proved = f"\n{config.prove}: {proof.write_purchase_proof(config.prove, plan.proof)}"
+    beside = "open it in a browser; tables and the upgraded network are beside it"
+    return Outcome(
+        text=plan.describe() + proved,
+        tables=tables(plan),
+        written="" if config.out is None else f"{config.out / PAGE}: {beside}",
+        data=plan.to_json,
+        exit_code=EXIT_FAILED if plan.failed else EXIT_OK if plan.upgrade.reached else EXIT_GAP,
+    )

@@ -1,0 +1,142 @@
+"""The proof that no purchase costs less: files that :mod:`teal_ip.purchases.check_purchase` checks with Python alone.
+
+With duals l >= 0 of the cuts and prices y of each, z = l y are prices that prove, over all paths of the network,
+
+    cost' x >= sum over the cuts of (sum_d demand_d dist_z(d) - u sum_e z_e c_e) - sum over cables of most m,
+
+where m = max(0, u sum of all z over a cable's links - its cost).  Prices are rounded down to multiples of 2^-60 of the
+largest, and the bound is what the checker's own sums give.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import math
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from teal.errors import SolverError
+from teal.network.shortest import shortest_trees
+from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.storage import atomic_file
+from teal_ip.purchases import check_purchase
+from teal_ip.purchases.cuts import Cuts
+from teal_ip.purchases.scenarios import Scenarios
+
+NETWORK, DEMANDS, FAILURES, PROOF, CHECKER = FILES = (
+    "network.csv", "demands.csv", "failures.csv", "purchase.txt", "check_purchase.py",
+)  # fmt: skip
+_UNIT = float(1 << check_purchase.BITS)
+_ROUNDINGS = (40, 34, 28)  # s: prices are multiplied with 1 - 2^-s, so that rounded sums stay within costs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CutProof:
+    """Prices of cuts that prove the bound of a purchase.
+
+    Attributes:
+        scenarios: scenarios of the cuts.
+        prices: (n, E) y times its dual, of the cuts with a dual above 0.
+        row: (n,) number of the scenario of each.
+        cost: cost of the purchase.
+    """
+
+    scenarios: Scenarios
+    prices: FloatArray
+    row: Int64Array
+    cost: float
+
+    @classmethod
+    def of(cls, scenarios: Scenarios, cuts: Cuts, dual: FloatArray | None, cost: float) -> CutProof:
+        """The proof by the first cuts and their duals."""
+        duals = np.zeros(0) if dual is None else dual
+        used = np.flatnonzero(duals > 0)
+        return cls(scenarios, duals[used, None] * cuts.prices[used], cuts.row[used], cost)
+
+
+def write_purchase_proof(folder: Path, proof: CutProof) -> str:
+    """Write the files, and check them; returns the sentence that they prove.
+
+    Raises:
+        SolverError: the checker refuses them however prices are rounded.
+    """
+    scenarios, topology = proof.scenarios, proof.scenarios.problem.topology
+    exists = np.flatnonzero(scenarios.live.any(0))
+    number = {int(link): i for i, link in enumerate(exists)}
+    names = topology.node_names
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / NETWORK, ("source", "target", "capacity", "cable", "cost", "most"), (
+        (names[topology.link_source[e]], names[topology.link_target[e]], repr(float(scenarios.regular[e])),
+         int(scenarios.cable[e]), repr(float(scenarios.cost[scenarios.cable[e]])),
+         "" if math.isinf(scenarios.most[scenarios.cable[e]]) else repr(float(scenarios.most[scenarios.cable[e]])))
+        for e in exists
+    ))  # fmt: skip
+    pairs, rows = scenarios.problem.paths.pairs, sorted({int(row) for row in proof.row})
+    _write(folder / DEMANDS, ("matrix", "source", "target", "rate"), (
+        (row, names[pairs[d, 0]], names[pairs[d, 1]], repr(float(scenarios.demand[row, d])))
+        for row in rows for d in np.flatnonzero(scenarios.demand[row] > 0)
+    ))  # fmt: skip
+    _write(folder / FAILURES, ("failure", "link"), (
+        (row, number[int(e)]) for row in rows for e in np.flatnonzero(~scenarios.live[row]) if int(e) in number
+    ))  # fmt: skip
+    shutil.copy(check_purchase.__file__, folder / CHECKER)
+    arguments = [str(folder / name) for name in (NETWORK, DEMANDS, FAILURES, PROOF)]
+    for bits in _ROUNDINGS:
+        scaled = proof.prices * (1 - 2.0**-bits)
+        units = [[int(y * _UNIT) for y in row] for row in scaled.tolist()]
+        bound = max(0.0, _bound(proof, scaled) * (1 - 2.0**-bits))
+        _write_proof(folder, proof, number, units, int(bound * _UNIT))
+        try:
+            return check_purchase.check(*arguments)
+        except ValueError as error:
+            refused = error
+    raise SolverError(f"the bound of the purchase cannot be proved in whole numbers: {refused}")
+
+
+def _bound(proof: CutProof, prices: FloatArray) -> float:
+    """The right side of the inequality above."""
+    scenarios = proof.scenarios
+    topology, pairs, total = scenarios.problem.topology, scenarios.problem.paths.pairs, 0.0
+    sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
+    ends = topology.num_nodes, topology.link_source, topology.link_target
+    used = np.zeros(scenarios.num_cables)
+    for row, price in zip(proof.row.tolist(), prices, strict=True):
+        live = scenarios.live[row]
+        distance, _ = shortest_trees(*ends, np.where(live, price, np.inf), sources, topology.no_transit)
+        shortest, demand = distance[source_row, pairs[:, 1]], scenarios.demand[row]
+        wanted = (demand > 0) & np.isfinite(shortest)
+        total += float(demand[wanted] @ shortest[wanted])
+        total -= scenarios.limit * float((price * scenarios.regular)[live].sum())
+        np.add.at(used, scenarios.cable[live], scenarios.limit * price[live])
+    excess = np.maximum(0.0, used - scenarios.cost)
+    limited = np.isfinite(scenarios.most)
+    return total - float(excess[limited] @ scenarios.most[limited])
+
+
+def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    with atomic_file(file) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def _write_proof(
+    folder: Path, proof: CutProof, number: dict[int, int], units: Sequence[Sequence[int]], bound: int
+) -> None:
+    lines = ["teal-purchase 1"]
+    for name, file in (("network", NETWORK), ("demands", DEMANDS), ("failures", FAILURES)):
+        lines.append(f"{name} {hashlib.sha256((folder / file).read_bytes()).hexdigest()}")
+    lines += [f"limit {proof.scenarios.limit!r}", f"cost {proof.cost!r}", f"bound {bound}"]
+    for row, prices in zip(proof.row.tolist(), units, strict=True):
+        live = proof.scenarios.live[row]
+        words = [f"{number[e]}:{y}" for e, y in enumerate(prices) if y and live[e]]
+        failure = row if any(not live[e] for e in number) else "-"
+        if words:
+            lines.append(" ".join(["cut", str(row), str(failure), *words]))
+    with atomic_file(folder / PROOF) as temporary:
+        temporary.write_text("\n".join([*lines, "end", ""]), encoding="utf-8")

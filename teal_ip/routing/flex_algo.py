@@ -1,0 +1,209 @@
+"""Demands on flexible algorithms of the IGP (:mod:`teal.network.flex_algo`).
+
+Traffic of an algorithm takes its shortest paths alone, with ECMP: where it has none, traffic is lost, even if the IGP
+has a path.  After a failure each algorithm converges, and repairs, within its own links.  Segment lists lead along the
+shortest paths of one algorithm, and steer the demands that are on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from teal.errors import InputError, listed
+from teal.formats.cells import read_cells
+from teal.network import Topology
+from teal.network.ecmp import EcmpDag
+from teal.network.flex_algo import FLEX_ALGO, FlexAlgo
+from teal.network.segment_lists import SegmentPolicies
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
+from teal_ip.routing.igp_failures import FailureResults
+from teal_ip.routing.installed import IgpRouting, InstalledRouting, Loads, in_chunks, results_of
+from teal_ip.routing.list_files import read_policies
+
+_FILE_OPTION = "--algorithm-of"
+_ANY = "*"  # source or target of a row of the file
+
+
+def algorithms_of(
+    definitions: Sequence[FlexAlgo], file: Path | None, topology: Topology, pairs: IntArray
+) -> Int64Array:
+    """(D,) number of the algorithm of each demand, 0 for the IGP's own.
+
+    Args:
+        definitions: algorithms.
+        file: table (.csv) of source, target and algorithm, where ``*`` stands for any node and the first row that
+            fits decides; demands that no row names stay with the IGP.  None: all demands take the one algorithm.
+        topology: the network.
+        pairs: (D, 2) source and target of each demand.
+
+    Raises:
+        InputError: several definitions and no file, or a row with an unknown node or algorithm.
+    """
+    numbers = [one.number for one in definitions]
+    if file is None:
+        if len(numbers) != 1:
+            raise InputError(_FILE_OPTION, "", "a table of source, target, algorithm, for several algorithms", "none")
+        return np.full(len(pairs), numbers[0], dtype=np.int64)
+    found, index = np.full(len(pairs), -1, dtype=np.int64), topology.node_index()
+    for place, source, target, algorithm in _rows(file):
+        if algorithm not in {"0", *map(str, numbers)}:
+            raise InputError(str(file), f"{place}: algorithm", f"0 or a number of {FLEX_ALGO}", repr(algorithm))
+        fits = found < 0
+        for column, name in enumerate((source, target)):
+            own = topology.name_of(name)
+            if name != _ANY and own not in index:
+                expected = "a node of the network, or *"
+                raise InputError(str(file), f"{place}: {('source', 'target')[column]}", expected, repr(name))
+            if name != _ANY:
+                fits &= pairs[:, column] == index[own]
+        found[fits] = int(algorithm)
+    return np.maximum(found, 0)
+
+
+def igp_routing(
+    dag: EcmpDag,
+    pairs: IntArray,
+    policies: Path | None = None,
+    definitions: Sequence[str] = (),
+    algorithm_of: Path | None = None,
+) -> InstalledRouting:
+    """Shortest paths of the IGP and of its algorithms, with the segment lists of a file.
+
+    Args:
+        dag: network, and shortest paths of the IGP.
+        pairs: (D, 2) source and target of each demand.
+        policies: file of segment lists; None for none.
+        definitions: algorithms, to which that of the lists is added.
+        algorithm_of: see :func:`algorithms_of`.
+
+    Raises:
+        InputError: a fault in a file, or in the definition of an algorithm.
+    """
+    lists, known = lists_and_algorithms(policies, definitions, dag.topology)
+    if not known:
+        if algorithm_of is not None:
+            raise InputError(_FILE_OPTION, "", f"{FLEX_ALGO} beside it", "none")
+        return IgpRouting(dag, pairs, lists)
+    if np.ptp(dag.links.weight) > 0:
+        raise InputError(FLEX_ALGO, "", "no --ucmp beside it: algorithms divide evenly", "both")
+    if lists is not None and lists.algorithm is not None:
+        unused = np.flatnonzero(~lists.algorithm.admits(dag.topology))
+        taken = {link for ways in lists.lists.values() for one in ways for link in one.adjacencies}
+        if outside := sorted(taken.intersection(unused.tolist())):
+            expected = f"adjacencies over links of algorithm {lists.algorithm.number}"
+            raise InputError(
+                str(policies), "segments", expected, listed([dag.topology.link_names()[e] for e in outside])
+            )
+    return FlexRouting(dag, pairs, known, algorithms_of(known, algorithm_of, dag.topology, pairs), lists)
+
+
+def lists_and_algorithms(
+    policies: Path | None, definitions: Sequence[str], topology: Topology
+) -> tuple[SegmentPolicies | None, list[FlexAlgo]]:
+    """The segment lists of a file, and the algorithms in use, with that of the lists.
+
+    Raises:
+        InputError: a fault in the file, or two definitions of one number.
+    """
+    lists = None if policies is None else read_policies(policies, topology)
+    known = [FlexAlgo.parse(text) for text in definitions]
+    known += [] if lists is None or lists.algorithm is None or lists.algorithm in known else [lists.algorithm]
+    if len(set(numbers := [str(one.number) for one in known])) < len(numbers):
+        raise InputError(FLEX_ALGO, "", "one definition for each number", listed(numbers))
+    return lists, known
+
+
+def _rows(file: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Place in the file, source, target and algorithm of each row of the table."""
+    table = read_cells(file)
+    table.require(("source", "target", "algorithm"))
+    for field, cell in table.records(("source", "target", "algorithm")):
+        yield field, cell["source"], cell["target"], cell["algorithm"]
+
+
+class FlexRouting:
+    """Demands on several algorithms: a :class:`teal_ip.routing.installed.InstalledRouting`.
+
+    Args:
+        dag: network, and shortest paths of the IGP.
+        pairs: (D, 2) source and target of each demand.
+        definitions: algorithms.
+        algorithm: (D,) number of each demand's; 0 for the IGP's own.
+        policies: segment lists of demands that are on the algorithm of the lists.
+
+    Raises:
+        InputError: policies of an algorithm that no demand is on.
+    """
+
+    is_igp_alone = False
+
+    def __init__(
+        self,
+        dag: EcmpDag,
+        pairs: IntArray,
+        definitions: Sequence[FlexAlgo],
+        algorithm: Int64Array,
+        policies: SegmentPolicies | None = None,
+    ) -> None:
+        self.dag, self._demands = dag, len(pairs)
+        dags = {0: dag, **{one.number: one.dag(dag.topology, dag.links.metric) for one in definitions}}
+        steered = policies.algorithm_number if policies is not None and policies.lists else -1
+        if steered >= 0 and not (algorithm == steered).any():
+            found = f"algorithm {steered}" if steered else "algorithm 0, the IGP's own"
+            raise InputError("--policies", "", "lists of an algorithm that demands are on (--algorithm-of)", found)
+        self._parts = [
+            (of, IgpRouting(dags[number], pairs[of], policies if number == steered else None))
+            for number in np.unique(algorithm).tolist()
+            if len(of := np.flatnonzero(algorithm == number))
+        ]
+
+    def loads(self, demand: FloatArray) -> SumOfLoads:
+        """Loads (:meth:`InstalledRouting.loads`)."""
+        return SumOfLoads([part.loads(demand[:, of]) for of, part in self._parts], self.dag.topology.capacity)
+
+    def latency(self) -> FloatArray:
+        """Latencies (:meth:`InstalledRouting.latency`)."""
+        latency = np.empty(self._demands)
+        for of, part in self._parts:
+            latency[of] = part.latency()
+        return latency
+
+    def measurements(self) -> sp.csr_array:
+        """Measurements (:meth:`InstalledRouting.measurements`)."""
+        columns = sp.hstack([part.measurements() for _, part in self._parts], format="csc")
+        order = np.concatenate([of for of, _ in self._parts])
+        return sp.csr_array(columns[:, np.argsort(order)])
+
+
+class SumOfLoads:
+    """The loads of demands that are routed in parts.
+
+    Args:
+        parts: loads of each part.
+        capacity: (E,) Gbit/s.
+
+    Attributes:
+        load: (M, E) Gbit/s without failure.
+        lost: (M,) Gbit/s between nodes that have no path even without failure.
+    """
+
+    def __init__(self, parts: Sequence[Loads], capacity: FloatArray) -> None:
+        self._parts, self._capacity = parts, capacity
+        self.load: FloatArray = np.sum([part.load for part in parts], axis=0)
+        self.lost: FloatArray = np.sum([part.lost for part in parts], axis=0)
+
+    def under(self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False) -> FailureResults:
+        """The loads after failures (:meth:`Loads.under`)."""
+
+        def some(chunk: list[list[int]]) -> FailureResults:
+            each = [part.under(chunk, repairing=repairing, loads=True) for part in self._parts]
+            load, lost, at_risk = (
+                np.sum([getattr(one, name) for one in each], axis=0) for name in ("load", "lost", "at_risk")
+            )
+            return results_of(load, lost, at_risk, self._capacity, loads=loads)
+
+        return in_chunks(failures, self.load.size, some)

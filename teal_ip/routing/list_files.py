@@ -1,0 +1,153 @@
+"""Installed segment lists as JSON: what `teal segments` writes and `teal simulate` reads.
+
+    {"format": 1, "topology": "germany50", "policies": [
+        {"source": "a", "target": "b", "lists": [{"share": 0.6, "segments": ["m", "b"]}, {"share": 0.4, ...}]}]}
+
+With "transit": true a policy steers all traffic that crosses its source towards its target; with "flex_algo", the
+definition of a flexible algorithm, segments take its shortest paths, and the lists steer traffic that is on it.  Other
+traffic goes along the shortest paths of its own algorithm or of the IGP.  A segment is the name of a node, or an
+adjacency: an object {"link": 17, "from": "a", "to": "b"} with the number of the link, which tells parallel links apart.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from teal.errors import InputError
+from teal.network import Topology
+from teal.network.flex_algo import FlexAlgo
+from teal.network.segment_lists import SegmentList, SegmentPolicies
+from teal.runtime.storage import atomic_file, parsed_json
+
+FORMAT = 1
+_SHARE_TOLERANCE = 1e-6  # by which the shares of a demand may differ from 1
+
+
+def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str, Any]:
+    """The policies as JSON, in the format of the module."""
+    names = topology.node_names
+    return {
+        "format": FORMAT,
+        "topology": topology.name,
+        **({"transit": True} if policies.is_transit else {}),
+        **({"flex_algo": str(policies.algorithm)} if policies.algorithm else {}),
+        "policies": [
+            {
+                "source": names[source], "target": names[target],
+                "lists": [
+                    {"share": one.share, "segments": _segments(topology, one, source, target)} for one in lists
+                ],
+            }
+            for (source, target), lists in sorted(policies.lists.items())
+        ],
+    }  # fmt: skip
+
+
+def _segments(topology: Topology, one: SegmentList, source: int, target: int) -> list[Any]:
+    """Names of nodes, and objects for adjacencies; without a segment that leads to where the list is already."""
+    names, result, here = topology.node_names, list[Any](), source
+    for stop, link in (*one.stops, (target, -1)):
+        end = stop if link < 0 else int(topology.link_source[link])
+        result += [names[end]] if end != here else []
+        result += [] if link < 0 else [{"link": link, "from": names[end], "to": names[stop]}]
+        here = stop
+    return result
+
+
+def write_policies(path: Path, topology: Topology, policies: SegmentPolicies, figures: dict[str, Any]) -> None:
+    """Write the lists, with figures of the result under the key ``figures``."""
+    with atomic_file(path) as temporary:
+        document = {**policies_to_json(topology, policies), "figures": figures}
+        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
+    """Read the lists.
+
+    Raises:
+        InputError: no such file, another format, an unknown node, a list that does not end at its target, or shares
+            that do not sum to 1.
+    """
+    where = str(path)
+    try:
+        document = parsed_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(where, "policies", "a .json file of segment lists", str(error)) from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        other = f"format {document.get('format')}" if isinstance(document, dict) else "no object"
+        raise InputError(where, "", f"what teal segments --out writes (format {FORMAT})", other)
+    lists = dict[tuple[int, int], tuple[SegmentList, ...]]()
+
+    def node(name: Any, field: str) -> int:
+        return _node(name, topology, where, field)
+
+    entries = document.get("policies")
+    if not isinstance(entries, list):
+        raise InputError(where, "policies", "a list", repr(entries))
+    for number, entry in enumerate(entries):
+        field = f"policies[{number}]"
+        if not isinstance(entry, dict) or not isinstance(entry.get("lists"), list) or not entry["lists"]:
+            raise InputError(where, field, "an object with source, target and lists", repr(entry)[:80])
+        pair = node(entry.get("source"), f"{field}.source"), node(entry.get("target"), f"{field}.target")
+        if pair[0] == pair[1]:
+            raise InputError(where, field, "a source and another target", f"{entry['source']} for both")
+        found = []
+        for place, one in enumerate(entry["lists"]):
+            here = f"{field}.lists[{place}]"
+            if not isinstance(one, dict) or not isinstance(one.get("share"), int | float):
+                raise InputError(where, here, "an object with share and segments", repr(one)[:80])
+            segments = one.get("segments", [])
+            if not isinstance(segments, list):
+                raise InputError(where, f"{here}.segments", "a list", repr(segments)[:80])
+            stops = [_stop(segment, topology, where, f"{here}.segments") for segment in segments]
+            if not stops or stops[-1][0] != pair[1]:
+                raise InputError(
+                    where, f"{here}.segments", f"a list that ends at {entry['target']}", one.get("segments")
+                )
+            if not (math.isfinite(one["share"]) and one["share"] >= 0):
+                raise InputError(where, f"{here}.share", "a share in [0, 1]", one["share"])
+            if stops[-1][1] < 0:
+                stops.pop()
+            links = tuple(link for _, link in stops)
+            found.append(
+                SegmentList(
+                    float(one["share"]), tuple(stop for stop, _ in stops), links if any(e >= 0 for e in links) else ()
+                )
+            )
+        if abs(sum(one.share for one in found) - 1) > _SHARE_TOLERANCE:
+            raise InputError(where, field, "shares that sum to 1", sum(one.share for one in found))
+        if pair in lists:
+            raise InputError(where, field, "each pair once", f"{entry['source']} -> {entry['target']} again")
+        lists[pair] = tuple(found)
+    is_transit = document.get("transit", False)
+    if not isinstance(is_transit, bool):
+        raise InputError(where, "transit", "true or false", repr(is_transit)[:80])
+    text, here = document.get("flex_algo"), f"{where}: flex_algo"
+    if text is not None and not isinstance(text, str):
+        raise InputError(here, "", "the definition of an algorithm, such as 128:metric=delay", repr(text)[:80])
+    return SegmentPolicies(lists, is_transit, None if text is None else FlexAlgo.parse(text, here))
+
+
+def _node(name: Any, topology: Topology, where: str, field: str) -> int:
+    number = topology.node_index().get(name) if isinstance(name, str) else None
+    if number is None:
+        raise InputError(where, field, f"a node of {topology.name}", repr(name)[:80])
+    return number
+
+
+def _stop(segment: Any, topology: Topology, where: str, field: str) -> tuple[int, int]:
+    """The node to which a segment leads, and its link, -1 for a node segment."""
+    if not isinstance(segment, dict):
+        return _node(segment, topology, where, field), -1
+    link = segment.get("link")
+    if not isinstance(link, int) or not 0 <= link < topology.num_links:
+        raise InputError(where, f"{field}.link", f"the number of a link, 0 to {topology.num_links - 1}", repr(link))
+    ends = int(topology.link_source[link]), int(topology.link_target[link])
+    for key, end in zip(("from", "to"), ends, strict=True):
+        name = topology.node_names[end]
+        if topology.name_of(str(segment.get(key, name))) != name:
+            raise InputError(where, f"{field}.{key}", f"{name}, an end of link {link}", repr(segment[key])[:80])
+    return ends[1], link

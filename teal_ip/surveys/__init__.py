@@ -1,0 +1,1 @@
+"""From the files of a network to answers on one page."""

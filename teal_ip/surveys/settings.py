@@ -1,0 +1,75 @@
+"""Settings of `teal survey`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from teal.app.settings import TopologyFileConfig, require, seconds
+from teal.option import OVERWRITE, RESUME, TOPOLOGY
+from teal_ip.routing.settings import GrowthConfig, IgpConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
+    """From a network's files to answers: one command, one page.
+
+    Reads the network and its counters or matrices, and says what was read and doubted; the traffic; the loads now and
+    under each failure; when links are full; which few metrics or policies mend most; what to buy.  The page begins with
+    the answer, and each section names the command that goes deeper.  An interrupted run continues with --resume.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "traffic": (
+            "counters", "interfaces", "ignore_interfaces", "counter_error", "counter_unit", "history",
+            "traffic", "traffic_unit",
+        ),
+        "routing": ("metric", "set_metric", "ucmp", "fail"),
+        "failures": ("groups",),
+        "growth": ("growth", "growth_per_year", "horizon", "max_utilisation"),
+        "search": ("changes", "deadline"),
+        "output": ("out", "resume", "overwrite"),
+    }  # fmt: skip
+
+    topology: Annotated[str, TOPOLOGY]
+    out: Path
+    """Folder for survey.html, and a folder or file of each command that is run."""
+    counters: Path | None = None
+    """Readings of interface counters, as for teal estimate; or --traffic."""
+    interfaces: Path | None = None
+    """With --counters: the table that leads interfaces back to links, as for teal estimate."""
+    ignore_interfaces: str = ""
+    """With --counters: a regular expression of the names of interfaces that are left out."""
+    counter_error: float = 0.01
+    """With --counters: standard deviation of a counter, as a share of it; 0.02 where polls are missing or apart."""
+    counter_unit: str = ""
+    """Unit of the column rate of counters, such as Mbit/s; Gbit/s by default."""
+    history: str = ""
+    """With --counters: past traffic matrices."""
+    traffic: str = ""
+    """Traffic matrices, as for teal solve; or --counters."""
+    traffic_unit: str = ""
+    """Unit of the rates in traffic files, such as Mbit/s; Gbit/s by default."""
+    groups: Path | None = None
+    """Groups of cables that fail together, beside every single cable: a .csv (group,source,target), .json or .graphml
+    file."""
+    changes: int = 5
+    """Number of links whose metrics may change, at most."""
+    deadline: str = "1m"
+    """Length of each search, of metrics, of policies and of purchases: 30s, 5m."""
+    resume: Annotated[bool, RESUME] = False
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range, or for traffic from two sources or none."""
+        self.check_growth()
+        is_one = (self.counters is None) == bool(self.traffic)
+        require(self, "traffic", "either --traffic or --counters", is_one)
+        for field in ("interfaces", "ignore_interfaces", "history", "counter_unit"):
+            require(self, field, "nothing without --counters", self.counters is not None or not getattr(self, field))
+        require(self, "counter_error", "a number in (0, 1)", 0 < self.counter_error < 1)
+        require(self, "changes", "a whole number of at least 1", self.changes >= 1)
+        require(self, "ucmp", "nothing: the search for metrics divides evenly", not self.ucmp)
+        require(self, "deadline", "a second or more", seconds(self.deadline, "--deadline") >= 1)

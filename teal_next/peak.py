@@ -1,0 +1,67 @@
+"""The hedge ``peak``: the optimum of each demand's largest rate in a window, with a limit on each path's share.
+
+Jupiter hedges like this (Poutievski et al., SIGCOMM 2022): a path takes at most the share
+
+    limit[d, k] = bottleneck[d, k] / sum_j bottleneck[d, j] / spread
+
+of its demand, so that spread = 1 splits in proportion to the paths' capacities and spread = 0 does not limit.  Here the
+optimum without limits is computed first, and what exceeds a limit goes to the other paths, in proportion to the room
+that is left below their limits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from teal.errors import InputError
+from teal.schemes.past import Past
+from teal.spec import Spec
+from teal_next.last import Last
+
+
+class Peak:
+    """The hedge ``peak`` (see the module).
+
+    Args:
+        window: matrices whose largest rates count.
+        spread: in [0, 1].
+    """
+
+    def __init__(self, window: int = 12, spread: float = 0.0) -> None:
+        self._window, self._spread, self._solver = window, spread, Last()
+
+    def allocate(self, past: Past) -> Tensor:
+        """Splits for the next interval, as in :meth:`Hedge.allocate`."""
+        recent = past.last(self._window)
+        splits = self._solver.allocate_for(recent.demand.amax(0, keepdim=True), past)
+        if not self._spread:
+            return splits
+        bottleneck = recent.bottleneck[0]
+        share = bottleneck / bottleneck.sum(-1, keepdim=True).clamp(min=1e-300)
+        return limited(splits, share / self._spread)
+
+
+def limited(splits: Tensor, limit: Tensor) -> Tensor:
+    """(D, K) splits with each share at most its limit; what exceeds it goes where there is room, in proportion.
+
+    Args:
+        splits: (D, K) that sum to 1 or less.
+        limit: (D, K) whose sum over the live paths of a demand is at least 1.
+    """
+    kept = torch.minimum(splits, limit)
+    room, excess = limit - kept, (splits - kept).sum(-1, keepdim=True)
+    return kept + excess * room / room.sum(-1, keepdim=True).clamp(min=1e-300)
+
+
+def make(spec: Spec, model: Path | None) -> Peak:
+    """``peak[:window=12,spread=0]``."""
+    options = spec.parse_options(window=12, spread=0.0)
+    window, spread = int(options["window"]), float(options["spread"])
+    if window < 1:
+        raise InputError(spec.text, "window", "at least 1 matrix", window)
+    if not 0 <= spread <= 1:
+        raise InputError(spec.text, "spread", "a number in [0, 1]", spread)
+    return Peak(window, spread)

@@ -1,0 +1,64 @@
+"""The hedge ``residual``: scenarios are a forecast plus the errors that the same forecast made in the past.
+
+Each demand is forecast towards its mean over the fit, mu + phi (newest - mu).  phi is its autocorrelation at the lead
+time, drawn towards that of all demands where the fit is short.  Scenario s is max(0, forecast + error_s), with error_s
+the vector of all demands' errors in a past interval, so that demands that move together do so in the scenarios.  With
+phi = 0 the scenarios are the last matrices, as for ``saa``; with phi = 1 they are the newest one plus past changes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from teal.errors import InputError
+from teal.runtime.arrays import FloatArray
+from teal.schemes.past import Past
+from teal.spec import Spec
+from teal_next.saa import SampleAverage
+
+_PRIOR_MATRICES = 8.0  # matrices that the autocorrelation of all demands counts for
+
+
+class Residual:
+    """The hedge ``residual`` (equations in the module).
+
+    Args:
+        window: number of scenarios.
+        fit: number of matrices that give mean, phi and errors; fewer on large networks.
+    """
+
+    def __init__(self, window: int = 36, fit: int = 144) -> None:
+        self._window, self._fit, self._average = window, max(fit, window), SampleAverage(window)
+
+    def allocate(self, past: Past) -> Tensor:
+        """Splits for the next interval, as in :meth:`Hedge.allocate`."""
+        problem = past.scenarios(past.most(self._fit))
+        scenarios = self.scenarios(problem.demand.numpy(), past.lead)
+        return self._average.of(problem.with_demand(torch.from_numpy(scenarios)))
+
+    def scenarios(self, demand: FloatArray, lead: int) -> FloatArray:
+        """(S, D) Gbit/s, from the last matrices (T, D)."""
+        mean, count = demand.mean(0), len(demand)
+        if count <= lead:
+            return demand
+        centred = demand - mean
+        earlier, later = centred[:-lead], centred[lead:]
+        product, square = (earlier * later).sum(0), (earlier**2).sum(0)
+        shared = product.sum() / max(square.sum(), 1e-300)
+        prior = _PRIOR_MATRICES / count
+        phi = np.clip((product + prior * shared * square) / np.maximum((1 + prior) * square, 1e-300), 0, 1)
+        errors = (later - phi * earlier)[-self._window :]
+        return np.maximum(0.0, mean + phi * centred[-1] + errors)
+
+
+def make(spec: Spec, model: Path | None) -> Residual:
+    """``residual[:window=36,fit=144]``."""
+    options = spec.parse_options(window=36, fit=144)
+    for name in ("window", "fit"):
+        if int(options[name]) < 1:
+            raise InputError(spec.text, name, "at least 1 matrix", options[name])
+    return Residual(int(options["window"]), int(options["fit"]))

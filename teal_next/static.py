@@ -1,0 +1,39 @@
+"""The hedge ``static``: splits that are good on average over the whole past, computed once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from teal.errors import InputError
+from teal.schemes.past import Past
+from teal.solvers.pdhg.scenarios.solver import solve_scenarios
+from teal.spec import Spec
+
+
+class Static:
+    """The hedge ``static`` (see the module).
+
+    Args:
+        window: matrices of the past, at most, evenly spread over it.
+    """
+
+    def __init__(self, window: int = 48) -> None:
+        self._window = window
+        self._splits: Tensor | None = None
+
+    def allocate(self, past: Past) -> Tensor:
+        """Splits for the next interval, as in :meth:`Hedge.allocate`."""
+        if self._splits is None:
+            problem = past.scenarios(past.known, past.most(self._window))
+            self._splits = solve_scenarios(problem, gap=3e-3, max_iterations=3000).splits
+        return self._splits
+
+
+def make(spec: Spec, model: Path | None) -> Static:
+    """``static[:window=48]``."""
+    window = int(spec.parse_options(window=48)["window"])
+    if window < 1:
+        raise InputError(spec.text, "window", "at least 1 matrix", window)
+    return Static(window)
