@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 # Each worker has a half of the files, so that they seldom wait for each other to compile the same kernel.
 QUICK := --dist worksteal -m "not system and not slow"
 
-.PHONY: help install demo lab check test test-system test-all docs constraints clean
+.PHONY: help install demo lab check test test-core test-system test-all docs constraints clean
 
 help:  ## what the targets do (this text)
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -68,6 +68,11 @@ check: $(STAMP)  ## ruff and mypy
 
 test: $(STAMP)  ## what a newcomer runs: four minutes on two cores, set-up and all
 	$(PYTEST) $(QUICK)
+
+CORE := allocation app client evaluation formats learning network nn pathops planning problem proofs runtime schemes \
+  serving solvers
+test-core: $(STAMP)  ## the tests of the core's rooms, where no package over it can be imported
+	TEAL_WITHOUT=teal_ip,teal_next $(PYTEST) $(QUICK) $(CORE:%=tests/%)
 
 # Clusters, killed processes, overload, the wheel, long training, browsers, and CUDA kernels in the simulator.
 test-system: $(STAMP)  ## the other tests: slow ones, clusters, killed processes, the wheel, browsers, long training

@@ -329,6 +329,11 @@ _RULES: Registry[Rules] = Registry("objective", "teal.objectives", _BUILT_IN)
 SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if not _BUILT_IN[name].is_sequence and _BUILT_IN[name].is_linear)
 
 
+def objective_names() -> list[str]:
+    """The names of all objectives, those of Teal first."""
+    return [*_BUILT_IN, *(name for name in _RULES.names() if name not in _BUILT_IN)]
+
+
 def register_objective(name: str, rules: Rules, *, replace: bool = False) -> None:
     """Make ``Objective(name)``, and ``--objective name`` of commands, an objective with these rules.
 

@@ -14,6 +14,18 @@ import hypothesis
 import pytest
 import torch
 
+if os.environ.get("TEAL_WITHOUT"):  # names of packages that these tests must not need, such as teal_ip,teal_next
+
+    class _Blocked:
+        """A finder that refuses modules of these packages."""
+
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            """Raise ModuleNotFoundError for them."""
+            if name.split(".")[0] in os.environ["TEAL_WITHOUT"].split(","):
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    sys.meta_path.insert(0, _Blocked())
+
 if not torch.cuda.is_available():  # CUDA kernels run in numba-cuda's simulator; it must be told before the first import
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 

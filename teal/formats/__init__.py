@@ -18,6 +18,7 @@ from teal.formats.routers import read_routers
 from teal.formats.sndlib import read_sndlib_traffic
 from teal.formats.tables import read_table, write_table
 from teal.formats.topology_formats import topology_format, topology_suffixes
+from teal.formats.traffic_formats import traffic_format
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology, TrafficMatrices
 from teal.runtime.storage import atomic_file, packaged
@@ -184,7 +185,8 @@ def load_traffic(
         raise InputError("--class-order", "", f"nothing for {text}, which has no classes", ",".join(class_order))
     is_archive = path.is_dir() or (path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file())
     repetita = demand_files(text)
-    if unit and (repetita or is_archive or text.partition(":")[0] == "gravity"):
+    form = traffic_format(path)
+    if unit and (form or repetita or is_archive or text.partition(":")[0] == "gravity"):
         raise InputError("--traffic-unit", "", f"nothing for {text}, which has a unit of its own", repr(unit))
     if text.partition(":")[0] == "gravity":
         from teal.formats import gravity  # with shortest paths, and so with a compiler
@@ -196,6 +198,8 @@ def load_traffic(
         return read_repetita_traffic(repetita, topology)
     if not path.is_file():
         raise InputError(text, "traffic", _EXPECTED_TRAFFIC, "no such file or name")
+    if form is not None:
+        return form.traffic(path, topology)
     factor = gbps_per_unit(unit, "--traffic-unit") if unit else 1.0
     match path.suffix.lower():
         case ".npz":

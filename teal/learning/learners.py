@@ -12,7 +12,7 @@ from teal.learning.noise import Noise
 from teal.learning.settings import TrainConfig
 from teal.nn.flow_models import FlowModel
 from teal.problem import Problem
-from teal.spec import Registry
+from teal.spec import Registry, Spec, parse_spec
 
 
 def direct_loss(model: FlowModel, problem: Problem, means: Tensor) -> Tensor:
@@ -29,6 +29,10 @@ Learner = Callable[[FlowModel, Problem, Tensor, Noise, TrainConfig], Tensor]
 """The loss (B,) whose gradient the policy follows, of model, matrices, means (B, D, K), random numbers and settings."""
 
 
+LearnerFactory = Callable[[Spec], Learner]
+"""Makes a learner from its specification, ``name:key=value,...``."""
+
+
 def _direct(model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainConfig) -> Tensor:
     return direct_loss(model, problem, means)
 
@@ -38,21 +42,41 @@ def _coma(model: FlowModel, problem: Problem, means: Tensor, noise: Noise, confi
     return coma_loss(problem, means, exploration, noise)
 
 
-LEARNERS: Registry[Learner] = Registry("learner", "teal.learners", {"direct": _direct, "coma": _coma})
+def _without_options(learner: Learner) -> LearnerFactory:
+    def make(spec: Spec) -> Learner:
+        spec.parse_options()
+        return learner
+
+    return make
 
 
-def register_learner(name: str, learner: Learner, *, replace: bool = False) -> None:
+LEARNERS: Registry[LearnerFactory] = Registry(
+    "learner", "teal.learners", {"direct": _without_options(_direct), "coma": _without_options(_coma)}
+)
+
+
+def make_learner(text: str) -> Learner:
+    """The learner that ``text`` specifies, such as ``reinforce:episodes=8``.
+
+    Raises:
+        InputError: an unknown name or option.
+    """
+    spec = parse_spec(text)
+    return LEARNERS[spec.name](spec)
+
+
+def register_learner(name: str, make: LearnerFactory, *, replace: bool = False) -> None:
     """Make a learner available as ``teal train --learner``.
 
     A package announces its learners without being imported, by entry points in the group ``teal.learners``.
 
     Args:
         name: name of the learner.
-        learner: gives the loss (B,) of B matrices.  It takes its random numbers from ``noise``, so that a resumed run
-            and several workers make the same steps.
+        make: makes the learner from its specification.  A learner gives the loss (B,) of B matrices; it takes its
+            random numbers from ``noise``, so that a resumed run and several workers make the same steps.
         replace: whether it may take the place of another one.
 
     Raises:
         InputError: the name is taken, and ``replace`` is false.
     """
-    LEARNERS.add(name, learner, replace=replace)
+    LEARNERS.add(name, make, replace=replace)

@@ -34,7 +34,7 @@ class TrainConfig(InstanceConfig):
     (scheme price-gnn)."""
     learner: str = "direct"
     """direct (gradient of the feasible-flow surrogate), coma (COMA*, the paper's multi-agent policy gradient), or one
-    that was registered."""
+    that was registered, with its options: reinforce:episodes=8."""
     time_budget: str = "10m"
     """Time after which training stops: 90s, 10m, 1h30m.  Time before a resume counts."""
     max_steps: int = 0

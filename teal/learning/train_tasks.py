@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from teal.errors import InputError
 from teal.learning import pretrain_price_gnn
-from teal.learning.learners import LEARNERS
+from teal.learning.learners import make_learner
 from teal.learning.losses import bound_loss
 from teal.learning.network_pool import family_of
 from teal.learning.noise import Noise
@@ -84,7 +84,7 @@ class _FlowTask:
     max_gradient_norm = float("inf")
 
     def __init__(self, config: TrainConfig, problem: Problem, training: dict[str, Any]) -> None:
-        self._config, self._learner = config, LEARNERS[config.learner]
+        self._config, self._learner = config, make_learner(config.learner)
         self.model: FlowModel = _first_flow_model(config, problem)
         self._card = checkpoint.FlowGnnCard(
             self.model.config, str(problem.objective.name), problem.objective.epsilon, problem.topology.name,
@@ -160,7 +160,7 @@ def check_names(config: TrainConfig) -> None:
     Raises:
         InputError: an unknown learner or form, no model to start from, or one of another kind.
     """
-    _ = LEARNERS[config.learner]
+    _ = make_learner(config.learner)
     FlowGnnConfig(form=config.form or UNIVERSAL, width=config.width or _UNIVERSAL_WIDTH)
     if config.start != "none":
         kind = _TASKS[config.model].kind

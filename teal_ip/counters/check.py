@@ -27,8 +27,8 @@ import scipy.sparse as sp
 from teal.errors import InputError
 from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray, IntArray
-from teal_ip.counters.readings import Readings
 from teal_ip.counters.repair import Repaired, repair
+from teal_ip.readings.readings import Readings
 
 _UNIT = 0.02  # of a value, in which deviations are measured: the error that demands are expected to have
 _MAX_Z2 = 9.0  # of one value, in the mean

@@ -25,12 +25,12 @@ from teal.runtime.storage import json_value
 from teal_ip.counters.check import Checker
 from teal_ip.counters.estimator import Estimator
 from teal_ip.counters.expected_error import expected_error
-from teal_ip.counters.files import interfaces_of, load_counters
 from teal_ip.counters.flow_records import Prefixes, load_flows
 from teal_ip.counters.named import NamedCounter, NamedCounters
-from teal_ip.counters.readings import Counters
 from teal_ip.counters.repair import believed
 from teal_ip.counters.settings import CheckConfig, CounterConfig, EstimateConfig
+from teal_ip.readings.files import interfaces_of, load_counters
+from teal_ip.readings.readings import Counters
 from teal_ip.routing.igp import load_igp
 from teal_ip.routing.simulate import measurements_of
 

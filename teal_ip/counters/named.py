@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from teal.network.topology import Topology
-from teal_ip.counters.readings import Readings
 from teal_ip.counters.repair import Repaired
+from teal_ip.readings.readings import Readings
 
 EXTERNAL = "external"  # interface of what enters and leaves, where no table says its names
 

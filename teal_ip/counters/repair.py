@@ -29,7 +29,7 @@ import numpy as np
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal_ip.counters.estimator import Estimator
-from teal_ip.counters.readings import Readings
+from teal_ip.readings.readings import Readings
 
 _THRESHOLDS = (3.4, 3.0, 2.6, 2.6, 2.2, 2.2, 1.9, 1.9, 1.6, 1.6, 0.0)
 _WEIGHT_OF_ZERO = 0.4

@@ -45,8 +45,8 @@ from teal.serving.engine.measured import MAX_KEPT_MATRICES, MeasuredMatrices
 from teal.serving.engine.requests import CounterReadings
 from teal_ip.counters.check import Checker
 from teal_ip.counters.estimator import Estimator
-from teal_ip.counters.readings import Readings, without_own_traffic
 from teal_ip.counters.repair import believed
+from teal_ip.readings.readings import Readings, without_own_traffic
 from teal_ip.routing.measurements import ecmp_measurements, path_measurements
 
 _MIN_HISTORY = 20  # measured matrices, from which on they are a history

@@ -27,10 +27,10 @@ from teal.pathops.segment_passes import volumes
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.storage import atomic_file, check_out_file, json_value
-from teal_ip.counters.files import interface_names
 from teal_ip.metrics.near_changes import near_changes
 from teal_ip.metrics.search import MetricResult, MetricSearch, improve_metrics, largest_utilisation, useful_changes
 from teal_ip.metrics.settings import MetricsConfig
+from teal_ip.readings.files import interface_names
 from teal_ip.routing.igp import load_routed
 from teal_ip.routing.igp_failures import IgpFailures
 from teal_ip.routing.simulate import chosen_rows, worst_rows

@@ -19,7 +19,7 @@ from teal.network.failures import NO_FAILURE, Failure, failures_of
 from teal.network.unreachable import WithoutPath
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import json_value
-from teal_ip.counters.readings import Counters
+from teal_ip.readings.readings import Counters
 from teal_ip.routing.flex_algo import igp_routing
 from teal_ip.routing.growth import Growth, LinkForecast, growth_of, link_forecasts, month_after
 from teal_ip.routing.igp import load_routed

@@ -22,7 +22,7 @@ from teal.formats.rows import write_csv
 from teal.network import Topology
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import check_out_file, check_out_folder
-from teal_ip.counters.files import interface_names, save_counters
+from teal_ip.readings.files import interface_names, save_counters
 from teal_ip.routing.flex_algo import lists_and_algorithms
 from teal_ip.routing.flex_config import algorithm_config
 from teal_ip.routing.growth import forecast_table

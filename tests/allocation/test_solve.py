@@ -12,6 +12,7 @@ import pytest
 import teal
 from baselines import arc_form
 from teal.cli import main
+from teal.cli.commands import COMMANDS
 from teal.evaluation.rows import Row
 from teal.formats.rows import read_csv
 from teal.objectives import SINGLE_PROGRAMS
@@ -181,6 +182,8 @@ def test_demands_without_a_path_are_named(objective: str, tmp_path: Path, capsys
     files = ["--topology", str(tmp_path / "net.csv"), "--traffic", str(tmp_path / "d.csv"), "--quiet"]
     expected = {"demands": 1, "rate": 4.0, "pairs": ["a->c"]}
     for command in (["solve", *files, "--objective", objective], ["simulate", *files]):
+        if command[0] not in COMMANDS:
+            continue  # without the package teal_ip
         assert main(command) == 0
         assert "1 demand without a path, 4 Gbit/s: a->c" in capsys.readouterr().out
         assert main([*command, "--json"]) == 0

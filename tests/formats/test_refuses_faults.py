@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("teal_ip", reason="needs the package teal_ip")
+
 import teal
 from teal.errors import InputError
-from teal_ip.counters.files import load_counters
 from teal_ip.counters.flow_records import Prefixes, load_flows
+from teal_ip.readings.files import load_counters
 
 CASES = Path(__file__).parents[1] / "cases"
 CHANGES_OF_EACH = 150

@@ -9,11 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+pytest.importorskip("teal_ip", reason="needs the package teal_ip")
+
 import teal
 from teal.cli import main
 from teal.errors import InputError
 from teal.formats.routers import Router, Routers, read_routers
-from teal_ip.counters.files import counters_from_frame
+from teal_ip.readings.files import counters_from_frame
 
 TABLE = (
     "name;aliases;system ID;loopback;sid;srgb;site;vendor\n"

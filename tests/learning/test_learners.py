@@ -14,6 +14,7 @@ import torch
 import teal
 from teal.cli import main
 from teal.errors import InputError
+from teal.learning import learners
 from teal.learning.learners import LEARNERS, register_learner
 from teal.learning.noise import RowStreams
 from teal.learning.settings import TrainConfig
@@ -23,6 +24,7 @@ from teal.nn.flow_gnn_config import FORMS, FlowGnnConfig
 from teal.nn.flow_models import FlowModel
 from teal.nn.policy import action_splits
 from teal.problem import Problem
+from teal.spec import parse_spec
 from teal.testing import random_problem
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -65,12 +67,12 @@ except SystemExit as end:
 @pytest.mark.slow
 def test_the_gradient_of_the_example_learner_is_that_of_the_expected_reward() -> None:
     """The gradient of many joint actions points where the mean gradient of the reward at drawn actions does."""
-    reinforce = runpy.run_path(str(EXAMPLES / "own_learner.py"))["reinforce"]
+    reinforce = runpy.run_path(str(EXAMPLES / "own_learner.py"))["make"](parse_spec("reinforce:episodes=4000"))
     torch.manual_seed(0)
     problem = random_problem(3, nodes=4, num_paths=2, batch=1)
     problem = problem.to(torch.float32)
     means = torch.zeros_like(problem.path_value).expand(problem.path_mask.shape).clone().requires_grad_()
-    config = TrainConfig(topology="b4", traffic="-", out=Path("x"), std=0.5, episodes=4000, learner="direct")
+    config = TrainConfig(topology="b4", traffic="-", out=Path("x"), std=0.5, learner="direct")
 
     class Plain(FlowModel):
         def splits(self, means: torch.Tensor, problem: Problem) -> torch.Tensor:
@@ -104,10 +106,11 @@ def test_names_come_from_entry_points_too(monkeypatch: pytest.MonkeyPatch) -> No
 
     points = {
         "teal.models": importlib.metadata.EntryPoint("announced", "teal.nn.universal_flow_gnn:UniversalFlowGnn", ""),
-        "teal.learners": importlib.metadata.EntryPoint("announced", "teal.learning.learners:_direct", ""),
+        "teal.learners": importlib.metadata.EntryPoint("announced", "teal.learning.learners:_test_learner", ""),
         "teal.objectives": importlib.metadata.EntryPoint("announced", "teal.objectives:_TEST_RULES", ""),
     }
     monkeypatch.setattr(spec, "_announced", lambda group: {"announced": points[group]} if group in points else {})
+    monkeypatch.setattr(learners, "_test_learner", LEARNERS["direct"], raising=False)
     monkeypatch.setattr(teal.objectives, "_TEST_RULES", teal.Objective("total_flow").rules, raising=False)
     model = new_flow_model(FlowGnnConfig(form="announced"))
     assert type(model).__name__ == "UniversalFlowGnn"

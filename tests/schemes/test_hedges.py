@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("teal_next", reason="needs the package teal_next")
+
 import teal
 from teal.errors import InputError
 from teal.network import CandidateLists

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+pytest.importorskip("teal_next", reason="needs the package teal_next")
+
 import teal
 from teal.schemes.past import Past
 from tests.teal_next.series import make_past

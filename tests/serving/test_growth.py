@@ -107,6 +107,7 @@ def test_a_service_adds_paths_and_every_earlier_answer_keeps_its_meaning(
 def test_an_interval_that_follows_added_paths_is_allocated_over_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("teal_next", reason="needs the package teal_next")
     monkeypatch.setattr("teal.serving.engine.served._GENERATED", "gravity:seed=0,load=0.01,count={count}")
     monkeypatch.setattr("teal.serving.engine.requests.FIRST_PATHS", 1)
     rates = rates_of(3, size=60_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -20,17 +21,18 @@ from pydantic import (
 
 from teal.errors import InputError
 from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import Objective, ObjectiveName, objective_names
 from teal.option import ENTRIES, GAP, MAX_PATHS, Option
 from teal.problem.offers import OFFERS
 from teal.serving.engine.errors import invalid, wrong
 
 _MAX_CLASSES = 16  # of the demands of a request
 _MAX_VALUES = 500_000  # of a body in JSON: all other threads wait while it is parsed
-_OBJECTIVES = (
-    "total_flow", "weighted_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow",
-    "proportional_fair", "alpha_fair", "bandwidth_functions", "max_min",
-)  # fmt: skip
+
+
+def _served() -> list[str]:
+    """The objectives that a request may name: all but the one of classes, which a request lists."""
+    return [str(name) for name in objective_names() if name != ObjectiveName.PRIORITY]
 
 
 def _objective(text: str) -> str:
@@ -39,8 +41,8 @@ def _objective(text: str) -> str:
         objective = Objective(text)
     except InputError as error:
         raise ValueError(str(error)[:300]) from None
-    if objective.name not in _OBJECTIVES:
-        raise ValueError(f"one of {', '.join(_OBJECTIVES)}")
+    if objective.name == ObjectiveName.PRIORITY:
+        raise ValueError(f"one of {', '.join(_served())}")
     return objective.spec
 
 
@@ -48,8 +50,8 @@ _Objective = Annotated[
     str,
     Field(
         max_length=100,
-        description=f"{', '.join(_OBJECTIVES)}; fair ones with options, such as alpha_fair:alpha=2,weight=1.",
-        json_schema_extra={"pattern": f"^({'|'.join(_OBJECTIVES)})(:.*)?$"},
+        description=f"{', '.join(_served())}; fair ones with options, such as alpha_fair:alpha=2,weight=1.",
+        json_schema_extra={"pattern": f"^({'|'.join(map(re.escape, _served()))})(:.*)?$"},
     ),
     AfterValidator(_objective),
 ]

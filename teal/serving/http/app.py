@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
@@ -25,6 +25,7 @@ from teal.serving.http.metrics import Metrics
 from teal.serving.http.middleware import Watched, fault_response
 from teal.serving.http.recent import Recent
 from teal.serving.http.routes import SENT_MODELS, make_router
+from teal.spec import Registry
 
 _ASSETS = Path(__file__).parent / "assets"
 # Plotly writes style elements; nothing else may be inline, and nothing may come from elsewhere or go there.
@@ -32,6 +33,10 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
     "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+
+
+# Routes that packages add, by entry points: functions of the backend.  They stand behind the same token and limits.
+ROUTES: Registry[Callable[[Backend], APIRouter]] = Registry("routes of the service", "teal.service_routes")
 
 
 def _asset(name: str) -> Callable[[], str]:
@@ -100,6 +105,8 @@ def make_app(
     metrics = Metrics()
     router = make_router(backend, metrics, Recent(), most_open)
     app.include_router(router)
+    for name in ROUTES.names():
+        app.include_router(ROUTES[name](backend))
     _describe(app, needs_token=bool(tokens))
 
     @app.exception_handler(ServiceError)

@@ -17,8 +17,8 @@ from teal.cli import main
 from teal.errors import TealError
 from teal.formats import load_topology, load_traffic
 from teal.runtime.arrays import FloatArray
-from teal_ip.counters.files import load_counters, save_counters
 from teal_ip.counters.repair import Repaired, believed
+from teal_ip.readings.files import load_counters, save_counters
 
 
 @pytest.fixture(scope="module")

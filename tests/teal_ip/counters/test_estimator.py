@@ -21,9 +21,9 @@ from teal_ip.counters.check import Checker
 from teal_ip.counters.estimator import Estimator, History, HistoryPrior, _Bias, gravity, scaled_to
 from teal_ip.counters.expected_error import expected_error
 from teal_ip.counters.projection import Projection
-from teal_ip.counters.readings import Readings
 from teal_ip.counters.repair import believed, repair
 from teal_ip.counters.worst_load import worst_load
+from teal_ip.readings.readings import Readings
 from teal_ip.routing.igp_failures import IgpFailures
 from teal_ip.routing.measurements import ecmp_measurements, policy_measurements
 from tests.igp_reference import random_metrics, segment_shares

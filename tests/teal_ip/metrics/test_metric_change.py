@@ -9,8 +9,8 @@ import pytest
 
 from teal.errors import InputError
 from teal.testing import make_topology
-from teal_ip.counters.files import interface_names
 from teal_ip.metrics.command import MetricChange, frr_lines, read_changes, write_changes
+from teal_ip.readings.files import interface_names
 
 CHANGES = [MetricChange("a->b", "a", "b", 1, 7, 0.5), MetricChange("c->a", "c", "a", 2, 3, 0.25)]
 

@@ -19,7 +19,7 @@ from teal.network.failures import cable_failures
 from teal.network.flex_algo import FlexAlgo
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.testing import make_topology
-from teal_ip.counters.files import load_counters
+from teal_ip.readings.files import load_counters
 from teal_ip.routing import installed
 from teal_ip.routing.flex_algo import FlexRouting, algorithms_of
 from teal_ip.routing.installed import IgpRouting

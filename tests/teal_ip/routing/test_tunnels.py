@@ -15,7 +15,7 @@ from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import cable_failures
 from teal.runtime.arrays import FloatArray, IntArray
-from teal_ip.counters.files import load_counters
+from teal_ip.readings.files import load_counters
 from teal_ip.routing.tunnels import TunnelLoads, Tunnels
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 from tests.teal_ip.routing.test_simulate import DEMANDS, LINKS

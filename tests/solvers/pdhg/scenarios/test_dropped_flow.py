@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
+pytest.importorskip("teal_next", reason="needs the package teal_next")
+
 from teal.problem import Problem
 from teal.solvers import pdhg
 from teal.solvers.pdhg.scenarios.dropped_flow import project_prices

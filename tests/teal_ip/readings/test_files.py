@@ -11,7 +11,7 @@ import pytest
 
 from teal.errors import InputError
 from teal.testing import make_topology
-from teal_ip.counters.files import _means, counters_from_frame, load_counters, save_counters
+from teal_ip.readings.files import _means, counters_from_frame, load_counters, save_counters
 
 TOPOLOGY = make_topology([(0, 1, 10), (1, 2, 10)], both=True)  # n0 - n1 - n2
 STEP = 300

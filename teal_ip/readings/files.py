@@ -21,7 +21,7 @@ Counters become rates over the intervals between two readings.  A fall is a wrap
 quarter of its width and the rate stays below what the interface can carry, else a reset, after which that interval is
 missing. Readings need not be simultaneous: the rate of an interval is the mean over what it shares with the readings.
 
-A .npz file holds the arrays of :class:`teal_ip.counters.readings.Counters` by their names, as `teal estimate` writes
+A .npz file holds the arrays of :class:`teal_ip.readings.readings.Counters` by their names, as `teal estimate` writes
 them.
 
 The answers to a Prometheus range query (``/api/v1/query_range``) become such a table.
@@ -59,7 +59,7 @@ from teal.network.topology import without_port
 from teal.runtime.archives import check_npz
 from teal.runtime.arrays import AnyArray, FloatArray
 from teal.runtime.storage import atomic_file
-from teal_ip.counters.readings import Counters, without_own_traffic
+from teal_ip.readings.readings import Counters, without_own_traffic
 
 _ROUTER = ("router", "instance", "source", "agent_host", "hostname", "sysName")
 _INTERFACE = ("ifName", "interface", "interface_name", "ifDescr", "device", "name")

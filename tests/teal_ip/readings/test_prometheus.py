@@ -11,7 +11,7 @@ import pytest
 
 from teal.errors import InputError
 from teal.testing import make_topology
-from teal_ip.counters.files import load_counters
+from teal_ip.readings.files import load_counters
 
 
 def _answer(name: str, values: dict[tuple[str, str], list[float]]) -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""Formats of traffic matrices that packages add: a suffix, and how a file is read.
+
+Code adds one by :func:`register_traffic_format`, an installed package by an entry point in the group
+``teal.traffic_formats``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from teal.formats.parts import refuses_faults
+from teal.network import Topology, TrafficMatrices
+from teal.spec import Registry
+
+
+@dataclasses.dataclass(frozen=True)
+class TrafficFormat:
+    """One format.
+
+    Attributes:
+        suffixes: endings of file names, in lower case.
+        read: makes the matrices of a file over the nodes of a network, in Gbit/s; raises InputError.
+    """
+
+    suffixes: tuple[str, ...]
+    read: Callable[[Path, Topology], TrafficMatrices]
+
+    def traffic(self, path: Path, topology: Topology) -> TrafficMatrices:
+        """Read a file.
+
+        Args:
+            path: path of the file.
+            topology: the network.
+
+        Raises:
+            InputError: a fault in the file.
+        """
+        return _read(path, self, topology)
+
+
+@refuses_faults("traffic in the format of its suffix")
+def _read(path: Path, form: TrafficFormat, topology: Topology) -> TrafficMatrices:
+    return form.read(path, topology)
+
+
+_FORMATS: Registry[TrafficFormat] = Registry("traffic format", "teal.traffic_formats")
+
+
+def register_traffic_format(name: str, form: TrafficFormat, *, replace: bool = False) -> None:
+    """Make a format known in this process.
+
+    Raises:
+        InputError: another format has the name, and ``replace`` is false.
+    """
+    _FORMATS.add(name, form, replace=replace)
+
+
+def traffic_format(path: Path) -> TrafficFormat | None:
+    """The format of a file by its name; None for an unknown one."""
+    forms = [_FORMATS[name] for name in _FORMATS.names()]
+    return next((form for form in forms if path.name.lower().endswith(form.suffixes)), None)

@@ -1,0 +1,1 @@
+"""Readings of interface counters: what they are, and their files."""
