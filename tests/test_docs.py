@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import csv
 import importlib
@@ -231,3 +232,12 @@ def test_the_documentation_site_builds_without_a_warning(tmp_path: Path) -> None
     assert "price-gnn" in pages["schemes"]
     assert "register_scheme" in pages["schemes"]
     assert "SNDlib" in pages["formats"]
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = (ROOT / "docs" / "api.md").read_text()
+    for package in PACKAGES:
+        stub = ast.parse((ROOT / package / "__init__.pyi").read_text())
+        names = [alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+        is_there = {name: re.search(rf"^::: {package}\.(\S*\.)?{name}$", reference, flags=re.M) for name in names}
+        assert [name for name, found in is_there.items() if not found and not name.endswith("Error")] == []
