@@ -1,6 +1,6 @@
 """The public API: what ``import teal`` offers, loaded on first use (``teal --help`` need not wait for torch)."""
 
-from .api import FailurePlan, evaluate, plan, train
+from .api import evaluate, plan, train
 from .app import plot
 from .errors import InputError, SolverError, TealError
 from .formats import load_topology, load_traffic, save_topology, save_traffic
@@ -12,6 +12,7 @@ from .network.shards import PathSearch
 from .nn.flow_gnn_config import register_model
 from .objectives import Objective, ObjectiveName, register_objective
 from .pathops import PathOps, make_path_ops
+from .planning.plan_command import FailurePlan
 from .problem import (
     Allocation,
     Assessment,

@@ -8,50 +8,43 @@ Settings have the names of the command's options, with _ for -; the same faults 
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from teal.app.as_files import files_of, nobody, settings_of
+from teal.app.instance import instance_of, load_network
+from teal.app.options import with_options
+from teal.app.run_files import MemoryEntries
 from teal.evaluation.evaluate_command import EvaluationStudy
 from teal.evaluation.settings import EvaluateConfig
 from teal.learning.settings import TrainConfig
 from teal.learning.train_command import run_train
-from teal.planning.plan import PlanReport
-from teal.planning.plan_command import plot_plan, run_plan, write_plan_page
-from teal.planning.settings import PlanConfig
+from teal.planning import study
+from teal.planning.plan_command import FailurePlan
+from teal.planning.settings import PlanOptions
 
 
-class FailurePlan(PlanReport):
-    """The cost of failures: :class:`teal.planning.plan.PlanReport`, as a frame, a plot and a page."""
+@with_options(PlanOptions)
+def plan(topology: Any, traffic: Any, options: PlanOptions) -> FailurePlan:
+    """Measure what failures cost; the options are those of ``teal plan``.  No file is written, and nothing is drawn.
 
-    def to_frame(self) -> Any:
-        """A pandas frame, a row for each failure, the worst first."""
-        import pandas as pd
+    Args:
+        topology: a Topology, a networkx graph, a file or a name.
+        traffic: TrafficMatrices, a pandas frame, a file or a name.
+        options: by name.
 
-        return pd.DataFrame([dataclasses.asdict(one) for one in self.by_failure()])
-
-    def plot(self, path: Path | str) -> None:
-        """Write the heat map of what failures cost."""
-        plot_plan(Path(path), self.outages, self.objective)
-
-    def save_page(self, path: Path | str) -> None:
-        """Write the page that ``teal plan`` writes."""
-        write_plan_page(Path(path), self)
-
-
-def plan(topology: Any, traffic: Any, **settings: Any) -> FailurePlan:
-    """Measure what failures cost; ``teal plan --help`` lists the settings, :func:`evaluate` the arguments."""
-    with files_of(topology, traffic) as names, tempfile.TemporaryDirectory() as folder:
-        config = settings_of(PlanConfig, *names, {"out": Path(folder) / "plan", **settings})
-        return FailurePlan(**vars(run_plan(config, nobody)))
+    Raises:
+        InputError: a fault in the input.
+    """
+    instance = instance_of(*load_network(topology, traffic, options), options)
+    return FailurePlan(**vars(study.plan(instance, options, MemoryEntries())))
 
 
 def evaluate(topology: Any, traffic: Any, **settings: Any) -> Any:
     """Schemes on the same matrices: a pandas frame, a row for each scheme and case, as in results.csv.
 
-    See ``teal evaluate --help`` for the settings (with ``out=`` the report is kept), and :func:`upgrade` for the
+    See ``teal evaluate --help`` for the settings (with ``out=`` the report is kept), and :func:`plan` for the
     arguments.
     """
     import pandas as pd
@@ -65,7 +58,7 @@ def evaluate(topology: Any, traffic: Any, **settings: Any) -> Any:
 def train(topology: Any, traffic: Any, out: Path | str, **settings: Any) -> Path:
     """Train a model on one network: its folder, which ``teal.make_scheme("teal", out)`` takes.
 
-    See ``teal train --help`` for the settings, and :func:`upgrade` for the arguments.
+    See ``teal train --help`` for the settings, and :func:`plan` for the arguments.
     """
     with files_of(topology, traffic) as names:
         run_train(settings_of(TrainConfig, *names, {"out": Path(out), **settings}), nobody)

@@ -8,32 +8,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from teal.app.as_files import files_of, nobody, settings_of
+from teal.app.options import with_options
 from teal_ip.purchases.result import UpgradePlan
 from teal_ip.purchases.search import plan_upgrade
-from teal_ip.purchases.settings import UpgradeConfig
-from teal_ip.routing.settings import SimulateConfig
+from teal_ip.purchases.settings import UpgradeOptions
+from teal_ip.routing.igp import routed
+from teal_ip.routing.settings import SimulateOptions
 from teal_ip.routing.simulate import Simulation
-from teal_ip.routing.simulate_command import run_simulate
+from teal_ip.routing.simulate import simulate as loads_of
 
 
-def upgrade(topology: Any, traffic: Any, **settings: Any) -> UpgradePlan:
-    """Find what to buy; ``teal upgrade --help`` lists the settings.
+@with_options(UpgradeOptions)
+def upgrade(topology: Any, traffic: Any, options: UpgradeOptions) -> UpgradePlan:
+    """Find what to buy; the options are those of ``teal upgrade``.  No file is written, and nothing is drawn.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         traffic: TrafficMatrices, a pandas frame, a file or a name.
-        settings: settings of the command.
+        options: by name.
 
     Raises:
         InputError: a fault in the input.
         SolverError: no purchase was found in time.
     """
-    with files_of(topology, traffic) as names:
-        return plan_upgrade(settings_of(UpgradeConfig, *names, settings), nobody)
+    return plan_upgrade(topology, traffic, options)
 
 
-def simulate(topology: Any, traffic: Any, **settings: Any) -> Simulation:
-    """Loads of the IGP; see ``teal simulate --help`` for the settings, and :func:`upgrade` for the arguments."""
-    with files_of(topology, traffic) as names:
-        return run_simulate(settings_of(SimulateConfig, *names, settings), nobody)
+@with_options(SimulateOptions)
+def simulate(topology: Any, traffic: Any, options: SimulateOptions) -> Simulation:
+    """Loads of the IGP; the options are those of ``teal simulate``.  No file is written, and nothing is drawn.
+
+    Args:
+        topology: a Topology, a networkx graph, a file or a name.
+        traffic: TrafficMatrices, a pandas frame, a file or a name.
+        options: by name.
+
+    Raises:
+        InputError: a fault in the input.
+    """
+    dag, matrices = routed(topology, traffic, options, options, lambda _: None)
+    return loads_of(dag, matrices, options)

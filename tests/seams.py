@@ -143,7 +143,8 @@ def check_upgrade(case: Case) -> None:
         failures = names + [f"{a} + {b}" for i, a in enumerate(names) for b in names[i + 1 :]]
     growth, limit = 1.5, 0.9
     plan = teal_ip.upgrade(
-        topology, case.traffic, failures=kind, growth=growth, max_utilisation=limit, gap=_GAP, over_all_paths=True,
+        topology, case.traffic, failures=kind,  # type: ignore[arg-type]
+        growth=growth, max_utilisation=limit, gap=_GAP, over_all_paths=True,
         num_paths=case.num_paths, path_method=case.method, matrices=0,
     )  # fmt: skip
     down = [down_of[name] for name in failures]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +19,15 @@ import teal_next
 from teal.cli import main
 from teal.errors import InputError
 from teal.network import path_file
+from teal.planning.settings import PlanOptions
+from teal_ip.routing.settings import SimulateOptions
 from tests.seams import check
 
 TRAFFIC = "gravity:seed=0,count=4,load=0.8"
 
 
 def test_a_purchase_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {"growth": 2.0, "matrices": 2, "path_method": "survivable", "num_paths": 4}
+    settings: dict[str, Any] = {"growth": 2.0, "matrices": 2, "path_method": "survivable", "num_paths": 4}
     topology = teal.load_topology("b4")
     plan = teal_ip.upgrade(topology, teal.load_traffic(TRAFFIC, topology), **settings)
     options = ["--growth", "2", "--matrices", "2", "--path-method", "survivable", "--num-paths", "4", "--json"]
@@ -49,26 +56,70 @@ def test_failures_loads_and_schemes_as_frames(tmp_path: Path) -> None:
 
 def test_a_setting_that_a_command_does_not_have_is_refused() -> None:
     with pytest.raises(InputError, match="growht"):
-        teal_ip.upgrade("b4", TRAFFIC, growht=2.0)
+        teal_ip.upgrade("b4", TRAFFIC, growht=2.0)  # type: ignore[call-arg]
     with pytest.raises(InputError, match=r"in \(0, 10\]"):
         teal_ip.upgrade("b4", TRAFFIC, growth=-2.0)
+
+
+_watched: list[str] | None = None  # names of files that were opened; None while nobody looks
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _watched is not None and isinstance(arguments[0], str):
+        _watched.append(arguments[0])
+
+
+sys.addaudithook(_watch)
+
+
+def test_functions_over_objects_open_no_file(tmp_path: Path) -> None:
+    """But for the cache, in which candidate paths and kernels are."""
+    global _watched
+    topology = teal.load_topology("b4")
+    traffic = teal.load_traffic(TRAFFIC, topology).part(0, 1)
+
+    def call() -> None:
+        teal.plan(topology, traffic, num_paths=2)
+        teal_ip.simulate(topology, traffic, failures=("cables",))
+        teal_ip.upgrade(topology, traffic, matrices=1, failures="none", num_paths=2)
+
+    call()  # loads modules
+    before = sorted(tmp_path.rglob("*"))
+    _watched = []
+    try:
+        call()
+    finally:
+        opened, _watched = _watched, None
+    cached = (os.environ["TEAL_CACHE_DIR"], os.environ["NUMBA_CACHE_DIR"], sys.prefix, sys.base_prefix, "/proc", "/sys")
+    assert [name for name in opened if not name.startswith(cached) and not name.endswith((".py", ".pyc"))] == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_editor_sees_every_option() -> None:
+    for function, options in ((teal.plan, PlanOptions), (teal_ip.simulate, SimulateOptions)):
+        names = list(inspect.signature(function).parameters)
+        assert names[:2] == ["topology", "traffic"]
+        assert set(names[2:]) == {field.name for field in dataclasses.fields(options)}
 
 
 def test_settings_may_be_texts(tmp_path: Path) -> None:
     """A path, a name of an enumeration, and one value where several are taken."""
     out = tmp_path / "plan"
     written = teal.plan(
-        "b4", "gravity:seed=0,count=2,load=3", out=str(out), objective="weighted_flow", failures="nodes", num_paths=2,
-        path_method="survivable",
+        "b4", "gravity:seed=0,count=2,load=3", objective="weighted_flow", failures="nodes", num_paths=2,  # type: ignore[arg-type]
+        path_method="survivable",  # type: ignore[arg-type]
     )  # fmt: skip
-    assert out.is_dir()
+    written.save(str(out))
+    assert (out / "report.html").is_file()
+    with pytest.raises(InputError, match="overwrite"):
+        written.save(out)
     assert len(written.to_frame()) == 12, "a failure for each router"
     rows = teal.evaluate("b4", TRAFFIC, scheme="shortest-path", split="all", limit=1, num_paths="auto")
     assert rows.scheme.tolist() == ["shortest-path"]
     with pytest.raises(InputError, match="total_flow"):
         teal.plan("b4", TRAFFIC, objective="best_flow")
     with pytest.raises(InputError, match="path-method"):
-        teal.plan("b4", TRAFFIC, path_method="fastest")
+        teal.plan("b4", TRAFFIC, path_method="fastest")  # type: ignore[arg-type]
 
 
 def test_files_and_folders_may_be_texts(tmp_path: Path) -> None:

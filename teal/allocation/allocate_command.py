@@ -15,7 +15,7 @@ from teal.allocation.settings import AllocateConfig
 from teal.allocation.solve import signed_percent
 from teal.app.command import EXIT_FAILED, EXIT_GAP, EXIT_OK, Notify, Outcome
 from teal.app.instance import instance_key
-from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, write_files, write_manifest
+from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, require_same, write_files, write_manifest
 from teal.errors import InputError
 from teal.formats.allocations import write_candidates
 from teal.formats.rows import from_text, write_csv
@@ -42,7 +42,7 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
         remove_files(out, files)
     journal = Journal(out / JOURNAL, config, resume=config.resume)
     instance = allocator.instance
-    journal.require_content(instance_key(instance), config.topology)
+    require_same(journal, instance_key(instance), config.topology)
     write_candidates(out / PATHS, instance.topology, instance.paths)
     done = {
         entry["part"]: len(entry["found"])

@@ -113,7 +113,7 @@ def solve_sharded(
         InputError: a fault in what the user gave.
     """
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
-    topology, traffic = load_network(config, notify)
+    topology, traffic = load_network(config.topology, config.traffic, config, notify)
     if traffic.classes is not None:
         raise InputError("--shards", "", "traffic without classes", "classes")
     if config.path_groups is not None:

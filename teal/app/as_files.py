@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
-from teal.app.run_files import typed
-from teal.errors import InputError
+from teal.app.options import options_of
 from teal.formats import load_topology, load_traffic, save_topology, save_traffic
 from teal.network import Topology, TrafficMatrices
-from teal.objectives import Objective
 
 _Config = TypeVar("_Config")
 
@@ -39,22 +36,8 @@ def files_of(topology: Any, traffic: Any) -> Iterator[tuple[str, str]]:
 
 
 def settings_of(kind: type[_Config], topology: Any, traffic: Any, settings: dict[str, Any]) -> _Config:
-    """The settings of a command; a name that it does not have is refused with those that it has.
-
-    Paths may be texts, names of an enumeration too, and one value may stand where several are taken.
-    """
-    hints, names = get_type_hints(kind), [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    values = {"topology": topology, "traffic": traffic}
-    for name, value in settings.items():
-        if name not in names:
-            raise InputError(kind.__name__, name, "one of " + ", ".join(sorted(names)), repr(value))
-        try:
-            # An objective may also be one that was registered.
-            values[name] = Objective(value).spec if name == "objective" else typed(hints[name], value)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"--{name.replace('_', '-')}", "", "a value of this setting", str(error)) from None
-    make: Callable[..., _Config] = kind
-    return make(**values)
+    """The settings of a command for these names of files; errors as in :func:`teal.app.options.options_of`."""
+    return options_of(kind, {"topology": topology, "traffic": traffic, **settings})
 
 
 def nobody(_: str) -> None:

@@ -17,9 +17,9 @@ import torch
 from tqdm import tqdm
 
 from teal.app.path_sets import candidate_paths, chosen_paths, of_classes
-from teal.app.settings import InstanceConfig, ObjectiveConfig, assignments
+from teal.app.settings import InstanceConfig, ObjectiveConfig, ProgramConfig, ProgramFileConfig, assignments
 from teal.errors import InputError, SolverError
-from teal.formats import load_traffic, topology_of
+from teal.formats import load_traffic, topology_from
 from teal.formats.bandwidth_functions import read_bandwidth_functions
 from teal.formats.groups import failing_links
 from teal.network import PathSet, Split, Topology, TrafficMatrices
@@ -226,10 +226,30 @@ def load_instance(
         InputError: a fault in what the user gave.
         SolverError: the factor of --calibrate was not found in time.
     """
+    pick_device(config.device)  # a fault is said before anything is read
+    topology, traffic = load_network(config.topology, config.traffic, config, notify, on_topology)
+    return instance_of(topology, select(traffic), config, notify, deadline)
+
+
+def instance_of(
+    topology: Topology, traffic: TrafficMatrices, config: ProgramConfig, notify: Callable[[str], None] = lambda _: None,
+    deadline: float = math.inf,
+) -> Instance:  # fmt: skip
+    """The instance of a network and its traffic, over candidate paths.
+
+    Args:
+        topology: the network.
+        traffic: its matrices.
+        config: program and candidate paths.
+        notify: called with what was found.
+        deadline: seconds for all that is computed.
+
+    Raises:
+        InputError: a fault in the settings.
+        SolverError: the factor of --calibrate was not found in time.
+    """
     device = pick_device(config.device)
     objective = Objective(config.objective, config.epsilon)
-    topology, traffic = load_network(config, notify, on_topology)
-    traffic = select(traffic)
     split, end = traffic.split(), Deadline.after(deadline)
     begin = time.perf_counter()
     pairs = traffic.pairs if traffic.classes is None else np.unique(traffic.pairs, axis=0)
@@ -260,7 +280,7 @@ def load_instance(
     return with_protection(instance, config.protect, notify) if config.protect else instance
 
 
-def _latency_limits(config: InstanceConfig, traffic: TrafficMatrices) -> FloatArray | None:
+def _latency_limits(config: ProgramConfig, traffic: TrafficMatrices) -> FloatArray | None:
     """(D,) ms that a path of each demand may take; None for no limits."""
     limits = assignments(config.latency_limits, "--latency-limits")
     if traffic.classes is None or not limits:
@@ -294,16 +314,17 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
 
 
 def load_network(
-    config: InstanceConfig, notify: Callable[[str], None], on_topology: Callable[[Topology], None] = lambda _: None
-) -> tuple[Topology, TrafficMatrices]:
-    """Load network and traffic; arguments as in :func:`load_instance`."""
-    topology = topology_of(config)
+    topology: Any, traffic: Any, config: ProgramFileConfig, notify: Callable[[str], None] = lambda _: None,
+    on_topology: Callable[[Topology], None] = lambda _: None,
+) -> tuple[Topology, TrafficMatrices]:  # fmt: skip
+    """Network and traffic, as they are or from files and names; arguments as in :func:`load_instance`."""
+    topology = topology_from(topology, config)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
     on_topology(topology)
     for note in topology.notes:
         notify(note)
     order = [name.strip() for name in config.class_order.split(",") if name.strip()]
-    traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit, class_order=order)
+    traffic = load_traffic(traffic, topology, progress=True, unit=config.traffic_unit, class_order=order)
     if config.class_shares:
         traffic = traffic.in_classes(assignments(config.class_shares, "--class-shares"))
     notify(describe_traffic(traffic))

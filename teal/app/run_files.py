@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from teal.errors import InputError
 from teal.runtime.storage import atomic_file, file_key
@@ -96,6 +96,49 @@ _READ_BYTES = 1 << 16  # block of the backward search for the last newline; long
 _CHANGEABLE_SETTINGS = ("out", "resume", "overwrite", "worst", "workers")
 
 
+class Entries(Protocol):
+    """The results of a run so far, part by part."""
+
+    def entries(self, kind: str) -> Iterator[dict[str, Any]]:
+        """The entries of a kind, in the order in which they were added."""
+        ...
+
+    def add(self, kind: str, entry: Mapping[str, Any]) -> None:
+        """Append an entry, of values that JSON can represent."""
+        ...
+
+
+def require_same(entries: Entries, content: str, where: str) -> None:
+    """Check that the run's input is the one recorded earlier, and record it.
+
+    Args:
+        entries: entries of the run.
+        content: hash of topology, traffic and paths.
+        where: option or file to name in the message.
+
+    Raises:
+        InputError: the interrupted run had another input.
+    """
+    if any(entry["content"] != content for entry in entries.entries("instance")):
+        raise InputError(where, "", "the topology, traffic and paths of the interrupted run", "a different one")
+    entries.add("instance", {"content": content})
+
+
+class MemoryEntries:
+    """Entries that are kept in memory alone."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, list[dict[str, Any]]] = {}
+
+    def entries(self, kind: str) -> Iterator[dict[str, Any]]:
+        """The entries of a kind (:meth:`Entries.entries`)."""
+        return iter(self._entries.get(kind, ()))
+
+    def add(self, kind: str, entry: Mapping[str, Any]) -> None:
+        """Append an entry (:meth:`Entries.add`)."""
+        self._entries.setdefault(kind, []).append(dict(entry))
+
+
 class Journal:
     """The file ``journal.jsonl`` of a run: its settings in the first line, then its entries.
 
@@ -143,20 +186,6 @@ class Journal:
             stream.write(json.dumps({kind: dict(entry)}) + "\n")
             stream.flush()
             os.fsync(stream.fileno())
-
-    def require_content(self, content: str, where: str) -> None:
-        """Check that the run's input is the one recorded earlier, and record it.
-
-        Args:
-            content: hash of topology, traffic and paths.
-            where: option or file to name in the message.
-
-        Raises:
-            InputError: the interrupted run had another input.
-        """
-        if any(entry["content"] != content for entry in self.entries("instance")):
-            raise InputError(where, "", "the topology, traffic and paths of the interrupted run", "a different one")
-        self.add("instance", {"content": content})
 
     def remove(self) -> None:
         """Delete the file, once the run is complete and its results are written."""

@@ -162,9 +162,14 @@ class NetworkConfig(TrafficFileConfig):
     generated matrices whose mean demand is LOAD times that with which shortest paths just fill the busiest link."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramFileConfig(ProgramConfig, TrafficFileConfig):
+    """The program, and how the files of a network and its traffic are read."""
+
+
 # The order of the bases: in --help the fields of the last one, which are required, come first.
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InstanceConfig(ProgramConfig, NetworkConfig):
+class InstanceConfig(ProgramFileConfig, NetworkConfig):
     """A network, its traffic, and what to optimise."""
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "load_traffic",
     "save_topology",
     "save_traffic",
+    "topology_from",
     "topology_of",
 ]
 
@@ -91,13 +92,8 @@ def load_topology(
     return topology if routers is None else read_routers(Path(routers)).applied(topology)
 
 
-class TopologySettings(Protocol):
-    """How a command says which network it reads."""
-
-    @property
-    def topology(self) -> str:
-        """A file or name."""
-        ...
+class FileSettings(Protocol):
+    """How the file of a network is read."""
 
     @property
     def default_capacity(self) -> float | None:
@@ -130,10 +126,31 @@ class TopologySettings(Protocol):
         ...
 
 
+class TopologySettings(FileSettings, Protocol):
+    """How a command says which network it reads."""
+
+    @property
+    def topology(self) -> str:
+        """A file or name."""
+        ...
+
+
 def topology_of(settings: TopologySettings) -> Topology:
     """The network that the settings of a command name; errors as in :func:`load_topology`."""
+    return topology_from(settings.topology, settings)
+
+
+def topology_from(topology: Any, settings: FileSettings) -> Topology:
+    """A network as it is, or that of a file, a name, a graph or a frame; errors as in :func:`load_topology`.
+
+    Args:
+        topology: the network, or what :func:`load_topology` takes.
+        settings: how a file is read.
+    """
+    if isinstance(topology, Topology):
+        return topology
     read = settings.default_capacity, settings.attributes, settings.bidirectional
-    return load_topology(settings.topology, *read, settings.routers, settings.network, settings.sheet)
+    return load_topology(topology, *read, settings.routers, settings.network, settings.sheet)
 
 
 def _load_topology(text: Any, default_capacity: float | None, names: Attributes) -> Topology:
@@ -166,8 +183,8 @@ def load_traffic(
 
     Args:
         text: an SNDlib archive (.tgz or folder); a .npz, .csv, .parquet or Repetita .demands file (or a pattern,
-            ``rf1221.*.demands``); ``gravity:...``; or a pandas frame or series, a dict of pairs or an array (see
-            :mod:`teal.formats.frames`).
+            ``rf1221.*.demands``); ``gravity:...``; matrices as they are; or a pandas frame or series, a dict of pairs
+            or an array (see :mod:`teal.formats.frames`).
         topology: the network.
         progress: show bars.
         unit: unit of the rates in a .csv, .parquet or .npz file, such as ``Mbit/s``; "" for Gbit/s.
@@ -177,6 +194,8 @@ def load_traffic(
     Raises:
         InputError: no such file or name, or a fault in it.
     """
+    if isinstance(text, TrafficMatrices):
+        return text
     if not isinstance(text, str | Path):
         return traffic_from_object(text, topology).scaled(gbps_per_unit(unit, "unit") if unit else 1.0)
     text = str(text)

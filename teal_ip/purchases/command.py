@@ -163,7 +163,7 @@ def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> Upgrade
         check_out_folder(config.out, FILES, overwrite=config.overwrite)
     if config.prove is not None:
         check_out_folder(config.prove, proof.FILES, overwrite=config.overwrite)
-    plan = plan_upgrade(config, notify)
+    plan = plan_upgrade(config.topology, config.traffic, config, notify, proves=config.prove is not None)
     if config.out is not None:
         nothing = [Purchase(source="", target="", capacity=0.0, bought=0.0, cost=0.0)]
         files: dict[str, Callable[[Path], None]] = {

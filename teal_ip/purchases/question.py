@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from teal.app.instance import Instance, load_instance
+from teal.app.instance import Instance, instance_of, load_network
 from teal.app.settings import seconds
 from teal.errors import InputError
 from teal.formats.groups import load_groups
@@ -24,7 +24,7 @@ from teal.runtime.interruptible import Deadline
 from teal_ip.purchases.hose import Hose
 from teal_ip.purchases.result import Purchase
 from teal_ip.purchases.scenarios import Scenarios, scenarios_of
-from teal_ip.purchases.settings import UpgradeConfig
+from teal_ip.purchases.settings import UpgradeOptions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Offer:
     candidates: tuple[int, ...]
 
 
-def offer(config: UpgradeConfig, topology: Topology) -> Offer:
+def offer(config: UpgradeOptions, topology: Topology) -> Offer:
     """The network of the settings with its candidate cables, and what they cost.
 
     Raises:
@@ -68,7 +68,7 @@ def offer(config: UpgradeConfig, topology: Topology) -> Offer:
     return Offer(whole, regular, cost, limits, tuple(range(before, len(limits))))
 
 
-def failures_of(config: UpgradeConfig, topology: Topology) -> list[Failure]:
+def failures_of(config: UpgradeOptions, topology: Topology) -> list[Failure]:
     """The failures beside the network without failure.
 
     Raises:
@@ -83,7 +83,7 @@ def failures_of(config: UpgradeConfig, topology: Topology) -> list[Failure]:
     return failures
 
 
-def hose_of(config: UpgradeConfig, topology: Topology, pairs: IntArray, matrices: FloatArray) -> Hose:
+def hose_of(config: UpgradeOptions, topology: Topology, pairs: IntArray, matrices: FloatArray) -> Hose:
     """The hose of a file, or of the peaks of matrices (M, D), times the growth.
 
     Raises:
@@ -215,9 +215,10 @@ class Question:
         rows: numbers of those that are planned for.
         matrices: (M, D) Gbit/s of these.
         failed: steps after the search that failed, and why.
+        proves: whether the plan carries a proof of its bound.
     """
 
-    config: UpgradeConfig
+    config: UpgradeOptions
     instance: Instance
     offer: Offer
     problem: Problem
@@ -228,6 +229,7 @@ class Question:
     deadline: Deadline
     notify: Notify
     failed: list[str] = dataclasses.field(default_factory=list)
+    proves: bool = False
 
     def scenarios(self, matrices: FloatArray, failures: Sequence[Failure]) -> tuple[Scenarios, dict[int, list[int]]]:
         """Matrices (M, D), as they are, under no failure and under each."""
@@ -259,36 +261,39 @@ class Question:
         self.notify(f"round {number}: cost {cost:.6g}, at least {bound:.6g}")
 
 
-def load_question(config: UpgradeConfig, notify: Notify) -> Question:
-    """Network, traffic, paths over candidate cables, failures."""
-    planned: list[TrafficMatrices] = []
-    network: list[Topology] = []
+def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notify) -> Question:
+    """Network, traffic, paths over candidate cables, failures.
 
-    def select(traffic: TrafficMatrices) -> TrafficMatrices:
-        if config.demands == "hose":  # any two nodes may exchange traffic, whatever pairs the file has
-            traffic = traffic.over(all_pairs(network[0]))
-        planned.append(traffic)
-        return traffic.part(0, planned_matrices(traffic, config))
+    Args:
+        topology: the network, or a file or name.
+        traffic: its matrices, or a file or name.
+        config: what is planned for, and what can be bought.
+        notify: called with the progress.
+    """
+    network, given = load_network(topology, traffic, config.program, notify)
+    if config.demands == "hose":  # any two nodes may exchange traffic, whatever pairs the file has
+        given = given.over(all_pairs(network))
 
     # The IGP's routing asks no candidate paths: one a demand is enough, unless demands are calibrated over them.
     is_igp = config.routing == "ecmp" and config.calibrate is None and config.paths is None
-    chosen = dataclasses.replace(config.instance, num_paths=1 if is_igp else config.num_paths)
+    chosen = dataclasses.replace(config.program, num_paths=1 if is_igp else config.num_paths)
     deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
-    instance = load_instance(chosen, notify, select, network.append, deadline)
+    first = given.part(0, planned_matrices(given, config))
+    instance = instance_of(network, first, chosen, notify, deadline)
     bought = offer(config, instance.topology)
     if bought.candidates:
         paths = _with_candidate_paths(config, instance.paths, bought.topology)
         instance = dataclasses.replace(instance, topology=bought.topology, paths=paths)
-    traffic = instance.traffic
-    count = traffic.num_matrices
+    scaled = instance.traffic
+    count = scaled.num_matrices
     rows = np.unique(np.linspace(0, count - 1, min(count, config.matrices or count)).astype(int))
     if config.demands != "matrices":
         rows = np.arange(count)
     factor = 1.0
-    if config.calibrate is not None and planned[0].num_matrices:
-        raw = planned[0].read([0]).sum()
-        factor = float(traffic.read([0]).sum() / raw) if raw > 0 else 1.0
-    whole = planned[0] if factor == 1.0 else planned[0].scaled(factor)
+    if config.calibrate is not None and given.num_matrices:
+        raw = given.read([0]).sum()
+        factor = float(scaled.read([0]).sum() / raw) if raw > 0 else 1.0
+    whole = given if factor == 1.0 else given.scaled(factor)
     instance = dataclasses.replace(instance, traffic=whole)
     matrices, failures = whole.read(rows), failures_of(config, bought.topology)
     instance = instance.surviving([one.links for one in failures], notify)  # once, not for each block of matrices
@@ -297,7 +302,7 @@ def load_question(config: UpgradeConfig, notify: Notify) -> Question:
     )
 
 
-def _with_candidate_paths(config: UpgradeConfig, paths: PathSet, topology: Topology) -> PathSet:
+def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topology) -> PathSet:
     """The candidate paths without new cables, and those that a search with them finds: no new cable is presumed.
 
     The links of new cables are the last ones of ``topology``, so that the numbers of the others stay.
@@ -313,7 +318,7 @@ def _with_candidate_paths(config: UpgradeConfig, paths: PathSet, topology: Topol
     return with_listed_paths(paths, more)
 
 
-def planned_matrices(traffic: TrafficMatrices, config: UpgradeConfig) -> int:
+def planned_matrices(traffic: TrafficMatrices, config: UpgradeOptions) -> int:
     """Number of matrices that the plan is made for."""
     return max(1, round((1 - config.replay) * traffic.num_matrices))
 

@@ -13,6 +13,7 @@ import dataclasses
 import math
 import time
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from teal_ip.purchases.question import Notify, Question, hose_of, load_question,
 from teal_ip.purchases.result import Quarter, ScenarioFit, UpgradePlan
 from teal_ip.purchases.scenarios import Scenarios, load_over_capacity
 from teal_ip.purchases.schedule import schedule, schedule_of_loads
-from teal_ip.purchases.settings import UpgradeConfig
+from teal_ip.purchases.settings import UpgradeOptions
 from teal_ip.purchases.testing import Tester
 from teal_ip.routing.growth import growth_of, month_after, quarters
 
@@ -102,14 +103,23 @@ def _needed(scenarios: Scenarios, cuts: Cuts, number: int, find: bool = False) -
 _MAX_PATH_ROUNDS = 12  # of adding paths
 
 
-def plan_upgrade(config: UpgradeConfig, notify: Notify) -> UpgradePlan:
-    """Load, and find what to buy; Ctrl-C ends the search with the best so far.
+def plan_upgrade(
+    topology: Any, traffic: Any, options: UpgradeOptions, notify: Notify = lambda _: None, *, proves: bool = False
+) -> UpgradePlan:
+    """Find what to buy; Ctrl-C ends the search with the best so far.
+
+    Args:
+        topology: the network, or a file or name.
+        traffic: its matrices, or a file or name.
+        options: what is planned for, and what can be bought.
+        notify: called with the progress.
+        proves: whether the plan carries a proof of its bound.
 
     Raises:
         InputError: a fault in what the user gave.
         SolverError: no purchase was found in time.
     """
-    question = load_question(config, notify)
+    question = dataclasses.replace(load_question(topology, traffic, options, notify), proves=proves)
 
     def stop() -> None:
         notify("interrupted: the best purchase so far follows; once more ends at once")
@@ -149,7 +159,7 @@ def _planned(question: Question) -> UpgradePlan:
     )
     plan = _plan(question, scenarios, upgrade, cut_off, _cost(continuous))
     plan = dataclasses.replace(plan, growth=rate, replayed=replayed if config.demands == "matrices" else None)
-    if config.prove is not None:
+    if question.proves:
         plan = dataclasses.replace(plan, proof=CutProof.of(scenarios, cuts, upgrade.dual, upgrade.cost))
     if rate is not None:
         full = question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
@@ -287,7 +297,7 @@ def _with_comparison(question: Question, start: Scenarios, cut_off: dict[int, li
             question.notify(f"certified {number + 1} of {len(live)}: at most {100 * limit:.2f}%")
         return limit
 
-    if config.prove is not None:
+    if question.proves:
         plan = dataclasses.replace(plan, proof=CutProof.of(scenarios, found.cuts, upgrade.dual, upgrade.cost))
     limit = float(found.limit.max(initial=0.0))
     if config.certify and not math.isfinite(limit):

@@ -10,9 +10,10 @@ from typing import Annotated, ClassVar, Literal
 from teal.app.settings import (
     CalibratedConfig,
     CandidateConfig,
-    InstanceConfig,
     LatencyConfig,
     NetworkConfig,
+    ProgramFileConfig,
+    TrafficFileConfig,
     require,
     seconds,
 )
@@ -23,23 +24,8 @@ from teal_ip.routing.settings import GrowthConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UpgradeConfig(GrowthConfig, CalibratedConfig, LatencyConfig, CandidateConfig, NetworkConfig):
-    """Find the cheapest capacity to buy so that all traffic fits, without a failure and under each one considered.
-
-    A scenario is one traffic matrix and one failure, or none; by default the controller computes splits anew in each.
-    Certified lower bounds on the cost are given over the candidate paths and over all paths.  --path-method survivable
-    gives every demand a path under every failure, where there is one.
-    """
-
-    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "demands": ("demands", "matrices", "growth", "hose", "replay"),
-        "failures": ("failures", "groups"),
-        "growth in time": ("growth_per_year", "horizon"),
-        "what is bought": ("max_utilisation", "cost", "modules", "candidates", "routing"),
-        "when to stop": ("gap", "over_all_paths", "deadline"),
-        "output": ("curve", "out", "prove", "overwrite"),
-        "for experts": ("certify", "latency_limits"),
-    }
+class UpgradeOptions(GrowthConfig, CalibratedConfig, LatencyConfig, CandidateConfig, TrafficFileConfig):
+    """The demands to plan for, the capacity that can be bought, and when the search stops."""
 
     demands: Literal["matrices", "pipe", "hose"] = "matrices"
     """matrices of the traffic; pipe: one matrix of every pair's peak; hose: every matrix in which each node sends and
@@ -83,12 +69,6 @@ class UpgradeConfig(GrowthConfig, CalibratedConfig, LatencyConfig, CandidateConf
     """Time after which to stop with the best so far: 30s, 5m.  Default: none."""
     curve: bool = False
     """Also find what more or less growth costs, without failures and with them, for a chart."""
-    out: Path | None = None
-    """Folder for upgrade.html, purchases.csv, scenarios.csv, topology.json (with what is bought) and manifest.json."""
-    prove: Path | None = None
-    """Folder for a proof that no purchase costs less than the bound over all paths, which Python alone checks: any
-    amounts, --routing optimal, without --horizon."""
-    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
@@ -105,18 +85,16 @@ class UpgradeConfig(GrowthConfig, CalibratedConfig, LatencyConfig, CandidateConf
         require(self, "horizon", "--demands matrices or pipe", not self.horizon or self.demands != "hose")
         is_new = bool(self.candidates) and not is_optimal
         require(self, "candidates", "nothing with --horizon and --routing ecmp", not (self.horizon and is_new))
-        is_provable = is_optimal and not self.modules and not self.horizon
-        require(self, "prove", "--routing optimal, no --modules, no --horizon", self.prove is None or is_provable)
         _ = self.sizes
         if self.deadline:
             seconds(self.deadline, "--deadline")
 
     @property
-    def instance(self) -> InstanceConfig:
-        """The settings of network, traffic and paths, to balance the links."""
-        bases = CalibratedConfig, LatencyConfig, CandidateConfig, NetworkConfig
+    def program(self) -> ProgramFileConfig:
+        """The settings of files, traffic and paths, to balance the links."""
+        bases = CalibratedConfig, LatencyConfig, CandidateConfig, TrafficFileConfig
         shared = {field.name: getattr(self, field.name) for base in bases for field in dataclasses.fields(base)}
-        return InstanceConfig(objective=ObjectiveName.MAX_LINK_UTILISATION, device="cpu", **shared)
+        return ProgramFileConfig(objective=ObjectiveName.MAX_LINK_UTILISATION, device="cpu", **shared)
 
     @property
     def sizes(self) -> list[tuple[float, float]]:
@@ -136,3 +114,36 @@ class UpgradeConfig(GrowthConfig, CalibratedConfig, LatencyConfig, CandidateConf
                 raise InputError("--modules", "", "sizes and prices above 0", repr(part))
             sizes.append(pair)
         return sizes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UpgradeConfig(UpgradeOptions, NetworkConfig):
+    """Find the cheapest capacity to buy so that all traffic fits, without a failure and under each one considered.
+
+    A scenario is one traffic matrix and one failure, or none; by default the controller computes splits anew in each.
+    Certified lower bounds on the cost are given over the candidate paths and over all paths.  --path-method survivable
+    gives every demand a path under every failure, where there is one.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "demands": ("demands", "matrices", "growth", "hose", "replay"),
+        "failures": ("failures", "groups"),
+        "growth in time": ("growth_per_year", "horizon"),
+        "what is bought": ("max_utilisation", "cost", "modules", "candidates", "routing"),
+        "when to stop": ("gap", "over_all_paths", "deadline"),
+        "output": ("curve", "out", "prove", "overwrite"),
+        "for experts": ("certify", "latency_limits"),
+    }
+
+    out: Path | None = None
+    """Folder for upgrade.html, purchases.csv, scenarios.csv, topology.json (with what is bought) and manifest.json."""
+    prove: Path | None = None
+    """Folder for a proof that no purchase costs less than the bound over all paths, which Python alone checks: any
+    amounts, --routing optimal, without --horizon."""
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range, or settings that do not go together."""
+        super().__post_init__()
+        is_provable = self.routing == "optimal" and not self.modules and not self.horizon
+        require(self, "prove", "--routing optimal, no --modules, no --horizon", self.prove is None or is_provable)

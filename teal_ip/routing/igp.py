@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from teal.app.settings import TrafficFileConfig
 from teal.errors import InputError
-from teal.formats import load_traffic, topology_of
+from teal.formats import load_traffic, topology_from
 from teal.network import Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag, check_metric, igp_metric
 from teal.runtime.arrays import FloatArray
@@ -34,11 +36,29 @@ def load_routed(config: RoutedConfig, notify: Callable[[str], None]) -> tuple[Ec
     Raises:
         InputError: a fault in what the user gave.
     """
-    topology = topology_of(config)
-    for note in topology.notes:
+    return routed(config.topology, config.traffic, config, config, notify)
+
+
+def routed(
+    topology: Any, traffic: Any, files: TrafficFileConfig, igp: IgpConfig, notify: Callable[[str], None]
+) -> tuple[EcmpDag, TrafficMatrices]:
+    """Shortest paths of a network with the metrics in force, and its traffic.
+
+    Args:
+        topology: the network, or a file or name.
+        traffic: its matrices, or a file or name.
+        files: how files are read.
+        igp: the metrics in force.
+        notify: called with what was assumed.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    network = topology_from(topology, files)
+    for note in network.notes:
         notify(note)
-    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
-    return load_igp(config, topology, notify)[1], traffic
+    matrices = load_traffic(traffic, network, unit=files.traffic_unit)
+    return load_igp(igp, network, notify)[1], matrices
 
 
 def positive(capacity: FloatArray) -> FloatArray:

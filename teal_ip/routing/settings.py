@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from teal.app.settings import NetworkConfig, require
+from teal.app.settings import NetworkConfig, TrafficFileConfig, require
 from teal.errors import InputError
 from teal.option import GROWTH, GROWTH_PER_YEAR, MAX_UTILISATION, OVERWRITE, check_options
 
@@ -88,7 +88,53 @@ class RoutedConfig(IgpConfig, NetworkConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SimulateConfig(GrowthConfig, RoutedConfig):
+class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
+    """The routing that is installed, and the failures and matrices to look at."""
+
+    policies: Path | None = None
+    """Installed segment lists, a .json file written by teal segments --out."""
+    allocation: Path | None = None
+    """Installed explicit paths with their shares, such as RSVP-TE tunnels: a .json file as teal solve --out writes it.
+    Tunnels over failed links are taken down, the others carry their demand; one without any follows the IGP."""
+    flex_algo: tuple[str, ...] = ()
+    """A flexible algorithm (RFC 9350), such as 128:metric=delay,exclude=red+blue: its metric (igp, delay or te), and
+    exclude, include-any, include-all with names of affinities; repeat for more algorithms."""
+    algorithm_of: Path | None = None
+    """Which demands use which algorithm: a .csv file of source, target (* for any) and algorithm (0 for the IGP's own);
+    the first row that fits decides, and without one a demand stays with the IGP."""
+    failures: tuple[Literal["cables", "links", "nodes", "pairs"], ...] = ()
+    """Failures: cables (all links between two nodes, both directions), links (each pair of directions of one link
+    alone, so that a parallel one is left), nodes, or pairs of cables; repeat for more kinds."""
+    groups: Path | None = None
+    """Groups of cables that fail together: a .csv (group,source,target), .json or .graphml file."""
+    repair: bool = False
+    """For each failure also the loads while backup paths are in use (TI-LFA fast reroute), before the other routers
+    have converged, and the traffic that may run into a micro-loop meanwhile."""
+    index: int = -1
+    """Number of one matrix, counted from 0; -1 for all."""
+    limit: int = 0
+    """Number of matrices, at most, the first ones in time order; 0 for all."""
+    worst: int = 10
+    """Number of failures and links to list."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range, or settings that do not go together."""
+        self.check_growth()
+        require(self, "index", "a whole number of at least -1", self.index >= -1)
+        require(self, "limit", "a whole number of at least 0", self.limit >= 0)
+        require(self, "worst", "a whole number of at least 1", self.worst >= 1)
+        needs = bool(self.failures or self.groups)
+        require(self, "allocation", "no --policies beside it", self.allocation is None or self.policies is None)
+        require(self, "allocation", "no --repair: tunnels have another one", self.allocation is None or not self.repair)
+        require(self, "flex_algo", "no --allocation beside it", not self.flex_algo or self.allocation is None)
+        is_known = self.algorithm_of is None or self.allocation is None
+        require(self, "algorithm_of", "no --allocation beside it", is_known)
+        require(self, "flex_algo", "no --ucmp beside it", not (self.flex_algo and self.ucmp))
+        require(self, "repair", "together with --failures or --groups", needs or not self.repair)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimulateConfig(SimulateOptions, RoutedConfig):
     """Loads of today's routing: shortest paths of the IGP with ECMP, and segment lists or tunnels that are installed.
 
     For every matrix, without failure and under every failure that is asked for; nothing is optimised.  With
@@ -105,36 +151,11 @@ class SimulateConfig(GrowthConfig, RoutedConfig):
         "output": ("worst", "out", "counters", "counter_error", "overwrite"),
     }
 
-    policies: Path | None = None
-    """Installed segment lists, a .json file written by teal segments --out."""
-    allocation: Path | None = None
-    """Installed explicit paths with their shares, such as RSVP-TE tunnels: a .json file as teal solve --out writes it.
-    Tunnels over failed links are taken down, the others carry their demand; one without any follows the IGP."""
-    flex_algo: tuple[str, ...] = ()
-    """A flexible algorithm (RFC 9350), such as 128:metric=delay,exclude=red+blue: its metric (igp, delay or te), and
-    exclude, include-any, include-all with names of affinities; repeat for more algorithms."""
-    algorithm_of: Path | None = None
-    """Which demands use which algorithm: a .csv file of source, target (* for any) and algorithm (0 for the IGP's own);
-    the first row that fits decides, and without one a demand stays with the IGP."""
     algorithm_config: Path | None = None
     """Write the algorithms as configuration of all routers (IOS-XR, Junos, FRR) to this .conf file, with --routers
     (loopback, sid_128, vendor) and --interfaces."""
     interfaces: Path | None = None
     """For --algorithm-config: table (.csv or .parquet) with the interfaces of links, as teal metrics takes it."""
-    failures: tuple[Literal["cables", "links", "nodes", "pairs"], ...] = ()
-    """Failures: cables (all links between two nodes, both directions), links (each pair of directions of one link
-    alone, so that a parallel one is left), nodes, or pairs of cables; repeat for more kinds."""
-    groups: Path | None = None
-    """Groups of cables that fail together: a .csv (group,source,target), .json or .graphml file."""
-    repair: bool = False
-    """For each failure also the loads while backup paths are in use (TI-LFA fast reroute), before the other routers
-    have converged, and the traffic that may run into a micro-loop meanwhile."""
-    index: int = -1
-    """Number of one matrix, counted from 0; -1 for all."""
-    limit: int = 0
-    """Number of matrices, at most, the first ones in time order; 0 for all."""
-    worst: int = 10
-    """Number of failures and links to list."""
     out: Path | None = None
     """Folder for simulate.html, links.csv, failures.csv, forecast.csv and manifest.json."""
     counters: Path | None = None
@@ -145,22 +166,11 @@ class SimulateConfig(GrowthConfig, RoutedConfig):
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
-        self.check_growth()
-        require(self, "index", "a whole number of at least -1", self.index >= -1)
-        require(self, "limit", "a whole number of at least 0", self.limit >= 0)
-        require(self, "worst", "a whole number of at least 1", self.worst >= 1)
+        """Raise InputError for a number out of its range, or settings that do not go together."""
+        super().__post_init__()
         require(self, "counter_error", "a number in [0, 1)", 0 <= self.counter_error < 1)
-        needs = bool(self.failures or self.groups)
-        require(self, "allocation", "no --policies beside it", self.allocation is None or self.policies is None)
-        require(self, "allocation", "no --repair: tunnels have another one", self.allocation is None or not self.repair)
-        require(self, "flex_algo", "no --allocation beside it", not self.flex_algo or self.allocation is None)
         has_algorithm = bool(self.flex_algo) or self.policies is not None
         is_whole = bool(has_algorithm and self.algorithm_config and self.interfaces and self.routers)
         for field in ("algorithm_config", "interfaces"):
             expected = "--algorithm-config, --interfaces and --routers together, and --flex-algo or --policies"
             require(self, field, expected, is_whole or getattr(self, field) is None)
-        is_known = self.algorithm_of is None or self.allocation is None
-        require(self, "algorithm_of", "no --allocation beside it", is_known)
-        require(self, "flex_algo", "no --ucmp beside it", not (self.flex_algo and self.ucmp))
-        require(self, "repair", "together with --failures or --groups", needs or not self.repair)

@@ -22,9 +22,8 @@ from teal.runtime.storage import json_value
 from teal_ip.readings.readings import Counters
 from teal_ip.routing.flex_algo import igp_routing
 from teal_ip.routing.growth import Growth, LinkForecast, growth_of, link_forecasts, month_after
-from teal_ip.routing.igp import load_routed
 from teal_ip.routing.installed import InstalledRouting, Loads, igp_loads, loads_under
-from teal_ip.routing.settings import SimulateConfig
+from teal_ip.routing.settings import SimulateOptions
 from teal_ip.routing.tunnels import TunnelRouting, Tunnels
 
 _MAX_KEPT_NUMBERS = 400_000  # failures times links up to which the page has the loads of all failures, 1 MB at most
@@ -167,24 +166,38 @@ class Simulation:
         return dict(json_value(figures))
 
 
-def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulation:
-    """Load everything that the settings name, and compute all loads.
+def simulate(
+    dag: EcmpDag,
+    traffic: TrafficMatrices,
+    options: SimulateOptions,
+    notify: Callable[[str], None] = lambda _: None,
+    *,
+    keeps_all: bool = False,
+) -> Simulation:
+    """Compute all loads.
+
+    Args:
+        dag: shortest paths with the metrics in force.
+        traffic: the matrices.
+        options: what is installed, and which failures and matrices.
+        notify: called with the progress.
+        keeps_all: whether the loads of links are kept for all failures, where they are not too many, and not just for
+            the worst ones.
 
     Raises:
         InputError: a fault in what the user gave.
     """
-    dag, traffic = load_routed(config, notify)
     topology = dag.topology
-    growth = growth_of(config, traffic, notify) if config.growth_per_year else None  # of the traffic as it was
-    traffic = traffic.scaled(config.growth)
-    rows = chosen_rows(config.index, config.limit, traffic)
-    routing = installed_routing(config, dag, traffic.pairs)
-    groups = None if config.groups is None else load_groups(config.groups, topology)
-    failures = list(failures_of(config.failures, topology, groups or {}))
+    growth = growth_of(options, traffic, notify) if options.growth_per_year else None  # of the traffic as it was
+    traffic = traffic.scaled(options.growth)
+    rows = chosen_rows(options.index, options.limit, traffic)
+    routing = installed_routing(options, dag, traffic.pairs)
+    groups = None if options.groups is None else load_groups(options.groups, topology)
+    failures = list(failures_of(options.failures, topology, groups or {}))
     block = max(1, _BLOCK_NUMBERS // (topology.num_nodes * topology.num_links))
-    is_for_all = config.out is not None and len(failures) * topology.num_links <= _MAX_KEPT_NUMBERS
-    kept = len(failures) if is_for_all else config.worst
-    result = simulated(routing, traffic, rows, failures, kept, repairing=config.repair, block=block, notify=notify)
+    is_for_all = keeps_all and len(failures) * topology.num_links <= _MAX_KEPT_NUMBERS
+    kept = len(failures) if is_for_all else options.worst
+    result = simulated(routing, traffic, rows, failures, kept, repairing=options.repair, block=block, notify=notify)
     demand = traffic.read([result.worst_matrix.index])[0]
     lost = WithoutPath.of(topology, traffic.pairs, demand, np.isfinite(routing.latency()))
     result = dataclasses.replace(result, without_path=lost)
@@ -192,12 +205,12 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
         return result
     load = largest_loads(routing, traffic, rows, failures, block=block, notify=notify)
     today, names = traffic.timestamps[rows[-1]], [NO_FAILURE.name, *(failure.name for failure in failures)]
-    links = link_forecasts(topology, topology.capacity, load, names, config.max_utilisation, growth, today)
-    horizon = month_after(today, config.horizon_years) if config.horizon else ""
-    return dataclasses.replace(result, outlook=Outlook(growth, config.max_utilisation, horizon, links))
+    links = link_forecasts(topology, topology.capacity, load, names, options.max_utilisation, growth, today)
+    horizon = month_after(today, options.horizon_years) if options.horizon else ""
+    return dataclasses.replace(result, outlook=Outlook(growth, options.max_utilisation, horizon, links))
 
 
-def installed_routing(config: SimulateConfig, dag: EcmpDag, pairs: IntArray) -> InstalledRouting:
+def installed_routing(config: SimulateOptions, dag: EcmpDag, pairs: IntArray) -> InstalledRouting:
     """The routing that the settings say.
 
     Raises:
@@ -388,13 +401,6 @@ def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
 def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
     """(E + 2 N, D) F under the IGP's shortest paths and the segment lists of a file, if there are any."""
     return igp_routing(dag, pairs, policies).measurements()
-
-
-def simulated_counters(config: SimulateConfig) -> Counters:
-    """The counters that would be read under the routing and traffic of `teal simulate`."""
-    dag, traffic = load_routed(config, lambda _: None)
-    measurements = installed_routing(config, dag, traffic.pairs).measurements()
-    return synthetic_counters(dag, measurements, traffic, config.counter_error, 0)
 
 
 def synthetic_counters(

@@ -26,9 +26,10 @@ from teal_ip.readings.files import interface_names, save_counters
 from teal_ip.routing.flex_algo import lists_and_algorithms
 from teal_ip.routing.flex_config import algorithm_config
 from teal_ip.routing.growth import forecast_table
+from teal_ip.routing.igp import load_routed
 from teal_ip.routing.router_config import write_texts
 from teal_ip.routing.settings import SimulateConfig
-from teal_ip.routing.simulate import FailureLoad, Outlook, Simulation, simulate, simulated_counters
+from teal_ip.routing.simulate import FailureLoad, Outlook, Simulation, installed_routing, simulate, synthetic_counters
 
 
 def describe(simulation: Simulation) -> str:
@@ -239,12 +240,15 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
     if config.algorithm_config is not None:
         check_out_file(config.algorithm_config, (".conf",), overwrite=config.overwrite)
         configured = _algorithm_texts(config)  # before the simulation, not behind it
-    result = simulate(config, notify)
+    dag, traffic = load_routed(config, notify)
+    result = simulate(dag, traffic, config, notify, keeps_all=config.out is not None)
     if configured is not None and config.algorithm_config is not None:
         write_texts(config.algorithm_config, *configured)
         notify(f"{config.algorithm_config}: configuration of the algorithms")
     if config.counters is not None:
-        save_counters(config.counters, simulated_counters(config))
+        measurements = installed_routing(config, dag, traffic.pairs).measurements()
+        counters = synthetic_counters(dag, measurements, traffic, config.counter_error, 0)
+        save_counters(config.counters, counters)
     if config.out is not None:
         files: dict[str, Callable[[Path], None]] = {
             PAGE: partial(write_simulation_page, simulation=result),

@@ -17,7 +17,7 @@ import numpy as np
 from teal.app.command import Outcome
 from teal.app.instance import describe_traffic
 from teal.app.page import Section, write_page
-from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, write_files, write_manifest
+from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, require_same, write_files, write_manifest
 from teal.app.table import Column, Table
 from teal.app.text import percent
 from teal.errors import InputError, TealError
@@ -125,7 +125,7 @@ class Survey:
         keys = [None if one is None else one.content_key() for one in (self._traffic, history)]
         given = (config.counters, config.interfaces, config.routers, config.groups)
         files = [file_key(file) for file in given if file is not None and file.is_file()]  # a step reports the others
-        self._journal.require_content(content_key(self._installed.content_key(), *keys, *files), "--resume")
+        require_same(self._journal, content_key(self._installed.content_key(), *keys, *files), "--resume")
         if not config.resume:
             remove_files(config.out, FILES)
         write_files(config.out, {NETWORK: partial(save_topology, topology=self._installed)})

@@ -28,7 +28,7 @@ def _history(matrices: int) -> tuple[Topology, TrafficMatrices]:
 @pytest.mark.parametrize("options", [{}, {"growth_per_year": "0.5", "horizon": "2q"}, {"modules": "3"}])
 def test_a_plan_for_two_matrices_carries_all_of_them_under_every_failure(options: dict[str, str]) -> None:
     topology, traffic = _history(12)
-    common = {"growth": 3.0, "path_method": "survivable", "max_utilisation": 0.9, **options}
+    common: dict[str, Any] = {"growth": 3.0, "path_method": "survivable", "max_utilisation": 0.9, **options}
     plan = teal_ip.upgrade(topology, traffic, matrices=2, **common)
     last = plan.quarters[-1].growth if plan.quarters else 1.0
     for failed in [[], *topology.cables()]:

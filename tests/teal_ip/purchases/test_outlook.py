@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 import teal_ip
-from teal.network import Topology, TrafficMatrices
+from teal.network import PathMethod, Topology, TrafficMatrices
 from teal.network.rates import ArrayRates
 from teal.testing import make_topology
+
+Routing = Literal["optimal", "ecmp"]
 
 
 def _history(rates: list[float], times: list[str]) -> TrafficMatrices:
@@ -25,7 +28,9 @@ def _link() -> Topology:
 
 
 @pytest.mark.parametrize("routing", ["optimal", "ecmp"])
-def test_a_link_is_full_so_long_after_the_last_matrix_as_its_largest_load_needs(routing: str) -> None:
+def test_a_link_is_full_so_long_after_the_last_matrix_as_its_largest_load_needs(
+    routing: Routing,
+) -> None:
     """9 Gbit/s on 10, 50% a year: full after log(10 / 9) / log(1.5) years, 95 days; the last matrix has 3 alone."""
     traffic = _history([9.0, 3.0], ["2024-01-15", "2024-03-15"])
     plan = teal_ip.upgrade(_link(), traffic, routing=routing, growth_per_year="0.5", failures="none")
@@ -34,7 +39,7 @@ def test_a_link_is_full_so_long_after_the_last_matrix_as_its_largest_load_needs(
 
 
 @pytest.mark.parametrize("routing", ["optimal", "ecmp"])
-def test_the_curve_of_costs_counts_growths_from_todays_demands(routing: str) -> None:
+def test_the_curve_of_costs_counts_growths_from_todays_demands(routing: Routing) -> None:
     """10 Gbit/s times g on a link of 10: g = 3 buys 20, as the plan does."""
     traffic = _history([10.0], ["2024-01-15"])
     plan = teal_ip.upgrade(_link(), traffic, routing=routing, growth=3.0, curve=True, failures="none")
@@ -54,7 +59,9 @@ def test_what_replayed_traffic_would_lose_with_and_without_a_failure(
     """
     topology = make_topology([(0, 1, 10.0), (0, 2, 10.0), (2, 1, 10.0)], both=True)
     traffic = _history([1.0, 10.0, 5.0], ["2024-01-01", "2024-01-02", "2024-01-03"])
-    plan = teal_ip.upgrade(topology, traffic, growth=2.0, replay=0.67, max_utilisation=limit, path_method="survivable")
+    plan = teal_ip.upgrade(
+        topology, traffic, growth=2.0, replay=0.67, max_utilisation=limit, path_method=PathMethod.SURVIVABLE
+    )
     assert plan.upgrade.cost == 0
     one = plan.alternatives[0]
     assert one.dropped == pytest.approx(intact, abs=3e-3)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
 import teal_ip
-from teal.network import TrafficMatrices, all_pairs
+from teal.network import PathMethod, TrafficMatrices, all_pairs
 from teal.network.classes import DemandClasses
 from teal.network.rates import ArrayRates
 from teal.testing import make_topology
@@ -16,7 +17,7 @@ from tests.free_routing import least_cost
 
 
 @pytest.mark.parametrize("options", [{}, {"growth_per_year": "0", "horizon": "2q"}, {"modules": "0.5"}])
-def test_bounds_over_all_paths_are_within_the_gap_without_being_asked_for(options: dict[str, str]) -> None:
+def test_bounds_over_all_paths_are_within_the_gap_without_being_asked_for(options: dict[str, Any]) -> None:
     ends = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (0, 3), (1, 4), (2, 5)]
     topology = make_topology([(a, b, 10.0) for a, b in ends], both=True)
     pairs = all_pairs(topology)
@@ -26,7 +27,7 @@ def test_bounds_over_all_paths_are_within_the_gap_without_being_asked_for(option
     )
     cables = topology.cables()
     least = least_cost(topology, pairs, matrix[None], cables, np.ones(len(cables)), 1.0)
-    plan = teal_ip.upgrade(topology, traffic, num_paths=2, path_method="survivable", **options)
+    plan = teal_ip.upgrade(topology, traffic, num_paths=2, path_method=PathMethod.SURVIVABLE, **options)
     cost = plan.continuous if "modules" in options else plan.upgrade.cost
     assert least > 1
     assert plan.bound_all_paths <= least * (1 + 1e-6) <= cost * (1 + 2e-6)

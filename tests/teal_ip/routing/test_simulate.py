@@ -277,7 +277,7 @@ def test_a_missed_gap_ends_otherwise_than_a_reached_one(files: Path, capsys: pyt
 
 
 def test_metrics_are_found_and_their_changes_written_in_order(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = _json("metrics --deadline 300ms --with-policies --out changes.csv", capsys)
+    found = _json("metrics --deadline 4s --with-policies --out changes.csv", capsys)
     assert found["before"] == pytest.approx(1.8)
     assert found["utilisation"] <= 0.951
     rows = _rows(files / "changes.csv")
@@ -288,7 +288,7 @@ def test_metrics_are_found_and_their_changes_written_in_order(files: Path, capsy
 
 
 def test_a_search_of_metrics_goes_on_from_an_earlier_one(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = _json("metrics --deadline 300ms --out changes.json", capsys)
+    found = _json("metrics --deadline 2s --out changes.json", capsys)
     kept = _json("metrics --deadline 1ms --seed 7 --start changes.json", capsys)
     assert kept["before"] == found["before"]
     assert kept["utilisation"] <= found["utilisation"] + 1e-9
