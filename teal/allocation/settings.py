@@ -70,7 +70,7 @@ class SolveConfig(InstanceConfig):
     """Write the allocation to this file: .json, for each ingress router what to install; .parquet or .csv, a row for
     each path.  With --shards or --workers to Parquet files in this folder."""
     prove: Path | None = None
-    """Write a proof of value and bound to this folder, with a checker of 200 lines that needs nothing but Python."""
+    """Write a proof of value and bound to this folder, with a checker of one file that needs nothing but Python."""
     prefer: Annotated[Literal["latency", "hops", "none"], PREFER] = "latency"
     entries: Annotated[int, ENTRIES] = 0
     min_split: Annotated[float, MIN_SPLIT] = 0.0

@@ -257,7 +257,7 @@ class BenchRankConfig:
     """Folder for scores.csv and report.html."""
     prove: bool = False
     """Also write a proof of every valid result to OUT/proofs: what it reaches, and a bound on what any program can,
-    with a checker of 200 lines that needs nothing but Python."""
+    with a checker of one file that needs nothing but Python."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:

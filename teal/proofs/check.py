@@ -5,6 +5,9 @@ Python 3.8 is enough.  docs/proofs.md has the theorems and the format of PROOF; 
     NETWORK  source,target,capacity[,cost]        a directed link a row, numbered from 0; capacity 0 closes it
     MATRIX   source,target,rate[,weight][,class]  a demand a row, numbered from 0; without a weight it is 1
     GROUPS   group,link                           links that fail together, for promises that survive each failure
+
+All numbers are whole: multiples of 2^-60, or of 2^-120 in what is claimed of a value.  Numbers of the user's files are
+rounded against the claim, so that nothing is proved that is not true of the decimals themselves.
 """
 
 import csv
@@ -16,7 +19,9 @@ import re
 import sys
 from urllib.parse import quote
 
-BITS, ONE, SQUARE = 60, 1 << 60, 1 << 120  # binary digits after the point of every number; claims have twice as many
+BITS = 60  # binary digits after the point of every number; claims have twice as many
+ONE = 1 << BITS
+SQUARE = 1 << 2 * BITS
 CLOSED = 1 << 4000  # price of a closed link: more than prices of 100 digits and costs of 60 digits and 10^999 sum to
 LINEAR = ("value", "class", "promise")  # kinds of programs whose value is a sum of worth times flow
 DECIMAL = re.compile(r"(\d{1,60})(?:\.(\d{0,60}))?(?:[eE]([+-]?\d{1,3}))?", re.ASCII)
@@ -36,14 +41,18 @@ def decimal(text, where):
     """A decimal number in units of 2^-60, rounded down, and rounded up."""
     match = DECIMAL.fullmatch(text or "")
     need(match, f"{where}: {text!r} is no decimal number of at least 0")
+    digits = int(match[1] + (match[2] or ""))
     exponent = int(match[3] or 0) - len(match[2] or "")
-    above, below = int(match[1] + (match[2] or "")) * 10 ** max(exponent, 0) << BITS, 10 ** max(-exponent, 0)
+    above = digits * 10 ** max(exponent, 0) << BITS
+    below = 10 ** max(-exponent, 0)
     return above // below, -(-above // below)
 
 
 def table(file, *names):
+    """The rows of a table with a header, as dictionaries."""
     with open(file, encoding="utf-8", newline="") as stream:
-        columns = next(rows := csv.reader(stream), [])
+        rows = csv.reader(stream)
+        columns = next(rows, [])
         need(set(names) <= set(columns), f"{file}: expected the columns {', '.join(names)}")
         for fields in filter(None, rows):
             need(len(fields) == len(columns), "a row of a table has more or fewer fields than there are columns")
@@ -51,6 +60,7 @@ def table(file, *names):
 
 
 def distances(source, outgoing, length):
+    """The least sum of lengths from a node to each node that it reaches (Dijkstra)."""
     best, queue = {}, [(0, source)]
     while queue:
         so_far, node = heapq.heappop(queue)
@@ -61,32 +71,71 @@ def distances(source, outgoing, length):
     return best
 
 
+class Network:
+    """Links by their numbers: ends, capacity and cost, each number rounded down and up; and the groups of each link."""
+
+    def __init__(self, file, groups):
+        rows = list(table(file, "source", "target", "capacity"))
+        self.start = [row["source"] for row in rows]
+        self.end = [row["target"] for row in rows]
+        self.capacity = [decimal(row["capacity"], f"capacity of link {i}") for i, row in enumerate(rows)]
+        self.cost = [decimal(row.get("cost") or "0", f"cost of link {i}") for i, row in enumerate(rows)]
+        self.has_cost = any(up for _, up in self.cost)
+        self.number = {str(i): i for i in range(len(rows))}
+        self.outgoing = {}
+        for i, node in enumerate(self.start):
+            self.outgoing.setdefault(node, []).append((i, self.end[i]))
+        self.groups_of = {}
+        for row in table(groups, "group", "link") if groups else ():
+            need(row["link"] in self.number, f"group {row['group']}: there is no link {row['link']}")
+            self.groups_of.setdefault(self.number[row["link"]], set()).add(row["group"])
+
+    def lengths(self, program):
+        """The length of each link under the prices of a program: its price, and its cost where flow pays it."""
+        costs = [low if program.kind == "value" else 0 for low, _ in self.cost]
+        pairs = zip(program.price, costs, self.capacity)
+        return [price + cost if up else CLOSED for price, cost, (_, up) in pairs]
+
+    def links_of(self, path, demand):
+        """The numbers of the links of a path such as 3,17,4, which must lead from source to target of a demand."""
+        along = [self.number.get(i) for i in path.split(",")]
+        ends = [demand.source, *map(self.end.__getitem__, along)] if None not in along else []
+        if not ends or ends != [*map(self.start.__getitem__, along), demand.target]:
+            said = f"the links {path[:60]} do not lead from {demand.source} to {demand.target}"
+            raise ValueError(f"demand {demand.number}: {said}")
+        return along
+
+
 class Program:
     """A claim: ``total`` sums the demands' part of its inequality, ``reached`` its value."""
 
     def __init__(self, links, kind, name, value, bound):
         known = ("value -", "promise -", "utilisation -", "concurrent -")
         need(kind in ("class", "level") or f"{kind} {name}" in known, f"{kind[:40]!r} {name[:40]!r} is no program")
-        self.kind, self.name, self.value, self.bound = kind, name, whole(value), whole(bound)
-        self.price, self.multiplier, self.total, self.reached = [0] * links, {}, 0, 0
+        self.kind, self.name = kind, name
+        self.value, self.bound = whole(value), whole(bound)
+        self.price, self.multiplier = [0] * links, {}
+        self.total, self.reached = 0, 0
         self.level = decimal(name, "level") if kind == "level" else None
 
-    def add(self, d, rate, weight, of_class, flow, paid, dist):
-        """Demand ``d``: rate and weight, each rounded down and up; flow or promise, and cost that it pays."""
-        (low, high), (light, heavy) = rate, weight
+    def add(self, demand, flow, paid, dist):
+        """A demand: its flow or promise, the cost that it pays, and the length of its shortest path."""
+        low, high = demand.rate
+        light, heavy = demand.weight
         if self.kind == "class":
-            light = heavy = ONE if of_class == self.name else self.multiplier.get(of_class, 0)
-            flow = flow if of_class == self.name else 0
+            light = heavy = ONE if demand.of_class == self.name else self.multiplier.get(demand.of_class, 0)
+            flow = flow if demand.of_class == self.name else 0
         if self.kind in LINEAR:
             self.reached += light * flow - (paid if self.kind == "value" else 0)
             self.total += high * max(0, heavy - dist)
         elif self.kind == "level" and dist < CLOSED:
             grown = min(self.bound * self.level[0] * light // (SQUARE * ONE), low)
-            grows, may_grow = flow * ONE >= self.level[1] * heavy, flow * ONE >= self.level[0] * light
+            grows = flow * ONE >= self.level[1] * heavy
+            may_grow = flow * ONE >= self.level[0] * light
             self.total += dist * (grown if grows else min(grown, flow) if may_grow else flow)
         elif dist < CLOSED:
             share = self.value if self.kind == "concurrent" else SQUARE
-            need(flow * SQUARE >= share * high, f"demand {d} has a smaller share than is claimed")
+            need(flow * SQUARE >= share * high, f"demand {demand.number} has a smaller share than is claimed")
             self.total += dist * low
 
     def conclude(self, capacity, carried, left_out):
@@ -103,94 +152,155 @@ class Program:
         need(proves.get(self.kind, paid <= self.bound), f"{self.kind}: the prices prove no such bound")
         low, high = (self.bound, self.value) if self.kind == "utilisation" else (self.value, self.bound)
         need(low <= high and (self.kind != "concurrent" or low <= SQUARE), f"{self.kind}: there is no such value")
+        return self.sentence(low, high, left_out)
+
+    def sentence(self, low, high, left_out):
+        """What is proved, with the least value rounded down and the largest one rounded up."""
         gap = -(-(high - low) * 10**8 // max(1, high)) / 10**6
-        low, high = (f"{n // 10**9}.{n % 10**9:09}" for n in (low * 10**9 // SQUARE, -(-high * 10**9 // SQUARE)))
+        least = low * 10**9 // SQUARE
+        most = -(-high * 10**9 // SQUARE)
+        low, high = (f"{n // 10**9}.{n % 10**9:09}" for n in (least, most))
         kept = f" while {', '.join(sorted(self.multiplier))} keep their flow" if self.multiplier else ""
         kind = f"{self.kind} {self.name}" if self.kind in ("class", "level") else self.kind
         return f"{kind}{kept}: the optimum is from {low} to {high}, gap {gap:.6f}%, {left_out} demands without a path"
 
 
+class Demand:
+    """A row of the matrix; rate and weight are rounded down and up."""
+
+    def __init__(self, number, row):
+        self.number = number
+        self.source, self.target = row["source"], row["target"]
+        self.rate = decimal(row["rate"], f"rate of demand {number}")
+        self.weight = decimal(row["weight"], f"weight of demand {number}") if row.get("weight") else (ONE, ONE)
+        self.of_class = quote(row["class"], safe="") if row.get("class") else ""
+
+
+class Flows:
+    """The flows of all demands, and what they add up to: loads of links, flow of each class, the list of paths."""
+
+    def __init__(self, network, programs, over_all, has_groups):
+        self.network, self.programs = network, programs
+        self.over_all, self.has_groups = over_all, has_groups
+        self.kinds = {program.kind for program in programs}
+        self.lengths = [network.lengths(program) for program in programs]
+        self.length_of = [lengths.__getitem__ for lengths in self.lengths]
+        self.load = [0] * len(network.start)
+        self.carried, self.left_out, self.listed = {}, 0, hashlib.sha256()
+        self.source, self.reach = None, []  # of the last demand, and the distances from there under each program
+
+    def add(self, demand, line):
+        """Add a demand by its line: its number, multipliers of groups (@group:number), flow:links of each path."""
+        name, *words = line.split(" ")
+        need(name == str(demand.number), f"expected the flows of demand {demand.number}, found {name[:40]!r}")
+        flow, paid, listed, lost, multipliers = 0, 0, name, {}, {}
+        least = self.shortest(demand)
+        for word in words:
+            amount, _, text = word.partition(":")
+            if amount[:1] == "@" and listed == name:  # the multiplier of a group, "" for no failure, before paths
+                multipliers[amount[1:]] = whole(text)
+                continue
+            sent, along = whole(amount), self.network.links_of(text, demand)
+            listed = f"{listed} {text}"
+            flow += sent
+            paid += self.send(sent, along)
+            if not self.over_all:
+                least = [min(known, sum(map(length, along))) for known, length in zip(least, self.length_of)]
+            if self.has_groups:
+                self.lose(demand, sent, along, multipliers, lost)
+        self.listed.update(f"{listed}\n".encode())
+        self.carried[demand.of_class] = self.carried.get(demand.of_class, 0) + flow
+        self.left_out += min(least) >= CLOSED and demand.rate[1] > 0
+        if "promise" in self.kinds:
+            least = [sum(multipliers.values())]
+            flow = min(demand.rate[0], flow - max(lost.values(), default=0))
+        ends = f"from {demand.source} to {demand.target}"
+        is_within = "utilisation" in self.kinds or flow <= demand.rate[0]
+        need(is_within, f"demand {demand.number} {ends} exceeds its rate")
+        for program, dist in zip(self.programs, least):
+            program.add(demand, flow, paid, dist)
+
+    def shortest(self, demand):
+        """The length of the demand's shortest path under each program, over all paths; CLOSED before any is listed."""
+        if not self.over_all:
+            return [CLOSED] * len(self.programs)
+        if demand.source != self.source:
+            self.source = demand.source
+            self.reach = [distances(self.source, self.network.outgoing, length) for length in self.lengths]
+        return [best.get(demand.target, CLOSED) for best in self.reach]
+
+    def send(self, sent, along):
+        """Put flow on the links of a path; the cost that it pays, rounded up."""
+        for i in along if sent else ():
+            self.load[i] += sent
+        cost = self.network.cost
+        return sent * sum(cost[i][1] for i in along) if self.network.has_cost else 0
+
+    def lose(self, demand, sent, along, multipliers, lost):
+        """Note what each group takes of a promise; the multipliers of the others are at most the path's price."""
+        hit = set().union(*(self.network.groups_of.get(i, ()) for i in along))
+        pays = sum(m for group, m in multipliers.items() if group not in hit)
+        is_paid = pays <= sum(self.lengths[0][i] for i in along)
+        need(is_paid, f"demand {demand.number}: multipliers above a path's price")
+        lost.update((group, lost.get(group, 0) + sent) for group in hit)
+
+    def check_loads(self):
+        """No link carries more than its capacity, or than the claimed utilisation of it."""
+        network = self.network
+        most = self.programs[0].value if "utilisation" in self.kinds else SQUARE
+        for i, (sent, (room, _)) in enumerate(zip(self.load, network.capacity)):
+            if sent * SQUARE > most * room:
+                ends = f"{network.start[i]} to {network.end[i]}"
+                raise ValueError(f"link {i}, {ends}: {sent / ONE} of {room / ONE} Gbit/s")
+
+
+def read_scope(lines, files):
+    """The line that says over which paths the claims are, behind the hashes of the files."""
+    hashes = [hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest() for file in files]
+    head = [next(lines, "") for _ in range(3)]
+    is_same = head == ["teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}"]
+    need(is_same, "the proof is not of these files")
+    return next(lines, "")
+
+
+def read_programs(lines, network):
+    """The claims, with their prices and multipliers, up to the line "flows"."""
+    programs = []
+    for key, *words in (line.split(" ") for line in lines):
+        last = programs[-1] if programs else None
+        if key == "program" and len(words) == 4:
+            programs.append(Program(len(network.start), *words))
+        elif key == "prices" and programs:
+            for link, _, price in (word.partition(":") for word in words):
+                need(link in network.number, f"prices: there is no link {link[:40]!r}")
+                last.price[network.number[link]] = whole(price)
+        elif key == "multiplier" and programs and last.kind == "class" and words[:1] != [last.name]:
+            last.multiplier.update({of_class: whole(number) for of_class, number in [words]})
+        else:
+            need([key, *words] == ["flows"] and programs, f"{key[:60]!r} was not expected before the flows")
+            break
+    return programs
+
+
 def check(network, matrix, proof, groups=None):
     """The sentences that the files prove; raises ValueError where they do not."""
-    links = list(table(network, "source", "target", "capacity"))
-    hashes = [hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest() for file in (network, matrix)]
-    start, end = [row["source"] for row in links], [row["target"] for row in links]
-    capacity = [decimal(row["capacity"], f"capacity of link {i}") for i, row in enumerate(links)]
-    cost = [decimal(row.get("cost") or "0", f"cost of link {i}") for i, row in enumerate(links)]
-    number, load, group_of, outgoing, programs = {str(i): i for i in range(len(links))}, [0] * len(links), {}, {}, []
-    for row in table(groups, "group", "link") if groups else ():
-        need(row["link"] in number, f"group {row['group']}: there is no link {row['link']}")
-        group_of.setdefault(number[row["link"]], set()).add(row["group"])
-    for i in range(len(links)):
-        outgoing.setdefault(start[i], []).append((i, end[i]))
+    links = Network(network, groups)
     with (gzip.open if proof.endswith(".gz") else open)(proof, "rt", encoding="utf-8", newline="\n") as stream:
         lines = (line.rstrip("\n") for line in stream)
-        head, scope = [next(lines, "") for _ in range(3)], next(lines, "")
-        need(head == ["teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}"], "the proof is not of these files")
-        for key, *words in (line.split(" ") for line in lines):
-            if key == "program" and len(words) == 4:
-                programs.append(Program(len(links), *words))
-            elif key == "prices" and programs:
-                for link, _, price in (word.partition(":") for word in words):
-                    need(link in number, f"prices: there is no link {link[:40]!r}")
-                    programs[-1].price[number[link]] = whole(price)
-            elif key == "multiplier" and programs and programs[-1].kind == "class" and words[:1] != [programs[-1].name]:
-                programs[-1].multiplier.update({of_class: whole(number_of) for of_class, number_of in [words]})
-            else:
-                need([key, *words] == ["flows"] and programs, f"{key[:60]!r} was not expected before the flows")
-                break
-        over_all, kinds = scope == "paths all", {program.kind for program in programs}
+        scope = read_scope(lines, (network, matrix))
+        over_all = scope == "paths all"
+        programs = read_programs(lines, links)
+        kinds = {program.kind for program in programs}
         need(len(programs) == 1 or not kinds & {"utilisation", "promise"}, "this program must be the only one")
         need("promise" not in kinds or (groups and not over_all), "promises need GROUPS, and listed paths")
-        lengths = [[y + c[0] * (p.kind == "value") for y, c in zip(p.price, cost)] for p in programs]
-        lengths = [[y if up else CLOSED for y, (_, up) in zip(of, capacity)] for of in lengths]
-        length_of, start_of, end_of = [of.__getitem__ for of in lengths], start.__getitem__, end.__getitem__
-        source, carried, left_out, digest, has_cost = None, {}, 0, hashlib.sha256(), any(up for _, up in cost)
-        for d, row in enumerate(table(matrix, "source", "target", "rate")):
-            name, *paths = next(lines, "").split(" ")
-            need(name == str(d), f"expected the flows of demand {d}, found {name[:40]!r}")
-            if row["source"] != source and over_all:
-                reach = [distances(row["source"], outgoing, length) for length in lengths]
-            source, target, rate = row["source"], row["target"], decimal(row["rate"], f"rate of demand {d}")
-            flow, paid, listed, lost, multipliers = 0, 0, name, {}, {}
-            dist = [best.get(target, CLOSED) for best in reach] if over_all else [CLOSED] * len(programs)
-            for path in paths:
-                amount, _, text = path.partition(":")
-                if amount[:1] == "@" and listed == name:  # the multiplier of a group, "" for no failure, before paths
-                    multipliers[amount[1:]] = whole(text)
-                    continue
-                sent, listed, along = whole(amount), f"{listed} {text}", [number.get(i) for i in text.split(",")]
-                if None in along or [source, *map(end_of, along)] != [*map(start_of, along), target]:
-                    raise ValueError(f"demand {d}: the links {text[:60]} do not lead from {source} to {target}")
-                flow += sent
-                for i in along if sent else ():
-                    load[i] += sent
-                paid += sent * sum(cost[i][1] for i in along) if has_cost else 0
-                if not over_all:
-                    dist = [min(least, sum(map(length, along))) for least, length in zip(dist, length_of)]
-                if groups:
-                    hit = set().union(*(group_of.get(i, ()) for i in along))
-                    pays = sum(m for group, m in multipliers.items() if group not in hit)
-                    need(pays <= sum(lengths[0][i] for i in along), f"demand {d}: multipliers above a path's price")
-                    lost.update((group, lost.get(group, 0) + sent) for group in hit)
-            digest.update(f"{listed}\n".encode())
-            of_class = quote(row["class"], safe="") if row.get("class") else ""
-            carried[of_class] = carried.get(of_class, 0) + flow
-            left_out += min(dist) >= CLOSED and rate[1] > 0
-            if "promise" in kinds:
-                dist, flow = [sum(multipliers.values())], min(rate[0], flow - max(lost.values(), default=0))
-            need("utilisation" in kinds or flow <= rate[0], f"demand {d} from {source} to {target} exceeds its rate")
-            weight = decimal(row["weight"], f"weight of demand {d}") if row.get("weight") else (ONE, ONE)
-            for program, least in zip(programs, dist):
-                program.add(d, rate, weight, of_class, flow, paid, least)
+        flows = Flows(links, programs, over_all, bool(groups))
+        for number, row in enumerate(table(matrix, "source", "target", "rate")):
+            flows.add(Demand(number, row), next(lines, ""))
         need(next(lines, "") == "end" and next(lines, None) is None, "the file does not end where it should")
-    need(over_all or scope == f"paths listed {digest.hexdigest()}", "the list of paths is another one")
-    most = programs[0].value if "utilisation" in kinds else SQUARE
-    for i, (sent, (room, _)) in enumerate(zip(load, capacity)):
-        if sent * SQUARE > most * room:
-            raise ValueError(f"link {i}, {start[i]} to {end[i]}: {sent / ONE} of {room / ONE} Gbit/s")
-    scope = "proved over all paths: " if over_all else "proved over the listed paths: "
-    return [scope + program.conclude(capacity, carried, left_out) for program in programs]
+    need(over_all or scope == f"paths listed {flows.listed.hexdigest()}", "the list of paths is another one")
+    flows.check_loads()
+    said = "proved over all paths: " if over_all else "proved over the listed paths: "
+    return [said + program.conclude(links.capacity, flows.carried, flows.left_out) for program in programs]
 
 
 if __name__ == "__main__":

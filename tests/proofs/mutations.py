@@ -14,20 +14,20 @@ from teal.proofs import check
 # The text of a check in the checker, and the text in its place.
 REMOVED_CHECKS = {
     "links within capacity": ("if sent * SQUARE > most * room:", "if False:"),
-    "demands within rate": ('need("utilisation" in kinds or flow <= rate[0],', "need(True,"),
+    "demands within rate": ('need(is_within,', "need(True,"),
     "links of a path are connected": (
-        "if None in along or [source, *map(end_of, along)] != [*map(start_of, along), target]:", "if None in along:"
+        "if not ends or ends != [*map(self.start.__getitem__, along), demand.target]:", "if not ends:"
     ),
-    "a line for each demand": ("need(name == str(d),", "need(True,"),
+    "a line for each demand": ("need(name == str(demand.number),", "need(True,"),
     "value reached": ("need(self.kind not in LINEAR or self.reached >= self.value,", "need(True,"),
     "bound proved": ("need(proves.get(self.kind, paid <= self.bound),", "need(True,"),
     "no number below 0": (
         "need(text.isascii() and text.isdigit() and len(text) <= 100,", 'need(text.lstrip("-").isdigit(),'
     ),
-    "list of paths": ('need(over_all or scope == f"paths listed {digest.hexdigest()}",', "need(True,"),
+    "list of paths": ('need(over_all or scope == f"paths listed {flows.listed.hexdigest()}",', "need(True,"),
     "demands carried to their share": ("need(flow * SQUARE >= share * high,", "need(True,"),
     "multipliers in programs of classes alone": (
-        'programs[-1].kind == "class" and words[:1] !=', "words[:1] !="
+        'last.kind == "class" and words[:1] !=', "words[:1] !="
     ),
     "prices above 0 for a utilisation": (
         "self.total * SQUARE >= max(1, self.bound * room)", "self.total * SQUARE >= self.bound * room"
@@ -36,7 +36,7 @@ REMOVED_CHECKS = {
         "self.bound * self.total >= max(1, SQUARE * room)", "self.bound * self.total >= SQUARE * room"
     ),
     "multipliers of groups": (
-        "need(pays <= sum(lengths[0][i] for i in along),", "need(True,"
+        "need(is_paid,", "need(True,"
     ),
 }  # fmt: skip
 

@@ -306,7 +306,7 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
     prove: bool = Field(
         default=False,
         description="Of one matrix: the answer links to a zip file with flows and prices in whole numbers, which prove "
-        "value and bound, and a checker of 200 lines that needs nothing but Python.  It is written after the "
+        "value and bound, and a checker of one file that needs nothing but Python.  It is written after the "
         "allocation, in time that deadline_ms does not count.",
     )
     solver: Literal["auto", "model", "model-pdhg", "pdhg"] = Field(
