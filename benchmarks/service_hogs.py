@@ -1,6 +1,6 @@
 """Small requests to the service beside one large request, and its memory over many requests.
 
-    python benchmarks/service_hogs.py
+    python benchmarks/service_hogs.py --csv runs/hogs.csv
     python benchmarks/service_hogs.py --requests 10000
 
 The first command prints, for each large request, its status, its seconds, and the longest answer to /healthz and to
@@ -11,10 +11,12 @@ allocations, and every tenth a measured matrix.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -123,6 +125,7 @@ def main() -> None:
     """Start the service, and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=0, help="measure the memory over so many requests")
+    parser.add_argument("--csv", type=Path, help="write the first table to this file, in seconds")
     options = parser.parse_args()
     import teal
     from teal.network import all_pairs
@@ -133,11 +136,17 @@ def main() -> None:
             memory(address, options.requests, len(all_pairs(topology)), process.pid)
             return
         ends = topology.node_names[topology.link_source[0]], topology.node_names[topology.link_target[0]]
+        rows = []
         print("| request | status | seconds | /healthz, longest | GET, longest |\n" + 5 * "|---" + "|")
         for name, hog in hogs(ends).items():
             status, seconds, longest = beside(address, hog)
             cells = [f"{1e3 * longest[path]:.0f} ms" for path in SMALL]
             print(f"| {name} | {status} | {seconds:.2f} | {' | '.join(cells)} |", flush=True)
+            rows.append((name, status, f"{seconds:.3g}", *(f"{longest[path]:.3g}" for path in SMALL)))
+        if options.csv is not None:
+            options.csv.parent.mkdir(parents=True, exist_ok=True)
+            with options.csv.open("w", newline="", encoding="utf-8") as stream:
+                csv.writer(stream).writerows([("request", "status", "seconds", "health_s", "get_s"), *rows])
 
 
 if __name__ == "__main__":

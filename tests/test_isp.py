@@ -55,10 +55,8 @@ def test_from_files_to_answers(
     # Configuration: policies for IOS-XR and Junos by each router's vendor, metrics with real interface names.
     routed = [*GIVEN, "--traffic", "survey/estimate/matrices.npz", "--index", "83", "--quiet"]
     lists = [
-        "solve",
-        *routed,
-        "--routing",
         "segments",
+        *routed,
         "--objective",
         "max_link_utilisation",
         "--one-list",

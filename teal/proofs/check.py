@@ -155,7 +155,7 @@ class Program:
         return self.sentence(low, high, left_out)
 
     def sentence(self, low, high, left_out):
-        """What is proved, with the least value rounded down and the largest one rounded up."""
+        """The sentence that is proved, with the least value rounded down and the largest one rounded up."""
         gap = -(-(high - low) * 10**8 // max(1, high)) / 10**6
         least = low * 10**9 // SQUARE
         most = -(-high * 10**9 // SQUARE)

@@ -29,8 +29,9 @@ class MetricsConfig(RoutedConfig):
 
     interfaces: Path | None = None
     """For a .conf file: table (.csv or .parquet) with the interfaces of links: router, interface, neighbour, number."""
-    failures: Literal["none", "cables"] = "none"
-    """none, or cables: the largest utilisation counts over the failure of every cable too."""
+    failures: Literal["none", "cables", "nodes"] = "none"
+    """none; cables, or nodes: the largest utilisation counts over the failure of every one of them too.  What a failed
+    node sends and receives takes no link."""
     groups: Path | None = None
     """Groups of cables that fail together, which count too: a .csv (group,source,target), .json or .graphml file."""
     most: int = 0

@@ -34,14 +34,18 @@ def decimal(text, where):
     """A decimal number in units of 2^-60, rounded down, and rounded up."""
     match = DECIMAL.fullmatch(text or "")
     need(match, f"{where}: {text!r} is no decimal number of at least 0")
+    digits = int(match[1] + (match[2] or ""))
     exponent = int(match[3] or 0) - len(match[2] or "")
-    above, below = int(match[1] + (match[2] or "")) * 10 ** max(exponent, 0) << BITS, 10 ** max(-exponent, 0)
+    above = digits * 10 ** max(exponent, 0) << BITS
+    below = 10 ** max(-exponent, 0)
     return above // below, -(-above // below)
 
 
 def table(file, *names):
+    """The rows of a table with a header, as dictionaries."""
     with open(file, encoding="utf-8", newline="") as stream:
-        columns = next(rows := csv.reader(stream), [])
+        rows = csv.reader(stream)
+        columns = next(rows, [])
         need(set(names) <= set(columns), f"{file}: expected the columns {', '.join(names)}")
         for fields in filter(None, rows):
             need(len(fields) == len(columns), "a row of a table has more or fewer fields than there are columns")
@@ -49,6 +53,7 @@ def table(file, *names):
 
 
 def distances(source, outgoing, length):
+    """The least sum of lengths from a node to each node that it reaches by links with a length (Dijkstra)."""
     best, queue = {}, [(0, source)]
     while queue:
         so_far, node = heapq.heappop(queue)

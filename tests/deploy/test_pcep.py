@@ -89,7 +89,7 @@ def test_messages_are_those_of_the_rfcs() -> None:
         ({"candidate-paths": [{"segment-lists": [{"segments": []}] * 2}]}, "2 lists, of which PCEP has one"),
         ({"candidate-paths": [{"segment-lists": [{"segments": [{"label": "16003"}]}]}]}, "labels from 0 to 1048575"),
         ({"candidate-paths": [{"segment-lists": [{"segments": [{"label": -1}]}]}]}, "labels from 0 to 1048575"),
-        ({"candidate-paths": None}, "what teal solve"),
+        ({"candidate-paths": None}, "what teal segments"),
         ({"steers": "all traffic to the endpoint"}, "a transit policy"),
     ],
 )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import teal
+import teal_ip
 from teal.errors import InputError
 from teal.network import Topology
 from teal.pathops.segment_passes import volumes
@@ -18,7 +22,9 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline
 from teal.testing import make_topology
 from teal_ip.metrics import search as metric_search
+from teal_ip.metrics.command import improve
 from teal_ip.metrics.search import MetricSearch, change_order, improve_metrics, largest_utilisation, useful_changes
+from teal_ip.metrics.settings import MetricsConfig
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 
 
@@ -167,3 +173,17 @@ def test_at_the_deadline_all_changes_follow_and_the_last_one_is_measured() -> No
     assert order == [0, 1, 2]
     assert np.isnan(after[:2]).all()
     assert after[2] == largest_utilisation(search, metric)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_failures_of_routers_give_the_loads_of_the_simulation(seed: int, tmp_path: Path) -> None:
+    topology = network_with_parallels(seed)
+    metric = random_metrics(topology, seed).astype(np.int64)
+    file, traffic = tmp_path / "net.json", "gravity:seed=1,count=2,load=1"
+    teal.save_topology(file, dataclasses.replace(topology, metric=metric))
+    config = MetricsConfig(topology=str(file), traffic=traffic, failures="nodes", deadline="1s")
+    report = improve(config, lambda _: None)
+    loads = teal_ip.simulate(report.topology, teal.load_traffic(traffic, topology), failures=("nodes",))
+    most = max([one.utilisation for one in loads.matrices] + [one.utilisation for one in loads.failures])
+    assert report.utilisation == pytest.approx(most, rel=1e-9)
+    assert report.utilisation <= report.before

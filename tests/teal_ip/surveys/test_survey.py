@@ -62,7 +62,7 @@ def test_the_page_begins_with_the_answers_and_the_commands_on_it_run(
     assert introduction.startswith("The fullest link is a->b")
     assert all(line in introduction for line in printed.splitlines()[:-1])
     commands = re.findall(r"<code>(teal .*?)</code>", page)
-    assert [shlex.split(command)[1] for command in commands] == ["simulate", "metrics", "solve", "upgrade"]
+    assert [shlex.split(command)[1] for command in commands] == ["simulate", "metrics", "segments", "upgrade"]
     for command in commands:
         assert main([*shlex.split(command)[1:], "--quiet"]) == 0, command
 
