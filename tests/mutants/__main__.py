@@ -25,7 +25,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_COPIED = ("teal", "baselines", "tests", "benchmarks", "deploy", "docs", "data", "models")  # folders
+_COPIED = (
+    "teal",
+    "teal_ip",
+    "teal_next",
+    "baselines",
+    "tests",
+    "benchmarks",
+    "deploy",
+    "docs",
+    "data",
+    "models",
+)  # folders
 _MAX_TEST_S = 300.0  # of one run of a test
 
 
