@@ -1,8 +1,10 @@
-"""The adaptive water-filler (Namyar et al., NSDI 2024, section 3.1): water-filling of paths with adapted weights.
+"""The adaptive water-filler (Namyar et al., NSDI 2024, section 3.1): water-filling of paths with
+adapted weights.
 
-Each path of a demand is a flow of its own with a weight, and the weights of a demand sum to 1.  Weighted water-filling
-gives these flows max-min fair rates; then every weight becomes its flow's share of the demand's rate, and so on.  The
-demand is a link of its own, which all of its paths cross.
+Each path of a demand is a flow of its own with a weight, and the weights of a demand sum to 1.
+Weighted water-filling gives these flows max-min fair rates; then every weight becomes its flow's
+share of the demand's rate, and so on.  The demand is a link of its own, which all of its paths
+cross.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _MIN_WEIGHT = 1e-6  # of a path, so that none is given up for good
 
 @dataclasses.dataclass(frozen=True)
 class AdaptiveWaterfiller:
-    """The scheme `adaptive-waterfiller`: water-fillings of paths, each with the weights that the last one leaves.
+    """The scheme `adaptive-waterfiller`: water-fillings of paths, each with the weights that the
+    last one leaves.
 
     Attributes:
         iterations: number of water-fillings.
@@ -55,18 +58,24 @@ class AdaptiveWaterfiller:
         column = np.concatenate([variables.column, np.arange(count)])
         link = np.concatenate([variables.link, links + variables.demand_row])
         order = np.argsort(column, kind="stable")
-        of_flow = np.searchsorted(column[order], np.arange(count + 1)).astype(np.int64), link[order].astype(np.int64)
+        of_flow = (
+            np.searchsorted(column[order], np.arange(count + 1)).astype(np.int64),
+            link[order].astype(np.int64),
+        )
         capacity = np.concatenate([matrix.capacity, matrix.demand[variables.demands]])
         order = np.argsort(link, kind="stable")
         of_link = (
-            np.searchsorted(link[order], np.arange(len(capacity) + 1)).astype(np.int64), column[order].astype(np.int64)
-        )  # fmt: skip
+            np.searchsorted(link[order], np.arange(len(capacity) + 1)).astype(np.int64),
+            column[order].astype(np.int64),
+        )
         weight = 1.0 / np.bincount(variables.demand_row)[variables.demand_row]
         rate = np.zeros(count)
         for _ in range(self.iterations):
             rate = waterfill(weight, capacity, *of_flow, *of_link)
             total = np.bincount(variables.demand_row, rate)[variables.demand_row]
-            weight = np.maximum(np.divide(rate, total, out=weight.copy(), where=total > 0), _MIN_WEIGHT)
+            weight = np.maximum(
+                np.divide(rate, total, out=weight.copy(), where=total > 0), _MIN_WEIGHT
+            )
         flow.reshape(-1)[variables.path] = rate
         return MatrixResult(flow)
 
@@ -82,7 +91,8 @@ def waterfill(
 ) -> Array:
     """(n,) weighted max-min fair rates of flows with one path each.
 
-    The link with the least level, capacity left over weight left, fixes the rates of its flows; then the next one.
+    The link with the least level, capacity left over weight left, fixes the rates of its flows;
+    then the next one.
 
     Args:
         weight: (n,) of the flows, above 0.

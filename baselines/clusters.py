@@ -16,18 +16,22 @@ from teal.network import Topology
 METHODS = ("modularity", "spectral", "leaders")
 
 
-def partition(topology: Topology, num_clusters: int, method: str = "modularity", seed: int = 0) -> Array:
-    """(N,) cluster of each node, numbered from 0; every cluster is strongly connected by its own links.
+def partition(
+    topology: Topology, num_clusters: int, method: str = "modularity", seed: int = 0
+) -> Array:
+    """(N,) cluster of each node, numbered from 0; every cluster is strongly connected by its own
+    links.
 
-    Where a method returns a cluster that is not connected, each of its components becomes a cluster, so that there may
-    be more than ``num_clusters``.
+    Where a method returns a cluster that is not connected, each of its components becomes a
+    cluster, so that there may be more than ``num_clusters``.
 
     Args:
         topology: the network.
         num_clusters: approximate number of clusters.
-        method: ``modularity`` (greedy agglomeration on capacities; Clauset, Newman and Moore, 2004), ``spectral``
-            (normalised Laplacian, k-means on the rows of its eigenvectors; Ng, Jordan and Weiss, 2001) or ``leaders``
-            (random nodes; every other node joins the nearest in hops).
+        method: ``modularity`` (greedy agglomeration on capacities; Clauset, Newman and Moore,
+            2004), ``spectral`` (normalised Laplacian, k-means on the rows of its eigenvectors; Ng,
+            Jordan and Weiss, 2001) or ``leaders`` (random nodes; every other node joins the nearest
+            in hops).
         seed: for ``spectral`` and ``leaders``.
     """
     num_clusters = max(1, min(num_clusters, topology.num_nodes))
@@ -45,15 +49,18 @@ def partition(topology: Topology, num_clusters: int, method: str = "modularity",
 def _symmetric_capacity(topology: Topology) -> sp.csr_array:
     """(N, N) sum of the capacities of both directions, Gbit/s."""
     shape = (topology.num_nodes, topology.num_nodes)
-    directed = sp.csr_array((topology.capacity, (topology.link_source, topology.link_target)), shape=shape)
+    directed = sp.csr_array(
+        (topology.capacity, (topology.link_source, topology.link_target)), shape=shape
+    )
     return (directed + directed.T).tocsr()
 
 
 def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
-    """Merge the two neighbouring clusters with the largest gain of modularity until ``num_clusters`` are left.
+    """Merge the two neighbouring clusters with the largest gain of modularity until
+    ``num_clusters`` are left.
 
-    With w[i, j] the share of all capacity between clusters i and j, and a[i] the share at i, the gain of a merger is
-    2 (w[i, j] - a[i] a[j]).
+    With w[i, j] the share of all capacity between clusters i and j, and a[i] the share at i, the
+    gain of a merger is 2 (w[i, j] - a[i] a[j]).
     """
     nodes, total = weight.shape[0], float(weight.sum())
     degree = np.asarray(weight.sum(1)).reshape(-1) / max(total, 1e-300)
@@ -63,7 +70,8 @@ def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
         if i != j:
             neighbours[i][j] = neighbours[i].get(j, 0.0) + w / total
     cluster, version, num_left = np.arange(nodes), [0] * nodes, nodes
-    # Entries (-gain, i, j, version of i, version of j); an entry is stale once a version has changed.
+    # Entries (-gain, i, j, version of i, version of j); an entry is stale once a version has
+    # changed.
     queue = [
         (-(2 * w - 2 * degree[i] * degree[j]), i, j, 0, 0)
         for i in range(nodes)
@@ -107,7 +115,9 @@ def _spectral(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
 
 
 def _leaders(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
-    """Breadth-first search from all leaders at once; a node that no leader reaches is a cluster by itself."""
+    """Breadth-first search from all leaders at once; a node that no leader reaches is a cluster by
+    itself.
+    """
     nodes = weight.shape[0]
     cluster = np.full(nodes, -1)
     queue = np.random.default_rng(seed).choice(nodes, num_clusters, replace=False).tolist()
@@ -123,7 +133,9 @@ def _leaders(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
 
 
 def _split_into_components(topology: Topology, cluster: Array) -> Array:
-    """(N,) strongly connected component of each node over the links inside its cluster, numbered from 0."""
+    """(N,) strongly connected component of each node over the links inside its cluster, numbered
+    from 0.
+    """
     inside = cluster[topology.link_source] == cluster[topology.link_target]
     shape = (topology.num_nodes, topology.num_nodes)
     links = topology.link_source[inside], topology.link_target[inside]

@@ -1,13 +1,16 @@
 """LP-all under concave values of demands, through cvxpy.
 
-With shares z[d, j] of a demand on its columns, which are its paths, or those of :mod:`teal.problem.program` under side
-conditions, and rows r, which are the links and one for each budget,
+With shares z[d, j] of a demand on its columns, which are its paths, or those of
+:mod:`teal.problem.program` under side conditions, and rows r, which are the links and one for each
+budget,
 
-    max sum over d of W[d] u(sum_j z[d, j])  s.t.  sum_j z[d, j] <= 1,  load[r] <= limit[r],  0 <= z <= largest.
+    max sum over d of W[d] u(sum_j z[d, j])
+    s.t.  sum_j z[d, j] <= 1,  load[r] <= limit[r],  0 <= z <= largest.
 
-Utilities (:mod:`teal.problem.curves`) are exponential cones for log and power cones for other alpha, which Clarabel
-takes, an interior-point method.  Bandwidth functions (:mod:`teal.network.bandwidth_functions`) are linear, with a share
-for each piece that is at most as long as the piece; HiGHS solves them.
+Utilities (:mod:`teal.problem.curves`) are exponential cones for log and power cones for other
+alpha, which Clarabel takes, an interior-point method.  Bandwidth functions
+(:mod:`teal.network.bandwidth_functions`) are linear, with a share for each piece that is at most as
+long as the piece; HiGHS solves them.
 """
 
 from __future__ import annotations
@@ -26,11 +29,16 @@ from teal.problem.program import Program
 from teal.solvers.projection import project
 
 _TOLERANCE = 1e-9  # of the gap and of the rows
-_STATUSES = {"optimal": Status.OPTIMAL, "optimal_inaccurate": Status.FEASIBLE, "user_limit": Status.TIME_LIMIT}
+_STATUSES = {
+    "optimal": Status.OPTIMAL,
+    "optimal_inaccurate": Status.FEASIBLE,
+    "user_limit": Status.TIME_LIMIT,
+}
 
 
 def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation:
-    """Solve every matrix; splits are projected, since the solver's rows hold to its tolerance (without conditions).
+    """Solve every matrix; splits are projected, since the solver's rows hold to its tolerance
+    (without conditions).
 
     Args:
         cvxpy: the module.
@@ -46,7 +54,9 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
         program, shares, rows, unit = _program(cvxpy, row, columns)
         limit = {"time_limit": time_limit} if time_limit else {}
         tolerances = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), _TOLERANCE)
-        of_solver = {"solver": "HIGHS"} if problem.utility is None else {"solver": "CLARABEL", **tolerances}
+        of_solver = (
+            {"solver": "HIGHS"} if problem.utility is None else {"solver": "CLARABEL", **tolerances}
+        )
         built = time.perf_counter()
         try:
             with warnings.catch_warnings():
@@ -63,14 +73,18 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
             found[columns.live] = torch.from_numpy(np.maximum(shares.value, 0)).to(found)
             splits[b] = row.rewritten.splits(found)[0]
             links = problem.topology.num_links
-            dual = torch.from_numpy(np.maximum(rows.dual_value, 0)[:links]).to(prices)  # of rows in units of the limit
+            dual = torch.from_numpy(np.maximum(rows.dual_value, 0)[:links]).to(
+                prices
+            )  # of rows in units of the limit
             prices[b] = dual * unit * problem.inverse_capacity[b]
     splits = splits if problem.conditions else project(problem, splits)
     return Allocation(splits, prices, tuple(statuses), tuple(build_s), tuple(solve_s))
 
 
 def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, Any, float]:
-    """The program of one matrix, the shares of its live columns, the rows, and the unit of its value."""
+    """The program of one matrix, the shares of its live columns, the rows, and the unit of its
+    value.
+    """
     utility, steps = problem.utility, problem.steps
     mask = columns.live[0].cpu().numpy()
     d, _ = np.nonzero(mask)
@@ -98,8 +112,12 @@ def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, 
         end = steps.end[0].cpu().numpy()
         level = np.broadcast_to(steps.level.cpu().numpy(), end.shape)
         parts = [cvxpy.Variable(len(demand), nonneg=True) for _ in end.T]
-        further += [part <= width for part, width in zip(parts, np.diff(end, prepend=0.0).T, strict=True)]
+        further += [
+            part <= width for part, width in zip(parts, np.diff(end, prepend=0.0).T, strict=True)
+        ]
         further.append(sum(parts) == total)
-        goal = sum((weight * of_piece) @ part for of_piece, part in zip(level.T, parts, strict=True))
+        goal = sum(
+            (weight * of_piece) @ part for of_piece, part in zip(level.T, parts, strict=True)
+        )
     links = use @ shares <= 1
     return cvxpy.Problem(cvxpy.Maximize(goal), [total <= 1, links, *further]), shares, links, unit

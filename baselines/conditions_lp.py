@@ -1,4 +1,5 @@
-"""LP-all under side conditions: the linear program of :mod:`teal.problem.program`, over its columns and rows.
+"""LP-all under side conditions: the linear program of :mod:`teal.problem.program`, over its columns
+and rows.
 
     max sum v[d, j] x[d, j]  s.t.  sum a[r, d, j] x[d, j] <= limit[r],  sum_j x[d, j] <= demand[d],
     0 <= x[d, j] <= demand[d] largest[d, j],
@@ -20,11 +21,13 @@ from teal.problem import Allocation, Problem, ProgramPrices, Status
 from teal.problem.program import Program
 from teal.problem.sets import Capped
 
-_SLACK = 1e-9  # share of the flow of a higher class by which the next LPs may fall short of it, for rounding
+# share of the flow of a higher class by which the next LPs may fall short of it, for rounding
+_SLACK = 1e-9
 
 
 def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation:
-    """The optimum of every matrix, with prices of links; under priority with those of the LP of every class.
+    """The optimum of every matrix, with prices of links; under priority with those of the LP of
+    every class.
 
     Args:
         problem: with side conditions, in float64.
@@ -35,8 +38,13 @@ def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation
     splits, statuses, build_s, solve_s = torch.zeros_like(problem.even_splits), [], [], []
     for b in range(problem.batch):
         begin, row = time.perf_counter(), problem.row(b)
-        lps = _Lps(row.rewritten.program, np.zeros(problem.paths.num_demands, int) if problem.classes is None
-                   else problem.classes.of_demand, is_ordered=problem.classes is not None)  # fmt: skip
+        lps = _Lps(
+            row.rewritten.program,
+            np.zeros(problem.paths.num_demands, int)
+            if problem.classes is None
+            else problem.classes.of_demand,
+            is_ordered=problem.classes is not None,
+        )
         status = Status.OPTIMAL
         for number in range(count):
             solution = solve_program(lps.program(number), settings)
@@ -52,9 +60,13 @@ def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation
         build_s.append(time.perf_counter() - begin - lps.seconds)
     of_programs = torch.from_numpy(prices).to(problem.demand)
     return Allocation(
-        splits, of_programs[:, -1], tuple(statuses), tuple(build_s), tuple(solve_s),
+        splits,
+        of_programs[:, -1],
+        tuple(statuses),
+        tuple(build_s),
+        tuple(solve_s),
         program_prices=None if problem.classes is None else ProgramPrices(of_programs),
-    )  # fmt: skip
+    )
 
 
 class _Lps:
@@ -73,13 +85,19 @@ class _Lps:
         self._program, self._is_ordered = program, is_ordered
         self._limit, demand = program.limit[0].cpu().numpy(), program.demand[0].cpu().numpy()
         live = program.live[0].cpu().numpy()
-        self._unit = float(power_of_two(self._limit[self._limit > 0].mean())) if (self._limit > 0).any() else 1.0
+        self._unit = (
+            float(power_of_two(self._limit[self._limit > 0].mean()))
+            if (self._limit > 0).any()
+            else 1.0
+        )
         self._column = np.flatnonzero((live & (demand > 0)[:, None]).reshape(-1))
         self._demand_of = self._column // live.shape[1]
         self._class_of = of_demand[self._demand_of]
         rows = program.columns.incidence(len(self._limit))[:, self._column]
-        served = sp.csr_array((np.ones(len(self._column)), (self._demand_of, np.arange(len(self._column)))),
-                              shape=(len(demand), len(self._column)))  # fmt: skip
+        served = sp.csr_array(
+            (np.ones(len(self._column)), (self._demand_of, np.arange(len(self._column)))),
+            shape=(len(demand), len(self._column)),
+        )
         self._rows = sp.vstack([rows, served], format="csr")
         self._right = np.concatenate([self._limit, demand]) / self._unit
         self._value = program.value.expand(live.shape).cpu().numpy().reshape(-1)[self._column]
@@ -93,13 +111,17 @@ class _Lps:
     def program(self, number: int) -> LinearProgram:
         """That of a class, after those of the higher ones."""
         value = (self._class_of == number).astype(float) if self._is_ordered else self._value
-        kept = [sp.csr_array(-(self._class_of == above).astype(float)[None]) for above in range(number)]
+        kept = [
+            sp.csr_array(-(self._class_of == above).astype(float)[None]) for above in range(number)
+        ]
         upper = np.where(self._class_of <= number, self._upper, 0.0)
         return LinearProgram(
-            -value, sp.csr_array(sp.vstack([self._rows, *kept])),
-            np.concatenate([self._right, [-flow * (1 - _SLACK) for flow in self._reached]]), upper=upper,
+            -value,
+            sp.csr_array(sp.vstack([self._rows, *kept])),
+            np.concatenate([self._right, [-flow * (1 - _SLACK) for flow in self._reached]]),
+            upper=upper,
             size=self._upper,
-        )  # fmt: skip
+        )
 
     def take(self, number: int, solution: LpSolution) -> None:
         """Take note of the solution of a class's program."""

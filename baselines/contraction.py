@@ -1,4 +1,6 @@
-"""The contraction of a network for NCFlow: clusters, the paths inside each cluster, the links between clusters."""
+"""The contraction of a network for NCFlow: clusters, the paths inside each cluster, the links
+between clusters.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ MAX_ROUTES = 4  # paths between two clusters; the authors' code computes as many
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cluster:
-    """A cluster of n nodes and the m links between them, with up to K edge-disjoint paths inside for each node pair.
+    """A cluster of n nodes and the m links between them, with up to K edge-disjoint paths inside
+    for each node pair.
 
     Attributes:
         nodes: (n,) node numbers in the network, ascending.
@@ -38,11 +41,15 @@ class Cluster:
         for d, (source, target) in enumerate(self.paths.pairs.tolist()):
             pair = int(self.nodes[source]), int(self.nodes[target])
             count = int(self.paths.mask[d].sum())
-            pair_paths[pair] = [tuple(self.links[self.paths.links_of(d, k)].tolist()) for k in range(count)]
+            pair_paths[pair] = [
+                tuple(self.links[self.paths.links_of(d, k)].tolist()) for k in range(count)
+            ]
         return pair_paths
 
     def paths_between(self, source: int, target: int) -> list[LinkPath]:
-        """The paths between two nodes (numbers in the network); one path without links if they are the same node."""
+        """The paths between two nodes (numbers in the network); one path without links if they are
+        the same node.
+        """
         return [()] if source == target else self.pair_paths[source, target]
 
 
@@ -53,9 +60,11 @@ class Contraction:
     Attributes:
         node_cluster: (N,) cluster number of each node.
         clusters: by cluster number.
-        links_between: (cluster, cluster) -> links from the first to the second, largest capacity first.
-        routes: (cluster, cluster) -> up to MAX_ROUTES paths from the first to the second, as cluster numbers, fewest
-            hops first; no two of them cross the same pair of neighbouring clusters.
+        links_between: (cluster, cluster) -> links from the first to the second, largest capacity
+            first.
+        routes: (cluster, cluster) -> up to MAX_ROUTES paths from the first to the second, as
+            cluster numbers, fewest hops first; no two of them cross the same pair of neighbouring
+            clusters.
     """
 
     node_cluster: Array
@@ -64,7 +73,9 @@ class Contraction:
     routes: dict[tuple[int, int], list[tuple[int, ...]]]
 
 
-def contract(topology: Topology, live: Array, count: int, method: str, seed: int, num_paths: int) -> Contraction:
+def contract(
+    topology: Topology, live: Array, count: int, method: str, seed: int, num_paths: int
+) -> Contraction:
     """Partition the network of the live links into approximately ``count`` clusters.
 
     Args:
@@ -78,31 +89,42 @@ def contract(topology: Topology, live: Array, count: int, method: str, seed: int
     live_links = np.flatnonzero(live)
     if not len(live_links):
         nodes = np.arange(topology.num_nodes)
-        return Contraction(nodes, tuple(Cluster(np.array([node]), live_links, None) for node in nodes), {}, {})
+        return Contraction(
+            nodes, tuple(Cluster(np.array([node]), live_links, None) for node in nodes), {}, {}
+        )
     network = topology.with_links(live_links)
     node_cluster = partition(network, count, method, seed)
     clusters = []
     for number in range(int(node_cluster.max()) + 1):
         nodes = np.flatnonzero(node_cluster == number)
-        inside = (node_cluster[network.link_source] == number) & (node_cluster[network.link_target] == number)
+        inside = (node_cluster[network.link_source] == number) & (
+            node_cluster[network.link_target] == number
+        )
         if len(nodes) == 1:
             clusters.append(Cluster(nodes, live_links[inside], None))
             continue
         names = tuple(topology.node_names[node] for node in nodes)
         inner = network.with_links(inside)
         subnetwork = dataclasses.replace(
-            inner, node_names=names, coordinates=topology.coordinates[nodes],
+            inner,
+            node_names=names,
+            coordinates=topology.coordinates[nodes],
             link_source=np.searchsorted(nodes, inner.link_source).astype(np.int32),
             link_target=np.searchsorted(nodes, inner.link_target).astype(np.int32),
-        )  # fmt: skip
+        )
         paths = compute_paths(subnetwork, num_paths=num_paths, cache=False)
         clusters.append(Cluster(nodes, live_links[inside], paths))
     links_between: dict[tuple[int, int], list[int]] = {}
     for link in sorted(live_links.tolist(), key=lambda e: -topology.capacity[e]):
-        ends = int(node_cluster[topology.link_source[link]]), int(node_cluster[topology.link_target[link]])
+        ends = (
+            int(node_cluster[topology.link_source[link]]),
+            int(node_cluster[topology.link_target[link]]),
+        )
         if ends[0] != ends[1]:
             links_between.setdefault(ends, []).append(link)
-    return Contraction(node_cluster, tuple(clusters), links_between, _routes(len(clusters), links_between))
+    return Contraction(
+        node_cluster, tuple(clusters), links_between, _routes(len(clusters), links_between)
+    )
 
 
 def _routes(

@@ -1,11 +1,14 @@
-"""The hedge ``cope``: best for the measured matrices, with a limit on the worst case (Wang et al., SIGCOMM 2006).
+"""The hedge ``cope``: best for the measured matrices, with a limit on the worst case (Wang et al.,
+SIGCOMM 2006).
 
-With r* the least ratio to the optimum over all traffic matrices (:mod:`baselines.oblivious`), COPE minimises
+With r* the least ratio to the optimum over all traffic matrices (:mod:`baselines.oblivious`), COPE
+minimises
 
     max over the matrices D_t of the window of  max_e load_t[e] / c[e] / opt(D_t)
 
-over splits whose ratio over all matrices is at most ``penalty`` r*, the penalty envelope.  The authors take the maximum
-over the convex hull of the matrices; here it is over the matrices themselves, which needs no further variables.
+over splits whose ratio over all matrices is at most ``penalty`` r*, the penalty envelope.  The
+authors take the maximum over the convex hull of the matrices; here it is over the matrices
+themselves, which needs no further variables.
 """
 
 from __future__ import annotations
@@ -41,7 +44,10 @@ class Cope:
         self._window, self._penalty, self._every, self._settings = window, penalty, every, settings
         self._program: RatioProgram | None = None
         self._splits: Tensor | None = None
-        self._limit, self._next = 0.0, 0  # the next row of the series for which the program is solved again
+        self._limit, self._next = (
+            0.0,
+            0,
+        )  # the next row of the series for which the program is solved again
 
     def allocate(self, past: Past) -> Tensor:
         """(D, K) splits; those of the last program until ``every`` intervals have passed."""
@@ -49,7 +55,9 @@ class Cope:
             self._program = RatioProgram.of(past.network)
             self._limit = self._penalty * float(self._program.least_ratio(self._settings)[-1])
         if self._splits is None or past.traffic_row >= self._next:
-            self._splits = self._solve(self._program, past.last(self._every * self._window, self._window))
+            self._splits = self._solve(
+                self._program, past.last(self._every * self._window, self._window)
+            )
             self._next = past.traffic_row + self._every
         return self._splits
 
@@ -57,16 +65,27 @@ class Cope:
         """Splits (D, K) for the matrices of a problem."""
         optimum = pdhg.solve(problem, gap=_OPTIMUM_GAP).value.numpy()
         slots, blocks = problem.paths.num_paths, []
-        largest = sp.csr_array((np.ones(len(program.links)), (np.arange(len(program.links)), [0] * len(program.links))))
+        largest = sp.csr_array(
+            (np.ones(len(program.links)), (np.arange(len(program.links)), [0] * len(program.links)))
+        )
         for demand, best in zip(problem.demand.numpy(), optimum, strict=True):
             rate = np.zeros(program.width)
-            rate[: len(program.paths)] = demand[program.paths // slots] / program.unit / max(best, 1e-300)
-            utilisation = sp.diags_array(1 / program.capacity) @ program.loads @ sp.diags_array(rate)
+            rate[: len(program.paths)] = (
+                demand[program.paths // slots] / program.unit / max(best, 1e-300)
+            )
+            utilisation = (
+                sp.diags_array(1 / program.capacity) @ program.loads @ sp.diags_array(rate)
+            )
             blocks.append(sp.hstack([utilisation, -largest]))
         wider = RatioProgram(
-            paths=program.paths, rows=_with_column(program.rows), sums=_with_column(program.sums),
-            loads=program.loads, links=program.links, capacity=program.capacity, unit=program.unit,
-        )  # fmt: skip
+            paths=program.paths,
+            rows=_with_column(program.rows),
+            sums=_with_column(program.sums),
+            loads=program.loads,
+            links=program.links,
+            capacity=program.capacity,
+            unit=program.unit,
+        )
         cost, envelope = np.zeros(wider.width), np.zeros((1, wider.width))
         cost[-1], envelope[0, program.width - 1] = 1, 1
         rows = sp.vstack([*blocks, sp.csr_array(envelope)], format="csr")

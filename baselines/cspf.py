@@ -1,7 +1,9 @@
-"""CSPF: demands in descending order, each placed whole on its first path with enough residual capacity (RFC 2702).
+"""CSPF: demands in descending order, each placed whole on its first path with enough residual
+capacity (RFC 2702).
 
-A demand that fits on none of its paths is rejected, like an RSVP-TE tunnel that cannot be set up.  With ``partial=1``,
-rejected demands are then placed in part: each on its first path with any residual capacity, as much as fits.
+A demand that fits on none of its paths is rejected, like an RSVP-TE tunnel that cannot be set up.
+With ``partial=1``, rejected demands are then placed in part: each on its first path with any
+residual capacity, as much as fits.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""Demand pinning: small demands on their first paths, then the LP for the large demands on the residual capacity.
+"""Demand pinning: small demands on their first paths, then the LP for the large demands on the
+residual capacity.
 
-Namyar et al., "Finding Adversarial Inputs for Heuristics using Multi-level Optimization", NSDI 2024, section 2.
+Namyar et al., "Finding Adversarial Inputs for Heuristics using Multi-level Optimization", NSDI
+2024, section 2.
 
-LP-top in the opposite order: the small demands, which are not optimised, are placed first.  There a demand is small up
-to a share of the mean capacity of the live links (``threshold``, 5% in the paper).  Small demands are placed in the
-order of their numbers, each on its first live path as far as there is room; what does not fit is not carried.
+LP-top in the opposite order: the small demands, which are not optimised, are placed first.  There a
+demand is small up to a share of the mean capacity of the live links (``threshold``, 5% in the
+paper).  Small demands are placed in the order of their numbers, each on its first live path as far
+as there is room; what does not fit is not carried.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ class DemandPinning(ByLargest):
         optimised = self.optimised(matrix)
         residual = matrix.capacity.copy()
         if matrix.network.objective.maximises_value:
-            pinned = place(matrix, np.flatnonzero(~optimised), residual, whole=False, first_only=True)
+            pinned = place(
+                matrix, np.flatnonzero(~optimised), residual, whole=False, first_only=True
+            )
             lp = path_program(matrix, optimised, residual)
         else:
             pinned = np.where(optimised[:, None], 0, first_path_flow(matrix))

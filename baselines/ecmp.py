@@ -1,9 +1,10 @@
 """ECMP: every demand along all shortest paths, in equal parts at every hop.
 
-By default these are the shortest paths of the network under its IGP metrics (of hops where it has none), as routers
-use them, found again where links have failed.  With ``over=candidates`` a demand is divided evenly over its live
-candidate paths with the fewest links: the published tables of this project have that form.  Where the objective may
-shed traffic, what passes an overloaded link is cut.
+By default these are the shortest paths of the network under its IGP metrics (of hops where it has
+none), as routers use them, found again where links have failed.  With ``over=candidates`` a demand
+is divided evenly over its live candidate paths with the fewest links: the published tables of this
+project have that form.  Where the objective may shed traffic, what passes an overloaded link is
+cut.
 """
 
 from __future__ import annotations

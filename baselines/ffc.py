@@ -1,9 +1,12 @@
-"""FFC (Liu et al., SIGCOMM 2014) by one linear program: the reference of :mod:`teal.problem.protection`.
+"""FFC (Liu et al., SIGCOMM 2014) by one linear program: the reference of
+:mod:`teal.problem.protection`.
 
-With a[d, k] reserved on each path and b[d] promised (Gbit/s), L(d, g) the paths of d that survive group g:
+With a[d, k] reserved on each path and b[d] promised (Gbit/s), L(d, g) the paths of d that survive
+group g:
 
-    max sum v b  s.t.  load[e](a) <= c[e],  b[d] <= demand[d],  b[d] <= sum over L(d, g) of a[d, k] for every g,
-    a, b >= 0.
+    max sum v b
+    s.t.  load[e](a) <= c[e],  b[d] <= demand[d],
+          b[d] <= sum over L(d, g) of a[d, k] for every g,  a, b >= 0.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ class Ffc:
 
     Attributes:
         settings: of the LP solver.
-        groups: file of groups (see :mod:`teal.formats.groups`); "" for those of the problem, else every cable.
+        groups: file of groups (see :mod:`teal.formats.groups`); "" for those of the problem, else
+            every cable.
     """
 
     settings: LpSettings
@@ -44,7 +48,9 @@ class Ffc:
         """
         require_objective("ffc", problem.objective, ObjectiveName.TOTAL_FLOW)
         kept = promises(problem, groups_to_survive(problem, self.groups), self.settings)
-        return dataclasses.replace(kept, prices=None, status=tuple(map(heuristic_status, kept.status)))
+        return dataclasses.replace(
+            kept, prices=None, status=tuple(map(heuristic_status, kept.status))
+        )
 
 
 def promises(problem: Problem, groups: Sequence[Sequence[int]], settings: LpSettings) -> Allocation:
@@ -55,22 +61,28 @@ def promises(problem: Problem, groups: Sequence[Sequence[int]], settings: LpSett
         groups: numbers of the links of each.
         settings: of the LP solver.
     """
-    survives = np.concatenate([
-        np.ones((1, *problem.paths.mask.shape), dtype=bool),
-        ~failed_paths(problem.ops, problem.topology.num_links, groups),
-    ])  # fmt: skip
+    survives = np.concatenate(
+        [
+            np.ones((1, *problem.paths.mask.shape), dtype=bool),
+            ~failed_paths(problem.ops, problem.topology.num_links, groups),
+        ]
+    )
     return per_matrix(problem, lambda matrix: _promises(matrix, survives, settings))
 
 
 def _promises(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> MatrixResult:
-    """One matrix; ``survives`` is (G + 1, D, K), true for the paths that no failure and each group leave."""
+    """One matrix; ``survives`` is (G + 1, D, K), true for the paths that no failure and each group
+    leave.
+    """
     variables = matrix.path_variables(matrix.routable)
     width, count, paths = len(variables.path), len(variables.demands), matrix.mask.shape[1]
     loads = variables.link_incidence(len(matrix.capacity))
     rows, columns, signs, number = [], [], [], 0
     first = np.searchsorted(variables.demand_row, np.arange(count))
     for row, d in enumerate(variables.demands.tolist()):
-        path_columns = variables.path[first[row] : first[row + 1] if row + 1 < count else None] % paths
+        path_columns = (
+            variables.path[first[row] : first[row + 1] if row + 1 < count else None] % paths
+        )
         for live in np.unique(survives[:, d][:, path_columns], axis=0):
             column = first[row] + np.flatnonzero(live)
             rows += [number] * (len(column) + 1)
@@ -78,13 +90,16 @@ def _promises(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> Mat
             signs += [-1.0] * len(column) + [1.0]
             number += 1
     promised = sp.csr_array((signs, (rows, columns)), shape=(number, width + count))
-    a_ub = sp.vstack([sp.hstack([loads, sp.csr_array((len(matrix.capacity), count))]), promised], format="csr")
+    a_ub = sp.vstack(
+        [sp.hstack([loads, sp.csr_array((len(matrix.capacity), count))]), promised], format="csr"
+    )
     value = matrix.network.problem.demand_value.double().cpu().numpy()[variables.demands]
     program = LinearProgram(
-        np.concatenate([np.zeros(width), -value]), sp.csr_array(a_ub),
+        np.concatenate([np.zeros(width), -value]),
+        sp.csr_array(a_ub),
         np.concatenate([matrix.capacity, np.zeros(number)]),
         upper=np.concatenate([np.full(width, np.inf), matrix.demand[variables.demands]]),
-    )  # fmt: skip
+    )
     solution = solve_program(program, settings)
     reserved, promise = solution.x[:width], solution.x[width:]
     total = np.bincount(variables.demand_row, reserved, minlength=count)

@@ -34,18 +34,30 @@ def _place(order, demand, mask, path_ptr, path_links, residual, whole, first_onl
 
 
 def place(matrix: Matrix, order: Array, residual: Array, *, whole: bool, first_only: bool) -> Array:
-    """(D, K) flow: each demand of ``order`` in turn on its first live path with enough residual capacity.
+    """(D, K) flow: each demand of ``order`` in turn on its first live path with enough residual
+    capacity.
 
     Args:
         matrix: demands and live paths.
         order: demand numbers; demands that are not in it get no flow.
         residual: (E,) capacity that may be used; the placed flow is subtracted in place.
-        whole: a path is used only if it can carry the whole demand; otherwise if it can carry any part.
+        whole: a path is used only if it can carry the whole demand; otherwise if it can carry any
+            part.
         first_only: only the first live path of each demand is tried.
     """
     flow = np.zeros(matrix.mask.shape)
     network = matrix.network
-    _place(order, matrix.demand, matrix.mask, network.path_ptr, network.path_links, residual, whole, first_only, flow)
+    _place(
+        order,
+        matrix.demand,
+        matrix.mask,
+        network.path_ptr,
+        network.path_links,
+        residual,
+        whole,
+        first_only,
+        flow,
+    )
     return flow
 
 

@@ -1,4 +1,6 @@
-"""The common part of LP-top and demand pinning: the LP for the largest demands, first paths for all others."""
+"""The common part of LP-top and demand pinning: the LP for the largest demands, first paths for all
+others.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,15 @@ _MIN_RANKED_DEMAND = 1e-3  # Gbit/s; smaller demands would distort the quantile
 class ByLargest:
     """A scheme that optimises only the largest demands.
 
-    The set of these demands differs from matrix to matrix, so the time to build the LP is part of the time of a matrix.
+    The set of these demands differs from matrix to matrix, so the time to build the LP is part of
+    the time of a matrix.
 
     Attributes:
         name: of the scheme, for messages.
-        alpha: share of the demands that are optimised: those at or above the (1 - alpha) quantile of the demands above
-            0.001 Gbit/s.
-        threshold: share of the mean capacity of a live link above which a demand is optimised, in place of ``alpha``;
-            0 for ``alpha``.
+        alpha: share of the demands that are optimised: those at or above the (1 - alpha) quantile
+            of the demands above 0.001 Gbit/s.
+        threshold: share of the mean capacity of a live link above which a demand is optimised, in
+            place of ``alpha``; 0 for ``alpha``.
         settings: of the LP solver.
     """
 
@@ -71,9 +74,12 @@ class ByLargest:
 
 
 def largest(demand: Array, alpha: float) -> Array:
-    """(D,) true for demands at or above the (1 - alpha) quantile of the demands above 0.001 Gbit/s."""
+    """(D,) true for demands at or above the (1 - alpha) quantile of the demands above 0.001
+    Gbit/s.
+    """
     ranked = demand[demand > _MIN_RANKED_DEMAND]
     if alpha >= 1 or not len(ranked):
         return np.ones(len(demand), bool) if alpha >= 1 else np.zeros(len(demand), bool)
-    # 1 - alpha is rounded: without the tolerance the quantile may lie just above the demand that it should be.
+    # 1 - alpha is rounded: without the tolerance the quantile may lie just above the demand that it
+    # should be.
     return demand >= np.quantile(ranked, 1 - alpha) * (1 - _ROUNDING)

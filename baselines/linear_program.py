@@ -1,4 +1,6 @@
-"""Linear programs as sparse arrays, solved by HiGHS or Gurobi without a modelling layer, for schemes with many LPs."""
+"""Linear programs as sparse arrays, solved by HiGHS or Gurobi without a modelling layer, for
+schemes with many LPs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from teal.spec import Spec
 
 SOLVERS = ("highs", "gurobi")
 METHODS = ("auto", "simplex", "ipm")
-_MAX_SIMPLEX_VARIABLES = 10_000  # above this, the interior-point method of HiGHS is faster than its simplex method
+_MAX_SIMPLEX_VARIABLES = (
+    10_000  # above this, the interior-point method of HiGHS is faster than its simplex method
+)
 _GUROBI_SIZE_LIMIT = 10010  # gurobipy.GRB.Error.SIZE_LIMIT_EXCEEDED
 _GUROBI_METHODS = {"auto": -1, "simplex": 1, "ipm": 2}  # option -> Gurobi's parameter Method
 
@@ -27,8 +31,8 @@ class LpSettings:
 
     Attributes:
         solver: ``highs`` or ``gurobi``.
-        method: ``simplex``, ``ipm`` (interior point) or ``auto``: for HiGHS simplex up to 10,000 variables and interior
-            point above, for Gurobi its own choice.
+        method: ``simplex``, ``ipm`` (interior point) or ``auto``: for HiGHS simplex up to 10,000
+            variables and interior point above, for Gurobi its own choice.
         time_limit: s for each program; 0 for none.
         threads: of the solver; 0 for its own choice.
 
@@ -80,8 +84,9 @@ class LinearProgram:
         a_eq: (q, n) rows of the equations; None for no equations.
         b_eq: (q,) right-hand sides of the equations; None for no equations.
         upper: (n,) upper bounds of the variables; None for no bounds.
-        size: (n,) largest magnitude that each variable needs to have.  The program is solved with variables in these
-            units, rows divided by their largest coefficient, and the objective by its largest; None for no scaling.
+        size: (n,) largest magnitude that each variable needs to have.  The program is solved with
+            variables in these units, rows divided by their largest coefficient, and the objective
+            by its largest; None for no scaling.
     """
 
     cost: Array
@@ -93,7 +98,8 @@ class LinearProgram:
     size: Array | None = None
 
     def scaled(self, size: Array) -> tuple[LinearProgram, Array, Array]:
-        """The scaled program, the units of its variables (n,) and of its inequalities (m,), all powers of two.
+        """The scaled program, the units of its variables (n,) and of its inequalities (m,), all
+        powers of two.
 
         Args:
             size: (n,) of the variables; 0 where it is not known.
@@ -106,7 +112,9 @@ class LinearProgram:
             b_eq = self.b_eq / equation_units
         cost = self.cost * units
         upper = None if self.upper is None else self.upper / units
-        scaled = LinearProgram(cost / self.cost_unit(units), a_ub, self.b_ub / row_units, a_eq, b_eq, upper)
+        scaled = LinearProgram(
+            cost / self.cost_unit(units), a_ub, self.b_ub / row_units, a_eq, b_eq, upper
+        )
         return scaled, units, row_units
 
     def cost_unit(self, units: Array) -> float:
@@ -122,7 +130,8 @@ def _divided_rows(matrix: sp.csr_array) -> tuple[sp.csr_array, Array]:
 
 
 def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
-    """Solve a program; where no optimum is found, the status says why, and x and the multipliers are 0.
+    """Solve a program; where no optimum is found, the status says why, and x and the multipliers
+    are 0.
 
     Raises:
         SolverError: the solver is not installed, or its licence does not cover the program.
@@ -140,8 +149,11 @@ def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
     return LpSolution(x, dual, status, time.perf_counter() - begin)
 
 
-def solver_options(spec: Spec, **defaults: int | float | str | bool) -> tuple[dict[str, Any], LpSettings]:
-    """The options of a scheme, and LpSettings from its options ``solver``, ``method``, ``time_limit`` and ``threads``.
+def solver_options(
+    spec: Spec, **defaults: int | float | str | bool
+) -> tuple[dict[str, Any], LpSettings]:
+    """The options of a scheme, and LpSettings from its options ``solver``, ``method``,
+    ``time_limit`` and ``threads``.
 
     Args:
         spec: of the scheme.
@@ -151,12 +163,16 @@ def solver_options(spec: Spec, **defaults: int | float | str | bool) -> tuple[di
         InputError: an unknown option or a wrong value.
     """
     options: dict[str, Any] = spec.parse_options(**defaults, **dataclasses.asdict(LpSettings()))
-    settings = LpSettings(**{field.name: options.pop(field.name) for field in dataclasses.fields(LpSettings)})
+    settings = LpSettings(
+        **{field.name: options.pop(field.name) for field in dataclasses.fields(LpSettings)}
+    )
     return options, settings
 
 
 def _by_highs(program: LinearProgram, settings: LpSettings) -> tuple[Array, Array, Status]:
-    """x, multipliers and status by HiGHS; on small programs its interface takes a third of the time of SciPy's."""
+    """x, multipliers and status by HiGHS; on small programs its interface takes a third of the time
+    of SciPy's.
+    """
     try:
         import highspy
     except ImportError as error:
@@ -168,12 +184,22 @@ def _by_highs(program: LinearProgram, settings: LpSettings) -> tuple[Array, Arra
         least, limit = np.concatenate([least, program.b_eq]), np.concatenate([limit, program.b_eq])
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = columns, len(limit)
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = program.cost, np.zeros(columns), _upper_bounds(program)
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = (
+        program.cost,
+        np.zeros(columns),
+        _upper_bounds(program),
+    )
     lp.row_lower_, lp.row_upper_ = least, limit
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
+    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = (
+        matrix.indptr,
+        matrix.indices,
+        matrix.data,
+    )
     automatic = "simplex" if columns <= _MAX_SIMPLEX_VARIABLES else "ipm"
-    options: dict[str, Any] = {"solver": automatic if settings.method == "auto" else settings.method}
+    options: dict[str, Any] = {
+        "solver": automatic if settings.method == "auto" else settings.method
+    }
     if settings.time_limit:
         options["time_limit"] = settings.time_limit
     if settings.threads:

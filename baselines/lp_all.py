@@ -1,19 +1,20 @@
-"""LP-all: the path-form program of all demands at once, solved by an LP solver; the reference optimum.
+"""LP-all: the path-form program of all demands at once, solved by an LP solver; the reference
+optimum.
 
 With x[d, k] the flow on path k of demand d, in Gbit/s:
 
 Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d],  load[e] <= c[e],  x >= 0.
-max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] <= theta c[e],  x >= 0; theta may exceed 1,
-so an overloaded matrix has an optimum too.
+max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] <= theta c[e],  x >= 0;
+theta may exceed 1, so an overloaded matrix has an optimum too.
 Under side conditions: see :mod:`baselines.conditions_lp`.
 proportional_fair, alpha_fair, bandwidth_functions: see :mod:`baselines.concave_program`.
-priority, max_min: sequences of programs, see :mod:`baselines.lp_priority` and :mod:`baselines.max_min_lp`.
-max_concurrent_flow: max alpha  s.t.  alpha demand[d] <= sum_k x[d, k] <= demand[d],  load[e] <= c[e],  alpha <= 1,
-x >= 0.
+priority, max_min: sequences of programs, see :mod:`baselines.lp_priority` and
+:mod:`baselines.max_min_lp`. max_concurrent_flow: max alpha  s.t.  alpha demand[d] <= sum_k x[d, k]
+<= demand[d],  load[e] <= c[e],  alpha <= 1, x >= 0.
 
-HiGHS and Gurobi solve the program of :mod:`baselines.path_program`, with scaled variables and rows, because LP solvers
-have absolute tolerances of about 1e-7; max_concurrent_flow as max_link_utilisation, with alpha = min(1, 1 / theta).
-cuOpt solves the programs above through cvxpy.
+HiGHS and Gurobi solve the program of :mod:`baselines.path_program`, with scaled variables and rows,
+because LP solvers have absolute tolerances of about 1e-7; max_concurrent_flow as
+max_link_utilisation, with alpha = min(1, 1 / theta). cuOpt solves the programs above through cvxpy.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ from teal.spec import Spec
 SOLVERS = ("highs", "gurobi", "cuopt")
 METHODS = ("auto", "simplex", "ipm")
 _CUOPT = "CUOPT"  # its name in cvxpy
-_CUOPT_METHODS = {"simplex": "DualSimplex", "ipm": "Barrier", "auto": "Barrier"}  # option -> solver_method of cuOpt
+_CUOPT_METHODS = {
+    "simplex": "DualSimplex",
+    "ipm": "Barrier",
+    "auto": "Barrier",
+}  # option -> solver_method of cuOpt
 _TASK_GAP = 1e-9  # target of a sequence whose programs are solved as LPs
 
 
@@ -59,8 +64,9 @@ class LpAll:
 
     Attributes:
         solver: ``highs``, ``gurobi``, or ``cuopt`` where NVIDIA cuOpt is installed (not tested).
-        method: for HiGHS and cuOpt: ``simplex``, ``ipm`` (interior point with crossover), or ``auto``: for HiGHS
-            simplex up to 10,000 path variables and interior point above, for cuOpt interior point.
+        method: for HiGHS and cuOpt: ``simplex``, ``ipm`` (interior point with crossover), or
+            ``auto``: for HiGHS simplex up to 10,000 path variables and interior point above, for
+            cuOpt interior point.
         time_limit: s for each matrix; 0 for none.  A matrix that reaches it has no allocation.
         threads: of the solver; 0 for its own choice.
     """
@@ -76,7 +82,10 @@ class LpAll:
         Raises:
             SolverError: the solver is not installed, or its licence does not cover the program.
         """
-        problem, is_plain = problem.to(torch.float64), not (problem.objective.rules.is_sequence or problem.conditions)
+        problem, is_plain = (
+            problem.to(torch.float64),
+            not (problem.objective.rules.is_sequence or problem.conditions),
+        )
         if not problem.is_linear:
             return solve_concave(_import_cvxpy(), problem, self.time_limit)
         if self.solver in LP_SOLVERS:
@@ -92,10 +101,14 @@ class LpAll:
             return _solve_tasks(problem, settings)
         if not is_plain:
             under = problem.conditions[0].name if problem.conditions else problem.objective.name
-            raise InputError("lp-all", "solver", f"{' or '.join(LP_SOLVERS)} under {under}", self.solver)
+            raise InputError(
+                "lp-all", "solver", f"{' or '.join(LP_SOLVERS)} under {under}", self.solver
+            )
         cvxpy = _import_cvxpy()
         if _CUOPT not in cvxpy.installed_solvers():
-            raise SolverError("lp-all: the solver cuopt is not installed: NVIDIA cuOpt, which needs a GPU")
+            raise SolverError(
+                "lp-all: the solver cuopt is not installed: NVIDIA cuOpt, which needs a GPU"
+            )
         splits = np.zeros((problem.batch, *problem.ops.mask.shape))
         prices = np.zeros((problem.batch, problem.topology.num_links))
         model, statuses, build_s, solve_s = None, [], [], []
@@ -143,7 +156,8 @@ class LpAll:
 
 @dataclass
 class _Model:
-    """The program of a network with the demands as parameters, so that cvxpy compiles it once for many matrices.
+    """The program of a network with the demands as parameters, so that cvxpy compiles it once for
+    many matrices.
 
     Attributes:
         cvxpy: the imported module.
@@ -186,7 +200,9 @@ class _Model:
             self.capacity_rows = None
             return
         # Rows are divided by c: utilisations instead of loads keep the coefficients near 1.
-        utilisation = sp.csr_array(incidence[self.links].multiply(1 / capacity[:, None])) @ self.flow
+        utilisation = (
+            sp.csr_array(incidence[self.links].multiply(1 / capacity[:, None])) @ self.flow
+        )
         rows: list[Any] = []
         if problem.objective.maximises_value:
             value = problem.path_value.cpu().numpy().reshape(-1)[self.paths]
@@ -197,7 +213,9 @@ class _Model:
             alpha = cvxpy.Variable(nonneg=True)
             goal = cvxpy.Maximize(alpha)
             self.capacity_rows = utilisation <= 1
-            min_served = by_demand @ self.flow >= cvxpy.multiply(self.demand, alpha * np.ones(len(self.demands)))
+            min_served = by_demand @ self.flow >= cvxpy.multiply(
+                self.demand, alpha * np.ones(len(self.demands))
+            )
             served = by_demand @ self.flow <= self.demand
             rows = [min_served, alpha <= 1]
         else:
@@ -231,15 +249,21 @@ def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
     def solve(matrix: Matrix) -> MatrixResult:
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         solution = solve_program(lp.program, settings)
-        return MatrixResult(lp.flow(solution), lp.prices(solution), solution.status, lp.build_s, solution.seconds)
+        return MatrixResult(
+            lp.flow(solution), lp.prices(solution), solution.status, lp.build_s, solution.seconds
+        )
 
     try:
         allocation = per_matrix(problem, solve)
     except SolverError as error:
-        raise SolverError(f"lp-all: {error}".replace("use solver=", "use lp-all:solver=")) from error
+        raise SolverError(
+            f"lp-all: {error}".replace("use solver=", "use lp-all:solver=")
+        ) from error
     if original is not problem:
         utilisation = problem.utilisation(allocation.splits).amax(1).clamp(min=1)
-        allocation = dataclasses.replace(allocation, splits=allocation.splits / utilisation[:, None, None])
+        allocation = dataclasses.replace(
+            allocation, splits=allocation.splits / utilisation[:, None, None]
+        )
     return allocation
 
 
@@ -251,22 +275,34 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
         yield from ()  # an LP solver cannot pause
         solved = _solve_scaled(problem, settings)
         if not all(status.usable for status in solved.status) or solved.prices is None:
-            raise SolverError(f"lp-all: a program of {problem.objective.name}: {solved.status[0].value}")
+            raise SolverError(
+                f"lp-all: a program of {problem.objective.name}: {solved.status[0].value}"
+            )
         seconds[0] += sum(solved.solve_s)
         value = problem.value(solved.splits)
         return PdhgResult(
-            splits=solved.splits, prices=solved.prices, value=value, bound=value, gap=torch.zeros_like(value),
-            iterations=0, solve_s=0.0, state=PdhgState(solved.splits, solved.prices),
+            splits=solved.splits,
+            prices=solved.prices,
+            value=value,
+            bound=value,
+            gap=torch.zeros_like(value),
+            iterations=0,
+            solve_s=0.0,
+            state=PdhgState(solved.splits, solved.prices),
             stopped_by=(Stop.GAP,) * problem.batch,
-        )  # fmt: skip
+        )
 
     begin = time.perf_counter()
     result = complete(carrying_out(tasks_of(problem, _TASK_GAP), solving))
     build_s, count = time.perf_counter() - begin - seconds[0], problem.batch
     return Allocation(
-        result.splits, result.prices, (Status.OPTIMAL,) * count, (build_s / count,) * count,
-        (seconds[0] / count,) * count, program_prices=result.program_prices,
-    )  # fmt: skip
+        result.splits,
+        result.prices,
+        (Status.OPTIMAL,) * count,
+        (build_s / count,) * count,
+        (seconds[0] / count,) * count,
+        program_prices=result.program_prices,
+    )
 
 
 def _import_cvxpy() -> Any:
@@ -274,7 +310,9 @@ def _import_cvxpy() -> Any:
     try:
         import cvxpy
     except ImportError as error:
-        raise SolverError("lp-all: cvxpy is not installed: pip install 'teal-te[baselines]'") from error
+        raise SolverError(
+            "lp-all: cvxpy is not installed: pip install 'teal-te[baselines]'"
+        ) from error
     return cvxpy
 
 

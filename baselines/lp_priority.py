@@ -20,7 +20,8 @@ from baselines.matrix import Array, Matrix, matrices
 from baselines.path_program import path_program
 from teal.problem import Allocation, Problem, ProgramPrices, Status
 
-_SLACK = 1e-9  # share of V_j by which the next LPs may fall short of it, so that rounding makes none infeasible
+# share of V_j by which the next LPs may fall short of it, so that rounding makes none infeasible
+_SLACK = 1e-9
 
 
 def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
@@ -36,7 +37,9 @@ def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
     statuses, build_s, solve_s = [], [], []
     for b, matrix in enumerate(matrices(problem)):
         begin = time.perf_counter()
-        flow, prices[b], status, seconds = _one(matrix, problem.classes.of_demand, len(problem.classes), settings)
+        flow, prices[b], status, seconds = _one(
+            matrix, problem.classes.of_demand, len(problem.classes), settings
+        )
         demand = matrix.demand[:, None]
         splits[b] = np.divide(flow, demand, out=np.zeros_like(flow), where=demand > 0)
         statuses.append(status)
@@ -44,19 +47,29 @@ def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
         build_s.append(time.perf_counter() - begin - seconds)
     price_rows = torch.from_numpy(prices).to(problem.demand)
     return Allocation(
-        torch.from_numpy(splits).to(problem.demand), price_rows[:, -1], tuple(statuses), tuple(build_s), tuple(solve_s),
+        torch.from_numpy(splits).to(problem.demand),
+        price_rows[:, -1],
+        tuple(statuses),
+        tuple(build_s),
+        tuple(solve_s),
         program_prices=ProgramPrices(price_rows),
-    )  # fmt: skip
+    )
 
 
-def _one(matrix: Matrix, of_demand: Array, count: int, settings: LpSettings) -> tuple[Array, Array, Status, float]:
-    """Flow (D, K) of the last LP, prices (C, E) of all, the status, and the seconds that the solver took."""
+def _one(
+    matrix: Matrix, of_demand: Array, count: int, settings: LpSettings
+) -> tuple[Array, Array, Status, float]:
+    """Flow (D, K) of the last LP, prices (C, E) of all, the status, and the seconds that the solver
+    took.
+    """
     prices, reached = np.zeros((count, len(matrix.capacity))), list[float]()
     flow, seconds = np.zeros(matrix.mask.shape), 0.0
     for number in range(count):
         lp = path_program(matrix, matrix.routable & (of_demand <= number), matrix.capacity)
         of_variable = of_demand[lp.path // matrix.mask.shape[1]]
-        promised = [sp.csr_array(-(of_variable == above).astype(float)[None]) for above in range(number)]
+        promised = [
+            sp.csr_array(-(of_variable == above).astype(float)[None]) for above in range(number)
+        ]
         program = dataclasses.replace(
             lp.program,
             cost=-(of_variable == number).astype(float),

@@ -1,4 +1,5 @@
-"""LP-top: the LP for the largest demands, then all others on their first paths as far as residual capacity allows.
+"""LP-top: the LP for the largest demands, then all others on their first paths as far as residual
+capacity allows.
 
 Teal (Xu et al., SIGCOMM 2023), section 5.1.
 """
@@ -29,7 +30,9 @@ class LpTop(ByLargest):
         flow = lp.flow(solution)
         if matrix.network.objective.maximises_value:
             residual = np.maximum(matrix.capacity - matrix.loads(flow), 0)
-            flow = flow + place(matrix, np.flatnonzero(~optimised), residual, whole=False, first_only=True)
+            flow = flow + place(
+                matrix, np.flatnonzero(~optimised), residual, whole=False, first_only=True
+            )
         else:
             flow = flow + np.where(optimised[:, None], 0, first_path_flow(matrix))
         return MatrixResult(flow, status=heuristic_status(solution.status), build_s=lp.build_s)

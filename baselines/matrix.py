@@ -1,4 +1,6 @@
-"""One traffic matrix as NumPy arrays, and the loop of the baselines over the matrices of a problem."""
+"""One traffic matrix as NumPy arrays, and the loop of the baselines over the matrices of a
+problem.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class PathArrays:
 
     Attributes:
         problem: that the arrays describe.
-        path_ptr: (D * K + 1,) the links of path number p = d * K + k are ``path_links[path_ptr[p]:path_ptr[p + 1]]``.
+        path_ptr: (D * K + 1,) the links of path number p = d * K + k are
+            ``path_links[path_ptr[p]:path_ptr[p + 1]]``.
         path_links: (I,) link numbers of one path after the other.
         hops: (D, K) number of links of each path.
         value: (D, K) value of one Gbit/s on each path.
@@ -45,7 +48,13 @@ class PathArrays:
         path, link = problem.paths.incidences()
         num_paths = problem.paths.leaf.size
         ptr = np.searchsorted(path, np.arange(num_paths + 1)).astype(np.int64)
-        return cls(problem, ptr, link.astype(np.int64), problem.paths.hops, problem.path_value.cpu().numpy())
+        return cls(
+            problem,
+            ptr,
+            link.astype(np.int64),
+            problem.paths.hops,
+            problem.path_value.cpu().numpy(),
+        )
 
     @property
     def objective(self) -> Objective:
@@ -57,8 +66,8 @@ class PathArrays:
 class Matrix:
     """One traffic matrix of a problem.
 
-    LP solvers have absolute tolerances, about 1e-7, so all rates are in a unit of the matrix in which the mean capacity
-    is near 1.
+    LP solvers have absolute tolerances, about 1e-7, so all rates are in a unit of the matrix in
+    which the mean capacity is near 1.
 
     Attributes:
         network: paths, shared by all matrices of the problem.
@@ -80,7 +89,9 @@ class Matrix:
         return np.asarray(self.mask.any(1))
 
     def path_variables(self, selected: Array) -> PathVariables:
-        """The live paths of the ``selected`` demands, (D,) bool, that are above 0: the variables of a program."""
+        """The live paths of the ``selected`` demands, (D,) bool, that are above 0: the variables of
+        a program.
+        """
         network, num_paths = self.network, self.mask.shape[1]
         included = np.asarray(selected, bool) & (self.demand > 0)
         path = np.flatnonzero((self.mask & included[:, None]).reshape(-1))
@@ -88,13 +99,17 @@ class Matrix:
         counts = network.path_ptr[path + 1] - network.path_ptr[path]
         starts = np.repeat(network.path_ptr[path] - (np.cumsum(counts) - counts), counts)
         link = network.path_links[starts + np.arange(counts.sum())]
-        return PathVariables(path, demands, demand_row, link, np.repeat(np.arange(len(path)), counts))
+        return PathVariables(
+            path, demands, demand_row, link, np.repeat(np.arange(len(path)), counts)
+        )
 
     def loads(self, flow: Array) -> Array:
         """(E,) load of each link, of path flows (D, K), both in the same unit."""
         network = self.network
         per_link = np.repeat(flow.reshape(-1), np.diff(network.path_ptr))
-        return np.bincount(network.path_links, per_link, minlength=len(self.capacity)).astype(np.float64)
+        return np.bincount(network.path_links, per_link, minlength=len(self.capacity)).astype(
+            np.float64
+        )
 
     def with_demand(self, demand: Array) -> Matrix:
         """A matrix of other demands, (D,) units, on this network."""
@@ -121,7 +136,9 @@ class PathVariables:
 
     def demand_incidence(self) -> sp.csr_array:
         """(m, n) 1 where a path belongs to a demand."""
-        return sparse_ones(self.demand_row, np.arange(len(self.path)), (len(self.demands), len(self.path)))
+        return sparse_ones(
+            self.demand_row, np.arange(len(self.path)), (len(self.demands), len(self.path))
+        )
 
     def link_incidence(self, num_links: int) -> sp.csr_array:
         """(E, n) 1 where a path uses a link."""
@@ -143,7 +160,8 @@ class MatrixResult:
         status: of the allocation.
         build_s: s to build the programs.
         solve_s: s to solve them; None for the measured time less ``build_s``.
-        parallel_s: s if every independent subproblem had a processor to itself; None if there are no subproblems.
+        parallel_s: s if every independent subproblem had a processor to itself; None if there are
+            no subproblems.
     """
 
     flow: Array
@@ -157,7 +175,9 @@ class MatrixResult:
 def matrices(problem: Problem) -> Iterator[Matrix]:
     """The matrices of a problem, one after the other."""
     network = PathArrays.of(problem)
-    masks, demands, capacities = (v.cpu().numpy() for v in (problem.path_mask, problem.demand, problem.capacity))
+    masks, demands, capacities = (
+        v.cpu().numpy() for v in (problem.path_mask, problem.demand, problem.capacity)
+    )
     for demand, capacity, mask in zip(demands, capacities, masks, strict=True):
         unit = power_of_two(capacity[capacity > 0].mean() if (capacity > 0).any() else 1.0)
         yield Matrix(network, demand / unit, capacity / unit, mask, unit)
@@ -171,8 +191,8 @@ def power_of_two(number: Any) -> Any:
 def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> Allocation:
     """Run ``solve`` on one matrix after the other, in float64.
 
-    Flows are converted to splits.  The arrays that all matrices share belong to the ``build_s`` of the first.  Where a
-    result has no ``solve_s``, it is the measured time less ``build_s``.
+    Flows are converted to splits.  The arrays that all matrices share belong to the ``build_s`` of
+    the first.  Where a result has no ``solve_s``, it is the measured time less ``build_s``.
     """
     problem = problem.to(torch.float64)
     demands, results, units, seconds = problem.demand.cpu().numpy(), [], [], []
@@ -185,9 +205,15 @@ def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> All
         units.append(matrix.unit)
         seconds.append(end - begin + arrays_s)
     flow = np.stack([result.flow * unit for result, unit in zip(results, units, strict=True)])
-    splits = np.divide(flow, demands[..., None], out=np.zeros_like(flow), where=demands[..., None] > 0)
+    splits = np.divide(
+        flow, demands[..., None], out=np.zeros_like(flow), where=demands[..., None] > 0
+    )
     all_prices = [result.prices for result in results if result.prices is not None]
-    prices = torch.from_numpy(np.stack(all_prices)).to(problem.demand) if len(all_prices) == len(results) else None
+    prices = (
+        torch.from_numpy(np.stack(all_prices)).to(problem.demand)
+        if len(all_prices) == len(results)
+        else None
+    )
     return Allocation(
         torch.from_numpy(splits).to(problem.demand),
         prices,
@@ -208,5 +234,7 @@ def require_objective(scheme: str, objective: Objective, *supported: ObjectiveNa
 
 
 def heuristic_status(lp_status: Status) -> Status:
-    """The status of an allocation only a part of which is an LP solution: at best feasible, not optimal."""
+    """The status of an allocation only a part of which is an LP solution: at best feasible, not
+    optimal.
+    """
     return Status.FEASIBLE if lp_status is Status.OPTIMAL else lp_status

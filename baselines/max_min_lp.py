@@ -1,14 +1,17 @@
-"""Max-min fairness by linear programs: exact, by water-filling, and in one program with geometric bins.
+"""Max-min fairness by linear programs: exact, by water-filling, and in one program with geometric
+bins.
 
-Exact (Danna et al., "Upward max-min fairness", 2012, section 2): with A the demands that may still grow, maximise t
-such that f[d] >= min(t w[d], demand[d]) for d in A and f[d] >= rate[d] for the others; a demand of A whose row has a
-positive dual variable has the rate t w[d] in every optimum, and leaves A.  Weights w are those of the objective
-max_min, 1 each under another one.  Which demands are carried whole at a level is
-found by bisection, so that a level costs some LPs, and not one for each demand.
+Exact (Danna et al., "Upward max-min fairness", 2012, section 2): with A the demands that may still
+grow, maximise t such that f[d] >= min(t w[d], demand[d]) for d in A and f[d] >= rate[d] for the
+others; a demand of A whose row has a positive dual variable has the rate t w[d] in every optimum,
+and leaves A.  Weights w are those of the objective max_min, 1 each under another one.  Which
+demands are carried whole at a level is found by bisection, so that a level costs some LPs, and not
+one for each demand.
 
-Geometric bins (GB; Namyar et al., NSDI 2024, section 3.2; after SWAN, Hong et al., SIGCOMM 2013): the rate of a demand
-is a sum over bins of the sizes U, U (a - 1), U (a - 1) a, ..., and a Gbit/s in a bin has 1 / e times the value of one
-in the next bin, so that low rates come first: rates are within a factor a of max-min fair ones for small e.
+Geometric bins (GB; Namyar et al., NSDI 2024, section 3.2; after SWAN, Hong et al., SIGCOMM 2013):
+the rate of a demand is a sum over bins of the sizes U, U (a - 1), U (a - 1) a, ..., and a Gbit/s in
+a bin has 1 / e times the value of one in the next bin, so that low rates come first: rates are
+within a factor a of max-min fair ones for small e.
 """
 
 from __future__ import annotations
@@ -20,7 +23,13 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program, solver_options
+from baselines.linear_program import (
+    LinearProgram,
+    LpSettings,
+    LpSolution,
+    solve_program,
+    solver_options,
+)
 from baselines.matrix import Array, Matrix, MatrixResult, heuristic_status, per_matrix
 from baselines.path_program import PathProgram, path_program
 from teal.errors import InputError
@@ -30,11 +39,16 @@ from teal.solvers.sequences.fairness import require_shedding
 from teal.spec import Spec
 
 _POSITIVE_DUAL = 1e-7  # a demand's dual variable from which it holds the level down; they sum to 1
-_MISSED = 1e-3  # relative, by which a rate may be below its level in an allocation that is called optimal
-_SLACK = 1e-9  # relative, by which levels may be missed in later programs, so that rounding makes none infeasible
+_MISSED = (
+    1e-3  # relative, by which a rate may be below its level in an allocation that is called optimal
+)
+# relative, by which levels may be missed in later programs, so that rounding makes none infeasible
+_SLACK = 1e-9
 
 
-_Levels = list[list[tuple[float, torch.Tensor]]]  # of each matrix: the level, Gbit/s a weight, and its prices (E,)
+_Levels = list[
+    list[tuple[float, torch.Tensor]]
+]  # of each matrix: the level, Gbit/s a weight, and its prices (E,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +66,9 @@ class ExactMaxMin:
         require_shedding("max-min-lp", problem.objective)
         levels: _Levels = []
         weight = (
-            problem.demand_value.double().cpu().numpy() if problem.objective.name == ObjectiveName.MAX_MIN else None
+            problem.demand_value.double().cpu().numpy()
+            if problem.objective.name == ObjectiveName.MAX_MIN
+            else None
         )
         allocation = per_matrix(problem, lambda matrix: self._solve(matrix, weight, levels))
         prices = ProgramPrices.of_levels(levels, problem.topology.num_links)
@@ -65,9 +81,16 @@ class ExactMaxMin:
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         rows, demands = _by_demand(lp, matrix)
         demand = matrix.demand[demands]
-        growing = _Growing(lp, rows, demand, np.ones(len(demand)) if weight is None else weight[demands])
+        growing = _Growing(
+            lp, rows, demand, np.ones(len(demand)) if weight is None else weight[demands]
+        )
         rate = np.zeros(len(demands))  # of the demands that are not open
-        is_open, flow, status, seconds = demand > 0, np.zeros(matrix.mask.shape), Status.OPTIMAL, 0.0
+        is_open, flow, status, seconds = (
+            demand > 0,
+            np.zeros(matrix.mask.shape),
+            Status.OPTIMAL,
+            0.0,
+        )
         while is_open.any():
             solution, grows, spent = self._next_level(growing, is_open, rate)
             seconds += spent
@@ -76,26 +99,37 @@ class ExactMaxMin:
             flow, level = lp.flow(solution), float(solution.x[-1])
             is_whole = is_open & (~grows | (demand <= level * growing.weight * (1 + _SLACK)))
             is_held = np.zeros(len(demands), bool)
-            is_held[grows] = solution.dual[len(lp.program.b_ub) :][: int(grows.sum())] > _POSITIVE_DUAL
-            if not (is_held | is_whole).any():  # only rounding can be the reason: all that are open stay at this level
+            is_held[grows] = (
+                solution.dual[len(lp.program.b_ub) :][: int(grows.sum())] > _POSITIVE_DUAL
+            )
+            if not (
+                is_held | is_whole
+            ).any():  # only rounding can be the reason: all that are open stay at this level
                 is_held = grows
             if is_held.any():
                 levels[-1].append((level * matrix.unit, torch.from_numpy(lp.prices(solution))))
             rate[is_held], rate[is_whole] = level * growing.weight[is_held], demand[is_whole]
             is_open &= ~(is_held | is_whole)
-        if (rows @ flow.reshape(-1)[lp.path] < rate * (1 - _MISSED)).any():  # below the solver's absolute tolerance
+        if (
+            rows @ flow.reshape(-1)[lp.path] < rate * (1 - _MISSED)
+        ).any():  # below the solver's absolute tolerance
             status = Status.FEASIBLE
         return MatrixResult(flow, status=status, build_s=lp.build_s, solve_s=seconds)
 
-    def _next_level(self, growing: _Growing, is_open: Array, rate: Array) -> tuple[LpSolution, Array, float]:
-        """The largest t such that every open demand can have min(t w, demand), by bisection on who is carried whole.
+    def _next_level(
+        self, growing: _Growing, is_open: Array, rate: Array
+    ) -> tuple[LpSolution, Array, float]:
+        """The largest t such that every open demand can have min(t w, demand), by bisection on who
+        is carried whole.
 
-        If the i open demands with the smallest demand per weight are carried whole, the others reach a common level
-        t(i).  It is the level if it lies between the i-th demand per weight and the next one; i is too small if t(i)
-        reaches the next one, and too large if t(i) is below the i-th, or if the program is infeasible.
+        If the i open demands with the smallest demand per weight are carried whole, the others
+        reach a common level t(i).  It is the level if it lies between the i-th demand per weight
+        and the next one; i is too small if t(i) reaches the next one, and too large if t(i) is
+        below the i-th, or if the program is infeasible.
 
         Returns:
-            the solution for the level, true for the demands that grow in its program, and s of all programs.
+            the solution for the level, true for the demands that grow in its program, and s of all
+            programs.
         """
         whole_at = growing.demand / growing.weight
         ends = np.unique(whole_at[is_open])
@@ -105,7 +139,9 @@ class ExactMaxMin:
             count = (low + high) // 2
             grows = is_open & (whole_at > (ends[count - 1] if count else 0.0))
             most = ends[count] if count < len(ends) else 0.0
-            solution = growing.raised(grows, np.where(is_open & ~grows, growing.demand, rate), most, self.settings)
+            solution = growing.raised(
+                grows, np.where(is_open & ~grows, growing.demand, rate), most, self.settings
+            )
             seconds, level = seconds + solution.seconds, float(solution.x[-1])
             if not solution.status.usable:
                 high = count - 1
@@ -135,14 +171,21 @@ class _Growing:
     weight: Array
 
     def raised(self, grows: Array, rate: Array, most: float, settings: LpSettings) -> LpSolution:
-        """Maximise the common level t of the demands that grow, at most ``most``; the others keep their rates."""
+        """Maximise the common level t of the demands that grow, at most ``most``; the others keep
+        their rates.
+        """
         base, width = self.lp.program, len(self.lp.path)
         a_open = sp.hstack([-self.rows[grows], sp.csr_array(self.weight[grows][:, None])])
         a_held = sp.hstack([-self.rows[~grows], sp.csr_array((int((~grows).sum()), 1))])
-        a_ub = sp.vstack([sp.hstack([base.a_ub, sp.csr_array((base.a_ub.shape[0], 1))]), a_open, a_held], format="csr")
+        a_ub = sp.vstack(
+            [sp.hstack([base.a_ub, sp.csr_array((base.a_ub.shape[0], 1))]), a_open, a_held],
+            format="csr",
+        )
         b_ub = np.concatenate([base.b_ub, np.zeros(a_open.shape[0]), -rate[~grows] * (1 - _SLACK)])
         upper = np.append(np.full(width, np.inf), most)
-        program = LinearProgram(np.append(np.zeros(width), -1.0), sp.csr_array(a_ub), b_ub, upper=upper)
+        program = LinearProgram(
+            np.append(np.zeros(width), -1.0), sp.csr_array(a_ub), b_ub, upper=upper
+        )
         return solve_program(program, settings)
 
 
@@ -178,18 +221,25 @@ class GeometricBinner:
         count, width = len(demand), len(lp.path)
         # sum over the bins of a demand = sum over its paths
         linked = sp.hstack([-rows, sp.kron(np.ones((1, bins)), sp.eye_array(count))], format="csr")
-        a_ub = sp.hstack([lp.program.a_ub, sp.csr_array((lp.program.a_ub.shape[0], bins * count))], format="csr")
+        a_ub = sp.hstack(
+            [lp.program.a_ub, sp.csr_array((lp.program.a_ub.shape[0], bins * count))], format="csr"
+        )
         cost = np.concatenate([np.zeros(width), -np.repeat(self.decay ** np.arange(bins), count)])
         upper = np.concatenate([np.full(width, np.inf), np.repeat(sizes, count)])
         program = LinearProgram(cost, a_ub, lp.program.b_ub, linked, np.zeros(count), upper)
         solution = solve_program(program, self.settings)
         return MatrixResult(
-            lp.flow(solution), status=heuristic_status(solution.status), build_s=lp.build_s, solve_s=solution.seconds
+            lp.flow(solution),
+            status=heuristic_status(solution.status),
+            build_s=lp.build_s,
+            solve_s=solution.seconds,
         )
 
 
 def _by_demand(lp: PathProgram, matrix: Matrix) -> tuple[sp.csr_array, Array]:
-    """Rows (m, n) that sum the paths of each demand in the program, and the numbers of these demands."""
+    """Rows (m, n) that sum the paths of each demand in the program, and the numbers of these
+    demands.
+    """
     of_variable = lp.path // matrix.mask.shape[1]
     demands, row = np.unique(of_variable, return_inverse=True)
     ones = np.ones(len(row))

@@ -1,22 +1,27 @@
-"""NCFlow: LPs on the contracted network and inside each cluster, reconciled, and repeated on the residual capacities.
+"""NCFlow: LPs on the contracted network and inside each cluster, reconciled, and repeated on the
+residual capacities.
 
-Abuzaid et al., "Contracting Wide-area Network Topologies to Solve Flow Problems Quickly", NSDI 2021.  In each iteration
+Abuzaid et al., "Contracting Wide-area Network Topologies to Solve Flow Problems Quickly", NSDI
+2021.  In each iteration
 
-1. every pair of neighbouring clusters exposes one link, each iteration the one of next smaller regular capacity.  The
-   demands from one cluster to another form a bundle with one path over exposed links: of up to four paths that share no
-   pair of neighbouring clusters, iteration i takes number i mod n, or the next one whose links still have room, as the
-   authors' code does.  The LP R1 maximises the flow of all bundles;
-2. the LP R2 of each cluster maximises the flow inside it: of its own demands, from each source to the exit of its
-   bundle, from the entry of a bundle to each target, and from entry to exit of bundles that pass through.  No flow
-   exceeds R1, and gamma penalises the use of a single path;
+1. every pair of neighbouring clusters exposes one link, each iteration the one of next smaller
+   regular capacity.  The demands from one cluster to another form a bundle with one path over
+   exposed links: of up to four paths that share no pair of neighbouring clusters, iteration i takes
+   number i mod n, or the next one whose links still have room, as the authors' code does.  The LP
+   R1 maximises the flow of all bundles;
+2. the LP R2 of each cluster maximises the flow inside it: of its own demands, from each source to
+   the exit of its bundle, from the entry of a bundle to each target, and from entry to exit of
+   bundles that pass through.  No flow exceeds R1, and gamma penalises the use of a single path;
 3. the flow of a bundle is limited to the least that R2 has granted it in any of its clusters;
-4. an LP for each bundle divides that flow among its demands, within what R2 has granted to each source and target;
-   the path flows of R2 are scaled down in proportion.
+4. an LP for each bundle divides that flow among its demands, within what R2 has granted to each
+   source and target; the path flows of R2 are scaled down in proportion.
 
-As every pair of clusters exposes one link, step 3 is a minimum rather than an LP, and solving R1 again under these
-limits would change nothing: any flow that R2 grants on both sides of a link fits the link.
+As every pair of clusters exposes one link, step 3 is a minimum rather than an LP, and solving R1
+again under these limits would change nothing: any flow that R2 grants on both sides of a link fits
+the link.
 
-NCFlow uses paths of its own: they are added to the candidate paths, and the allocation contains the extended path set.
+NCFlow uses paths of its own: they are added to the candidate paths, and the allocation contains the
+extended path set.
 """
 
 from __future__ import annotations
@@ -35,7 +40,15 @@ from baselines.clusters import METHODS
 from baselines.contraction import Contraction, LinkPath, contract
 from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program
 from baselines.matrix import Array, Matrix, matrices, require_objective, sparse_ones
-from baselines.ncflow_clusters import ENTERS, INSIDE, LEAVES, PASSES, Commodity, WeightedPaths, cluster_program
+from baselines.ncflow_clusters import (
+    ENTERS,
+    INSIDE,
+    LEAVES,
+    PASSES,
+    Commodity,
+    WeightedPaths,
+    cluster_program,
+)
 from baselines.own_paths import with_flows
 from baselines.workers import solve_all
 from teal.errors import InputError
@@ -45,12 +58,18 @@ from teal.problem.allocation import Allocation, Status
 from teal.solvers.projection import project
 from teal.spec import Spec
 
-_STOP_SHARE = 0.05  # iteration stops when a smaller share of demand is unserved, or of flow was added last
-_MIN_FLOW_SHARE = 1e-9  # of the largest demand; smaller demands, flows and residual capacities count as 0
-_PENALTY = 0.01  # gamma of R2 times the largest demand (at least 1 Gbit/s): small, so that it never outweighs flow
+_STOP_SHARE = (
+    0.05  # iteration stops when a smaller share of demand is unserved, or of flow was added last
+)
+_MIN_FLOW_SHARE = (
+    1e-9  # of the largest demand; smaller demands, flows and residual capacities count as 0
+)
+# gamma of R2 times the largest demand (at least 1 Gbit/s): small, so that it never outweighs flow
+_PENALTY = 0.01
 _MAX_CHUNK_DEMANDS = 20_000  # demands in one LP of step 4, which covers several bundles
 
-# (cluster, kind, bundle, key) -> flow that R2 grants to a commodity, and its paths with their flows.
+# (cluster, kind, bundle, key) -> flow that R2 grants to a commodity, and its paths with their
+# flows.
 _Granted = dict[tuple[int, str, int, int], tuple[float, WeightedPaths]]
 
 
@@ -110,18 +129,26 @@ class NcFlow:
             runs[-1].iterate()
             solve_s.append(time.perf_counter() - begin)
         paths, splits = with_flows(problem, [run.path_flows_gbps() for run in runs])
-        # Flows of many linear programs, each within a tolerance of its limits, can exceed a narrow link by more.
+        # Flows of many linear programs, each within a tolerance of its limits, can exceed a narrow
+        # link by more.
         splits = project(problem.with_paths(paths), splits, refill=0)
         return Allocation(
-            splits, None, (Status.FEASIBLE,) * problem.batch, tuple(build_s), tuple(solve_s),
-            tuple(seconds + run.parallel_s for seconds, run in zip(build_s, runs, strict=True)), paths,
-        )  # fmt: skip
+            splits,
+            None,
+            (Status.FEASIBLE,) * problem.batch,
+            tuple(build_s),
+            tuple(solve_s),
+            tuple(seconds + run.parallel_s for seconds, run in zip(build_s, runs, strict=True)),
+            paths,
+        )
 
     def contraction(self, matrix: Matrix) -> Contraction:
         """The contraction of the network of a matrix, over its live links."""
         topology = matrix.network.problem.topology
         count = self.clusters or 3 * math.isqrt(topology.num_nodes)
-        return contract(topology, matrix.capacity > 0, count, self.method, self.seed, self.num_paths)
+        return contract(
+            topology, matrix.capacity > 0, count, self.method, self.seed, self.num_paths
+        )
 
 
 class _Run:
@@ -146,10 +173,15 @@ class _Run:
 
     def path_flows_gbps(self) -> list[dict[LinkPath, float]]:
         """For each demand, path -> Gbit/s."""
-        return [{path: flow * self._matrix.unit for path, flow in flows.items()} for flows in self.path_flows]
+        return [
+            {path: flow * self._matrix.unit for path, flow in flows.items()}
+            for flows in self.path_flows
+        ]
 
     def iterate(self) -> None:
-        """Iterate until little is unserved or added, no capacity is left, or the maximum number is reached."""
+        """Iterate until little is unserved or added, no capacity is left, or the maximum number is
+        reached.
+        """
         total, flow = float(self._matrix.demand.sum()), 0.0
         for number in range(self._scheme.iterations):
             gain = self._iteration(number)
@@ -170,29 +202,46 @@ class _Run:
         for cluster_number, commodities in self._commodities(bundles, bundle_flow).items():
             clusters.append(cluster_number)
             cluster = self._contraction.clusters[cluster_number]
-            programs.append(cluster_program(cluster, commodities, self._residual, bundle_flow, self._gamma))
+            programs.append(
+                cluster_program(cluster, commodities, self._residual, bundle_flow, self._gamma)
+            )
         serial_s = time.perf_counter() - begin
-        solutions = solve_all([p.program for p in programs], self._scheme.settings, self._scheme.workers)
+        solutions = solve_all(
+            [p.program for p in programs], self._scheme.settings, self._scheme.workers
+        )
         begin = time.perf_counter()
         granted: _Granted = {}
         for cluster_number, program, solution in zip(clusters, programs, solutions, strict=True):
             for key, value in program.commodity_flows(solution).items():
                 granted[cluster_number, *key] = value
         gain = self._merge(bundles, granted)
-        self.parallel_s += serial_s + max((s.seconds for s in solutions), default=0.0) + time.perf_counter() - begin
+        self.parallel_s += (
+            serial_s
+            + max((s.seconds for s in solutions), default=0.0)
+            + time.perf_counter()
+            - begin
+        )
         return gain
 
     def _bundles(self, number: int) -> list[Bundle]:
-        """The bundles with unserved demand that have a path over exposed links with residual capacity."""
+        """The bundles with unserved demand that have a path over exposed links with residual
+        capacity.
+        """
         exposed: dict[tuple[int, int], int] = {}
         for ends, links in self._contraction.links_between.items():
             start = number % len(links)
-            usable = [link for link in links[start:] + links[:start] if self._residual[link] > self._min_flow]
+            usable = [
+                link
+                for link in links[start:] + links[:start]
+                if self._residual[link] > self._min_flow
+            ]
             if usable:
                 exposed[ends] = usable[0]
         count = len(self._contraction.clusters)
         source_cluster, target_cluster = self._pair_clusters.T
-        unserved = np.flatnonzero((self._unserved > self._min_flow) & (source_cluster != target_cluster))
+        unserved = np.flatnonzero(
+            (self._unserved > self._min_flow) & (source_cluster != target_cluster)
+        )
         key = source_cluster[unserved] * count + target_cluster[unserved]
         order = np.argsort(key, kind="stable")
         cuts = np.flatnonzero(np.diff(key[order])) + 1
@@ -204,7 +253,9 @@ class _Run:
             for clusters in routes[start:] + routes[:start]:
                 neighbours = list(itertools.pairwise(clusters))
                 if all(ends in exposed for ends in neighbours):
-                    bundles.append(Bundle(demands, clusters, tuple(exposed[ends] for ends in neighbours)))
+                    bundles.append(
+                        Bundle(demands, clusters, tuple(exposed[ends] for ends in neighbours))
+                    )
                     break
         return bundles
 
@@ -215,7 +266,9 @@ class _Run:
         links, row = np.unique(incidence[:, 0], return_inverse=True)
         unserved = np.array([self._unserved[bundle.demands].sum() for bundle in bundles])
         loads = sparse_ones(row, incidence[:, 1], (len(links), len(bundles)))
-        return self._solve(LinearProgram(-np.ones(len(bundles)), loads, self._residual[links], upper=unserved)).x
+        return self._solve(
+            LinearProgram(-np.ones(len(bundles)), loads, self._residual[links], upper=unserved)
+        ).x
 
     def _solve(self, program: LinearProgram) -> LpSolution:
         return solve_program(program, self._scheme.settings)
@@ -231,9 +284,16 @@ class _Run:
         for b, bundle in enumerate(bundles):
             if bundle_flow[b] <= self._min_flow:
                 continue
-            unserved, links, clusters = self._unserved[bundle.demands], bundle.links, bundle.clusters
+            unserved, links, clusters = (
+                self._unserved[bundle.demands],
+                bundle.links,
+                bundle.clusters,
+            )
             pairs = self._pairs[bundle.demands]
-            exit_node, entry_node = int(self._link_source[links[0]]), int(self._link_target[links[-1]])
+            exit_node, entry_node = (
+                int(self._link_source[links[0]]),
+                int(self._link_target[links[-1]]),
+            )
             for node in np.unique(pairs[:, 0]).tolist():
                 limit = float(unserved[pairs[:, 0] == node].sum())
                 leaving = Commodity(LEAVES, b, node, node, exit_node, links[:1], limit)
@@ -244,12 +304,16 @@ class _Run:
                 commodities.setdefault(clusters[-1], []).append(entering)
             for cluster, entry, leave in zip(clusters[1:-1], links[:-1], links[1:], strict=True):
                 source, target = int(self._link_target[entry]), int(self._link_source[leave])
-                passing = Commodity(PASSES, b, -1, source, target, (entry, leave), float(bundle_flow[b]))
+                passing = Commodity(
+                    PASSES, b, -1, source, target, (entry, leave), float(bundle_flow[b])
+                )
                 commodities.setdefault(cluster, []).append(passing)
         return commodities
 
     def _merge(self, bundles: list[Bundle], granted: _Granted) -> float:
-        """Steps 3 and 4: add the flows of demands inside clusters and of bundles; the flow added."""
+        """Steps 3 and 4: add the flows of demands inside clusters and of bundles; the flow
+        added.
+        """
         gain = 0.0
         for (_, kind, _, key), (amount, paths) in granted.items():
             if kind == INSIDE:
@@ -258,14 +322,19 @@ class _Run:
                 gain += amount
         leaving = {b for _, kind, b, _ in granted if kind == LEAVES}
         active = [b for b in range(len(bundles)) if b in leaving]
-        for chunk in _chunks(active, [len(bundle.demands) for bundle in bundles], _MAX_CHUNK_DEMANDS):
+        for chunk in _chunks(
+            active, [len(bundle.demands) for bundle in bundles], _MAX_CHUNK_DEMANDS
+        ):
             demand_flows = self._demand_flows(chunk, bundles, granted)
             for b in chunk:
-                for d, flow in zip(bundles[b].demands.tolist(), demand_flows[b].tolist(), strict=True):
+                for d, flow in zip(
+                    bundles[b].demands.tolist(), demand_flows[b].tolist(), strict=True
+                ):
                     if flow > self._min_flow:
                         source, target = self._pairs[d].tolist()
                         segments = self._segments(bundles[b], b, source, target, granted)
-                        if all(segments):  # within its tolerance, a solver may admit a demand that R2 granted nothing
+                        # Within its tolerance a solver may admit a demand that R2 granted nothing.
+                        if all(segments):
                             gain += flow
                             for links, share in _joined(segments):
                                 self._add_flow(d, links, flow * share)
@@ -279,15 +348,21 @@ class _Run:
         for link in links:
             self._residual[link] = max(0.0, self._residual[link] - flow)
 
-    def _demand_flows(self, chunk: list[int], bundles: list[Bundle], granted: _Granted) -> dict[int, Array]:
-        """Step 4 for the bundles in ``chunk``: bundle -> flow of its demands, the maximum within what R2 grants."""
+    def _demand_flows(
+        self, chunk: list[int], bundles: list[Bundle], granted: _Granted
+    ) -> dict[int, Array]:
+        """Step 4 for the bundles in ``chunk``: bundle -> flow of its demands, the maximum within
+        what R2 grants.
+        """
         limits: list[float] = []
         rows, columns, upper, width = [], [], [], 0
         for b in chunk:
             bundle = bundles[b]
             pairs, variables = self._pairs[bundle.demands], width + np.arange(len(bundle.demands))
             sides = ((0, bundle.clusters[0], LEAVES), (1, bundle.clusters[-1], ENTERS))
-            cluster_limits = [granted[cluster, PASSES, b, -1][0] for cluster in bundle.clusters[1:-1]]
+            cluster_limits = [
+                granted[cluster, PASSES, b, -1][0] for cluster in bundle.clusters[1:-1]
+            ]
             for side, cluster, kind in sides:
                 nodes, node_row = np.unique(pairs[:, side], return_inverse=True)
                 amounts = [granted[cluster, kind, b, node][0] for node in nodes.tolist()]
@@ -301,12 +376,18 @@ class _Run:
             upper.append(self._unserved[bundle.demands])
             width += len(variables)
         a_ub = sparse_ones(np.concatenate(rows), np.concatenate(columns), (len(limits), width))
-        program = LinearProgram(-np.ones(width), a_ub, np.array(limits), upper=np.concatenate(upper))
+        program = LinearProgram(
+            -np.ones(width), a_ub, np.array(limits), upper=np.concatenate(upper)
+        )
         cuts = np.cumsum([len(bundles[b].demands) for b in chunk])[:-1]
         return dict(zip(chunk, np.split(self._solve(program).x, cuts), strict=True))
 
-    def _segments(self, bundle: Bundle, b: int, source: int, target: int, granted: _Granted) -> list[WeightedPaths]:
-        """(links, share) of the paths in each cluster of a bundle; an exposed link belongs to the cluster before it."""
+    def _segments(
+        self, bundle: Bundle, b: int, source: int, target: int, granted: _Granted
+    ) -> list[WeightedPaths]:
+        """(links, share) of the paths in each cluster of a bundle; an exposed link belongs to the
+        cluster before it.
+        """
         segments = []
         for position, cluster in enumerate(bundle.clusters):
             kind, key = PASSES, -1
@@ -316,20 +397,27 @@ class _Run:
                 kind, key = ENTERS, target
             amount, paths = granted[cluster, kind, b, key]
             exit_link = bundle.links[position : position + 1]
-            segments.append([((*links, *exit_link), flow / amount) for links, flow in paths] if amount > 0 else [])
+            segments.append(
+                [((*links, *exit_link), flow / amount) for links, flow in paths]
+                if amount > 0
+                else []
+            )
         return segments
 
 
 def _joined(segments: list[WeightedPaths]) -> WeightedPaths:
     """(links, share) of end-to-end paths that use every path of every segment in its share.
 
-    The paths of each segment are laid side by side on [0, 1] by their shares; wherever a path ends in any segment, a
-    new end-to-end path begins.  There are at most as many end-to-end paths as paths in all segments.
+    The paths of each segment are laid side by side on [0, 1] by their shares; wherever a path ends
+    in any segment, a new end-to-end path begins.  There are at most as many end-to-end paths as
+    paths in all segments.
     """
     joined, positions, remaining = [], [0] * len(segments), [segment[0][1] for segment in segments]
     while True:
         share = min(remaining)
-        current = (segment[position][0] for segment, position in zip(segments, positions, strict=True))
+        current = (
+            segment[position][0] for segment, position in zip(segments, positions, strict=True)
+        )
         joined.append((tuple(itertools.chain.from_iterable(current)), share))
         for i, segment in enumerate(segments):
             remaining[i] -= share
@@ -341,7 +429,9 @@ def _joined(segments: list[WeightedPaths]) -> WeightedPaths:
 
 
 def _chunks(numbers: list[int], sizes: list[int], max_size: int) -> list[list[int]]:
-    """``numbers`` in consecutive groups whose ``sizes`` sum to at most ``max_size``, or of one number."""
+    """``numbers`` in consecutive groups whose ``sizes`` sum to at most ``max_size``, or of one
+    number.
+    """
     chunks: list[list[int]] = []
     available = 0
     for number in numbers:
@@ -356,15 +446,29 @@ def _chunks(numbers: list[int], sizes: list[int], max_size: int) -> list[list[in
 def make(spec: Spec, model: Path | None) -> NcFlow:
     """``ncflow[:clusters=0,method=modularity|spectral|leaders,iterations=6,num_paths=4,seed=0,workers=0,solver=highs]``.
 
-    ``solver`` and ``time_limit`` apply to the LPs; ``method`` is that of partition, the method of the LPs is ``auto``.
+    ``solver`` and ``time_limit`` apply to the LPs; ``method`` is that of partition, the method of
+    the LPs is ``auto``.
     """
     options: dict[str, Any] = spec.parse_options(
-        clusters=0, method="modularity", iterations=6, num_paths=4, seed=0, workers=0, solver="highs", time_limit=0.0
+        clusters=0,
+        method="modularity",
+        iterations=6,
+        num_paths=4,
+        seed=0,
+        workers=0,
+        solver="highs",
+        time_limit=0.0,
     )
     settings = LpSettings(solver=options.pop("solver"), time_limit=options.pop("time_limit"))
     if options["method"] not in METHODS:
         raise InputError(spec.text, "method", " or ".join(METHODS), repr(options["method"]))
-    for option, minimum in (("clusters", 0), ("iterations", 1), ("num_paths", 1), ("seed", 0), ("workers", 0)):
+    for option, minimum in (
+        ("clusters", 0),
+        ("iterations", 1),
+        ("num_paths", 1),
+        ("seed", 0),
+        ("workers", 0),
+    ):
         if not options[option] >= minimum:
             raise InputError(spec.text, option, f"a number >= {minimum}", options[option])
     return NcFlow(**options, settings=settings)

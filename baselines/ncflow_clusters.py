@@ -14,8 +14,9 @@ from baselines.matrix import Array, sparse_ones
 
 WeightedPaths = list[tuple[LinkPath, float]]  # paths, each with its flow or its share of a flow
 
-# Kinds of commodities: a demand inside a cluster; the part of a bundle (the demands from one cluster to another) that
-# leaves a source, that reaches a target, or that passes through a cluster from its entry to its exit.
+# Kinds of commodities: a demand inside a cluster; the part of a bundle (the demands from one
+# cluster to another) that leaves a source, that reaches a target, or that passes through a cluster
+# from its entry to its exit.
 INSIDE, LEAVES, ENTERS, PASSES = "inside", "leaves", "enters", "passes"
 
 
@@ -26,10 +27,12 @@ class Commodity:
     Attributes:
         kind: INSIDE, LEAVES, ENTERS or PASSES.
         bundle: number of the bundle; -1 for INSIDE.
-        key: demand number for INSIDE, source node for LEAVES, target node for ENTERS, -1 for PASSES.
+        key: demand number for INSIDE, source node for LEAVES, target node for ENTERS, -1 for
+            PASSES.
         source: node of the cluster where the flow starts.
         target: node of the cluster where the flow ends.
-        crossing: the exposed links by which the flow enters and leaves the cluster; empty for INSIDE.
+        crossing: the exposed links by which the flow enters and leaves the cluster; empty for
+            INSIDE.
         limit: largest flow.
     """
 
@@ -56,8 +59,12 @@ class ClusterFlows:
     commodities: Sequence[Commodity]
     paths: Sequence[list[LinkPath]]
 
-    def commodity_flows(self, solution: LpSolution) -> dict[tuple[str, int, int], tuple[float, WeightedPaths]]:
-        """(kind, bundle, key) -> flow, and the paths inside the cluster that carry it with their flows."""
+    def commodity_flows(
+        self, solution: LpSolution
+    ) -> dict[tuple[str, int, int], tuple[float, WeightedPaths]]:
+        """(kind, bundle, key) -> flow, and the paths inside the cluster that carry it with their
+        flows.
+        """
         start, commodity_flows = 0, {}
         for commodity, paths in zip(self.commodities, self.paths, strict=True):
             flows = solution.x[start : start + len(paths)].tolist()
@@ -69,21 +76,28 @@ class ClusterFlows:
 
 
 def cluster_program(
-    cluster: Cluster, commodities: Sequence[Commodity], residual: Array, bundle_flow: Array, gamma: float
+    cluster: Cluster,
+    commodities: Sequence[Commodity],
+    residual: Array,
+    bundle_flow: Array,
+    gamma: float,
 ) -> ClusterFlows:
-    """Maximise sum of f[k, p] - gamma sum_k max_p f[k, p], with f[k, p] the flow of commodity k on path p.
+    """Maximise sum of f[k, p] - gamma sum_k max_p f[k, p], with f[k, p] the flow of commodity k on
+    path p.
 
     The second sum is over the commodities with more than one path: only these can be spread.
 
-    Subject to the residual capacities of all links inside and exposed, the limit of each commodity, and, for each
-    bundle, its flow in R1 for the sum of what leaves the cluster and for the sum of what enters it.
+    Subject to the residual capacities of all links inside and exposed, the limit of each commodity,
+    and, for each bundle, its flow in R1 for the sum of what leaves the cluster and for the sum of
+    what enters it.
 
     Args:
         cluster: with its paths.
         commodities: of the cluster.
         residual: (E,) residual capacities.
         bundle_flow: (bundles,) flow of each bundle in R1.
-        gamma: penalty on the largest path flow of each commodity, so that flow is spread over several paths.
+        gamma: penalty on the largest path flow of each commodity, so that flow is spread over
+            several paths.
     """
     paths = [cluster.paths_between(c.source, c.target) for c in commodities]
     counts = np.array([len(commodity_paths) for commodity_paths in paths], np.int64)
@@ -106,7 +120,9 @@ def cluster_program(
             groups.setdefault((commodities[k].kind, commodities[k].bundle), []).append(column)
     group_row = np.repeat(np.arange(len(groups)), [len(columns) for columns in groups.values()])
     group_column = np.array([column for columns in groups.values() for column in columns], np.int64)
-    bounded = np.flatnonzero(max_column[commodity_of] >= 0)  # path flows below the largest of their commodity
+    bounded = np.flatnonzero(
+        max_column[commodity_of] >= 0
+    )  # path flows below the largest of their commodity
     below_max = sparse_ones(np.arange(len(bounded)), bounded, (len(bounded), total)) - sparse_ones(
         np.arange(len(bounded)), max_column[commodity_of[bounded]], (len(bounded), total)
     )

@@ -1,15 +1,16 @@
 """The hedge ``oblivious``: splits with the least ratio to the optimum over all traffic matrices.
 
-Azar et al., STOC 2003.  With x[d, k] the splits, a[d, e] = sum of x[d, k] over the paths of d through e, and opt(D) the
-least largest utilisation of matrix D over the same paths, the ratio is max over D of max_e load[e] / c[e] / opt(D).  By
-duality (Applegate & Cohen, SIGCOMM 2003, here over candidate paths), splits have ratio r or less if each link e has
-weights pi_e >= 0 of all links with
+Azar et al., STOC 2003.  With x[d, k] the splits, a[d, e] = sum of x[d, k] over the paths of d
+through e, and opt(D) the least largest utilisation of matrix D over the same paths, the ratio is
+max over D of max_e load[e] / c[e] / opt(D).  By duality (Applegate & Cohen, SIGCOMM 2003, here over
+candidate paths), splits have ratio r or less if each link e has weights pi_e >= 0 of all links with
 
     sum_l c[l] pi_e[l] <= r,
     sum over the links l of the path of pi_e[l] >= a[d, e] / c[e]     for each d, and each of its paths,
 
-so that one linear program over x, pi and r finds the best splits.  It has E^2 variables and a row for each link that a
-demand can use and each path of that demand: for networks of up to some 50 nodes.
+so that one linear program over x, pi and r finds the best splits.  It has E^2 variables and a row
+for each link that a demand can use and each path of that demand: for networks of up to some 50
+nodes.
 """
 
 from __future__ import annotations
@@ -80,29 +81,45 @@ class RatioProgram:
         path, link = path[live[path]], link[live[path]]
         count, width = len(links), len(paths) + len(links) ** 2 + 1
         loads = sparse_ones(of_link[link], column[path], (count, width))
-        # One row for each (link e that demand d can use, path q of d): a[d, e] / c[e] - sum of pi_e over q <= 0.
+        # One row for each (link e that demand d can use, path q of d): a[d, e] / c[e] - sum of pi_e
+        # over q <= 0.
         demand_of = paths // slots
         uses = sp.coo_array((loads.T.tocsr()[: len(paths)] > 0).astype(float))
         used = np.unique(demand_of[uses.row] * count + uses.col)  # pairs (demand, link)
         demand, e = used // count, used % count
-        first, last = np.searchsorted(demand_of, demand), np.searchsorted(demand_of, demand, side="right")
+        first, last = (
+            np.searchsorted(demand_of, demand),
+            np.searchsorted(demand_of, demand, side="right"),
+        )
         size = last - first
         if size.sum() > _MAX_ROWS:
             expected = f"a network whose program has at most {_MAX_ROWS} rows"
             raise InputError("oblivious", problem.topology.name, expected, int(size.sum()))
         pair = np.repeat(np.arange(len(used)), size)
-        q = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size) + first[pair]  # column of the path
+        q = (
+            np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size) + first[pair]
+        )  # column of the path
         row = np.arange(len(pair))
-        share = sp.csr_array((np.ones(len(uses.row)), (demand_of[uses.row] * count + uses.col, uses.row)),
-                             shape=(problem.paths.num_demands * count, width))[used]  # fmt: skip
+        share = sp.csr_array(
+            (np.ones(len(uses.row)), (demand_of[uses.row] * count + uses.col, uses.row)),
+            shape=(problem.paths.num_demands * count, width),
+        )[used]
         share = sp.csr_array(sp.diags_array(1 / capacity[e]) @ share)[pair]
-        of_path = sp.csr_array(loads.T.tocsr()[: len(paths)])[q].tocoo()  # links of each path, a row each
+        of_path = sp.csr_array(loads.T.tocsr()[: len(paths)])[
+            q
+        ].tocoo()  # links of each path, a row each
         weights = sp.csr_array(
-            (np.ones(of_path.nnz), (row[of_path.row], len(paths) + e[pair][of_path.row] * count + of_path.col)),
+            (
+                np.ones(of_path.nnz),
+                (row[of_path.row], len(paths) + e[pair][of_path.row] * count + of_path.col),
+            ),
             shape=(len(row), width),
         )
         e_of = np.repeat(np.arange(count), count)
-        total = sp.csr_array((np.tile(capacity, count), (e_of, len(paths) + np.arange(count**2))), shape=(count, width))
+        total = sp.csr_array(
+            (np.tile(capacity, count), (e_of, len(paths) + np.arange(count**2))),
+            shape=(count, width),
+        )
         ratio = sparse_ones(np.arange(count), np.full(count, width - 1), (count, width))
         demands, of_demand = np.unique(demand_of, return_inverse=True)
         return cls(
@@ -122,9 +139,12 @@ class RatioProgram:
             SolverError: no optimum was found.
         """
         program = LinearProgram(
-            cost, sp.csr_array(sp.vstack([self.rows, rows])), np.concatenate([np.zeros(self.rows.shape[0]), limits]),
-            self.sums, np.ones(self.sums.shape[0]),
-        )  # fmt: skip
+            cost,
+            sp.csr_array(sp.vstack([self.rows, rows])),
+            np.concatenate([np.zeros(self.rows.shape[0]), limits]),
+            self.sums,
+            np.ones(self.sums.shape[0]),
+        )
         solution = solve_program(program, settings)
         if solution.status is not Status.OPTIMAL:
             raise SolverError("oblivious", f"no optimum: {solution.status.value}")

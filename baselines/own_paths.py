@@ -12,7 +12,9 @@ from teal.network.path_changes import with_more_paths
 from teal.problem import Problem
 
 
-def with_flows(problem: Problem, flows: list[list[dict[LinkPath, float]]]) -> tuple[PathSet, Tensor]:
+def with_flows(
+    problem: Problem, flows: list[list[dict[LinkPath, float]]]
+) -> tuple[PathSet, Tensor]:
     """The candidate paths extended by all paths in ``flows``, and the splits (B, D, K') over them.
 
     Args:
@@ -20,9 +22,15 @@ def with_flows(problem: Problem, flows: list[list[dict[LinkPath, float]]]) -> tu
         flows: for each matrix and demand, path -> Gbit/s.
     """
     paths, demands = problem.paths, problem.paths.num_demands
-    used = [dict.fromkeys(path for matrix_flows in flows for path in matrix_flows[d]) for d in range(demands)]
+    used = [
+        dict.fromkeys(path for matrix_flows in flows for path in matrix_flows[d])
+        for d in range(demands)
+    ]
     column = [_path_columns(paths, d) for d in range(demands)]
-    new = [[path for path in demand_paths if path not in column[d]] for d, demand_paths in enumerate(used)]
+    new = [
+        [path for path in demand_paths if path not in column[d]]
+        for d, demand_paths in enumerate(used)
+    ]
     for number in range(max(map(len, new), default=0)):  # one new path per demand at a time
         added = [new_paths[number] if number < len(new_paths) else () for new_paths in new]
         ptr = np.concatenate([[0], np.cumsum([len(path) for path in added])]).astype(np.int64)
@@ -41,4 +49,6 @@ def with_flows(problem: Problem, flows: list[list[dict[LinkPath, float]]]) -> tu
 
 def _path_columns(paths: PathSet, demand: int) -> dict[LinkPath, int]:
     """Path -> its column k, for the paths of one demand."""
-    return {tuple(paths.links_of(demand, k)): k for k in np.flatnonzero(paths.mask[demand]).tolist()}
+    return {
+        tuple(paths.links_of(demand, k)): k for k in np.flatnonzero(paths.mask[demand]).tolist()
+    }

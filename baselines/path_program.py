@@ -3,8 +3,8 @@
 With x[d, k] the flow on path k of demand d, in the unit of the matrix:
 
 Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d],  load[e] <= capacity[e],  x >= 0.
-max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] + background[e] <= theta capacity[e],
-x >= 0.
+max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] + background[e] <= theta
+capacity[e], x >= 0.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class PathProgram:
 
     Attributes:
         matrix: that the LP was built for.
-        program: its variables are the n paths, then theta under max_link_utilisation; the first m rows of its a_ub are
-            the capacities of links.
+        program: its variables are the n paths, then theta under max_link_utilisation; the first m
+            rows of its a_ub are the capacities of links.
         path: (n,) path number d * K + k of each variable.
         links: (m,) link of each of the first rows: those that the paths use, and that may decide.
         build_s: s to build the LP.
@@ -60,15 +60,17 @@ class PathProgram:
         return prices
 
 
-def path_program(matrix: Matrix, selected: Array, capacity: Array, background: Array | None = None) -> PathProgram:
+def path_program(
+    matrix: Matrix, selected: Array, capacity: Array, background: Array | None = None
+) -> PathProgram:
     """The path-form LP of the selected demands.
 
     Args:
         matrix: demands, live paths and objective.
         selected: (D,) true for the demands in the LP.
         capacity: (E,) that these demands may use.
-        background: (E,) flow that all other demands already put on each link, for max_link_utilisation only; None
-            for 0.
+        background: (E,) flow that all other demands already put on each link, for
+            max_link_utilisation only; None for 0.
     """
     begin = time.perf_counter()
     variables = matrix.path_variables(selected)
@@ -79,13 +81,15 @@ def path_program(matrix: Matrix, selected: Array, capacity: Array, background: A
     bottleneck = np.full(width, np.inf)
     np.minimum.at(bottleneck, variables.column, capacity[variables.link])
     fixed = np.zeros(len(capacity)) if background is None else background
-    # Utilisation that no allocation is below: under max_link_utilisation demands with one path are carried over it.
+    # Utilisation that no allocation is below: under max_link_utilisation demands with one path are
+    # carried over it.
     least = 1.0
     if not matrix.network.objective.maximises_value:
         alone = np.bincount(variables.demand_row)[variables.demand_row] == 1
         forced = (fixed[links] + loads @ (rate * alone)) / capacity[links]
         least = (1 - _ROUNDING) * float(forced.max(initial=0.0))
-    # Links that all demands together do not fill so far have no row: a tenth of the time on UsCarrier.
+    # Links that all demands together do not fill so far have no row: a tenth of the time on
+    # UsCarrier.
     may_fill = fixed[links] + loads @ rate >= least * capacity[links]
     links, loads = links[may_fill], loads[np.flatnonzero(may_fill)]
     if matrix.network.objective.maximises_value:
@@ -97,12 +101,25 @@ def path_program(matrix: Matrix, selected: Array, capacity: Array, background: A
         )
         return PathProgram(matrix, program, variables.path, links, time.perf_counter() - begin)
     theta = sp.csr_array(-capacity[links][:, None])
-    min_theta = np.divide(fixed, capacity, out=np.zeros_like(fixed), where=capacity > 0).max(initial=0.0)
-    # theta of one feasible solution: each demand split in proportion to the bottlenecks of its paths.
-    split = bottleneck / np.bincount(variables.demand_row, bottleneck)[variables.demand_row] if width else bottleneck
-    load = fixed + np.bincount(variables.link, (rate * split)[variables.column], minlength=len(capacity))
-    feasible_theta = np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0).max(initial=0.0)
-    floor = sp.csr_array(([-1.0], ([0], [width])), shape=(1, width + 1))  # theta >= utilisation by the background
+    min_theta = np.divide(fixed, capacity, out=np.zeros_like(fixed), where=capacity > 0).max(
+        initial=0.0
+    )
+    # theta of one feasible solution: each demand split in proportion to the bottlenecks of its
+    # paths.
+    split = (
+        bottleneck / np.bincount(variables.demand_row, bottleneck)[variables.demand_row]
+        if width
+        else bottleneck
+    )
+    load = fixed + np.bincount(
+        variables.link, (rate * split)[variables.column], minlength=len(capacity)
+    )
+    feasible_theta = np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0).max(
+        initial=0.0
+    )
+    floor = sp.csr_array(
+        ([-1.0], ([0], [width])), shape=(1, width + 1)
+    )  # theta >= utilisation by the background
     program = LinearProgram(
         np.append(np.zeros(width), 1.0),
         sp.vstack([sp.hstack([loads, theta]), floor], format="csr"),

@@ -1,8 +1,8 @@
 """PDLP: the general first-order LP solver of OR-Tools (Applegate et al., NeurIPS 2021).
 
-It solves the path-form LP to a relative accuracy, with variables scaled to shares of demands and rows to shares of
-capacities.  Its solution can violate constraints slightly, so it is projected.  ``solve_s`` is the time of the solver,
-without scaling and projection.
+It solves the path-form LP to a relative accuracy, with variables scaled to shares of demands and
+rows to shares of capacities.  Its solution can violate constraints slightly, so it is projected.
+``solve_s`` is the time of the solver, without scaling and projection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Pdlp:
 
     Attributes:
         accuracy: at which the solver stops, relative and absolute.
-        time_limit: s for each matrix; 0 for none.  The iterate at the limit is used as the solution.
+        time_limit: s for each matrix; 0 for none.  The iterate at the limit is used as the
+            solution.
         threads: of the solver; 0 for all cores.
     """
 
@@ -55,15 +56,22 @@ class Pdlp:
         if importlib.util.find_spec("ortools") is None:
             raise SolverError("pdlp: OR-Tools is not installed: pip install 'teal-te[benchmarks]'")
         allocation = per_matrix(problem, self._solve)
-        return dataclasses.replace(allocation, splits=project(problem.to(torch.float64), allocation.splits, refill=0))
+        return dataclasses.replace(
+            allocation, splits=project(problem.to(torch.float64), allocation.splits, refill=0)
+        )
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         program, width = lp.program, len(lp.path)
         if not width:
-            return MatrixResult(np.zeros(matrix.mask.shape), np.zeros(len(matrix.capacity)), build_s=lp.build_s)
-        # Variables become shares of demands, rows are divided by their limits: all coefficients are of order 1.
-        rates = np.append(matrix.demand[lp.path // matrix.mask.shape[1]], np.ones(len(program.cost) - width))
+            return MatrixResult(
+                np.zeros(matrix.mask.shape), np.zeros(len(matrix.capacity)), build_s=lp.build_s
+            )
+        # Variables become shares of demands, rows are divided by their limits: all coefficients are
+        # of order 1.
+        rates = np.append(
+            matrix.demand[lp.path // matrix.mask.shape[1]], np.ones(len(program.cost) - width)
+        )
         num_link_rows = len(lp.links)
         limits = np.concatenate([matrix.capacity[lp.links], np.abs(program.b_ub[num_link_rows:])])
         limits = np.where(limits > 0, limits, 1.0)
@@ -74,9 +82,16 @@ class Pdlp:
             a_eq = sp.diags_array(1 / program.b_eq) @ program.a_eq @ sp.diags_array(rates)
             b_eq = np.ones(len(program.b_eq))
         task = _process().submit(
-            pdlp_worker.solve, program.cost * rates / scale, a_ub, program.b_ub / limits, a_eq, b_eq,
-            self.accuracy, self.time_limit, self.threads or os.cpu_count() or 1,
-        )  # fmt: skip
+            pdlp_worker.solve,
+            program.cost * rates / scale,
+            a_ub,
+            program.b_ub / limits,
+            a_eq,
+            b_eq,
+            self.accuracy,
+            self.time_limit,
+            self.threads or os.cpu_count() or 1,
+        )
         x, dual, termination, seconds = task.result()
         flow, prices = np.zeros(matrix.mask.shape), np.zeros(len(matrix.capacity))
         flow.reshape(-1)[lp.path] = np.maximum(x[:width], 0) * rates[:width]

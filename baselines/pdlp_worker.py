@@ -1,4 +1,5 @@
-"""OR-Tools' PDLP in a separate process: OR-Tools and the HiGHS of other packages cannot be loaded into one process.
+"""OR-Tools' PDLP in a separate process: OR-Tools and the HiGHS of other packages cannot be loaded
+into one process.
 
 This module must not import anything that loads HiGHS.
 """
@@ -16,7 +17,14 @@ Array = Any
 
 
 def solve(
-    cost: Array, a_ub: Any, b_ub: Array, a_eq: Any, b_eq: Array | None, accuracy: float, time_limit: float, threads: int
+    cost: Array,
+    a_ub: Any,
+    b_ub: Array,
+    a_eq: Any,
+    b_eq: Array | None,
+    accuracy: float,
+    time_limit: float,
+    threads: int,
 ) -> tuple[Array, Array, str, float]:
     """Minimise cost x  subject to  a_ub x <= b_ub,  a_eq x = b_eq,  x >= 0.
 
@@ -31,7 +39,8 @@ def solve(
         threads: of the solver.
 
     Returns:
-        x (n,), multipliers (m,) of the inequalities, ``"optimal"``, ``"time_limit"`` or ``"failed"``, and s taken.
+        x (n,), multipliers (m,) of the inequalities, ``"optimal"``, ``"time_limit"`` or
+        ``"failed"``, and s taken.
     """
     from ortools.pdlp import solve_log_pb2, solvers_pb2
     from ortools.pdlp.python import pdlp
@@ -60,4 +69,9 @@ def solve(
         solve_log_pb2.TERMINATION_REASON_OPTIMAL: "optimal",
         solve_log_pb2.TERMINATION_REASON_TIME_LIMIT: "time_limit",
     }.get(reason, "failed")
-    return np.array(result.primal_solution), -np.array(result.dual_solution)[: len(b_ub)], termination, seconds
+    return (
+        np.array(result.primal_solution),
+        -np.array(result.dual_solution)[: len(b_ub)],
+        termination,
+        seconds,
+    )

@@ -1,9 +1,9 @@
 """POP: k replicas of the network, each with 1/k of every capacity and a random part of the demands.
 
-Narayanan et al., "Solving Large-Scale Granular Resource Allocation Problems Efficiently with POP", SOSP 2021.  First,
-large demands are split: of D demands the largest piece is halved until there are D (1 + phi) pieces.  The pieces of
-one demand go to different replicas as far as there are enough replicas.  The LPs of the replicas are independent, and
-their flows are added.
+Narayanan et al., "Solving Large-Scale Granular Resource Allocation Problems Efficiently with POP",
+SOSP 2021.  First, large demands are split: of D demands the largest piece is halved until there are
+D (1 + phi) pieces.  The pieces of one demand go to different replicas as far as there are enough
+replicas.  The LPs of the replicas are independent, and their flows are added.
 """
 
 from __future__ import annotations
@@ -58,11 +58,16 @@ class Pop:
         replica_demands = split(matrix.demand, count, self.phi, self.seed)
         split_s = time.perf_counter() - begin
         routable, capacity = matrix.routable, matrix.capacity / count
-        lps = [path_program(matrix.with_demand(demand), routable, capacity) for demand in replica_demands]
+        lps = [
+            path_program(matrix.with_demand(demand), routable, capacity)
+            for demand in replica_demands
+        ]
         build_s = time.perf_counter() - begin
         solutions = solve_all([lp.program for lp in lps], self.settings, self.workers)
         statuses = [solution.status for solution in solutions]
-        status = next((s for s in statuses if not s.usable), Status.OPTIMAL if count == 1 else Status.FEASIBLE)
+        status = next(
+            (s for s in statuses if not s.usable), Status.OPTIMAL if count == 1 else Status.FEASIBLE
+        )
         pairs = list(zip(lps, solutions, strict=True))
         return MatrixResult(
             sum((lp.flow(solution) for lp, solution in pairs), np.zeros(matrix.mask.shape)),
@@ -96,13 +101,17 @@ def split(demand: Array, replicas: int, phi: float, seed: int) -> Array:
         pieces.setdefault(d, []).append(-rate)
     num_pieces = np.zeros(replicas)  # of split demands, in each replica
     for d, rates in pieces.items():
-        if len(rates) > 1:  # to all replicas in turn, those with the fewest pieces first, ties in random order
+        if (
+            len(rates) > 1
+        ):  # to all replicas in turn, those with the fewest pieces first, ties in random order
             order = np.lexsort((rng.random(replicas), num_pieces))
             for i, rate in enumerate(sorted(rates, reverse=True)):
                 replica_demands[order[i % replicas], d] += rate
                 num_pieces[order[i % replicas]] += 1
     whole = np.array([d for d, rates in pieces.items() if len(rates) == 1], np.int64)
-    replica_demands[rng.permutation(np.resize(rng.permutation(replicas), len(whole))), whole] = demand[whole]
+    replica_demands[rng.permutation(np.resize(rng.permutation(replicas), len(whole))), whole] = (
+        demand[whole]
+    )
     return replica_demands
 
 

@@ -1,16 +1,18 @@
 """TEAVAR*: the allocation with the least conditional value at risk of lost traffic when links fail.
 
-Bogle et al., "TEAVAR", SIGCOMM 2019, with the loss summed over demands as in the comparisons of the NCFlow and Teal
-papers.  With scenarios s of probability pi[s], total demand T, availability beta, and flows f[p] that are reserved
-whether or not links fail (flows, demands and losses in the unit of the matrix):
+Bogle et al., "TEAVAR", SIGCOMM 2019, with the loss summed over demands as in the comparisons of the
+NCFlow and Teal papers.  With scenarios s of probability pi[s], total demand T, availability beta,
+and flows f[p] that are reserved whether or not links fail (flows, demands and losses in the unit of
+the matrix):
 
     min  alpha + sum_s pi[s] u[s] / (1 - beta) + (1 - sum_s pi[s]) (T - alpha) / (1 - beta)
     s.t. u[s] + alpha >= sum_k max(0, d[k] - sum of f[p] over the paths of demand k that are live in s),
          load[e] <= c[e],  sum_p f[p] <= d[k],  0 <= alpha <= T,  f, u >= 0.
 
-At the optimum alpha is the value at risk and the objective the conditional value at risk.  In a scenario that is not
-enumerated all traffic counts as lost.  Cables (both directions of a link) fail independently of each other.  The
-program grows with the number of scenarios times demands, so this is for small networks.
+At the optimum alpha is the value at risk and the objective the conditional value at risk.  In a
+scenario that is not enumerated all traffic counts as lost.  Cables (both directions of a link) fail
+independently of each other.  The program grows with the number of scenarios times demands, so this
+is for small networks.
 """
 
 from __future__ import annotations
@@ -23,7 +25,15 @@ import numpy as np
 import scipy.sparse as sp
 
 from baselines.linear_program import LinearProgram, LpSettings, solve_program, solver_options
-from baselines.matrix import Array, Matrix, MatrixResult, heuristic_status, per_matrix, require_objective, sparse_ones
+from baselines.matrix import (
+    Array,
+    Matrix,
+    MatrixResult,
+    heuristic_status,
+    per_matrix,
+    require_objective,
+    sparse_ones,
+)
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
@@ -55,8 +65,10 @@ class Teavar:
 
     Attributes:
         beta: required availability, a probability.
-        failure: probability that a cable is down; 0 for a random one for each cable, Weibull(0.8, 1e-4), at most 0.5.
-        single: whether only the scenario without failures is considered, which makes the scheme LP-all.
+        failure: probability that a cable is down; 0 for a random one for each cable, Weibull(0.8,
+            1e-4), at most 0.5.
+        single: whether only the scenario without failures is considered, which makes the scheme
+            LP-all.
         seed: of the random failure probabilities.
         settings: of the LP solver.
     """
@@ -71,12 +83,15 @@ class Teavar:
         """Allocate every matrix.
 
         Raises:
-            InputError: the objective is not total_flow, or the network needs too many paths or scenarios.
+            InputError: the objective is not total_flow, or the network needs too many paths or
+                scenarios.
             SolverError: the LP solver cannot run.
         """
         require_objective("teavar", problem.objective, ObjectiveName.TOTAL_FLOW)
         if problem.paths.num_paths > _MAX_PATHS:
-            raise InputError("teavar", "K", f"at most {_MAX_PATHS} paths per demand", problem.paths.num_paths)
+            raise InputError(
+                "teavar", "K", f"at most {_MAX_PATHS} paths per demand", problem.paths.num_paths
+            )
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
@@ -96,7 +111,11 @@ class Teavar:
         """
         topology = matrix.network.problem.topology
         live_links = matrix.capacity > 0
-        cables = [live for cable in topology.cables() if (live := [link for link in cable if live_links[link]])]
+        cables = [
+            live
+            for cable in topology.cables()
+            if (live := [link for link in cable if live_links[link]])
+        ]
         rng = np.random.default_rng(self.seed)
         drawn = np.minimum(0.5, _WEIBULL_SCALE * rng.weibull(_WEIBULL_SHAPE, len(cables)))
         failure = np.full(len(cables), self.failure) if self.failure else drawn
@@ -116,17 +135,22 @@ class Teavar:
         count, width, demands = len(scenarios.probability), len(paths.path), len(paths.demands)
         links, demand = len(matrix.capacity), matrix.demand[paths.demands]
         live = (~scenarios.works).astype(float) @ paths.link_incidence(links) == 0  # (S, width)
-        # The loss of a demand depends only on which of its paths are live (its pattern).  Scenarios with the same
-        # pattern share one loss variable.
+        # The loss of a demand depends only on which of its paths are live (its pattern).  Scenarios
+        # with the same pattern share one loss variable.
         bit = sp.csr_array(
-            (2.0 ** (paths.path % matrix.mask.shape[1]), (np.arange(width), paths.demand_row)), shape=(width, demands)
+            (2.0 ** (paths.path % matrix.mask.shape[1]), (np.arange(width), paths.demand_row)),
+            shape=(width, demands),
         )
         pattern = (live @ bit).astype(np.int64)  # (S, demands)
-        codes, loss = np.unique((pattern + (np.arange(demands) << _MAX_PATHS)).reshape(-1), return_inverse=True)
+        codes, loss = np.unique(
+            (pattern + (np.arange(demands) << _MAX_PATHS)).reshape(-1), return_inverse=True
+        )
         loss_demand, losses = codes >> _MAX_PATHS, len(codes)
         # Variables, all >= 0: flows (width), losses, u (S), alpha.
         total = width + losses + count + 1
-        example = np.unique(loss, return_index=True)[1] // demands  # a scenario with the pattern of each loss
+        example = (
+            np.unique(loss, return_index=True)[1] // demands
+        )  # a scenario with the pattern of each loss
         counts = np.bincount(paths.demand_row, minlength=demands)[loss_demand]
         starts = np.searchsorted(paths.demand_row, loss_demand)  # demand_row is ascending
         loss_row = np.repeat(np.arange(losses), counts)
@@ -135,12 +159,18 @@ class Teavar:
         loss_row, column, number = loss_row[is_live], column[is_live], np.arange(losses)
         delivered = sparse_ones(loss_row, column, (losses, total))
         lost = sparse_ones(number, width + number, (losses, total))
-        scenario_loss = sparse_ones(np.repeat(np.arange(count), demands), width + loss, (count, total))
+        scenario_loss = sparse_ones(
+            np.repeat(np.arange(count), demands), width + loss, (count, total)
+        )
         excess = sparse_ones(np.arange(count), width + losses + np.arange(count), (count, total))
         alpha = sparse_ones(np.arange(count), np.full(count, total - 1), (count, total))
         incidences = (paths.link_incidence(links), paths.demand_incidence())
-        loads, served = (sp.hstack([m, sp.csr_array((m.shape[0], total - width))]) for m in incidences)
-        rows = sp.vstack([loads, served, -delivered - lost, scenario_loss - excess - alpha], format="csr")
+        loads, served = (
+            sp.hstack([m, sp.csr_array((m.shape[0], total - width))]) for m in incidences
+        )
+        rows = sp.vstack(
+            [loads, served, -delivered - lost, scenario_loss - excess - alpha], format="csr"
+        )
         limits = np.concatenate([matrix.capacity, demand, -demand[loss_demand], np.zeros(count)])
         not_enumerated = max(0.0, 1 - float(scenarios.probability.sum()))
         cost, upper = np.zeros(total), np.full(total, np.inf)
@@ -149,10 +179,14 @@ class Teavar:
         return LinearProgram(cost, rows, limits, upper=upper), paths.path
 
 
-def likeliest(failure: Array, coverage: float, max_scenarios: int = 1_000_000) -> list[tuple[float, tuple[int, ...]]]:
-    """(probability, failed items) of all scenarios above a cut-off, in descending order of probability.
+def likeliest(
+    failure: Array, coverage: float, max_scenarios: int = 1_000_000
+) -> list[tuple[float, tuple[int, ...]]]:
+    """(probability, failed items) of all scenarios above a cut-off, in descending order of
+    probability.
 
-    The cut-off starts at the probability that nothing fails and is halved until the scenarios cover ``coverage``.
+    The cut-off starts at the probability that nothing fails and is halved until the scenarios cover
+    ``coverage``.
 
     Args:
         failure: (n,) probability that each item fails, below 1; items fail independently.
@@ -169,13 +203,20 @@ def likeliest(failure: Array, coverage: float, max_scenarios: int = 1_000_000) -
     while sum(probability for probability, _ in scenarios) < coverage and cutoff > _MIN_CUTOFF:
         cutoff /= 2
         scenarios = []
-        stack: list[tuple[float, tuple[int, ...], int]] = [(no_failure, (), 0)]  # the last: next position in order
+        stack: list[tuple[float, tuple[int, ...], int]] = [
+            (no_failure, (), 0)
+        ]  # the last: next position in order
         while stack:
             probability, failed, first = stack.pop()
             scenarios.append((probability, failed))
             if len(scenarios) > max_scenarios:
-                expected = f"at most {max_scenarios:,} scenarios for {coverage:.4g} of the probability (lower beta)"
-                raise InputError("teavar", "network", expected, f"more, with {len(failure):,} cables")
+                expected = (
+                    f"at most {max_scenarios:,} scenarios for {coverage:.4g} of the probability "
+                    "(lower beta)"
+                )
+                raise InputError(
+                    "teavar", "network", expected, f"more, with {len(failure):,} cables"
+                )
             for position in range(first, len(order)):
                 item = int(order[position])
                 if probability * odds[item] < cutoff:

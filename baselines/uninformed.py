@@ -1,7 +1,8 @@
 """Allocations that know nothing of the traffic: what any learned scheme must be better than.
 
-- ``shortest-path``: every demand on its first live path; traffic above the capacity of a link is dropped.  With
-  ``refill=4`` what is dropped then takes what its paths have left, as in the repair of learned schemes.
+- ``shortest-path``: every demand on its first live path; traffic above the capacity of a link is
+  dropped.  With ``refill=4`` what is dropped then takes what its paths have left, as in the repair
+  of learned schemes.
 - ``null``: no splits at all, and that refill: what the repair alone carries.
 """
 
@@ -27,7 +28,8 @@ class Uninformed:
 
     Args:
         is_null: no splits, in the place of all demand on the first live path.
-        refill: rounds in which paths take what their links have left (:func:`teal.solvers.projection.project`).
+        refill: rounds in which paths take what their links have left
+            (:func:`teal.solvers.projection.project`).
     """
 
     def __init__(self, refill: int, *, is_null: bool = False) -> None:

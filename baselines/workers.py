@@ -12,13 +12,16 @@ from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solv
 from teal.runtime.interrupts import ignore_interrupts
 
 
-def solve_all(programs: Sequence[LinearProgram], settings: LpSettings, workers: int = 0) -> list[LpSolution]:
+def solve_all(
+    programs: Sequence[LinearProgram], settings: LpSettings, workers: int = 0
+) -> list[LpSolution]:
     """Solve ``programs``; the solutions are in the same order.
 
     Args:
         programs: independent of each other.
         settings: of the LP solver.
-        workers: processes that solve at the same time; 0 for one per core, 1 for the calling process only.
+        workers: processes that solve at the same time; 0 for one per core, 1 for the calling
+            process only.
 
     Raises:
         SolverError: the LP solver cannot run.
@@ -27,7 +30,11 @@ def solve_all(programs: Sequence[LinearProgram], settings: LpSettings, workers: 
     if min(workers, len(programs)) <= 1:
         return [solve_program(program, settings) for program in programs]
     chunk_size = max(1, len(programs) // (4 * workers))
-    return list(_pool(workers).map(partial(solve_program, settings=settings), programs, chunksize=chunk_size))
+    return list(
+        _pool(workers).map(
+            partial(solve_program, settings=settings), programs, chunksize=chunk_size
+        )
+    )
 
 
 @lru_cache(maxsize=1)

@@ -1,13 +1,15 @@
-"""Ablation of FlowGNN: the published form, + input scaling, + nonlinearity, + feedback, the learners, and PDHG in place
-of ADMM; beside controls (untrained weights, no splits at all, shortest paths) and models never trained on the network.
+"""Ablation of FlowGNN: the published form, + input scaling, + nonlinearity, + feedback, the
+learners, and PDHG in place of ADMM; beside controls (untrained weights, no splits at all, shortest
+paths) and models never trained on the network.
 
     python benchmarks/ablation.py --out runs/ablation [--data FOLDER] [--networks NAME ...] [--seeds 0 1 2]
 
-Gravity traffic (``--load``), 100 matrices (Kdl: 12): 70% for training, 20% for measuring.  Every variant makes
-``--steps`` steps of the optimiser, so that a result does not depend on the machine's load.  Values are shares of the
-optimum of PDHG, certified to 1e-4: of what the model alone carries (``cut``: its splits are cut to fit, not refilled
-and not repaired; the gap is that by its own prices), and with each repair.  An interrupted run continues where it
-stopped; ablation.csv has a row per network, variant, seed and repair, ablation-summary.csv means over the seeds.
+Gravity traffic (``--load``), 100 matrices (Kdl: 12): 70% for training, 20% for measuring.  Every
+variant makes ``--steps`` steps of the optimiser, so that a result does not depend on the machine's
+load.  Values are shares of the optimum of PDHG, certified to 1e-4: of what the model alone carries
+(``cut``: its splits are cut to fit, not refilled and not repaired; the gap is that by its own
+prices), and with each repair.  An interrupted run continues where it stopped; ablation.csv has a
+row per network, variant, seed and repair, ablation-summary.csv means over the seeds.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "+ coma with std 0.2, 4 episodes": {"form": "feedback", "learner": "coma"},
     "direct in place of coma": {"form": "feedback", "learner": "direct"},
 }
-SHIPPED = {"PriceGNN, never trained here": "price-gnn", "universal FlowGNN, never trained here": "teal"}
+SHIPPED = {
+    "PriceGNN, never trained here": "price-gnn",
+    "universal FlowGNN, never trained here": "teal",
+}
 CONTROLS = {"no splits, refilled": "null", "shortest paths, refilled": "shortest-path:refill=4"}
 REPAIRS = {
     "refill": FlowGnnSchemeConfig(repair="none"),
@@ -50,50 +55,94 @@ REPAIRS = {
     "pdhg": FlowGnnSchemeConfig(repair="pdhg", gap=0.0, iterations=5),
 }
 REPAIRED = ("cut", "cut_gap", "refill", "admm", "pdhg")  # columns of the summary
-COLUMNS = ("network", "load", "variant", "seed", "steps", "repair", "of_optimum", "worst", "certified_gap")
+COLUMNS = (
+    "network",
+    "load",
+    "variant",
+    "seed",
+    "steps",
+    "repair",
+    "of_optimum",
+    "worst",
+    "certified_gap",
+)
 
 
 def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float, float]:
     """Mean and worst share of the optimum, and mean certified gap, of a scheme on some problems."""
     assessments = [teal.assess(problem, scheme.solve(problem)) for problem in problems]
-    shares = [float(assessment.value[0]) / optimum for assessment, optimum in zip(assessments, optima, strict=True)]
-    return statistics.mean(shares), min(shares), statistics.mean(float(assessment.gap[0]) for assessment in assessments)
+    shares = [
+        float(assessment.value[0]) / optimum
+        for assessment, optimum in zip(assessments, optima, strict=True)
+    ]
+    return (
+        statistics.mean(shares),
+        min(shares),
+        statistics.mean(float(assessment.gap[0]) for assessment in assessments),
+    )
 
 
 def alone(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float, float]:
-    """The same of a scheme's model, whose splits are cut to fit and neither refilled nor repaired, under total_flow."""
+    """The same of a scheme's model, whose splits are cut to fit and neither refilled nor repaired,
+    under total_flow.
+    """
     parts = [cut_only(problem, *scheme.start(problem)) for problem in problems]
     shares = [
         float(part.satisfied_demand[0] * problem.demand.sum()) / optimum
         for part, problem, optimum in zip(parts, problems, optima, strict=True)
     ]
-    return statistics.mean(shares), min(shares), statistics.mean(float(part.gap[0]) for part in parts)
+    return (
+        statistics.mean(shares),
+        min(shares),
+        statistics.mean(float(part.gap[0]) for part in parts),
+    )
 
 
 def summarised(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """For each network and variant, % of the optimum: mean over the seeds, and the half width of its 95% interval."""
+    """For each network and variant, % of the optimum: mean over the seeds, and the half width of
+    its 95% interval.
+    """
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for key in dict.fromkeys((row["network"], row["variant"], row["repair"]) for row in rows):
         group = [row for row in rows if (row["network"], row["variant"], row["repair"]) == key]
         shares, count = [100 * float(row["of_optimum"]) for row in group], len(group)
         line = lines.setdefault(key[:2], {"network": key[0], "variant": key[1]})
-        half = f" ± {stats.t.ppf(0.975, count - 1) * statistics.stdev(shares) / count**0.5:.1f}" if count > 1 else ""
+        half = (
+            f" ± {stats.t.ppf(0.975, count - 1) * statistics.stdev(shares) / count**0.5:.1f}"
+            if count > 1
+            else ""
+        )
         line[key[2]] = f"{statistics.mean(shares):.1f}{half}"
         if key[2] == "cut":
-            line["cut_gap"] = f"{100 * statistics.mean(float(row['certified_gap']) for row in group):.1f}%"
+            line["cut_gap"] = (
+                f"{100 * statistics.mean(float(row['certified_gap']) for row in group):.1f}%"
+            )
     return list(lines.values())
 
 
 def main() -> None:
     """Train and measure every variant; print the results and write them to ablation.csv."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, help="folder of the files that data/README.md names")
-    parser.add_argument("--networks", nargs="*", default=list(NETWORKS), help="networks to train on")
+    parser.add_argument(
+        "--networks", nargs="*", default=list(NETWORKS), help="networks to train on"
+    )
     parser.add_argument("--seeds", nargs="*", type=int, default=(0, 1, 2), help="seeds of training")
     parser.add_argument("--steps", type=int, default=300, help="steps of training of each variant")
-    parser.add_argument("--load", type=float, default=6, help="largest utilisation if all demand takes shortest paths")
-    parser.add_argument("--variants", nargs="*", default=list(MODELS), help="first words of the variants to train")
-    parser.add_argument("--out", type=Path, default=Path("runs/ablation"), help="folder of ablation.csv")
+    parser.add_argument(
+        "--load",
+        type=float,
+        default=6,
+        help="largest utilisation if all demand takes shortest paths",
+    )
+    parser.add_argument(
+        "--variants", nargs="*", default=list(MODELS), help="first words of the variants to train"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/ablation"), help="folder of ablation.csv"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "ablation.csv"
@@ -111,12 +160,17 @@ def main() -> None:
         if name in FILES and options.data is None:
             print(f"{name}: left out, it needs --data")
             continue
-        topology = teal.load_topology(str(published(options.data, FILES[name])) if name in FILES else name)
+        topology = teal.load_topology(
+            str(published(options.data, FILES[name])) if name in FILES else name
+        )
         large = topology.num_nodes > 500
-        traffic = teal.load_traffic(f"gravity:seed=0,count={12 if large else 100},load={options.load:g}", topology)
+        traffic = teal.load_traffic(
+            f"gravity:seed=0,count={12 if large else 100},load={options.load:g}", topology
+        )
         paths, split = teal.compute_paths(topology, traffic.pairs), traffic.split()
         problems = [
-            teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row])) for row in spread(split.test, 8)
+            teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row]))
+            for row in spread(split.test, 8)
         ]
         solutions = [teal.solve(problem, gap=1e-4, max_iterations=5000) for problem in problems]
         optima = [float((solution.value + solution.bound)[0]) / 2 for solution in solutions]
@@ -125,8 +179,12 @@ def main() -> None:
             if (name, variant, "0") not in finished:
                 scheme = teal.make_scheme(scheme_name)
                 if variant in SHIPPED:
-                    record(name, options.load, variant, 0, 0, "cut", *alone(scheme, problems, optima))
-                record(name, options.load, variant, 0, 0, "refill", *measured(scheme, problems, optima))
+                    record(
+                        name, options.load, variant, 0, 0, "cut", *alone(scheme, problems, optima)
+                    )
+                record(
+                    name, options.load, variant, 0, 0, "refill", *measured(scheme, problems, optima)
+                )
         for variant, settings in MODELS.items():
             if not any(variant.startswith(prefix) for prefix in options.variants):
                 continue
@@ -136,11 +194,18 @@ def main() -> None:
                 print(f"{name}, {variant}, seed {seed}: training", flush=True)
                 with tempfile.TemporaryDirectory() as folder:
                     config = TrainConfig(
-                        topology=name, traffic="", out=Path(folder), seed=seed, patience=10_000, from_="none",
+                        topology=name,
+                        traffic="",
+                        out=Path(folder),
+                        seed=seed,
+                        patience=10_000,
+                        from_="none",
                         max_steps=options.steps,
-                        batch_size=BATCH.get(name, 20), validation_matrices=1 if large else 8,
-                        validate_every=10 if large else 50, **settings,
-                    )  # fmt: skip
+                        batch_size=BATCH.get(name, 20),
+                        validation_matrices=1 if large else 8,
+                        validate_every=10 if large else 50,
+                        **settings,
+                    )
                     trainer = Trainer(problems[0], traffic, split, config)
                     untrained = FlowGnnScheme(trainer.model.eval(), FlowGnnSchemeConfig())  # type: ignore[arg-type]
                     words = name, options.load, f"untrained: {variant}", seed, 0
@@ -150,7 +215,15 @@ def main() -> None:
                     trainer.train(Path(folder), progress=False)
                     model, _ = load_flow_gnn(Path(folder))
                 scheme = FlowGnnScheme(model, FlowGnnSchemeConfig())
-                record(name, options.load, variant, seed, trainer.state.step, "cut", *alone(scheme, problems, optima))
+                record(
+                    name,
+                    options.load,
+                    variant,
+                    seed,
+                    trainer.state.step,
+                    "cut",
+                    *alone(scheme, problems, optima),
+                )
                 for repair, config_of_repair in REPAIRS.items():
                     figures = measured(FlowGnnScheme(model, config_of_repair), problems, optima)
                     record(name, options.load, variant, seed, trainer.state.step, repair, *figures)

@@ -2,9 +2,10 @@
 
     python benchmarks/busy_machine.py --data FOLDER [--loops 0,2,4,8] [--repeats 25] [--rounds 2]
 
-FOLDER holds UsCarrier.json.  Printed are medians in ms, in turns: "usual" with libgomp's own waits (300,000 repetitions
-of a test before a thread sleeps), "brief" with Teal's (see teal/runtime/openmp.py), "torch first" with Teal's where
-torch was imported before Teal.  Each measurement is a process of its own; the loops are processes too.
+FOLDER holds UsCarrier.json.  Printed are medians in ms, in turns: "usual" with libgomp's own waits
+(300,000 repetitions of a test before a thread sleeps), "brief" with Teal's (see
+teal/runtime/openmp.py), "torch first" with Teal's where torch was imported before Teal.  Each
+measurement is a process of its own; the loops are processes too.
 """
 
 from __future__ import annotations
@@ -50,9 +51,13 @@ def measured(way: str, file: Path, loops: int, repeats: int) -> float:
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code], cwd=Path(__file__).parent, env=environment, capture_output=True, text=True,
+            [sys.executable, "-c", code],
+            cwd=Path(__file__).parent,
+            env=environment,
+            capture_output=True,
+            text=True,
             check=True,
-        )  # fmt: skip
+        )
     finally:
         for other in others:
             other.kill()
@@ -68,7 +73,9 @@ def show(file: str, repeats: int) -> None:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder of the files that data/README.md names"
+    )
     parser.add_argument("--loops", default="0,2,4,8")
     parser.add_argument("--repeats", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=2)

@@ -1,10 +1,11 @@
-"""What candidate paths cost: 4 edge-disjoint ones and chosen ones beside the optimum over all paths of the network.
+"""What candidate paths cost: 4 edge-disjoint ones and chosen ones beside the optimum over all paths
+of the network.
 
     python benchmarks/candidate_paths.py --data FOLDER [--schemes price-gnn,pop:replicas=16,ncflow] [NETWORK ...]
 
-FOLDER holds the files that data/README.md names.  Paths are chosen for the training part (the first 70% of the
-matrices); losses are those of matrices of the last fifth, against a bound over all paths that column generation
-proves to 0.1%.  A network with one matrix has it for both.
+FOLDER holds the files that data/README.md names.  Paths are chosen for the training part (the first
+70% of the matrices); losses are those of matrices of the last fifth, against a bound over all paths
+that column generation proves to 0.1%.  A network with one matrix has it for both.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ NETWORKS = {
     "b4": ("b4", "gravity:seed=1,count=40,load=8", 1.0),
     "abilene": ("sndlib/abilene.xml", SNDLIB.format("abilene-zhang-5min-over-6months-ALL"), 3.0),
     "geant": ("sndlib/geant.xml", SNDLIB.format("geant-uhlig-15min-over-4months-ALL"), 3.0),
-    "germany50": ("sndlib/germany50.xml", SNDLIB.format("germany50-DFN-aggregated-1day-over-1month"), 3.0),
+    "germany50": (
+        "sndlib/germany50.xml",
+        SNDLIB.format("germany50-DFN-aggregated-1day-over-1month"),
+        3.0,
+    ),
     "synth50": ("repetita/synth50_opt_hard.graph", "repetita/synth50_opt_hard.demands", 1.5),
     "rf3967": ("repetita/rf3967_real_hard.graph", "repetita/rf3967_real_hard.0000.demands", 1.5),
     "rf1221": ("repetita/rf1221_real_hard.graph", "repetita/rf1221_real_hard.0000.demands", 1.5),
@@ -40,7 +45,7 @@ NETWORKS = {
     "uscarrier": ("topologies/UsCarrier.json", GENERATED, 1.0),
     "kdl": ("topologies/Kdl.json", "gravity:seed=0,count=3,load=6", 1.0),
     "asn": ("topologies/ASN2k.json", "gravity:seed=0,count=1,load=6", 1.0),
-}  # fmt: skip
+}
 TESTED = 10  # unseen matrices of a network, at most
 MANY_SLOTS = 1_000_000  # path slots from which on one unseen matrix is enough
 TIMED = 5  # solves of each path set whose median counts, in turns
@@ -48,24 +53,42 @@ TIMED = 5  # solves of each path set whose median counts, in turns
 
 def main() -> None:
     """Print a row for each network and objective."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
-    parser.add_argument("--schemes", default="", help="schemes whose share of the optimum over all paths is printed")
-    parser.add_argument("--objective", default="max_link_utilisation,total_flow", help="objectives, by commas")
-    parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK", help=" ".join(NETWORKS))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder of the files that data/README.md names"
+    )
+    parser.add_argument(
+        "--schemes", default="", help="schemes whose share of the optimum over all paths is printed"
+    )
+    parser.add_argument(
+        "--objective", default="max_link_utilisation,total_flow", help="objectives, by commas"
+    )
+    parser.add_argument(
+        "networks", nargs="*", default=list(NETWORKS), metavar="NETWORK", help=" ".join(NETWORKS)
+    )
     options = parser.parse_args()
-    print("| network | objective | unseen | time of 4 / chosen | paths of 4 / chosen | lost with 4: mean, worst "
-          "| lost with chosen: mean, worst | time of a solve |\n" + "|---" * 8 + "|")  # fmt: skip
+    print(
+        "| network | objective | unseen | time of 4 / chosen | paths of 4 / chosen | lost with 4: mean, worst "
+        "| lost with chosen: mean, worst | time of a solve |\n" + "|---" * 8 + "|"
+    )
     for name in options.networks:
         for objective in options.objective.split(","):
-            compare(name, objective, options.data, [text for text in options.schemes.split(",") if text])
+            compare(
+                name, objective, options.data, [text for text in options.schemes.split(",") if text]
+            )
 
 
 def compare(name: str, objective: str, data: Path, schemes: list[str]) -> None:
     """Print a row, and a row for each scheme."""
     topology_name, traffic_name, scale = NETWORKS[name]
-    topology = teal.load_topology(published(data, topology_name) if "/" in topology_name else topology_name)
-    traffic = teal.load_traffic(published(data, traffic_name) if "/" in traffic_name else traffic_name, topology)
+    topology = teal.load_topology(
+        published(data, topology_name) if "/" in topology_name else topology_name
+    )
+    traffic = teal.load_traffic(
+        published(data, traffic_name) if "/" in traffic_name else traffic_name, topology
+    )
     factor = scale if objective == "total_flow" else 1.0
     program = teal.Objective(teal.ObjectiveName(objective))
     begin = time.perf_counter()
@@ -76,16 +99,25 @@ def compare(name: str, objective: str, data: Path, schemes: list[str]) -> None:
     problem = teal.Problem.create(topology, few, program, training[training.sum(1) > 0])
     teal.solve(problem, gap=0.01)  # compiles what has to be
     begin = time.perf_counter()
-    chosen = teal.choose_paths(topology, problem.demand.numpy(), paths=few, objective=program, cache=False)
+    chosen = teal.choose_paths(
+        topology, problem.demand.numpy(), paths=few, objective=program, cache=False
+    )
     chosen_s = time.perf_counter() - begin
     unseen = traffic.read(spread(split.test, 1 if few.leaf.size > MANY_SLOTS else TESTED)) * factor
     unseen = unseen[unseen.sum(1) > 0]
     sets = {"4": few, "chosen": chosen.paths}
-    problems = {key: teal.Problem.create(topology, paths, program, unseen) for key, paths in sets.items()}
-    bounds = torch.cat([
-        improve(problems["chosen"].row(row), target=1e-3).bound_all_paths for row in range(len(unseen))
-    ])  # fmt: skip
-    lost = {key: lost_of(one, teal.solve(one, gap=3e-4).value, bounds) for key, one in problems.items()}
+    problems = {
+        key: teal.Problem.create(topology, paths, program, unseen) for key, paths in sets.items()
+    }
+    bounds = torch.cat(
+        [
+            improve(problems["chosen"].row(row), target=1e-3).bound_all_paths
+            for row in range(len(unseen))
+        ]
+    )
+    lost = {
+        key: lost_of(one, teal.solve(one, gap=3e-4).value, bounds) for key, one in problems.items()
+    }
     times: dict[str, list[float]] = {key: [] for key in problems}
     for _ in range(TIMED):
         for key, one in problems.items():
@@ -94,12 +126,23 @@ def compare(name: str, objective: str, data: Path, schemes: list[str]) -> None:
             times[key].append(time.perf_counter() - begin)
     ratio = statistics.median(times["chosen"]) / statistics.median(times["4"])
     counts = " / ".join(f"{int(paths.mask.sum()):,}" for paths in sets.values())
-    losses = " | ".join(f"{100 * values.mean():.2f}%, {100 * values.max():.2f}%" for values in lost.values())
-    print(f"| {name} | {objective} | {len(unseen)} | {few_s:.2g} / {chosen_s:.2g} s | {counts} | {losses} "
-          f"| {ratio:.2f} x |", flush=True)  # fmt: skip
+    losses = " | ".join(
+        f"{100 * values.mean():.2f}%, {100 * values.max():.2f}%" for values in lost.values()
+    )
+    print(
+        f"| {name} | {objective} | {len(unseen)} | {few_s:.2g} / {chosen_s:.2g} s | {counts} | {losses} "
+        f"| {ratio:.2f} x |",
+        flush=True,
+    )
     for scheme in schemes:
-        shares = [100 - 100 * lost_of(one, solved_by(scheme, one), bounds).mean() for one in problems.values()]
-        print(f"|  | `{scheme}`, of all paths |  |  |  | {shares[0]:.2f}% | {shares[1]:.2f}% |  |", flush=True)
+        shares = [
+            100 - 100 * lost_of(one, solved_by(scheme, one), bounds).mean()
+            for one in problems.values()
+        ]
+        print(
+            f"|  | `{scheme}`, of all paths |  |  |  | {shares[0]:.2f}% | {shares[1]:.2f}% |  |",
+            flush=True,
+        )
 
 
 def lost_of(problem: teal.Problem, value: torch.Tensor, bounds: torch.Tensor) -> FloatArray:

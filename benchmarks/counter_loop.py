@@ -1,10 +1,12 @@
-"""A closed loop over byte counters alone: the service estimates each interval's matrix and allocates for the next one.
+"""A closed loop over byte counters alone: the service estimates each interval's matrix and
+allocates for the next one.
 
     python benchmarks/counter_loop.py TOPOLOGY TRAFFIC [--first 2016] [--intervals 288] [--history 0] [--faults 0]
 
-Every interval is carried by the splits that the service gave for it; their counters, with 1% noise, are all that it is
-told (after --history measured matrices, if any).  Realised is the largest utilisation over the optimum of the interval.
-With --faults N every N-th interval has half of its links' counters at zero: noticed means an alarm.
+Every interval is carried by the splits that the service gave for it; their counters, with 1% noise,
+are all that it is told (after --history measured matrices, if any).  Realised is the largest
+utilisation over the optimum of the interval. With --faults N every N-th interval has half of its
+links' counters at zero: noticed means an alarm.
 """
 
 from __future__ import annotations
@@ -73,11 +75,22 @@ async def _run(options: argparse.Namespace, folder: Path) -> None:
             if is_fault:
                 ends[: 2 * links][rng.random(2 * links) < 0.5] = 0.0
             of_links: list[dict[str, Any]] = [
-                {"source": names[s], "target": names[t], "sent": float(ends[e]), "received": float(ends[links + e])}
-                for e, (s, t) in enumerate(zip(topology.link_source, topology.link_target, strict=True))
+                {
+                    "source": names[s],
+                    "target": names[t],
+                    "sent": float(ends[e]),
+                    "received": float(ends[links + e]),
+                }
+                for e, (s, t) in enumerate(
+                    zip(topology.link_source, topology.link_target, strict=True)
+                )
             ]
             of_nodes: list[dict[str, Any]] = [
-                {"node": names[n], "ingress": float(ends[2 * links + n]), "egress": float(ends[2 * links + nodes + n])}
+                {
+                    "node": names[n],
+                    "ingress": float(ends[2 * links + n]),
+                    "egress": float(ends[2 * links + nodes + n]),
+                }
                 for n in range(nodes)
             ]
             routing = "allocation" if number or options.history else "igp"

@@ -1,11 +1,13 @@
-"""Matrices from counters, intervals, routing on estimates, repair and alarms, on measured series, with seeds.
+"""Matrices from counters, intervals, routing on estimates, repair and alarms, on measured series,
+with seeds.
 
     python benchmarks/counters.py TOPOLOGY TRAFFIC [--history 0.6] [--parts estimate,repaired,persistent]
 
-The first share of the matrices is the history, the rest is tested.  Counters are the loads of shortest paths by hops,
-each with 1% noise.  NMAE is sum abs(estimate - truth) / sum truth, the mean over intervals; 90% intervals are counted
-by demands and by volume, and on working days and weekends apart; realised is the largest utilisation of splits for the
-estimate, under the true matrix, over the optimum (4 edge-disjoint paths).
+The first share of the matrices is the history, the rest is tested.  Counters are the loads of
+shortest paths by hops, each with 1% noise.  NMAE is sum abs(estimate - truth) / sum truth, the mean
+over intervals; 90% intervals are counted by demands and by volume, and on working days and weekends
+apart; realised is the largest utilisation of splits for the estimate, under the true matrix, over
+the optimum (4 edge-disjoint paths).
 """
 
 from __future__ import annotations
@@ -54,24 +56,41 @@ def main() -> None:
     parser = series_parser(__doc__)
     parser.add_argument("--history", type=float, default=0.6)
     parser.add_argument("--parts", default=_PARTS)
-    parser.add_argument("--clean", type=int, default=1000, help="clean intervals for the rate of false alarms")
+    parser.add_argument(
+        "--clean", type=int, default=1000, help="clean intervals for the rate of false alarms"
+    )
     options = parser.parse_args()
     topology = load_topology(options.topology, options.default_capacity)
     traffic = load_traffic(options.traffic, topology)
     matrices = traffic.read(slice(None))
     has_traffic = matrices.sum(1) > 0
     matrices = matrices[has_traffic]
-    weekday = (traffic.timestamps[has_traffic].astype("datetime64[D]").astype(int) + 3) % 7  # 0 is Monday
+    weekday = (
+        traffic.timestamps[has_traffic].astype("datetime64[D]").astype(int) + 3
+    ) % 7  # 0 is Monday
     cut = round(options.history * len(matrices))
-    measurements = ecmp_measurements(EcmpDag.of(topology, np.ones(topology.num_links)), traffic.pairs)
-    case = Case(topology, traffic.pairs, measurements, matrices[:cut], matrices[cut:], weekday[cut:] >= 5)
-    print(f"{topology.name}: {cut} matrices of history, {len(matrices) - cut} of test, F {measurements.shape}")
+    measurements = ecmp_measurements(
+        EcmpDag.of(topology, np.ones(topology.num_links)), traffic.pairs
+    )
+    case = Case(
+        topology, traffic.pairs, measurements, matrices[:cut], matrices[cut:], weekday[cut:] >= 5
+    )
+    print(
+        f"{topology.name}: {cut} matrices of history, {len(matrices) - cut} of test, F {measurements.shape}"
+    )
     for part in options.parts.split(","):
         if part == "alarm":
             _alarm(case, options.clean)
         else:
-            {"estimate": _estimate, "routing": _routing, "flows": _flows, "repair": _repair,
-             "repaired": _repaired, "persistent": _persistent, "worst": _worst}[part](case)  # fmt: skip
+            {
+                "estimate": _estimate,
+                "routing": _routing,
+                "flows": _flows,
+                "repair": _repair,
+                "repaired": _repaired,
+                "persistent": _persistent,
+                "worst": _worst,
+            }[part](case)
 
 
 def _counted(case: Case, matrix: FloatArray, rng: np.random.Generator) -> FloatArray:
@@ -96,7 +115,15 @@ def _estimate(case: Case) -> None:
             is_held = (truth >= one.lower) & (truth <= one.upper)
             width = (one.upper - one.lower).sum() / truth.sum()
             volume = truth[is_held].sum() / truth.sum()
-            rows.append((np.abs(one.matrix - truth).sum() / truth.sum(), is_held.mean(), volume, width, seconds))
+            rows.append(
+                (
+                    np.abs(one.matrix - truth).sum() / truth.sum(),
+                    is_held.mean(),
+                    volume,
+                    width,
+                    seconds,
+                )
+            )
         error, holds, volume, width, seconds = np.array(rows).T
         text = f"estimate, {name}: NMAE {error.mean():.4f}, {1e3 * np.median(seconds):.1f} ms"
         if history is not None:
@@ -118,24 +145,36 @@ def _routing(case: Case) -> None:
     paths = compute_paths(case.topology, case.pairs, num_paths=4)
     estimator, rng = _estimator(case, case.history), np.random.default_rng(0)
     rows = set(np.linspace(0, len(case.test) - 1, 60).astype(int).tolist())
-    ratios: dict[str, list[float]] = {"estimate": [], "estimate and 29 residuals": [], "matrix before": []}
+    ratios: dict[str, list[float]] = {
+        "estimate": [],
+        "estimate and 29 residuals": [],
+        "matrix before": [],
+    }
     for number, truth in enumerate(case.test):
         one = estimator.estimate(_counted(case, truth, rng))
         if number not in rows:
             continue
-        problem = Problem.create(case.topology, paths, Objective("max_link_utilisation"), truth[None])
+        problem = Problem.create(
+            case.topology, paths, Objective("max_link_utilisation"), truth[None]
+        )
         optimum = float(solve(problem, gap=1e-3).value)
         before = case.test[max(0, number - 1)]
         several = problem.with_demand(torch.from_numpy(estimator.scenarios(one.matrix, 30)))
         splits = {
             "estimate": solve(problem.with_demand(one.matrix[None]), gap=1e-3).splits[0],
-            "estimate and 29 residuals": solve_scenarios(several, gap=1e-2, max_iterations=3000).splits,
+            "estimate and 29 residuals": solve_scenarios(
+                several, gap=1e-2, max_iterations=3000
+            ).splits,
             "matrix before": solve(problem.with_demand(before[None]), gap=1e-3).splits[0],
         }
         for name, of_name in splits.items():
-            ratios[name].append(float(problem.utilisation(of_name[None].to(problem.demand)).amax()) / optimum)
+            ratios[name].append(
+                float(problem.utilisation(of_name[None].to(problem.demand)).amax()) / optimum
+            )
     for name, values in ratios.items():
-        print(f"routing on {name}: realised / optimum mean {np.mean(values):.4f}, p95 {np.quantile(values, 0.95):.4f}")
+        print(
+            f"routing on {name}: realised / optimum mean {np.mean(values):.4f}, p95 {np.quantile(values, 0.95):.4f}"
+        )
 
 
 def _flows(case: Case) -> None:
@@ -166,7 +205,9 @@ def _repair(case: Case) -> None:
             fixed = repair(case.topology, counters, case.measurements @ believed)
             seconds = time.perf_counter() - begin
             used = values > 0
-            blamed = np.concatenate([fixed.blamed_sent, fixed.blamed_received, fixed.blamed_external])
+            blamed = np.concatenate(
+                [fixed.blamed_sent, fixed.blamed_received, fixed.blamed_external]
+            )
             good = np.abs(np.concatenate(counters) - clean) <= 0.05 * clean
             within = (np.abs(fixed.values - values) <= 0.05 * values)[used].mean()
             rows.append((within, (blamed & good).sum() / good.sum(), seconds))
@@ -190,7 +231,10 @@ def _alarm(case: Case, clean: int) -> None:
         for _ in range(100):
             truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
             counters = checker.corrupted_counters(truth, other, share, rng)
-            believed, order = truth * (1 + 0.02 * rng.normal(size=len(truth))), rng.permutation(len(truth))
+            believed, order = (
+                truth * (1 + 0.02 * rng.normal(size=len(truth))),
+                rng.permutation(len(truth)),
+            )
             gone = np.searchsorted(np.cumsum(truth[order]), 0.05 * truth.sum()) + 1
             believed[order[:gone]] = 0.0
             found.append(checker.check(counters, believed).alarm)
@@ -217,11 +261,14 @@ def _persistent(case: Case) -> None:
                         believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
                         gone = np.searchsorted(np.cumsum(truth[order]), missing * truth.sum()) + 1
                         believed[order[: gone if missing else 0]] = 0.0
-                        last = checker.check(checker.corrupted_counters(truth, other, share, rng), believed)
+                        last = checker.check(
+                            checker.corrupted_counters(truth, other, share, rng), believed
+                        )
                     alarms += last.alarm
                 texts.append(f"{100 * missing:.0f}% missing {alarms / _TRIALS:.2f}")
             print(
-                f"window {window}, {100 * share:.0f}% of the counters wrong: share of alarms with " + ", ".join(texts),
+                f"window {window}, {100 * share:.0f}% of the counters wrong: share of alarms with "
+                + ", ".join(texts),
                 flush=True,
             )
 
@@ -229,7 +276,9 @@ def _persistent(case: Case) -> None:
 def _repaired(case: Case) -> None:
     """Estimates from counters of which some are wrong, as `teal estimate` makes them."""
     checker = Checker(case.topology, case.pairs, case.measurements)
-    for share, (known, history) in itertools.product((0.0, 0.1, 0.3), (("history", case.history), ("nothing", None))):
+    for share, (known, history) in itertools.product(
+        (0.0, 0.1, 0.3), (("history", case.history), ("nothing", None))
+    ):
         for is_repaired in (False, True):
             estimator, rng, errors = _estimator(case, history), np.random.default_rng(4), []
             for number, truth in enumerate(case.test):
@@ -249,22 +298,36 @@ def _repaired(case: Case) -> None:
 
 def _worst(case: Case) -> None:
     paths = compute_paths(case.topology, case.pairs, num_paths=4)
-    estimator, rng, truth = _estimator(case, case.history), np.random.default_rng(0), case.test[len(case.test) // 2]
+    estimator, rng, truth = (
+        _estimator(case, case.history),
+        np.random.default_rng(0),
+        case.test[len(case.test) // 2],
+    )
     assert estimator.residuals is not None
     ball = float(np.quantile(np.abs(estimator.residuals).sum(1), 0.9))
     counters = _counted(case, truth, rng)
     one = estimator.estimate(counters)
-    problem = Problem.create(case.topology, paths, Objective("max_link_utilisation"), one.matrix[None])
+    problem = Problem.create(
+        case.topology, paths, Objective("max_link_utilisation"), one.matrix[None]
+    )
     splits = solve(problem, gap=1e-3).splits[0]
     optimum = float(solve(problem.with_demand(truth[None]), gap=1e-3).value)
     links = case.topology.num_links
     shares = sp.csr_array(path_measurements(paths, splits.numpy(), case.topology.num_nodes)[:links])
-    for name, near in (("all matrices", None), (f"those within {ball:.3f} of the estimate", one.matrix)):
+    for name, near in (
+        ("all matrices", None),
+        (f"those within {ball:.3f} of the estimate", one.matrix),
+    ):
         begin = time.perf_counter()
         worst = worst_load(
-            shares, case.topology.capacity, case.measurements, counters, tolerance=0.03, near=near,
+            shares,
+            case.topology.capacity,
+            case.measurements,
+            counters,
+            tolerance=0.03,
+            near=near,
             ball=None if near is None else ball,
-        )  # fmt: skip
+        )
         seconds = time.perf_counter() - begin
         print(
             f"worst load over {name}: {worst.utilisation / optimum:.3f} x optimum, "

@@ -1,17 +1,20 @@
-"""The PDHG engine compared with LP solvers and with plain memory traffic: times, certified gaps, memory.
+"""The PDHG engine compared with LP solvers and with plain memory traffic: times, certified gaps,
+memory.
 
     python benchmarks/engine.py --data FOLDER --out OUT [--networks b4,geant,UsCarrier,Kdl,ASN,world] [--limit 60]
 
-FOLDER holds UsCarrier.json, Kdl.json and ASN2k.json.  Each network is measured in a separate process, each LP
-solver in another one, which is stopped after --limit seconds.  OUT/engine.csv has a row per figure, OUT/engine.png
-shows gap against time, OUT/overview.png the times to an answer.  Times are medians after warm-up; run it on an
-otherwise idle machine.  World needs about 6 GiB and ten minutes, most of them for paths.
+FOLDER holds UsCarrier.json, Kdl.json and ASN2k.json.  Each network is measured in a separate
+process, each LP solver in another one, which is stopped after --limit seconds.  OUT/engine.csv has
+a row per figure, OUT/engine.png shows gap against time, OUT/overview.png the times to an answer.
+Times are medians after warm-up; run it on an otherwise idle machine.  World needs about 6 GiB and
+ten minutes, most of them for paths.
 
-- iteration, and iteration per matrix in a batch of 16, each also as a share of one product of torch's CSR
-  matrix with the explicit incidence matrix (one feature; not for world, where it would not fit);
+- iteration, and iteration per matrix in a batch of 16, each also as a share of one product of
+  torch's CSR matrix with the explicit incidence matrix (one feature; not for world, where it would
+  not fit);
 - copy: a memory copy of the bytes that one iteration must move (tries, splits, anchor, demands);
-- cold and warm to a gap: a whole `teal.solve` on a matrix of generated traffic, without a warm start or from the
-  solution of the previous matrix (to 0.1%; AR(1) noise 0.3, correlation 0.9);
+- cold and warm to a gap: a whole `teal.solve` on a matrix of generated traffic, without a warm
+  start or from the solution of the previous matrix (to 0.1%; AR(1) noise 0.3, correlation 0.9);
 - paths: all pairs, K = 4, without the cache; pack: conversion of the trie for the engine.
 """
 
@@ -51,13 +54,19 @@ SOLVERS = {
 
 
 def load(name: str, data: Path, matrices: int) -> Any:
-    """The problem of ``matrices`` consecutive matrices, time of computing paths, s, and of packing them, s."""
+    """The problem of ``matrices`` consecutive matrices, time of computing paths, s, and of packing
+    them, s.
+    """
     import teal
 
     source, traffic_load = NETWORKS[name]
-    topology = teal.load_topology(str(published(data, source)) if source.endswith(".json") else source)
+    topology = teal.load_topology(
+        str(published(data, source)) if source.endswith(".json") else source
+    )
     traffic = teal.load_traffic(f"gravity:seed=0,count={matrices},load={traffic_load}", topology)
-    teal.compute_paths(teal.load_topology("b4"), cache=False)  # compiles the kernels before the timing
+    teal.compute_paths(
+        teal.load_topology("b4"), cache=False
+    )  # compiles the kernels before the timing
     begin = time.perf_counter()
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
     computed = time.perf_counter()
@@ -86,7 +95,12 @@ def engine(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
     single = FusedEngine(first, None, torch.float32)
     iteration = median_s(lambda: single.advance(1), 20)
     yield "iteration", iteration, "s"
-    moved = 2 * packed.scan.parent.nbytes + packed.scan.end_node.nbytes + 12 * packed.num_paths + 9 * paths.num_demands
+    moved = (
+        2 * packed.scan.parent.nbytes
+        + packed.scan.end_node.nbytes
+        + 12 * packed.num_paths
+        + 9 * paths.num_demands
+    )
     block = torch.zeros(moved // 8)
     target = torch.empty_like(block)
     yield "bytes of an iteration", moved, ""
@@ -94,7 +108,9 @@ def engine(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
     if not large:
         rows, columns = paths.incidences()
         index = torch.stack([torch.from_numpy(rows), torch.from_numpy(columns)])
-        matrix = torch.sparse_coo_tensor(index, torch.ones(len(rows)), (paths.leaf.size, paths.num_links))
+        matrix = torch.sparse_coo_tensor(
+            index, torch.ones(len(rows)), (paths.leaf.size, paths.num_links)
+        )
         csr, links = matrix.to_sparse_csr(), torch.rand(paths.num_links, 1)
         del matrix, index, rows, columns
         product = median_s(lambda: csr @ links, 9)
@@ -106,7 +122,11 @@ def engine(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
         yield "iteration per matrix of 16 / CSR product", per_matrix / product, ""
     solve(first, gap=0.5)
     for gap in GAPS if not large else TARGETS:
-        yield f"cold to {gap:g}", median_s(lambda g=gap: solve(first, gap=g), 1 if large else repeats), "s"  # type: ignore[misc]
+        yield (
+            f"cold to {gap:g}",
+            median_s(lambda g=gap: solve(first, gap=g), 1 if large else repeats),  # type: ignore[misc]
+            "s",
+        )
         solution = solve(first, gap=gap)
         yield f"cold to {gap:g}, iterations", solution.iterations, ""
         yield f"cold to {gap:g}, reached", float(solution.gap), ""
@@ -133,7 +153,9 @@ def solver(kind: str, name: str, data: Path, limit: float) -> Iterator[tuple[str
     from teal.problem.assessment import assess
     from teal.schemes.registry import make_scheme
 
-    scheme = make_scheme(f"lp-all:solver=highs,method={kind.removeprefix('highs-')},time_limit={limit}")
+    scheme = make_scheme(
+        f"lp-all:solver=highs,method={kind.removeprefix('highs-')},time_limit={limit}"
+    )
     allocation = scheme.solve(problem)
     yield kind, allocation.solve_s[0], "s"
     yield f"{kind}, build", allocation.build_s[0], "s"
@@ -143,7 +165,9 @@ def solver(kind: str, name: str, data: Path, limit: float) -> Iterator[tuple[str
 
 
 def _pdlp(problem: Any, limit: float) -> Iterator[tuple[str, float, str]]:
-    """OR-Tools PDLP on the path form, rows divided by capacity, to relative accuracies of 1e-3 and 1e-4."""
+    """OR-Tools PDLP on the path form, rows divided by capacity, to relative accuracies of 1e-3 and
+    1e-4.
+    """
     import scipy.sparse as sp
     from ortools.pdlp import solve_log_pb2, solvers_pb2
     from ortools.pdlp.python import pdlp
@@ -154,9 +178,13 @@ def _pdlp(problem: Any, limit: float) -> Iterator[tuple[str, float, str]]:
     column, demand = np.searchsorted(existing, paths), existing // problem.paths.num_paths
     capacity, rate = problem.capacity[0].numpy(), problem.demand[0].numpy()
     loads = sp.csr_matrix(
-        (rate[demand[column]] / capacity[links], (links, column)), shape=(len(capacity), len(existing))
+        (rate[demand[column]] / capacity[links], (links, column)),
+        shape=(len(capacity), len(existing)),
     )
-    sums = sp.csr_matrix((np.ones(len(existing)), (demand, np.arange(len(existing)))), shape=(len(rate), len(existing)))
+    sums = sp.csr_matrix(
+        (np.ones(len(existing)), (demand, np.arange(len(existing)))),
+        shape=(len(rate), len(existing)),
+    )
     program = pdlp.QuadraticProgram()
     program.constraint_matrix = sp.vstack([loads, sums]).tocsc()
     program.constraint_lower_bounds = np.full(len(capacity) + len(rate), -math.inf)
@@ -182,7 +210,9 @@ def _pdlp(problem: Any, limit: float) -> Iterator[tuple[str, float, str]]:
 
 
 def child(arguments: list[str], limit: float | None) -> list[tuple[str, float, str]]:
-    """Rows of one part, measured in a process of this file; those printed before a failure, none after a timeout."""
+    """Rows of one part, measured in a process of this file; those printed before a failure, none
+    after a timeout.
+    """
     command = [sys.executable, __file__, *arguments]
     try:
         run = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=limit)
@@ -192,7 +222,9 @@ def child(arguments: list[str], limit: float | None) -> list[tuple[str, float, s
 
 
 def plot(file: Path, rows: list[tuple[str, str, float, str]]) -> None:
-    """Plot gap against time, a panel per network; exact solvers, whose gap is 0, are drawn at the lower edge."""
+    """Plot gap against time, a panel per network; exact solvers, whose gap is 0, are drawn at the
+    lower edge.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -202,32 +234,47 @@ def plot(file: Path, rows: list[tuple[str, str, float, str]]) -> None:
     names = list(dict.fromkeys(row[0] for row in rows))
     columns = min(3, len(names))
     figure, axes = plt.subplots(
-        math.ceil(len(names) / columns), columns, figsize=(4.6 * columns, 3.4 * math.ceil(len(names) / columns)),
-        squeeze=False, layout="constrained",
-    )  # fmt: skip
+        math.ceil(len(names) / columns),
+        columns,
+        figsize=(4.6 * columns, 3.4 * math.ceil(len(names) / columns)),
+        squeeze=False,
+        layout="constrained",
+    )
     for axis, name in zip(axes.flat, names, strict=False):
         known = {measure: value for network, measure, value, _ in rows if network == name}
         times = []
-        for kind, style, gaps in (("cold", "C0o-", GAPS), ("warm", "C1s", (0.05, 0.01, 0.005, 0.001))):
+        for kind, style, gaps in (
+            ("cold", "C0o-", GAPS),
+            ("warm", "C1s", (0.05, 0.01, 0.005, 0.001)),
+        ):
             measures = [f"{kind} to {gap:g}" for gap in gaps if f"{kind} to {gap:g}" in known]
             times += [known[measure] for measure in measures]
             reached = [max(min_gap, 100 * known[f"{measure}, reached"]) for measure in measures]
             axis.plot(times[-len(measures) :], reached, style, ms=4, label=f"PDHG, {kind}")
         for label, measure, style, gap in (
-            ("HiGHS simplex (exact)", "highs-simplex", "C2^", 0), ("HiGHS ipm (exact)", "highs-ipm", "C3v", 0),
-            ("PDLP, 1e-3", "pdlp 0.001", "C4D", 1e-3), ("PDLP, 1e-4", "pdlp 0.0001", "C5D", 1e-4),
-        ):  # fmt: skip
+            ("HiGHS simplex (exact)", "highs-simplex", "C2^", 0),
+            ("HiGHS ipm (exact)", "highs-ipm", "C3v", 0),
+            ("PDLP, 1e-3", "pdlp 0.001", "C4D", 1e-3),
+            ("PDLP, 1e-4", "pdlp 0.0001", "C5D", 1e-4),
+        ):
             spent = known.get(f"{measure}, spent", known.get(measure))
             if spent is None:
                 continue
             stopped = not math.isfinite(known[measure])
             axis.plot(
-                spent, max(min_gap, 100 * gap), style, ms=6, label=label + (": stopped" if stopped else ""),
-                fillstyle="none" if stopped else "full", clip_on=False,
-            )  # fmt: skip
+                spent,
+                max(min_gap, 100 * gap),
+                style,
+                ms=6,
+                label=label + (": stopped" if stopped else ""),
+                fillstyle="none" if stopped else "full",
+                clip_on=False,
+            )
             times.append(spent)
         low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
-        axis.set(xscale="log", yscale="log", title=name, xlim=(10**low, 10**high), ylim=(min_gap, 30))
+        axis.set(
+            xscale="log", yscale="log", title=name, xlim=(10**low, 10**high), ylim=(min_gap, 30)
+        )
         axis.set(xlabel="seconds", ylabel="gap (%)")
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)
@@ -246,7 +293,9 @@ BARS = (
 
 
 def overview(file: Path, rows: list[tuple[str, str, float, str]], limit: float) -> None:
-    """Draw the time of each way on each network as bars; a way that takes longer than the limit ends there, hatched."""
+    """Draw the time of each way on each network as bars; a way that takes longer than the limit
+    ends there, hatched.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -262,13 +311,24 @@ def overview(file: Path, rows: list[tuple[str, str, float, str]], limit: float) 
                 continue
             at, late = row + 0.2 * (number - 1.5), seconds >= limit
             axis.barh(
-                at, min(seconds, limit), 0.18, color=colour, hatch="//" if late else "", label=label if not row else ""
+                at,
+                min(seconds, limit),
+                0.18,
+                color=colour,
+                hatch="//" if late else "",
+                label=label if not row else "",
             )
             shown = (
-                f"more than {limit:g} s" if late else f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+                f"more than {limit:g} s"
+                if late
+                else f"{1e3 * seconds:.3g} ms"
+                if seconds < 1
+                else f"{seconds:.3g} s"
             )
             axis.text(min(seconds, limit) * 1.15, at, shown, va="center", fontsize=7)
-    axis.set_yticks(range(len(names)), [f"{name}\n{found[name, 'demands']:,.0f} demands" for name in names])
+    axis.set_yticks(
+        range(len(names)), [f"{name}\n{found[name, 'demands']:,.0f} demands" for name in names]
+    )
     axis.set(xscale="log", xlim=(5e-4, 6 * limit), xlabel="seconds, from nothing to the answer")
     axis.invert_yaxis()
     axis.spines[["top", "right"]].set_visible(False)
@@ -278,9 +338,15 @@ def overview(file: Path, rows: list[tuple[str, str, float, str]], limit: float) 
 
 def main() -> None:
     """Measure the networks; write engine.csv and engine.png."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(), help="folder of the files that data/README.md names")
-    parser.add_argument("--out", type=Path, default=Path("runs/engine"), help="folder of engine.csv and engine.png")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, default=Path(), help="folder of the files that data/README.md names"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/engine"), help="folder of engine.csv and engine.png"
+    )
     parser.add_argument("--networks", default=",".join(NETWORKS), help="names, separated by commas")
     parser.add_argument("--limit", type=float, default=60.0, help="time limit of an LP solver, s")
     parser.add_argument("--redraw", action="store_true", help="only plot the stored OUT/engine.csv")
@@ -288,13 +354,20 @@ def main() -> None:
     options = parser.parse_args()
     if options.part:
         kind, name = options.part
-        parts = engine(name, options.data) if kind == "engine" else solver(kind, name, options.data, options.limit)
+        parts = (
+            engine(name, options.data)
+            if kind == "engine"
+            else solver(kind, name, options.data, options.limit)
+        )
         for part in parts:
             print(json.dumps(part), flush=True)
         return
     if options.redraw:
         with (options.out / "engine.csv").open(encoding="utf-8") as stream:
-            stored = [(r["network"], r["measure"], float(r["value"]), r["unit"]) for r in csv.DictReader(stream)]
+            stored = [
+                (r["network"], r["measure"], float(r["value"]), r["unit"])
+                for r in csv.DictReader(stream)
+            ]
         plot(options.out / "engine.png", stored)
         overview(options.out / "overview.png", stored, options.limit)
         return

@@ -2,14 +2,15 @@
 
     python -m benchmarks.extremes --out OUT [--problems 1000] [--gap 1e-4] [--oracle]
 
-Each problem is a random network of 3 to 10 nodes with K = 1 to 4 candidate paths, one of the five objectives, and
-one of the kinds in `tests/extremes.py`, which says what is extreme.  Each is solved by `teal.solve` to --gap with its
-default limit of iterations.  The certificate is then recomputed with Python's exact fractions from the prices alone,
-and with --oracle also compared with the optimum of an explicit, scaled program in HiGHS.
+Each problem is a random network of 3 to 10 nodes with K = 1 to 4 candidate paths, one of the five
+objectives, and one of the kinds in `tests/extremes.py`, which says what is extreme.  Each is solved
+by `teal.solve` to --gap with its default limit of iterations.  The certificate is then recomputed
+with Python's exact fractions from the prices alone, and with --oracle also compared with the
+optimum of an explicit, scaled program in HiGHS.
 
-OUT/extremes.csv has a row per problem; the counts are printed: false certificates (a value above the exact bound, or a
-reported bound below it, by more than rounding), numbers that are NaN, allocations that break a rule by more than 1e-6,
-and problems that ended above --gap.
+OUT/extremes.csv has a row per problem; the counts are printed: false certificates (a value above
+the exact bound, or a reported bound below it, by more than rounding), numbers that are NaN,
+allocations that break a rule by more than 1e-6, and problems that ended above --gap.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ from tests.extremes import check
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the table")
     parser.add_argument("--problems", type=int, default=1000, help="number of problems")
     parser.add_argument("--first", type=int, default=0, help="seed of the first problem")
     parser.add_argument("--gap", type=float, default=1e-4, help="target gap")
-    parser.add_argument("--oracle", action="store_true", help="also solve an explicit program with HiGHS")
+    parser.add_argument(
+        "--oracle", action="store_true", help="also solve an explicit program with HiGHS"
+    )
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()

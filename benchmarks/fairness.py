@@ -1,10 +1,12 @@
-"""Max-min fairness: fairness measure, efficiency and time of the schemes; the tables of docs/operating.md.
+"""Max-min fairness: fairness measure, efficiency and time of the schemes; the tables of
+docs/operating.md.
 
     python benchmarks/fairness.py TOPOLOGY LOAD [MATRICES] [REFERENCE]
     python benchmarks/fairness.py random [NETWORKS]
 
-REFERENCE: the scheme whose rates count as max-min fair: max-min-lp (exact, for small networks; the default), or
-another one.  random: `pdhg` under max_min on dense random networks of eight nodes, against the exact rates.
+REFERENCE: the scheme whose rates count as max-min fair: max-min-lp (exact, for small networks; the
+default), or another one.  random: `pdhg` under max_min on dense random networks of eight nodes,
+against the exact rates.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ SCHEMES = (
     "pdhg",
     "ecmp:over=candidates",
 )
-_LEAST = 1e-4  # share of the largest capacity below which differences of rates do not count, as in the paper
+# share of the largest capacity below which differences of rates do not count, as in the paper
+_LEAST = 1e-4
 
 
 def main(topology_name: str, load: str, count: str = "3", reference: str = "max-min-lp") -> None:
@@ -52,7 +55,9 @@ def main(topology_name: str, load: str, count: str = "3", reference: str = "max-
 
     exact, fair, seconds = rates(reference)
     print(f"{topology.name}, load {load}: {problem}")
-    print("| scheme | fairness | efficiency | at a bottleneck | certified growth of levels | time |")
+    print(
+        "| scheme | fairness | efficiency | at a bottleneck | certified growth of levels | time |"
+    )
     print("|---|---|---|---|---|---|")
     print(f"| `{reference}` | 1 | 1 | | {growth(exact)} | {seconds:.3g} s |")
     for name in SCHEMES:
@@ -70,14 +75,18 @@ def on_random_networks(count: str = "24") -> None:
         reached, measures, begin = 0, [], time.perf_counter()
         for seed in range(int(count)):
             base = random_problem(seed, nodes=8, batch=1)
-            problem = teal.Problem.create(base.topology, base.paths, teal.Objective("max_min"), 4 * base.demand.numpy())
+            problem = teal.Problem.create(
+                base.topology, base.paths, teal.Objective("max_min"), 4 * base.demand.numpy()
+            )
             found = teal.solve(problem, gap=gap)
             reached += int(float(found.gap) <= gap)
             own, fair = (
                 problem.flows(splits).sum(-1)
                 for splits in (found.splits, teal.make_scheme("max-min-lp").solve(problem).splits)
             )
-            measures.append(float(fairness(own, fair, _LEAST * float(problem.capacity.max())).min()))
+            measures.append(
+                float(fairness(own, fair, _LEAST * float(problem.capacity.max())).min())
+            )
         seconds = (time.perf_counter() - begin) / int(count)
         print(
             f"gap {gap:g}: {reached} of {count} reached, fairness {sum(measures) / len(measures):.4f} in the mean, "

@@ -1,13 +1,15 @@
-"""Few segment routing policies that stay as they are under every single cable's failure: found, and proved.
+"""Few segment routing policies that stay as they are under every single cable's failure: found, and
+proved.
 
     python benchmarks/few_policies.py --out runs/few-policies [--network germany50 ...] [--matrices 1] [--data FOLDER]
 
-For each network of SNDlib (through the package topohub, 100 Gbit/s a link, gravity traffic at 90% of what hop counts
-carry) the largest utilisation over all failures: of shortest paths, of any number of policies, of at most N, and the
-fewest policies within 1% of the least; each with its bound, and the seconds of the whole search.  The policies steer
-single demands, or all traffic that crosses their router (transit).  With --data, a folder of Geant2012.graph and
-Geant2012.0000.demands (data/README.md gives the source), the same for REPETITA's Geant2012 as published: its metrics,
-one matrix, without failures.
+For each network of SNDlib (through the package topohub, 100 Gbit/s a link, gravity traffic at 90%
+of what hop counts carry) the largest utilisation over all failures: of shortest paths, of any
+number of policies, of at most N, and the fewest policies within 1% of the least; each with its
+bound, and the seconds of the whole search.  The policies steer single demands, or all traffic that
+crosses their router (transit).  With --data, a folder of Geant2012.graph and Geant2012.0000.demands
+(data/README.md gives the source), the same for REPETITA's Geant2012 as published: its metrics, one
+matrix, without failures.
 """
 
 from __future__ import annotations
@@ -32,24 +34,32 @@ MOST = (1, 2, 3, 5, 10)
 GAP = 1e-3
 
 
-def cases(options: argparse.Namespace) -> Iterator[tuple[str, list[EcmpDag], Int64Array, FloatArray]]:
+def cases(
+    options: argparse.Namespace,
+) -> Iterator[tuple[str, list[EcmpDag], Int64Array, FloatArray]]:
     """Name, shortest paths without failure and under each, pairs and matrices."""
     for name in options.network or NETWORKS:
         topology = teal.load_topology(f"topohub:sndlib/{name}")
-        traffic = teal.load_traffic(f"gravity:seed=0,count={options.matrices},load={options.load}", topology)
+        traffic = teal.load_traffic(
+            f"gravity:seed=0,count={options.matrices},load={options.load}", topology
+        )
         dag = EcmpDag.of(topology, np.ones(topology.num_links))
         dags = [dag, *(dag.without(np.array(links)) for links in topology.cables())]
         yield name, dags, traffic.pairs.astype(np.int64), traffic.read(slice(options.matrices))
     if options.data is not None:
         topology = teal.load_topology(str(published(options.data, "Geant2012.graph")))
-        traffic = teal.load_traffic(str(published(options.data, "Geant2012.0000.demands")), topology)
+        traffic = teal.load_traffic(
+            str(published(options.data, "Geant2012.0000.demands")), topology
+        )
         dag = EcmpDag.of(topology, igp_metric(topology, "file"))
         yield "Geant2012", [dag], traffic.pairs.astype(np.int64), traffic.read(slice(1))
 
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--network", action="append")
     parser.add_argument("--matrices", type=int, default=1)
     parser.add_argument("--load", type=float, default=0.9)
@@ -70,12 +80,21 @@ def main() -> None:
             except teal.InputError as error:
                 print(name, what, error)
                 continue
-            rows.append({
-                "network": name, "demands": len(pairs), "failures": len(dags) - 1, "asked": what,
-                "steers": "transit" if transit else "demands", "straight": found.straight,
-                "policies": len(found.policies.lists), "policies_bound": found.policies_bound, "value": found.value,
-                "bound": found.bound, "seconds": time.perf_counter() - begin,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "network": name,
+                    "demands": len(pairs),
+                    "failures": len(dags) - 1,
+                    "asked": what,
+                    "steers": "transit" if transit else "demands",
+                    "straight": found.straight,
+                    "policies": len(found.policies.lists),
+                    "policies_bound": found.policies_bound,
+                    "value": found.value,
+                    "bound": found.bound,
+                    "seconds": time.perf_counter() - begin,
+                }
+            )
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "few-policies.csv").open("w", newline="", encoding="utf-8") as stream:

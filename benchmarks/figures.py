@@ -6,8 +6,9 @@ r"""Stored figures, and the tables and numbers of README and docs that are fille
     python -m benchmarks.figures --store runs/engine/engine.csv --sources teal/solvers teal/pathops \
         --command "python benchmarks/engine.py --data FOLDER" --beside nothing
 
-``--store`` copies the CSV file of a benchmark into ``docs/figures/`` behind a header of lines ``# key: value``: the
-command, the machine, what ran beside, commit and date, and the folders of the code that the figures measure.
+``--store`` copies the CSV file of a benchmark into ``docs/figures/`` behind a header of lines
+``# key: value``: the command, the machine, what ran beside, commit and date, and the folders of the
+code that the figures measure.
 
 A page has a table between two comments, and a number or a line of the header likewise::
 
@@ -16,11 +17,12 @@ A page has a table between two comments, and a number or a line of the header li
     Measured on <!-- header: engine.csv | machine -->2 cores<!-- end -->.
     Kdl takes <!-- value: engine.csv | network=Kdl | cold to 1%:time -->0.14 s<!-- end -->.
 
-The parts are the file, conditions (``COLUMN=VALUE, ...``; ``A/B`` for one of several values) and columns, each with a
-format and a heading (names with commas in quotation marks).  Formats: ``time`` (from s), ``ms`` (the same from ms),
-``percent0`` to ``percent2`` (of a share), ``count``, ``g3`` (significant digits), ``code``, and none.  A file with the
-columns ``measure`` and ``value`` has a row for each figure, and is read as one column for each measure.
-``transposed`` behind ``table`` turns rows into columns.
+The parts are the file, conditions (``COLUMN=VALUE, ...``; ``A/B`` for one of several values) and
+columns, each with a format and a heading (names with commas in quotation marks).  Formats: ``time``
+(from s), ``ms`` (the same from ms), ``percent0`` to ``percent2`` (of a share), ``count``, ``g3``
+(significant digits), ``code``, and none.  A file with the columns ``measure`` and ``value`` has a
+row for each figure, and is read as one column for each measure. ``transposed`` behind ``table``
+turns rows into columns.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def pages() -> list[Path]:
 
 
 def read(name: str) -> tuple[Row, list[Row]]:
-    """Header and rows of a stored file; one row for each group of figures if it has a row for each figure."""
+    """Header and rows of a stored file; one row for each group of figures if it has a row for each
+    figure.
+    """
     lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
     header = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
     rows = list(csv.DictReader(line for line in lines if not line.startswith("# ")))
@@ -64,7 +68,9 @@ def read(name: str) -> tuple[Row, list[Row]]:
         keys = [key for key in rows[0] if key not in ("measure", "value", "unit", "aim")]
         for row in rows:
             group = tuple(row[key] for key in keys)
-            groups.setdefault(group, dict(zip(keys, group, strict=True)))[row["measure"]] = row["value"]
+            groups.setdefault(group, dict(zip(keys, group, strict=True)))[row["measure"]] = row[
+                "value"
+            ]
         rows = list(groups.values())
     return header, rows
 
@@ -88,7 +94,9 @@ def fill(text: str) -> str:
         known = {name for row in rows for name in row}
         missing = [name for name, _, _ in columns if rows and name not in known]
         if missing or not rows:
-            raise ValueError(f"{found['spec']}: {'no column ' + missing[0] if missing else 'no row'}")
+            raise ValueError(
+                f"{found['spec']}: {'no column ' + missing[0] if missing else 'no row'}"
+            )
         if found["kind"] == "value":
             if len(cells) != 1:
                 raise ValueError(f"{found['spec']}: {len(cells)} rows in place of one")
@@ -97,7 +105,9 @@ def fill(text: str) -> str:
         if found["transposed"]:
             table = [list(row) for row in zip(*table, strict=True)]
         table.insert(1, ["---"] * len(table[0]))
-        return "\n".join([found["open"], *("| " + " | ".join(row) + " |" for row in table), found["close"]])
+        return "\n".join(
+            [found["open"], *("| " + " | ".join(row) + " |" for row in table), found["close"]]
+        )
 
     return _MARK.sub(filled, text)
 
@@ -141,8 +151,14 @@ def _text(value: str, form: str) -> str:
     if form == "ms":
         form, number = "time", number / 1000
     if form == "time":
-        unit, scale = next((u, s) for u, s in (("us", 1e6), ("ms", 1e3), ("s", 1.0)) if number * s < 1000 or u == "s")
-        return f"{_digits(number * scale, 2 if number * scale < 10 else 3)} {unit}" if number else "0"
+        unit, scale = next(
+            (u, s)
+            for u, s in (("us", 1e6), ("ms", 1e3), ("s", 1.0))
+            if number * s < 1000 or u == "s"
+        )
+        return (
+            f"{_digits(number * scale, 2 if number * scale < 10 else 3)} {unit}" if number else "0"
+        )
     if form.startswith("g"):
         return _digits(number, int(form[1:] or 3))
     raise ValueError(f"{form}: no such format")
@@ -156,7 +172,9 @@ def _digits(number: float, digits: int) -> str:
     return f"{round(number, places):,.{max(places, 0)}f}"
 
 
-def store(file: Path, command: str, beside: str, sources: list[str], machine: str | None = None) -> Path:
+def store(
+    file: Path, command: str, beside: str, sources: list[str], machine: str | None = None
+) -> Path:
     """Copy a benchmark's CSV file into ``docs/figures`` behind a header; the path of the copy."""
     header = {
         "command": command,
@@ -166,22 +184,32 @@ def store(file: Path, command: str, beside: str, sources: list[str], machine: st
         "date": datetime.date.today().isoformat(),
         "sources": " ".join(sources),
     }
-    body = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("# ")]
+    body = [
+        line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("# ")
+    ]
     out = FOLDER / file.name
-    out.write_text("\n".join([*(f"# {key}: {header[key]}" for key in KEYS), *body, ""]), encoding="utf-8")
+    out.write_text(
+        "\n".join([*(f"# {key}: {header[key]}" for key in KEYS), *body, ""]), encoding="utf-8"
+    )
     return out
 
 
 def _machine() -> str:
     info = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*: (.*)$", info.read_text(), flags=re.M) if info.is_file() else []
+    names = (
+        re.findall(r"^model name\s*: (.*)$", info.read_text(), flags=re.M) if info.is_file() else []
+    )
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     processor = names[0] if names else platform.processor() or platform.machine()
-    return f"{os.cpu_count()} cores of {processor}, {gib:.0f} GiB, Python {platform.python_version()}"
+    return (
+        f"{os.cpu_count()} cores of {processor}, {gib:.0f} GiB, Python {platform.python_version()}"
+    )
 
 
 def _git(*words: str) -> str:
-    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def stale() -> list[str]:
@@ -189,22 +217,39 @@ def stale() -> list[str]:
     lines = []
     for file in sorted(FOLDER.glob("*.csv")):
         header, _ = read(file.name)
-        changes = _git("log", "--format=%h", f"{header['commit']}..HEAD", "--", *header["sources"].split()).split()
+        changes = _git(
+            "log", "--format=%h", f"{header['commit']}..HEAD", "--", *header["sources"].split()
+        ).split()
         if changes:
-            lines.append(f"{file.name}: {len(changes)} commits to {header['sources']} since {header['commit']}")
+            lines.append(
+                f"{file.name}: {len(changes)} commits to {header['sources']} since {header['commit']}"
+            )
     return lines
 
 
 def main() -> int:
     """Fill the pages, or check them, store a file, or name what is stale."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a page would change")
-    parser.add_argument("--stale", action="store_true", help="name figures that are older than the code they measure")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit code 1 if a page would change"
+    )
+    parser.add_argument(
+        "--stale",
+        action="store_true",
+        help="name figures that are older than the code they measure",
+    )
     parser.add_argument("--store", type=Path, help="CSV file of a benchmark")
     parser.add_argument("--command", help="the command that made it")
     parser.add_argument("--beside", default="nothing", help="what else ran on the machine")
     parser.add_argument("--machine", help="the machine, if it is another one than this")
-    parser.add_argument("--sources", nargs="+", default=["teal"], help="files and folders of the code that it measures")
+    parser.add_argument(
+        "--sources",
+        nargs="+",
+        default=["teal"],
+        help="files and folders of the code that it measures",
+    )
     options = parser.parse_args()
     if options.stale:
         print("\n".join(stale()))
@@ -212,7 +257,9 @@ def main() -> int:
     if options.store:
         if not options.command:
             parser.error("--store needs --command")
-        print(store(options.store, options.command, options.beside, options.sources, options.machine))
+        print(
+            store(options.store, options.command, options.beside, options.sources, options.machine)
+        )
         return 0
     changed = False
     for page in pages():

@@ -1,11 +1,12 @@
-"""Matrices and the worst failure from counters of an ISP's network, against the traffic behind them, over seeds.
+"""Matrices and the worst failure from counters of an ISP's network, against the traffic behind
+them, over seeds.
 
     python -m benchmarks.first_afternoon --out docs/figures/first-afternoon.csv
 
-The files are those of `tests/isp.py`: 58 routers, 1,980 demands, twelve hours of counters of which one interface in ten
-is wrong and one reading in fifty is missing; no history.  Columns: seed; nmae (the sum of |estimate - rate| over that
-of the rates); utilisations of the fullest link without failure, and under the worst failure of a cable, by the
-estimated matrices and by the true ones.
+The files are those of `tests/isp.py`: 58 routers, 1,980 demands, twelve hours of counters of which
+one interface in ten is wrong and one reading in fifty is missing; no history.  Columns: seed; nmae
+(the sum of |estimate - rate| over that of the rates); utilisations of the fullest link without
+failure, and under the worst failure of a cable, by the estimated matrices and by the true ones.
 """
 
 from __future__ import annotations
@@ -35,11 +36,15 @@ def measure(seed: int) -> dict[str, Any]:
         files: dict[str, Any] = {"topology": "links.csv", "routers": Path("routers.csv")}
         run_estimate(
             EstimateConfig(
-                **files, counters=Path("counters.csv"), interfaces=Path("interfaces.csv"), out=Path("est"),
-                ignore_interfaces=r"lo\d+|Loopback\d+", counter_error=COUNTER_ERROR,
+                **files,
+                counters=Path("counters.csv"),
+                interfaces=Path("interfaces.csv"),
+                out=Path("est"),
+                ignore_interfaces=r"lo\d+|Loopback\d+",
+                counter_error=COUNTER_ERROR,
             ),
             lambda _: None,
-        )  # fmt: skip
+        )
         topology = teal.load_topology("links.csv", routers="routers.csv")
         found = teal.load_traffic("est/matrices.npz", topology)
         row: dict[str, Any] = {"seed": seed, "nmae": isp.error(made, topology, found)}

@@ -1,10 +1,12 @@
-"""What a newcomer waits for: the first solve, the demo and the tests, each from a fresh clone with an empty home.
+"""What a newcomer waits for: the first solve, the demo and the tests, each from a fresh clone with
+an empty home.
 
     python benchmarks/first_start.py [--steps solve,demo,test,again,ci] [--out runs/first-start.csv]
 
-`solve` is the wall time of the first `teal solve` of B4 after the installation, `demo` and `test` those of `make demo`
-and `make test` with their set-up, `again` that of `make test` in a second clone with the kernels and packages of the
-first one in the home, `ci` that of `.ci/run`.  Nothing else should run on the machine: its load is printed.
+`solve` is the wall time of the first `teal solve` of B4 after the installation, `demo` and `test`
+those of `make demo` and `make test` with their set-up, `again` that of `make test` in a second
+clone with the kernels and packages of the first one in the home, `ci` that of `.ci/run`.  Nothing
+else should run on the machine: its load is printed.
 """
 
 from __future__ import annotations
@@ -21,10 +23,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOLVE = [".venv/bin/teal", "solve", "--topology", "b4", "--traffic", "gravity:seed=0,load=8"]
 WHAT = {
-    "solve": "first `teal solve` of B4, nothing compiled", "demo": "`make demo` with its set-up",
-    "test": "`make test` with its set-up", "again": "`make test` with its set-up, again", "ci": "`.ci/run`",
-}  # fmt: skip
-COMMANDS = {"demo": ["make", "demo"], "test": ["make", "test"], "again": ["make", "test"], "ci": ["bash", ".ci/run"]}
+    "solve": "first `teal solve` of B4, nothing compiled",
+    "demo": "`make demo` with its set-up",
+    "test": "`make test` with its set-up",
+    "again": "`make test` with its set-up, again",
+    "ci": "`.ci/run`",
+}
+COMMANDS = {
+    "demo": ["make", "demo"],
+    "test": ["make", "test"],
+    "again": ["make", "test"],
+    "ci": ["bash", ".ci/run"],
+}
 
 
 class Place:
@@ -38,7 +48,9 @@ class Place:
     def seconds(self, command: list[str], log: Path) -> float:
         """Wall time of a command; its output goes to a file."""
         environment = {
-            key: value for key, value in os.environ.items() if not key.startswith(("TEAL_", "NUMBA_", "XDG_"))
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("TEAL_", "NUMBA_", "XDG_"))
         }
         environment |= {"HOME": str(self._home)}
         data = os.environ.get("TEAL_TEST_DATA")
@@ -47,7 +59,12 @@ class Place:
         begin = time.perf_counter()
         with log.open("w") as stream:
             subprocess.run(
-                command, cwd=self.clone, env=environment, stdout=stream, stderr=subprocess.STDOUT, check=True
+                command,
+                cwd=self.clone,
+                env=environment,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                check=True,
             )
         return time.perf_counter() - begin
 
@@ -59,7 +76,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/first-start.csv"))
     options = parser.parse_args()
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.strip()
     logs = options.out.parent.resolve()
     logs.mkdir(parents=True, exist_ok=True)
@@ -73,7 +94,17 @@ def main() -> None:
                 place.seconds(["make", ".venv/.installed-for-demo"], logs / "first-install.log")
             command = SOLVE if step == "solve" else COMMANDS[step]
             seconds = place.seconds(command, logs / f"first-{step}.log")
-            rows.append([step, WHAT[step], f"{seconds:.1f}", f"{load:.2f}", os.cpu_count(), commit, " ".join(command)])
+            rows.append(
+                [
+                    step,
+                    WHAT[step],
+                    f"{seconds:.1f}",
+                    f"{load:.2f}",
+                    os.cpu_count(),
+                    commit,
+                    " ".join(command),
+                ]
+            )
             print(f"{step:6} {seconds:7.1f} s   load before {load:.2f}", flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

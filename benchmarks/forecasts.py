@@ -1,14 +1,16 @@
-"""A forecaster that is trained through the optimisation, beside one trained on its error and beside the hedges.
+"""A forecaster that is trained through the optimisation, beside one trained on its error and beside
+the hedges.
 
     python benchmarks/forecasts.py --data FOLDER --out FILE.csv [--carried 0.85] [--intervals 200] [--steps 400]
 
-On Abilene and GEANT as SNDlib publishes them, scaled so that the optimum carries ``--carried`` of the demand.  The
-forecast of demand d is (phi[d] newest + (1 - phi[d]) mean of the last 12) factor[d], with phi and factor fitted by Adam
-on random matrices of the first 70%: on the squared error of the rates, or on what arrives of the next matrix under
-``teal.smooth_splits`` of the forecast.  Both then allocate for the first matrices of the rest, by the smooth splits and
-by the optimum of the forecast, beside the optimum of the last matrix, ``residual144`` and ``mixture``; the measure is
-that of ``teal next-interval`` under total_flow.  A row of FILE.csv is a series and a hedge: the mean over
-the seeds of the fit, the lowest mean of a seed, and the worst interval of all.
+On Abilene and GEANT as SNDlib publishes them, scaled so that the optimum carries ``--carried`` of
+the demand.  The forecast of demand d is (phi[d] newest + (1 - phi[d]) mean of the last 12)
+factor[d], with phi and factor fitted by Adam on random matrices of the first 70%: on the squared
+error of the rates, or on what arrives of the next matrix under ``teal.smooth_splits`` of the
+forecast.  Both then allocate for the first matrices of the rest, by the smooth splits and by the
+optimum of the forecast, beside the optimum of the last matrix, ``residual144`` and ``mixture``; the
+measure is that of ``teal next-interval`` under total_flow.  A row of FILE.csv is a series and a
+hedge: the mean over the seeds of the fit, the lowest mean of a seed, and the worst interval of all.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ class Forecaster(nn.Module):
 
     def __init__(self, demands: int) -> None:
         super().__init__()
-        self.logit_phi, self.log_factor = nn.Parameter(torch.full((demands,), 2.0)), nn.Parameter(torch.zeros(demands))
+        self.logit_phi, self.log_factor = (
+            nn.Parameter(torch.full((demands,), 2.0)),
+            nn.Parameter(torch.zeros(demands)),
+        )
         self.double()
 
     def forward(self, known: Tensor) -> Tensor:
@@ -78,7 +83,9 @@ class ForecastHedge:
         return self.allocate_for(past.network.with_demand(self.model(known[None])))[0]
 
 
-def fitted(network: teal.Problem, demand: Tensor, through: bool, steps: int, seed: int) -> Forecaster:
+def fitted(
+    network: teal.Problem, demand: Tensor, through: bool, steps: int, seed: int
+) -> Forecaster:
     """A forecaster fitted on matrices (T, D)."""
     rng, model = np.random.default_rng(seed), Forecaster(demand.shape[1])
     adam = torch.optim.Adam(model.parameters(), LEARNING_RATE)
@@ -99,7 +106,9 @@ def fitted(network: teal.Problem, demand: Tensor, through: bool, steps: int, see
 
 def main() -> None:
     """Measure, and write a row a series and hedge."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--carried", type=float, default=0.85)
@@ -109,7 +118,9 @@ def main() -> None:
     options = parser.parse_args()
     rows: list[dict[str, object]] = []
     for series, (network, matrices) in SERIES.items():
-        rows += measured(series, published(options.data, network), published(options.data, matrices), options)
+        rows += measured(
+            series, published(options.data, network), published(options.data, matrices), options
+        )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("w", newline="") as file:
         table = csv.DictWriter(file, list(rows[0]))
@@ -117,25 +128,34 @@ def main() -> None:
         table.writerows(rows)
 
 
-def measured(series: str, network: Path, matrices: Path, options: argparse.Namespace) -> list[dict[str, object]]:
+def measured(
+    series: str, network: Path, matrices: Path, options: argparse.Namespace
+) -> list[dict[str, object]]:
     """The rows of a series."""
     topology = teal.load_topology(network)
     traffic = teal.load_traffic(str(matrices), topology)
     paths, split = teal.compute_paths(topology, traffic.pairs), traffic.split()
-    traffic = traffic.scaled(calibration_factor(topology, paths, traffic, split.train, options.carried))
-    instance = Instance(topology, traffic, paths, teal.Objective(), None, split, torch.device("cpu"))
+    traffic = traffic.scaled(
+        calibration_factor(topology, paths, traffic, split.train, options.carried)
+    )
+    instance = Instance(
+        topology, traffic, paths, teal.Objective(), None, split, torch.device("cpu")
+    )
     known = torch.from_numpy(traffic.read(split.train))
     known = known[known.sum(1) > 0]
     base = instance.problem(known[:1].numpy())
     hedges: dict[str, teal.Hedge] = {
         "optimum of the last matrix": teal.make_hedge("pdhg:gap=0.001"),
-        "residual144": teal.make_hedge("residual144"), "mixture": teal.make_hedge("mixture"),
-    }  # fmt: skip
+        "residual144": teal.make_hedge("residual144"),
+        "mixture": teal.make_hedge("mixture"),
+    }
     for seed in range(options.seeds):
         for trained, through in (("squared error", False), ("what arrives", True)):
             model = fitted(base, known, through, options.steps, seed)
             for name, allocate in (("smooth splits", smooth), ("optimum", optimum)):
-                hedges[f"forecast fitted on {trained}, {name}{SEED}{seed}"] = ForecastHedge(model, allocate)
+                hedges[f"forecast fitted on {trained}, {name}{SEED}{seed}"] = ForecastHedge(
+                    model, allocate
+                )
     first = len(split.train)
     ratios: dict[str, list[float]] = {name: [] for name in hedges}
     stop = min(first + options.intervals, traffic.num_matrices)
@@ -149,12 +169,19 @@ def measured(series: str, network: Path, matrices: Path, options: argparse.Names
 
 
 def row_of(series: str, hedge: str, seeds: list[list[float]]) -> dict[str, object]:
-    """The row of a hedge, from what it carried of the optimum in each interval, a list for each seed."""
+    """The row of a hedge, from what it carried of the optimum in each interval, a list for each
+    seed.
+    """
     means = [float(np.mean(values)) for values in seeds]
     row: dict[str, object] = {
-        "series": series, "hedge": hedge, "intervals": len(seeds[0]), "seeds": len(seeds),
-        "mean": float(np.mean(means)), "lowest": min(means), "worst": float(np.min(seeds)),
-    }  # fmt: skip
+        "series": series,
+        "hedge": hedge,
+        "intervals": len(seeds[0]),
+        "seeds": len(seeds),
+        "mean": float(np.mean(means)),
+        "lowest": min(means),
+        "worst": float(np.min(seeds)),
+    }
     print(row, flush=True)
     return row
 

@@ -1,11 +1,12 @@
-"""Checks and times of the GPU backend in one call of a few minutes; results as a table and a CSV file.
+"""Checks and times of the GPU backend in one call of a few minutes; results as a table and a CSV
+file.
 
     python benchmarks/gpu.py --data FOLDER --out gpu.csv
 
-FOLDER holds UsCarrier.json, Kdl.json and ASN2k.json (data/README.md says where to get them).  Needs torch with a GPU,
-torch-geometric, numba with numba-cuda, and their dependencies; no solver, no Ray.  Times are medians by device events
-after warm-up; those marked "wall" include the host and end with a synchronisation.  If a part fails, its error is
-printed and the other parts run.
+FOLDER holds UsCarrier.json, Kdl.json and ASN2k.json (data/README.md says where to get them).  Needs
+torch with a GPU, torch-geometric, numba with numba-cuda, and their dependencies; no solver, no Ray.
+Times are medians by device events after warm-up; those marked "wall" include the host and end with
+a synchronisation.  If a part fails, its error is printed and the other parts run.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class Report:
         except Exception:  # the other parts run even if one fails
             traceback.print_exc()
             self.add(name, "FAILED (see above)", float("nan"), "")
-        with contextlib.suppress(RuntimeError):  # after a failure on the device these calls may fail too
+        with contextlib.suppress(
+            RuntimeError
+        ):  # after a failure on the device these calls may fail too
             gc.collect()
             torch.cuda.empty_cache()
         print(f"# {name}: {time.perf_counter() - begin:.1f} s", flush=True)
@@ -113,15 +116,18 @@ def load(data: Path, name: str, matrices: int, device: str = "cuda") -> Any:
     topology = teal.load_topology(str(published(data, NETWORKS[name])))
     traffic = teal.load_traffic(f"gravity:seed=0,count={matrices},load={LOAD}", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
-    return teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)), device=device)
+    return teal.Problem.create(
+        topology, paths, teal.Objective(), traffic.read(slice(None)), device=device
+    )
 
 
 def bytes_of_iteration(paths: Any, batch: int, real: int = 4) -> float:
-    """Fewest bytes that one iteration must move for ``batch`` matrices, each input read and each output written once.
+    """Fewest bytes that one iteration must move for ``batch`` matrices, each input read and each
+    output written once.
 
-    Per matrix: the point of the splits read and written, their anchor read, the demands read, the flow of each trie
-    node written and read.  Once for all matrices: indices of the trie, h, ends and counts of paths,
-    trie nodes of each link.
+    Per matrix: the point of the splits read and written, their anchor read, the demands read, the
+    flow of each trie node written and read.  Once for all matrices: indices of the trie, h, ends
+    and counts of paths, trie nodes of each link.
 
     Args:
         paths: path set.
@@ -138,21 +144,38 @@ def bytes_of_iteration(paths: Any, batch: int, real: int = 4) -> float:
 def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Largest absolute difference divided by the largest absolute expected value."""
     expected = expected.to(actual.device, torch.float64)
-    return float((actual.to(torch.float64) - expected).abs().max() / expected.abs().max().clamp(min=1e-300))
+    return float(
+        (actual.to(torch.float64) - expected).abs().max() / expected.abs().max().clamp(min=1e-300)
+    )
 
 
 def check(report: Report, problem: Any, name: str) -> None:
     """Compare the path operations with the level-by-level torch backend in float64."""
     ops, plain = problem.ops, make_path_ops(problem.paths, DEVICE, "torch")
     generator = torch.Generator(DEVICE).manual_seed(0)
-    links = torch.rand(2, problem.topology.num_links, 3, generator=generator, device=DEVICE, dtype=torch.float64)
-    flows = torch.rand(2, *ops.mask.shape, 3, generator=generator, device=DEVICE, dtype=torch.float64)
-    sums, loads, maxima = plain.path_sum(links), plain.link_sum(flows), plain.path_max(links[..., 0])[0]
+    links = torch.rand(
+        2, problem.topology.num_links, 3, generator=generator, device=DEVICE, dtype=torch.float64
+    )
+    flows = torch.rand(
+        2, *ops.mask.shape, 3, generator=generator, device=DEVICE, dtype=torch.float64
+    )
+    sums, loads, maxima = (
+        plain.path_sum(links),
+        plain.link_sum(flows),
+        plain.path_max(links[..., 0])[0],
+    )
     for dtype in (torch.float32, torch.float64):
         x, f, kind = links.to(dtype), flows.to(dtype), str(dtype)[6:]
-        report.add("check", f"{name} path_sum {kind}, error against float64", relative(ops.path_sum(x), sums), "")
+        report.add(
+            "check",
+            f"{name} path_sum {kind}, error against float64",
+            relative(ops.path_sum(x), sums),
+            "",
+        )
         report.add("check", f"{name} link_sum {kind}", relative(ops.link_sum(f), loads), "")
-        report.add("check", f"{name} path_max {kind}", relative(ops.path_max(x[..., 0])[0], maxima), "")
+        report.add(
+            "check", f"{name} path_max {kind}", relative(ops.path_max(x[..., 0])[0], maxima), ""
+        )
         repeats = torch.equal(ops.link_sum(f), ops.link_sum(f))
         report.add("check", f"{name} link_sum {kind} repeats bit by bit", float(repeats), "")
 
@@ -161,8 +184,13 @@ def check_engine(report: Report, problem: Any, name: str) -> None:
     """Compare the bounds of 25 iterations, restarts included, with those of the plain engine."""
     reference = dataclasses.replace(problem, ops=make_path_ops(problem.paths, DEVICE, "torch"))
     for dtype in (torch.float64, torch.float32):
-        engine, plain = CudaEngine(problem, None, dtype), PlainEngine(reference, None, torch.float64)
-        error = max(relative(engine.advance(count), plain.advance(count)) for count in (1, 1, 3, 10, 10))
+        engine, plain = (
+            CudaEngine(problem, None, dtype),
+            PlainEngine(reference, None, torch.float64),
+        )
+        error = max(
+            relative(engine.advance(count), plain.advance(count)) for count in (1, 1, 3, 10, 10)
+        )
         report.add("check", f"{name} bounds of 25 iterations, {str(dtype)[6:]}", error, "")
 
 
@@ -178,11 +206,18 @@ def operations(report: Report, problem: Any, name: str) -> None:
     ):
         report.add("pathops", f"{name} {operation}, float32, one feature", by_events(call), "ms")
     plain = make_path_ops(problem.paths, DEVICE, "torch")
-    report.add("pathops", f"{name} path_sum, torch level by level", by_events(lambda: plain.path_sum(links), 5), "ms")
+    report.add(
+        "pathops",
+        f"{name} path_sum, torch level by level",
+        by_events(lambda: plain.path_sum(links), 5),
+        "ms",
+    )
 
 
 def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: str) -> None:
-    """Time a recorded iteration per matrix; compare it with the bandwidth, and memory with its estimate."""
+    """Time a recorded iteration per matrix; compare it with the bandwidth, and memory with its
+    estimate.
+    """
     allocated_before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     engine, batch = CudaEngine(problem, None, torch.float32), problem.batch
@@ -193,7 +228,11 @@ def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: st
     report.add("iteration", f"{name}, batch {batch}, per matrix", time_ms / batch, "ms", aim)
     min_time_ms = 1e3 * bytes_of_iteration(problem.paths, batch) / bandwidth
     report.add(
-        "iteration", f"{name}, batch {batch}, share of what the bandwidth allows", min_time_ms / time_ms, "", "0.5"
+        "iteration",
+        f"{name}, batch {batch}, share of what the bandwidth allows",
+        min_time_ms / time_ms,
+        "",
+        "0.5",
     )
     expected = batch * bytes_needed(problem.paths, torch.float32)
     report.add("memory", f"{name}, batch {batch}, known beforehand", expected / 2**30, "GiB")
@@ -202,7 +241,9 @@ def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: st
 
 
 def cold(report: Report, problem: Any, name: str, aim: str) -> None:
-    """Time solves to certified gaps, cold and warm; problem, kernels and graphs are on the device already."""
+    """Time solves to certified gaps, cold and warm; problem, kernels and graphs are on the device
+    already.
+    """
     for gap in (0.05, 0.01, 0.001):
         solution = teal.solve(problem, gap=gap)
         time_ms = by_clock(lambda gap=gap: teal.solve(problem, gap=gap))  # type: ignore[misc]
@@ -219,7 +260,9 @@ def on_cpu(report: Report, problem: Any, name: str) -> None:
     """Time the same solves on all cores of the machine's CPU."""
     for gap in (0.01, 0.001):
         time_ms = by_clock(lambda gap=gap: teal.solve(problem, gap=gap))  # type: ignore[misc]
-        report.add("cpu", f"{name} to {gap:g} (wall), {torch.get_num_threads()} threads", time_ms, "ms")
+        report.add(
+            "cpu", f"{name} to {gap:g} (wall), {torch.get_num_threads()} threads", time_ms, "ms"
+        )
 
 
 def forward(report: Report, problem: Any, name: str, aim: str) -> None:
@@ -256,17 +299,25 @@ def training(report: Report, problem: Any, name: str, aim: str) -> None:
 
 def main() -> None:
     """Run all parts, then write the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder of the files that data/README.md names"
+    )
     parser.add_argument("--out", type=Path, default=Path("gpu.csv"), help="file of the rows")
-    parser.add_argument("--seconds", type=float, default=420, help="time after which no further part starts, s")
+    parser.add_argument(
+        "--seconds", type=float, default=420, help="time after which no further part starts, s"
+    )
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("benchmarks/gpu.py: torch sees no GPU (torch.cuda.is_available() is false)")
     cuda.require()
     torch.manual_seed(0)
     report = Report(options.seconds)
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "numba", "numba-cuda"))
+    versions = ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in ("torch", "numba", "numba-cuda")
+    )
     print(f"# {torch.cuda.get_device_name()}, {versions}", flush=True)
     bandwidth = copy_bandwidth()
     report.add("machine", "copy, read and written", bandwidth / 1e12, "TB/s")
@@ -278,7 +329,10 @@ def main() -> None:
                 problems[name, batch] = load(options.data, name, batch)
             else:
                 single = problems[name, 1]
-                noise = torch.exp(0.3 * torch.randn(batch, single.demand.shape[1], device=DEVICE, dtype=torch.float64))
+                noise = torch.exp(
+                    0.3
+                    * torch.randn(batch, single.demand.shape[1], device=DEVICE, dtype=torch.float64)
+                )
                 problems[name, batch] = single.with_demand(single.demand * noise)
         return problems[name, batch]
 
@@ -286,18 +340,38 @@ def main() -> None:
         ("check UsCarrier", lambda: check(report, problem_of("UsCarrier", 1), "UsCarrier")),
         ("check engine", lambda: check_engine(report, problem_of("UsCarrier", 1), "UsCarrier")),
         ("check Kdl", lambda: check(report, problem_of("Kdl", 1), "Kdl")),
-        ("Kdl iteration", lambda: iteration(report, problem_of("Kdl", 1), "Kdl", bandwidth, "must 0.3, aim 0.08")),
+        (
+            "Kdl iteration",
+            lambda: iteration(report, problem_of("Kdl", 1), "Kdl", bandwidth, "must 0.3, aim 0.08"),
+        ),
         ("Kdl cold", lambda: cold(report, problem_of("Kdl", 1), "Kdl", "must 15, aim 5")),
-        ("Kdl batch", lambda: iteration(report, problem_of("Kdl", 32), "Kdl", bandwidth, "must 0.1, aim 0.03")),
+        (
+            "Kdl batch",
+            lambda: iteration(
+                report, problem_of("Kdl", 32), "Kdl", bandwidth, "must 0.1, aim 0.03"
+            ),
+        ),
         ("forward", lambda: forward(report, problem_of("Kdl", 1), "Kdl", "must 20, aim 5")),
-        ("training", lambda: training(report, problem_of("UsCarrier", 20), "UsCarrier", "must 50, aim 15")),
-        ("ASN iteration", lambda: iteration(report, problem_of("ASN", 1), "ASN", bandwidth, "must 1, aim 0.2")),
+        (
+            "training",
+            lambda: training(report, problem_of("UsCarrier", 20), "UsCarrier", "must 50, aim 15"),
+        ),
+        (
+            "ASN iteration",
+            lambda: iteration(report, problem_of("ASN", 1), "ASN", bandwidth, "must 1, aim 0.2"),
+        ),
         ("ASN cold", lambda: cold(report, problem_of("ASN", 1), "ASN", "must 50, aim 20")),
         ("check Kdl engine", lambda: check_engine(report, problem_of("Kdl", 1), "Kdl")),
         ("pathops Kdl", lambda: operations(report, problem_of("Kdl", 1), "Kdl")),
-        ("UsCarrier", lambda: iteration(report, problem_of("UsCarrier", 20), "UsCarrier", bandwidth, "")),
+        (
+            "UsCarrier",
+            lambda: iteration(report, problem_of("UsCarrier", 20), "UsCarrier", bandwidth, ""),
+        ),
         ("UsCarrier cold", lambda: cold(report, problem_of("UsCarrier", 1), "UsCarrier", "")),
-        ("UsCarrier CPU", lambda: on_cpu(report, load(options.data, "UsCarrier", 1, "cpu"), "UsCarrier")),
+        (
+            "UsCarrier CPU",
+            lambda: on_cpu(report, load(options.data, "UsCarrier", 1, "cpu"), "UsCarrier"),
+        ),
         ("Kdl CPU", lambda: on_cpu(report, load(options.data, "Kdl", 1, "cpu"), "Kdl")),
         ("pathops ASN", lambda: operations(report, problem_of("ASN", 1), "ASN")),
     ]

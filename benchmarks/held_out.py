@@ -1,15 +1,17 @@
-"""Models for any network on networks that they have not seen: share of the optimum, and relative error of the bound.
+"""Models for any network on networks that they have not seen: share of the optimum, and relative
+error of the bound.
 
     python benchmarks/held_out.py --scheme teal|price-gnn [--model FOLDER] [--seeds 1] [--data FOLDER] [--large]
         [--networks NAME ...] [--objective NAME] [--out FILE.csv]
 
-For every held-out network of topohub (at least 12 nodes) and seed one gravity matrix, scaled so that the optimum
-satisfies a random share of the demand between 0.6 and 0.95; the same matrix with a flash crowd (a tenth of the
-demands times 10), with failures of 1 to 5% of the links, and with a burst (one demand of the largest tenth times 10).
-*cut* is the share of the optimum that the model's splits carry alone, cut to fit and not refilled. With --data also
-UsCarrier and Kdl, with one seed, from the files that data/README.md names. The optimum is that of PDHG, certified to
-1e-4 or closer. --large measures ASN (with --data) and topohub:backbone/world instead, not scaled (load 4), against an
-optimum that is certified to 1e-3; world needs 16 GiB.
+For every held-out network of topohub (at least 12 nodes) and seed one gravity matrix, scaled so
+that the optimum satisfies a random share of the demand between 0.6 and 0.95; the same matrix with a
+flash crowd (a tenth of the demands times 10), with failures of 1 to 5% of the links, and with a
+burst (one demand of the largest tenth times 10). *cut* is the share of the optimum that the model's
+splits carry alone, cut to fit and not refilled. With --data also UsCarrier and Kdl, with one seed,
+from the files that data/README.md names. The optimum is that of PDHG, certified to 1e-4 or closer.
+--large measures ASN (with --data) and topohub:backbone/world instead, not scaled (load 4), against
+an optimum that is certified to 1e-3; world needs 16 GiB.
 """
 
 from __future__ import annotations
@@ -60,14 +62,20 @@ def cases(
     burst[0, rng.choice(np.argsort(demand[0])[-max(1, paths.num_demands // 10) :])] *= 10
     rates_of = {"flash crowd": crowd, "burst": burst}
     for kind in KINDS:
-        rates, capacity = rates_of.get(kind, demand), failed if kind == "failures" else topology.capacity
+        rates, capacity = (
+            rates_of.get(kind, demand),
+            failed if kind == "failures" else topology.capacity,
+        )
         program = teal.Objective(teal.ObjectiveName(objective))
-        yield kind, teal.Problem.create(topology, paths, program, rates, capacity=capacity, weight=weight)
+        yield (
+            kind,
+            teal.Problem.create(topology, paths, program, rates, capacity=capacity, weight=weight),
+        )
 
 
 def measure(scheme: Any, name: str, seed: int, objective: str) -> Iterator[Row]:
-    """Yield a row per matrix: name, nodes, kind, share of the optimum, of it cut only, error of the bound, certified
-    gap, time in s.
+    """Yield a row per matrix: name, nodes, kind, share of the optimum, of it cut only, error of the
+    bound, certified gap, time in s.
     """
     topology = teal.load_topology(name)
     large = topology.num_nodes >= LARGE
@@ -83,25 +91,51 @@ def measure(scheme: Any, name: str, seed: int, objective: str) -> Iterator[Row]:
         allocation = scheme.solve(problem)
         seconds = time.perf_counter() - begin
         assessment = teal.assess(problem, allocation)
-        share, bound_error = float(assessment.value[0]) / optimum, float(assessment.bound[0]) / optimum - 1
+        share, bound_error = (
+            float(assessment.value[0]) / optimum,
+            float(assessment.bound[0]) / optimum - 1,
+        )
         cut = float("nan")
         if problem.objective.rules.sense < 0:
             share, bound_error = 1 / share, -bound_error
         else:
-            cut = float(problem.value(teal.project(problem, scheme.start(problem)[0], refill=0))[0]) / optimum
-        yield topology.name, topology.num_nodes, kind, share, cut, bound_error, float(assessment.gap[0]), seconds
+            cut = (
+                float(problem.value(teal.project(problem, scheme.start(problem)[0], refill=0))[0])
+                / optimum
+            )
+        yield (
+            topology.name,
+            topology.num_nodes,
+            kind,
+            share,
+            cut,
+            bound_error,
+            float(assessment.gap[0]),
+            seconds,
+        )
 
 
 def main() -> None:
     """Measure all networks, print a table, write a row per matrix."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--scheme", default="teal", help="teal or price-gnn, with options")
-    parser.add_argument("--model", type=Path, help="folder of the model, in place of the one that Teal brings")
+    parser.add_argument(
+        "--model", type=Path, help="folder of the model, in place of the one that Teal brings"
+    )
     parser.add_argument("--data", type=Path, help="folder of the files that data/README.md names")
     parser.add_argument("--large", action="store_true", help="measure ASN and world instead")
     parser.add_argument("--objective", default="total_flow", help="objective of all problems")
-    parser.add_argument("--seeds", type=int, default=1, help="seeds of the traffic and its changes, from 0 on")
-    parser.add_argument("--networks", nargs="+", default=[], help="names of held-out networks of topohub; none for all")
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="seeds of the traffic and its changes, from 0 on"
+    )
+    parser.add_argument(
+        "--networks",
+        nargs="+",
+        default=[],
+        help="names of held-out networks of topohub; none for all",
+    )
     parser.add_argument("--out", type=Path, default=Path("held_out.csv"), help="file of the rows")
     options = parser.parse_args()
     scheme, held_out = teal.make_scheme(options.scheme, options.model), topohub_pool().held_out
@@ -111,13 +145,20 @@ def main() -> None:
     groups = {"zoo, sndlib": [f"topohub:{name}" for name in held_out if group_of(name) in ZOO]}
     small = [name for name in held_out if network_sizes()[name] <= MIDDLE]
     groups |= {
-        group: [f"topohub:{name}" for name in small if group_of(name) == group] for group in ("caida", "gabriel")
+        group: [f"topohub:{name}" for name in small if group_of(name) == group]
+        for group in ("caida", "gabriel")
     }
     groups["gabriel"] = groups["gabriel"][::4]
     wanted = FILES if options.data else {}
-    groups |= {name: [str(published(options.data, file))] for name, file in wanted.items() if name != "ASN"}
+    groups |= {
+        name: [str(published(options.data, file))] for name, file in wanted.items() if name != "ASN"
+    }
     if options.large:
-        groups = {name: [str(published(options.data, file))] for name, file in wanted.items() if name == "ASN"}
+        groups = {
+            name: [str(published(options.data, file))]
+            for name, file in wanted.items()
+            if name == "ASN"
+        }
         groups["world"] = ["topohub:backbone/world"]
     if options.networks:
         if unknown := set(options.networks) - set(held_out):
@@ -128,26 +169,61 @@ def main() -> None:
         for group, names in groups.items():
             for name in names:
                 for seed in range(options.seeds if name.startswith("topohub:") else 1):
-                    named.setdefault(group, []).extend(measure(scheme, name, seed, options.objective))
+                    named.setdefault(group, []).extend(
+                        measure(scheme, name, seed, options.objective)
+                    )
                 bar.update()
     summary: list[tuple[object, ...]] = [
-        ("scheme", "networks", "matrix", "cases", "mean", "worst", "cut", "worst_cut", "bound_off", "certified_gap",
-         "seconds")
-    ]  # fmt: skip
+        (
+            "scheme",
+            "networks",
+            "matrix",
+            "cases",
+            "mean",
+            "worst",
+            "cut",
+            "worst_cut",
+            "bound_off",
+            "certified_gap",
+            "seconds",
+        )
+    ]
     for group, rows in named.items():
         for kind in KINDS:
             chosen = [row for row in rows if row[2] == kind]
-            shares, cuts, bounds, gaps, seconds = (list(column) for column in list(zip(*chosen, strict=True))[3:])
+            shares, cuts, bounds, gaps, seconds = (
+                list(column) for column in list(zip(*chosen, strict=True))[3:]
+            )
             means = (
-                statistics.mean(shares), min(shares), statistics.mean(cuts), min(cuts), statistics.mean(bounds),
+                statistics.mean(shares),
+                min(shares),
+                statistics.mean(cuts),
+                min(cuts),
+                statistics.mean(bounds),
                 statistics.mean(gaps),
-            )  # fmt: skip
-            summary.append((options.scheme, group, kind, len(chosen), *means, statistics.median(seconds)))
-            print(*(f"{value:.4g}" if isinstance(value, float) else value for value in summary[-1]), sep="  ")
+            )
+            summary.append(
+                (options.scheme, group, kind, len(chosen), *means, statistics.median(seconds))
+            )
+            print(
+                *(f"{value:.4g}" if isinstance(value, float) else value for value in summary[-1]),
+                sep="  ",
+            )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(("network", "nodes", "matrix", "of_optimum", "cut", "bound_off", "certified_gap", "seconds"))
+        writer.writerow(
+            (
+                "network",
+                "nodes",
+                "matrix",
+                "of_optimum",
+                "cut",
+                "bound_off",
+                "certified_gap",
+                "seconds",
+            )
+        )
         writer.writerows(row for rows in named.values() for row in rows)
     file = options.out.with_name(f"{options.out.stem}-summary.csv")
     with file.open("w", newline="") as stream:

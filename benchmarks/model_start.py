@@ -1,18 +1,21 @@
-"""CPU time to a certified gap: PDHG alone, from a model at once, and from a model where that saves time.
+"""CPU time to a certified gap: PDHG alone, from a model at once, and from a model where that saves
+time.
 
     python benchmarks/model_start.py --out FOLDER [--networks NAME ...] [--matrices 1] [--repeats 2] [--seed 11]
 
-For each network of topohub, gravity matrices scaled so that the optimum carries each of 50, 70, 85 and 95 percent of
-the demand; each as it is, from nothing (first), and after it with a fifth of the demands times 3 (shock), and with 2
-percent of the cables failed (failure), where PDHG may also start from the matrix before (warm); to 1 and 0.1 percent.
-One thread; the ways take turns, medians of the repeats.  The controls are a PriceGNN with random weights, and the
-model's splits with the optimum's prices off by 20 percent.
+For each network of topohub, gravity matrices scaled so that the optimum carries each of 50, 70, 85
+and 95 percent of the demand; each as it is, from nothing (first), and after it with a fifth of the
+demands times 3 (shock), and with 2 percent of the cables failed (failure), where PDHG may also
+start from the matrix before (warm); to 1 and 0.1 percent. One thread; the ways take turns, medians
+of the repeats.  The controls are a PriceGNN with random weights, and the model's splits with the
+optimum's prices off by 20 percent.
 
-The models have seen none of the networks, and the constants that decide when a model is asked were chosen on others:
-Germany50, Dfn, and gabriel/40/9, 50/6, 65/5, 70/3 and 125/1 with seed 5.
+The models have seen none of the networks, and the constants that decide when a model is asked were
+chosen on others: Germany50, Dfn, and gabriel/40/9, 50/6, 65/5, 70/3 and 125/1 with seed 5.
 
-FOLDER/cases.csv has a row a case, FOLDER/summary.csv the factors (time of the faster of cold and warm PDHG over time of
-the way) of the cases with more than 30 iterations from nothing, by kind and by network, and of the others.
+FOLDER/cases.csv has a row a case, FOLDER/summary.csv the factors (time of the faster of cold and
+warm PDHG over time of the way) of the cases with more than 30 iterations from nothing, by kind and
+by network, and of the others.
 """
 
 from __future__ import annotations
@@ -37,14 +40,25 @@ from teal.solvers.pdhg.model_start import ModelStart
 from teal.solvers.result import Starter
 
 NETWORKS = (
-    "sndlib/geant", "topozoo/Geant2012", "gabriel/35/3", "gabriel/40/6", "gabriel/55/8", "gabriel/60/8", "gabriel/75/9",
+    "sndlib/geant",
+    "topozoo/Geant2012",
+    "gabriel/35/3",
+    "gabriel/40/6",
+    "gabriel/55/8",
+    "gabriel/60/8",
+    "gabriel/75/9",
     "gabriel/90/7",
-)  # fmt: skip
+)
 CARRIED = (0.95, 0.85, 0.7, 0.5)  # share of the demand that the optimum carries
 HARD = 30  # iterations from nothing, beyond which a case is counted as hard
 WAYS = (
-    "pdhg", "pdhg warm", "price-gnn", "price-gnn at once", "random weights at once", "prices off by 20% at once",
-)  # fmt: skip
+    "pdhg",
+    "pdhg warm",
+    "price-gnn",
+    "price-gnn at once",
+    "random weights at once",
+    "prices off by 20% at once",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +74,9 @@ class OtherPrices:
 
 
 def at_carried(problem: teal.Problem, share: float) -> teal.Problem:
-    """The problem with its demands scaled so that the optimum carries ``share`` of them, to a hundredth."""
+    """The problem with its demands scaled so that the optimum carries ``share`` of them, to a
+    hundredth.
+    """
     low, high = 1e-3, 1e3
     for _ in range(30):
         scale = (low * high) ** 0.5
@@ -72,23 +88,33 @@ def at_carried(problem: teal.Problem, share: float) -> teal.Problem:
     return scaled
 
 
-def cases(network: str, matrices: int, seed: int) -> Iterator[tuple[str, teal.Problem, teal.Problem | None]]:
+def cases(
+    network: str, matrices: int, seed: int
+) -> Iterator[tuple[str, teal.Problem, teal.Problem | None]]:
     """Name, problem, and problem of the matrix before, of each case of a network."""
     topology = teal.load_topology(f"topohub:{network}")
     traffic = teal.load_traffic(f"gravity:seed={seed},count={matrices}", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     rng, cables = np.random.default_rng(seed), list(topology.cables())
     for row in range(matrices):
-        plain = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row])).to(torch.float64)
+        plain = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row])).to(
+            torch.float64
+        )
         for share in CARRIED:
             usual = at_carried(plain, share)
             yield f"{share:.0%}, matrix {row}, first", usual, None
             crowd = torch.from_numpy(np.where(rng.random(usual.demand.shape) < 0.2, 3.0, 1.0))
-            yield f"{share:.0%}, matrix {row}, shock", usual.with_demand(usual.demand * crowd), usual
+            yield (
+                f"{share:.0%}, matrix {row}, shock",
+                usual.with_demand(usual.demand * crowd),
+                usual,
+            )
             capacity = topology.capacity.copy()
             for cable in rng.choice(len(cables), max(1, len(cables) // 50), replace=False):
                 capacity[list(cables[cable])] = 0
-            failed = teal.Problem.create(topology, paths, teal.Objective(), usual.demand, capacity=capacity[None])
+            failed = teal.Problem.create(
+                topology, paths, teal.Objective(), usual.demand, capacity=capacity[None]
+            )
             yield f"{share:.0%}, matrix {row}, failure", failed.to(torch.float64), usual
 
 
@@ -103,7 +129,9 @@ def timed(call: Callable[[], teal.PdhgResult], gap: float) -> tuple[float, int]:
 
 def main() -> None:
     """Measure, and write both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--networks", nargs="+", default=NETWORKS)
     parser.add_argument("--matrices", type=int, default=1)
@@ -119,7 +147,13 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     rows = []
     with (options.out / "cases.csv").open("w", newline="") as file:
-        fields = ["network", "case", "target", "iterations", *(f"{way} {unit}" for way in WAYS for unit in ("s", "n"))]
+        fields = [
+            "network",
+            "case",
+            "target",
+            "iterations",
+            *(f"{way} {unit}" for way in WAYS for unit in ("s", "n")),
+        ]
         writer = csv.DictWriter(file, fields)
         writer.writeheader()
         for network in options.networks:
@@ -140,12 +174,18 @@ def main() -> None:
 
 
 def measured(
-    problem: teal.Problem, before: teal.Problem | None, target: float, model: Starter, random: PriceGnnScheme,
+    problem: teal.Problem,
+    before: teal.Problem | None,
+    target: float,
+    model: Starter,
+    random: PriceGnnScheme,
     repeats: int,
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """Times and iterations of every way, and the iterations from nothing."""
     optimum = teal.solve(problem, gap=1e-5)
-    off = optimum.prices * torch.from_numpy(np.random.default_rng(0).choice([0.8, 1.2], optimum.prices.shape))
+    off = optimum.prices * torch.from_numpy(
+        np.random.default_rng(0).choice([0.8, 1.2], optimum.prices.shape)
+    )
 
     def at_once(starter: Starter) -> Callable[[], teal.PdhgResult]:
         def run() -> teal.PdhgResult:
@@ -194,7 +234,9 @@ def summarised(rows: list[dict[str, object]]) -> Iterator[dict[str, object]]:
 
     groups = {f"more than {HARD} iterations": [row for row in rows if is_hard(row)]}
     for kind in ("first", "shock", "failure"):
-        groups[f"of them {kind}"] = [row for row in rows if is_hard(row) and str(row["case"]).endswith(kind)]
+        groups[f"of them {kind}"] = [
+            row for row in rows if is_hard(row) and str(row["case"]).endswith(kind)
+        ]
     groups[f"up to {HARD} iterations"] = [row for row in rows if not is_hard(row)]
     for network in dict.fromkeys(str(row["network"]) for row in rows):
         groups[network] = [row for row in rows if row["network"] == network and is_hard(row)]
@@ -202,14 +244,22 @@ def summarised(rows: list[dict[str, object]]) -> Iterator[dict[str, object]]:
         for target in (1e-2, 1e-3):
             chosen = [row for row in members if float(str(row["target"])) == target]
             for way in WAYS[1:]:
-                factors = [best_without(row) / float(str(row[f"{way} s"])) for row in chosen if f"{way} s" in row]
+                factors = [
+                    best_without(row) / float(str(row[f"{way} s"]))
+                    for row in chosen
+                    if f"{way} s" in row
+                ]
                 if factors:
                     yield {
-                        "cases": name, "target": target, "way": way, "count": len(factors),
-                        "median": statistics.median(factors), "worst": min(factors),
+                        "cases": name,
+                        "target": target,
+                        "way": way,
+                        "count": len(factors),
+                        "median": statistics.median(factors),
+                        "worst": min(factors),
                         "not_slower": sum(factor >= 0.97 for factor in factors) / len(factors),
                         "pdhg_s": statistics.median(best_without(row) for row in chosen),
-                    }  # fmt: skip
+                    }
 
 
 if __name__ == "__main__":

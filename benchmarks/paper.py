@@ -1,4 +1,5 @@
-"""The evaluation of the paper (Xu et al., "Teal", SIGCOMM 2023), experiment by experiment: the tables of docs/paper.md.
+"""The evaluation of the paper (Xu et al., "Teal", SIGCOMM 2023), experiment by experiment: the
+tables of docs/paper.md.
 
     python benchmarks/paper.py EXPERIMENT [...] --data FOLDER --out runs/paper [--networks b4 UsCarrier Kdl ASN2k]
 
@@ -28,10 +29,13 @@ from teal.cli import main as run_teal
 from teal.network.traffic import spread
 from teal.schemes.flow_gnn import FlowGnnScheme, FlowGnnSchemeConfig
 
-B4, US = ("b4", "gravity:seed=0,count=100,load=4"), ("topologies/UsCarrier.json", "gravity:seed=0,count=20,load=4")
+B4, US = (
+    ("b4", "gravity:seed=0,count=100,load=4"),
+    ("topologies/UsCarrier.json", "gravity:seed=0,count=20,load=4"),
+)
 KDL, ASN = (
     (f"topologies/{name}.json", "gravity:seed=0,count=20,load=4") for name in ("Kdl", "ASN2k")
-)  # fmt: skip
+)
 FAST = ("teal", "price-gnn", "pdhg:gap=0.01")
 PEERS = ("lp-all", "lp-top", "ncflow")
 # Experiment: (networks, schemes, options of `teal evaluate`), for each run.
@@ -42,16 +46,30 @@ RUNS: dict[str, list[tuple[list[tuple[str, str]], tuple[str, ...], str]]] = {
         ([KDL], (*FAST, "pdhg:gap=0.0002"), "--limit 2 --calibrate 0.9"),
         ([ASN], (*FAST, "pdhg:gap=0.0002"), "--limit 1 --calibrate 0.9"),
     ],
-    "online": [([B4, US], (*FAST, *PEERS, "pop"), "--limit 4 --calibrate 0.9 --online --interval 5m")],
+    "online": [
+        ([B4, US], (*FAST, *PEERS, "pop"), "--limit 4 --calibrate 0.9 --online --interval 5m")
+    ],
     "failures": [
         ([B4], (*FAST, *PEERS, "pop", "teavar"), "--limit 20 --calibrate 0.9 --failures 1,2"),
         ([ASN], (*FAST, "pdhg:gap=0.0002"), "--limit 1 --calibrate 0.9 --failures 50,100,200"),
     ],
-    "temporal": [([B4, US], (*FAST, "lp-all", "lp-top"), "--limit 4 --calibrate 0.9 --noise 2,5,10,20")],
-    "spatial": [([B4, US], (*FAST, "lp-all", "lp-top"), "--limit 4 --calibrate 0.9 --spatial 80,60,40,20%")],
+    "temporal": [
+        ([B4, US], (*FAST, "lp-all", "lp-top"), "--limit 4 --calibrate 0.9 --noise 2,5,10,20")
+    ],
+    "spatial": [
+        ([B4, US], (*FAST, "lp-all", "lp-top"), "--limit 4 --calibrate 0.9 --spatial 80,60,40,20%")
+    ],
     "objectives": [
-        ([B4, US], (*FAST, "lp-all", "lp-top", "pop"), "--limit 4 --calibrate 0.9 --objective max_link_utilisation"),
-        ([B4, US], (*FAST, "lp-all", "lp-top", "pop"), "--limit 4 --calibrate 0.9 --objective latency_penalised_flow"),
+        (
+            [B4, US],
+            (*FAST, "lp-all", "lp-top", "pop"),
+            "--limit 4 --calibrate 0.9 --objective max_link_utilisation",
+        ),
+        (
+            [B4, US],
+            (*FAST, "lp-all", "lp-top", "pop"),
+            "--limit 4 --calibrate 0.9 --objective latency_penalised_flow",
+        ),
     ],
     "time": [([B4, US], ("teal", "price-gnn", "pdhg"), "--limit 4 --calibrate 0.9 --race")],
 }
@@ -65,7 +83,8 @@ _SEED = 0
 
 
 def evaluate(name: str, data: Path, out: Path, wanted: Sequence[str]) -> int:
-    """Run ``teal evaluate`` for each part of an experiment, unless it is complete; print its command.
+    """Run ``teal evaluate`` for each part of an experiment, unless it is complete; print its
+    command.
 
     Args:
         name: name of the experiment.
@@ -74,10 +93,18 @@ def evaluate(name: str, data: Path, out: Path, wanted: Sequence[str]) -> int:
         wanted: networks, of which those of the experiment are taken.
     """
     for number, (all_networks, schemes, options) in enumerate(RUNS[name]):
-        networks = [(topology, traffic) for topology, traffic in all_networks if Path(topology).stem in wanted]
+        networks = [
+            (topology, traffic)
+            for topology, traffic in all_networks
+            if Path(topology).stem in wanted
+        ]
         if not networks:
             continue
-        of_some = "" if networks == all_networks else "-" + "-".join(Path(topology).stem for topology, _ in networks)
+        of_some = (
+            ""
+            if networks == all_networks
+            else "-" + "-".join(Path(topology).stem for topology, _ in networks)
+        )
         folder, arguments = out / f"{name}-{number}{of_some}", ["evaluate", "--num-paths", "4"]
         for topology, traffic in networks:
             source = str(published(data, topology)) if "/" in topology else topology
@@ -86,14 +113,18 @@ def evaluate(name: str, data: Path, out: Path, wanted: Sequence[str]) -> int:
         arguments += [*shlex.split(options), "--out", str(folder)]
         print("\nteal", shlex.join(arguments), flush=True)
         if not (folder / "report.html").exists() and not (folder / "race.csv").exists():
-            code = run_teal([*arguments, "--resume"] if (folder / "journal.jsonl").exists() else arguments)
+            code = run_teal(
+                [*arguments, "--resume"] if (folder / "journal.jsonl").exists() else arguments
+            )
             if code:
                 return code
     return 0
 
 
 def compare(name: str, out: Path) -> int:
-    """Train every variant for the same time on B4, and print its share of the optimum, raw and repaired."""
+    """Train every variant for the same time on B4, and print its share of the optimum, raw and
+    repaired.
+    """
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{name}.json"
     done: dict[str, list[float]] = json.loads(file.read_text()) if file.exists() else {}
@@ -107,7 +138,9 @@ def compare(name: str, out: Path) -> int:
     models: dict[Any, Any] = {}  # variants that differ in the repair alone share one
     optima = [float(teal.solve(problem, gap=1e-4).bound[0]) for problem in problems]
     print(f"\n**{name}**, B4, {_TRAIN_S:g} s of training each\n")
-    print("| variant | steps | splits of the model alone | with the repair | time |\n|---|---|---|---|---|")
+    print(
+        "| variant | steps | splits of the model alone | with the repair | time |\n|---|---|---|---|---|"
+    )
     for variant in TRAINED[name]:
         if variant.name not in done:
             shape = dataclasses.replace(variant, name="", admm_iterations=-1)
@@ -115,11 +148,18 @@ def compare(name: str, out: Path) -> int:
                 models[shape] = trained(variant, problems[0], traffic, split, _TRAIN_S, _SEED)
             model, steps = models[shape]
             scheme = FlowGnnScheme(model, FlowGnnSchemeConfig(iterations=variant.admm_iterations))
-            figures = [measured(FlowGnnScheme(model, FlowGnnSchemeConfig(repair="none")), problems, optima)[0]]
+            figures = [
+                measured(
+                    FlowGnnScheme(model, FlowGnnSchemeConfig(repair="none")), problems, optima
+                )[0]
+            ]
             done[variant.name] = [steps, *figures, *measured(scheme, problems, optima)]
             file.write_text(json.dumps(done))
         made, raw, repaired, seconds = done[variant.name]
-        print(f"| {variant.name} | {made:.0f} | {raw:.2%} | {repaired:.2%} | {1e3 * seconds:.1f} ms |", flush=True)
+        print(
+            f"| {variant.name} | {made:.0f} | {raw:.2%} | {repaired:.2%} | {1e3 * seconds:.1f} ms |",
+            flush=True,
+        )
     return 0
 
 
@@ -136,7 +176,9 @@ def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[flo
 
 
 def embedding(_: str, out: Path) -> int:
-    """Draw the last states of all paths of the shipped model in two dimensions, coloured by LP-all's splits."""
+    """Draw the last states of all paths of the shipped model in two dimensions, coloured by
+    LP-all's splits.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -169,27 +211,41 @@ def embedding(_: str, out: Path) -> int:
     axis.set(xlabel="first principal component", ylabel="second principal component")
     figure.tight_layout()
     figure.savefig(out / "embedding.png", dpi=120)
-    # How well a line in the states tells a used path from an unused one: area under the curve (Mann & Whitney 1947).
+    # How well a line in the states tells a used path from an unused one: area under the curve (Mann
+    # & Whitney 1947).
     used = splits > 0.5
-    weights = torch.linalg.lstsq(torch.cat([centred, torch.ones(len(centred), 1)], 1), used.float()[:, None]).solution
+    weights = torch.linalg.lstsq(
+        torch.cat([centred, torch.ones(len(centred), 1)], 1), used.float()[:, None]
+    ).solution
     score = (torch.cat([centred, torch.ones(len(centred), 1)], 1) @ weights)[:, 0]
     pairs = (score[used][:, None] > score[~used][None]).float().mean()
-    print(f"{out / 'embedding.png'}; more than half of the demand in LP-all, or less: area under the curve {pairs:.3f}")
+    print(
+        f"{out / 'embedding.png'}; more than half of the demand in LP-all, or less: area under the curve {pairs:.3f}"
+    )
     return 0
 
 
 def main() -> int:
     """Run the experiments that are named."""
     parser = argparse.ArgumentParser(
-        description=(__doc__ or "") % {"names": ", ".join(NAMES)}, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=(__doc__ or "") % {"names": ", ".join(NAMES)},
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("experiments", nargs="*", default=list(NAMES), metavar="EXPERIMENT")
-    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
     parser.add_argument(
-        "--networks", nargs="+", default=NETWORKS, choices=NETWORKS, metavar="NETWORK",
+        "--data", type=Path, required=True, help="folder of the files that data/README.md names"
+    )
+    parser.add_argument(
+        "--networks",
+        nargs="+",
+        default=NETWORKS,
+        choices=NETWORKS,
+        metavar="NETWORK",
         help=f"networks of the experiments by `teal evaluate`: some of {', '.join(NETWORKS)}",
-    )  # fmt: skip
-    parser.add_argument("--out", type=Path, default=Path("runs/paper"), help="folder of the results")
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/paper"), help="folder of the results"
+    )
     options = parser.parse_args()
     for name in options.experiments:
         if name not in NAMES:

@@ -1,4 +1,6 @@
-"""Variants of Teal for benchmarks/paper.py: what the ablation removes, and the shapes that the sensitivity varies."""
+"""Variants of Teal for benchmarks/paper.py: what the ablation removes, and the shapes that the
+sensitivity varies.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ class Variant:
         width: of its states.
         learner: ``coma`` or ``direct``.
         std: of the exploration of coma.
-        kind: ``flow``; ``dense``, a perceptron over all demands in place of FlowGNN; or ``global``, one policy over the
-            states of all demands in place of one policy for each.
+        kind: ``flow``; ``dense``, a perceptron over all demands in place of FlowGNN; or ``global``,
+            one policy over the states of all demands in place of one policy for each.
         policy_layers: hidden layers of the policy, of the form ``feedback``; 0 for its own policy.
         policy_hidden: neurons of each.
         admm_iterations: of the repair; -1 for the usual number, 0 for none.
@@ -67,21 +69,31 @@ ABLATIONS = (
 SENSITIVITIES = (
     *(Variant(f"{n} layers of FlowGNN", layers=n) for n in (2, 4, 6, 8)),
     *(Variant(f"width {n}", width=n) for n in (4, 8, 16)),
-    *(Variant(f"{n} dense layers of the policy", form=FEEDBACK, policy_layers=n) for n in (1, 2, 4)),
-    *(Variant(f"{n} neurons in the policy", form=FEEDBACK, policy_layers=1, policy_hidden=n) for n in (8, 24, 64)),
+    *(
+        Variant(f"{n} dense layers of the policy", form=FEEDBACK, policy_layers=n)
+        for n in (1, 2, 4)
+    ),
+    *(
+        Variant(f"{n} neurons in the policy", form=FEEDBACK, policy_layers=1, policy_hidden=n)
+        for n in (8, 24, 64)
+    ),
     *(Variant(f"{n} iterations of ADMM", admm_iterations=n) for n in (0, 2, 5, 10, 20)),
 )
 
 
 class _Dense(FlowModel):
-    """A perceptron from all demands and capacities to the actions of all demands: no weights are shared."""
+    """A perceptron from all demands and capacities to the actions of all demands: no weights are
+    shared.
+    """
 
     def __init__(self, problem: teal.Problem) -> None:
         super().__init__()
         demands, paths = problem.paths.leaf.shape
         self.config = FlowGnnConfig(paths, form=FEEDBACK)
         links = problem.topology.num_links
-        self.net = nn.Sequential(nn.Linear(demands + links, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.SiLU())
+        self.net = nn.Sequential(
+            nn.Linear(demands + links, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.SiLU()
+        )
         self.actions, self.prices = nn.Linear(_HIDDEN, demands * paths), nn.Linear(_HIDDEN, links)
         self.shape = demands, paths
 
@@ -99,7 +111,9 @@ class _Global(TealModel):
         super().__init__(config)
         demands, paths = problem.paths.leaf.shape
         self.together = nn.Sequential(
-            nn.Linear(demands * paths * config.width, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, demands * paths)
+            nn.Linear(demands * paths * config.width, _HIDDEN),
+            nn.SiLU(),
+            nn.Linear(_HIDDEN, demands * paths),
         )
         self.policy = _Together(self.together, (demands, paths))  # type: ignore[assignment]
         self.price_head = PriceHead(self.flow_gnn.link_width)
@@ -135,12 +149,21 @@ def _model(variant: Variant, problem: teal.Problem) -> FlowModel:
 def trained(
     variant: Variant, problem: teal.Problem, traffic: Any, split: Any, seconds: float, seed: int
 ) -> tuple[FlowModel, int]:
-    """The model of a variant after so many seconds of training, and the number of steps; the last weights are kept."""
+    """The model of a variant after so many seconds of training, and the number of steps; the last
+    weights are kept.
+    """
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
-            topology="", traffic="", out=Path(folder), from_="none", learner=variant.learner,
-            std=variant.std, batch_size=20, episodes=1 if variant.std == 1 else 4, seed=seed,
-        )  # fmt: skip
+            topology="",
+            traffic="",
+            out=Path(folder),
+            from_="none",
+            learner=variant.learner,
+            std=variant.std,
+            batch_size=20,
+            episodes=1 if variant.std == 1 else 4,
+            seed=seed,
+        )
         trainer = Trainer(problem, traffic, split, config)
         torch.manual_seed(seed)
         trainer.model = _model(variant, problem).train()

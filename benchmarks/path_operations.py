@@ -1,4 +1,5 @@
-"""Time of the path operations, compared with torch's CSR product with the explicit incidence matrix.
+"""Time of the path operations, compared with torch's CSR product with the explicit incidence
+matrix.
 
     python benchmarks/path_operations.py b4 topohub:sndlib/germany50 path/to/UsCarrier.json
 
@@ -7,6 +8,7 @@ Medians of 20 calls after warm-up, float32, in one process.  Run it on an otherw
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
 import time
@@ -35,14 +37,18 @@ def _milliseconds(call: Callable[[], object]) -> float:
 
 def main(names: list[str]) -> None:
     """Print one line for each topology, operation, batch size B and number of features F."""
-    print(f"{'topology':>12} {'operation':>10} {'B':>3} {'F':>3} {'numba':>10} {'torch':>10} {'CSR':>10}  (ms)")
+    print(
+        f"{'topology':>12} {'operation':>10} {'B':>3} {'F':>3} {'numba':>10} {'torch':>10} {'CSR':>10}  (ms)"
+    )
     for name in names:
         topology = load_topology(name)
         paths = compute_paths(topology)
         numba, plain = (make_path_ops(paths, backend=backend) for backend in ("numba", "torch"))
         rows, columns = paths.incidences()
         index = torch.stack([torch.from_numpy(rows), torch.from_numpy(columns)])
-        matrix = torch.sparse_coo_tensor(index, torch.ones(len(rows)), (paths.leaf.size, paths.num_links))
+        matrix = torch.sparse_coo_tensor(
+            index, torch.ones(len(rows)), (paths.leaf.size, paths.num_links)
+        )
         csr, transposed = matrix.to_sparse_csr(), matrix.t().to_sparse_csr()
         for batch, features in ((1, 1), (1, 8), (16, 1)):
             links = torch.rand(batch, paths.num_links, features)
@@ -53,7 +59,10 @@ def main(names: list[str]) -> None:
                 ("path_sum", links, csr, flat_links),
                 ("link_sum", flows, transposed, flat_flows),
             ):
-                times = [_milliseconds(lambda o=ops: getattr(o, operation)(argument)) for ops in (numba, plain)]  # type: ignore[misc]  # noqa: B023
+                times = []
+                for ops in (numba, plain):
+                    method = getattr(ops, operation)
+                    times.append(_milliseconds(functools.partial(method, argument)))
                 times.append(_milliseconds(lambda: by_csr @ flat))  # noqa: B023
                 figures = " ".join(f"{t:10.3f}" for t in times)
                 print(f"{topology.name:>12} {operation:>10} {batch:>3} {features:>3} {figures}")

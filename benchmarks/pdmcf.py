@@ -2,15 +2,16 @@
 
     python -m benchmarks.pdmcf --out pdmcf.csv [--nodes 100] [--neighbours 10] [--seeds 0 1 2]
 
-The program is max sum W log f over the flows f (Gbit/s) of all n (n - 1) pairs of nodes, on a network in which each
-node has links in both directions to its nearest neighbours; the instance of a seed is that of PDMCF's generator.
-Teal's demands have rates, so each pair has a rate that no optimum reaches, and paths are added by link prices until
-the gap over all paths is reached.  Value and bound are computed here from flows and prices alone:
+The program is max sum W log f over the flows f (Gbit/s) of all n (n - 1) pairs of nodes, on a
+network in which each node has links in both directions to its nearest neighbours; the instance of a
+seed is that of PDMCF's generator. Teal's demands have rates, so each pair has a rate that no
+optimum reaches, and paths are added by link prices until the gap over all paths is reached.  Value
+and bound are computed here from flows and prices alone:
 
     bound(p) = sum W log(W / d) - sum W log(sum W / sum c p),   d the length of a pair's shortest path under p >= 0,
 
-which is the Lagrangian dual at the best multiple of p (the rates do not limit it).  The gap in nats is
-(bound - value) / sum W, the logarithm of the ratio of the two equivalent common flows.
+which is the Lagrangian dual at the best multiple of p (the rates do not limit it).  The gap in nats
+is (bound - value) / sum W, the logarithm of the ratio of the two equivalent common flows.
 """
 
 from __future__ import annotations
@@ -39,30 +40,41 @@ _TARGET_GAP = 7e-4  # of the equivalent common flow, over all paths
 
 
 def instance(nodes: int, neighbours: int, seed: int) -> tuple[Topology, FloatArray]:
-    """The network, and the weight of the pair from node s to node t as element (s, t) of an (N, N) array."""
+    """The network, and the weight of the pair from node s to node t as element (s, t) of an (N, N)
+    array.
+    """
     random = np.random.RandomState(seed)  # the generator of numpy.random.seed
     place = random.rand(2 * nodes).reshape(nodes, 2)
     links = set()
     for node in range(nodes):
         nearest = np.argsort(np.linalg.norm(place[node] - place, axis=1))[1 : neighbours + 1]
-        links |= {(node, int(other)) for other in nearest} | {(int(other), node) for other in nearest}
+        links |= {(node, int(other)) for other in nearest} | {
+            (int(other), node) for other in nearest
+        }
     ends = np.array(sorted(links))
-    # Links are in the order of the columns of the incidence matrix (-1 at the source), and then permuted.
+    # Links are in the order of the columns of the incidence matrix (-1 at the source), and then
+    # permuted.
     incidence = np.zeros((nodes, len(ends)))
     incidence[ends.T, np.arange(len(ends))] = [[-1], [1]]
     ends = ends[np.lexsort(incidence[::-1])][random.permutation(len(ends))]
     capacity = _log_uniform(random, _CAPACITIES, (len(ends),))
     weight = _log_uniform(random, _WEIGHTS, (nodes, nodes)).T  # the generator's rows are targets
     names = tuple(str(node) for node in range(nodes))
-    return Topology("pdmcf", names, ends[:, 0], ends[:, 1], capacity, np.ones(len(ends)), place), weight
+    return Topology(
+        "pdmcf", names, ends[:, 0], ends[:, 1], capacity, np.ones(len(ends)), place
+    ), weight
 
 
-def _log_uniform(random: np.random.RandomState, limits: tuple[float, float], shape: tuple[int, ...]) -> FloatArray:
+def _log_uniform(
+    random: np.random.RandomState, limits: tuple[float, float], shape: tuple[int, ...]
+) -> FloatArray:
     low, high = np.log(limits)
     return np.exp(random.rand(*shape) * (high - low) + low)
 
 
-def judged(topology: Topology, weight: FloatArray, problem: Problem, last: ColumnRound) -> tuple[float, float, float]:
+def judged(
+    topology: Topology, weight: FloatArray, problem: Problem, last: ColumnRound
+) -> tuple[float, float, float]:
     """Value and bound in nats, and the largest flow of a pair in Gbit/s.
 
     Raises:
@@ -77,10 +89,16 @@ def judged(topology: Topology, weight: FloatArray, problem: Problem, last: Colum
     source, target = last.paths.pairs.T
     own = weight[source, target]
     carried = flow.sum(1)
-    price = np.maximum(last.result.prices[0].double().numpy(), 1e-15)  # csgraph reads a 0 as no link
-    length = dijkstra(csr_array((price, (topology.link_source, topology.link_target))))[source, target]
+    price = np.maximum(
+        last.result.prices[0].double().numpy(), 1e-15
+    )  # csgraph reads a 0 as no link
+    length = dijkstra(csr_array((price, (topology.link_source, topology.link_target))))[
+        source, target
+    ]
     total = float(own.sum())
-    bound = float((own * np.log(own / length)).sum()) - total * np.log(total / float(topology.capacity @ price))
+    bound = float((own * np.log(own / length)).sum()) - total * np.log(
+        total / float(topology.capacity @ price)
+    )
     return float((own * np.log(carried)).sum()), bound, float(carried.max())
 
 
@@ -91,19 +109,37 @@ def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
     begin = time.process_time()
     paths = compute_paths(topology, pairs, cache=False)
     problem = Problem.create(
-        topology, paths, "proportional_fair:weight=given", np.full((1, len(pairs)), _RATE), weight=weight[*pairs.T]
+        topology,
+        paths,
+        "proportional_fair:weight=given",
+        np.full((1, len(pairs)), _RATE),
+        weight=weight[*pairs.T],
     )
     last = improve(problem, target=_TARGET_GAP)
     seconds = time.process_time() - begin
     value, bound, most = judged(topology, weight, problem, last)
     gap = (bound - value) / float(weight[*pairs.T].sum())
-    return [nodes, neighbours, seed, len(pairs), topology.num_links, int(last.paths.mask.sum()), last.result.iterations,
-            f"{seconds:.2f}", f"{value:.1f}", f"{bound:.1f}", f"{gap:.2e}", f"{most:.2f}"]  # fmt: skip
+    return [
+        nodes,
+        neighbours,
+        seed,
+        len(pairs),
+        topology.num_links,
+        int(last.paths.mask.sum()),
+        last.result.iterations,
+        f"{seconds:.2f}",
+        f"{value:.1f}",
+        f"{bound:.1f}",
+        f"{gap:.2e}",
+        f"{most:.2f}",
+    ]
 
 
 def main() -> None:
     """Write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--neighbours", type=int, default=10)
@@ -114,8 +150,22 @@ def main() -> None:
     measure(20, 5, 0)  # compiles
     with options.out.open("w", newline="") as stream:
         out = csv.writer(stream)
-        out.writerow(["nodes", "neighbours", "seed", "pairs", "links", "paths", "iterations", "cpu_s", "value_nats",
-                      "bound_nats", "gap_nats", "largest_flow"])  # fmt: skip
+        out.writerow(
+            [
+                "nodes",
+                "neighbours",
+                "seed",
+                "pairs",
+                "links",
+                "paths",
+                "iterations",
+                "cpu_s",
+                "value_nats",
+                "bound_nats",
+                "gap_nats",
+                "largest_flow",
+            ]
+        )
         for seed in options.seeds:
             row = measure(options.nodes, options.neighbours, seed)
             out.writerow(row)

@@ -21,7 +21,10 @@ _REPEATS = 5
 
 def _line(name: str, seconds: float, assessment: Assessment) -> str:
     assert assessment.classes is not None
-    parts = [f"{100 * one.value / one.demand:.2f}% (gap {100 * one.gap:.2f}%)" for one in assessment.classes.lines(0)]
+    parts = [
+        f"{100 * one.value / one.demand:.2f}% (gap {100 * one.gap:.2f}%)"
+        for one in assessment.classes.lines(0)
+    ]
     return f"| {name} | {' | '.join(parts)} | {seconds:.3g} s |"
 
 
@@ -32,10 +35,14 @@ def main(topology_name: str, load: str, gap: str = "0.01") -> None:
     paths = teal.compute_paths(topology, traffic.pairs)
     demand = traffic.read([0])
     one = teal.Problem.create(topology, paths, teal.Objective(), demand)
-    three = teal.priority_problem(topology, paths, {name: share * demand for name, share in _SHARES.items()})
+    three = teal.priority_problem(
+        topology, paths, {name: share * demand for name, share in _SHARES.items()}
+    )
     print(f"{topology.name}, load {load}, {paths.num_demands:,} pairs, gap {gap}")
     print("| | gold | silver | bronze | time |\n|---|---|---|---|---|")
-    print(f"| one class | | | | {median_s(lambda: teal.solve(one, gap=float(gap)), _REPEATS):.3g} s |")
+    print(
+        f"| one class | | | | {median_s(lambda: teal.solve(one, gap=float(gap)), _REPEATS):.3g} s |"
+    )
     for name in (f"pdhg:gap={gap}", f"pdhg:gap={gap},form=residual"):
         scheme = teal.make_scheme(name)
         allocation = scheme.solve(three)

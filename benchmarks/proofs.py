@@ -1,7 +1,8 @@
 """Proofs: time and size of writing and checking, and how many faults a checker lets pass.
 
-python benchmarks/proofs.py --out DIR                      # GEANT, UsCarrier; --large Kdl.json for more
-python benchmarks/proofs.py --out DIR --mutations 10000    # faults in proofs of random networks
+python benchmarks/proofs.py --out DIR                      # GEANT, UsCarrier; --large Kdl.json for
+more python benchmarks/proofs.py --out DIR --mutations 10000    # faults in proofs of random
+networks
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from tests.proofs.exact import is_true
 from tests.proofs.mutations import REMOVED_CHECKS, checker_without, mutated
 from tests.proofs.truth import Truth
 
-# Runs the checker and prints the most memory that it had; the figure of getrusage would begin with the parent's.
+# Runs the checker and prints the most memory that it had; the figure of getrusage would begin with
+# the parent's.
 _RUN = (
     "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__'); "
     "print(open('/proc/self/status').read())"
@@ -43,7 +45,17 @@ def measure(names: list[str], out: Path) -> None:
     with (out / "proofs.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(
-            ["network", "objective", "demands", "gap", "proved_gap", "write_s", "check_s", "check_mib", "mb"]
+            [
+                "network",
+                "objective",
+                "demands",
+                "gap",
+                "proved_gap",
+                "write_s",
+                "check_s",
+                "check_mib",
+                "mb",
+            ]
         )
         for name in names:
             topology = load_topology(name)
@@ -57,17 +69,36 @@ def measure(names: list[str], out: Path) -> None:
                     write_proof(Path(folder), problem, result.allocation)
                     write_s = time.perf_counter() - begin
                     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-                    command = [sys.executable, "-S", "-E", "-c", _RUN, CHECKER, NETWORK, MATRIX, PROOF]
-                    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+                    command = [
+                        sys.executable,
+                        "-S",
+                        "-E",
+                        "-c",
+                        _RUN,
+                        CHECKER,
+                        NETWORK,
+                        MATRIX,
+                        PROOF,
+                    ]
+                    done = subprocess.run(
+                        command, cwd=folder, capture_output=True, text=True, check=True
+                    )
                     after = resource.getrusage(resource.RUSAGE_CHILDREN)
                     mib = int(done.stdout.rpartition("VmHWM:")[2].split()[0]) / 1024
                     check_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
                     size = (Path(folder) / PROOF).stat().st_size / 1e6
                 proved = float(done.stdout.partition("gap ")[2].partition("%")[0]) / 100
                 row = [
-                    topology.name, objective, problem.demand.shape[1], f"{float(result.gap[0]):.3g}", f"{proved:.3g}",
-                    f"{write_s:.2f}", f"{check_s:.2f}", f"{mib:.0f}", f"{size:.2f}",
-                ]  # fmt: skip
+                    topology.name,
+                    objective,
+                    problem.demand.shape[1],
+                    f"{float(result.gap[0]):.3g}",
+                    f"{proved:.3g}",
+                    f"{write_s:.2f}",
+                    f"{check_s:.2f}",
+                    f"{mib:.0f}",
+                    f"{size:.2f}",
+                ]
                 writer.writerow(row)
                 print(*row, flush=True)
 
@@ -82,13 +113,17 @@ def accepts(checker: ModuleType, files: list[Path]) -> bool:
 
 
 def _optimum_is_there(files: list[Path]) -> bool:
-    """Whether the optimum of every program, by a linear program, lies where the checker's sentence says."""
+    """Whether the optimum of every program, by a linear program, lies where the checker's sentence
+    says.
+    """
     truth = Truth(*files)
     return all(truth.holds(one, number) for number, one in enumerate(check.check(*map(str, files))))
 
 
 def mutate(count: int, seed: int, out: Path) -> None:
-    """Faults in proofs: what the checker accepts wrongly, and what each checker without one check does."""
+    """Faults in proofs: what the checker accepts wrongly, and what each checker without one check
+    does.
+    """
     broken = {name: checker_without(name) for name in REMOVED_CHECKS}
     wrong = dict.fromkeys(["none", *REMOVED_CHECKS], 0)
     changed = accepted = refused_true = 0
@@ -134,11 +169,15 @@ def mutate(count: int, seed: int, out: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--mutations", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--large", nargs="*", default=[], help="files of further networks, such as UsCarrier.json")
+    parser.add_argument(
+        "--large", nargs="*", default=[], help="files of further networks, such as UsCarrier.json"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.mutations:

@@ -1,4 +1,5 @@
-"""Promises that hold under every single cable failure: value, gap, time, and what happens to other allocations.
+"""Promises that hold under every single cable failure: value, gap, time, and what happens to other
+allocations.
 
 python benchmarks/protection.py TOPOLOGY LOAD [MATRICES [METHOD]]
 
@@ -26,10 +27,16 @@ def main(topology_name: str, load: str, count: str = "3", method: str = "edge-di
     traffic = teal.load_traffic(f"gravity:seed=0,load={load},count={count}", topology)
     paths = teal.compute_paths(topology, traffic.pairs, method=PathMethod(method))
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
-    unprotected = Protection.of(problem.ops, topology.num_links, topology.cables()).unprotected(problem.program)
+    unprotected = Protection.of(problem.ops, topology.num_links, topology.cables()).unprotected(
+        problem.program
+    )
     without = float((problem.demand * unprotected).sum() / problem.demand.sum())
-    print(f"{topology.name}, load {load}, {count} matrices; {100 * without:.2f}% of the demand cannot be protected")
-    print("| scheme | satisfied | fullest link, worst failure | lost, worst failure | time |\n|---|---|---|---|---|")
+    print(
+        f"{topology.name}, load {load}, {count} matrices; {100 * without:.2f}% of the demand cannot be protected"
+    )
+    print(
+        "| scheme | satisfied | fullest link, worst failure | lost, worst failure | time |\n|---|---|---|---|---|"
+    )
     for name in _SCHEMES:
         if paths.num_demands > _EXACT_UP_TO and name in ("ffc", "teavar"):
             continue

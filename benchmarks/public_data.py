@@ -1,4 +1,6 @@
-"""The published files of ``--data FOLDER``: in FOLDER itself, or in the folders that data/README.md names."""
+"""The published files of ``--data FOLDER``: in FOLDER itself, or in the folders that data/README.md
+names.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,13 @@ def published(folder: Path, name: str) -> Path:
 
     Args:
         folder: FOLDER.
-        name: name with or without one of the folders, such as ``topologies/Kdl.json`` or ``Kdl.json``.
+        name: name with or without one of the folders, such as ``topologies/Kdl.json`` or
+            ``Kdl.json``.
     """
     bare = Path(name).name
     for place in (folder / name, folder / bare, *(folder / below / bare for below in _FOLDERS)):
         if place.exists():
             return place
-    raise SystemExit(f"--data {folder}: no {bare}, also not in {', '.join(_FOLDERS)}; data/README.md says where it is")
+    raise SystemExit(
+        f"--data {folder}: no {bare}, also not in {', '.join(_FOLDERS)}; data/README.md says where it is"
+    )

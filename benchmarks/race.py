@@ -1,10 +1,12 @@
-"""Time to a certified gap with and without learned starts: ``teal evaluate --race`` on several networks.
+"""Time to a certified gap with and without learned starts: ``teal evaluate --race`` on several
+networks.
 
     python benchmarks/race.py --out runs/race [--data FOLDER] [--networks NAME ...] [--scheme NAME ...]
 
-Generated traffic.  Run it on an idle machine.  Prints a table per network and load; writes race.csv, race.png,
-and race-summary.csv: median seconds to the gap, and, in columns with an x, these over the better of cold and warm PDHG.
-With --data also UsCarrier, Kdl and ASN from the files that data/README.md names.
+Generated traffic.  Run it on an idle machine.  Prints a table per network and load; writes
+race.csv, race.png, and race-summary.csv: median seconds to the gap, and, in columns with an x,
+these over the better of cold and warm PDHG. With --data also UsCarrier, Kdl and ASN from the files
+that data/README.md names.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from rich.console import Console
 
 import teal
 from teal.app.instance import Instance
-from teal.evaluation.race import SITUATIONS, TARGETS, RaceRun, plot_race, race, time_table, times_to_gap
+from teal.evaluation.race import (
+    SITUATIONS,
+    TARGETS,
+    RaceRun,
+    plot_race,
+    race,
+    time_table,
+    times_to_gap,
+)
 from teal.formats.rows import write_csv
 from teal.schemes.registry import make_scheme
 
@@ -34,26 +44,44 @@ def instance(name: str, load: float, seed: int, matrices: int) -> Instance:
     topology = teal.load_topology(name)
     traffic = teal.load_traffic(f"gravity:seed={seed},count={matrices + 1},load={load}", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
-    return Instance(topology, traffic, paths, teal.Objective(), None, traffic.split(), torch.device("cpu"))
+    return Instance(
+        topology, traffic, paths, teal.Objective(), None, traffic.split(), torch.device("cpu")
+    )
 
 
 def main() -> None:
     """Run the races, print their tables, write race.csv and race.png."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, help="folder of the files that data/README.md names")
-    parser.add_argument("--model", type=Path, help="folder of a PriceGNN in place of the universal one")
+    parser.add_argument(
+        "--model", type=Path, help="folder of a PriceGNN in place of the universal one"
+    )
     parser.add_argument("--scheme", nargs="*", default=SCHEMES, help="schemes of the race")
     parser.add_argument("--networks", nargs="*", default=NETWORKS, help="networks to race on")
     parser.add_argument(
-        "--loads", nargs="*", type=float, default=(3.0, 6.0), help="largest utilisations on shortest paths"
+        "--loads",
+        nargs="*",
+        type=float,
+        default=(3.0, 6.0),
+        help="largest utilisations on shortest paths",
     )
     parser.add_argument("--matrices", type=int, default=3, help="matrices per network and load")
     parser.add_argument(
-        "--targets", nargs="*", type=float, default=TARGETS, help="certified gaps at which PDHG is timed"
+        "--targets",
+        nargs="*",
+        type=float,
+        default=TARGETS,
+        help="certified gaps at which PDHG is timed",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the traffic and the situations")
-    parser.add_argument("--gap", type=float, default=0.01, help="certified gap that the tables show")
-    parser.add_argument("--out", type=Path, default=Path("runs/race"), help="folder of race.csv and race.png")
+    parser.add_argument(
+        "--gap", type=float, default=0.01, help="certified gap that the tables show"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/race"), help="folder of race.csv and race.png"
+    )
     options = parser.parse_args()
     schemes = {name: make_scheme(name, options.model) for name in options.scheme}
     options.out.mkdir(parents=True, exist_ok=True)
@@ -69,18 +97,30 @@ def main() -> None:
             source = str(published(options.data, FILES[name])) if name in FILES else name
             case = instance(source, load, options.seed, options.matrices)
             runs_of_case = race(
-                case, schemes, range(1, options.matrices + 1), seed=options.seed, targets=options.targets, notify=print
+                case,
+                schemes,
+                range(1, options.matrices + 1),
+                seed=options.seed,
+                targets=options.targets,
+                notify=print,
             )
             print(f"\n{case.topology.name}, load {load:g}, {options.matrices} matrices")
-            Console(width=140).print(time_table(times_to_gap(runs_of_case, options.gap), options.gap).of_terminal())
+            Console(width=140).print(
+                time_table(times_to_gap(runs_of_case, options.gap), options.gap).of_terminal()
+            )
             runs += runs_of_case
-            times = {(time.scheme, time.situation): time for time in times_to_gap(runs_of_case, options.gap)}
+            times = {
+                (time.scheme, time.situation): time
+                for time in times_to_gap(runs_of_case, options.gap)
+            }
             for scheme in dict.fromkeys(name for name, _ in times):
                 known = [times.get((scheme, situation)) for situation in SITUATIONS]
                 seconds = [time.seconds if time else math.nan for time in known]
                 ratios = [time.speedup if time else math.nan for time in known]
                 summary.append((case.topology.name, load, scheme, *seconds, *ratios))
-            with (options.out / "race-summary.csv").open("w", newline="", encoding="utf-8") as stream:
+            with (options.out / "race-summary.csv").open(
+                "w", newline="", encoding="utf-8"
+            ) as stream:
                 csv.writer(stream).writerows(summary)
             write_csv(options.out / "race.csv", runs)
             plot_race(options.out / "race.png", runs)

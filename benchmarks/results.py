@@ -2,9 +2,10 @@
 
     python benchmarks/results.py --data FOLDER --out runs/results [b4 geant abilene germany50 uscarrier kdl asn]
 
-FOLDER holds the files that data/README.md names.  Each study is one ``teal evaluate``, whose command is printed;
-complete studies are not repeated, interrupted ones continue.  OUT/results.csv has a row for each network and scheme,
-OUT/results-changed.csv the satisfied demand of changed matrices and networks.
+FOLDER holds the files that data/README.md names.  Each study is one ``teal evaluate``, whose
+command is printed; complete studies are not repeated, interrupted ones continue.  OUT/results.csv
+has a row for each network and scheme, OUT/results-changed.csv the satisfied demand of changed
+matrices and networks.
 """
 
 from __future__ import annotations
@@ -26,23 +27,45 @@ from teal.formats.rows import read_csv
 LEARNED = ("teal", "price-gnn")
 ENGINE = ("pdhg:gap=0.01", "pdhg:gap=0.01,warm=true", "pdhg:gap=0.0002")
 ROUTERS = ("cspf", "ecmp:over=candidates", "shortest-path")
-REDUCED = ("lp-top", "demand-pinning", "ncflow")  # linear programs of a part of the demands or of the network
+REDUCED = (
+    "lp-top",
+    "demand-pinning",
+    "ncflow",
+)  # linear programs of a part of the demands or of the network
 SMALL = (
-    *LEARNED, *ENGINE, "lp-all", "lp-all:solver=gurobi", "pdlp:accuracy=0.001", *REDUCED, "pop", "teavar", *ROUTERS
-)  # fmt: skip
+    *LEARNED,
+    *ENGINE,
+    "lp-all",
+    "lp-all:solver=gurobi",
+    "pdlp:accuracy=0.001",
+    *REDUCED,
+    "pop",
+    "teavar",
+    *ROUTERS,
+)
 MIDDLE = (*LEARNED, *ENGINE, "lp-all", "pdlp:accuracy=0.001", *REDUCED, "pop:replicas=16", *ROUTERS)
 GENERATED = "gravity:seed=0,count=100,load=4"
 FEW_GENERATED = "gravity:seed=0,count=20,load=4"
 ABILENE = "directed-abilene-zhang-5min-over-6months-ALL.tgz"
 GEANT = "directed-geant-uhlig-15min-over-4months-ALL.tgz"
 GERMANY50 = "directed-germany50-DFN-aggregated-1day-over-1month.tgz"
-SHOCKS = shlex.split("--failures 1,2,5% --noise 2,10 --spatial 60,20% --scale 2 --online --interval 5m")
+SHOCKS = shlex.split(
+    "--failures 1,2,5% --noise 2,10 --spatial 60,20% --scale 2 --online --interval 5m"
+)
 
 
 def large(replicas: int, *others: str) -> tuple[str, ...]:
-    """Schemes for large networks: linear programs have 10 minutes for a matrix, POP ``replicas``."""
-    return (*LEARNED, *ENGINE, *ROUTERS, *(f"{s}:time_limit=600" for s in REDUCED),
-            f"pop:replicas={replicas},time_limit=600", *others)  # fmt: skip
+    """Schemes for large networks: linear programs have 10 minutes for a matrix, POP
+    ``replicas``.
+    """
+    return (
+        *LEARNED,
+        *ENGINE,
+        *ROUTERS,
+        *(f"{s}:time_limit=600" for s in REDUCED),
+        f"pop:replicas={replicas},time_limit=600",
+        *others,
+    )
 
 
 # Study: topology, traffic, schemes, options of `teal evaluate`.
@@ -51,37 +74,73 @@ STUDIES: dict[str, tuple[str, str, tuple[str, ...], list[str]]] = {
     "abilene": ("sndlib/abilene.xml", f"sndlib/{ABILENE}", SMALL, ["--limit", "50"]),
     "geant": ("sndlib/geant.xml", f"sndlib/{GEANT}", SMALL, ["--limit", "20", *SHOCKS]),
     "germany50": ("sndlib/germany50.xml", f"sndlib/{GERMANY50}", SMALL, ["--failures", "1,2,5%"]),
-    "uscarrier": ("topologies/UsCarrier.json", GENERATED, MIDDLE, ["--limit", "5", "--failures", "2%"]),
-    "kdl": ("topologies/Kdl.json", FEW_GENERATED, large(64, "pdlp:accuracy=0.001,time_limit=600"), ["--limit", "1"]),
+    "uscarrier": (
+        "topologies/UsCarrier.json",
+        GENERATED,
+        MIDDLE,
+        ["--limit", "5", "--failures", "2%"],
+    ),
+    "kdl": (
+        "topologies/Kdl.json",
+        FEW_GENERATED,
+        large(64, "pdlp:accuracy=0.001,time_limit=600"),
+        ["--limit", "1"],
+    ),
     "asn": ("topologies/ASN2k.json", FEW_GENERATED, large(128), ["--limit", "1"]),
 }
 COLUMNS = (
-    "scheme", "satisfied_demand", "of_optimum", "worst", "gap", "gap_known", "cut_demand", "build_s", "total_s",
-    "parallel_s", "status",
-)  # fmt: skip
+    "scheme",
+    "satisfied_demand",
+    "of_optimum",
+    "worst",
+    "gap",
+    "gap_known",
+    "cut_demand",
+    "build_s",
+    "total_s",
+    "parallel_s",
+    "status",
+)
 
 
 def command(study: str, data: Path, out: Path) -> list[str]:
     """The arguments of the ``teal`` command of a study."""
     topology, traffic, schemes, options = STUDIES[study]
-    arguments = ["evaluate", "--topology", str(published(data, topology)) if "/" in topology else topology]
+    arguments = [
+        "evaluate",
+        "--topology",
+        str(published(data, topology)) if "/" in topology else topology,
+    ]
     arguments += ["--traffic", str(published(data, traffic)) if "/" in traffic else traffic]
     arguments += ["--num-paths", "4", "--calibrate", "0.9", *options]
-    return [*arguments, *(word for scheme in schemes for word in ("--scheme", scheme)), "--out", str(out / study)]
+    return [
+        *arguments,
+        *(word for scheme in schemes for word in ("--scheme", scheme)),
+        "--out",
+        str(out / study),
+    ]
 
 
 def main() -> int:
     """Run the given studies, unless they are complete, and write the figures of all that are."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder of the files that data/README.md names"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
-    parser.add_argument("studies", nargs="*", default=list(STUDIES), metavar="STUDY", help=" ".join(STUDIES))
+    parser.add_argument(
+        "studies", nargs="*", default=list(STUDIES), metavar="STUDY", help=" ".join(STUDIES)
+    )
     options = parser.parse_args()
     for study in options.studies:
         folder, arguments = options.out / study, command(study, options.data, options.out)
         print("\nteal", shlex.join(arguments), flush=True)
         if not (folder / "report.html").exists():
-            code = teal([*arguments, "--resume"] if (folder / "journal.jsonl").exists() else arguments)
+            code = teal(
+                [*arguments, "--resume"] if (folder / "journal.jsonl").exists() else arguments
+            )
             if code:
                 return code
     same: list[tuple[object, ...]] = [("network", "matrices", *COLUMNS)]

@@ -1,10 +1,12 @@
-"""Time to a certified gap from a sample of the demands, solved by PDHG or by a PriceGNN, beside iterations with all.
+"""Time to a certified gap from a sample of the demands, solved by PDHG or by a PriceGNN, beside
+iterations with all.
 
     python benchmarks/sampled_start.py --data FOLDER --out OUT [--networks Kdl,ASN,world] [--repeats 7]
 
-FOLDER holds Kdl.json and ASN2k.json.  The ways are timed in turn, after one run of each that is not timed; the table
-has medians, and OUT/sampled_start.csv a row per case.  Traffic is `gravity:seed=0`, total_flow unless said, K = 4.
-World needs about 7 GiB and ten minutes, most of them for paths.
+FOLDER holds Kdl.json and ASN2k.json.  The ways are timed in turn, after one run of each that is not
+timed; the table has medians, and OUT/sampled_start.csv a row per case.  Traffic is
+`gravity:seed=0`, total_flow unless said, K = 4. World needs about 7 GiB and ten minutes, most of
+them for paths.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ LOADS = {"Kdl": 6, "ASN": 6, "world": 4}
 def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, pdhg.PdhgResult | None]]:
     """(name, problem, target gap, earlier result for a warm start) of each case of a network."""
     source = SOURCES[network]
-    topology = teal.load_topology(str(published(data, source)) if source.endswith(".json") else source)
+    topology = teal.load_topology(
+        str(published(data, source)) if source.endswith(".json") else source
+    )
     traffic = teal.load_traffic(f"gravity:seed=0,count=2,load={LOADS[network]}", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     first, second = (traffic.read([index]) for index in (0, 1))
@@ -64,16 +68,26 @@ def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, pdhg.
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the files that data/README.md names")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder of the files that data/README.md names"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the table")
     parser.add_argument("--networks", default="Kdl,ASN,world", help="of " + ", ".join(SOURCES))
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     rows, model = [], load_model("universal")
-    ways: dict[str, dict[str, Any]] = {"model": {"starter": model}, "sample": {}, "all": {"engine": "fused"}}
-    print("| network | case | target | samples, PriceGNN | samples, PDHG | all demands |\n|---|---|---|---|---|---|")
+    ways: dict[str, dict[str, Any]] = {
+        "model": {"starter": model},
+        "sample": {},
+        "all": {"engine": "fused"},
+    }
+    print(
+        "| network | case | target | samples, PriceGNN | samples, PDHG | all demands |\n|---|---|---|---|---|---|"
+    )
     for network in arguments.networks.split(","):
         for name, problem, gap, earlier in cases(network, arguments.data):
             times: dict[str, list[float]] = {way: [] for way in ways}
@@ -85,10 +99,15 @@ def main() -> None:
                     if repeat:
                         measured.append(time.perf_counter() - begin)
             seconds = {way: statistics.median(measured) for way, measured in times.items()}
-            cells = [f"{1e3 * seconds[way]:.0f} ms ({result.iterations})" for way, result in results.items()]
+            cells = [
+                f"{1e3 * seconds[way]:.0f} ms ({result.iterations})"
+                for way, result in results.items()
+            ]
             print(f"| {network} | {name} | {100 * gap:g}% | {' | '.join(cells)} |", flush=True)
             for way, result in results.items():
-                rows.append([network, name, gap, way, seconds[way], result.iterations, float(result.gap)])
+                rows.append(
+                    [network, name, gap, way, seconds[way], result.iterations, float(result.gap)]
+                )
     with (arguments.out / "sampled_start.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["network", "case", "target", "way", "seconds", "iterations", "gap"])

@@ -1,13 +1,16 @@
-"""What plan, upgrade, simulate, estimate, solve and the service print as certain, replayed on random networks.
+"""What plan, upgrade, simulate, estimate, solve and the service print as certain, replayed on
+random networks.
 
     python -m benchmarks.seams --out OUT [--networks 2000] [--first 0] [--workers 2]
 
-Each network has five nodes, cables of one to three links a direction, one-way links, and sometimes parts.  The
-statements are compared with linear programs over free routing in HiGHS, reachability of networkx and shortest paths
-written anew (`tests/seams.py`, `tests/free_routing.py`): no code of Teal decides.
+Each network has five nodes, cables of one to three links a direction, one-way links, and sometimes
+parts.  The statements are compared with linear programs over free routing in HiGHS, reachability of
+networkx and shortest paths written anew (`tests/seams.py`, `tests/free_routing.py`): no code of
+Teal decides.
 
-OUT/seams.csv has a row for each network as soon as it is done: its seed, the number of statements of each kind that
-were compared, and the contradictions.  A run that was interrupted goes on where it ended.
+OUT/seams.csv has a row for each network as soon as it is done: its seed, the number of statements
+of each kind that were compared, and the contradictions.  A run that was interrupted goes on where
+it ended.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ def compare(seed: int) -> tuple[int, dict[str, int], list[str]]:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the table")
     parser.add_argument("--networks", type=int, default=2000, help="number of networks")
     parser.add_argument("--first", type=int, default=0, help="seed of the first network")
@@ -49,7 +54,9 @@ def main() -> None:
     if table.exists():
         with table.open(newline="") as file:
             known = {int(row[0]): row for row in csv.reader(file) if row and row[0].isdecimal()}
-    seeds = [s for s in range(arguments.first, arguments.first + arguments.networks) if s not in known]
+    seeds = [
+        s for s in range(arguments.first, arguments.first + arguments.networks) if s not in known
+    ]
     begin = time.perf_counter()
     with table.open("a", newline="") as file, ProcessPoolExecutor(arguments.workers) as pool:
         writer = csv.writer(file)
@@ -64,14 +71,19 @@ def main() -> None:
             file.flush()
             known[seed], done = row, done + 1
             if sys.stderr.isatty() or done % 50 == 0:
-                print(f"{done} of {len(seeds)} networks, {time.perf_counter() - begin:.0f} s", file=sys.stderr)
+                print(
+                    f"{done} of {len(seeds)} networks, {time.perf_counter() - begin:.0f} s",
+                    file=sys.stderr,
+                )
     total: Counter[str] = Counter()
     for row in known.values():
         for part in filter(None, row[3].split("; ")):
             kind, amount = part.rsplit(" ", 1)
             total[kind] += int(amount)
     bad = sum(int(row[2]) > 0 for row in known.values())
-    print(f"{len(known)} networks, {sum(total.values()):,} statements, {bad} networks with contradictions")
+    print(
+        f"{len(known)} networks, {sum(total.values()):,} statements, {bad} networks with contradictions"
+    )
     for kind, compared in sorted(total.items()):
         print(f"{kind:>24} {compared:8,}")
 

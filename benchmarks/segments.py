@@ -2,10 +2,10 @@
 
     python benchmarks/segments.py FOLDER [--match TEXT] [--gap 0.01 --gap 0.001] [--policies] [--out FILE.csv]
 
-FOLDER holds pairs of NAME.graph and NAME*.demands, from https://github.com/svissicchio/Repetita.  For each:
-utilisation of ECMP, of two-segment routing with its bound, and seconds to each gap (the second run, without
-compilation).  With --policies the fewest policies at 1% above the optimum with their bound, and one list for each
-demand.
+FOLDER holds pairs of NAME.graph and NAME*.demands, from https://github.com/svissicchio/Repetita.
+For each: utilisation of ECMP, of two-segment routing with its bound, and seconds to each gap (the
+second run, without compilation).  With --policies the fewest policies at 1% above the optimum with
+their bound, and one list for each demand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _SECONDS = 60.0  # for each search
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--match", default="")
     parser.add_argument("--gap", type=float, action="append")
@@ -45,7 +47,13 @@ def main() -> None:
         dag = EcmpDag.of(topology, metric)
         for file in sorted(options.folder.glob(f"{graph.stem}*.demands")):
             traffic = load_traffic(str(file), topology)
-            row = _measure(dag, traffic.pairs, traffic.read([0])[0], options.gap or [0.01, 0.001], options.policies)
+            row = _measure(
+                dag,
+                traffic.pairs,
+                traffic.read([0])[0],
+                options.gap or [0.01, 0.001],
+                options.policies,
+            )
             rows.append({"instance": file.stem, **row})
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     if options.out and rows:
@@ -72,12 +80,19 @@ def _measure(dag, pairs, demand, gaps, policies):  # type: ignore[no-untyped-def
         row["value"], row["gap"] = f"{result.value:.4f}", f"{100 * result.gap:.3f}%"
     if policies:
         few = fewest_policies(problem, result, result.value * 1.01, Deadline.after(_SECONDS))
-        row |= {"policies at 1%": few.policies, "at least": few.bound, "policies s": f"{few.solve_s:.2f}"}
+        row |= {
+            "policies at 1%": few.policies,
+            "at least": few.bound,
+            "policies s": f"{few.solve_s:.2f}",
+        }
         tight = fewest_policies(problem, result, result.value * 1.001, Deadline.after(_SECONDS))
         starts = [(result.mid, result.share), (tight.mid, tight.share)]
         lists = [one_list(problem, *start, Deadline.after(_SECONDS)) for start in starts]
         best = min(lists, key=lambda one: one.utilisation)
-        row |= {"one list": f"{best.utilisation:.4f}", "one list s": f"{sum(one.solve_s for one in lists):.2f}"}
+        row |= {
+            "one list": f"{best.utilisation:.4f}",
+            "one list s": f"{sum(one.solve_s for one in lists):.2f}",
+        }
     return row
 
 

@@ -11,7 +11,9 @@ def series_parser(description: str | None) -> argparse.ArgumentParser:
     Args:
         description: the docstring of the script.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("topology")
     parser.add_argument("traffic")
     parser.add_argument("--default-capacity", type=float)
@@ -19,7 +21,9 @@ def series_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def loop_parser(description: str | None, first: int, intervals: int) -> argparse.ArgumentParser:
-    """The same for a closed loop over ``intervals`` matrices from number ``first`` on, after a history."""
+    """The same for a closed loop over ``intervals`` matrices from number ``first`` on, after a
+    history.
+    """
     parser = series_parser(description)
     parser.add_argument("--first", type=int, default=first)
     parser.add_argument("--intervals", type=int, default=intervals)

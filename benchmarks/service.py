@@ -1,16 +1,17 @@
-"""The service under load: latency and throughput, compared with echoes of equal size, and requests for large networks.
+"""The service under load: latency and throughput, compared with echoes of equal size, and requests
+for large networks.
 
     python benchmarks/service.py [--large UsCarrier.json Kdl.json] [--seconds 10] [--ray]
     python benchmarks/service.py --overload 60
 
-GEANT with generated traffic, one matrix per request, from a second process with 1, 8 and 64 clients.  The echo is a
-FastAPI application in one process, like the service; its responses have as many bytes as those of the service.  With
---ray also the service with two engines under Ray Serve (--replicas 2), and an echo of a FastAPI ingress in front of one
-deployment.
+GEANT with generated traffic, one matrix per request, from a second process with 1, 8 and 64
+clients.  The echo is a FastAPI application in one process, like the service; its responses have as
+many bytes as those of the service.  With --ray also the service with two engines under Ray Serve
+(--replicas 2), and an echo of a FastAPI ingress in front of one deployment.
 
-Overload: 640 clients that send the next request as soon as they have a response, while the service lets 16 requests
-wait.  Printed are rate and latency of each HTTP status, and the memory of all processes of the service before, during
-and after the overload.
+Overload: 640 clients that send the next request as soon as they have a response, while the service
+lets 16 requests wait.  Printed are rate and latency of each HTTP status, and the memory of all
+processes of the service before, during and after the overload.
 """
 
 from __future__ import annotations
@@ -77,9 +78,14 @@ def echo(port: int, size: int) -> None:
             app = FastAPI()
 
             async def answer(request: Request) -> Response:
-                return Response(await self.back.answer.remote(await request.body()), media_type=ARROW)
+                return Response(
+                    await self.back.answer.remote(await request.body()), media_type=ARROW
+                )
 
-            answer.__annotations__ |= {"request": Request, "return": None}  # FastAPI cannot resolve these local names
+            answer.__annotations__ |= {
+                "request": Request,
+                "return": None,
+            }  # FastAPI cannot resolve these local names
             app.post("/echo", response_model=None)(answer)
 
             @app.get("/readyz")
@@ -88,11 +94,17 @@ def echo(port: int, size: int) -> None:
 
             return app
 
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+    ray.init(
+        include_dashboard=False, log_to_driver=False, logging_level="ERROR", configure_logging=False
+    )
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     options: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}, "max_ongoing_requests": 256}
     back = serve.deployment(Back).options(**options).bind()
-    serve.run(serve.deployment(serve.ingress()(Front)).options(**options).bind(back), name="echo", route_prefix="/")
+    serve.run(
+        serve.deployment(serve.ingress()(Front)).options(**options).bind(back),
+        name="echo",
+        route_prefix="/",
+    )
     signal.pause()
 
 
@@ -109,13 +121,18 @@ def bare_echo(port: int, size: int) -> None:
         await request.body()
         return Response(bytes(size), media_type=ARROW)
 
-    answer.__annotations__ |= {"request": Request, "return": None}  # FastAPI cannot resolve these local names
+    answer.__annotations__ |= {
+        "request": Request,
+        "return": None,
+    }  # FastAPI cannot resolve these local names
     app.post("/echo", response_model=None)(answer)
     app.get("/readyz")(lambda: "ok")
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
 
 
-async def load(url: str, bodies: list[bytes], clients: int, seconds: float) -> tuple[list[float], int, list[bytes]]:
+async def load(
+    url: str, bodies: list[bytes], clients: int, seconds: float
+) -> tuple[list[float], int, list[bytes]]:
     """Latencies, s; number of responses other than 200; bodies of up to 2000 responses."""
     import aiohttp
 
@@ -130,7 +147,9 @@ async def load(url: str, bodies: list[bytes], clients: int, seconds: float) -> t
         index = number
         while (begin := time.perf_counter()) < end:
             index += 1
-            async with session.post(url, data=bodies[index % len(bodies)], headers=headers) as response:
+            async with session.post(
+                url, data=bodies[index % len(bodies)], headers=headers
+            ) as response:
                 body = await response.read()
                 times.append(time.perf_counter() - begin)
                 faults += response.status != 200
@@ -173,7 +192,8 @@ def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> None:
 def solvers(file: Path, address: str) -> None:
     """Print medians of requests of one matrix by each solver: in all, in the engine, certified gap.
 
-    The request for PDHG comes first for each matrix, so that it starts from the allocation of the matrix before.
+    The request for PDHG comes first for each matrix, so that it starts from the allocation of the
+    matrix before.
     """
     import teal
     from teal.client import Client
@@ -185,20 +205,36 @@ def solvers(file: Path, address: str) -> None:
         client.wait_ready("large")
         client.allocate("large", rates[0])
         for target in (1e-2, 1e-3):
-            print(f"\n| {topology.name}, gap {100 * target:g}% | end to end | engine | gap |\n|---|---|---|---|")
-            found: dict[str, list[tuple[float, float, float]]] = {"pdhg": [], "model": [], "model-pdhg": []}
+            print(
+                f"\n| {topology.name}, gap {100 * target:g}% | end to end | engine | gap |\n|---|---|---|---|"
+            )
+            found: dict[str, list[tuple[float, float, float]]] = {
+                "pdhg": [],
+                "model": [],
+                "model-pdhg": [],
+            }
             for row in rates[1:]:
                 for solver, times in found.items():
                     begin = time.perf_counter()
-                    answer = client.allocate("large", row, solver=solver, gap=target, deadline_ms=60_000)
-                    times.append((1e3 * (time.perf_counter() - begin), answer.solve_ms, 100 * float(answer.gap[0])))
+                    answer = client.allocate(
+                        "large", row, solver=solver, gap=target, deadline_ms=60_000
+                    )
+                    times.append(
+                        (
+                            1e3 * (time.perf_counter() - begin),
+                            answer.solve_ms,
+                            100 * float(answer.gap[0]),
+                        )
+                    )
             for solver, times in found.items():
                 whole, engine, gap = np.median(times, axis=0)
                 print(f"| {solver} | {whole:.0f} ms | {engine:.0f} ms | {gap:.2f}% |", flush=True)
 
 
 def resident(pid: int) -> float:
-    """Resident memory of a process and all its descendants, MiB; shared memory counts once per process."""
+    """Resident memory of a process and all its descendants, MiB; shared memory counts once per
+    process.
+    """
     import psutil
 
     family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
@@ -206,7 +242,9 @@ def resident(pid: int) -> float:
 
 
 async def flood(url: str, body: bytes, seconds: float, pid: int) -> None:
-    """Load ``url`` with ``FLOOD`` clients; print the memory of process ``pid``, and rate and latency by status."""
+    """Load ``url`` with ``FLOOD`` clients; print the memory of process ``pid``, and rate and
+    latency by status.
+    """
     import aiohttp
 
     times_by_status: dict[int, list[float]] = {}
@@ -222,7 +260,10 @@ async def flood(url: str, body: bytes, seconds: float, pid: int) -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         clients = asyncio.gather(*(client(session) for _ in range(FLOOD)))
         while not clients.done():
-            print(f"| {seconds - max(0.0, end - time.perf_counter()):.0f} s | {resident(pid):.0f} MiB |", flush=True)
+            print(
+                f"| {seconds - max(0.0, end - time.perf_counter()):.0f} s | {resident(pid):.0f} MiB |",
+                flush=True,
+            )
             await asyncio.wait({clients}, timeout=seconds / 4)
         await clients
     for status, times in sorted(times_by_status.items()):
@@ -238,18 +279,32 @@ def overload(address: str, body: bytes, seconds: float, pid: int) -> None:
     asyncio.run(flood(url, body, seconds, pid))
     time.sleep(5)
     times, faults, _ = asyncio.run(load(url, [body], 1, 5))
-    print(f"afterwards: {resident(pid):.0f} MiB, p50 at one client {1e3 * np.median(times):.1f} ms, {faults} faults")
+    print(
+        f"afterwards: {resident(pid):.0f} MiB, p50 at one client {1e3 * np.median(times):.1f} ms, {faults} faults"
+    )
 
 
 def main() -> None:
     """Start the service, then the echo, and measure both."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--large", type=Path, nargs="*", default=[], help="files of networks, to measure solvers on")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--large", type=Path, nargs="*", default=[], help="files of networks, to measure solvers on"
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of a measurement")
-    parser.add_argument("--echo", type=int, nargs=2, metavar=("PORT", "BYTES"), help="run as the echo")
-    parser.add_argument("--bare-echo", type=int, nargs=2, metavar=("PORT", "BYTES"), help="run as the bare echo")
-    parser.add_argument("--ray", action="store_true", help="measure the service and an echo under Ray Serve too")
-    parser.add_argument("--overload", type=float, default=0.0, metavar="SECONDS", help="overload the service")
+    parser.add_argument(
+        "--echo", type=int, nargs=2, metavar=("PORT", "BYTES"), help="run as the echo"
+    )
+    parser.add_argument(
+        "--bare-echo", type=int, nargs=2, metavar=("PORT", "BYTES"), help="run as the bare echo"
+    )
+    parser.add_argument(
+        "--ray", action="store_true", help="measure the service and an echo under Ray Serve too"
+    )
+    parser.add_argument(
+        "--overload", type=float, default=0.0, metavar="SECONDS", help="overload the service"
+    )
     options = parser.parse_args()
     if options.echo or options.bare_echo:
         echo(*options.echo) if options.echo else bare_echo(*options.bare_echo)
@@ -259,7 +314,11 @@ def main() -> None:
     topology = teal.load_topology("topohub:sndlib/geant")
     traffic = teal.load_traffic("gravity:seed=0,count=200,load=4", topology)
     bodies = [arrow(row[None]) for row in traffic.read(slice(None))]
-    print("| | clients | p50 | p99 | requests/s | faults | queue | engine | batch |\n" + 9 * "|---" + "|")
+    print(
+        "| | clients | p50 | p99 | requests/s | faults | queue | engine | batch |\n"
+        + 9 * "|---"
+        + "|"
+    )
     for replicas in (1, 2) if options.ray else (1,):
         with service(replicas, 16 if options.overload else 256) as (address, process):
             if options.overload:

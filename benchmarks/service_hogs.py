@@ -3,9 +3,9 @@
     python benchmarks/service_hogs.py --csv runs/hogs.csv
     python benchmarks/service_hogs.py --requests 10000
 
-The first command prints, for each large request, its status, its seconds, and the longest answer to /healthz and to
-GET of another network in this time.  The second one prints the memory of the service after each tenth of the requests:
-allocations, and every tenth a measured matrix.
+The first command prints, for each large request, its status, its seconds, and the longest answer to
+/healthz and to GET of another network in this time.  The second one prints the memory of the
+service after each tenth of the requests: allocations, and every tenth a measured matrix.
 """
 
 from __future__ import annotations
@@ -52,32 +52,51 @@ def hogs(link: tuple[str, str]) -> dict[str, Answer]:
         for i in range(DENSE)
         for j in range(1, NEIGHBOURS + 1)
     ]
-    networks, links, allocations = "/v1/networks", "/v1/networks/geant/links", "/v1/networks/geant/allocations"
+    networks, links, allocations = (
+        "/v1/networks",
+        "/v1/networks/geant/links",
+        "/v1/networks/geant/allocations",
+    )
     return {
         "PATCH of 80,000 changes": body_of(
             "PATCH", links, {"links": [{**change, "up": i % 2 == 0} for i in range(80_000)]}
         ),
         "PATCH of 80,000, one unknown": body_of(
-            "PATCH", links, {"links": [{**change, "up": True}] * 79_999 + [{**change, "source": "?", "up": True}]}
+            "PATCH",
+            links,
+            {"links": [{**change, "up": True}] * 79_999 + [{**change, "source": "?", "up": True}]},
         ),
         "PUT of 20,000 nodes": body_of(
-            "PUT", f"{networks}/ring",
-            {"num_paths": 1, "topology": {"nodes": [{"id": str(i)} for i in range(RING)], "links": ring}},
-        ),
-        "PUT of 65,400 links": body_of(
-            "PUT", f"{networks}/dense",
+            "PUT",
+            f"{networks}/ring",
             {
                 "num_paths": 1,
-                "topology": {"directed": True, "nodes": [{"id": str(i)} for i in range(DENSE)], "links": dense},
+                "topology": {"nodes": [{"id": str(i)} for i in range(RING)], "links": ring},
+            },
+        ),
+        "PUT of 65,400 links": body_of(
+            "PUT",
+            f"{networks}/dense",
+            {
+                "num_paths": 1,
+                "topology": {
+                    "directed": True,
+                    "nodes": [{"id": str(i)} for i in range(DENSE)],
+                    "links": dense,
+                },
             },
         ),
         "POST of 80,000 demands": body_of("POST", allocations, {"demands": [demand] * 80_000}),
-        "POST of 1,000,000 wrong demands": body_of("POST", allocations, {"demands": [[]] * 1_000_000}),
-    }  # fmt: skip
+        "POST of 1,000,000 wrong demands": body_of(
+            "POST", allocations, {"demands": [[]] * 1_000_000}
+        ),
+    }
 
 
 def beside(address: str, hog: Answer) -> tuple[int, float, dict[str, float]]:
-    """Status and seconds of a large request, and the longest seconds of each small one meanwhile."""
+    """Status and seconds of a large request, and the longest seconds of each small one
+    meanwhile.
+    """
     times: dict[str, list[float]] = {path: [] for path in SMALL}
     is_over = threading.Event()
 
@@ -123,8 +142,12 @@ def memory(address: str, requests: int, pairs: int, pid: int) -> None:
 
 def main() -> None:
     """Start the service, and measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=0, help="measure the memory over so many requests")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--requests", type=int, default=0, help="measure the memory over so many requests"
+    )
     parser.add_argument("--csv", type=Path, help="write the first table to this file, in seconds")
     options = parser.parse_args()
     import teal
@@ -135,18 +158,27 @@ def main() -> None:
         if options.requests:
             memory(address, options.requests, len(all_pairs(topology)), process.pid)
             return
-        ends = topology.node_names[topology.link_source[0]], topology.node_names[topology.link_target[0]]
+        ends = (
+            topology.node_names[topology.link_source[0]],
+            topology.node_names[topology.link_target[0]],
+        )
         rows = []
-        print("| request | status | seconds | /healthz, longest | GET, longest |\n" + 5 * "|---" + "|")
+        print(
+            "| request | status | seconds | /healthz, longest | GET, longest |\n" + 5 * "|---" + "|"
+        )
         for name, hog in hogs(ends).items():
             status, seconds, longest = beside(address, hog)
             cells = [f"{1e3 * longest[path]:.0f} ms" for path in SMALL]
             print(f"| {name} | {status} | {seconds:.2f} | {' | '.join(cells)} |", flush=True)
-            rows.append((name, status, f"{seconds:.3g}", *(f"{longest[path]:.3g}" for path in SMALL)))
+            rows.append(
+                (name, status, f"{seconds:.3g}", *(f"{longest[path]:.3g}" for path in SMALL))
+            )
         if options.csv is not None:
             options.csv.parent.mkdir(parents=True, exist_ok=True)
             with options.csv.open("w", newline="", encoding="utf-8") as stream:
-                csv.writer(stream).writerows([("request", "status", "seconds", "health_s", "get_s"), *rows])
+                csv.writer(stream).writerows(
+                    [("request", "status", "seconds", "health_s", "get_s"), *rows]
+                )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Time and memory of `teal solve --shards` on a network whose paths do not fit, and of Ray workers beside one process.
+"""Time and memory of `teal solve --shards` on a network whose paths do not fit, and of Ray workers
+beside one process.
 
     python benchmarks/sharded.py --out OUT [--nodes 7200] [--shards 32] [--load 6] [--gap 0.01]
     python benchmarks/sharded.py --workers 2 --topology ASN2k.json [--load 6] [--gap 0.01] [--repeats 7]
 
-The first command generates a network: it grows by preferential attachment, two links a node (Barabasi & Albert 1999),
-with capacities of 100, 400 or 1,000 Gbit/s; 7,200 nodes have 51.8 million demands.  The command `teal solve` runs twice
-in processes of its own, without and with paths on disk, and the largest resident memory of both is printed.
+The first command generates a network: it grows by preferential attachment, two links a node
+(Barabasi & Albert 1999), with capacities of 100, 400 or 1,000 Gbit/s; 7,200 nodes have 51.8 million
+demands.  The command `teal solve` runs twice in processes of its own, without and with paths on
+disk, and the largest resident memory of both is printed.
 
 The second command solves one matrix in turn by `teal.solve` and by actors that hold a shard each.
 """
@@ -32,8 +34,15 @@ def write_network(file: Path, nodes: int, seed: int = 0) -> None:
     """Write the network as node-link JSON."""
     edges = nx.barabasi_albert_graph(nodes, ATTACHED, seed=seed).edges
     capacity = np.random.default_rng(seed).choice(CAPACITIES, len(edges)).tolist()
-    links = [{"source": a, "target": b, "capacity": c} for (a, b), c in zip(edges, capacity, strict=True)]
-    graph = {"directed": False, "multigraph": False, "nodes": [{"id": i} for i in range(nodes)], "links": links}
+    links = [
+        {"source": a, "target": b, "capacity": c} for (a, b), c in zip(edges, capacity, strict=True)
+    ]
+    graph = {
+        "directed": False,
+        "multigraph": False,
+        "nodes": [{"id": i} for i in range(nodes)],
+        "links": links,
+    }
     file.write_text(json.dumps(graph))
 
 
@@ -45,11 +54,15 @@ def compare_workers(topology_file: str, load: str, gap: float, workers: int, rep
     topology = teal.load_topology(topology_file)
     traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
     demand = traffic.read([0])[0]
-    problem = teal.Problem.create(topology, teal.compute_paths(topology, traffic.pairs), teal.Objective(), demand)
+    problem = teal.Problem.create(
+        topology, teal.compute_paths(topology, traffic.pairs), teal.Objective(), demand
+    )
     times: dict[str, list[float]] = {"one process": [], "workers": []}
     with (
         actors(workers, print) as make,
-        teal.ShardedProblem(topology, traffic.pairs, demand, num_shards=workers, backend=make) as shards,
+        teal.ShardedProblem(
+            topology, traffic.pairs, demand, num_shards=workers, backend=make
+        ) as shards,
     ):
         for repeat in range(repeats + 1):
             alone, together = teal.solve(problem, gap=gap), shards.solve(gap=gap)
@@ -65,18 +78,28 @@ def compare_workers(topology_file: str, load: str, gap: float, workers: int, rep
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, help="folder of the generated network")
     parser.add_argument("--nodes", type=int, default=7200)
     parser.add_argument("--shards", type=int, default=32)
     parser.add_argument("--load", default="6", help="of the generated traffic")
     parser.add_argument("--gap", default="0.01", help="certified gap at which to stop")
     parser.add_argument("--topology", help="of the comparison with workers")
-    parser.add_argument("--workers", type=int, default=0, help="Ray actors; 0 for the first command")
+    parser.add_argument(
+        "--workers", type=int, default=0, help="Ray actors; 0 for the first command"
+    )
     parser.add_argument("--repeats", type=int, default=7, help="timed solves of the comparison")
     arguments = parser.parse_args()
     if arguments.workers:
-        compare_workers(arguments.topology, arguments.load, float(arguments.gap), arguments.workers, arguments.repeats)
+        compare_workers(
+            arguments.topology,
+            arguments.load,
+            float(arguments.gap),
+            arguments.workers,
+            arguments.repeats,
+        )
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
     network = arguments.out / f"nodes{arguments.nodes}.json"
@@ -98,7 +121,10 @@ def main() -> None:
         begin = time.perf_counter()
         subprocess.run(command, check=True)
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / (1 << 20)
-        print(f"{step}: {time.perf_counter() - begin:.0f} s, largest resident memory so far {peak:.2f} GiB", flush=True)
+        print(
+            f"{step}: {time.perf_counter() - begin:.0f} s, largest resident memory so far {peak:.2f} GiB",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

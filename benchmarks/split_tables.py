@@ -2,11 +2,12 @@
 
     python benchmarks/split_tables.py --entries 1 [--models FOLDER ...]
 
-The 40 held-out networks of the Topology Zoo and SNDlib, with matrices as in held_out.py.  The allocation of PDHG,
-certified to 1e-3, is rounded by largest remainders; to the best of 32 random tables, each entry drawn by the splits
-(Raghavan & Thompson 1987); and by the search of teal/solvers/table_search.py.  Models, such as those of
-``teal pretrain --from universal --learner coma --entries 4``, are rounded by largest remainders.  Values are shares of
-the optimum without tables.
+The 40 held-out networks of the Topology Zoo and SNDlib, with matrices as in held_out.py.  The
+allocation of PDHG, certified to 1e-3, is rounded by largest remainders; to the best of 32 random
+tables, each entry drawn by the splits (Raghavan & Thompson 1987); and by the search of
+teal/solvers/table_search.py.  Models, such as those of
+``teal pretrain --from universal --learner coma --entries 4``, are rounded by largest remainders.
+Values are shares of the optimum without tables.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def drawn(problem: teal.Problem, splits: Tensor, entries: int) -> Tensor:
     chance = (splits + 1e-12 * problem.path_mask).clamp(min=1e-15)[0]
     for _ in range(_DRAWS):
         chosen = torch.multinomial(chance, entries, replacement=True, generator=generator)
-        counts = torch.zeros_like(splits[0]).scatter_add_(1, chosen, torch.ones(chosen.shape, dtype=splits.dtype))
+        counts = torch.zeros_like(splits[0]).scatter_add_(
+            1, chosen, torch.ones(chosen.shape, dtype=splits.dtype)
+        )
         found = admit(problem, counts[None] / entries * total, entries)
         if best is None or problem.value(found)[0] > problem.value(best)[0]:
             best = found
@@ -57,15 +60,21 @@ def of_model(model: PriceGnnScheme, problem: teal.Problem, entries: int) -> Tens
 
 def main() -> None:
     """Measure every network and matrix, and print the mean and worst share of each model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--entries", type=int, default=4, help="entries of a split table")
     parser.add_argument("--models", type=Path, nargs="*", default=[], help="folders of models")
     parser.add_argument("--seed", type=int, default=0, help="of the traffic and its changes")
     options = parser.parse_args()
-    models = {str(name): PriceGnnScheme(load_price_gnn(model_folder(name))[0]) for name in options.models}
+    models = {
+        str(name): PriceGnnScheme(load_price_gnn(model_folder(name))[0]) for name in options.models
+    }
     seconds: dict[tuple[str, str], list[float]] = {}
     shares: dict[tuple[str, str], list[float]] = {}
-    for name in tqdm([n for n in topohub_pool().held_out if group_of(n) in ("topozoo", "sndlib")], unit="network"):
+    for name in tqdm(
+        [n for n in topohub_pool().held_out if group_of(n) in ("topozoo", "sndlib")], unit="network"
+    ):
         topology = teal.load_topology(f"topohub:{name}")
         traffic = teal.load_traffic(f"gravity:seed={options.seed},count=3,load=1", topology)
         paths = teal.compute_paths(topology, traffic.pairs)
@@ -77,13 +86,16 @@ def main() -> None:
                 "with the search": partial(in_tables, problem, exact.splits, options.entries),
             }
             ways |= {
-                f"{name}, rounded": partial(of_model, model, problem, options.entries) for name, model in models.items()
+                f"{name}, rounded": partial(of_model, model, problem, options.entries)
+                for name, model in models.items()
             }
             for key, way in ways.items():
                 begin = time.perf_counter()
                 splits = way()
                 seconds.setdefault((key, kind), []).append(time.perf_counter() - begin)
-                shares.setdefault((key, kind), []).append(float(problem.value(splits)[0] / exact.value[0]))
+                shares.setdefault((key, kind), []).append(
+                    float(problem.value(splits)[0] / exact.value[0])
+                )
     for (key, kind), values in sorted(shares.items()):
         print(
             f"{key:40s} {kind:12s} {100 * statistics.mean(values):7.2f}%  worst {100 * min(values):6.2f}%  "

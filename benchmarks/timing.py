@@ -25,7 +25,9 @@ def median_s(call: Callable[[], object], repeats: int) -> float:
 
 
 def matrix_by_matrix(scheme: str, problem: teal.Problem) -> tuple[Tensor, float]:
-    """(B, D, K) splits of a scheme that gets one matrix at a time, and the median time of a matrix, s."""
+    """(B, D, K) splits of a scheme that gets one matrix at a time, and the median time of a matrix,
+    s.
+    """
     made, seconds, splits = teal.make_scheme(scheme), [], []
     made.solve(problem.row(0))  # compilation
     for row in range(problem.batch):

@@ -1,9 +1,10 @@
-"""Hitless updates over a series of matrices: steps, what is shed meanwhile, and a check of random interleavings.
+"""Hitless updates over a series of matrices: steps, what is shed meanwhile, and a check of random
+interleavings.
 
     python benchmarks/update.py TOPOLOGY TRAFFIC [MATRICES] [SLACK]
 
-Each matrix is allocated to a gap of 0.1% on capacities less SLACK (a share, 0 by default); the update leads from one
-allocation to the next on the full capacities.
+Each matrix is allocated to a gap of 0.1% on capacities less SLACK (a share, 0 by default); the
+update leads from one allocation to the next on the full capacities.
 """
 
 from __future__ import annotations
@@ -30,20 +31,33 @@ def main(topology_name: str, traffic_name: str, count: str = "96", slack: str = 
     paths = teal.compute_paths(topology, traffic.pairs)
     demand = traffic.read(slice(0, int(count)))
     base = teal.Problem.create(topology, paths, teal.Objective(), demand)
-    # Scaled to a satisfied demand of about 90% in the mean matrix, as controllers of full networks see it.
+    # Scaled to a satisfied demand of about 90% in the mean matrix, as controllers of full networks
+    # see it.
     factor = 1.0
-    while float(teal.solve(base.with_demand(base.demand.mean(0, keepdim=True) * factor)).value[0]) > 0.9 * float(
-        base.demand.mean(0).sum() * factor
-    ):
+    while float(
+        teal.solve(base.with_demand(base.demand.mean(0, keepdim=True) * factor)).value[0]
+    ) > 0.9 * float(base.demand.mean(0).sum() * factor):
         factor *= 1.2
     problem = base.with_demand(base.demand * factor)
     tight = problem.with_capacity((1 - float(slack)) * problem.capacity)
-    flows = problem.flows(torch.cat([teal.solve(tight.row(t), gap=1e-3).splits for t in range(problem.batch)]))
+    flows = problem.flows(
+        torch.cat([teal.solve(tight.row(t), gap=1e-3).splits for t in range(problem.batch)])
+    )
     rates = flows.numpy().reshape(problem.batch, -1)
     path, link = paths.incidences()
-    through = sp.csr_array((np.ones(len(link)), (link, path)), shape=(topology.num_links, paths.leaf.size))
-    own = NamedPaths(through, np.repeat(np.arange(paths.num_demands), paths.num_paths), topology.capacity)
-    rng, steps, kept, seconds, worst = np.random.default_rng(0), collections.Counter[int](), [], [], 0.0
+    through = sp.csr_array(
+        (np.ones(len(link)), (link, path)), shape=(topology.num_links, paths.leaf.size)
+    )
+    own = NamedPaths(
+        through, np.repeat(np.arange(paths.num_demands), paths.num_paths), topology.capacity
+    )
+    rng, steps, kept, seconds, worst = (
+        np.random.default_rng(0),
+        collections.Counter[int](),
+        [],
+        [],
+        0.0,
+    )
     for t in range(problem.batch - 1):
         begin = time.perf_counter()
         found = plan_update(own, rates[t], rates[t + 1])

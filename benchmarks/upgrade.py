@@ -1,7 +1,7 @@
 """What to buy, measured: cost, certified gap and time against the whole linear program by HiGHS.
 
-The setting of docs/upgrade.md: matrices spread evenly over a series, four survivable candidate paths by latency, every
-single cable fails.  Compile first, with `teal warm-up`.
+The setting of docs/upgrade.md: matrices spread evenly over a series, four survivable candidate
+paths by latency, every single cable fails.  Compile first, with `teal warm-up`.
 Demands are scaled so that the best routing of the worst matrix uses its fullest link to 80%, and
 then multiplied by --growth.
 
@@ -29,23 +29,33 @@ from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 
 def main() -> None:
     """Print one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("topology")
     parser.add_argument("traffic")
     parser.add_argument("--matrices", type=int, default=24)
-    parser.add_argument("--default-capacity", type=float, default=None, help="Gbit/s of links without one")
+    parser.add_argument(
+        "--default-capacity", type=float, default=None, help="Gbit/s of links without one"
+    )
     parser.add_argument("--growth", type=float, default=1.5)
     parser.add_argument("--gap", type=float, default=0.01)
-    parser.add_argument("--modules", type=float, default=0.0, help="size of a module; 0 for any amounts alone")
+    parser.add_argument(
+        "--modules", type=float, default=0.0, help="size of a module; 0 for any amounts alone"
+    )
     parser.add_argument("--module-deadline", type=float, default=300.0, help="seconds")
-    parser.add_argument("--highs", type=float, default=0.0, help="seconds that HiGHS may take for the whole program")
+    parser.add_argument(
+        "--highs", type=float, default=0.0, help="seconds that HiGHS may take for the whole program"
+    )
     options = parser.parse_args()
 
     topology = teal.load_topology(options.topology, default_capacity=options.default_capacity)
     traffic = teal.load_traffic(options.traffic, topology)
     rows = np.unique(np.linspace(0, traffic.num_matrices - 1, options.matrices).astype(int))
     matrices = traffic.read(rows)
-    paths = teal.compute_paths(topology, traffic.pairs, num_paths=4, method="survivable", weight="latency", cache=False)
+    paths = teal.compute_paths(
+        topology, traffic.pairs, num_paths=4, method="survivable", weight="latency", cache=False
+    )
     objective = teal.Objective("max_link_utilisation")
     problem = teal.Problem.create(topology, paths, objective, matrices)
     worst = float(teal.solve(problem, gap=1e-3).value.max())
@@ -57,23 +67,41 @@ def main() -> None:
     buy(scenarios, gap=0.5)  # whatever is not compiled yet
     result, cuts = buy(scenarios, gap=options.gap)
     figures: dict[str, object] = {
-        "network": topology.name, "cables": len(cables), "scenarios": len(scenarios.demand),
-        "cut_off": sum(map(len, cut_off.values())), "cost": result.cost, "bound": result.bound, "gap": result.gap,
-        "rounds": result.rounds, "cuts": result.cuts, "solve_s": result.solve_s,
-    }  # fmt: skip
+        "network": topology.name,
+        "cables": len(cables),
+        "scenarios": len(scenarios.demand),
+        "cut_off": sum(map(len, cut_off.values())),
+        "cost": result.cost,
+        "bound": result.bound,
+        "gap": result.gap,
+        "rounds": result.rounds,
+        "cuts": result.cuts,
+        "solve_s": result.solve_s,
+    }
     if options.modules:
-        whole = buy_modules(scenarios, cuts, [(options.modules, options.modules)],
-                            deadline=Deadline.after(options.module_deadline))  # fmt: skip
-        figures["modules"] = {key: getattr(whole, key) for key in ("cost", "bound", "gap", "rounds", "solve_s")}
+        whole = buy_modules(
+            scenarios,
+            cuts,
+            [(options.modules, options.modules)],
+            deadline=Deadline.after(options.module_deadline),
+        )
+        figures["modules"] = {
+            key: getattr(whole, key) for key in ("cost", "bound", "gap", "rounds", "solve_s")
+        }
     if options.highs:
         begin = time.perf_counter()
-        figures["highs"] = {"cost": whole_program(scenarios, options.highs), "s": time.perf_counter() - begin}
+        figures["highs"] = {
+            "cost": whole_program(scenarios, options.highs),
+            "s": time.perf_counter() - begin,
+        }
     figures["replayed"] = _replayed(scenarios, result.bought)
     print(json.dumps(figures))
 
 
 def whole_program(scenarios: Scenarios, seconds: float) -> float:
-    """Cost of the cheapest purchase by HiGHS on the whole linear program; NaN if it takes longer than ``seconds``."""
+    """Cost of the cheapest purchase by HiGHS on the whole linear program; NaN if it takes longer
+    than ``seconds``.
+    """
     paths, cables = scenarios.problem.paths, scenarios.num_cables
     links = scenarios.problem.topology.num_links
     incidence = scenarios.problem.ops.incidence(links).tocsc()
@@ -82,7 +110,9 @@ def whole_program(scenarios: Scenarios, seconds: float) -> float:
     for s, demand in enumerate(scenarios.demand):
         live = scenarios.live[s]
         is_dead = (incidence.T @ (~live).astype(np.float64)) > 0
-        column = np.flatnonzero(paths.mask.reshape(-1) & ~is_dead & (np.repeat(demand, paths.num_paths) > 0))
+        column = np.flatnonzero(
+            paths.mask.reshape(-1) & ~is_dead & (np.repeat(demand, paths.num_paths) > 0)
+        )
         upper.append((of_cable[live], incidence[:, column].tocsr()[live]))
         right.append(scenarios.limit * scenarios.regular[live])
         has = np.unique(column // paths.num_paths)
@@ -95,9 +125,15 @@ def whole_program(scenarios: Scenarios, seconds: float) -> float:
     rows_equal = sp.hstack([sp.csr_array((sums.shape[0], cables)), sums], format="csr")
     cost = np.concatenate([scenarios.cost, np.zeros(flows.shape[1])])
     result = linprog(
-        cost, rows_upper, np.concatenate(right), rows_equal, np.concatenate(wanted), bounds=(0, None), method="highs",
+        cost,
+        rows_upper,
+        np.concatenate(right),
+        rows_equal,
+        np.concatenate(wanted),
+        bounds=(0, None),
+        method="highs",
         options={"time_limit": seconds},
-    )  # fmt: skip
+    )
     return float(result.fun) if result.status == 0 else math.nan
 
 
@@ -107,7 +143,9 @@ def _replayed(scenarios: Scenarios, bought: teal.runtime.arrays.FloatArray) -> f
     for first in range(0, len(scenarios.demand), 256):
         rows = np.arange(first, min(first + 256, len(scenarios.demand)))
         problem = dataclasses.replace(
-            scenarios.problem.with_demand(scenarios.demand[rows]).with_capacity(scenarios.capacity(bought, rows))
+            scenarios.problem.with_demand(scenarios.demand[rows]).with_capacity(
+                scenarios.capacity(bought, rows)
+            )
         )
         worst = max(worst, float(teal.solve(problem, gap=1e-3).value.max()) / scenarios.limit)
     return worst

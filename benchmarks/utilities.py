@@ -1,11 +1,12 @@
-"""Fair shares: iterations and CPU time to a certified gap, beside an interior-point method on the same programs.
+"""Fair shares: iterations and CPU time to a certified gap, beside an interior-point method on the
+same programs.
 
     python benchmarks/utilities.py --out DIR [--data FOLDER]
 
-For each network and program: the iterations to 1% and 0.1% of the equivalent share, and to 0.1% of it and 1% of what
-is lost; CPU seconds of the last solve (a second one, in which nothing is compiled), and of Clarabel (of HiGHS for
-bandwidth functions) where the network has at most 500 demands.  A second table has, for each alpha, total and least
-share and what alpha costs.
+For each network and program: the iterations to 1% and 0.1% of the equivalent share, and to 0.1% of
+it and 1% of what is lost; CPU seconds of the last solve (a second one, in which nothing is
+compiled), and of Clarabel (of HiGHS for bandwidth functions) where the network has at most 500
+demands.  A second table has, for each alpha, total and least share and what alpha costs.
 """
 
 from __future__ import annotations
@@ -30,10 +31,19 @@ from teal.runtime.parallel import limit_threads
 from teal.solvers.pdhg.solver import solve
 
 _PROGRAMS = (
-    "proportional_fair", "proportional_fair:weight=1", "alpha_fair:alpha=0.5", "alpha_fair:alpha=2",
-    "alpha_fair:alpha=4", "alpha_fair:alpha=2,weight=1", "bandwidth_functions",
-)  # fmt: skip
-_FUNCTION = [(0.25, 2.0), (0.5, 3.0), (1.0, 3.5)]  # of every demand, by its share: 8, 4 and 1 a Gbit/s
+    "proportional_fair",
+    "proportional_fair:weight=1",
+    "alpha_fair:alpha=0.5",
+    "alpha_fair:alpha=2",
+    "alpha_fair:alpha=4",
+    "alpha_fair:alpha=2,weight=1",
+    "bandwidth_functions",
+)
+_FUNCTION = [
+    (0.25, 2.0),
+    (0.5, 3.0),
+    (1.0, 3.5),
+]  # of every demand, by its share: 8, 4 and 1 a Gbit/s
 _MAX_CLARABEL_DEMANDS = 500
 _MAX_ITERATIONS = 5000
 _LOSS_GAP = 0.01
@@ -65,14 +75,26 @@ def measure(name: str, load: float, out: Any) -> None:
     for program in _PROGRAMS:
         functions = None
         if program == "bandwidth_functions":
-            functions = BandwidthFunctions.of_points([_FUNCTION], np.zeros(matrix.shape[1], int), by_share=True)
+            functions = BandwidthFunctions.of_points(
+                [_FUNCTION], np.zeros(matrix.shape[1], int), by_share=True
+            )
         problem = Problem.create(topology, paths, program, matrix, functions=functions)
         _solved(problem, 1e-2)  # compiles
         coarse, coarse_s = _solved(problem, 1e-2)
         fine, fine_s = _solved(problem, 1e-3)
         lossless, lossless_s = _to_loss_gap(problem)
-        row = [topology.name, load, program, matrix.shape[1], coarse.iterations, f"{coarse_s:.4f}", fine.iterations,
-               f"{fine_s:.4f}", lossless.iterations, f"{lossless_s:.4f}"]  # fmt: skip
+        row = [
+            topology.name,
+            load,
+            program,
+            matrix.shape[1],
+            coarse.iterations,
+            f"{coarse_s:.4f}",
+            fine.iterations,
+            f"{fine_s:.4f}",
+            lossless.iterations,
+            f"{lossless_s:.4f}",
+        ]
         if matrix.shape[1] <= _MAX_CLARABEL_DEMANDS:
             exact, _ = _solved(problem, 1e-8)
             begin = time.process_time()
@@ -81,7 +103,10 @@ def measure(name: str, load: float, out: Any) -> None:
             optimum = float(problem.value(reference.splits)[0])
             own = assess(problem, exact)
             unit = max(1.0, optimum)  # of functions; shares are at most 1
-            row += [f"{clarabel_s:.3f}", *(f"{(float(one[0]) - optimum) / unit:.2e}" for one in (own.value, own.bound))]
+            row += [
+                f"{clarabel_s:.3f}",
+                *(f"{(float(one[0]) - optimum) / unit:.2e}" for one in (own.value, own.bound)),
+            ]
         out.writerow(row)
         print(*row, flush=True)
 
@@ -93,8 +118,15 @@ def price_of_fairness(name: str, load: float, out: Any) -> None:
     problem = Problem.create(topology, compute_paths(topology), "total_flow", matrix)
     *points, most = fairness_curve(problem)
     for point in points:
-        row = [topology.name, load, point.objective.rpartition("=")[2], f"{point.total_share:.5f}",
-               f"{point.least_share:.5f}", f"{most.least_share:.5f}", f"{point.gap:.2e}"]  # fmt: skip
+        row = [
+            topology.name,
+            load,
+            point.objective.rpartition("=")[2],
+            f"{point.total_share:.5f}",
+            f"{point.least_share:.5f}",
+            f"{most.least_share:.5f}",
+            f"{point.gap:.2e}",
+        ]
         out.writerow(row)
         print(*row, flush=True)
 
@@ -102,9 +134,23 @@ def price_of_fairness(name: str, load: float, out: Any) -> None:
 def _write_programs(file: Path, networks: list[tuple[str, float]]) -> None:
     with file.open("w", newline="") as stream:
         out = csv.writer(stream)
-        out.writerow(["network", "load", "program", "demands", "iterations_1", "cpu_s_1", "iterations_01", "cpu_s_01",
-                      "iterations_loss", "cpu_s_loss", "clarabel_cpu_s", "value_less_clarabel",
-                      "bound_less_clarabel"])  # fmt: skip
+        out.writerow(
+            [
+                "network",
+                "load",
+                "program",
+                "demands",
+                "iterations_1",
+                "cpu_s_1",
+                "iterations_01",
+                "cpu_s_01",
+                "iterations_loss",
+                "cpu_s_loss",
+                "clarabel_cpu_s",
+                "value_less_clarabel",
+                "bound_less_clarabel",
+            ]
+        )
         for name, load in networks:
             measure(name, load, out)
 
@@ -119,14 +165,24 @@ def draw(table: Path, picture: Path) -> None:
     with table.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     networks = list(dict.fromkeys(row["network"] for row in rows))
-    figure, axes = pyplot.subplots(1, len(networks), figsize=(4 * len(networks), 3.4), squeeze=False)
+    figure, axes = pyplot.subplots(
+        1, len(networks), figsize=(4 * len(networks), 3.4), squeeze=False
+    )
     for name, axis in zip(networks, axes[0], strict=True):
         own = [row for row in rows if row["network"] == name]
-        least, total = ([100 * float(row[key]) for row in own] for key in ("least_share", "total_share"))
+        least, total = (
+            [100 * float(row[key]) for row in own] for key in ("least_share", "total_share")
+        )
         axis.plot(least, total, "o-", color="tab:blue", label="alpha-fair")
         for row, x, y in zip(own, least, total, strict=True):
             if float(row["alpha"]) in (0, 0.5, 1, 2):
-                axis.annotate(f"alpha {row['alpha']}", (x, y), textcoords="offset points", xytext=(6, 4), fontsize=8)
+                axis.annotate(
+                    f"alpha {row['alpha']}",
+                    (x, y),
+                    textcoords="offset points",
+                    xytext=(6, 4),
+                    fontsize=8,
+                )
         largest = 100 * float(own[0]["largest_least_share"])
         axis.axvline(largest, color="tab:grey", linestyle="--", label="largest least share")
         axis.set(
@@ -143,10 +199,14 @@ def draw(table: Path, picture: Path) -> None:
 
 def main() -> None:
     """Write programs.csv and fairness.csv."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path, help="folder of the files that data/README.md names")
-    parser.add_argument("--fairness-only", action="store_true", help="write fairness.csv and the picture alone")
+    parser.add_argument(
+        "--fairness-only", action="store_true", help="write fairness.csv and the picture alone"
+    )
     parser.add_argument("--networks", nargs="*", help="files or names, each NAME or NAME@LOAD")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -154,13 +214,20 @@ def main() -> None:
     torch.set_num_threads(1)
     networks = options.networks or ["b4@6", "topohub:sndlib/geant@4"]
     if options.data is not None and not options.networks:
-        networks += [f"{published(options.data, name)}@6" for name in ("UsCarrier.json", "Kdl.json")]
-    parsed = [(name, float(np.float64(load or 6))) for name, _, load in (text.partition("@") for text in networks)]
+        networks += [
+            f"{published(options.data, name)}@6" for name in ("UsCarrier.json", "Kdl.json")
+        ]
+    parsed = [
+        (name, float(np.float64(load or 6)))
+        for name, _, load in (text.partition("@") for text in networks)
+    ]
     if not options.fairness_only:
         _write_programs(options.out / "programs.csv", parsed)
     with (options.out / "fairness.csv").open("w", newline="") as stream:
         out = csv.writer(stream)
-        out.writerow(["network", "load", "alpha", "total_share", "least_share", "largest_least_share", "gap"])
+        out.writerow(
+            ["network", "load", "alpha", "total_share", "least_share", "largest_least_share", "gap"]
+        )
         for name, load in parsed:
             if "Kdl" not in name:
                 price_of_fairness(name, load, out)

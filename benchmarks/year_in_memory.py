@@ -2,8 +2,8 @@
 
     python benchmarks/year_in_memory.py path/to/UsCarrier.json [matrices] [steps]
 
-Generates the matrices once (10 GB in the cache folder for a year of 158 nodes), trains for some steps in the same
-process, and prints the peak resident memory after generating and after training.
+Generates the matrices once (10 GB in the cache folder for a year of 158 nodes), trains for some
+steps in the same process, and prints the peak resident memory after generating and after training.
 """
 
 from __future__ import annotations
@@ -25,9 +25,15 @@ def main(topology: str, matrices: int = _YEAR, steps: int = 20) -> None:
     """Generate the traffic, train on it, print times and peak memory."""
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
-            topology=topology, traffic=f"gravity:seed=0,count={matrices},load=4", out=Path(folder), max_steps=steps,
-            num_paths=4, validate_every=steps, validation_matrices=4, time_budget="1h",
-        )  # fmt: skip
+            topology=topology,
+            traffic=f"gravity:seed=0,count={matrices},load=4",
+            out=Path(folder),
+            max_steps=steps,
+            num_paths=4,
+            validate_every=steps,
+            validation_matrices=4,
+            time_budget="1h",
+        )
         begin = time.perf_counter()
         instance = load_instance(config, print)
         print(f"loaded after {time.perf_counter() - begin:.0f} s, peak {_peak_gib():.2f} GiB")

@@ -3,15 +3,16 @@
     teal segments --one-list ... --routers routers.csv --out policies.sr-policy.json
     python -m deploy.pcep policies.sr-policy.json [--listen 10.0.0.100:4189] [--colour 100]
 
-Routers connect to it as stateful clients (RFC 8231) that let a PCE set up paths (RFC 8281), with segment routing (RFC
-8664).  A router is known by the address from which it connects, which is that of the headend in the file.  It reports
-the paths that it has; those that it lacks are initiated, those with other labels are updated in place, and those of
-this PCE that the file no longer has are removed.  The file is read again whenever it changes.  The PCE has to run for
-as long as the policies are to stay: routers may remove them some time after the session ends.
+Routers connect to it as stateful clients (RFC 8231) that let a PCE set up paths (RFC 8281), with
+segment routing (RFC 8664).  A router is known by the address from which it connects, which is that
+of the headend in the file.  It reports the paths that it has; those that it lacks are initiated,
+those with other labels are updated in place, and those of this PCE that the file no longer has are
+removed.  The file is read again whenever it changes.  The PCE has to run for as long as the
+policies are to stay: routers may remove them some time after the session ends.
 
-A policy has one list in PCEP: splits are refused (``--one-list``), and so are transit policies, which PCEP cannot say.
-The colour is in Cisco's vendor object, which FRR reads too; tried with FRR 8.4.  There is no authentication: listen on
-a management network alone.
+A policy has one list in PCEP: splits are refused (``--one-list``), and so are transit policies,
+which PCEP cannot say. The colour is in Cisco's vendor object, which FRR reads too; tried with FRR
+8.4.  There is no authentication: listen on a management network alone.
 """
 
 from __future__ import annotations
@@ -26,16 +27,41 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-OPEN, KEEPALIVE, ERROR, CLOSE, REPORT, UPDATE, INITIATE = 1, 2, 6, 7, 10, 11, 12  # types of messages
-_OPEN_OBJECT, _END_POINTS, _ERO, _ERROR_OBJECT, _LSP, _SRP, _VENDOR = 1, 4, 7, 13, 32, 33, 34  # classes of objects
+OPEN, KEEPALIVE, ERROR, CLOSE, REPORT, UPDATE, INITIATE = (
+    1,
+    2,
+    6,
+    7,
+    10,
+    11,
+    12,
+)  # types of messages
+_OPEN_OBJECT, _END_POINTS, _ERO, _ERROR_OBJECT, _LSP, _SRP, _VENDOR = (
+    1,
+    4,
+    7,
+    13,
+    32,
+    33,
+    34,
+)  # classes of objects
 _STATEFUL, _NAME, _SETUP_TYPE, _SETUP_TYPES, _SR_CAPABILITY = 16, 17, 28, 34, 26  # types of TLVs
 _VERSION = 1 << 5  # of PCEP, in the first byte of messages and of the Open object
 _CAN_UPDATE, _CAN_INITIATE = 0x1, 0x4  # flags of a stateful PCE
 _SEGMENT_ROUTING = 1  # type of path setup
-_DELEGATED, _SYNCHRONISING, _REMOVED, _ACTIVE, _CREATED = 0x1, 0x2, 0x4, 0x8, 0x80  # flags of an LSP object
+_DELEGATED, _SYNCHRONISING, _REMOVED, _ACTIVE, _CREATED = (
+    0x1,
+    0x2,
+    0x4,
+    0x8,
+    0x80,
+)  # flags of an LSP object
 _REMOVE = 0x1  # flag of an SRP object
 _SR_SUBOBJECT, _NO_ADDRESS, _IS_LABEL = 36, 0x8, 0x1  # of an explicit route, and its flags
-_CISCO, _CISCO_COLOUR = 9, 1 << 16 | 4  # enterprise number of Cisco; type 1 and length 4 of the colour
+_CISCO, _CISCO_COLOUR = (
+    9,
+    1 << 16 | 4,
+)  # enterprise number of Cisco; type 1 and length 4 of the colour
 _BITS_BELOW_LABEL, _BITS_BELOW_PLSP = 12, 12
 _MAX_LABEL, _MAX_COLOUR = (1 << 20) - 1, (1 << 32) - 1
 _SECOND_SESSION = 9, 1  # type and value of the error
@@ -77,7 +103,9 @@ def policies(document: Any, colour: int) -> list[Policy]:
 def _policy(one: dict[str, Any], colour: int) -> Policy:
     what = f"{one['headend']} to {one['endpoint']}"
     if "steers" in one:
-        raise ValueError(f"{what}: a transit policy; configure it (teal solve --out FILE.conf, IOS-XR)")
+        raise ValueError(
+            f"{what}: a transit policy; configure it (teal solve --out FILE.conf, IOS-XR)"
+        )
     if not one.get("endpoint-address") or not one.get("headend-address"):
         raise ValueError(f"{what}: no address; give --routers to teal solve")
     ends = [ipaddress.ip_address(one[key]) for key in ("headend-address", "endpoint-address")]
@@ -87,7 +115,9 @@ def _policy(one: dict[str, Any], colour: int) -> Policy:
         raise ValueError(f"{what}: colour {one['colour']}; --colour {one['colour']}?")
     lists = [each for path in one["candidate-paths"] for each in path["segment-lists"]]
     if len(lists) != 1:
-        raise ValueError(f"{what}: {len(lists)} lists, of which PCEP has one; give --one-list to teal solve")
+        raise ValueError(
+            f"{what}: {len(lists)} lists, of which PCEP has one; give --one-list to teal solve"
+        )
     labels = tuple(part["label"] for part in lists[0]["segments"])
     if not labels or not all(type(label) is int and 0 <= label <= _MAX_LABEL for label in labels):
         raise ValueError(f"{what}: expected labels from 0 to {_MAX_LABEL}, found {list(labels)}")
@@ -142,18 +172,27 @@ def _open(session_id: int) -> bytes:
 
 
 def _srp(srp_id: int, flags: int = 0) -> bytes:
-    return pcep_object(_SRP, struct.pack("!II", flags, srp_id) + tlv(_SETUP_TYPE, struct.pack("!I", _SEGMENT_ROUTING)))
+    return pcep_object(
+        _SRP,
+        struct.pack("!II", flags, srp_id) + tlv(_SETUP_TYPE, struct.pack("!I", _SEGMENT_ROUTING)),
+    )
 
 
 def _lsp(plsp_id: int, flags: int, name: str) -> bytes:
-    return pcep_object(_LSP, struct.pack("!I", plsp_id << _BITS_BELOW_PLSP | flags) + tlv(_NAME, name.encode()))
+    return pcep_object(
+        _LSP, struct.pack("!I", plsp_id << _BITS_BELOW_PLSP | flags) + tlv(_NAME, name.encode())
+    )
 
 
 def _route(labels: tuple[int, ...]) -> bytes:
     flags = _NO_ADDRESS | _IS_LABEL
-    return pcep_object(_ERO, b"".join(
-        struct.pack("!BBHI", _SR_SUBOBJECT, 8, flags, label << _BITS_BELOW_LABEL) for label in labels
-    ))  # fmt: skip
+    return pcep_object(
+        _ERO,
+        b"".join(
+            struct.pack("!BBHI", _SR_SUBOBJECT, 8, flags, label << _BITS_BELOW_LABEL)
+            for label in labels
+        ),
+    )
 
 
 def initiate(srp_id: int, policy: Policy) -> bytes:
@@ -161,16 +200,22 @@ def initiate(srp_id: int, policy: Policy) -> bytes:
     ends = [ipaddress.ip_address(one) for one in (policy.headend, policy.endpoint)]
     object_type = 1 if ends[0].version == 4 else 2
     return message(
-        INITIATE, _srp(srp_id), _lsp(0, _DELEGATED | _ACTIVE | _CREATED, policy.name),
-        pcep_object(_END_POINTS, ends[0].packed + ends[1].packed, object_type), _route(policy.labels),
+        INITIATE,
+        _srp(srp_id),
+        _lsp(0, _DELEGATED | _ACTIVE | _CREATED, policy.name),
+        pcep_object(_END_POINTS, ends[0].packed + ends[1].packed, object_type),
+        _route(policy.labels),
         pcep_object(_VENDOR, struct.pack("!III", _CISCO, _CISCO_COLOUR, policy.colour)),
-    )  # fmt: skip
+    )
 
 
 def update(srp_id: int, policy: Policy, path: Reported) -> bytes:
     """The message that replaces the labels of a path."""
     return message(
-        UPDATE, _srp(srp_id), _lsp(path.plsp_id, _DELEGATED | _ACTIVE | _CREATED, policy.name), _route(policy.labels)
+        UPDATE,
+        _srp(srp_id),
+        _lsp(path.plsp_id, _DELEGATED | _ACTIVE | _CREATED, policy.name),
+        _route(policy.labels),
     )
 
 
@@ -180,7 +225,9 @@ def remove(srp_id: int, name: str, path: Reported) -> bytes:
 
 
 class Report(NamedTuple):
-    """A state report of one path: SRP-ID of the request that it answers (0 for none), name or "", flags, the path."""
+    """A state report of one path: SRP-ID of the request that it answers (0 for none), name or "",
+    flags, the path.
+    """
 
     srp_id: int
     name: str
@@ -229,9 +276,9 @@ def _labels(route: bytes) -> Iterator[int]:
 class Session:
     """The connection of one router.
 
-    A request is in flight until the router answers it, by a report or an error with its SRP-ID; until then nothing else
-    is asked for the same name.  What is refused, or taken with other labels, is not asked for again before the file
-    changes.
+    A request is in flight until the router answers it, by a report or an error with its SRP-ID;
+    until then nothing else is asked for the same name.  What is refused, or taken with other
+    labels, is not asked for again before the file changes.
 
     Args:
         reader, writer: the connection.
@@ -240,9 +287,18 @@ class Session:
     """
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, session_id: int, colour: int
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        session_id: int,
+        colour: int,
     ) -> None:
-        self._reader, self._writer, self._last_srp_id, self._session_id = reader, writer, 0, session_id
+        self._reader, self._writer, self._last_srp_id, self._session_id = (
+            reader,
+            writer,
+            0,
+            session_id,
+        )
         self.address, self._prefix = str(writer.get_extra_info("peername")[0]), f"teal-{colour}-"
         self._dead_s: float | None = _DEAD_S  # silence that ends the session; None for no limit
         self._is_open = self._is_synchronised = False
@@ -270,7 +326,9 @@ class Session:
                 version, kind, length = struct.unpack("!BBH", head)
                 if version >> 5 != 1 or length < 4:
                     raise ValueError(f"not PCEP: {head.hex()}")
-                self._receive(kind, await asyncio.wait_for(self._reader.readexactly(length - 4), self._dead_s))
+                self._receive(
+                    kind, await asyncio.wait_for(self._reader.readexactly(length - 4), self._dead_s)
+                )
                 if kind == CLOSE:
                     return
         finally:
@@ -309,7 +367,11 @@ class Session:
             return
         name = self._names[plsp_id] = report.name or self._names.get(plsp_id, f"PLSP-ID {plsp_id}")
         stated = name, report.path.labels
-        answered = [srp_id for srp_id, asked in self._asked.items() if srp_id == report.srp_id or asked == stated]
+        answered = [
+            srp_id
+            for srp_id, asked in self._asked.items()
+            if srp_id == report.srp_id or asked == stated
+        ]
         asked = [self._asked.pop(srp_id) for srp_id in answered]
         if report.flags & _REMOVED:
             self._paths.pop(name, None)
@@ -319,17 +381,33 @@ class Session:
         for _, labels in asked:
             if labels != report.path.labels or not labels:  # or it was to be removed
                 self._refused[name] = labels
-                say(f"{self.address}: {name} has the labels {list(report.path.labels)}, not {list(labels)}")
+                say(
+                    f"{self.address}: {name} has the labels {list(report.path.labels)}, not "
+                    f"{list(labels)}"
+                )
 
     def _record_error(self, body: bytes) -> None:
-        """Note what a router refuses: the requests that an error names, or if it names none all that are in flight."""
+        """Note what a router refuses: the requests that an error names, or if it names none all
+        that are in flight.
+        """
         contents = list(objects(body))
-        codes = [f"{content[2]} value {content[3]}" for kind, content in contents if kind == _ERROR_OBJECT]
-        named = [srp_id for kind, content in contents if kind == _SRP and (srp_id := _srp_id(content)) in self._asked]
+        codes = [
+            f"{content[2]} value {content[3]}"
+            for kind, content in contents
+            if kind == _ERROR_OBJECT
+        ]
+        named = [
+            srp_id
+            for kind, content in contents
+            if kind == _SRP and (srp_id := _srp_id(content)) in self._asked
+        ]
         refused = [self._asked.pop(srp_id) for srp_id in named or list(self._asked)]
         self._refused.update(refused)
         names = ", ".join(name for name, _ in refused) or "no request"
-        say(f"{self.address}: error {', '.join(codes)} (RFC 5440, 8231 and 8281), which refuses {names}")
+        say(
+            f"{self.address}: error {', '.join(codes)} (RFC 5440, 8231 and 8281), which refuses "
+            f"{names}"
+        )
 
     def _send_requests(self) -> None:
         """Ask the router for what it lacks, has with other labels, or has too much."""
@@ -346,11 +424,18 @@ class Session:
                 say(f"{self.address}: {name} is a path of the router's own, which stays as it is")
                 continue
             srp_id = self._next_srp_id(name, policy.labels)
-            self._writer.write(initiate(srp_id, policy) if path is None else update(srp_id, policy, path))
+            self._writer.write(
+                initiate(srp_id, policy) if path is None else update(srp_id, policy, path)
+            )
             counts[path is not None] += 1
         for name, path in self._paths.items():
             is_own = path.is_initiated and name.startswith(self._prefix)
-            if is_own and name not in self._wanted and name not in busy and self._refused.get(name) != ():
+            if (
+                is_own
+                and name not in self._wanted
+                and name not in busy
+                and self._refused.get(name) != ()
+            ):
                 self._writer.write(remove(self._next_srp_id(name, ()), name, path))
                 counts[2] += 1
         if any(counts):
@@ -378,7 +463,13 @@ class Pce:
     """
 
     def __init__(self, file: Path, colour: int) -> None:
-        self._file, self._colour, self._sessions, self._seen, self._count = file, colour, set[Session](), 0.0, 0
+        self._file, self._colour, self._sessions, self._seen, self._count = (
+            file,
+            colour,
+            set[Session](),
+            0.0,
+            0,
+        )
         self._wanted: dict[str, dict[str, Policy]] = {}
 
     def read(self) -> None:
@@ -424,12 +515,17 @@ class Pce:
         session = Session(reader, writer, self._count, self._colour)
         if any(one.address == session.address for one in self._sessions):
             say(f"{session.address}: a second connection, which is refused")
-            writer.write(message(ERROR, pcep_object(_ERROR_OBJECT, bytes([0, 0, *_SECOND_SESSION]))))
+            writer.write(
+                message(ERROR, pcep_object(_ERROR_OBJECT, bytes([0, 0, *_SECOND_SESSION])))
+            )
             session.close()
             return
         session.want(self._wanted.get(session.address, {}))
         self._sessions.add(session)
-        say(f"{session.address}: connected; policies of the file for it: {len(self._wanted.get(session.address, {}))}")
+        say(
+            f"{session.address}: connected; policies of the file for it: "
+            f"{len(self._wanted.get(session.address, {}))}"
+        )
         try:
             await session.run()
         except asyncio.CancelledError:
@@ -453,7 +549,9 @@ def _address(text: str) -> tuple[str, int]:
             raise ValueError
         return str(ipaddress.ip_address(host.strip("[]"))), int(port)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"an address and a port such as 10.0.0.100:4189, not {text!r}") from None
+        raise argparse.ArgumentTypeError(
+            f"an address and a port such as 10.0.0.100:4189, not {text!r}"
+        ) from None
 
 
 def _colour(text: str) -> int:
@@ -463,12 +561,22 @@ def _colour(text: str) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the PCE until it is interrupted; 1 for a file or an address that cannot be used, else 0."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.pcep", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("file", type=Path, help="SR policies: what teal solve --out FILE.sr-policy.json wrote")
+    """Run the PCE until it is interrupted; 1 for a file or an address that cannot be used, else
+    0.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.pcep",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
-        "--listen", type=_address, default=("127.0.0.1", 4189), help="address and port (127.0.0.1:4189)"
+        "file", type=Path, help="SR policies: what teal solve --out FILE.sr-policy.json wrote"
+    )
+    parser.add_argument(
+        "--listen",
+        type=_address,
+        default=("127.0.0.1", 4189),
+        help="address and port (127.0.0.1:4189)",
     )
     parser.add_argument("--colour", type=_colour, default=100, help="colour of the policies (100)")
     options = parser.parse_args(arguments)

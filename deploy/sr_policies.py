@@ -1,12 +1,14 @@
-"""SR policies into BGP: a GoBGP speaker is made to hold those of a file, which its neighbours then receive.
+"""SR policies into BGP: a GoBGP speaker is made to hold those of a file, which its neighbours then
+receive.
 
     teal segments ... --routers routers.csv --out policies.sr-policy.json
     python -m deploy.sr_policies policies.sr-policy.json [--speaker 127.0.0.1:50051] [--next-hop 10.0.0.1]
 
-Each policy becomes a route of SAFI 73 (RFC 9830) with its preference and its weighted lists of MPLS labels; a route
-target names the headend's loopback, which is its BGP identifier and, as a number, the distinguisher of the route.
-Routes that the file changes are replaced in one step, without a withdrawal; those that it no longer has are withdrawn;
-routes of other colours are left alone.  Needs grpcio and protobuf, which ``pip install '.[serve]'`` brings.
+Each policy becomes a route of SAFI 73 (RFC 9830) with its preference and its weighted lists of MPLS
+labels; a route target names the headend's loopback, which is its BGP identifier and, as a number,
+the distinguisher of the route. Routes that the file changes are replaced in one step, without a
+withdrawal; those that it no longer has are withdrawn; routes of other colours are left alone.
+Needs grpcio and protobuf, which ``pip install '.[serve]'`` brings.
 """
 
 from __future__ import annotations
@@ -28,17 +30,24 @@ _TUNNEL_SR_POLICY, _ROUTE_TARGET = 15, 2  # types of RFC 9830 and RFC 4360
 _BITS_BELOW_LABEL = 12  # of an entry of a label stack
 _TIMEOUT_S = 10.0
 
-# The part of GoBGP's interface that is used: fields by name, with their number and type; [...] for repeated ones.
+# The part of GoBGP's interface that is used: fields by name, with their number and type; [...] for
+# repeated ones.
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "Family": {"afi": (1, "int32"), "safi": (2, "int32")},
     "SRPolicyNLRI": {
-        "length": (1, "uint32"), "distinguisher": (2, "uint32"), "color": (3, "uint32"), "endpoint": (4, "bytes"),
+        "length": (1, "uint32"),
+        "distinguisher": (2, "uint32"),
+        "color": (3, "uint32"),
+        "endpoint": (4, "bytes"),
     },
     "OriginAttribute": {"origin": (1, "uint32")},
     "NextHopAttribute": {"next_hop": (1, "string")},
     "ExtendedCommunitiesAttribute": {"communities": (1, "[Any]")},
     "IPv4AddressSpecificExtended": {
-        "is_transitive": (1, "bool"), "sub_type": (2, "uint32"), "address": (3, "string"), "local_admin": (4, "uint32"),
+        "is_transitive": (1, "bool"),
+        "sub_type": (2, "uint32"),
+        "address": (3, "string"),
+        "local_admin": (4, "uint32"),
     },
     "TunnelEncapAttribute": {"tlvs": (1, "[TunnelEncapTLV]")},
     "TunnelEncapTLV": {"type": (1, "uint32"), "tlvs": (2, "[Any]")},
@@ -46,24 +55,38 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "TunnelEncapSubTLVSRSegmentList": {"weight": (1, "SRWeight"), "segments": (2, "[Any]")},
     "SRWeight": {"flags": (1, "uint32"), "weight": (2, "uint32")},
     "SegmentTypeA": {"flags": (1, "SegmentFlags"), "label": (2, "uint32")},
-    "SegmentFlags": {"v_flag": (1, "bool"), "a_flag": (2, "bool"), "s_flag": (3, "bool"), "b_flag": (4, "bool")},
-    "Path": {"nlri": (1, "Any"), "pattrs": (2, "[Any]"), "family": (9, "Family"), "pattrs_binary": (21, "[bytes]")},
+    "SegmentFlags": {
+        "v_flag": (1, "bool"),
+        "a_flag": (2, "bool"),
+        "s_flag": (3, "bool"),
+        "b_flag": (4, "bool"),
+    },
+    "Path": {
+        "nlri": (1, "Any"),
+        "pattrs": (2, "[Any]"),
+        "family": (9, "Family"),
+        "pattrs_binary": (21, "[bytes]"),
+    },
     "AddPathRequest": {"table_type": (1, "int32"), "path": (3, "Path")},
     "AddPathResponse": {"uuid": (1, "bytes")},
     "DeletePathRequest": {"table_type": (1, "int32"), "family": (3, "Family"), "path": (4, "Path")},
     "Empty": {},
     "ListPathRequest": {
-        "table_type": (1, "int32"), "family": (3, "Family"), "enable_attribute_binary": (8, "bool"),
+        "table_type": (1, "int32"),
+        "family": (3, "Family"),
+        "enable_attribute_binary": (8, "bool"),
     },
     "Destination": {"prefix": (1, "string"), "paths": (2, "[Path]")},
     "ListPathResponse": {"destination": (1, "Destination")},
-}  # fmt: skip
+}
 
 
 def _classes() -> dict[str, Any]:
     """A class for each message."""
     kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="gobgp_part.proto", package=_PACKAGE, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="gobgp_part.proto", package=_PACKAGE, syntax="proto3"
+    )
     file.dependency.append("google/protobuf/any.proto")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
@@ -80,7 +103,8 @@ def _classes() -> dict[str, Any]:
     pool.AddSerializedFile(any_pb2.DESCRIPTOR.serialized_pb)
     pool.Add(file)
     return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+        for name in _MESSAGES
     }
 
 
@@ -139,11 +163,16 @@ def read(path: Any) -> Route:
     headend, preference, lists = "", 0, []
     for name, one in map(_unpacked, attributes["ExtendedCommunitiesAttribute"].communities):
         headend = one.address if name == "IPv4AddressSpecificExtended" else headend
-    for name, one in (_unpacked(part) for tlv in attributes["TunnelEncapAttribute"].tlvs for part in tlv.tlvs):
+    for name, one in (
+        _unpacked(part) for tlv in attributes["TunnelEncapAttribute"].tlvs for part in tlv.tlvs
+    ):
         preference = one.preference if name == "TunnelEncapSubTLVSRPreference" else preference
         if name == "TunnelEncapSubTLVSRSegmentList":
             lists.append(
-                (one.weight.weight, tuple(_unpacked(part)[1].label >> _BITS_BELOW_LABEL for part in one.segments))
+                (
+                    one.weight.weight,
+                    tuple(_unpacked(part)[1].label >> _BITS_BELOW_LABEL for part in one.segments),
+                )
             )
     return Route(key, headend, preference, tuple(lists), path)
 
@@ -152,7 +181,11 @@ def _nlri(key: Key) -> dict[str, Any]:
     """What names a route; GoBGP crashes on the length that its own table shows, in bytes."""
     packed = ipaddress.ip_address(key.endpoint).packed
     return _any(
-        "SRPolicyNLRI", length=8 * (8 + len(packed)), distinguisher=key.distinguisher, color=key.colour, endpoint=packed
+        "SRPolicyNLRI",
+        length=8 * (8 + len(packed)),
+        distinguisher=key.distinguisher,
+        color=key.colour,
+        endpoint=packed,
     )
 
 
@@ -161,41 +194,64 @@ def _family(endpoint: str) -> dict[str, int]:
 
 
 def routes(document: dict[str, Any], next_hop: str) -> list[Route]:
-    """The routes of a file of SR policies, as ``teal solve --routers ... --out FILE.sr-policy.json`` writes it.
+    """The routes of a file of SR policies, as
+    ``teal solve --routers ... --out FILE.sr-policy.json`` writes it.
 
     Args:
         document: the file.
         next_hop: address that BGP takes for the next hop.
 
     Raises:
-        ValueError: a transit policy, a policy without the addresses of headend and endpoint, or a headend whose address
-            is not IPv4.
+        ValueError: a transit policy, a policy without the addresses of headend and endpoint, or a
+            headend whose address is not IPv4.
     """
     result = []
     for one in document["sr-policies"]:
         if "steers" in one:
-            raise ValueError(f"{one['headend']} to {one['endpoint']}: a transit policy, which BGP cannot say")
+            raise ValueError(
+                f"{one['headend']} to {one['endpoint']}: a transit policy, which BGP cannot say"
+            )
         if not one.get("endpoint-address") or not one.get("headend-address"):
-            raise ValueError(f"{one['headend']} to {one['endpoint']}: no address; give --routers to teal solve")
+            raise ValueError(
+                f"{one['headend']} to {one['endpoint']}: no address; give --routers to teal solve"
+            )
         endpoint = str(ipaddress.ip_address(one["endpoint-address"]))
         key = Key(int(ipaddress.IPv4Address(one["headend-address"])), one["colour"], endpoint)
         (candidate,) = one["candidate-paths"]
         tlvs = [_any("TunnelEncapSubTLVSRPreference", preference=candidate["preference"])]
         for each in candidate["segment-lists"]:
-            # GoBGP crashes without flags; its label is a whole entry of the stack, with class, end mark and TTL below.
+            # GoBGP crashes without flags; its label is a whole entry of the stack, with class, end
+            # mark and TTL below.
             segments = [
-                _any("SegmentTypeA", flags=_CLASS["SegmentFlags"](), label=part["label"] << _BITS_BELOW_LABEL)
+                _any(
+                    "SegmentTypeA",
+                    flags=_CLASS["SegmentFlags"](),
+                    label=part["label"] << _BITS_BELOW_LABEL,
+                )
                 for part in each["segments"]
             ]
-            tlvs.append(_any("TunnelEncapSubTLVSRSegmentList", weight={"weight": each["weight"]}, segments=segments))
-        target = _any("IPv4AddressSpecificExtended", is_transitive=True, sub_type=_ROUTE_TARGET,
-                      address=one["headend-address"])  # fmt: skip
+            tlvs.append(
+                _any(
+                    "TunnelEncapSubTLVSRSegmentList",
+                    weight={"weight": each["weight"]},
+                    segments=segments,
+                )
+            )
+        target = _any(
+            "IPv4AddressSpecificExtended",
+            is_transitive=True,
+            sub_type=_ROUTE_TARGET,
+            address=one["headend-address"],
+        )
         attributes = [
-            _any("OriginAttribute"), _any("NextHopAttribute", next_hop=next_hop),
+            _any("OriginAttribute"),
+            _any("NextHopAttribute", next_hop=next_hop),
             _any("ExtendedCommunitiesAttribute", communities=[target]),
             _any("TunnelEncapAttribute", tlvs=[{"type": _TUNNEL_SR_POLICY, "tlvs": tlvs}]),
-        ]  # fmt: skip
-        result.append(read(_CLASS["Path"](nlri=_nlri(key), pattrs=attributes, family=_family(key.endpoint))))
+        ]
+        result.append(
+            read(_CLASS["Path"](nlri=_nlri(key), pattrs=attributes, family=_family(key.endpoint)))
+        )
     return result
 
 
@@ -215,17 +271,19 @@ class Speaker:
 
     def _call(self, name: str, answer: str, request: Any) -> Any:
         method = self._channel.unary_unary(
-            _SERVICE + name, request_serializer=lambda one: one.SerializeToString(),
+            _SERVICE + name,
+            request_serializer=lambda one: one.SerializeToString(),
             response_deserializer=_CLASS[answer].FromString,
-        )  # fmt: skip
+        )
         return method(request, timeout=_TIMEOUT_S)
 
     def routes(self, afi: int = AFI_IP) -> Iterator[Route]:
         """The SR policies in the table."""
         method = self._channel.unary_stream(
-            f"{_SERVICE}ListPath", request_serializer=lambda one: one.SerializeToString(),
+            f"{_SERVICE}ListPath",
+            request_serializer=lambda one: one.SerializeToString(),
             response_deserializer=_CLASS["ListPathResponse"].FromString,
-        )  # fmt: skip
+        )
         family = {"afi": afi, "safi": SAFI_SR_POLICY}
         for answer in method(_CLASS["ListPathRequest"](family=family), timeout=_TIMEOUT_S):
             yield from map(read, answer.destination.paths)
@@ -237,17 +295,31 @@ class Speaker:
     def withdraw(self, route: Route) -> None:
         """Withdraw a route."""
         path = _CLASS["Path"](
-            nlri=_nlri(route.key), pattrs=[_any("OriginAttribute"), _any("NextHopAttribute", next_hop="0.0.0.0")],
+            nlri=_nlri(route.key),
+            pattrs=[_any("OriginAttribute"), _any("NextHopAttribute", next_hop="0.0.0.0")],
             family=_family(route.key.endpoint),
-        )  # fmt: skip
-        self._call("DeletePath", "Empty", _CLASS["DeletePathRequest"](path=path, family=_family(route.key.endpoint)))
+        )
+        self._call(
+            "DeletePath",
+            "Empty",
+            _CLASS["DeletePathRequest"](path=path, family=_family(route.key.endpoint)),
+        )
 
     def hold(self, wanted: list[Route], colour: int) -> tuple[int, int, int]:
-        """Make the table hold these routes of a colour, and no others; numbers of those added, replaced, withdrawn."""
-        present = {one.key: one for afi in (AFI_IP, AFI_IP6) for one in self.routes(afi) if one.key.colour == colour}
+        """Make the table hold these routes of a colour, and no others; numbers of those added,
+        replaced, withdrawn.
+        """
+        present = {
+            one.key: one
+            for afi in (AFI_IP, AFI_IP6)
+            for one in self.routes(afi)
+            if one.key.colour == colour
+        }
         keys = {one.key for one in wanted}
         added = [one for one in wanted if one.key not in present]
-        changed = [one for one in wanted if one.key in present and one[:-1] != present[one.key][:-1]]
+        changed = [
+            one for one in wanted if one.key in present and one[:-1] != present[one.key][:-1]
+        ]
         gone = [one for key, one in present.items() if key not in keys]
         for one in (*added, *changed):
             self.add(one)
@@ -258,12 +330,23 @@ class Speaker:
 
 def main(arguments: list[str] | None = None) -> int:
     """See the module."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.sr_policies", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("file", type=Path, help="SR policies: what teal solve --out FILE.sr-policy.json wrote")
-    parser.add_argument("--speaker", default="127.0.0.1:50051", help="gRPC interface of gobgpd (127.0.0.1:50051)")
-    parser.add_argument("--colour", type=int, default=100, help="colour whose routes the file is all of (100)")
-    parser.add_argument("--next-hop", default="127.0.0.1", help="next hop of the routes (127.0.0.1)")
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.sr_policies",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "file", type=Path, help="SR policies: what teal solve --out FILE.sr-policy.json wrote"
+    )
+    parser.add_argument(
+        "--speaker", default="127.0.0.1:50051", help="gRPC interface of gobgpd (127.0.0.1:50051)"
+    )
+    parser.add_argument(
+        "--colour", type=int, default=100, help="colour whose routes the file is all of (100)"
+    )
+    parser.add_argument(
+        "--next-hop", default="127.0.0.1", help="next hop of the routes (127.0.0.1)"
+    )
     options = parser.parse_args(arguments)
     speaker = Speaker(options.speaker)
     try:

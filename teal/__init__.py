@@ -23,7 +23,9 @@ _of_core, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    """A public name of this package, else of the packages that entry points in the group ``teal.packages`` announce."""
+    """A public name of this package, else of the packages that entry points in the group
+    ``teal.packages`` announce.
+    """
     try:
         return _of_core(name)
     except AttributeError:

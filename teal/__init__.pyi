@@ -1,4 +1,4 @@
-"""The public API: what ``import teal`` offers, loaded on first use (``teal --help`` need not wait for torch)."""
+"""The public API: what ``import teal`` offers, loaded on first use."""
 
 from .api import evaluate, plan, train
 from .app import plot

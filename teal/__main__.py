@@ -1,4 +1,6 @@
-"""``teal`` and ``python -m teal``: an interruption ends both quietly, also while modules are still being loaded."""
+"""``teal`` and ``python -m teal``: an interruption ends both quietly, also while modules are still
+being loaded.
+"""
 
 import sys
 

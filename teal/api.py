@@ -1,9 +1,11 @@
-"""Commands as functions of Python: networks and traffic as files, names or objects; results with frames.
+"""Commands as functions of Python: networks and traffic as files, names or objects; results with
+frames.
 
 >>> teal.plan(topology, traffic, objective="max_link_utilisation").to_frame()
 >>> teal.evaluate(topology, traffic, scheme=("pdhg", "lp-all"), limit=3)
 
-Settings have the names of the command's options, with _ for -; the same faults are refused with the same messages.
+Settings have the names of the command's options, with _ for -; the same faults are refused with the
+same messages.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from teal.planning.settings import PlanOptions
 
 @with_options(PlanOptions)
 def plan(topology: Any, traffic: Any, options: PlanOptions) -> FailurePlan:
-    """Measure what failures cost; the options are those of ``teal plan``.  No file is written, and nothing is drawn.
+    """Measure what failures cost; the options are those of ``teal plan``.  No file is written, and
+    nothing is drawn.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -42,14 +45,18 @@ def plan(topology: Any, traffic: Any, options: PlanOptions) -> FailurePlan:
 
 
 def evaluate(topology: Any, traffic: Any, **settings: Any) -> Any:
-    """Schemes on the same matrices: a pandas frame, a row for each scheme and case, as in results.csv.
+    """Schemes on the same matrices: a pandas frame, a row for each scheme and case, as in
+    results.csv.
 
-    See ``teal evaluate --help`` for the settings (with ``out=`` the report is kept), and :func:`plan` for the
-    arguments.
+    See ``teal evaluate --help`` for the settings (with ``out=`` the report is kept), and
+    :func:`plan` for the arguments.
     """
     import pandas as pd
 
-    with files_of(topology, traffic) as (network, matrices), tempfile.TemporaryDirectory() as folder:
+    with (
+        files_of(topology, traffic) as (network, matrices),
+        tempfile.TemporaryDirectory() as folder,
+    ):
         settings = {"out": Path(folder) / "evaluate", **settings}
         config = settings_of(EvaluateConfig, (network,), (matrices,), settings)
         return pd.DataFrame([vars(row) for row in EvaluationStudy(config, nobody).run().rows])

@@ -1,14 +1,15 @@
 """The errors that Teal raises: faults in the user's input, and failures of a solver.
 
-The command line turns an :class:`InputError` into one line and exit code 2, a :class:`SolverError` into one line and
-exit code 1.  Any other exception is a bug in Teal.
+The command line turns an :class:`InputError` into one line and exit code 2, a :class:`SolverError`
+into one line and exit code 1.  Any other exception is a bug in Teal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-WARNING = "Warning: "  # opens a note that --quiet does not hide, since a result may be wrong without the user's look
+# opens a note that --quiet does not hide, since a result may be wrong without the user's look
+WARNING = "Warning: "
 
 
 class TealError(Exception):
@@ -40,7 +41,9 @@ class SolverError(TealError):
 
 
 def did_you_mean(typed: str, known: Iterable[str]) -> str:
-    """``; did you mean NAME?`` with the nearest of the known names, whatever their case; ``""`` if none is near."""
+    """``; did you mean NAME?`` with the nearest of the known names, whatever their case; ``""`` if
+    none is near.
+    """
     import difflib  # only where something is wrong
 
     by_lower = {name.lower(): name for name in known}

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 _MAX_CAPACITIES = 6  # different ones that are listed
 _MIN_DEMAND = 1e-300  # Gbit/s, instead of 0 as a divisor
-# Shares of the capacity of a node's links, outside which the unit of traffic or capacity is probably wrong.
+# Shares of the capacity of a node's links, outside which the unit of traffic or capacity is
+# probably wrong.
 _MIN_NEED, _MAX_NEED = 1e-3, 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopologyListConfig:
-    """List the networks that can be used by name, of the package topohub and those that come with Teal."""
+    """List the networks that can be used by name, of the package topohub and those that come with
+    Teal.
+    """
 
     match: str = ""
     """Only names that contain this text, such as sndlib or geant."""
@@ -45,8 +48,8 @@ class TopologyConvertConfig(TopologyConfig):
     """Write a network to another format."""
 
     out: Path
-    """A .json file (node-link), .rfc8345.json (RFC 8345), .csv (a row for each link), or .clab.yml (containerlab, with
-    capacities and metrics as labels)."""
+    """A .json file (node-link), .rfc8345.json (RFC 8345), .csv (a row for each link), or .clab.yml
+    (containerlab, with capacities and metrics as labels)."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
 
@@ -58,7 +61,8 @@ class TopologyGetConfig:
     """
 
     name: str = ""
-    """Name in the catalogue, such as sndlib:geant or teal:Kdl; `teal topology get NAME` does as well."""
+    """Name in the catalogue, such as sndlib:geant or teal:Kdl; `teal topology get NAME` does as
+    well."""
 
     out: Path = Path()
     """Folder of the file."""
@@ -69,13 +73,15 @@ class TopologyGetConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrafficGetConfig(TopologyGetConfig):
-    """Download published traffic matrices and their network by name, and check them.  Without a name: what there is.
+    """Download published traffic matrices and their network by name, and check them.  Without a
+    name: what there is.
 
     A file that is there already is not fetched again; an interrupted download goes on.
     """
 
     sha256: str = ""
-    """SHA-256 that the archive must have; publishers state none, so that what arrived is printed."""
+    """SHA-256 that the archive must have; publishers state none, so that what arrived is
+    printed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,10 +102,11 @@ class TrafficConvertConfig(TrafficConfig):
 class TrafficGenerateConfig(TrafficConvertConfig):
     """Generate traffic matrices into a file.
 
-    gravity:seed=0,count=200,load=4,interval=300,top=0.88,noise=0.3,correlation=0.9, where load is the
-    largest link utilisation of the mean matrix under shortest-path routing, interval the seconds from
-    one matrix to the next, top the share of the volume of the largest tenth of the demands, noise the standard
-    deviation of the logarithm of a rate, and correlation that of the noise from one matrix to the next.
+    gravity:seed=0,count=200,load=4,interval=300,top=0.88,noise=0.3,correlation=0.9, where load is
+    the largest link utilisation of the mean matrix under shortest-path routing, interval the
+    seconds from one matrix to the next, top the share of the volume of the largest tenth of the
+    demands, noise the standard deviation of the logarithm of a rate, and correlation that of the
+    noise from one matrix to the next.
     """
 
     traffic: str = "gravity:seed=0,count=200,load=4"
@@ -110,9 +117,13 @@ def list_outcome(config: TopologyListConfig, _: Notify) -> Outcome:
     """`teal topology list`: a name and its size a line."""
     from teal.formats.topohub_names import known_topologies
 
-    matching = [(name, nodes) for name, nodes in known_topologies() if config.match.lower() in name.lower()]
+    matching = [
+        (name, nodes) for name, nodes in known_topologies() if config.match.lower() in name.lower()
+    ]
     if not matching:
-        raise InputError("--match", "", "part of a name, such as sndlib or geant", repr(config.match))
+        raise InputError(
+            "--match", "", "part of a name, such as sndlib or geant", repr(config.match)
+        )
     width = max(len(name) for name, _ in matching)
     return Outcome(
         text="\n".join(f"{name:<{width}}  {nodes:>5} nodes" for name, nodes in matching),
@@ -129,9 +140,14 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
     capacities, counts = np.unique(topology.capacity[topology.capacity > 0], return_counts=True)
     common = np.argsort(-counts, kind="stable")[:_MAX_CAPACITIES]
     listed = ", ".join(f"{counts[i]:,} of {capacities[i]:g}" for i in sorted(common))
-    others = f" and {len(capacities) - len(common):,} other values" if len(capacities) > len(common) else ""
+    others = (
+        f" and {len(capacities) - len(common):,} other values"
+        if len(capacities) > len(common)
+        else ""
+    )
     lines = [
-        f"{topology.name}: {topology.num_nodes:,} nodes, {topology.num_links:,} directed links, {cables:,} cables",
+        f"{topology.name}: {topology.num_nodes:,} nodes, {topology.num_links:,} directed links, "
+        f"{cables:,} cables",
         f"capacity, Gbit/s: {listed}{others}",
         f"latency, ms: {topology.latency.min():g} to {topology.latency.max():g}",
     ]
@@ -163,7 +179,10 @@ def convert_topology_outcome(config: TopologyConvertConfig, notify: Notify) -> O
     check_out_file(config.out, topology_suffixes(written=True), overwrite=config.overwrite)
     topology = topology_of(config)
     left_out = left_out_of(config.out, topology)
-    for note in (*topology.notes, *([f"{config.out} does not hold {', '.join(left_out)}"] if left_out else [])):
+    for note in (
+        *topology.notes,
+        *([f"{config.out} does not hold {', '.join(left_out)}"] if left_out else []),
+    ):
         notify(note)
     save_topology(config.out, topology)
     return Outcome(
@@ -173,15 +192,25 @@ def convert_topology_outcome(config: TopologyConvertConfig, notify: Notify) -> O
 
 
 def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:
-    """`teal topology get` and `teal traffic get`: files, checksums, units and terms, and a command that reads them."""
+    """`teal topology get` and `teal traffic get`: files, checksums, units and terms, and a command
+    that reads them.
+    """
     from teal.formats.published import CATALOGUE, download, published
 
     with_traffic = isinstance(config, TrafficGetConfig)
     if not config.name:
-        known = {name: entry for name, entry in CATALOGUE.items() if entry.traffic or not with_traffic}
+        known = {
+            name: entry for name, entry in CATALOGUE.items() if entry.traffic or not with_traffic
+        }
         return Outcome(
-            text="\n".join(f"{name:<22} {entry.series or entry.topology.name}" for name, entry in known.items()),
-            data={"published": [{"name": name, "series": entry.series} for name, entry in known.items()]},
+            text="\n".join(
+                f"{name:<22} {entry.series or entry.topology.name}" for name, entry in known.items()
+            ),
+            data={
+                "published": [
+                    {"name": name, "series": entry.series} for name, entry in known.items()
+                ]
+            },
         )
     entry = published(config.name, with_traffic=with_traffic)
     files = {entry.topology: ""}
@@ -192,23 +221,37 @@ def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:
         for file, expected in files.items()
     }
     lines = [f"{config.out / name}: SHA-256 {found}" for name, found in sums.items()]
-    lines += [f"{file.name}: its publisher states no checksum; this one is of what arrived" for file in files
-              if not (file.sha256 or files[file])]  # fmt: skip
+    lines += [
+        f"{file.name}: its publisher states no checksum; this one is of what arrived"
+        for file in files
+        if not (file.sha256 or files[file])
+    ]
     if with_traffic:
         lines.append(entry.series)
     lines += [f"capacities and rates in {entry.unit}", entry.terms]
     command = f"teal topology info --topology {config.out / entry.topology.name}"
     if with_traffic and entry.traffic:
-        command = command.replace("topology info", "traffic info") + f" --traffic {config.out / entry.traffic.name}"
+        command = (
+            command.replace("topology info", "traffic info")
+            + f" --traffic {config.out / entry.traffic.name}"
+        )
     return Outcome(
         text="\n".join([*lines, command]),
-        data={"files": [{"file": str(config.out / name), "sha256": found} for name, found in sums.items()],
-              "unit": entry.unit, "terms": entry.terms, "series": entry.series},
-    )  # fmt: skip
+        data={
+            "files": [
+                {"file": str(config.out / name), "sha256": found} for name, found in sums.items()
+            ],
+            "unit": entry.unit,
+            "terms": entry.terms,
+            "series": entry.series,
+        },
+    )
 
 
 def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
-    """`teal traffic info`: volumes, the largest demands, what is missing, and whether the unit is plausible."""
+    """`teal traffic info`: volumes, the largest demands, what is missing, and whether the unit is
+    plausible.
+    """
     from teal.app.instance import busiest_node, describe_traffic
     from teal.formats import load_traffic, topology_of
 
@@ -225,20 +268,32 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
         describe_traffic(traffic),
         f"total demand of a matrix: {low:.6g} to {high:.6g} Gbit/s, median {middle:.6g}",
         f"largest tenth of the demands: {100 * share:.1f}% of the total demand",
-        f"{name} sends or receives {100 * need:.3g}% of the capacity of its links, the most of all nodes",
+        (
+            f"{name} sends or receives {100 * need:.3g}% of the capacity of its links, the most of "
+            "all nodes"
+        ),
     ]
     if not _MIN_NEED < need < _MAX_NEED:
-        lines.append("is the unit right (--traffic-unit Mbit/s, --attributes capacity_unit=Mbit/s)?")
+        lines.append(
+            "is the unit right (--traffic-unit Mbit/s, --attributes capacity_unit=Mbit/s)?"
+        )
     lines += [f"missing matrices: {gap.missing} after {gap.after}" for gap in traffic.gaps]
     lines += [f"skipped: {line}" for line in traffic.skipped]
     return Outcome(
         text="\n".join(lines),
         data={
-            "matrices": traffic.num_matrices, "demands": traffic.num_demands, "total_min": low, "total_median": middle,
-            "total_max": high, "largest_tenth_share": share, "busiest_node": name, "busiest_node_share": need,
-            "missing": sum(gap.missing for gap in traffic.gaps), "skipped": list(traffic.skipped),
+            "matrices": traffic.num_matrices,
+            "demands": traffic.num_demands,
+            "total_min": low,
+            "total_median": middle,
+            "total_max": high,
+            "largest_tenth_share": share,
+            "busiest_node": name,
+            "busiest_node_share": need,
+            "missing": sum(gap.missing for gap in traffic.gaps),
+            "skipped": list(traffic.skipped),
         },
-    )  # fmt: skip
+    )
 
 
 def convert_outcome(config: TrafficConvertConfig, _: Notify) -> Outcome:
@@ -246,7 +301,11 @@ def convert_outcome(config: TrafficConvertConfig, _: Notify) -> Outcome:
     traffic = run_convert(config)
     return Outcome(
         text=f"{config.out}: {traffic.num_matrices} matrices of {traffic.num_demands} demands",
-        data={"out": str(config.out), "matrices": traffic.num_matrices, "demands": traffic.num_demands},
+        data={
+            "out": str(config.out),
+            "matrices": traffic.num_matrices,
+            "demands": traffic.num_demands,
+        },
     )
 
 

@@ -9,21 +9,22 @@ With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the paths
   load[e] <= c[e].  Scaling all flows alike shows that alpha = min(1, 1 / theta), so that both are
   solved as one program; capacity that is left over is given to demands that can use it.
 
-- proportional_fair, alpha_fair: max sum W[d] u(share of d that is carried), a concave utility; value and bound are
-  equivalent common shares, see :mod:`teal.problem.curves`.
+- proportional_fair, alpha_fair: max sum W[d] u(share of d that is carried), a concave utility;
+  value and bound are equivalent common shares, see :mod:`teal.problem.curves`.
 - bandwidth_functions: max sum of a piecewise linear, concave function of each demand's rate; see
   :mod:`teal.network.bandwidth_functions`.
-- max_min: the rates f[d] = sum_k x[d, k] are max-min fair: no f[d] / w[d], with w[d] the demand's weight, can be raised
-  without lowering another one that is not larger.  Value and bound are flows, see :mod:`teal.problem.fair_levels`.
-  Schemes without a method for it maximise the sum of w[d] f[d].
-- priority: demands belong to classes, the highest first.  The flow of class 1 is maximal; that of class 2 is maximal
-  among the allocations that carry as much of class 1; and so on.  See :mod:`teal.problem.priority`.
-  Schemes without a method for it solve the weighted program, in which a Gbit/s of a class has CLASS_RATIO times the
-  value of one of the next class.
+- max_min: the rates f[d] = sum_k x[d, k] are max-min fair: no f[d] / w[d], with w[d] the demand's
+  weight, can be raised without lowering another one that is not larger.  Value and bound are flows,
+  see :mod:`teal.problem.fair_levels`. Schemes without a method for it maximise the sum of w[d]
+  f[d].
+- priority: demands belong to classes, the highest first.  The flow of class 1 is maximal; that of
+  class 2 is maximal among the allocations that carry as much of class 1; and so on.  See
+  :mod:`teal.problem.priority`. Schemes without a method for it solve the weighted program, in which
+  a Gbit/s of a class has CLASS_RATIO times the value of one of the next class.
 
-max_link_utilisation and max_concurrent_flow, the balanced programs, include only demands with a live path.  No
-allocation can carry the others: they are left out of program, bound and validator alike, and show in the satisfied
-demand.
+max_link_utilisation and max_concurrent_flow, the balanced programs, include only demands with a
+live path.  No allocation can carry the others: they are left out of program, bound and validator
+alike, and show in the satisfied demand.
 """
 
 from __future__ import annotations
@@ -57,33 +58,39 @@ class ObjectiveName(StrEnum):
     MAX_MIN = "max_min"
 
 
-# Value of a Gbit/s over that of one of the next class.  It must exceed the flow of the next class that a Gbit/s can
-# displace, where bottlenecks follow each other along its path: with 2, higher classes lost up to 3% of their flow on
-# UsCarrier, with 3 up to 0.3%, with 4 up to 0.02%; more makes the programs harder to solve.
+# Value of a Gbit/s over that of one of the next class.  It must exceed the flow of the next class
+# that a Gbit/s can displace, where bottlenecks follow each other along its path: with 2, higher
+# classes lost up to 3% of their flow on UsCarrier, with 3 up to 0.3%, with 4 up to 0.02%; more
+# makes the programs harder to solve.
 CLASS_RATIO = 4.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """The differences of an objective from total_flow, whose rules these are; subclasses override what differs.
+    """The differences of an objective from total_flow, whose rules these are; subclasses override
+    what differs.
 
     Attributes:
-        carries_all: whether its program carries all demand, at the least utilisation of the fullest link.
+        carries_all: whether its program carries all demand, at the least utilisation of the fullest
+            link.
         solved_as: the objective that engines solve in its place; None for itself.
-        may_shed: whether an allocation may carry a demand in part; loads must then stay within capacities.
+        may_shed: whether an allocation may carry a demand in part; loads must then stay within
+            capacities.
         sense: 1.0 if a larger value is better, -1.0 if a smaller one is.
         is_sequence: whether it is a sequence of programs, each with a bound of its own.
-        paths_for: the single program for which candidate paths are chosen; None for the objective itself, or total_flow
-            for a sequence of programs.
+        paths_for: the single program for which candidate paths are chosen; None for the objective
+            itself, or total_flow for a sequence of programs.
         needs_weight: whether every demand must have a weight.
         needs_functions: whether every demand must have a bandwidth function.
         allows_protection: whether its flows may be promises that survive failures.
         unit: unit of its value, as printed after a number.
-        measure_label: what tables and plots show of its value; None where they show the satisfied demand, in per cent.
+        measure_label: what tables and plots show of its value; None where they show the satisfied
+            demand, in per cent.
         loss_label: what tables call a share of the value that is lost.
-        alpha: exponent of the utility of a demand's share (see :mod:`teal.problem.curves`); None where value is linear
-            in flow.
-        weight_by: weight of a utility: demand (each Gbit/s alike), 1 (each demand alike), or given (by a weight of it).
+        alpha: exponent of the utility of a demand's share (see :mod:`teal.problem.curves`); None
+            where value is linear in flow.
+        weight_by: weight of a utility: demand (each Gbit/s alike), 1 (each demand alike), or given
+            (by a weight of it).
     """
 
     def with_options(self, options: Mapping[str, str]) -> Rules:
@@ -93,7 +100,9 @@ class Rules:
             InputError: an option that it does not have, or another value.
         """
         if options:
-            raise InputError("objective", "", "no options after the name of this objective", ", ".join(options))
+            raise InputError(
+                "objective", "", "no options after the name of this objective", ", ".join(options)
+            )
         return self
 
     @property
@@ -125,7 +134,9 @@ class Rules:
         """
         return np.ones(demands)
 
-    def link_cost(self, latency: FloatArray, max_latency: Callable[[], float], epsilon: float) -> FloatArray:
+    def link_cost(
+        self, latency: FloatArray, max_latency: Callable[[], float], epsilon: float
+    ) -> FloatArray:
         """(E,) value that one Gbit/s loses on each link.
 
         Args:
@@ -136,14 +147,19 @@ class Rules:
         return np.zeros_like(latency)
 
     def value(self, problem: Any, splits: Any) -> Any:
-        """(B,) value of splits (B, D, K) of a :class:`teal.Problem`: the sum over paths of value times flow."""
+        """(B,) value of splits (B, D, K) of a :class:`teal.Problem`: the sum over paths of value
+        times flow.
+        """
         value = (problem.flows(splits) * problem.path_value).sum((1, 2))
         if problem.steps is None:
             return value
-        return value - (problem.demand * problem.demand_value * problem.steps.lost(splits.sum(-1))).sum(1)
+        return value - (
+            problem.demand * problem.demand_value * problem.steps.lost(splits.sum(-1))
+        ).sum(1)
 
     def loss_gap(self, value: float, bound: float) -> float | None:
-        """The gap as a part of what is lost against demands that are carried whole; None where the value is no share.
+        """The gap as a part of what is lost against demands that are carried whole; None where the
+        value is no share.
 
         Args:
             value: value of an allocation.
@@ -163,7 +179,8 @@ class Rules:
     def from_score(self, problem: Any, score: Any) -> Any:
         """(B,) values or bounds, of those of the program as a maximum; tensors.
 
-        Where all demand is carried that program is max -theta, with theta the largest link utilisation.
+        Where all demand is carried that program is max -theta, with theta the largest link
+        utilisation.
 
         Args:
             problem: a :class:`teal.Problem`.
@@ -194,7 +211,9 @@ class _MaxMin(_Weighted):
 class _LatencyPenalised(Rules):
     """Links cost epsilon * latency / max_latency."""
 
-    def link_cost(self, latency: FloatArray, max_latency: Callable[[], float], epsilon: float) -> FloatArray:
+    def link_cost(
+        self, latency: FloatArray, max_latency: Callable[[], float], epsilon: float
+    ) -> FloatArray:
         longest = max_latency()
         return epsilon * latency / longest if longest > 0 else np.zeros_like(latency)
 
@@ -234,7 +253,9 @@ _MAX_ALPHA = 64.0  # above which powers of shares leave the range of float64 soo
 
 
 class _Fair(Rules):
-    """proportional_fair and alpha_fair: value and bound are equivalent common shares (:mod:`teal.problem.curves`)."""
+    """proportional_fair and alpha_fair: value and bound are equivalent common shares
+    (:mod:`teal.problem.curves`).
+    """
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("alpha", "weight")
 
@@ -250,8 +271,12 @@ class _Fair(Rules):
         except ValueError:
             alpha = math.nan
         if not 0 <= alpha <= _MAX_ALPHA:
-            raise InputError("objective", "alpha", f"a number from 0 to {_MAX_ALPHA:g}", repr(options["alpha"]))
-        return dataclasses.replace(self, alpha=alpha, weight_by=weight_by, needs_weight=weight_by == "given")
+            raise InputError(
+                "objective", "alpha", f"a number from 0 to {_MAX_ALPHA:g}", repr(options["alpha"])
+            )
+        return dataclasses.replace(
+            self, alpha=alpha, weight_by=weight_by, needs_weight=weight_by == "given"
+        )
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
         if self.weight_by != "given" or weight is None:
@@ -264,14 +289,18 @@ class _Fair(Rules):
         return problem.utility.equivalent(problem.utility.score(splits.sum(-1)))
 
     def loss_gap(self, value: float, bound: float) -> float | None:
-        """(u(bound) - u(value)) / -u(value) of equivalent shares, by logarithms for alpha = 1; see Rules."""
+        """(u(bound) - u(value)) / -u(value) of equivalent shares, by logarithms for alpha = 1; see
+        Rules.
+        """
         if not (value > 0 and bound > 0):
             return math.nan
         if value >= 1:
             return 0.0
         power = 1 - (self.alpha or 0.0)
         own, best = (
-            math.log(min(x, 1.0)) if power == 0 else math.expm1(power * math.log(min(x, 1.0))) / power
+            math.log(min(x, 1.0))
+            if power == 0
+            else math.expm1(power * math.log(min(x, 1.0))) / power
             for x in (value, bound)
         )
         return (best - own) / -own
@@ -302,7 +331,10 @@ _BUILT_IN: dict[str, Rules] = {
         loss_label="utilisation up by",
     ),
     ObjectiveName.MAX_CONCURRENT_FLOW: _Concurrent(
-        carries_all=True, solved_as=ObjectiveName.MAX_LINK_UTILISATION, unit="", measure_label="least share carried"
+        carries_all=True,
+        solved_as=ObjectiveName.MAX_LINK_UTILISATION,
+        unit="",
+        measure_label="least share carried",
     ),
     ObjectiveName.PROPORTIONAL_FAIR: _Proportional(
         alpha=1.0,
@@ -319,14 +351,19 @@ _BUILT_IN: dict[str, Rules] = {
         allows_protection=True,
     ),
     ObjectiveName.BANDWIDTH_FUNCTIONS: _Weighted(
-        needs_functions=True, paths_for=ObjectiveName.TOTAL_FLOW, unit="", measure_label="value of the functions"
+        needs_functions=True,
+        paths_for=ObjectiveName.TOTAL_FLOW,
+        unit="",
+        measure_label="value of the functions",
     ),
     ObjectiveName.PRIORITY: _Weighted(is_sequence=True, needs_weight=True, allows_protection=True),
     ObjectiveName.MAX_MIN: _MaxMin(is_sequence=True, paths_for=ObjectiveName.MAX_LINK_UTILISATION),
 }
 _RULES: Registry[Rules] = Registry("objective", "teal.objectives", _BUILT_IN)
 # Those whose value is linear in flow.
-SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if not _BUILT_IN[name].is_sequence and _BUILT_IN[name].is_linear)
+SINGLE_PROGRAMS = tuple(
+    name for name in ObjectiveName if not _BUILT_IN[name].is_sequence and _BUILT_IN[name].is_linear
+)
 
 
 def objective_names() -> list[str]:
@@ -335,9 +372,11 @@ def objective_names() -> list[str]:
 
 
 def register_objective(name: str, rules: Rules, *, replace: bool = False) -> None:
-    """Make ``Objective(name)``, and ``--objective name`` of commands, an objective with these rules.
+    """Make ``Objective(name)``, and ``--objective name`` of commands, an objective with these
+    rules.
 
-    A package announces its objectives without being imported, by entry points in the group ``teal.objectives``.
+    A package announces its objectives without being imported, by entry points in the group
+    ``teal.objectives``.
 
     Raises:
         InputError: the name is taken by other rules, and ``replace`` is false.
@@ -351,7 +390,8 @@ class Objective:
 
     Attributes:
         name: name of the program; at first perhaps with options, ``alpha_fair:alpha=2,weight=1``.
-        epsilon: for latency_penalised_flow, in [0, 1): share of its value that the path of largest latency loses.
+        epsilon: for latency_penalised_flow, in [0, 1): share of its value that the path of largest
+            latency loses.
         options: what was given after the name.
 
     Raises:
@@ -406,33 +446,42 @@ class Objective:
         """The single program for which candidate paths are chosen; see :attr:`Rules.paths_for`."""
         usual = ObjectiveName.TOTAL_FLOW if self.rules.is_sequence else self.name
         name = self.rules.paths_for or usual
-        return dataclasses.replace(self, name=name, options=self.options if name == self.name else ())
+        return dataclasses.replace(
+            self, name=name, options=self.options if name == self.name else ()
+        )
 
     @property
     def maximises_value(self) -> bool:
-        """True for the programs that maximise a sum over flows; solvers and policies may reject demand there."""
+        """True for the programs that maximise a sum over flows; solvers and policies may reject
+        demand there.
+        """
         return not self.rules.carries_all
 
     @property
     def may_shed(self) -> bool:
         """Whether an allocation may carry a demand in part; loads must then stay within capacities.
 
-        Differs from :attr:`maximises_value` for max_concurrent_flow, which sheds but whose program carries all demand.
+        Differs from :attr:`maximises_value` for max_concurrent_flow, which sheds but whose program
+        carries all demand.
         """
         return self.rules.may_shed
 
     def demand_value(self, weight: AnyArray | None, demands: int) -> FloatArray:
-        """(D,) value of one Gbit/s of each demand: its weight where it counts, else 1; 0 if all demand is carried.
+        """(D,) value of one Gbit/s of each demand: its weight where it counts, else 1; 0 if all
+        demand is carried.
 
         Raises:
             InputError: weighted_flow or priority without weights; a weight of 0 under max_min.
         """
         if weight is None and self.rules.needs_weight:
             raise InputError(f"objective {self.name}", "weight", "a weight for each demand", "none")
-        return self.rules.demand_value(None if weight is None else np.asarray(weight, dtype=np.float64), demands)
+        return self.rules.demand_value(
+            None if weight is None else np.asarray(weight, dtype=np.float64), demands
+        )
 
     def link_cost(self, latency: FloatArray, max_latency: Callable[[], float]) -> FloatArray:
-        """(E,) value that one Gbit/s loses on each link: epsilon * latency / max_latency, 0 for other objectives.
+        """(E,) value that one Gbit/s loses on each link: epsilon * latency / max_latency, 0 for
+        other objectives.
 
         Args:
             latency: (E,) ms.

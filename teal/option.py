@@ -1,7 +1,9 @@
-"""Options that several places offer, declared once: commands, requests to the service and their documents.
+"""Options that several places offer, declared once: commands, requests to the service and their
+documents.
 
-A field of settings is annotated with its option, ``gap: Annotated[float, GAP] = 0.01``: ``--help`` then prints the
-option's text, and :func:`check_options` refuses what it forbids.  Request models make fields from the same record.
+A field of settings is annotated with its option, ``gap: Annotated[float, GAP] = 0.01``: ``--help``
+then prints the option's text, and :func:`check_options` refuses what it forbids.  Request models
+make fields from the same record.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Option:
         words: its words; () for a number.
         above_low: whether the number must be above ``low``.
         below_high: whether it must be below ``high``.
-        base: what 0% is of a number that people also write in per cent: 0 of a share, 1 of a factor; None for others.
+        base: what 0% is of a number that people also write in per cent: 0 of a share, 1 of a
+            factor; None for others.
     """
 
     name: str
@@ -44,17 +47,22 @@ class Option:
         if self.high is None:
             return f"a number {'above' if self.above_low else 'of at least'} {self.low:g}"
         return (
-            f"a number in {'(' if self.above_low else '['}{self.low:g}, {self.high:g}{')' if self.below_high else ']'}"
+            f"a number in {'(' if self.above_low else '['}{self.low:g}, "
+            f"{self.high:g}{')' if self.below_high else ']'}"
         )
 
     def allows(self, value: float) -> bool:
         """Whether a number is in the range."""
-        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+        low, high = (
+            -math.inf if self.low is None else self.low,
+            math.inf if self.high is None else self.high,
+        )
         is_low_enough = value < high if self.below_high else value <= high
         return is_low_enough and (value > low if self.above_low else value >= low)
 
     def check(self, value: float, found: object = None) -> None:
-        """Raise InputError for a number out of the range, with the number that is meant if it is one in per cent.
+        """Raise InputError for a number out of the range, with the number that is meant if it is
+        one in per cent.
 
         Args:
             value: the number.
@@ -67,68 +75,113 @@ class Option:
         if is_above and self.base is not None and self.allows(self.base + value / 100):
             more = " more" if self.base else ""
             expected += f"; {value:g}%{more} is {self.base + value / 100:g}"
-        raise InputError(f"--{self.name.replace('_', '-')}", "", expected, value if found is None else found)
+        raise InputError(
+            f"--{self.name.replace('_', '-')}", "", expected, value if found is None else found
+        )
 
     @property
     def limits(self) -> dict[str, float]:
         """The range as a request model takes it."""
-        names = {"gt" if self.above_low else "ge": self.low, "lt" if self.below_high else "le": self.high}
+        names = {
+            "gt" if self.above_low else "ge": self.low,
+            "lt" if self.below_high else "le": self.high,
+        }
         return {name: limit for name, limit in names.items() if limit is not None}
 
 
 TOPOLOGY = Option(
     "topology",
-    "A .json file (node-link, RFC 8345, or FRR's database of IS-IS or OSPF), a table of links (.csv, .xlsx), BGP-LS "
-    "updates of ExaBGP or GoBGP (.jsonl), a topology of containerlab (.clab.yml), a .graphml, SNDlib .xml or Repetita "
+    "A .json file (node-link, RFC 8345, or FRR's database of IS-IS or OSPF), a table of links "
+    "(.csv, .xlsx), BGP-LS "
+    "updates of ExaBGP or GoBGP (.jsonl), a topology of containerlab (.clab.yml), a .graphml, "
+    "SNDlib .xml or Repetita "
     ".graph file, topohub:GROUP/NAME[,capacity=GBPS], or b4.",
 )
-GAP = Option("gap", "Certified gap at which to stop: (bound - value) / bound.", 0, 1, below_high=True)
+GAP = Option(
+    "gap", "Certified gap at which to stop: (bound - value) / bound.", 0, 1, below_high=True
+)
 MAX_ITERATIONS = Option("max_iterations", "Number of iterations, at most.", 0)
 PREFER = Option(
     "prefer",
-    "Of paths between which the objective does not choose, prefer those of least latency or of fewest hops; none "
+    "Of paths between which the objective does not choose, prefer those of least latency or of "
+    "fewest hops; none "
     "to leave the choice to the solver.",
     words=("latency", "hops", "none"),
 )
 ENTRIES = Option(
     "entries",
-    "Round splits to whole-number weights that sum to this number, as switches have them, 1 to 255; 0 for splits.",
-    0, 255,
-)  # fmt: skip
+    (
+        "Round splits to whole-number weights that sum to this number, as switches have them, 1 to "
+        "255; 0 for splits."
+    ),
+    0,
+    255,
+)
 MIN_SPLIT = Option(
     "min_split",
-    "Least share of a demand on a path; smaller ones go to its other paths. What that costs is printed.",
-    0, 1, below_high=True,
-)  # fmt: skip
+    (
+        "Least share of a demand on a path; smaller ones go to its other paths. What that costs is "
+        "printed."
+    ),
+    0,
+    1,
+    below_high=True,
+)
 PATH_GAP = Option(
     "path_gap",
-    "Where candidate paths are chosen: certified gap to the optimum over all paths, at which no more paths are added.",
-    0, 1, above_low=True, below_high=True,
-)  # fmt: skip
+    (
+        "Where candidate paths are chosen: certified gap to the optimum over all paths, at which "
+        "no "
+        "more paths are added."
+    ),
+    0,
+    1,
+    above_low=True,
+    below_high=True,
+)
 MAX_PATHS = Option(
     "max_paths",
-    "Where candidate paths are chosen: paths of a demand at most; besides the first 4, those that carry most in some "
+    "Where candidate paths are chosen: paths of a demand at most; besides the first 4, those that "
+    "carry most in some "
     "training matrix.",
-    1, 255,
-)  # fmt: skip
+    1,
+    255,
+)
 GROWTH = Option(
-    "growth", "Factor of all demands: 1.4 for next year's traffic, if it grows by 40%.", 0, 10, above_low=True, base=1
+    "growth",
+    "Factor of all demands: 1.4 for next year's traffic, if it grows by 40%.",
+    0,
+    10,
+    above_low=True,
+    base=1,
 )
 GROWTH_PER_YEAR = Option(
     "growth_per_year",
-    "Growth of all demands in a year: 0.3 for 30%, or fit, from the traffic (of eight weeks and more). Prints when "
+    "Growth of all demands in a year: 0.3 for 30%, or fit, from the traffic (of eight weeks and "
+    "more). Prints when "
     "which link is full: passes --max-utilisation.",
-    -1, 5, above_low=True, base=0,
-)  # fmt: skip
+    -1,
+    5,
+    above_low=True,
+    base=0,
+)
 MAX_UTILISATION = Option(
-    "max_utilisation", "Largest utilisation that a link may have, such as 0.8.", 0, 5, above_low=True, base=0
+    "max_utilisation",
+    "Largest utilisation that a link may have, such as 0.8.",
+    0,
+    5,
+    above_low=True,
+    base=0,
 )
 TARGET_UTILISATION = Option(
     "target_utilisation",
-    "Likewise: the fewest demands with a policy that keep every link at or below this utilisation, such as 0.6; 0 for "
+    "Likewise: the fewest demands with a policy that keep every link at or below this utilisation, "
+    "such as 0.6; 0 for "
     "none.",
-    0, 5, base=0,
-)  # fmt: skip
+    0,
+    5,
+    base=0,
+)
 OVERWRITE = Option("overwrite", "Replace OUT if it exists.")
 RESUME = Option("resume", "Continue the interrupted run in OUT, with the same settings.")
 DEVICE = Option("device", "auto (a GPU if there is one), cpu or cuda.")

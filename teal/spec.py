@@ -1,4 +1,6 @@
-"""Specifications of schemes, topologies and traffic: ``name:key=value,key=value``; and names that code may add."""
+"""Specifications of schemes, topologies and traffic: ``name:key=value,key=value``; and names that
+code may add.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,11 @@ class Spec:
     name: str
     options: Mapping[str, str]
 
-    def parse_options(self, **defaults: int | float | str | bool) -> dict[str, int | float | str | bool]:
-        """Every option of ``defaults``, parsed to the type of its default; the default where it is not given.
+    def parse_options(
+        self, **defaults: int | float | str | bool
+    ) -> dict[str, int | float | str | bool]:
+        """Every option of ``defaults``, parsed to the type of its default; the default where it is
+        not given.
 
         Raises:
             InputError: an option that is not among ``defaults``, or a value of the wrong type.
@@ -38,7 +43,10 @@ class Spec:
         if unknown:
             expected = "one of: " + ", ".join(sorted(defaults)) if defaults else "no options"
             raise InputError(self.text, unknown[0], expected, repr(unknown[0]))
-        return {key: self._parse(key, default) if key in self.options else default for key, default in defaults.items()}
+        return {
+            key: self._parse(key, default) if key in self.options else default
+            for key, default in defaults.items()
+        }
 
     def _parse(self, key: str, default: int | float | str | bool) -> int | float | str | bool:
         text = self.options[key]
@@ -59,8 +67,8 @@ def parse_spec(text: str, prefix: str = "") -> Spec:
 
     Args:
         text: the specification.
-        prefix: leading text such as ``topohub:``, removed if present.  After a prefix the options may follow a comma
-            instead of a colon: ``topohub:sndlib/geant,capacity=40``.
+        prefix: leading text such as ``topohub:``, removed if present.  After a prefix the options
+            may follow a comma instead of a colon: ``topohub:sndlib/geant,capacity=40``.
 
     Raises:
         InputError: an option that is not ``key=value``, or stands there twice.
@@ -82,7 +90,13 @@ def parse_spec(text: str, prefix: str = "") -> Spec:
 
 
 def register(
-    registry: dict[str, _Entry], what: str, name: str, entry: _Entry, *, replace: bool, others: Iterable[str] = ()
+    registry: dict[str, _Entry],
+    what: str,
+    name: str,
+    entry: _Entry,
+    *,
+    replace: bool,
+    others: Iterable[str] = (),
 ) -> None:
     """Add a name to a registry.
 
@@ -104,7 +118,8 @@ def register(
 
 
 class Registry(Generic[_Entry]):
-    """Names that code registers in this process, and those that installed packages announce by entry points.
+    """Names that code registers in this process, and those that installed packages announce by
+    entry points.
 
     Args:
         what: the kind of entry, for messages.
@@ -117,7 +132,9 @@ class Registry(Generic[_Entry]):
         self._known = dict(built_in or {})  # built in or registered
         self._loaded: dict[str, _Entry] = {}  # of entry points
 
-    def add(self, name: str, entry: _Entry, *, replace: bool = False, others: Iterable[str] = ()) -> None:
+    def add(
+        self, name: str, entry: _Entry, *, replace: bool = False, others: Iterable[str] = ()
+    ) -> None:
         """Register an entry in this process.
 
         Args:
@@ -129,7 +146,9 @@ class Registry(Generic[_Entry]):
         Raises:
             InputError: another entry has the name, and ``replace`` is false.
         """
-        register(self._known, self._what, name, entry, replace=replace, others={*self.names(), *others})
+        register(
+            self._known, self._what, name, entry, replace=replace, others={*self.names(), *others}
+        )
 
     def names(self) -> list[str]:
         """All names, sorted."""
@@ -154,7 +173,11 @@ class Registry(Generic[_Entry]):
             point = _announced(self._group).get(name)
             if point is None:
                 known = "one of: " + ", ".join(self.names())
-                expected = known if self.names() else "an installed Teal, which announces it (pip install .)"
+                expected = (
+                    known
+                    if self.names()
+                    else "an installed Teal, which announces it (pip install .)"
+                )
                 raise InputError(self._what, "name", expected, repr(name))
             self._loaded[name] = point.load()
         return self._loaded[name]

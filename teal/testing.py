@@ -20,12 +20,14 @@ from teal.schemes.registry import Scheme
 
 
 def assert_feasible(problem: Problem, allocation: Allocation, tolerance: float = TOLERANCE) -> None:
-    """Fail if an allocation with a usable status violates a rule of :class:`teal.problem.Violations`.
+    """Fail if an allocation with a usable status violates a rule of
+    :class:`teal.problem.Violations`.
 
     Args:
         problem: problem that the allocation is for.
         allocation: allocation of the problem.
-        tolerance: largest violation that is accepted, as a share of the link's capacity or of the demand.
+        tolerance: largest violation that is accepted, as a share of the link's capacity or of the
+            demand.
     """
     if allocation.paths is not None:
         problem = problem.with_paths(allocation.paths)
@@ -33,7 +35,8 @@ def assert_feasible(problem: Problem, allocation: Allocation, tolerance: float =
         for b, status in enumerate(allocation.status):
             if status.usable:
                 assert violation[b] <= tolerance, (
-                    f"matrix {b}: {rule} violated by {float(violation[b]):.3g} of a capacity or demand"
+                    f"matrix {b}: {rule} violated by {float(violation[b]):.3g} of a capacity or "
+                    "demand"
                 )
 
 
@@ -52,7 +55,11 @@ def assert_batch_equals_loop(scheme: Scheme, problem: Problem, tolerance: float 
 
 
 def make_topology(
-    links: list[tuple[int, int, float]], *, min_nodes: int = 0, latency: float = 1.0, both: bool = False
+    links: list[tuple[int, int, float]],
+    *,
+    min_nodes: int = 0,
+    latency: float = 1.0,
+    both: bool = False,
 ) -> Topology:
     """A network of given links.
 
@@ -83,7 +90,8 @@ def random_topology(seed: int, nodes: int = 7, density: float = 0.4) -> Topology
     Args:
         seed: seed of all random numbers.
         nodes: N.
-        density: probability of a link for each ordered pair of nodes.  Capacities are 1 to 10 Gbit/s.
+        density: probability of a link for each ordered pair of nodes.  Capacities are 1 to 10
+            Gbit/s.
     """
     rng = np.random.default_rng(seed)
     chosen = [
@@ -96,7 +104,8 @@ def random_topology(seed: int, nodes: int = 7, density: float = 0.4) -> Topology
 
 
 def cabled_topology(seed: int, nodes: int = 6) -> Topology:
-    """A random network of cables: of one, two or three parallel links a direction, some of one direction alone.
+    """A random network of cables: of one, two or three parallel links a direction, some of one
+    direction alone.
 
     Args:
         seed: seed of all random numbers.
@@ -126,7 +135,8 @@ def random_problem(
     failed: int = 0,
     idle: float = 0.2,
 ) -> Problem:
-    """A random problem: heavy-tailed demands, some of them 0, some pairs without a path, failed links.
+    """A random problem: heavy-tailed demands, some of them 0, some pairs without a path, failed
+    links.
 
     Args:
         seed: seed of all random numbers.
@@ -141,12 +151,16 @@ def random_problem(
     rng = np.random.default_rng(seed)
     topology = random_topology(seed, nodes, density)
     paths = compute_paths(topology, all_pairs(topology), num_paths=num_paths, cache=False)
-    demand = rng.lognormal(0, 1.5, (batch, paths.num_demands)) * (rng.random((batch, paths.num_demands)) >= idle)
+    demand = rng.lognormal(0, 1.5, (batch, paths.num_demands)) * (
+        rng.random((batch, paths.num_demands)) >= idle
+    )
     capacity = np.tile(topology.capacity, (batch, 1))
     for row in capacity:
         row[rng.choice(len(row), min(failed, len(row)), replace=False)] = 0
     weight = rng.choice([1.0, 2.0, 4.0], paths.num_demands)
-    return Problem.create(topology, paths, Objective(objective), demand, capacity=capacity, weight=weight)
+    return Problem.create(
+        topology, paths, Objective(objective), demand, capacity=capacity, weight=weight
+    )
 
 
 def with_random_steps(problem: Problem, seed: int) -> Problem:
@@ -158,9 +172,13 @@ def with_random_steps(problem: Problem, seed: int) -> Problem:
     """
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 5))
-    parts = rng.random((*problem.demand.shape, count)) * (rng.random((*problem.demand.shape, count)) < 0.7)
+    parts = rng.random((*problem.demand.shape, count)) * (
+        rng.random((*problem.demand.shape, count)) < 0.7
+    )
     end = parts.cumsum(-1)
     end = np.where(end[..., -1:] > 0, end / np.maximum(end[..., -1:], 1e-300), 1.0)
     rows = int(rng.choice([1, problem.demand.shape[1]]))
     level = np.concatenate([np.ones((rows, 1)), -np.sort(-rng.random((rows, count - 1)))], axis=1)
-    return dataclasses.replace(problem, steps=ValueSteps(torch.from_numpy(level), torch.from_numpy(end)))
+    return dataclasses.replace(
+        problem, steps=ValueSteps(torch.from_numpy(level), torch.from_numpy(end))
+    )

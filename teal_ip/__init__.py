@@ -1,6 +1,8 @@
-"""IP networks as they are: the IGP's loads, metrics, segment lists, counters, surveys and purchases.
+"""IP networks as they are: the IGP's loads, metrics, segment lists, counters, surveys and
+purchases.
 
-A package over :mod:`teal`, which finds its commands, schemes and parts of the service by entry points.
+A package over :mod:`teal`, which finds its commands, schemes and parts of the service by entry
+points.
 """
 
 import lazy_loader

@@ -20,7 +20,8 @@ from teal_ip.routing.simulate import simulate as loads_of
 
 @with_options(UpgradeOptions)
 def upgrade(topology: Any, traffic: Any, options: UpgradeOptions) -> UpgradePlan:
-    """Find what to buy; the options are those of ``teal upgrade``.  No file is written, and nothing is drawn.
+    """Find what to buy; the options are those of ``teal upgrade``.  No file is written, and nothing
+    is drawn.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -36,7 +37,8 @@ def upgrade(topology: Any, traffic: Any, options: UpgradeOptions) -> UpgradePlan
 
 @with_options(SimulateOptions)
 def simulate(topology: Any, traffic: Any, options: SimulateOptions) -> Simulation:
-    """Loads of the IGP; the options are those of ``teal simulate``.  No file is written, and nothing is drawn.
+    """Loads of the IGP; the options are those of ``teal simulate``.  No file is written, and
+    nothing is drawn.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.

@@ -1,4 +1,6 @@
-"""The commands of this package: `simulate`, `metrics`, `segments`, `survey`, `upgrade`, `estimate` and `check`."""
+"""The commands of this package: `simulate`, `metrics`, `segments`, `survey`, `upgrade`, `estimate`
+and `check`.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,14 @@ from teal_ip.surveys.settings import SurveyConfig
 
 COMMANDS = {
     "segments": Command(SegmentsConfig, "teal_ip.segments.command:segments_outcome", ALLOCATE),
-    "simulate": Command(SimulateConfig, "teal_ip.routing.simulate_command:simulate_outcome", COMPARE),
+    "simulate": Command(
+        SimulateConfig, "teal_ip.routing.simulate_command:simulate_outcome", COMPARE
+    ),
     "survey": Command(SurveyConfig, "teal_ip.surveys.survey:survey_outcome", COMPARE),
     "metrics": Command(MetricsConfig, "teal_ip.metrics.command:metrics_outcome", COMPARE),
-    "upgrade": Command(UpgradeConfig, "teal_ip.purchases.command:upgrade_outcome", COMPARE, FIRST_SOLVE),
+    "upgrade": Command(
+        UpgradeConfig, "teal_ip.purchases.command:upgrade_outcome", COMPARE, FIRST_SOLVE
+    ),
     "estimate": Command(EstimateConfig, "teal_ip.counters.commands:estimate_outcome", INPUT),
     "check": Command(CheckConfig, "teal_ip.counters.commands:check_outcome", INPUT),
 }

@@ -9,9 +9,9 @@ A hedge is asked once for each interval, in order of time, and answers from its 
 ...         return teal.solve(mean, gap=0.001).splits[0]
 >>> teal.register_hedge("mean", lambda spec, model: Mean())
 
-From then on ``teal next-interval --scheme mean`` measures it beside the others in this process; a package
-announces its hedges by entry points in the group ``teal.hedges``.  Any other scheme is a hedge too: it allocates for
-the last matrix that was measured.
+From then on ``teal next-interval --scheme mean`` measures it beside the others in this process; a
+package announces its hedges by entry points in the group ``teal.hedges``.  Any other scheme is a
+hedge too: it allocates for the last matrix that was measured.
 """
 
 import lazy_loader

@@ -13,14 +13,18 @@ from teal_next.settings import NextIntervalConfig
 
 
 def next_interval(topology: Any, traffic: Any, **settings: Any) -> Any:
-    """Hedges over consecutive intervals: a pandas frame, a row for each, as in next_interval_summary.csv.
+    """Hedges over consecutive intervals: a pandas frame, a row for each, as in
+    next_interval_summary.csv.
 
-    See ``teal next-interval --help`` for the settings (``scheme`` names hedges), and :func:`teal.evaluate` for
-    the arguments.
+    See ``teal next-interval --help`` for the settings (``scheme`` names hedges), and
+    :func:`teal.evaluate` for the arguments.
     """
     import pandas as pd
 
-    with files_of(topology, traffic) as (network, matrices), tempfile.TemporaryDirectory() as folder:
+    with (
+        files_of(topology, traffic) as (network, matrices),
+        tempfile.TemporaryDirectory() as folder,
+    ):
         settings = {"out": Path(folder) / "next_interval", **settings}
         config = settings_of(NextIntervalConfig, (network,), (matrices,), settings)
         return pd.DataFrame([dataclasses.asdict(one) for one in run_next_interval(config, nobody)])

@@ -45,7 +45,8 @@ def interval_tables(summaries: Sequence[NextSummary], *, wide: bool) -> list[Tab
 
 
 def interval_table(summaries: Sequence[NextSummary], *, wide: bool) -> Table:
-    """Realised over optimum, churn, the stated limit and the time of one network's schemes, the best first.
+    """Realised over optimum, churn, the stated limit and the time of one network's schemes, the
+    best first.
 
     Args:
         summaries: summaries of one network.
@@ -53,11 +54,17 @@ def interval_table(summaries: Sequence[NextSummary], *, wide: bool) -> Table:
     """
     one = summaries[0]
     columns = [
-        Column("scheme", "scheme"), Column("mean", "mean", _number), Column("p50", "p50", _number),
-        Column("p90", "p90", _number), Column("p99", "p99", _number), Column("worst", "worst", _number),
-        Column("churn", "churn", _share), Column("limit held", "coverage", _share),
-        Column("limit - ratio", "width", _number), Column("time", "solve_s", time_text),
-    ]  # fmt: skip
+        Column("scheme", "scheme"),
+        Column("mean", "mean", _number),
+        Column("p50", "p50", _number),
+        Column("p90", "p90", _number),
+        Column("p99", "p99", _number),
+        Column("worst", "worst", _number),
+        Column("churn", "churn", _share),
+        Column("limit held", "coverage", _share),
+        Column("limit - ratio", "width", _number),
+        Column("time", "solve_s", time_text),
+    ]
     shown = [column for column in columns if wide or column.label in _NARROW]
     title = f"{one.topology}, {one.traffic}: {one.intervals} intervals, realised / optimum"
     return Table(title, shown, _from_the_best(summaries))
@@ -76,50 +83,105 @@ def _share(value: float) -> str:
 
 
 def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
-    """The charts of one network: over time, distributions, and the best scheme within its stated limit."""
-    what = "utilisation" if rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value else "satisfied demand"
+    """The charts of one network: over time, distributions, and the best scheme within its stated
+    limit.
+    """
+    what = (
+        "utilisation"
+        if rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value
+        else "satisfied demand"
+    )
     label = f"realised {what} / optimum"
     schemes = by_scheme(rows)
     charts = [
-        Chart("ratio-over-time", f"Realised {what} over the optimum", "Each interval, whose matrix no scheme had seen.",
-              "", label, tuple(_over_time(name, part, lambda r: r.ratio) for name, part in schemes.items()), "time"),
-        Chart("ratio", "Share of intervals", "Intervals whose ratio is at most so large.", label,
-              "share of intervals (%)",
-              tuple(distribution(name, np.array([r.ratio for r in part])) for name, part in schemes.items()), "linear",
-              SHARE_RANGE),
-    ]  # fmt: skip
+        Chart(
+            "ratio-over-time",
+            f"Realised {what} over the optimum",
+            "Each interval, whose matrix no scheme had seen.",
+            "",
+            label,
+            tuple(_over_time(name, part, lambda r: r.ratio) for name, part in schemes.items()),
+            "time",
+        ),
+        Chart(
+            "ratio",
+            "Share of intervals",
+            "Intervals whose ratio is at most so large.",
+            label,
+            "share of intervals (%)",
+            tuple(
+                distribution(name, np.array([r.ratio for r in part]))
+                for name, part in schemes.items()
+            ),
+            "linear",
+            SHARE_RANGE,
+        ),
+    ]
     if any(math.isfinite(row.limit) for row in rows):
         best = _from_the_best(summarise(rows))[0].scheme
         charts.append(
             Chart(
-                "limit", f"{best}: the stated limit", "Stated before the interval, to hold in 95% of them.",
-                "", label, (_over_time(best, schemes[best], lambda r: r.ratio),
-                            _over_time("stated limit", schemes[best], lambda r: r.limit)), "time",
+                "limit",
+                f"{best}: the stated limit",
+                "Stated before the interval, to hold in 95% of them.",
+                "",
+                label,
+                (
+                    _over_time(best, schemes[best], lambda r: r.ratio),
+                    _over_time("stated limit", schemes[best], lambda r: r.limit),
+                ),
+                "time",
             )
-        )  # fmt: skip
-    moved = tuple(_over_time(name, of_scheme, lambda r: 100 * r.churn) for name, of_scheme in schemes.items())
-    charts.append(Chart("churn", "Churn", "Share of the volume that moves between two intervals.", "", "churn (%)",
-                        moved, "time"))  # fmt: skip
+        )
+    moved = tuple(
+        _over_time(name, of_scheme, lambda r: 100 * r.churn) for name, of_scheme in schemes.items()
+    )
+    charts.append(
+        Chart(
+            "churn",
+            "Churn",
+            "Share of the volume that moves between two intervals.",
+            "",
+            "churn (%)",
+            moved,
+            "time",
+        )
+    )
     return charts
 
 
 def _over_time(name: str, rows: Sequence[NextRow], number: Callable[[NextRow], float]) -> Series:
     drawn = [rows[i] for i in spread(np.arange(len(rows)), MAX_POINTS).tolist()]
     values = [number(row) for row in drawn]
-    return Series(name, "line", [row.timestamp for row in drawn], [v if math.isfinite(v) else None for v in values])
+    return Series(
+        name,
+        "line",
+        [row.timestamp for row in drawn],
+        [v if math.isfinite(v) else None for v in values],
+    )
 
 
 def figures_of_intervals(rows: Sequence[NextRow]) -> dict[str, list[Chart]]:
     """The charts of each network."""
-    return {topology: charts_of(of_network) for (topology, _), of_network in by_network(rows).items()}
+    return {
+        topology: charts_of(of_network) for (topology, _), of_network in by_network(rows).items()
+    }
 
 
 def plot_next_interval(path: Path, rows: Sequence[NextRow]) -> None:
     """For each network two panels: realised over optimum over time, and its distribution."""
-    plot_panels(path, [(topology, charts_of(of_network)[:2]) for (topology, _), of_network in by_network(rows).items()])
+    plot_panels(
+        path,
+        [
+            (topology, charts_of(of_network)[:2])
+            for (topology, _), of_network in by_network(rows).items()
+        ],
+    )
 
 
-def write_next_interval_report(path: Path, rows: Sequence[NextRow], selections: Mapping[str, str]) -> None:
+def write_next_interval_report(
+    path: Path, rows: Sequence[NextRow], selections: Mapping[str, str]
+) -> None:
     """Write the page.
 
     Args:
@@ -133,28 +195,42 @@ def write_next_interval_report(path: Path, rows: Sequence[NextRow], selections: 
         count = len({row.index for row in of_network})
         sections.append(
             Section(
-                title=topology, facts=selections.get(topology, f"{count} intervals"), traffic=traffic,
-                table=table, charts=charts_of(of_network),
+                title=topology,
+                facts=selections.get(topology, f"{count} intervals"),
+                traffic=traffic,
+                table=table,
+                charts=charts_of(of_network),
             )
-        )  # fmt: skip
+        )
     write_page(
-        path, "The next interval",
-        f"Objective: `{rows[0].objective}`. Schemes allocated for matrices that they had not seen; the traffic then "
-        "followed their splits. Ratios are to the optimum of the matrix that came, which nobody knew; 1 is best.",
+        path,
+        "The next interval",
+        f"Objective: `{rows[0].objective}`. Schemes allocated for matrices that they had not seen; "
+        "the traffic then "
+        "followed their splits. Ratios are to the optimum of the matrix that came, which nobody "
+        "knew; 1 is best.",
         sections,
-    )  # fmt: skip
+    )
 
 
 FILES = TABLE, SUMMARY, MANIFEST, PLOT, REPORT = (
-    "next_interval.csv", "next_interval_summary.csv", "manifest.json", "next_interval.png", "report.html"
-)  # fmt: skip
+    "next_interval.csv",
+    "next_interval_summary.csv",
+    "manifest.json",
+    "next_interval.png",
+    "report.html",
+)
 DEFAULT_HEDGES = ("mixture", "last", "peak", "saa12", "saa36", "saa144", "static")
-# Intervals before the measured ones, in which hedges and their limits see what they would have seen.
+# Intervals before the measured ones, in which hedges and their limits see what they would have
+# seen.
 _WARM_UP_INTERVALS = 100
 
 
-def run_next_interval(config: NextIntervalConfig, notify: Callable[[str], None]) -> list[NextSummary]:
-    """Measure every hedge on every network, then write everything; an interruption writes the rows so far.
+def run_next_interval(
+    config: NextIntervalConfig, notify: Callable[[str], None]
+) -> list[NextSummary]:
+    """Measure every hedge on every network, then write everything; an interruption writes the rows
+    so far.
 
     Raises:
         InputError: a fault in the settings, or results in OUT that must not be replaced.
@@ -181,17 +257,28 @@ def _run_network(
     rows: list[NextRow],
     selections: dict[str, str],
 ) -> None:
-    """Append the rows of a network to ``rows``, interval by interval, and note which matrices they are about."""
+    """Append the rows of a network to ``rows``, interval by interval, and note which matrices they
+    are about.
+    """
     instance = load_instance(settings, notify)
     hedges = {name: make_hedge(name, model) for name in config.scheme or DEFAULT_HEDGES}
     measured = rows_of(instance, config.split)
     measured = measured[: config.limit or None]
     measured = measured[measured >= config.lead]
     if not len(measured):
-        raise InputError(settings.traffic, "", f"matrices after the first {config.lead}", instance.traffic.num_matrices)
-    selections[instance.topology.name] = selection_text(len(measured), instance, config, is_consecutive=True)
+        raise InputError(
+            settings.traffic,
+            "",
+            f"matrices after the first {config.lead}",
+            instance.traffic.num_matrices,
+        )
+    selections[instance.topology.name] = selection_text(
+        len(measured), instance, config, is_consecutive=True
+    )
     known = _known(config, settings, instance) if config.known else None
-    protocol = NextInterval(instance, hedges, lead=config.lead, lookback=config.lookback, known=known)
+    protocol = NextInterval(
+        instance, hedges, lead=config.lead, lookback=config.lookback, known=known
+    )
     with tqdm(total=len(measured), desc=instance.topology.name, unit="interval") as bar:
         for interval in protocol.run(measured.tolist(), _WARM_UP_INTERVALS):
             rows += interval
@@ -201,13 +288,18 @@ def _run_network(
             notify(f"{instance.topology.name}: {hedge.regret}")
 
 
-def _known(config: NextIntervalConfig, settings: InstanceConfig, instance: Instance) -> TrafficMatrices:
+def _known(
+    config: NextIntervalConfig, settings: InstanceConfig, instance: Instance
+) -> TrafficMatrices:
     """The matrices that schemes know: those of --known over the demands and times of the traffic.
 
     Raises:
         InputError: other times, or demands that are missing.
     """
-    known, traffic = load_traffic(config.known, instance.topology, unit=settings.traffic_unit), instance.traffic
+    known, traffic = (
+        load_traffic(config.known, instance.topology, unit=settings.traffic_unit),
+        instance.traffic,
+    )
     if not np.array_equal(known.timestamps, traffic.timestamps):
         expected = f"the {traffic.num_matrices} times of {settings.traffic}"
         raise InputError("--known", "timestamps", expected, f"{known.num_matrices} other ones")
@@ -218,7 +310,9 @@ def _known(config: NextIntervalConfig, settings: InstanceConfig, instance: Insta
             names = instance.topology.node_names
             source, target = (names[node] for node in missing[0])
             raise InputError("--known", "demands", "all of --traffic", f"no {source} -> {target}")
-        rates = known.read(slice(None))[:, [place[pair] for pair in map(tuple, traffic.pairs.tolist())]]
+        rates = known.read(slice(None))[
+            :, [place[pair] for pair in map(tuple, traffic.pairs.tolist())]
+        ]
         known = dataclasses.replace(known, pairs=traffic.pairs, rates=ArrayRates(rates), scale=1.0)
     return known
 

@@ -1,13 +1,14 @@
 """A limit for what an allocation will cost over the optimum, that holds with a given probability.
 
-With the last n ratios of realised cost over the optimum, the limit for the next interval is their quantile at level
-ceil((n + 1) p) / n (split conformal prediction; Vovk et al. 2005): if intervals are exchangeable, it holds with
-probability p.  Traffic drifts, so p follows what was covered (adaptive conformal inference; Gibbs & Candes 2021):
+With the last n ratios of realised cost over the optimum, the limit for the next interval is their
+quantile at level ceil((n + 1) p) / n (split conformal prediction; Vovk et al. 2005): if intervals
+are exchangeable, it holds with probability p.  Traffic drifts, so p follows what was covered
+(adaptive conformal inference; Gibbs & Candes 2021):
 
     p <- p + step * (level - covered),
 
-which brings the covered share to the asked level over any series whose ratios do not keep rising: the limit is never
-above the largest of the last ratios.
+which brings the covered share to the asked level over any series whose ratios do not keep rising:
+the limit is never above the largest of the last ratios.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-_PROBABILITY_STEP = 0.02  # change of p after an interval, per probability; larger follows drift faster, and swings more
+# change of p after an interval, per probability; larger follows drift faster, and swings more
+_PROBABILITY_STEP = 0.02
 _KEPT_RATIOS = 200  # ratios that count
 
 
@@ -41,7 +43,8 @@ class ConformalLimit:
         count = len(self._scores)
         rank = math.ceil((count + 1) * self._now)
         if rank > count:
-            # Adaptation may ask for more than all scores can prove; the largest one is then the best that there is.
+            # Adaptation may ask for more than all scores can prove; the largest one is then the
+            # best that there is.
             return max(self._scores) if count >= 1 / (1 - self._level) else math.inf
         return float(np.sort(list(self._scores))[max(rank, 1) - 1])
 
@@ -56,7 +59,11 @@ class ConformalLimit:
             ValueError: anything else, or a limit of another level.
         """
         try:
-            level, now, scores = float(state["level"]), float(state["now"]), [float(score) for score in state["scores"]]
+            level, now, scores = (
+                float(state["level"]),
+                float(state["now"]),
+                [float(score) for score in state["scores"]],
+            )
         except (KeyError, TypeError) as error:
             raise ValueError(f"not the state of a limit: {error}") from None
         if level != self._level or not 0 <= now <= 1 or not all(map(math.isfinite, scores)):

@@ -1,9 +1,10 @@
-"""The hedge ``dote``: a perceptron from the last matrices to splits (Perry et al., NSDI 2023), fitted to the past.
+"""The hedge ``dote``: a perceptron from the last matrices to splits (Perry et al., NSDI 2023),
+fitted to the past.
 
-The input is the rates of the last ``window`` matrices, each demand over its mean, the output a softmax over the live
-paths of each demand.  At its first call the hedge is fitted to all known matrices but the last tenth, whose loss
-chooses among the weights seen: the loss is the realised largest utilisation of the next matrix over its optimum.  After
-that the weights stay as they are.
+The input is the rates of the last ``window`` matrices, each demand over its mean, the output a
+softmax over the live paths of each demand.  At its first call the hedge is fitted to all known
+matrices but the last tenth, whose loss chooses among the weights seen: the loss is the realised
+largest utilisation of the next matrix over its optimum.  After that the weights stay as they are.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Dote:
         self._network: nn.Module | None = None
 
     def allocate(self, past: Past) -> Tensor:
-        """Splits for the next interval; even splits until more than ``window`` matrices are known."""
+        """Splits for the next interval; even splits until more than ``window`` matrices are
+        known.
+        """
         recent = past.last(1)
         if self._network is None:
             history = past.last(past.known, past.most(past.known))
@@ -53,12 +56,18 @@ class Dote:
             self._fit(history, past.lead)
         assert self._network is not None
         with torch.no_grad():
-            return self._splits(recent, self._input(past.last(self._window).demand)[None])[0].to(torch.float64)
+            return self._splits(recent, self._input(past.last(self._window).demand)[None])[0].to(
+                torch.float64
+            )
 
     def _input(self, demand: Tensor) -> Tensor:
         """(window * D,) of matrices (n, D), the oldest again where there are fewer."""
         missing = self._window - len(demand)
-        demand = torch.cat([demand[:1].expand(missing, -1), demand]) if missing > 0 else demand[-self._window :]
+        demand = (
+            torch.cat([demand[:1].expand(missing, -1), demand])
+            if missing > 0
+            else demand[-self._window :]
+        )
         return (demand / self._mean).to(torch.float32).flatten()
 
     def _splits(self, problem: Problem, inputs: Tensor) -> Tensor:
@@ -80,10 +89,12 @@ class Dote:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             self._network = nn.Sequential(
-                nn.Linear(inputs.shape[1], _HIDDEN_UNITS), nn.ReLU(),
-                nn.Linear(_HIDDEN_UNITS, _HIDDEN_UNITS), nn.ReLU(),
+                nn.Linear(inputs.shape[1], _HIDDEN_UNITS),
+                nn.ReLU(),
+                nn.Linear(_HIDDEN_UNITS, _HIDDEN_UNITS),
+                nn.ReLU(),
                 nn.Linear(_HIDDEN_UNITS, slots),
-            )  # fmt: skip
+            )
         count = max(1, round((1 - _VALIDATION_SHARE) * len(targets)))
         penalty = self._penalty_weights(history)
         optimiser = Adam(self._network.parameters(), _LEARNING_RATE)
@@ -92,9 +103,13 @@ class Dote:
         def losses(rows: Tensor) -> Tensor:
             splits = self._splits(history, inputs[rows]).to(demand)
             utilisation = history.rows(targets[rows]).utilisation(splits).amax(1)
-            return utilisation / optimum[rows].clamp(min=1e-300) + (splits * penalty).amax(-1).sum(-1)
+            return utilisation / optimum[rows].clamp(min=1e-300) + (splits * penalty).amax(-1).sum(
+                -1
+            )
 
-        validation = torch.arange(count, len(targets)) if count < len(targets) else torch.arange(count)
+        validation = (
+            torch.arange(count, len(targets)) if count < len(targets) else torch.arange(count)
+        )
         for step in range(self._steps + 1):
             if step % _CHECK_EVERY == 0 or step == self._steps:
                 with torch.no_grad():
@@ -119,7 +134,9 @@ class Dote:
 
 
 def parse(spec: Spec, sensitivity: float) -> Dote:
-    """The hedge of a specification; ``sensitivity`` is the default of an option of that name, unless it is 0."""
+    """The hedge of a specification; ``sensitivity`` is the default of an option of that name,
+    unless it is 0.
+    """
     known = {"sensitivity": sensitivity} if sensitivity else {}
     options = spec.parse_options(window=12, steps=2000, **known)
     for name in ("window", "steps"):

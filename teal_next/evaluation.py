@@ -1,12 +1,14 @@
 """The protocol of the next interval: hedges allocate for a matrix that they have not seen.
 
-For the interval of matrix t, a hedge is given the matrices up to t - lead, and nothing else; its splits then carry
-matrix t.  Measured are
+For the interval of matrix t, a hedge is given the matrices up to t - lead, and nothing else; its
+splits then carry matrix t.  Measured are
 
-- max_link_utilisation: the largest load over capacity, over the optimum of matrix t (which nobody knew);
-- the other objectives: splits of what was admitted follow matrix t; of a path arrives the smallest share
-  min(1, capacity / load) of its links; the satisfied demand, over that of the optimum;
-- churn: sum_d demand[d] |x_t[d] - x_(t-1)[d]|_1 / 2 / sum_d demand[d], the share of the volume that moves.
+- max_link_utilisation: the largest load over capacity, over the optimum of matrix t (which nobody
+  knew);
+- the other objectives: splits of what was admitted follow matrix t; of a path arrives the smallest
+  share min(1, capacity / load) of its links; the satisfied demand, over that of the optimum;
+- churn: sum_d demand[d] |x_t[d] - x_(t-1)[d]|_1 / 2 / sum_d demand[d], the share of the volume that
+  moves.
 
 Matrices without demand are gaps in the measurement: they are not evaluated.
 """
@@ -34,7 +36,10 @@ from teal.schemes.past import Hedge, Past
 from teal.solvers import pdhg
 from teal_next.conformal import ConformalLimit
 
-_OPTIMUM_GAP, _LARGE_OPTIMUM_GAP = 1e-4, 1e-3  # certified gaps of the optimum; differences below 0.001 mean little
+_OPTIMUM_GAP, _LARGE_OPTIMUM_GAP = (
+    1e-4,
+    1e-3,
+)  # certified gaps of the optimum; differences below 0.001 mean little
 _LARGE_NETWORK_SLOTS = 1_000_000  # slots of paths of a network that counts as large
 
 
@@ -52,8 +57,8 @@ class NextRow:
         optimum: largest utilisation, or satisfied demand, of the optimum of this matrix.
         realised: the same of the hedge.
         ratio: realised over optimum.
-        limit: limit of the ratio, stated before the interval to hold with probability ``level``; infinite before there
-            were enough intervals.  Only under max_link_utilisation, else NaN.
+        limit: limit of the ratio, stated before the interval to hold with probability ``level``;
+            infinite before there were enough intervals.  Only under max_link_utilisation, else NaN.
         churn: share of the volume that moved; NaN in the first interval.
         solve_s: seconds that the hedge took.
     """
@@ -115,7 +120,9 @@ class InForce(NamedTuple):
     paths: AnyPaths | None
 
     def moved(self, before: InForce, demand: Tensor) -> float:
-        """Gbit/s of demands (D,) on other paths than before; NaN between tunnels over different path sets."""
+        """Gbit/s of demands (D,) on other paths than before; NaN between tunnels over different
+        path sets.
+        """
         if isinstance(self.paths, CandidateLists) and isinstance(before.paths, CandidateLists):
             shares = self.splits.cpu().numpy(), before.splits.cpu().numpy()
             return self.paths.moved(shares[0], before.paths, shares[1], demand.cpu().numpy())
@@ -133,7 +140,8 @@ class NextInterval:
         lead: intervals from the newest known matrix to the one that is allocated for.
         lookback: matrices that hedges are given, the newest ones; 0 for all.
         level: probability with which the limit of the ratio is to hold.
-        known: (of the same times) what hedges are given in the place of the traffic, such as estimates; None for it.
+        known: (of the same times) what hedges are given in the place of the traffic, such as
+            estimates; None for it.
     """
 
     def __init__(
@@ -159,8 +167,8 @@ class NextInterval:
 
         Args:
             rows: consecutive matrices to allocate for.
-            warm_up: intervals before the first of them in which hedges already allocate, unmeasured: they begin with
-                their own past, and limits with scores.
+            warm_up: intervals before the first of them in which hedges already allocate,
+                unmeasured: they begin with their own past, and limits with scores.
         """
         first = max(rows[0] - warm_up, self._lead)
         for row in range(first, rows[-1] + 1):
@@ -191,17 +199,25 @@ class NextInterval:
     def _optimum(self, problem: Problem) -> float:
         """Largest utilisation or satisfied demand of the optimum."""
         is_large = problem.paths.leaf.size > _LARGE_NETWORK_SLOTS
-        result = pdhg.solve(problem, gap=_LARGE_OPTIMUM_GAP if is_large else _OPTIMUM_GAP, warm_start=self._start)
+        result = pdhg.solve(
+            problem, gap=_LARGE_OPTIMUM_GAP if is_large else _OPTIMUM_GAP, warm_start=self._start
+        )
         self._start = result.state
         return realised(problem, result.splits[0])
 
-    def _row(self, name: str, row: int, problem: Problem, optimum: float, force: InForce, solve_s: float) -> NextRow:
-        instance, is_utilisation = self._instance, problem.objective.name == ObjectiveName.MAX_LINK_UTILISATION
+    def _row(
+        self, name: str, row: int, problem: Problem, optimum: float, force: InForce, solve_s: float
+    ) -> NextRow:
+        instance, is_utilisation = (
+            self._instance,
+            problem.objective.name == ObjectiveName.MAX_LINK_UTILISATION,
+        )
         over = problem if force.paths is None else problem.with_paths(force.paths)
         value = realised(over, force.splits)
         ratio, limit = value / optimum if optimum > 0 else math.nan, math.nan
         if is_utilisation and math.isfinite(ratio):
-            # Ratios of intervals that are not measured yet when this one is allocated for count later.
+            # Ratios of intervals that are not measured yet when this one is allocated for count
+            # later.
             waiting = self._ratios[name]
             while waiting and waiting[0][0] <= row - self._lead:
                 self._limits[name].observe(waiting.popleft()[1])

@@ -4,8 +4,9 @@ To the loss is added, with sensitivity S,
 
     S * sum_d share[d] * max_k x[d, k] * largest / bottleneck[d, k],
 
-where share[d] is the demand's share in the sum of all variances over time, bottleneck[d, k] the smallest capacity of a
-path and largest the largest of them: a demand that varies much is spread over paths, and over wide ones.
+where share[d] is the demand's share in the sum of all variances over time, bottleneck[d, k] the
+smallest capacity of a path and largest the largest of them: a demand that varies much is spread
+over paths, and over wide ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The hedge ``last``: the optimum of the newest matrix, from the splits of the interval before.
 
-PDHG from the earlier splits changes them no more than it must, which hedges better than a vertex of the program.
+PDHG from the earlier splits changes them no more than it must, which hedges better than a vertex of
+the program.
 """
 
 from __future__ import annotations

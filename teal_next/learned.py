@@ -1,7 +1,8 @@
-"""The hedge ``learned``: the default mixture, corrected for each demand by a model that serves any network.
+"""The hedge ``learned``: the default mixture, corrected for each demand by a model that serves any
+network.
 
-See :mod:`teal.nn.hedge_gate`.  The checkpoint that comes with Teal was trained on random histories alone (``teal
-pretrain-hedge``); no measured series was among them.
+See :mod:`teal.nn.hedge_gate`.  The checkpoint that comes with Teal was trained on random histories
+alone (``teal pretrain-hedge``); no measured series was among them.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def model_inputs(
     weights: FloatArray,
     recent_losses: FloatArray,
 ) -> GateInputs:
-    """The inputs of the model; its scenarios: the newest matrix, the last ones, a forecast with its past errors.
+    """The inputs of the model; its scenarios: the newest matrix, the last ones, a forecast with its
+    past errors.
 
     Args:
         problem: the network in float32; B = 1, its demand means nothing.
@@ -69,7 +71,8 @@ def model_inputs(
     """
     forecast = torch.from_numpy(Residual(_LONG_WINDOW).scenarios(recent.numpy(), lead))
     scenarios = [
-        part.to(torch.float32) for part in (recent[-1:], recent[-_SHORT_WINDOW:], recent[-_LONG_WINDOW:], forecast)
+        part.to(torch.float32)
+        for part in (recent[-1:], recent[-_SHORT_WINDOW:], recent[-_LONG_WINDOW:], forecast)
     ]
     of_hedges = [torch.from_numpy(values).to(torch.float32) for values in (weights, recent_losses)]
     return gate_inputs(problem, recent.to(torch.float32), scenarios, decisions, *of_hedges)

@@ -1,19 +1,23 @@
-"""The hedge ``mixture``: a weighted mean of other hedges' splits, whose weights learn from what each interval showed.
+"""The hedge ``mixture``: a weighted mean of other hedges' splits, whose weights learn from what
+each interval showed.
 
-The largest utilisation is convex in the splits, so that a mean of hedges is a hedge.  With u_i[e] the utilisation that
-hedge i alone would have caused, over the interval's optimum, the loss of weights w is max_e sum_i w_i u_i[e], and its
-subgradient is g_i = u_i[e*] on the most utilised link e*.  Under total_flow, the loss is the flow that the mixture
-loses (:mod:`teal.solvers.pdhg.scenarios.dropped_flow`) over the optimal flow.  Exponentiated gradient (Kivinen &
-Warmuth 1997) with fixed share (Herbster & Warmuth 1998), for each interval that has been measured:
+The largest utilisation is convex in the splits, so that a mean of hedges is a hedge.  With u_i[e]
+the utilisation that hedge i alone would have caused, over the interval's optimum, the loss of
+weights w is max_e sum_i w_i u_i[e], and its subgradient is g_i = u_i[e*] on the most utilised link
+e*.  Under total_flow, the loss is the flow that the mixture loses
+(:mod:`teal.solvers.pdhg.scenarios.dropped_flow`) over the optimal flow.  Exponentiated gradient
+(Kivinen & Warmuth 1997) with fixed share (Herbster & Warmuth 1998), for each interval that has been
+measured:
 
     w_i <- (1 - share) w_i exp(-rate g_i) / sum_j w_j exp(-rate g_j) + share p_i,
 
-where p, which sums to 1, are the weights before the first interval.  With R_t the range of g in interval t, the sum of
-losses over T intervals exceeds that of hedge i by at most
+where p, which sums to 1, are the weights before the first interval.  With R_t the range of g in
+interval t, the sum of losses over T intervals exceeds that of hedge i by at most
 
     (ln(1 / p_i) + T ln(1 / (1 - share))) / rate + rate / 8 * sum_t R_t^2,
 
-whatever the traffic is, where each interval is measured before the next one is allocated for (lead 1).
+whatever the traffic is, where each interval is measured before the next one is allocated for (lead
+1).
 """
 
 from __future__ import annotations
@@ -38,14 +42,19 @@ from teal.solvers.pdhg.scenarios.dropped_flow import excess_and_shed
 from teal.spec import Spec
 
 DEFAULT = "last+peak12+saa12+saa144+residual36+residual144+residual288+static48"
-DEFAULT_LARGE = "last+peak12+saa12"  # on networks with more than _MANY_DEMANDS demands, where saa takes a second
+# on networks with more than _MANY_DEMANDS demands, where saa takes a second
+DEFAULT_LARGE = "last+peak12+saa12"
 _MANY_DEMANDS = 100_000
-# Measured on Abilene, GEANT and a data-centre pod: from 2 to 10 the mean changes by 0.003, above it gets worse.
+# Measured on Abilene, GEANT and a data-centre pod: from 2 to 10 the mean changes by 0.003, above it
+# gets worse.
 _LEARNING_RATE = 5.0
-_REDISTRIBUTED_WEIGHT = 0.001  # share of all weight in each interval, so that a hedge that fell behind can come back
-# First weight of each hedge `residual` over that of each other one.  Measured on six stretches of four series: the mean
-# ratio less that of residual144 is -0.38 to -0.07 points in the first 48 intervals and -0.37 to +0.01 after them; with
-# equal first weights it is -0.58 to +0.13 and -0.27 to +0.04.
+_REDISTRIBUTED_WEIGHT = (
+    0.001  # share of all weight in each interval, so that a hedge that fell behind can come back
+)
+# First weight of each hedge `residual` over that of each other one.  Measured on six stretches of
+# four series: the mean ratio less that of residual144 is -0.38 to -0.07 points in the first 48
+# intervals and -0.37 to +0.01 after them; with equal first weights it is -0.58 to +0.13 and -0.27
+# to +0.04.
 _RESIDUAL_WEIGHT = 8.0
 _REPLAYED_INTERVALS = 48  # intervals of the past that are replayed before the first allocation
 _OPTIMUM_GAP = 1e-2  # of the optimum that utilisations are divided by
@@ -70,8 +79,10 @@ class Regret:
 
     def __str__(self) -> str:
         return (
-            f"mixture over {self.intervals} intervals: mean loss {self.realised / max(1, self.intervals):+.4f} against "
-            f"the best hedge, {self.best}; at most {self.limit / max(1, self.intervals):+.4f} was possible"
+            f"mixture over {self.intervals} intervals: mean loss "
+            f"{self.realised / max(1, self.intervals):+.4f} against "
+            f"the best hedge, {self.best}; at most {self.limit / max(1, self.intervals):+.4f} was "
+            "possible"
         )
 
 
@@ -87,7 +98,8 @@ class Mixture:
 
     Attributes:
         weights: weights of the hedges.
-        recent_losses: (n,) exponentially weighted mean of each hedge's loss less that of the mixture.
+        recent_losses: (n,) exponentially weighted mean of each hedge's loss less that of the
+            mixture.
     """
 
     def __init__(
@@ -105,13 +117,17 @@ class Mixture:
         self._first_weights: FloatArray = np.zeros(0)
         self.recent_losses: FloatArray = np.zeros(0)
         self._losses, self._loss, self._squared_ranges, self._intervals = np.zeros(0), 0.0, 0.0, 0
-        self._pending: dict[int, Tensor] = {}  # splits (n, D, K) by the number of the matrix that they were meant for
+        self._pending: dict[
+            int, Tensor
+        ] = {}  # splits (n, D, K) by the number of the matrix that they were meant for
 
     def begin(self, past: Past) -> None:
         """Make the hedges; done by the first call of :meth:`allocate` too."""
         if not self._hedges:
             self._hedges = dict(self._make(past))
-            first = np.array([self._residual if name.startswith("residual") else 1.0 for name in self._hedges])
+            first = np.array(
+                [self._residual if name.startswith("residual") else 1.0 for name in self._hedges]
+            )
             self._first_weights = first / first.sum()
             self.weights, self._losses = self._first_weights, np.zeros(len(self._hedges))
             self.recent_losses = np.zeros(len(self._hedges))
@@ -122,7 +138,9 @@ class Mixture:
         return torch.einsum("n,ndk->dk", torch.from_numpy(self.weights), decisions)
 
     def decisions(self, past: Past) -> Tensor:
-        """(n, D, K) splits of all hedges; the weights have learnt from all measured intervals afterwards."""
+        """(n, D, K) splits of all hedges; the weights have learnt from all measured intervals
+        afterwards.
+        """
         self.begin(past)
         if not self._pending and not self._intervals:
             for known in range(max(1, past.known - self._warm_up), past.known):
@@ -132,10 +150,14 @@ class Mixture:
 
     def _decide(self, past: Past) -> Tensor:
         """(n, D, K) splits of all hedges, remembered until their interval is measured."""
-        per_hedge = {name: hedge.allocate(past).to(torch.float64) for name, hedge in self._hedges.items()}
+        per_hedge = {
+            name: hedge.allocate(past).to(torch.float64) for name, hedge in self._hedges.items()
+        }
         for name, splits in per_hedge.items():
             if splits.shape != past.network.paths.mask.shape:
-                raise InputError("mixture", "of", "hedges whose splits are over the candidate paths", name)
+                raise InputError(
+                    "mixture", "of", "hedges whose splits are over the candidate paths", name
+                )
         splits = torch.stack(list(per_hedge.values()))
         self._pending[past.traffic_row] = splits
         return splits
@@ -202,14 +224,22 @@ class Mixture:
             with np.load(file, allow_pickle=False) as stored:
                 names, weights, sums = (stored[name] for name in ("names", "weights", "sums"))
                 losses = stored["losses"]
-                recent = stored["recent_losses"] if "recent_losses" in stored else np.zeros_like(losses)
+                recent = (
+                    stored["recent_losses"] if "recent_losses" in stored else np.zeros_like(losses)
+                )
         except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile):
             raise InputError(str(file), "", "what a mixture has learnt", "another file") from None
         shapes = (weights.shape, losses.shape, recent.shape, sums.shape)
         if names.tolist() != list(self._hedges) or shapes != (*[self.weights.shape] * 3, (3,)):
-            raise InputError(str(file), "hedges", ", ".join(self._hedges), ", ".join(map(str, names.tolist())))
+            raise InputError(
+                str(file), "hedges", ", ".join(self._hedges), ", ".join(map(str, names.tolist()))
+            )
         self.weights, self._losses, self.recent_losses = weights, losses, recent
-        self._loss, self._squared_ranges, self._intervals = float(sums[0]), float(sums[1]), int(sums[2])
+        self._loss, self._squared_ranges, self._intervals = (
+            float(sums[0]),
+            float(sums[1]),
+            int(sums[2]),
+        )
 
 
 def _of_utilisation(
@@ -232,7 +262,9 @@ def _of_utilisation(
 def _of_flow(
     problem: Problem, splits: Tensor, weights: FloatArray, optimum: float
 ) -> tuple[FloatArray, float, FloatArray]:
-    """The step for the flow that is lost, which is convex in the splits too, over the optimum of what is carried."""
+    """The step for the flow that is lost, which is convex in the splits too, over the optimum of
+    what is carried.
+    """
     excess, shed = (values.numpy() for values in excess_and_shed(problem, splits))
     mixed = weights @ excess  # the weights sum to 1
     gradient = shed + excess[:, mixed > 0].sum(1)
@@ -242,7 +274,9 @@ def _of_flow(
 
 
 def make(spec: Spec, model: Path | None) -> Mixture:
-    """``mixture[:of=auto,rate=5,share=0.001,warm-up=48,residual=8]``; hedges are separated by plus signs."""
+    """``mixture[:of=auto,rate=5,share=0.001,warm-up=48,residual=8]``; hedges are separated by plus
+    signs.
+    """
     from teal.schemes.hedges import make_hedge
 
     options = spec.parse_options(
@@ -266,7 +300,12 @@ def make(spec: Spec, model: Path | None) -> Mixture:
     made: dict[str, Hedge] | None = None
     if names != "auto":  # now, so that a fault shows before anything slow
         made = {name: make_hedge(name, model) for name in names.split("+")}
-    numbers = float(options["rate"]), float(options["share"]), int(options["warm_up"]), float(options["residual"])
+    numbers = (
+        float(options["rate"]),
+        float(options["share"]),
+        int(options["warm_up"]),
+        float(options["residual"]),
+    )
     return Mixture(made or default_hedges, *numbers)
 
 

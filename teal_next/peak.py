@@ -1,12 +1,13 @@
-"""The hedge ``peak``: the optimum of each demand's largest rate in a window, with a limit on each path's share.
+"""The hedge ``peak``: the optimum of each demand's largest rate in a window, with a limit on each
+path's share.
 
 Jupiter hedges like this (Poutievski et al., SIGCOMM 2022): a path takes at most the share
 
     limit[d, k] = bottleneck[d, k] / sum_j bottleneck[d, j] / spread
 
-of its demand, so that spread = 1 splits in proportion to the paths' capacities and spread = 0 does not limit.  Here the
-optimum without limits is computed first, and what exceeds a limit goes to the other paths, in proportion to the room
-that is left below their limits.
+of its demand, so that spread = 1 splits in proportion to the paths' capacities and spread = 0 does
+not limit.  Here the optimum without limits is computed first, and what exceeds a limit goes to the
+other paths, in proportion to the room that is left below their limits.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Peak:
 
 
 def limited(splits: Tensor, limit: Tensor) -> Tensor:
-    """(D, K) splits with each share at most its limit; what exceeds it goes where there is room, in proportion.
+    """(D, K) splits with each share at most its limit; what exceeds it goes where there is room, in
+    proportion.
 
     Args:
         splits: (D, K) that sum to 1 or less.

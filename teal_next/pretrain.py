@@ -1,24 +1,26 @@
 """The training of a hedge for any network: a gate over the default mixture, on random histories.
 
-The loss of an interval is the largest utilisation that the splits cause under the matrix that came (a soft maximum of
-the links' utilisations), over that of the mixture.  Every eighth history is held out; the weights kept are those of the
-least mean loss there.
+The loss of an interval is the largest utilisation that the splits cause under the matrix that came
+(a soft maximum of the links' utilisations), over that of the mixture.  Every eighth history is held
+out; the weights kept are those of the least mean loss there.
 
 Random histories: consecutive matrices on a random network, to train hedges on.
 
 With m[d] a gravity mean, the rate of demand d in interval t is
 
-    m[d] cycle[source, t] drift[d, t] exp(noise[d, t] + noise[source, t]) burst[d, t] crowd[d, t] up[source, t]
+    m[d] cycle[source, t] drift[d, t] exp(noise[d, t] + noise[source, t])
+        burst[d, t] crowd[d, t] up[source, t]
 
 - cycle: 1 + a cos(2 pi (t - peak[source]) / period), with one period for all sources;
 - drift: exp of a random walk of each demand;
-- noise: AR(1) of each demand and of each source, so that demands of a source move together; the standard deviation
-  differs between demands;
+- noise: AR(1) of each demand and of each source, so that demands of a source move together; the
+  standard deviation differs between demands;
 - burst: a demand is on or off, by a Markov chain of two states;
 - crowd: in some intervals in a row, a tenth of the demands sends a multiple of its rate;
 - up: in some intervals in a row, a source sends nothing.
 
-Each series has its own random strengths, and each effect but the noise is absent from half of the series.
+Each series has its own random strengths, and each effect but the noise is absent from half of the
+series.
 """
 
 from __future__ import annotations
@@ -87,17 +89,24 @@ def draw_history(
         num_paths: K.
 
     Returns:
-        the problem (B = 1, max_link_utilisation, float64), whose demand is the mean, and the matrices.
+        the problem (B = 1, max_link_utilisation, float64), whose demand is the mean, and the
+        matrices.
     """
     name = pool.pick(rng)
     while pool_network(name, 1)[0].num_nodes > MAX_NODES:
         name = pool.pick(rng)
-    problem = draw_problem(rng, name, 1, num_paths, ObjectiveName.MAX_LINK_UTILISATION).to(torch.float64)
+    problem = draw_problem(rng, name, 1, num_paths, ObjectiveName.MAX_LINK_UTILISATION).to(
+        torch.float64
+    )
     pairs = problem.paths.pairs
     rates = problem.demand.numpy() * _factors(rng, pairs, problem.topology.num_nodes, count)
     stamps = _FIRST_TIME + np.arange(count) * np.timedelta64(_INTERVAL_S, "s")
     return problem, TrafficMatrices(
-        name="history", pairs=pairs, timestamps=stamps, rates=ArrayRates(rates), interval_s=_INTERVAL_S
+        name="history",
+        pairs=pairs,
+        timestamps=stamps,
+        rates=ArrayRates(rates),
+        interval_s=_INTERVAL_S,
     )
 
 
@@ -107,16 +116,22 @@ def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) 
     has_cycle, has_drift, has_bursts, has_crowds, has_outages = rng.random(5) < 0.5
     noise, correlation = _log_uniform(rng, _NOISE_RANGE), rng.uniform(*_CORRELATION_RANGE)
     shared = rng.uniform(*_SOURCE_SHARE)
-    spread = noise * np.exp(0.5 * rng.standard_normal(demands))  # demands differ in how much they vary
+    spread = noise * np.exp(
+        0.5 * rng.standard_normal(demands)
+    )  # demands differ in how much they vary
     log_rate = np.sqrt(1 - shared) * spread * _autoregression(rng, count, demands, correlation)
     log_rate += np.sqrt(shared) * noise * _autoregression(rng, count, nodes, correlation)[:, source]
     if has_drift:
-        log_rate += _log_uniform(rng, _DRIFT_RANGE) * rng.standard_normal((count, demands)).cumsum(0)
+        log_rate += _log_uniform(rng, _DRIFT_RANGE) * rng.standard_normal((count, demands)).cumsum(
+            0
+        )
     factors = np.exp(log_rate)
     if has_cycle:
         # Peaks within a third of the period of each other, as in a network of a few time zones.
         peak = rng.uniform(0, 1 / 3, nodes)[source]
-        factors *= 1 + rng.uniform(*_SWING_RANGE) * np.cos(2 * np.pi * (time / rng.uniform(*_PERIOD_RANGE) - peak))
+        factors *= 1 + rng.uniform(*_SWING_RANGE) * np.cos(
+            2 * np.pi * (time / rng.uniform(*_PERIOD_RANGE) - peak)
+        )
     if has_bursts:
         bursty, stay = rng.random(demands) < rng.uniform(*_BURSTY_RANGE), rng.uniform(*_STAY_RANGE)
         flips = (rng.random((count, demands)) > stay).cumsum(0) + rng.integers(2, size=demands)
@@ -137,7 +152,9 @@ def _events(rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
     return [(int(at), int(at + rng.integers(*_CROWD_INTERVALS))) for at in begins]
 
 
-def _autoregression(rng: np.random.Generator, count: int, width: int, correlation: float) -> FloatArray:
+def _autoregression(
+    rng: np.random.Generator, count: int, width: int, correlation: float
+) -> FloatArray:
     """(T, width) AR(1) series of variance 1."""
     steps = rng.standard_normal((count, width))
     state = steps[0]
@@ -217,12 +234,18 @@ def record(source: Drawn, file: Path) -> None:
             decisions.append(decided.to(torch.float32).numpy())
             weights.append(mixture.weights)
             recent.append(mixture.recent_losses.copy())
-    optimum = pdhg.solve(problem.with_demand(torch.from_numpy(traffic.read(rows))), gap=_OPTIMUM_GAP).value
+    optimum = pdhg.solve(
+        problem.with_demand(torch.from_numpy(traffic.read(rows))), gap=_OPTIMUM_GAP
+    ).value
     with atomic_file(file) as temporary:
         np.savez(
-            temporary, rows=np.array(rows), decisions=np.stack(decisions), weights=np.stack(weights),
-            recent_losses=np.stack(recent), optimum=optimum.numpy(),
-        )  # fmt: skip
+            temporary,
+            rows=np.array(rows),
+            decisions=np.stack(decisions),
+            weights=np.stack(weights),
+            recent_losses=np.stack(recent),
+            optimum=optimum.numpy(),
+        )
 
 
 def record_all(sources: Sequence[Drawn], files: Sequence[Path], workers: int) -> Iterator[int]:
@@ -271,13 +294,20 @@ class _Interval:
         recent = torch.from_numpy(recording.traffic.read(slice(max(0, row - HISTORY), row)))
         recent = recent[recent.sum(1) > 0]
         decisions = torch.from_numpy(recording.decisions[self.number])
-        weights, recent_losses = recording.weights[self.number], recording.recent_losses[self.number]
+        weights, recent_losses = (
+            recording.weights[self.number],
+            recording.recent_losses[self.number],
+        )
         inputs = model_inputs(self.problem, recent, 1, decisions, weights, recent_losses)
-        came = self.problem.with_demand(torch.from_numpy(recording.traffic.read([row])).to(torch.float32))
+        came = self.problem.with_demand(
+            torch.from_numpy(recording.traffic.read([row])).to(torch.float32)
+        )
         mixture = torch.einsum("h,hdk->dk", torch.from_numpy(weights).to(decisions), decisions)
         scale = came.utilisation(mixture[None]).amax()
         utilisation = came.utilisation(model(inputs, decisions)[None])[0] / scale
-        return _MAXIMUM_SOFTNESS * torch.logsumexp(utilisation / _MAXIMUM_SOFTNESS, 0), utilisation.amax()
+        return _MAXIMUM_SOFTNESS * torch.logsumexp(
+            utilisation / _MAXIMUM_SOFTNESS, 0
+        ), utilisation.amax()
 
 
 class HedgeTrainer:
@@ -313,7 +343,9 @@ class HedgeTrainer:
         count, config = self.config.histories, self.config
         folder = out / HISTORIES
         folder.mkdir(parents=True, exist_ok=True)
-        sources = [Drawn(self._pool, config.seed, number, config.num_paths) for number in range(count)]
+        sources = [
+            Drawn(self._pool, config.seed, number, config.num_paths) for number in range(count)
+        ]
         files = [folder / f"{number:05}.npz" for number in range(count)]
         for done, _ in enumerate(record_all(sources, files, config.workers)):
             progress(done + 1, count)
@@ -324,7 +356,8 @@ class HedgeTrainer:
             (self._train if number % _HELD_OUT_ONE_IN else self._held_out).append(intervals)
 
     def train(self, out: Path, progress: bool = True) -> None:
-        """Train until the time budget or the step limit; writes a checkpoint whenever the validation is better.
+        """Train until the time budget or the step limit; writes a checkpoint whenever the
+        validation is better.
 
         Raises:
             KeyboardInterrupt: on Ctrl-C, after the current step is done and the state is written.
@@ -339,18 +372,25 @@ class HedgeTrainer:
             self.elapsed_s = stopwatch.elapsed_s()
 
         train_until(
-            lambda: self._budget.is_used_up(self.step, self.elapsed_s), step, lambda: self._save(out),
-            steps_done=self.step, max_steps=self._budget.max_steps, show=progress,
-        )  # fmt: skip
+            lambda: self._budget.is_used_up(self.step, self.elapsed_s),
+            step,
+            lambda: self._save(out),
+            steps_done=self.step,
+            max_steps=self._budget.max_steps,
+            show=progress,
+        )
         self._validate(out)
 
     def one_step(self) -> float:
         """One optimiser step over a few intervals; the mean loss."""
         config, rng = self.config, np.random.default_rng([self.config.seed, self.step])
         set_cosine_rate(
-            self.optimiser, config.learning_rate, self.step, self._budget.share_used(self.step, self.elapsed_s),
+            self.optimiser,
+            config.learning_rate,
+            self.step,
+            self._budget.share_used(self.step, self.elapsed_s),
             warm_up_steps=_WARM_UP_STEPS,
-        )  # fmt: skip
+        )
         self.optimiser.zero_grad()
         total = 0.0
         for _ in range(_BATCH_INTERVALS):
@@ -367,7 +407,9 @@ class HedgeTrainer:
         """Mean loss on the histories that are held out; 1 is the mixture's."""
         means = []
         for intervals in self._held_out:
-            spread = np.unique(np.linspace(0, len(intervals) - 1, _VALIDATION_INTERVALS).round().astype(int))
+            spread = np.unique(
+                np.linspace(0, len(intervals) - 1, _VALIDATION_INTERVALS).round().astype(int)
+            )
             means.append(np.mean([float(intervals[i].losses(self.model)[1]) for i in spread]))
         return float(np.mean(means))
 
@@ -376,9 +418,14 @@ class HedgeTrainer:
         if score < self.best:
             self.best = score
             card = checkpoint.HedgeGateCard(
-                model=self.model.config, histories=self.config.histories, held_out=self._pool.held_out,
-                seed=self.config.seed, step=self.step, train_s=round(self.elapsed_s, 1), validation=score,
-            )  # fmt: skip
+                model=self.model.config,
+                histories=self.config.histories,
+                held_out=self._pool.held_out,
+                seed=self.config.seed,
+                step=self.step,
+                train_s=round(self.elapsed_s, 1),
+                validation=score,
+            )
             checkpoint.save_hedge_gate(out, self.model, card)
         self._save(out)
 
@@ -398,7 +445,11 @@ class HedgeTrainer:
         tensors, fields = run_state.load_run_of(out, dataclasses.asdict(self.model.config))
         self.model.load_state_dict(run_state.without_prefix("model", tensors))
         self.optimiser.load(run_state.without_prefix("adam", tensors))
-        self.step, self.elapsed_s, self.best = int(fields["step"]), float(fields["elapsed_s"]), float(fields["best"])
+        self.step, self.elapsed_s, self.best = (
+            int(fields["step"]),
+            float(fields["elapsed_s"]),
+            float(fields["best"]),
+        )
 
 
 def run_pretrain_hedge(config: PretrainHedgeConfig) -> HedgeTrainer:
@@ -423,11 +474,14 @@ def pretrain_hedge_outcome(config: PretrainHedgeConfig, _: Notify) -> Outcome:
     """`teal pretrain-hedge`."""
     trainer = run_pretrain_hedge(config)
     return Outcome(
-        text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s; on histories that are held out, "
+        text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s; on histories that "
+        "are held out, "
         f"largest utilisation {trainer.best:.4f} of the mixture's; try it with: teal next-interval "
         f"--scheme learned --model {config.out}",
         data={
-            "out": str(config.out), "steps": trainer.step, "elapsed_s": trainer.elapsed_s,
+            "out": str(config.out),
+            "steps": trainer.step,
+            "elapsed_s": trainer.elapsed_s,
             "utilisation_over_mixture": trainer.best,
         },
-    )  # fmt: skip
+    )

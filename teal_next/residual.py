@@ -1,9 +1,11 @@
-"""The hedge ``residual``: scenarios are a forecast plus the errors that the same forecast made in the past.
+"""The hedge ``residual``: scenarios are a forecast plus the errors that the same forecast made in
+the past.
 
-Each demand is forecast towards its mean over the fit, mu + phi (newest - mu).  phi is its autocorrelation at the lead
-time, drawn towards that of all demands where the fit is short.  Scenario s is max(0, forecast + error_s), with error_s
-the vector of all demands' errors in a past interval, so that demands that move together do so in the scenarios.  With
-phi = 0 the scenarios are the last matrices, as for ``saa``; with phi = 1 they are the newest one plus past changes.
+Each demand is forecast towards its mean over the fit, mu + phi (newest - mu).  phi is its
+autocorrelation at the lead time, drawn towards that of all demands where the fit is short.
+Scenario s is max(0, forecast + error_s), with error_s the vector of all demands' errors in a past
+interval, so that demands that move together do so in the scenarios.  With phi = 0 the scenarios are
+the last matrices, as for ``saa``; with phi = 1 they are the newest one plus past changes.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Residual:
         product, square = (earlier * later).sum(0), (earlier**2).sum(0)
         shared = product.sum() / max(square.sum(), 1e-300)
         prior = _PRIOR_MATRICES / count
-        phi = np.clip((product + prior * shared * square) / np.maximum((1 + prior) * square, 1e-300), 0, 1)
+        phi = np.clip(
+            (product + prior * shared * square) / np.maximum((1 + prior) * square, 1e-300), 0, 1
+        )
         errors = (later - phi * earlier)[-self._window :]
         return np.maximum(0.0, mean + phi * centred[-1] + errors)
 

@@ -1,8 +1,8 @@
 """The hedge ``saa``: least mean (or tail mean) of the largest utilisation over the last matrices.
 
 Sample average approximation: the matrices of a window are the scenarios of
-:func:`teal.solvers.pdhg.scenarios.solver.solve_scenarios`; on large networks fewer of them, evenly spread over
-the window.  Each interval starts from the splits and prices of the one before.
+:func:`teal.solvers.pdhg.scenarios.solver.solve_scenarios`; on large networks fewer of them, evenly
+spread over the window.  Each interval starts from the splits and prices of the one before.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from teal.schemes.past import Past
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.spec import Spec
 
-# Iterations x scenarios x (trie nodes + paths), at most: a quarter second on two cores.  Each interval goes on from the
-# one before, so that what is left of the gap is small.
+# Iterations x scenarios x (trie nodes + paths), at most: a quarter second on two cores.  Each
+# interval goes on from the one before, so that what is left of the gap is small.
 _MAX_WORK = 300_000_000
 _MIN_ITERATIONS = 40
-_MAX_FLOW_ITERATIONS, _FLOW_GAP = 200, 2e-2  # of scenario programs of dropped flow, in torch: 1 to 4 ms an iteration
+_MAX_FLOW_ITERATIONS, _FLOW_GAP = (
+    200,
+    2e-2,
+)  # of scenario programs of dropped flow, in torch: 1 to 4 ms an iteration
 
 
 class SampleAverage:
@@ -40,9 +43,15 @@ class SampleAverage:
     """
 
     def __init__(
-        self, window: int = 12, *, tail: float = 0.0, decay: float = 0.0, gap: float = 3e-3, iterations: int = 1500,
+        self,
+        window: int = 12,
+        *,
+        tail: float = 0.0,
+        decay: float = 0.0,
+        gap: float = 3e-3,
+        iterations: int = 1500,
         deadline: float = math.inf,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._window, self._tail, self._decay, self._gap = window, tail, decay, gap
         self._iterations, self._deadline = iterations, deadline
         self._start: tuple[Tensor, Tensor] | None = None
@@ -56,13 +65,24 @@ class SampleAverage:
         work = problem.batch * problem.paths.scan_size
         iterations = min(self._iterations, max(_MIN_ITERATIONS, _MAX_WORK // work))
         gap = self._gap
-        if not problem.demand_set.carries_all:  # the gap is of what is lost, a tenth of the traffic or less
+        if (
+            not problem.demand_set.carries_all
+        ):  # the gap is of what is lost, a tenth of the traffic or less
             iterations, gap = min(iterations, _MAX_FLOW_ITERATIONS), max(gap, _FLOW_GAP)
-        weights = np.exp((np.arange(problem.batch) - (problem.batch - 1)) / self._decay) if self._decay else None
+        weights = (
+            np.exp((np.arange(problem.batch) - (problem.batch - 1)) / self._decay)
+            if self._decay
+            else None
+        )
         result = solve_scenarios(
-            problem, weights=weights, tail=self._tail, gap=gap, max_iterations=iterations,
-            deadline=self._deadline, warm_start=self._moved(problem.batch),
-        )  # fmt: skip
+            problem,
+            weights=weights,
+            tail=self._tail,
+            gap=gap,
+            max_iterations=iterations,
+            deadline=self._deadline,
+            warm_start=self._moved(problem.batch),
+        )
         self._start = result.splits, result.prices
         return result.splits
 
@@ -79,7 +99,9 @@ class SampleAverage:
 
 def make(spec: Spec, model: Path | None) -> SampleAverage:
     """``saa[:window=12,tail=0,decay=0,gap=0.003,iterations=1500,deadline=0]``."""
-    options = spec.parse_options(window=12, tail=0.0, decay=0.0, gap=3e-3, iterations=1500, deadline=0.0)
+    options = spec.parse_options(
+        window=12, tail=0.0, decay=0.0, gap=3e-3, iterations=1500, deadline=0.0
+    )
     for name, expected, good in (
         ("window", "at least 1 matrix", int(options["window"]) >= 1),
         ("tail", "a number in [0, 1]", 0 <= float(options["tail"]) <= 1),

@@ -1,8 +1,10 @@
-"""Allocations of a network for the interval after the last measured one, whose traffic nobody knows yet.
+"""Allocations of a network for the interval after the last measured one, whose traffic nobody knows
+yet.
 
-Whenever a matrix is measured, the hedge ``mixture`` (:mod:`teal_next.mixture`) takes it in and allocates for
-the interval after it, in a thread beside the engine.  What the mixture has learnt, and the limit of what an allocation
-costs over the optimum, are stored beside the matrices and survive a restart.
+Whenever a matrix is measured, the hedge ``mixture`` (:mod:`teal_next.mixture`) takes it in and
+allocates for the interval after it, in a thread beside the engine.  What the mixture has learnt,
+and the limit of what an allocation costs over the optimum, are stored beside the matrices and
+survive a restart.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class NextAllocation(parts.NextAllocation):
         time: time of the interval, if none is missing between.
         capacity: (E,) that they were made for.
         splits: (D, K) float64.
-        limit: limit of realised over optimal utilisation, to hold with probability :data:`LIMIT_PROBABILITY`; infinite
-            while unknown.
+        limit: limit of realised over optimal utilisation, to hold with probability
+            :data:`LIMIT_PROBABILITY`; infinite while unknown.
         solve_s: seconds that it took.
     """
 
@@ -79,7 +81,9 @@ class NextInterval(parts.NextIntervalPart):
         self._hedge: Mixture | None = None
         self._limit = ConformalLimit(LIMIT_PROBABILITY)
         self.latest: NextAllocation | None = None
-        self.realised: float | None = None  # over optimal utilisation, in the last interval that was allocated for
+        self.realised: float | None = (
+            None  # over optimal utilisation, in the last interval that was allocated for
+        )
 
     @override
     def clear(self) -> None:
@@ -100,7 +104,8 @@ class NextInterval(parts.NextIntervalPart):
         """Take in what was measured since the last call, and allocate for the next interval.
 
         Args:
-            problem: network, paths, objective, and the capacities in force; B = 1, its demand means nothing.
+            problem: network, paths, objective, and the capacities in force; B = 1, its demand means
+                nothing.
         """
         begin, version = time.perf_counter(), self.matrices.version
         traffic, first_row = self.matrices.traffic(self.name, self.pairs)
@@ -113,7 +118,9 @@ class NextInterval(parts.NextIntervalPart):
         hedge = self._hedge or self._begun(past)
         if before is not None and before.time in traffic.timestamps:
             row = past.first_row + int(np.searchsorted(traffic.timestamps, before.time))
-            self._observe(past.matrix(row), _over_live_paths(problem, before.splits))  # links may have failed since
+            self._observe(
+                past.matrix(row), _over_live_paths(problem, before.splits)
+            )  # links may have failed since
         splits = hedge.allocate(past)
         if self._varied:
             other = vary(past.last(1), share=1.0, seed=past.traffic_row)
@@ -141,7 +148,9 @@ class NextInterval(parts.NextIntervalPart):
                 hedge.restore(folder / _MIXTURE)
                 self._limit.restore(json.loads(small_text(folder / _LIMIT, _MAX_LIMIT_BYTES)))
             except (InputError, OSError, ValueError, RecursionError) as error:
-                LOG.warning("begun anew", extra={"teal": {"network": self.name, "error": str(error)[:200]}})
+                LOG.warning(
+                    "begun anew", extra={"teal": {"network": self.name, "error": str(error)[:200]}}
+                )
         self._hedge = hedge
         return hedge
 
@@ -158,7 +167,8 @@ class NextInterval(parts.NextIntervalPart):
 
     @override
     def answer(self, network: Problem, queue_s: float) -> tuple[Answer, dict[str, Any]]:
-        """The latest allocation, with figures by the newest matrix; and the further fields of an answer.
+        """The latest allocation, with figures by the newest matrix; and the further fields of an
+        answer.
 
         Args:
             network: as in :meth:`allocate`.
@@ -194,20 +204,27 @@ class NextInterval(parts.NextIntervalPart):
 
 
 def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
-    """The splits (D, K), 0 on paths that were added since; what failed paths had is divided in proportion."""
+    """The splits (D, K), 0 on paths that were added since; what failed paths had is divided in
+    proportion.
+    """
     is_live = problem.path_mask[0]
     splits = torch.nn.functional.pad(splits, (0, is_live.shape[1] - splits.shape[1]))
     live = torch.where(is_live, splits, 0)
-    total, even = live.sum(-1, keepdim=True), is_live.to(splits) / is_live.sum(-1, keepdim=True).clamp(min=1)
+    total, even = (
+        live.sum(-1, keepdim=True),
+        is_live.to(splits) / is_live.sum(-1, keepdim=True).clamp(min=1),
+    )
     wanted = splits.sum(-1, keepdim=True)
     return torch.where(total > 0, live * wanted / total.clamp(min=1e-300), even * wanted)
 
 
 def _all_sent(problem: Problem, splits: Tensor, is_new: Tensor) -> Tensor:
-    """The splits (D, K) with the shortest live path for what hedges cannot know, so that traffic that begins is sent.
+    """The splits (D, K) with the shortest live path for what hedges cannot know, so that traffic
+    that begins is sent.
 
     Args:
-        problem: network and objective; where all demand must be carried, whatever is missing takes the shortest path.
+        problem: network and objective; where all demand must be carried, whatever is missing takes
+            the shortest path.
         splits: (D, K) over live paths.
         is_new: (D,) demands without traffic so far, which take it alone.
     """

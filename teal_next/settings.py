@@ -17,8 +17,9 @@ from teal.option import OVERWRITE, RESUME
 class NextIntervalConfig(StudyConfig):
     """Measure allocations for matrices that nobody knows yet: hedges for the next interval.
 
-    A scheme is given the matrices before an interval, and its splits carry the matrix of the interval.  Use with
-    --objective max_link_utilisation.  Consecutive matrices are measured, the first --limit of the split.
+    A scheme is given the matrices before an interval, and its splits carry the matrix of the
+    interval.  Use with --objective max_link_utilisation.  Consecutive matrices are measured, the
+    first --limit of the split.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -29,25 +30,33 @@ class NextIntervalConfig(StudyConfig):
     }
 
     scheme: tuple[str, ...] = ()
-    """A hedge: mixture, last, saa36, peak12, static, residual36, learned, or any other scheme, which then acts on the
-    last matrix; repeat for more.  Default: mixture, last, peak, saa12, saa36, saa144 and static."""
+    """A hedge: mixture, last, saa36, peak12, static, residual36, learned, or any other scheme,
+    which then acts on the last matrix; repeat for more.  Default: mixture, last, peak, saa12,
+    saa36, saa144 and static."""
     limit: int = 0
     """Number of matrices, at most, the first ones of the split; 0 for all."""
     known: str = ""
-    """Matrices that schemes know, in the place of those of --traffic: estimates from counters (matrices.npz of teal
-    estimate), say, of the same times.  The splits still carry the matrices of --traffic."""
+    """Matrices that schemes know, in the place of those of --traffic: estimates from counters
+    (matrices.npz of teal estimate), say, of the same times.  The splits still carry the matrices of
+    --traffic."""
     lead: int = 1
-    """Intervals from the newest known matrix to the one that is allocated for; 0, with --known, for the same
-    interval."""
+    """Intervals from the newest known matrix to the one that is allocated for; 0, with --known, for
+    the same interval."""
     lookback: int = 0
     """Matrices that schemes are given, the newest ones; 0 for all that are known."""
     out: Path
-    """Folder for report.html, next_interval.csv, next_interval_summary.csv, manifest.json and next_interval.png."""
+    """Folder for report.html, next_interval.csv, next_interval_summary.csv, manifest.json and
+    next_interval.png."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or settings that do not go together."""
         super().__post_init__()
-        require(self, "lead", "a whole number of at least 1 (0 with --known)", self.lead >= (0 if self.known else 1))
+        require(
+            self,
+            "lead",
+            "a whole number of at least 1 (0 with --known)",
+            self.lead >= (0 if self.known else 1),
+        )
         require(self, "known", "a single topology", not self.known or len(self.topology) == 1)
         require(self, "lookback", "a whole number of at least 0", self.lookback >= 0)
         require_one_program(self, "for the next interval")
@@ -58,8 +67,9 @@ class NextIntervalConfig(StudyConfig):
 class PretrainHedgeConfig:
     """Train the hedge learned, for the next interval of any network, on random histories.
 
-    Histories are drawn on networks of topohub that are not held out.  The default mixture runs over all of them first,
-    a few seconds each; what it decides is kept in OUT, so that an interrupted run goes on.
+    Histories are drawn on networks of topohub that are not held out.  The default mixture runs over
+    all of them first, a few seconds each; what it decides is kept in OUT, so that an interrupted
+    run goes on.
     """
 
     out: Path
@@ -67,7 +77,8 @@ class PretrainHedgeConfig:
     histories: int = 480
     """Number of histories; each eighth is for validation."""
     time_budget: str = "10m"
-    """Time of training, after the histories are there: 90s, 10m, 1h30m.  Time before a resume counts."""
+    """Time of training, after the histories are there: 90s, 10m, 1h30m.  Time before a resume
+    counts."""
     max_steps: int = 0
     """Number of optimiser steps, at most; 0 for no limit."""
     seed: int = 0

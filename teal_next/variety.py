@@ -1,12 +1,14 @@
 r"""Splits that differ on purpose from interval to interval, so that counters tell matrices apart.
 
-Under one routing, many matrices explain the same counters; under another one, others do.  Splits that are nearly
-optimal are many, and a random one of them costs little:
+Under one routing, many matrices explain the same counters; under another one, others do.  Splits
+that are nearly optimal are many, and a random one of them costs little:
 
-    min <r, w>   over splits w   with   load(w) <= (1 + budget) U c,   r random, uniform in [0, 1) for each path,
+    min <r, w>   over splits w   with   load(w) <= (1 + budget) U c,
+    r random, uniform in [0, 1) for each path,
 
-where U is the least largest utilisation of the matrix that is believed in.  Of these, a share is put in force, the rest
-of each demand stays on the best splits.  Measured on Abilene and GEANT: docs/counters.md.
+where U is the least largest utilisation of the matrix that is believed in.  Of these, a share is
+put in force, the rest of each demand stays on the best splits.  Measured on Abilene and GEANT:
+docs/counters.md.
 """
 
 from __future__ import annotations
@@ -39,9 +41,13 @@ def vary(problem: Problem, *, budget: float = 0.02, share: float = 0.5, seed: in
     """
     if problem.batch != 1 or problem.objective.name != "max_link_utilisation":
         expected = "one matrix under max_link_utilisation"
-        raise InputError("vary", "problem", expected, f"{problem.batch} under {problem.objective.name}")
+        raise InputError(
+            "vary", "problem", expected, f"{problem.batch} under {problem.objective.name}"
+        )
     if not (budget >= 0 and 0 <= share <= 1):
-        raise InputError("vary", "options", "a budget of at least 0 and a share in [0, 1]", (budget, share))
+        raise InputError(
+            "vary", "options", "a budget of at least 0 and a share in [0, 1]", (budget, share)
+        )
     result = solve(problem, gap=_GAP)
     best = result.splits[0].to(torch.float64)
     if share == 0:
@@ -56,9 +62,13 @@ def vary(problem: Problem, *, budget: float = 0.02, share: float = 0.5, seed: in
     loads = problem.ops.incidence(problem.topology.num_links).tocsc()[:, column].tocsr()[links]
     loads = sp.diags_array(1 / capacity[links]) @ loads @ sp.diags_array(demand[column // slots])
     has, row = np.unique(column // slots, return_inverse=True)
-    sums = sp.csr_array((np.ones(len(column)), (row, np.arange(len(column)))), shape=(len(has), len(column)))
+    sums = sp.csr_array(
+        (np.ones(len(column)), (row, np.arange(len(column)))), shape=(len(has), len(column))
+    )
     cost = np.random.default_rng(seed).random(len(column))
-    shares = solve_lp(cost, (loads, np.full(len(links), limit)), (sums, np.ones(len(has)))).solution("vary")
+    shares = solve_lp(
+        cost, (loads, np.full(len(links), limit)), (sums, np.ones(len(has)))
+    ).solution("vary")
     other = best.clone().reshape(-1)
     other[torch.from_numpy(column)] = torch.from_numpy(np.maximum(shares, 0.0))
     return (1 - share) * best + share * other.reshape(best.shape)

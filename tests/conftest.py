@@ -1,4 +1,5 @@
-"""Shared by all tests: checked array shapes, an empty cache folder for each test, public data, and a browser."""
+"""Shared by all tests: checked array shapes, an empty cache folder for each test, public data, and
+a browser."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ import hypothesis
 import pytest
 import torch
 
-if os.environ.get("TEAL_WITHOUT"):  # names of packages that these tests must not need, such as teal_ip,teal_next
+if os.environ.get(
+    "TEAL_WITHOUT"
+):  # names of packages that these tests must not need, such as teal_ip,teal_next
 
     class _Blocked:
         """A finder that refuses modules of these packages."""
@@ -26,19 +29,28 @@ if os.environ.get("TEAL_WITHOUT"):  # names of packages that these tests must no
 
     sys.meta_path.insert(0, _Blocked())
 
-if not torch.cuda.is_available():  # CUDA kernels run in numba-cuda's simulator; it must be told before the first import
+if (
+    not torch.cuda.is_available()
+):  # CUDA kernels run in numba-cuda's simulator; it must be told before the first import
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
 from teal.runtime.storage import cache_dir
 
-# Kernels are kept where a user's are: each test has an empty cache folder, which must not be theirs.  Before the import
-# of Numba: where one of its variables has changed since, it reads all of its settings again.
+# Kernels are kept where a user's are: each test has an empty cache folder, which must not be
+# theirs.  Before the import of Numba: where one of its variables has changed since, it reads all of
+# its settings again.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_dir("kernels").parent))
 
 import numba
 
-# Shapes at these borders are checked under test.  The hook must stand before the first import of Teal.
-CHECKED = ("teal.problem.problem", "teal.problem.allocation", "teal.pathops.base", "teal.solvers.pdhg.solver")
+# Shapes at these borders are checked under test.  The hook must stand before the first import of
+# Teal.
+CHECKED = (
+    "teal.problem.problem",
+    "teal.problem.allocation",
+    "teal.pathops.base",
+    "teal.solvers.pdhg.solver",
+)
 try:
     from jaxtyping import install_import_hook
 
@@ -59,7 +71,8 @@ DATA = Path(os.environ.get("TEAL_TEST_DATA", Path(__file__).parents[2] / "shared
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile what a solve needs before the workers start: they would wait for each other's kernels."""
+    """Compile what a solve needs before the workers start: they would wait for each other's
+    kernels."""
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     from teal.app.warm_up import compile_first
@@ -72,26 +85,34 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
-    """Skip a test that fails because a package is not installed, such as cvxpy; in CI, where all are, it fails."""
+    """Skip a test that fails because a package is not installed, such as cvxpy; in CI, where all
+    are, it fails."""
     try:
         return (yield)
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ModuleNotFoundError):
             cause = cause.__cause__
-        if cause is None or "CI" in os.environ or str(cause.name).startswith(("teal", "baselines", "tests")):
+        if (
+            cause is None
+            or "CI" in os.environ
+            or str(cause.name).startswith(("teal", "baselines", "tests"))
+        ):
             raise
         pytest.skip(f"needs {cause.name}")
 
 
 @pytest.fixture(scope="session")
 def _path_sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where path sets are kept for all tests of a process: hundreds register B4, and each would choose its paths."""
+    """Where path sets are kept for all tests of a process: hundreds register B4, and each would
+    choose its paths."""
     return tmp_path_factory.mktemp("paths")
 
 
 @pytest.fixture(autouse=True)
-def _empty_cache(tmp_path_factory: pytest.TempPathFactory, _path_sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_cache(
+    tmp_path_factory: pytest.TempPathFactory, _path_sets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = tmp_path_factory.mktemp("cache")
     (cache / "paths").symlink_to(_path_sets)
     monkeypatch.setenv("TEAL_CACHE_DIR", str(cache))
@@ -101,13 +122,16 @@ def _empty_cache(tmp_path_factory: pytest.TempPathFactory, _path_sets: Path, mon
 def public_data() -> Path:
     """The folder of SNDlib and Topology Zoo files that data/README.md names."""
     if not DATA.is_dir():
-        pytest.skip(f"needs the public data that data/README.md names, in {DATA} (or set TEAL_TEST_DATA)")
+        pytest.skip(
+            f"needs the public data that data/README.md names, in {DATA} (or set TEAL_TEST_DATA)"
+        )
     return DATA
 
 
 @pytest.fixture(scope="module")
 def quick_simulator() -> Iterator[None]:
-    """Short turns for the threads of numba-cuda's simulator, each of which waits for the others: 5 times as fast."""
+    """Short turns for the threads of numba-cuda's simulator, each of which waits for the others: 5
+    times as fast."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
     yield
@@ -116,7 +140,8 @@ def quick_simulator() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Ray, connected as Teal connects to it, for tests that do not kill a whole run (a start takes 12 s)."""
+    """Ray, connected as Teal connects to it, for tests that do not kill a whole run (a start takes
+    12 s)."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("needs Ray: pip install '.[ray]'")
     from teal.cluster.cluster import connected
@@ -127,13 +152,21 @@ def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             yield ray
 
 
-@pytest.fixture(scope="module")  # not longer: while it runs, its thread has an event loop and no other may start
+@pytest.fixture(
+    scope="module"
+)  # not longer: while it runs, its thread has an event loop and no other may start
 def browser() -> Iterator[Any]:
     """Chromium, through Playwright."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if chromium is None:
         pytest.skip("needs a browser: Debian's chromium, say (apt-get install chromium)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs playwright: pip install '.[dev]'"
+    )
     with playwright.sync_playwright() as running:
         chrome = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield chrome

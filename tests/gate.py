@@ -1,4 +1,5 @@
-"""A gate at a method in other processes: a test decides how far they get, and is told when they are there."""
+"""A gate at a method in other processes: a test decides how far they get, and is told when they are
+there."""
 
 from __future__ import annotations
 
@@ -9,9 +10,12 @@ from collections.abc import Callable, Set
 from pathlib import Path
 
 OPEN = 10**9  # calls that an open gate allows
-PATIENCE_S = 300.0  # after so many seconds a condition will not come true any more, even on a busy machine
+PATIENCE_S = (
+    300.0  # after so many seconds a condition will not come true any more, even on a busy machine
+)
 
-# Python imports this module at the start of every process.  It waits for the import of one module and wraps one method.
+# Python imports this module at the start of every process.  It waits for the import of one module
+# and wraps one method.
 _SITECUSTOMIZE = """
 import os, pathlib, sys, time
 from importlib.machinery import PathFinder
@@ -64,13 +68,15 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 class Gate:
-    """In every process with the environment ``environment``, call number ``limit`` + 1 of a method waits.
+    """In every process with the environment ``environment``, call number ``limit`` + 1 of a method
+    waits.
 
     Each process counts its own calls.
 
     Args:
         folder: a new folder, for the files through which the processes and the test communicate.
-        module, owner, method: name of the module, of the class in it, and of the method of the class.
+        module, owner, method: name of the module, of the class in it, and of the method of the
+            class.
         limit: calls that each process may make.
 
     Attributes:
@@ -83,7 +89,10 @@ class Gate:
         self.allow(limit)
         code = _SITECUSTOMIZE.format(arguments=(str(self._folder), module, owner, method))
         (self._folder / "sitecustomize.py").write_text(code)
-        self.environment = {**os.environ, "PYTHONPATH": f"{self._folder}:{Path(__file__).parents[1]}"}
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": f"{self._folder}:{Path(__file__).parents[1]}",
+        }
 
     def allow(self, limit: int) -> None:
         """Change the number of calls that each process may make."""
@@ -94,10 +103,16 @@ class Gate:
 
     def calls(self) -> dict[int, int]:
         """How many calls each process has begun, by process ID."""
-        return {int(file.name.partition("-")[2]): int(file.read_text()) for file in self._folder.glob("calls-*")}
+        return {
+            int(file.name.partition("-")[2]): int(file.read_text())
+            for file in self._folder.glob("calls-*")
+        }
 
-    def wait_for(self, count: int, command: subprocess.Popen[str], earlier: Set[int] = frozenset()) -> set[int]:
-        """Wait until processes wait at the gate; fails with the output of the command if it ends before.
+    def wait_for(
+        self, count: int, command: subprocess.Popen[str], earlier: Set[int] = frozenset()
+    ) -> set[int]:
+        """Wait until processes wait at the gate; fails with the output of the command if it ends
+        before.
 
         Args:
             count: number of processes.

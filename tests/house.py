@@ -1,4 +1,5 @@
-"""Measures of the package's structure: ``python -m tests.house`` prints them, with their change against a commit.
+"""Measures of the package's structure: ``python -m tests.house`` prints them, with their change
+against a commit.
 
 python -m tests.house          # against main
 python -m tests.house HEAD~10
@@ -73,7 +74,8 @@ def modules(root: Path) -> dict[str, Module]:
                 imports |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imports |= {
-                    full if (full := f"{node.module}.{alias.name}") in files else node.module for alias in node.names
+                    full if (full := f"{node.module}.{alias.name}") in files else node.module
+                    for alias in node.names
                 }
         found[name] = Module(name, text, tree, frozenset(imports & set(files) - {name}))
     return found
@@ -117,7 +119,12 @@ def lines_by_room(house: dict[str, Module]) -> Counter[str]:
 def docstrings(house: dict[str, Module]) -> list[str]:
     """All docstrings."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    nodes = (node for module in house.values() for node in ast.walk(module.tree) if isinstance(node, kinds))
+    nodes = (
+        node
+        for module in house.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, kinds)
+    )
     return [text for node in nodes if (text := ast.get_docstring(node))]
 
 
@@ -127,31 +134,54 @@ def measures(house: dict[str, Module]) -> dict[str, int]:
     for module in house.values():
         for other in module.imports:
             importers[other].add(module.name)
-    classes = [node for module in house.values() for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)]
+    classes = [
+        node
+        for module in house.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef)
+    ]
     texts = docstrings(house)
     return {
-        "modules imported by exactly one other": sum(len(names) == 1 for names in importers.values()),
+        "modules imported by exactly one other": sum(
+            len(names) == 1 for names in importers.values()
+        ),
         "circles of modules": len(circles(house)),
         "classes with three or more figures of a result": sum(
-            len(_RESULT_FIELDS & {node.target.id for node in one.body
-                                  if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}) >= 3
+            len(
+                _RESULT_FIELDS
+                & {
+                    node.target.id
+                    for node in one.body
+                    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+                }
+            )
+            >= 3
             for one in classes
         ),
         "modules that call HiGHS": sum(
-            bool(re.search(r"scipy\.optimize import .*\b(linprog|milp)\b|import highspy", module.text))
+            bool(
+                re.search(
+                    r"scipy\.optimize import .*\b(linprog|milp)\b|import highspy", module.text
+                )
+            )
             for module in house.values()
         ),
         "docstrings that open without a subject": sum(bool(_OPENING.match(text)) for text in texts),
         "arguments described without a noun": sum(
             bool(_ARGUMENT.match(f" {line}")) for text in texts for line in text.splitlines()
         ),
-    }  # fmt: skip
+    }
 
 
 def house_of(commit: str) -> dict[str, Module]:
     """The modules of a commit."""
-    packed = subprocess.run(["git", "archive", commit, "teal"], cwd=ROOT, capture_output=True, check=True).stdout
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+    packed = subprocess.run(
+        ["git", "archive", commit, "teal"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tarfile.open(fileobj=io.BytesIO(packed)) as archive,
+    ):
         archive.extractall(folder, filter="data")
         return modules(Path(folder))
 
@@ -161,7 +191,9 @@ def main() -> None:
     commit = sys.argv[1] if len(sys.argv) > 1 else "main"
     now, before = modules(ROOT), house_of(commit)
     rooms = [(f"  {room}/", count) for room, count in sorted(lines_by_room(now).items())]
-    earlier = measures(before) | {f"  {room}/": count for room, count in lines_by_room(before).items()}
+    earlier = measures(before) | {
+        f"  {room}/": count for room, count in lines_by_room(before).items()
+    }
     for name, count in [*measures(now).items(), ("lines by room:", -1), *rooms]:
         change = "" if count < 0 else f"{count:>8,} {count - earlier.get(name, 0):>+8,}"
         sys.stdout.write(f"{name:<50}{change}\n")

@@ -1,15 +1,17 @@
-"""The network of a regional ISP as its files: 58 routers, IS-IS metrics, LAGs, parallel circuits, 12 hours of counters.
+"""The network of a regional ISP as its files: 58 routers, IS-IS metrics, LAGs, parallel circuits,
+12 hours of counters.
 
     python -m tests.isp FOLDER [SEED]
 
 - ``links.csv``: a row a circuit, ends by IS-IS system ID, metrics A-Z and Z-A, members of a LAG;
 - ``routers.csv``: names, system IDs, FQDNs, loopbacks, SIDs, vendors (half IOS-XR, half Junos);
 - ``interfaces.csv``: interfaces by two vendors' names, external ones, those to be ignored;
-- ``counters.csv``: bytes every five minutes, routers by FQDN with a port; one interface in ten is wrong, some readings
-  are missing;
+- ``counters.csv``: bytes every five minutes, routers by FQDN with a port; one interface in ten is
+  wrong, some readings are missing;
 - ``truth.csv``: the matrices behind the counters, which an engineer does not have.
 
-16 routers are transit; 45 routers send to each other, 1,980 demands.  Loads are those of a plain reference for ECMP.
+16 routers are transit; 45 routers send to each other, 1,980 demands.  Loads are those of a plain
+reference for ECMP.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ from tests.igp_reference import segment_shares
 
 TRANSIT, ROUTERS, SENDERS, INTERVALS, STEP_S = 16, 58, 45, 144, 300
 _START_S = 1_790_000_000 // STEP_S * STEP_S  # of the first reading, seconds since 1970
-_WRONG_SHARE, _MISSING_SHARE = 0.1, 0.02  # of the interfaces whose counters are wrong; of the readings that are missing
+_WRONG_SHARE, _MISSING_SHARE = (
+    0.1,
+    0.02,
+)  # of the interfaces whose counters are wrong; of the readings that are missing
 _BYTES_PER_GBIT = 1.25e8
 
 
@@ -71,12 +76,20 @@ def make(seed: int = 2) -> Isp:
         circuits += [(e, first, 100.0, 10, 10), (e, second, 100.0, 30, 25)]
     ends = [link for a, b, c, _, _ in circuits for link in ((a, b, c), (b, a, c))]
     topology = make_topology(ends, min_nodes=ROUTERS)
-    metric = np.array([m for _, _, _, forth, back in circuits for m in (forth, back)], dtype=np.int64)
+    metric = np.array(
+        [m for _, _, _, forth, back in circuits for m in (forth, back)], dtype=np.int64
+    )
     names = tuple(router(node) for node in range(ROUTERS))
     topology = Topology(
-        "isp", names, topology.link_source, topology.link_target, topology.capacity, topology.latency,
-        topology.coordinates, metric=metric,
-    )  # fmt: skip
+        "isp",
+        names,
+        topology.link_source,
+        topology.link_target,
+        topology.capacity,
+        topology.latency,
+        topology.coordinates,
+        metric=metric,
+    )
     senders = np.arange(ROUTERS - SENDERS, ROUTERS)
     pairs = np.array([(s, t) for s in senders for t in senders if s != t], dtype=np.int64)
     out, into = np.exp(rng.normal(0, 0.8, ROUTERS)), np.exp(rng.normal(0, 0.8, ROUTERS))
@@ -89,8 +102,11 @@ def make(seed: int = 2) -> Isp:
     return Isp(topology, pairs, rates * scale, load * scale, _interfaces(topology, circuits))
 
 
-def _interfaces(topology: Topology, circuits: list[tuple[int, int, float, int, int]]) -> tuple[str, ...]:
-    """Names at both ends of each circuit: bundles where several links make one, as the router's vendor names them."""
+def _interfaces(
+    topology: Topology, circuits: list[tuple[int, int, float, int, int]]
+) -> tuple[str, ...]:
+    """Names at both ends of each circuit: bundles where several links make one, as the router's
+    vendor names them."""
     count, names = [0] * ROUTERS, []
     for a, b, capacity, _, _ in circuits:
         for node in (a, b):
@@ -119,27 +135,55 @@ def write(folder: Path, seed: int = 2) -> Isp:
 
     ends = [(system[topology.link_source[e]], system[topology.link_target[e]]) for e in links]
     speed = [("100G", 2) if c == 200.0 else (f"{c:g}G", 1) for c in topology.capacity[::2].tolist()]
-    table("links.csv", "source,target,capacity,members,metric_az,metric_za", [
-        (*two, *many, metric[e], metric[e + 1]) for two, many, e in zip(ends, speed, links, strict=True)
-    ])  # fmt: skip
-    table("routers.csv", "name,system_id,fqdn,loopback,sid,vendor", [
-        (names[n], system[n], f"{names[n]}.isp.example", f"10.255.0.{n + 1}", n + 1, "junos" if n % 2 == 0 else "iosxr")
-        for n in range(ROUTERS)
-    ])  # fmt: skip
+    table(
+        "links.csv",
+        "source,target,capacity,members,metric_az,metric_za",
+        [
+            (*two, *many, metric[e], metric[e + 1])
+            for two, many, e in zip(ends, speed, links, strict=True)
+        ],
+    )
+    table(
+        "routers.csv",
+        "name,system_id,fqdn,loopback,sid,vendor",
+        [
+            (
+                names[n],
+                system[n],
+                f"{names[n]}.isp.example",
+                f"10.255.0.{n + 1}",
+                n + 1,
+                "junos" if n % 2 == 0 else "iosxr",
+            )
+            for n in range(ROUTERS)
+        ],
+    )
     number = topology.link_names()
     leads = [
-        (names[topology.link_source[e]], isp.names[e], names[topology.link_target[e]],
-         number[e].rpartition("#")[2] if "#" in number[e] else "", "")
+        (
+            names[topology.link_source[e]],
+            isp.names[e],
+            names[topology.link_target[e]],
+            number[e].rpartition("#")[2] if "#" in number[e] else "",
+            "",
+        )
         for e in range(topology.num_links)
-    ]  # fmt: skip
+    ]
     borders = [(names[n], _border(n), "", "", "") for n in range(ROUTERS - SENDERS, ROUTERS)]
     table("interfaces.csv", "router,interface,neighbour,number,ignore", [*leads, *borders])
     _write_counters(folder / "counters.csv", isp, rng)
-    stamps = np.datetime64(_START_S, "s") + np.arange(1, INTERVALS + 1) * np.timedelta64(STEP_S, "s")
-    table("truth.csv", "timestamp,source,target,rate", [
-        (stamps[t], names[s], names[d], f"{rate:.9g}")
-        for t in range(INTERVALS) for (s, d), rate in zip(isp.pairs.tolist(), isp.rates[t].tolist(), strict=True)
-    ])  # fmt: skip
+    stamps = np.datetime64(_START_S, "s") + np.arange(1, INTERVALS + 1) * np.timedelta64(
+        STEP_S, "s"
+    )
+    table(
+        "truth.csv",
+        "timestamp,source,target,rate",
+        [
+            (stamps[t], names[s], names[d], f"{rate:.9g}")
+            for t in range(INTERVALS)
+            for (s, d), rate in zip(isp.pairs.tolist(), isp.rates[t].tolist(), strict=True)
+        ],
+    )
     return isp
 
 
@@ -159,13 +203,19 @@ def _write_counters(path: Path, isp: Isp, rng: np.random.Generator) -> None:
         place = names[topology.link_source[e]], isp.names[e]
         series += [(*place, "out", isp.load[:, e]), (*place, "in", isp.load[:, back])]
     for n in range(ROUTERS - SENDERS, ROUTERS):
-        series += [(names[n], _border(n), "in", sent[:, n]), (names[n], _border(n), "out", received[:, n])]
+        series += [
+            (names[n], _border(n), "in", sent[:, n]),
+            (names[n], _border(n), "out", received[:, n]),
+        ]
     places = sorted({(r, i) for r, i, _, _ in series if not i.startswith(("xe-", "TenGigE"))})
-    wrong = {places[k]: float(rng.choice([0.0, 0.5, 2.0])) for k in rng.choice(
-        len(places), int(_WRONG_SHARE * len(places)), replace=False)}  # fmt: skip
+    wrong = {
+        places[k]: float(rng.choice([0.0, 0.5, 2.0]))
+        for k in rng.choice(len(places), int(_WRONG_SHARE * len(places)), replace=False)
+    }
     for n in range(ROUTERS):  # what is neither a link nor external
         series += [
-            (names[n], "lo0" if n % 2 == 0 else "Loopback0", way, np.full(INTERVALS, 1e-6)) for way in ("in", "out")
+            (names[n], "lo0" if n % 2 == 0 else "Loopback0", way, np.full(INTERVALS, 1e-6))
+            for way in ("in", "out")
         ]
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
@@ -173,16 +223,25 @@ def _write_counters(path: Path, isp: Isp, rng: np.random.Generator) -> None:
         for name, interface, way, rate in series:
             factor = wrong.get((name, interface), 1.0)
             noisy = rate * factor * (1 + 0.005 * rng.normal(size=INTERVALS))
-            value = np.concatenate([[0.0], np.cumsum(np.maximum(noisy, 0) * STEP_S * _BYTES_PER_GBIT)]) + rng.integers(
-                1 << 40
-            )
+            value = np.concatenate(
+                [[0.0], np.cumsum(np.maximum(noisy, 0) * STEP_S * _BYTES_PER_GBIT)]
+            ) + rng.integers(1 << 40)
             kept = rng.random(INTERVALS + 1) >= _MISSING_SHARE
             for t in np.flatnonzero(kept).tolist():
-                writer.writerow([_START_S + STEP_S * t, f"{name}.isp.example:9116", interface, way, int(value[t])])
+                writer.writerow(
+                    [
+                        _START_S + STEP_S * t,
+                        f"{name}.isp.example:9116",
+                        interface,
+                        way,
+                        int(value[t]),
+                    ]
+                )
 
 
 def error(made: Isp, topology: Topology, found: TrafficMatrices) -> float:
-    """NMAE of matrices: the sum of |found - rate| over that of the rates, demands by the names of their nodes."""
+    """NMAE of matrices: the sum of |found - rate| over that of the rates, demands by the names of
+    their nodes."""
     index, names = topology.node_index(), made.topology.node_names
     number = {pair: column for column, pair in enumerate(map(tuple, found.pairs.tolist()))}
     true = np.zeros((INTERVALS, len(found.pairs)))

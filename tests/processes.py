@@ -23,7 +23,8 @@ def running(
     errors: int | IO[str] | None = None,
     stdin: int | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process and, at the end, no process: it and every process that it started is killed if it still runs.
+    """A process and, at the end, no process: it and every process that it started is killed if it
+    still runs.
 
     Args:
         command: program and arguments.
@@ -35,7 +36,13 @@ def running(
     """
     stderr = output if errors is None else errors
     process = subprocess.Popen(
-        command, text=True, stdin=stdin, stdout=output, stderr=stderr, env=environment or dict(os.environ), cwd=folder
+        command,
+        text=True,
+        stdin=stdin,
+        stdout=output,
+        stderr=stderr,
+        env=environment or dict(os.environ),
+        cwd=folder,
     )
     try:
         yield process
@@ -53,7 +60,13 @@ def run(command: Sequence[str], folder: Path | None = None) -> subprocess.Comple
     """A command of this checkout, run to its end in a folder."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     return subprocess.run(
-        command, text=True, capture_output=True, timeout=PATIENCE_S, cwd=folder, env=environment, check=False
+        command,
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        cwd=folder,
+        env=environment,
+        check=False,
     )
 
 

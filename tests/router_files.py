@@ -1,7 +1,9 @@
-"""A network as routers would say it: databases of IS-IS and OSPF of FRR, and updates of BGP-LS of ExaBGP.
+"""A network as routers would say it: databases of IS-IS and OSPF of FRR, and updates of BGP-LS of
+ExaBGP.
 
-Written from ISO 10589, RFC 5305, RFC 2328 and RFC 9552, with nothing of the readers.  Each link has an interface with
-an address of its own; of a link that leads in one direction its own end alone speaks.
+Written from ISO 10589, RFC 5305, RFC 2328 and RFC 9552, with nothing of the readers.  Each link has
+an interface with an address of its own; of a link that leads in one direction its own end alone
+speaks.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def _links_of(topology: Topology, node: int) -> list[int]:
 
 
 def isis_of(topology: Topology, levels: tuple[int, ...], kinds: tuple[str, ...]) -> dict[str, Any]:
-    """``show isis database detail json``: each adjacency at all of these levels, in each kind of reachability.
+    """``show isis database detail json``: each adjacency at all of these levels, in each kind of
+    reachability.
 
     Args:
         topology: the network, with metrics.
@@ -47,7 +50,9 @@ def isis_of(topology: Topology, levels: tuple[int, ...], kinds: tuple[str, ...])
             }
             for link in _links_of(topology, node)
         ]
-        narrow = [{name: value for name, value in one.items() if name != "subtlvs"} for one in reach]
+        narrow = [
+            {name: value for name, value in one.items() if name != "subtlvs"} for one in reach
+        ]
         packet: dict[str, Any] = {
             "lsp": {"id": f"{system_id(node)}.00-00"},
             "holdtime": 1100,
@@ -56,7 +61,11 @@ def isis_of(topology: Topology, levels: tuple[int, ...], kinds: tuple[str, ...])
         for kind in kinds:
             packet[kind] = reach if kind == "extReach" else narrow
         packets.append(packet)
-    return {"areas": [{"area": {"name": "1"}, "levels": [{"id": level, "lsps": packets} for level in levels]}]}
+    return {
+        "areas": [
+            {"area": {"name": "1"}, "levels": [{"id": level, "lsps": packets} for level in levels]}
+        ]
+    }
 
 
 def ospf_of(topology: Topology, areas: tuple[str, ...]) -> dict[str, Any]:
@@ -78,13 +87,18 @@ def ospf_of(topology: Topology, areas: tuple[str, ...]) -> dict[str, Any]:
 
 
 def bgp_ls_of(topology: Topology, topologies: tuple[int, ...]) -> str:
-    """Updates of ExaBGP: each link once for each of these topologies (0 of IPv4, 2 of IPv6), nodes with their flags."""
+    """Updates of ExaBGP: each link once for each of these topologies (0 of IPv4, 2 of IPv6), nodes
+    with their flags."""
     assert topology.metric is not None
     lines = []
     for node in range(topology.num_nodes):
         is_overloaded = topology.no_transit is not None and bool(topology.no_transit[node])
         flags = {"node-name": system_id(node), "node-flags": {"O": int(is_overloaded), "T": 0}}
-        nlri = {"ls-nlri-type": "bgpls-node", "protocol-id": 2, "node-descriptors": {"router-id": f"r{node}"}}
+        nlri = {
+            "ls-nlri-type": "bgpls-node",
+            "protocol-id": 2,
+            "node-descriptors": {"router-id": f"r{node}"},
+        }
         lines.append(_update(flags, nlri))
     for link in range(topology.num_links):
         for number in topologies:
@@ -113,5 +127,7 @@ def _update(attribute: dict[str, Any], nlri: dict[str, Any]) -> str:
 def with_both_ends(topology: Topology) -> Topology | None:
     """The network without links whose other end says nothing; None where no link is left."""
     ends = set(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True))
-    kept = np.array([(b, a) in ends for a, b in zip(topology.link_source, topology.link_target, strict=True)])
+    kept = np.array(
+        [(b, a) in ends for a, b in zip(topology.link_source, topology.link_target, strict=True)]
+    )
     return topology.with_links(kept) if kept.any() else None

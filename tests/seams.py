@@ -1,8 +1,9 @@
-"""Whatever the commands print as certain, replayed on one random network by arithmetic that shares no code with them.
+"""Whatever the commands print as certain, replayed on one random network by arithmetic that shares
+no code with them.
 
-A network has parallel links, one-way links and sometimes parts; demands of one or two matrices, some of them 0;
-failures are cables, nodes and pairs of cables.  Each function counts the statements that it compares, and keeps those
-that are contradicted.
+A network has parallel links, one-way links and sometimes parts; demands of one or two matrices,
+some of them 0; failures are cables, nodes and pairs of cables.  Each function counts the statements
+that it compares, and keeps those that are contradicted.
 """
 
 from __future__ import annotations
@@ -55,9 +56,13 @@ class Case:
         rates = rng.uniform(0.2, 8.0, (int(rng.integers(1, 3)), len(self.pairs)))
         self.rates = np.round(64 * rates * (rng.random(rates.shape) > 0.1)) / 64
         self.rates[:, 0] = np.maximum(self.rates[:, 0], 0.5)
-        times = np.datetime64("2026-01-01T00:00:00") + np.arange(len(rates)) * np.timedelta64(300, "s")
+        times = np.datetime64("2026-01-01T00:00:00") + np.arange(len(rates)) * np.timedelta64(
+            300, "s"
+        )
         stored = ArrayRates(self.rates)
-        self.traffic = TrafficMatrices("seam", self.pairs, times, stored, 300, key=content_key(self.pairs, self.rates))
+        self.traffic = TrafficMatrices(
+            "seam", self.pairs, times, stored, 300, key=content_key(self.pairs, self.rates)
+        )
         counts: list[int | Literal["auto"]] = [1, 2, 4, "auto"]
         self.num_paths = counts[int(rng.integers(4))]
         self.method = list(PathMethod)[int(rng.integers(3))]
@@ -81,9 +86,16 @@ def check_plan(case: Case) -> None:
     topology = case.topology
     for objective in ("total_flow", "max_link_utilisation"):
         report = teal.plan(
-            topology, case.traffic, failures=("cables", "nodes"), pairs=True, max_pairs=10, objective=objective,
-            gap=_GAP, num_paths=case.num_paths, path_method=case.method,
-        )  # fmt: skip
+            topology,
+            case.traffic,
+            failures=("cables", "nodes"),
+            pairs=True,
+            max_pairs=10,
+            objective=objective,
+            gap=_GAP,
+            num_paths=case.num_paths,
+            path_method=case.method,
+        )
         down_of = _failures(topology)
         best = most_flow if objective == "total_flow" else least_utilisation
         before = [best(topology, case.pairs, rates) for rates in case.rates]
@@ -92,15 +104,35 @@ def check_plan(case: Case) -> None:
             down = down_of[outage.failure]
             cut_off = ~connected(topology, case.pairs, down)
             share = rates[cut_off].sum() / rates.sum()
-            case.check("plan: stranded", abs(outage.stranded - share) < 1e-9, (outage.failure, outage.stranded, share))
+            case.check(
+                "plan: stranded",
+                abs(outage.stranded - share) < 1e-9,
+                (outage.failure, outage.stranded, share),
+            )
             optimum = best(topology, case.pairs, rates, down)
             low, high = sorted((outage.value, outage.bound_all_paths))
             if objective == "total_flow":
-                case.check("plan: value", at_most(outage.value, optimum), (outage.failure, outage.value, optimum))
-                case.check("plan: bound", at_most(optimum, outage.bound_all_paths), (outage.failure, high, optimum))
+                case.check(
+                    "plan: value",
+                    at_most(outage.value, optimum),
+                    (outage.failure, outage.value, optimum),
+                )
+                case.check(
+                    "plan: bound",
+                    at_most(optimum, outage.bound_all_paths),
+                    (outage.failure, high, optimum),
+                )
             else:
-                case.check("plan: value", at_most(optimum, outage.value), (outage.failure, outage.value, optimum))
-                case.check("plan: bound", at_most(outage.bound_all_paths, optimum), (outage.failure, low, optimum))
+                case.check(
+                    "plan: value",
+                    at_most(optimum, outage.value),
+                    (outage.failure, outage.value, optimum),
+                )
+                case.check(
+                    "plan: bound",
+                    at_most(outage.bound_all_paths, optimum),
+                    (outage.failure, low, optimum),
+                )
             first = before[outage.index]
             if outage.failure and first > 1e-6:
                 sense = 1.0 if objective == "total_flow" else -1.0
@@ -112,7 +144,8 @@ def check_plan(case: Case) -> None:
 
 
 def _failures(topology: teal.Topology) -> dict[str, list[int]]:
-    """Links of cables, nodes and pairs of cables by the names that `teal plan` prints, written anew."""
+    """Links of cables, nodes and pairs of cables by the names that `teal plan` prints, written
+    anew."""
     names = topology.node_names
     ends = list(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True))
     cables: dict[frozenset[int], list[int]] = {}
@@ -143,24 +176,39 @@ def check_upgrade(case: Case) -> None:
         failures = names + [f"{a} + {b}" for i, a in enumerate(names) for b in names[i + 1 :]]
     growth, limit = 1.5, 0.9
     plan = teal_ip.upgrade(
-        topology, case.traffic, failures=kind,  # type: ignore[arg-type]
-        growth=growth, max_utilisation=limit, gap=_GAP, over_all_paths=True,
-        num_paths=case.num_paths, path_method=case.method, matrices=0,
-    )  # fmt: skip
+        topology,
+        case.traffic,
+        failures=kind,  # type: ignore[arg-type]
+        growth=growth,
+        max_utilisation=limit,
+        gap=_GAP,
+        over_all_paths=True,
+        num_paths=case.num_paths,
+        path_method=case.method,
+        matrices=0,
+    )
     down = [down_of[name] for name in failures]
     cost = least_cost(topology, case.pairs, growth * case.rates, down, np.ones(len(cables)), limit)
-    case.check("upgrade: cost", at_most(cost, plan.upgrade.cost * (1 + 1e-6) + 1e-6), (plan.upgrade.cost, cost))
-    case.check("upgrade: bound", at_most(plan.bound_all_paths, cost),
-               (plan.bound_all_paths, cost))  # fmt: skip
+    case.check(
+        "upgrade: cost",
+        at_most(cost, plan.upgrade.cost * (1 + 1e-6) + 1e-6),
+        (plan.upgrade.cost, cost),
+    )
+    case.check("upgrade: bound", at_most(plan.bound_all_paths, cost), (plan.bound_all_paths, cost))
     wanted = (case.rates > 0).any(0)
     always = ~connected(topology, case.pairs) & wanted
     for name in ["", *failures]:
         cut_off = ~connected(topology, case.pairs, down_of[name]) & wanted
         expected = {
             f"{topology.node_names[s]} -> {topology.node_names[t]}"
-            for d, (s, t) in enumerate(case.pairs.tolist()) if cut_off[d] and not (name and always[d])
-        }  # fmt: skip
-        case.check("upgrade: cut off", set(plan.cut_off.get(name, ())) == expected, (name, plan.cut_off.get(name)))
+            for d, (s, t) in enumerate(case.pairs.tolist())
+            if cut_off[d] and not (name and always[d])
+        }
+        case.check(
+            "upgrade: cut off",
+            set(plan.cut_off.get(name, ())) == expected,
+            (name, plan.cut_off.get(name)),
+        )
     for rates in case.rates:
         for name in ["", *failures]:
             fits = least_utilisation(plan.upgraded, case.pairs, growth * rates, down_of[name])
@@ -168,7 +216,8 @@ def check_upgrade(case: Case) -> None:
 
 
 def check_solve(case: Case, folder: Path) -> None:
-    """One matrix under failed links: value, both gaps, and the verdict, over all paths or over candidate paths."""
+    """One matrix under failed links: value, both gaps, and the verdict, over all paths or over
+    candidate paths."""
     topology, rng = case.topology, np.random.default_rng([case.seed, 2])
     save_topology(folder / "network.json", topology)
     names = topology.node_names
@@ -179,37 +228,58 @@ def check_solve(case: Case, folder: Path) -> None:
     link = int(rng.integers(topology.num_links))
     ends = int(topology.link_source[link]), int(topology.link_target[link])
     down = [
-        e for e, pair in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True))
+        e
+        for e, pair in enumerate(
+            zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
+        )
         if set(pair) == set(ends)
-    ]  # fmt: skip
+    ]
     roundings: list[dict[str, Any]] = [{}, {"entries": 4}, {"min_split": 0.4}]
     rounding = roundings[int(rng.integers(3))]
     for objective in ("total_flow", "max_link_utilisation"):
-        found = solve_matrix(SolveConfig(
-            topology=str(folder / "network.json"), traffic=str(folder / "traffic.csv"),
-            objective=ObjectiveName(objective), gap=_GAP,
-            fail=(f"{names[ends[0]]},{names[ends[1]]}",), over_all_paths=bool(rng.integers(2)), **rounding,
-            num_paths=case.num_paths, path_method=case.method,
-        ))  # fmt: skip
+        found = solve_matrix(
+            SolveConfig(
+                topology=str(folder / "network.json"),
+                traffic=str(folder / "traffic.csv"),
+                objective=ObjectiveName(objective),
+                gap=_GAP,
+                fail=(f"{names[ends[0]]},{names[ends[1]]}",),
+                over_all_paths=bool(rng.integers(2)),
+                **rounding,
+                num_paths=case.num_paths,
+                path_method=case.method,
+            )
+        )
         best = most_flow if objective == "total_flow" else least_utilisation
         optimum = best(topology, case.pairs, case.rates[0], down)
         detail = (objective, rounding, found.value, found.gap_all_paths, optimum)
         if objective == "total_flow":
             case.check("solve: value", at_most(found.value, optimum), detail)
             if np.isfinite(found.gap_all_paths) and optimum > 1e-6:
-                case.check("solve: gap", (optimum - found.value) / optimum <= found.gap_all_paths + 1e-6, detail)
+                case.check(
+                    "solve: gap",
+                    (optimum - found.value) / optimum <= found.gap_all_paths + 1e-6,
+                    detail,
+                )
         else:
             case.check("solve: value", at_most(optimum, found.value), detail)
             if np.isfinite(found.gap_all_paths) and found.value > 1e-6:
-                case.check("solve: gap", (found.value - optimum) / found.value <= found.gap_all_paths + 1e-6, detail)
+                case.check(
+                    "solve: gap",
+                    (found.value - optimum) / found.value <= found.gap_all_paths + 1e-6,
+                    detail,
+                )
         if found.reached and "gap_all_paths" in vars(found):
             case.check("solve: reached", found.gap <= _GAP + 1e-9, detail)
 
 
 def check_simulate(case: Case) -> None:
-    """Loads, lost traffic and the largest utilisation of shortest paths under cables, nodes and pairs."""
+    """Loads, lost traffic and the largest utilisation of shortest paths under cables, nodes and
+    pairs."""
     topology = case.topology
-    found = teal_ip.simulate(topology, case.traffic, failures=("cables", "nodes", "pairs"), metric="hops")
+    found = teal_ip.simulate(
+        topology, case.traffic, failures=("cables", "nodes", "pairs"), metric="hops"
+    )
     down_of = _failures(topology)
 
     def replay(rates: np.ndarray, down: list[int]) -> tuple[np.ndarray, float]:
@@ -225,7 +295,11 @@ def check_simulate(case: Case) -> None:
 
     for one in found.matrices:
         load, lost = replay(case.rates[one.index], [])
-        case.check("simulate: utilisation", abs(one.utilisation - (load / topology.capacity).max()) < 1e-9, one)
+        case.check(
+            "simulate: utilisation",
+            abs(one.utilisation - (load / topology.capacity).max()) < 1e-9,
+            one,
+        )
         case.check("simulate: lost", abs(one.lost - lost) < 1e-9, (one, lost))
     for failure in found.failures:
         down = down_of[failure.failure]
@@ -248,10 +322,16 @@ def check_service(case: Case) -> None:
     topology, rng = case.topology, np.random.default_rng([case.seed, 3])
     pairs = all_pairs(topology)
     count = 4 if case.num_paths == "auto" else case.num_paths
-    served = Served(topology, compute_paths(topology, pairs, num_paths=count, method=case.method, cache=False))
+    served = Served(
+        topology, compute_paths(topology, pairs, num_paths=count, method=case.method, cache=False)
+    )
     names = list(_failures(topology).items())
     rates = np.zeros(len(pairs))
-    rates[np.searchsorted(pairs[:, 0] * 1000 + pairs[:, 1], case.pairs[:, 0] * 1000 + case.pairs[:, 1])] = case.rates[0]
+    rates[
+        np.searchsorted(
+            pairs[:, 0] * 1000 + pairs[:, 1], case.pairs[:, 0] * 1000 + case.pairs[:, 1]
+        )
+    ] = case.rates[0]
     for number in rng.integers(len(names), size=2).tolist():
         name, down = names[number]
         served.capacity = topology.with_failed_links(down).capacity
@@ -260,35 +340,58 @@ def check_service(case: Case) -> None:
             capacity = served.capacity
             served = Served(topology, more)
             served.capacity = capacity
-        for objective, best in (("total_flow", most_flow), ("max_link_utilisation", least_utilisation)):
-            job = Job(rates[None], single_program(ObjectiveName(objective)), _GAP, time.perf_counter() + 60)
+        for objective, best in (
+            ("total_flow", most_flow),
+            ("max_link_utilisation", least_utilisation),
+        ):
+            job = Job(
+                rates[None],
+                single_program(ObjectiveName(objective)),
+                _GAP,
+                time.perf_counter() + 60,
+            )
             answer = served.answer(served.solve(job), slice(0, 1), _GAP, 0, 0.0)
             optimum, value = best(topology, pairs, rates, down), float(answer.value[0])
-            is_right = at_most(value, optimum) if objective == "total_flow" else at_most(optimum, value)
+            is_right = (
+                at_most(value, optimum) if objective == "total_flow" else at_most(optimum, value)
+            )
             case.check("service: value", is_right, (objective, name, value, optimum))
         cut_off = rates[~connected(topology, pairs, down)].sum()
         can = float(answer.satisfied_demand[0]) * rates.sum()
-        case.check("service: carried", abs(can - (rates.sum() - cut_off)) <= 1e-6 * rates.sum(), (name, can, cut_off))
+        case.check(
+            "service: carried",
+            abs(can - (rates.sum() - cut_off)) <= 1e-6 * rates.sum(),
+            (name, can, cut_off),
+        )
 
 
 def check_estimate(case: Case) -> None:
-    """A matrix from clean counters, and the worst load that counters leave possible under other splits.
+    """A matrix from clean counters, and the worst load that counters leave possible under other
+    splits.
 
-    The counters are those of the true matrix on shortest paths by networkx; the other splits are the shortest paths
-    without a cable.
+    The counters are those of the true matrix on shortest paths by networkx; the other splits are
+    the shortest paths without a cable.
     """
     topology = case.topology
     pairs, hops = all_pairs(topology), np.ones(topology.num_links)
     usual = segment_shares(topology, hops)
     truth = np.zeros(len(pairs))
-    truth[np.searchsorted(pairs[:, 0] * 1000 + pairs[:, 1], case.pairs[:, 0] * 1000 + case.pairs[:, 1])] = case.rates[0]
+    truth[
+        np.searchsorted(
+            pairs[:, 0] * 1000 + pairs[:, 1], case.pairs[:, 0] * 1000 + case.pairs[:, 1]
+        )
+    ] = case.rates[0]
     share = usual[pairs[:, 1], pairs[:, 0]]  # (D, E)
     has_path = np.isfinite(share.sum(1))
     truth[~has_path] = 0.0
     nodes = np.arange(topology.num_nodes)
-    seen = np.vstack([
-        np.where(has_path[:, None], share, 0.0).T, pairs[:, 0] == nodes[:, None], pairs[:, 1] == nodes[:, None]
-    ])  # fmt: skip
+    seen = np.vstack(
+        [
+            np.where(has_path[:, None], share, 0.0).T,
+            pairs[:, 0] == nodes[:, None],
+            pairs[:, 1] == nodes[:, None],
+        ]
+    )
     counters = seen @ truth
     if not counters.any():
         return
@@ -301,7 +404,9 @@ def check_estimate(case: Case) -> None:
     found = estimator.estimate(counters)
     matrix = np.where(has_path, found.matrix, 0.0)
     off = np.abs(counters - seen @ found.matrix).sum() / counters.sum()
-    case.check("estimate: unexplained", abs(off - found.unexplained) < 1e-6, (off, found.unexplained))
+    case.check(
+        "estimate: unexplained", abs(off - found.unexplained) < 1e-6, (off, found.unexplained)
+    )
     case.check("estimate: explains clean counters", off < 0.02, off)
     case.check("estimate: rates", bool((found.matrix >= 0).all()), found.matrix.min())
     silent = counters[topology.num_links :].reshape(2, -1) == 0
@@ -316,13 +421,17 @@ def check_estimate(case: Case) -> None:
     if not without.any():
         return
     tolerance = 0.02
-    worst = teal_ip.worst_load(sp.csr_array(without.T), failed.capacity, measured, counters, tolerance=tolerance)
+    worst = teal_ip.worst_load(
+        sp.csr_array(without.T), failed.capacity, measured, counters, tolerance=tolerance
+    )
     live = failed.capacity > 0
     true = ((truth @ without)[live] / failed.capacity[live]).max(initial=0.0)
     case.check("estimate: worst load", at_most(true, worst.bound), (true, worst.bound))
     case.check("estimate: worst load is reached", at_most(worst.utilisation, worst.bound), worst)
     made = ((worst.matrix @ without)[live] / failed.capacity[live]).max(initial=0.0)
-    case.check("estimate: worst matrix", at_most(worst.utilisation, made), (worst.utilisation, made))
+    case.check(
+        "estimate: worst matrix", at_most(worst.utilisation, made), (worst.utilisation, made)
+    )
     off_by = np.abs(measured @ worst.matrix - counters) - tolerance * counters
     case.check("estimate: worst matrix explains", at_most(float(off_by.max()), 0.0), off_by.max())
 
@@ -333,11 +442,14 @@ def check_reachability(case: Case) -> None:
         live = case.topology.capacity > 0
         live[down] = False
         found = reaches(case.topology, case.pairs, live)
-        case.check("reachability", bool((found == connected(case.topology, case.pairs, down)).all()), name)
+        case.check(
+            "reachability", bool((found == connected(case.topology, case.pairs, down)).all()), name
+        )
 
 
 def check_files(case: Case, folder: Path) -> None:
-    """The network as files of routers and of Teal, read back: the same links, metrics, capacities and overload bits."""
+    """The network as files of routers and of Teal, read back: the same links, metrics, capacities
+    and overload bits."""
     rng = np.random.default_rng([case.seed, 5])
     overloaded = rng.random(case.topology.num_nodes) < 0.2
     topology = dataclasses.replace(
@@ -347,16 +459,24 @@ def check_files(case: Case, folder: Path) -> None:
         no_transit=overloaded if overloaded.any() else None,
     )
 
-    def links(one: teal.Topology, capacity: float | None = None) -> Counter[tuple[str, str, int, float]]:
+    def links(
+        one: teal.Topology, capacity: float | None = None
+    ) -> Counter[tuple[str, str, int, float]]:
         assert one.metric is not None
         names = one.node_names
         return Counter(
             (names[a], names[b], int(metric), capacity or round(float(rate), 6))
-            for a, b, metric, rate in zip(one.link_source, one.link_target, one.metric, one.capacity, strict=True)
+            for a, b, metric, rate in zip(
+                one.link_source, one.link_target, one.metric, one.capacity, strict=True
+            )
         )
 
     def stubs(one: teal.Topology) -> set[str]:
-        return set() if one.no_transit is None else {one.node_names[node] for node in np.flatnonzero(one.no_transit)}
+        return (
+            set()
+            if one.no_transit is None
+            else {one.node_names[node] for node in np.flatnonzero(one.no_transit)}
+        )
 
     said = with_both_ends(topology)
     if said is not None:
@@ -374,10 +494,14 @@ def check_files(case: Case, folder: Path) -> None:
             has_capacity = name.startswith("bgp-ls")
             found = teal.load_topology(folder / name, default_capacity=7.0)
             expected = links(said, None if has_capacity else 7.0)
-            case.check("files: links of routers", links(found) == expected, (name, links(found) - expected))
+            case.check(
+                "files: links of routers", links(found) == expected, (name, links(found) - expected)
+            )
             if not name.startswith("ospf"):
                 case.check(
-                    "files: overload", stubs(found) == stubs(topology) & set(found.node_names), (name, stubs(found))
+                    "files: overload",
+                    stubs(found) == stubs(topology) & set(found.node_names),
+                    (name, stubs(found)),
                 )
     for name in ("net.json", "net.rfc8345.json", "net.csv"):
         save_topology(folder / name, topology.with_failed_links([0]))

@@ -1,4 +1,5 @@
-"""The run-time checker of array shapes: beartype, which takes an integer where a float is expected, as mypy does."""
+"""The run-time checker of array shapes: beartype, which takes an integer where a float is expected,
+as mypy does."""
 
 from __future__ import annotations
 

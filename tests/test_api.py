@@ -1,4 +1,5 @@
-"""The commands as functions: objects and names give what the command gives, and wrong settings are named."""
+"""The commands as functions: objects and names give what the command gives, and wrong settings are
+named."""
 
 from __future__ import annotations
 
@@ -27,10 +28,25 @@ TRAFFIC = "gravity:seed=0,count=4,load=0.8"
 
 
 def test_a_purchase_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    settings: dict[str, Any] = {"growth": 2.0, "matrices": 2, "path_method": "survivable", "num_paths": 4}
+    settings: dict[str, Any] = {
+        "growth": 2.0,
+        "matrices": 2,
+        "path_method": "survivable",
+        "num_paths": 4,
+    }
     topology = teal.load_topology("b4")
     plan = teal_ip.upgrade(topology, teal.load_traffic(TRAFFIC, topology), **settings)
-    options = ["--growth", "2", "--matrices", "2", "--path-method", "survivable", "--num-paths", "4", "--json"]
+    options = [
+        "--growth",
+        "2",
+        "--matrices",
+        "2",
+        "--path-method",
+        "survivable",
+        "--num-paths",
+        "4",
+        "--json",
+    ]
     assert main(["upgrade", "--topology", "b4", "--traffic", TRAFFIC, *options]) == 0
     said = json.loads(capsys.readouterr().out)
     assert plan.upgrade.cost == pytest.approx(said["cost"], rel=1e-6)
@@ -90,8 +106,19 @@ def test_functions_over_objects_open_no_file(tmp_path: Path) -> None:
         call()
     finally:
         opened, _watched = _watched, None
-    cached = (os.environ["TEAL_CACHE_DIR"], os.environ["NUMBA_CACHE_DIR"], sys.prefix, sys.base_prefix, "/proc", "/sys")
-    assert [name for name in opened if not name.startswith(cached) and not name.endswith((".py", ".pyc"))] == []
+    cached = (
+        os.environ["TEAL_CACHE_DIR"],
+        os.environ["NUMBA_CACHE_DIR"],
+        sys.prefix,
+        sys.base_prefix,
+        "/proc",
+        "/sys",
+    )
+    assert [
+        name
+        for name in opened
+        if not name.startswith(cached) and not name.endswith((".py", ".pyc"))
+    ] == []
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -106,15 +133,21 @@ def test_settings_may_be_texts(tmp_path: Path) -> None:
     """A path, a name of an enumeration, and one value where several are taken."""
     out = tmp_path / "plan"
     written = teal.plan(
-        "b4", "gravity:seed=0,count=2,load=3", objective="weighted_flow", failures="nodes", num_paths=2,  # type: ignore[arg-type]
+        "b4",
+        "gravity:seed=0,count=2,load=3",
+        objective="weighted_flow",
+        failures="nodes",  # type: ignore[arg-type]
+        num_paths=2,
         path_method="survivable",  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
     written.save(str(out))
     assert (out / "report.html").is_file()
     with pytest.raises(InputError, match="overwrite"):
         written.save(out)
     assert len(written.to_frame()) == 12, "a failure for each router"
-    rows = teal.evaluate("b4", TRAFFIC, scheme="shortest-path", split="all", limit=1, num_paths="auto")
+    rows = teal.evaluate(
+        "b4", TRAFFIC, scheme="shortest-path", split="all", limit=1, num_paths="auto"
+    )
     assert rows.scheme.tolist() == ["shortest-path"]
     with pytest.raises(InputError, match="total_flow"):
         teal.plan("b4", TRAFFIC, objective="best_flow")
@@ -130,9 +163,13 @@ def test_files_and_folders_may_be_texts(tmp_path: Path) -> None:
     assert teal.load_traffic(file, topology).num_matrices == traffic.num_matrices
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
     path_file.save_paths(str(tmp_path / "paths.npz"), paths)
-    np.testing.assert_array_equal(path_file.load_paths(str(tmp_path / "paths.npz"), topology).leaf, paths.leaf)
+    np.testing.assert_array_equal(
+        path_file.load_paths(str(tmp_path / "paths.npz"), topology).leaf, paths.leaf
+    )
     zero = np.zeros((2, topology.num_links)), np.zeros((2, topology.num_nodes))
-    counters = teal_ip.Counters(np.arange(2).astype("datetime64[s]"), 1.0, zero[0], zero[0], zero[1], zero[1])
+    counters = teal_ip.Counters(
+        np.arange(2).astype("datetime64[s]"), 1.0, zero[0], zero[0], zero[1], zero[1]
+    )
     file = str(tmp_path / "counters.npz")
     teal_ip.save_counters(file, counters)
     assert teal_ip.load_counters(file, topology).sent.shape == counters.sent.shape
@@ -141,12 +178,19 @@ def test_files_and_folders_may_be_texts(tmp_path: Path) -> None:
 
 
 def test_training_and_hedges_as_functions(tmp_path: Path) -> None:
-    out = teal.train("b4", "gravity:seed=0,count=12,load=2", tmp_path / "model", max_steps=2, validate_every=1)
+    out = teal.train(
+        "b4", "gravity:seed=0,count=12,load=2", tmp_path / "model", max_steps=2, validate_every=1
+    )
     assert teal.make_scheme("teal", out)
     frame = teal_next.next_interval(
-        "b4", "gravity:seed=0,count=12,load=0.8", scheme=("last",), split="all", limit=3, lead=1,
+        "b4",
+        "gravity:seed=0,count=12,load=0.8",
+        scheme=("last",),
+        split="all",
+        limit=3,
+        lead=1,
         objective="max_link_utilisation",
-    )  # fmt: skip
+    )
     assert frame.scheme.tolist() == ["last"]
     assert frame["mean"].iloc[0] >= 1
 
@@ -162,7 +206,9 @@ def test_a_scheme_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.Mon
         "def make(spec, model):\n    return Half(**spec.parse_options(part=0.5))\n"
     )
     monkeypatch.chdir(tmp_path)
-    rows = teal.evaluate("b4", TRAFFIC, scheme=("mine_of_test:make:part=0.25", "pdhg"), split="all", limit=1)
+    rows = teal.evaluate(
+        "b4", TRAFFIC, scheme=("mine_of_test:make:part=0.25", "pdhg"), split="all", limit=1
+    )
     carried = dict(zip(rows.scheme, rows.satisfied_demand, strict=True))
     assert carried["mine_of_test:make:part=0.25"] == pytest.approx(0.25, abs=0.05)
     assert carried["pdhg"] > 0.9
@@ -175,7 +221,8 @@ def test_a_scheme_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 2, 4, 6, 8, 13])
 def test_what_is_certain_is_true_of_the_network(seed: int) -> None:
-    """Parallel links, one-way links, parts: linear programs over free routing, networkx and plain shortest paths."""
+    """Parallel links, one-way links, parts: linear programs over free routing, networkx and plain
+    shortest paths."""
     case = check(seed)
     assert len(case.count) >= 12, "every command was asked"
     assert not case.wrong
@@ -185,15 +232,30 @@ def test_rates_of_an_object_are_taken_as_they_are() -> None:
     topology = teal.load_topology("b4")
     traffic = teal.load_traffic(TRAFFIC, topology)
     simulation = teal_ip.simulate(topology, traffic)
-    assert [one.demand for one in simulation.matrices] == [float(traffic.read([m])[0].sum()) for m in range(4)]
+    assert [one.demand for one in simulation.matrices] == [
+        float(traffic.read([m])[0].sum()) for m in range(4)
+    ]
 
 
 def test_failed_links_of_an_object_are_as_if_they_were_not_there() -> None:
     whole = teal.load_topology("b4")
-    traffic, down = teal.load_traffic("gravity:seed=0,count=1,load=0.8", whole), whole.find_links("1", "2")
-    failed, gone = whole.with_failed_links(down), whole.with_links(np.setdiff1d(np.arange(whole.num_links), down))
-    loads, expected = (teal_ip.simulate(topology, traffic, failures=("cables",)) for topology in (failed, gone))
+    traffic, down = (
+        teal.load_traffic("gravity:seed=0,count=1,load=0.8", whole),
+        whole.find_links("1", "2"),
+    )
+    failed, gone = (
+        whole.with_failed_links(down),
+        whole.with_links(np.setdiff1d(np.arange(whole.num_links), down)),
+    )
+    loads, expected = (
+        teal_ip.simulate(topology, traffic, failures=("cables",)) for topology in (failed, gone)
+    )
     assert np.delete(loads.largest_load, down) == pytest.approx(expected.largest_load)
-    assert [one.utilisation for one in loads.failures] == pytest.approx([one.utilisation for one in expected.failures])
-    plans = [teal_ip.upgrade(topology, traffic, growth=2.0, matrices=1, gap=1e-3) for topology in (failed, gone)]
+    assert [one.utilisation for one in loads.failures] == pytest.approx(
+        [one.utilisation for one in expected.failures]
+    )
+    plans = [
+        teal_ip.upgrade(topology, traffic, growth=2.0, matrices=1, gap=1e-3)
+        for topology in (failed, gone)
+    ]
     assert plans[0].upgrade.cost == pytest.approx(plans[1].upgrade.cost, rel=2e-3)

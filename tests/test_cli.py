@@ -39,9 +39,26 @@ def _train(out: Path, *more: str) -> int:
 def test_train_evaluate_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = tmp_path / "model", tmp_path / "results"
     assert _train(model, "--calibrate", "0.9") == 0
-    schemes = ["--scheme", "teal", "--scheme", "teal:repair=none", "--scheme", "lp-all:solver=highs"]
+    schemes = [
+        "--scheme",
+        "teal",
+        "--scheme",
+        "teal:repair=none",
+        "--scheme",
+        "lp-all:solver=highs",
+    ]
     schemes += ["--scheme", "lp-all:solver=gurobi"]
-    arguments = ["evaluate", *B4, "--calibrate", "0.9", "--model", str(model), *schemes, "--out", str(out)]
+    arguments = [
+        "evaluate",
+        *B4,
+        "--calibrate",
+        "0.9",
+        "--model",
+        str(model),
+        *schemes,
+        "--out",
+        str(out),
+    ]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "lp-all:solver=gurobi" in printed
@@ -61,7 +78,11 @@ def test_train_evaluate_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert float(highs["gap"]) == pytest.approx(0, abs=1e-6)
         teal, plain = by["teal", str(index)], by["teal:repair=none", str(index)]
         assert float(plain["value"]) <= float(teal["value"]) * (1 + 1e-9)
-        assert float(teal["value"]) <= float(highs["value"]) * (1 + 1e-6) <= float(teal["bound"]) * (1 + 2e-6)
+        assert (
+            float(teal["value"])
+            <= float(highs["value"]) * (1 + 1e-6)
+            <= float(teal["bound"]) * (1 + 2e-6)
+        )
         assert float(teal["max_violation"]) <= 1e-6
     assert main(arguments) == 2, "results are not replaced unasked"
     assert main([*arguments, "--overwrite", "--limit", "2", "--split", "all", "--fail", "1,2"]) == 0
@@ -69,10 +90,21 @@ def test_train_evaluate_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["weighted_flow", "latency_penalised_flow", "max_link_utilisation"])
+@pytest.mark.parametrize(
+    "objective", ["weighted_flow", "latency_penalised_flow", "max_link_utilisation"]
+)
 def test_every_objective_trains_and_evaluates(tmp_path: Path, objective: str) -> None:
     assert _train(tmp_path / "m", "--objective", objective) == 0
-    evaluate = ["evaluate", *B4, "--objective", objective, "--model", str(tmp_path / "m"), "--out", str(tmp_path / "r")]
+    evaluate = [
+        "evaluate",
+        *B4,
+        "--objective",
+        objective,
+        "--model",
+        str(tmp_path / "m"),
+        "--out",
+        str(tmp_path / "r"),
+    ]
     assert main([*evaluate, "--limit", "2"]) == 0
     with (tmp_path / "r" / "results.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -100,23 +132,51 @@ def test_overwriting_results_leaves_other_files_alone(tmp_path: Path) -> None:
     assert main([*arguments, "--overwrite"]) == 0
     assert (tmp_path / "notes.md").read_text() == "mine"
     assert {p.name for p in tmp_path.iterdir()} == {
-        "manifest.json", "networks.json", "notes.md", "report.html", "results.csv", "results.parquet", "results.png",
-        "summary.csv", "utilisation.parquet",
-    }  # fmt: skip
+        "manifest.json",
+        "networks.json",
+        "notes.md",
+        "report.html",
+        "results.csv",
+        "results.parquet",
+        "results.png",
+        "summary.csv",
+        "utilisation.parquet",
+    }
 
 
 def test_an_evaluation_in_which_no_scheme_succeeds_fails(tmp_path: Path) -> None:
-    instance = ["--topology", "topohub:sndlib/germany50", "--traffic", "gravity:count=3", "--out", str(tmp_path / "r")]
+    instance = [
+        "--topology",
+        "topohub:sndlib/germany50",
+        "--traffic",
+        "gravity:count=3",
+        "--out",
+        str(tmp_path / "r"),
+    ]
     assert main(["evaluate", *instance, "--scheme", "lp-all:solver=gurobi"]) == 1
 
 
-def test_a_scheme_that_cannot_run_fails_its_rows_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    instance = ["--topology", "topohub:sndlib/germany50", "--traffic", "gravity:count=3", "--out", str(tmp_path / "r")]
-    assert main(["evaluate", *instance, "--scheme", "lp-all:solver=gurobi", "--scheme", "lp-all"]) == 0
+def test_a_scheme_that_cannot_run_fails_its_rows_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    instance = [
+        "--topology",
+        "topohub:sndlib/germany50",
+        "--traffic",
+        "gravity:count=3",
+        "--out",
+        str(tmp_path / "r"),
+    ]
+    assert (
+        main(["evaluate", *instance, "--scheme", "lp-all:solver=gurobi", "--scheme", "lp-all"]) == 0
+    )
     assert "2,000 variables" in capsys.readouterr().err
     with (tmp_path / "r" / "results.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    assert {row["scheme"]: row["status"] for row in rows} == {"lp-all:solver=gurobi": "failed", "lp-all": "optimal"}
+    assert {row["scheme"]: row["status"] for row in rows} == {
+        "lp-all:solver=gurobi": "failed",
+        "lp-all": "optimal",
+    }
     assert rows[0]["value"] == "nan"
 
 
@@ -155,12 +215,24 @@ def _write_bad_files(folder: Path) -> None:
         ("train --topology b4 --traffic gravity --micro-batch -1", "--micro-batch"),
         ("train --topology b4 --traffic gravity --std 0", "--std: expected a number > 0"),
         ("train --topology b4 --traffic bad.npz", "bad.npz: matrix 1, demand"),
-        ("train --topology b4 --traffic gravity --out taken.txt", "taken.txt: out: expected a folder"),
-        ("evaluate --topology b4 --traffic gravity --scheme lp-all --out taken.txt/x", "expected a folder"),
+        (
+            "train --topology b4 --traffic gravity --out taken.txt",
+            "taken.txt: out: expected a folder",
+        ),
+        (
+            "evaluate --topology b4 --traffic gravity --scheme lp-all --out taken.txt/x",
+            "expected a folder",
+        ),
         ("evaluate --topology b4 --traffic gravity --scheme lp-all --limit -1", "--limit"),
         ("evaluate --topology locked.json --traffic gravity --scheme lp-all", "locked.json"),
-        ("train --topology zero.json --traffic gravity", "zero.json: links[0] (1->2): capacity: expected"),
-        ("train --topology none.json --traffic gravity", "none.json: links[0] (1->2): capacity: expected"),
+        (
+            "train --topology zero.json --traffic gravity",
+            "zero.json: links[0] (1->2): capacity: expected",
+        ),
+        (
+            "train --topology none.json --traffic gravity",
+            "none.json: links[0] (1->2): capacity: expected",
+        ),
         ("train --topology nowhere --traffic gravity", "nowhere: topology: expected"),
         ("train --topology b4 --traffic nowhere.npz", "nowhere.npz: traffic: expected"),
         ("train --topology b4 --traffic cut.tgz", "cut.tgz: expected a whole .tgz"),
@@ -175,17 +247,35 @@ def _write_bad_files(folder: Path) -> None:
         ("train --topology b4 --traffic gravity --num-paths 0", "K: expected at least 1"),
         ("train --topology b4 --traffic gravity --epsilon 2", "epsilon"),
         ("train --topology b4 --traffic gravity --device tpu", "--device"),
-        ("train --topology b4 --traffic gravity --objective weighted_flow --weights no.csv", "no.csv: weights"),
-        ("evaluate --topology b4 --traffic gravity --scheme lp-none", "lp-none: scheme: expected one of"),
-        ("evaluate --topology b4 --traffic gravity --scheme teal --model hedge", "a model of the kind flow-gnn"),
-        ("train --topology b4 --traffic gravity --out m --layers 2", "--layers: expected --from none beside it"),
+        (
+            "train --topology b4 --traffic gravity --objective weighted_flow --weights no.csv",
+            "no.csv: weights",
+        ),
+        (
+            "evaluate --topology b4 --traffic gravity --scheme lp-none",
+            "lp-none: scheme: expected one of",
+        ),
+        (
+            "evaluate --topology b4 --traffic gravity --scheme teal --model hedge",
+            "a model of the kind flow-gnn",
+        ),
+        (
+            "train --topology b4 --traffic gravity --out m --layers 2",
+            "--layers: expected --from none beside it",
+        ),
         ("train --topology b4 --traffic gravity --out m --from nowhere", "nowhere: model.json"),
-        ("train --topology b4 --traffic gravity --out m --num-paths 3 --from b4", "a model for K = 3 paths"),
+        (
+            "train --topology b4 --traffic gravity --out m --num-paths 3 --from b4",
+            "a model for K = 3 paths",
+        ),
         (
             "evaluate --topology b4 --traffic gravity --scheme teal --model rubbish",
             "model.json: format: expected 1",
         ),
-        ("evaluate --topology b4 --traffic gravity --scheme teal --model nowhere", "nowhere: model.json"),
+        (
+            "evaluate --topology b4 --traffic gravity --scheme teal --model nowhere",
+            "nowhere: model.json",
+        ),
         (
             "evaluate --topology b4 --traffic gravity --objective max_link_utilisation --scheme teal --model K4",
             "objective: expected a model for max_link_utilisation",
@@ -195,7 +285,11 @@ def _write_bad_files(folder: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_exit_code_two_and_nothing_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, words: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    words: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     _write_bad_files(tmp_path)
@@ -205,7 +299,9 @@ def test_bad_input_is_one_line_exit_code_two_and_nothing_written(
     capsys.readouterr()
     out = [] if "--out" in command else ["--out", "out"]
     assert main([*command.split(), *out]) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("teal: error:")]
+    errors = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("teal: error:")
+    ]
     assert len(errors) == 1
     assert words in errors[0]
     assert sorted(str(p) for p in tmp_path.rglob("*")) == before
@@ -216,7 +312,9 @@ def test_paths_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["paths", "compute", "--topology", "b4", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "nodes of the path trie: 396" in said
-    demands = {int(k): int(count) for k, count in re.findall(r"demands with (\d+) paths: (\d+)", said)}
+    demands = {
+        int(k): int(count) for k, count in re.findall(r"demands with (\d+) paths: (\d+)", said)
+    }
     assert list(demands) == list(range(5))
     assert sum(demands.values()) == 132
     assert sum(k * count for k, count in demands.items()) == 310
@@ -229,12 +327,35 @@ def test_paths_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_traffic_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "x.npz")
-    generate = ["traffic", "generate", "--topology", "b4", "--traffic", "gravity:count=4", "--out", file]
+    generate = [
+        "traffic",
+        "generate",
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:count=4",
+        "--out",
+        file,
+    ]
     assert main(generate) == 0
     assert main(generate) == 2
     table = str(tmp_path / "x.parquet")
     assert main(["traffic", "convert", "--topology", "b4", "--traffic", file, "--out", table]) == 0
-    assert main(["traffic", "convert", "--topology", "b4", "--traffic", file, "--out", str(tmp_path / "x.txt")]) == 2
+    assert (
+        main(
+            [
+                "traffic",
+                "convert",
+                "--topology",
+                "b4",
+                "--traffic",
+                file,
+                "--out",
+                str(tmp_path / "x.txt"),
+            ]
+        )
+        == 2
+    )
     capsys.readouterr()
     assert main(["traffic", "info", "--topology", "b4", "--traffic", table]) == 0
     printed = capsys.readouterr().out
@@ -253,7 +374,11 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "w.csv"
     file.write_text("\n".join(["source,target,weight", *lines]))
     np.testing.assert_array_equal(load_weights(str(file), topology, traffic)[:4], [1, 2, 3, 1])
-    for change, words in [(lines[:-1], "expected one for"), ([*lines, "1,2,0"], "weight > 0"), (["1,x,1"], "line 2")]:
+    for change, words in [
+        (lines[:-1], "expected one for"),
+        ([*lines, "1,2,0"], "weight > 0"),
+        (["1,x,1"], "line 2"),
+    ]:
         file.write_text("\n".join(["source,target,weight", *change]))
         with pytest.raises(InputError, match=words):
             load_weights(str(file), topology, traffic)
@@ -263,7 +388,17 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("launcher", [["-m", "teal", "train"], ["train.py"]])
 def test_an_interrupted_training_names_resume(tmp_path: Path, launcher: list[str]) -> None:
     out = tmp_path / "run"
-    command = [sys.executable, *launcher, *B4, "--out", str(out), "--time-budget", "5m", "--from", "none"]
+    command = [
+        sys.executable,
+        *launcher,
+        *B4,
+        "--out",
+        str(out),
+        "--time-budget",
+        "5m",
+        "--from",
+        "none",
+    ]
     gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "one_step", 3)
     with running(command, gate.environment, ROOT) as process:
         assert gate.wait_for(1, process) == {process.pid}
@@ -272,7 +407,10 @@ def test_an_interrupted_training_names_resume(tmp_path: Path, launcher: list[str
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "--resume" in errors
-    assert main(["train", *B4, "--out", str(out), "--from", "none", "--max-steps", "1", "--resume"]) == 0
+    assert (
+        main(["train", *B4, "--out", str(out), "--from", "none", "--max-steps", "1", "--resume"])
+        == 0
+    )
 
 
 def test_solve_writes_an_allocation_and_says_what_it_is_worth(
@@ -280,7 +418,12 @@ def test_solve_writes_an_allocation_and_says_what_it_is_worth(
 ) -> None:
     out, paths = tmp_path / "a.parquet", tmp_path / "paths.npz"
     instance = ["--topology", "b4", "--traffic", "gravity:seed=0,load=8"]
-    assert main(["solve", *instance, "--gap", "0.001", "--deadline", "20s", "--json", "--out", str(out)]) == 0
+    assert (
+        main(
+            ["solve", *instance, "--gap", "0.001", "--deadline", "20s", "--json", "--out", str(out)]
+        )
+        == 0
+    )
     said = json.loads(capsys.readouterr().out)
     assert 0 <= said["gap"] <= 1e-3
     assert said["gap"] == pytest.approx((said["bound"] - said["value"]) / said["bound"])
@@ -294,9 +437,20 @@ def test_solve_writes_an_allocation_and_says_what_it_is_worth(
         assert len(set(nodes)) == len(nodes)
     assert main(["solve", *instance, "--out", str(out)]) == 2, "not over an earlier one"
     more = ["--out", str(paths), "--matrices", "1"]
-    assert main(["paths", "improve", "--topology", "b4", "--traffic", "gravity:count=3,load=8", *more]) == 0
+    assert (
+        main(["paths", "improve", "--topology", "b4", "--traffic", "gravity:count=3,load=8", *more])
+        == 0
+    )
     capsys.readouterr()
-    again = ["--paths", str(paths), "--fail", "1,2", "--carrying", "--objective", "max_concurrent_flow"]
+    again = [
+        "--paths",
+        str(paths),
+        "--fail",
+        "1,2",
+        "--carrying",
+        "--objective",
+        "max_concurrent_flow",
+    ]
     assert main(["solve", *instance, *again]) == 0
     assert "max_concurrent_flow: 0." in capsys.readouterr().out
     assert main(["solve", *instance, "--gap", "0", "--max-iterations", "3"]) == 3
@@ -309,13 +463,28 @@ def test_solve_writes_an_allocation_and_says_what_it_is_worth(
 
 @pytest.mark.system
 def test_help_teaches() -> None:
-    commands = "", "train", "evaluate", "solve", "paths compute", "paths improve", "traffic info", "traffic generate"
+    commands = (
+        "",
+        "train",
+        "evaluate",
+        "solve",
+        "paths compute",
+        "paths improve",
+        "traffic info",
+        "traffic generate",
+    )
     for command in map(str.split, commands):
         run = subprocess.run(
-            [sys.executable, "-m", "teal", *command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+            [sys.executable, "-m", "teal", *command, "--help"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert "usage: teal" in run.stdout
-    evaluate = subprocess.run([sys.executable, "evaluate.py", "--help"], cwd=ROOT, capture_output=True, text=True)
+    evaluate = subprocess.run(
+        [sys.executable, "evaluate.py", "--help"], cwd=ROOT, capture_output=True, text=True
+    )
     assert "--scheme" in evaluate.stdout
 
 
@@ -327,7 +496,10 @@ def test_version_and_typing_errors(capsys: pytest.CaptureFixture[str]) -> None:
         (["topology", "lst"], "topology list"),
         (["solve", "--topolgy", "b4"], "did you mean --topology?"),
         (["solve", "--topology=b4", "--traffic", "gravity:", "--gapp=1"], "did you mean --gap?"),
-        (["solve", "--topology", "topohub:sndlib/gent", "--traffic", "gravity:"], "did you mean sndlib/geant?"),
+        (
+            ["solve", "--topology", "topohub:sndlib/gent", "--traffic", "gravity:"],
+            "did you mean sndlib/geant?",
+        ),
     ):
         assert main(arguments) == 2
         error = capsys.readouterr().err
@@ -338,12 +510,17 @@ def test_version_and_typing_errors(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_solver_that_fails_ends_otherwise_than_wrong_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for error, expected in ((SolverError("no licence"), 1), (InputError("net.csv", "", "a file", "none"), 2)):
+    for error, expected in (
+        (SolverError("no licence"), 1),
+        (InputError("net.csv", "", "a file", "none"), 2),
+    ):
 
         def fail(*_: Any, raised: TealError = error) -> Outcome:
             raise raised
 
-        monkeypatch.setitem(COMMANDS, "topology info", dataclasses.replace(COMMANDS["topology info"], run=fail))
+        monkeypatch.setitem(
+            COMMANDS, "topology info", dataclasses.replace(COMMANDS["topology info"], run=fail)
+        )
         assert main(["topology", "info", "--topology", "b4"]) == expected
         assert capsys.readouterr().err == f"teal: error: {error}\n"
 
@@ -367,7 +544,11 @@ def test_help_fits_80_columns_and_lists_every_option(
         too_long = [line for line in text.splitlines() if len(line) > 80 and "|" not in line]
         assert not too_long, f"{name}: {too_long}"
     assert main(["evaluate", "--help"]) == 0
-    groups = [line for line in capsys.readouterr().out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    groups = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.endswith(":") and not line.startswith(" ")
+    ]
     assert groups[0] == "network and traffic:"
     assert groups[-1] == "output:"
     assert main(["evaluate", "--help-all"]) == 0
@@ -387,14 +568,20 @@ def test_networks_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", [["--version"], ["solve", "--help"]])
-def test_a_command_whose_output_nobody_reads_ends_without_a_message(command: list[str], unbuffered: str) -> None:
+def test_a_command_whose_output_nobody_reads_ends_without_a_message(
+    command: list[str], unbuffered: str
+) -> None:
     end, output = os.pipe()
     os.close(end)
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with os.fdopen(output, "w") as stdout:
         run = subprocess.run(
-            [sys.executable, "-m", "teal", *command], cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE
-        )  # fmt: skip
+            [sys.executable, "-m", "teal", *command],
+            cwd=ROOT,
+            env=environment,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+        )
     assert (run.returncode, run.stderr) == (1, b"")
 
 
@@ -402,7 +589,16 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_message(command: lis
 def test_evaluate_prints_tables_of_80_columns_unless_asked_for_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    common = ["evaluate", *B4, "--scheme", "pdhg", "--scheme", "lp-all:solver=highs", "--limit", "2"]
+    common = [
+        "evaluate",
+        *B4,
+        "--scheme",
+        "pdhg",
+        "--scheme",
+        "lp-all:solver=highs",
+        "--limit",
+        "2",
+    ]
     common += ["--failures", "1", "--noise", "2", "--out", str(tmp_path / "r")]
     assert main(common) == 0
     lines = capsys.readouterr().out.splitlines()

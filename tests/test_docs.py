@@ -1,4 +1,5 @@
-"""The documentation against the program: its options exist, its example runs, and the site builds without a warning."""
+"""The documentation against the program: its options exist, its example runs, and the site builds
+without a warning."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from teal.formats.rows import column_names
 from tests.house import PACKAGES
 
 ROOT = Path(__file__).parents[1]
-figures: Any = importlib.import_module("benchmarks.figures")  # no package, since its files are scripts
+figures: Any = importlib.import_module(
+    "benchmarks.figures"
+)  # no package, since its files are scripts
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -37,7 +40,8 @@ def _help(command: str) -> str:
 
 
 def _commands(text: str) -> list[str]:
-    """The ``teal ...`` lines of the code blocks; lines that end in a backslash are joined with the next."""
+    """The ``teal ...`` lines of the code blocks; lines that end in a backslash are joined with the
+    next."""
     blocks = re.findall(r"^```(?:bash|text)?\n(.*?)^```", text, flags=re.M | re.S)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [line.strip() for line in lines if line.strip().startswith("teal ")]
@@ -46,12 +50,16 @@ def _commands(text: str) -> list[str]:
 def _check_options(where: str, command: str) -> None:
     """Assert that a command knows each option of a line that calls it."""
     words = command.split()
-    name = " ".join(words[1:3]) if words[1] in ("paths", "traffic", "topology", "bench") else words[1]
+    name = (
+        " ".join(words[1:3]) if words[1] in ("paths", "traffic", "topology", "bench") else words[1]
+    )
     if name.startswith("-"):
         return
     for option in re.findall(r"(?<=\s)--[a-z-]+", command):
         if option != "--help":
-            assert re.search(rf"{option}\b", _help(name)), f"{where}: {command}: there is no {option}"
+            assert re.search(rf"{option}\b", _help(name)), (
+                f"{where}: {command}: there is no {option}"
+            )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -69,8 +77,13 @@ def test_commands_and_sections_that_answers_name_exist(page: Path) -> None:
     for code in re.findall(r"`(teal [^`]+)`", text):
         _check_options(page.name, code)
     for target, anchor in re.findall(r"\]\(([\w/-]+\.md)(?:#([\w-]+))?\)", text):
-        headings = re.findall(r"^#+ (.*)$", (ROOT / "docs" / target).read_text(encoding="utf-8"), flags=re.M)
-        slugs = {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+        headings = re.findall(
+            r"^#+ (.*)$", (ROOT / "docs" / target).read_text(encoding="utf-8"), flags=re.M
+        )
+        slugs = {
+            re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
+            for heading in headings
+        }
         assert not anchor or anchor in slugs, f"{target}#{anchor}"
 
 
@@ -79,11 +92,19 @@ def test_commands_and_sections_that_answers_name_exist(page: Path) -> None:
     [
         ("my LP takes a minute, what do I run", "which.md", "`teal solve --gap 0.001 --prove`"),
         ("is it faster than an LP on my network", "which.md", "`teal evaluate --race`"),
-        ("which links fill in six months", "which.md", "`teal simulate --growth-per-year 0.3 --horizon 6m`"),
+        (
+            "which links fill in six months",
+            "which.md",
+            "`teal simulate --growth-per-year 0.3 --horizon 6m`",
+        ),
         ("I have SNMP counters and no matrix", "which.md", "`teal estimate`"),
         ("how do I add a scheme", "which.md", "(schemes.md)"),
         ("I have one hour and the network's files", "which.md", "`teal survey`"),
-        ("a link failed, what does the service do", "what-now.md", "`PATCH /v1/networks/{name}/links`"),
+        (
+            "a link failed, what does the service do",
+            "what-now.md",
+            "`PATCH /v1/networks/{name}/links`",
+        ),
         ("the deadline passed", "what-now.md", "it: the gap that is printed is certified"),
         ("the service says 503", "what-now.md", "`Retry-After`"),
         ("it does not fit into memory", "what-now.md", "`--shards`"),
@@ -112,7 +133,9 @@ def test_tables_and_numbers_of_a_page_are_those_of_the_stored_figures(page: Path
 
 
 @pytest.mark.parametrize("file", FIGURES, ids=lambda file: file.name)
-def test_a_stored_figure_says_command_machine_load_commit_and_the_code_that_it_measures(file: Path) -> None:
+def test_a_stored_figure_says_command_machine_load_commit_and_the_code_that_it_measures(
+    file: Path,
+) -> None:
     header, rows = figures.read(file.name)
     assert tuple(header) == figures.KEYS
     assert all(header.values())
@@ -124,15 +147,20 @@ def test_a_stored_figure_says_command_machine_load_commit_and_the_code_that_it_m
     assert (ROOT / "benchmarks" / f"{script[1]}.py").is_file(), script[0]
 
 
-def test_tables_are_filled_by_conditions_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_filled_by_conditions_and_formats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(figures, "FOLDER", tmp_path)
     (tmp_path / "a.csv").write_text(
         '# command: x\n# machine: 2 cores\nnetwork,measure,value\nk,"to 1%, x",0.0123\nk,share,0.98765\nu,share,1\n'
     )
     page = '<!-- table: a.csv | network=k/u | network "", share:percent1, "to 1%, x":time "to 1%" -->old<!-- end -->'
     assert figures.fill(page).splitlines()[1:-1] == [
-        "|  | share | to 1% |", "| --- | --- | --- |", "| k | 98.8% | 12.3 ms |", "| u | 100.0% | - |",
-    ]  # fmt: skip
+        "|  | share | to 1% |",
+        "| --- | --- | --- |",
+        "| k | 98.8% | 12.3 ms |",
+        "| u | 100.0% | - |",
+    ]
     across = figures.fill(page.replace("table:", "table transposed:")).splitlines()
     assert across[1:3] == ["|  | k | u |", "| --- | --- | --- |"]
     value = "<!-- value: a.csv | network=k | share:g2 --><!-- end -->, <!-- header: a.csv | machine --><!-- end -->"
@@ -143,16 +171,22 @@ def test_tables_are_filled_by_conditions_and_formats(tmp_path: Path, monkeypatch
 
 
 def _prose(text: str) -> str:
-    return re.sub(r"<!--.*?-->", "", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), flags=re.S)
+    return re.sub(
+        r"<!--.*?-->", "", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), flags=re.S
+    )
 
 
-MOST_WORDS = 38_000  # of the pages in the menu, with tables and code, without help texts and the reference of columns
+# of the pages in the menu, with tables and code, without help texts and the reference of columns
+MOST_WORDS = 38_000
 
 
 def test_the_pages_of_the_menu_are_not_too_many_words() -> None:
     menu = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
     outside = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "data/README.md")]
-    texts = [page.read_text(encoding="utf-8") for page in [*(ROOT / "docs" / name for name in menu), *outside]]
+    texts = [
+        page.read_text(encoding="utf-8")
+        for page in [*(ROOT / "docs" / name for name in menu), *outside]
+    ]
     words = [word for text in texts for word in re.sub(r"<!--.*?-->", "", text, flags=re.S).split()]
     assert sum(bool(re.search(r"\w", word)) for word in words) <= MOST_WORDS
 
@@ -169,7 +203,9 @@ def test_no_sentence_opens_with_a_pronoun_in_place_of_its_subject(page: Path) ->
 
 def test_every_column_of_every_file_has_a_sentence_and_every_file_its_name() -> None:
     columns = runpy.run_path(str(ROOT / "docs" / "site" / "columns.py"))
-    sources = "".join(file.read_text() for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
+    sources = "".join(
+        file.read_text() for package in PACKAGES for file in (ROOT / package).rglob("*.py")
+    )
     for command, file, kind in columns["TABLES"]:
         names, texts = column_names(kind), columns["sentences"](kind)
         assert [name for name in names if not texts.get(name)] == [], f"{file} of teal {command}"
@@ -192,7 +228,9 @@ def test_the_example_scheme_of_the_documentation_is_in_table_and_report(tmp_path
     }
     words = command.split()[2:]
     words[words.index("--out") + 1] = str(tmp_path / "mine")
-    run = subprocess.run([sys.executable, str(example), *words], cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, str(example), *words], cwd=ROOT, capture_output=True, text=True
+    )
     assert run.returncode == 0, run.stderr
     with (tmp_path / "mine" / "results.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -214,13 +252,31 @@ def test_the_documentation_site_builds_without_a_warning(tmp_path: Path) -> None
             pytest.skip("needs mkdocs: pip install '.[docs]'")
     site = Path(os.environ.get("TEAL_SITE") or tmp_path / "site")
     if not site.is_dir():  # `make docs` has built it in CI, where it fails for a warning
-        build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
+        build = [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--quiet",
+            "--site-dir",
+            str(site),
+        ]
         run = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
         assert run.returncode == 0, run.stdout + run.stderr
     pages = {
-        page.relative_to(site).parent.as_posix(): page.read_text(encoding="utf-8") for page in site.rglob("index.html")
+        page.relative_to(site).parent.as_posix(): page.read_text(encoding="utf-8")
+        for page in site.rglob("index.html")
     }
-    assert {"concepts", "commands", "evaluation", "schemes", "formats", "results", "architecture"} <= set(pages)
+    assert {
+        "concepts",
+        "commands",
+        "evaluation",
+        "schemes",
+        "formats",
+        "results",
+        "architecture",
+    } <= set(pages)
     assert pages["concepts"].count("<math") > 20
     for name, text in pages.items():
         assert "arithmatex" not in text, f"{name}: a formula was not converted to MathML"
@@ -238,6 +294,16 @@ def test_every_public_name_is_in_the_reference() -> None:
     reference = (ROOT / "docs" / "api.md").read_text()
     for package in PACKAGES:
         stub = ast.parse((ROOT / package / "__init__.pyi").read_text())
-        names = [alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-        is_there = {name: re.search(rf"^::: {package}\.(\S*\.)?{name}$", reference, flags=re.M) for name in names}
-        assert [name for name, found in is_there.items() if not found and not name.endswith("Error")] == []
+        names = [
+            alias.name
+            for node in stub.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        ]
+        is_there = {
+            name: re.search(rf"^::: {package}\.(\S*\.)?{name}$", reference, flags=re.M)
+            for name in names
+        }
+        assert [
+            name for name, found in is_there.items() if not found and not name.endswith("Error")
+        ] == []

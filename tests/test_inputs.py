@@ -16,17 +16,25 @@ START = 1_704_067_200  # 2024-01-01, seconds since 1970
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     path = tmp_path / "net.json"
-    path.write_text(json.dumps({
-        "directed": True, "nodes": [{"id": name} for name in ("a", "b", "c", "alone")],
-        "links": [
-            {"source": "a", "target": "b", "capacity": 10}, {"source": "b", "target": "a", "capacity": 10},
-            {"source": "b", "target": "c", "capacity": 5},
-        ],
-    }))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "directed": True,
+                "nodes": [{"id": name} for name in ("a", "b", "c", "alone")],
+                "links": [
+                    {"source": "a", "target": "b", "capacity": 10},
+                    {"source": "b", "target": "a", "capacity": 10},
+                    {"source": "b", "target": "c", "capacity": 5},
+                ],
+            }
+        )
+    )
     return str(path)
 
 
-def test_one_way_links_and_isolated_nodes_are_named(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_way_links_and_isolated_nodes_are_named(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["topology", "info", "--topology", file]) == 0
     printed = capsys.readouterr().out
     assert "nodes without a link: alone" in printed
@@ -53,7 +61,10 @@ def test_the_total_demand_of_a_matrix_is_summed_over_its_demands(
     """Three matrices of 3, 8 and 10 Gbit/s; each demand over time sums to 9 or 12."""
     table = tmp_path / "traffic.csv"
     rates = [(1, 2), (4, 4), (4, 6)]
-    rows = [f"{START + 300 * t},a,b,{first}\n{START + 300 * t},b,a,{second}" for t, (first, second) in enumerate(rates)]
+    rows = [
+        f"{START + 300 * t},a,b,{first}\n{START + 300 * t},b,a,{second}"
+        for t, (first, second) in enumerate(rates)
+    ]
     table.write_text("\n".join(["timestamp,source,target,rate", *rows]))
     assert main(["traffic", "info", "--topology", file, "--traffic", str(table)]) == 0
     assert "total demand of a matrix: 3 to 10 Gbit/s, median 8\n" in capsys.readouterr().out
@@ -79,13 +90,25 @@ def test_quiet_keeps_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.slow
-def test_commands_that_compute_print_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    network = ["--topology", "b4", "--traffic", "gravity:seed=0,count=12,load=2", "--quiet", "--json"]
+def test_commands_that_compute_print_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = [
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:seed=0,count=12,load=2",
+        "--quiet",
+        "--json",
+    ]
     out = str(tmp_path)
     for command, key in (
         (["evaluate", "--scheme", "pdhg", "--limit", "1", "--out", f"{out}/evaluate"], "results"),
         (["train", "--max-steps", "1", "--out", f"{out}/train"], "best"),
-        (["audit", "--scheme", "shortest-path", "--time-budget", "1s", "--out", f"{out}/audit"], "loss"),
+        (
+            ["audit", "--scheme", "shortest-path", "--time-budget", "1s", "--out", f"{out}/audit"],
+            "loss",
+        ),
     ):
         assert main([command[0], *network, *command[1:]]) == 0
         assert key in json.loads(capsys.readouterr().out)
@@ -94,16 +117,25 @@ def test_commands_that_compute_print_json(tmp_path: Path, capsys: pytest.Capture
 NET = "source,target,capacity,latency,metric\na,b,10,1,1\nb,a,10,1,1\nb,c,10,1,1\nc,b,10,1,1\na,c,10,3,5\nc,a,10,3,5\n"
 DEMANDS = "source,target,rate\na,c,3\nb,a,1\n"
 _READINGS = (
-    "a,b,out,4", "b,a,in,4", "b,c,out,3", "c,b,in,3", "a,outside,in,4", "b,outside,out,1", "c,outside,out,3",
-)  # fmt: skip
+    "a,b,out,4",
+    "b,a,in,4",
+    "b,c,out,3",
+    "c,b,in,3",
+    "a,outside,in,4",
+    "b,outside,out,1",
+    "c,outside,out,3",
+)
 COUNTERS = "time,router,neighbour,direction,rate\n" + "".join(
     f"2024-01-01T00:0{minute}:00,{reading}\n" for minute in (0, 5) for reading in _READINGS
 )
 GOOD = {
-    "net.csv": NET, "demands.csv": DEMANDS, "counters.csv": COUNTERS, "prefixes.csv": "prefix,router\n10.0.0.0/8,a\n",
+    "net.csv": NET,
+    "demands.csv": DEMANDS,
+    "counters.csv": COUNTERS,
+    "prefixes.csv": "prefix,router\n10.0.0.0/8,a\n",
     "flows.csv": "source,target,links,flow\na,c,a->c,3\nb,a,b->a,1\n",
     "records.csv": "ts,te,sa,da,ibyt\n2024-01-01 00:00:00,2024-01-01 00:05:00,10.0.0.1,10.1.0.1,1000\n",
-}  # fmt: skip
+}
 _BOTH = "--topology net.csv --traffic demands.csv"
 _ESTIMATE = "estimate --topology net.csv --counters counters.csv"
 READERS = {
@@ -175,7 +207,12 @@ WRONG: list[tuple[str, str, str | None, str]] = [
     ("counters", "columns.csv", "when,who,what\n1,a,b\n", "time, router"),
     ("counters", "direction.csv", COUNTERS.replace("a,b,out", "a,b,up", 1), "row 2: direction"),
     ("counters", "router.csv", COUNTERS + "2024-01-01T00:05:00,zz,b,out,1\n", "'zz'"),
-    ("counters", "time.csv", COUNTERS.replace("2024-01-01T00:05:00,a,b", "soon,a,b"), "row 9: time"),
+    (
+        "counters",
+        "time.csv",
+        COUNTERS.replace("2024-01-01T00:05:00,a,b", "soon,a,b"),
+        "row 9: time",
+    ),
     ("counters", "broken.json", "{", "line 1 column 2"),
     ("counters", "other.json", '{"data": {}}', "range query"),
     ("counters", "broken.npz", "x", ".npz"),
@@ -216,14 +253,18 @@ def good_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("good_files")
-@pytest.mark.parametrize(("reader", "name", "content", "words"), WRONG, ids=[f"{case[0]}-{case[1]}" for case in WRONG])
+@pytest.mark.parametrize(
+    ("reader", "name", "content", "words"), WRONG, ids=[f"{case[0]}-{case[1]}" for case in WRONG]
+)
 def test_a_wrong_file_gets_one_line_with_its_name_the_place_and_what_was_expected(
     reader: str, name: str, content: str | None, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if content is not None:
         Path(f"wrong-{name}").write_text(content)
     assert main(READERS[reader].replace("FILE", f"wrong-{name}").split()) == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("teal: error")]
+    (line,) = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("teal: error")
+    ]
     assert line.startswith(f"teal: error: wrong-{name}")
     assert "expected" in line
     assert words in line
@@ -233,14 +274,18 @@ def test_a_wrong_file_gets_one_line_with_its_name_the_place_and_what_was_expecte
 @pytest.mark.parametrize("reader", ["counters", "interfaces", "allocation", "policies"])
 def test_the_files_beside_the_wrong_ones_are_right(reader: str) -> None:
     """Otherwise a command could refuse one of them, and not the file that is wrong."""
-    interfaces = [f"{place},{'' if place.endswith('outside') else place[-1]}" for place in
-                  ("a,b", "b,a", "b,c", "c,b", "a,outside", "b,outside", "c,outside")]  # fmt: skip
+    interfaces = [
+        f"{place},{'' if place.endswith('outside') else place[-1]}"
+        for place in ("a,b", "b,a", "b,c", "c,b", "a,outside", "b,outside", "c,outside")
+    ]
     counters = COUNTERS.replace("neighbour", "interface")
     Path("named.csv").write_text(counters)
     Path("interfaces.csv").write_text("\n".join(["router,interface,neighbour", *interfaces]))
     command = {
         "counters": READERS["counters"].replace("FILE", "counters.csv"),
-        "interfaces": READERS["interfaces"].replace("counters.csv", "named.csv").replace("FILE", "interfaces.csv"),
+        "interfaces": READERS["interfaces"]
+        .replace("counters.csv", "named.csv")
+        .replace("FILE", "interfaces.csv"),
         "allocation": READERS["allocation"].replace("FILE", "flows.csv"),
         "policies": f"segments {_BOTH} --objective max_link_utilisation --out policies.json",
     }[reader]
@@ -255,4 +300,7 @@ def test_what_a_node_sends_is_a_share_of_the_capacity_of_its_links(
     (tmp_path / "demands.csv").write_text("source,target,rate\na,c,4\n")
     words = f"traffic info --topology {tmp_path}/net.csv --traffic {tmp_path}/demands.csv"
     assert main(words.split()) == 0
-    assert "a sends or receives 10% of the capacity of its links, the most of all nodes" in capsys.readouterr().out
+    assert (
+        "a sends or receives 10% of the capacity of its links, the most of all nodes"
+        in capsys.readouterr().out
+    )

@@ -1,4 +1,5 @@
-"""Objectives that only this file knows, one program and a sequence of two, against linear programs over flows."""
+"""Objectives that only this file knows, one program and a sequence of two, against linear programs
+over flows."""
 
 from __future__ import annotations
 
@@ -30,26 +31,38 @@ _HOP_COST = 0.07
 class HopPenalised(Rules):
     """A Gbit/s is worth 1 less 0.07 for each hop of its path."""
 
-    def link_cost(self, latency: FloatArray, max_latency: Callable[[], float], epsilon: float) -> FloatArray:
+    def link_cost(
+        self, latency: FloatArray, max_latency: Callable[[], float], epsilon: float
+    ) -> FloatArray:
         return np.full(len(latency), _HOP_COST)
 
 
-def calm_tasks(problem: Problem, gap: float, *, knows_value_steps: bool, start: PdhgState | None = None) -> Tasks:
+def calm_tasks(
+    problem: Problem, gap: float, *, knows_value_steps: bool, start: PdhgState | None = None
+) -> Tasks:
     """The largest flow; then its rates at the least utilisation of the fullest link."""
     flow = dataclasses.replace(problem, objective=teal.Objective())
     largest = yield Solve(flow, gap / 2)
     rates = flow.flows(largest.splits.to(flow.demand)).sum(-1)
     routed = yield Solve(flow.balanced(teal.ObjectiveName.MAX_LINK_UTILISATION, rates), gap)
     share = torch.where(problem.demand > 0, rates / problem.demand.clamp(min=1e-30), 0)
-    splits = routed.splits.to(share) * share[..., None] / routed.value.clamp(min=1).to(share)[:, None, None]
+    splits = (
+        routed.splits.to(share)
+        * share[..., None]
+        / routed.value.clamp(min=1).to(share)[:, None, None]
+    )
     prices = ProgramPrices(torch.stack([largest.prices, routed.prices], 1))
     return dataclasses.replace(largest, splits=splits, program_prices=prices)
 
 
-def certify_calm(problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None) -> Certificate:
+def certify_calm(
+    problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
+) -> Certificate:
     """The flow is certified; how calm it is, is not."""
     value = problem.value(splits)
-    bound = scaled_dual_bound(problem, prices if program_prices is None else program_prices.prices[:, 0])
+    bound = scaled_dual_bound(
+        problem, prices if program_prices is None else program_prices.prices[:, 0]
+    )
     return Certificate(value, bound, certified_gap(problem, value, bound))
 
 
@@ -75,15 +88,21 @@ def _largest(problem: Problem, value: FloatArray) -> float:
     served = np.repeat(np.eye(shape[0]), shape[1], axis=1)
     bounds = [(0, None) if live else (0, 0) for live in problem.path_mask[0].flatten().tolist()]
     solution = linprog(
-        -value.reshape(-1), np.vstack([loads, served]), np.concatenate([problem.capacity[0].numpy(), demand]),
+        -value.reshape(-1),
+        np.vstack([loads, served]),
+        np.concatenate([problem.capacity[0].numpy(), demand]),
         bounds=bounds,
-    )  # fmt: skip
+    )
     return -float(solution.fun)
 
 
 def _hops(problem: Problem) -> FloatArray:
     path, _ = problem.paths.incidences()
-    return np.bincount(path, minlength=problem.paths.leaf.size).reshape(problem.paths.leaf.shape).astype(float)
+    return (
+        np.bincount(path, minlength=problem.paths.leaf.size)
+        .reshape(problem.paths.leaf.shape)
+        .astype(float)
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -94,7 +113,10 @@ def test_a_program_with_values_of_its_own(seed: int) -> None:
     result = teal.solve(problem, gap=1e-4)
     assert float(result.gap) <= 1e-4
     assert (
-        optimum * (1 - 1e-4) - 1e-9 <= float(result.value) <= optimum * (1 + 1e-7) <= float(result.bound) * (1 + 1e-7)
+        optimum * (1 - 1e-4) - 1e-9
+        <= float(result.value)
+        <= optimum * (1 + 1e-7)
+        <= float(result.bound) * (1 + 1e-7)
     )
     for scheme, slack in (("lp-all", 1e-6), ("pdhg", 1e-3)):
         allocation = teal.make_scheme(scheme).solve(problem)
@@ -118,8 +140,13 @@ def test_a_sequence_of_programs(seed: int) -> None:
             assert optimum * (1 - 2e-3) <= float(measured.value[row]) <= optimum * (1 + 1e-6)
             assert float(measured.gap[row]) <= 2e-3
             rates = one.flows(allocation.splits[row : row + 1]).sum(-1)
-            calmest = teal.solve(one.balanced(teal.ObjectiveName.MAX_LINK_UTILISATION, rates), gap=1e-5)
-            assert float(measured.max_link_utilisation[row]) <= float(calmest.value) * (1 + 3e-3) + 1e-9
+            calmest = teal.solve(
+                one.balanced(teal.ObjectiveName.MAX_LINK_UTILISATION, rates), gap=1e-5
+            )
+            assert (
+                float(measured.max_link_utilisation[row])
+                <= float(calmest.value) * (1 + 3e-3) + 1e-9
+            )
 
 
 def test_reports_and_errors_know_them() -> None:

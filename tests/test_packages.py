@@ -1,4 +1,5 @@
-"""Packages over the core: an installed one adds something of each kind, and the core works without any."""
+"""Packages over the core: an installed one adds something of each kind, and the core works without
+any."""
 
 from __future__ import annotations
 
@@ -25,14 +26,19 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 """
 _TWO = {
-    "nodes": [{"id": "a"}, {"id": "b"}], "directed": True,
-    "links": [{"source": "a", "target": "b", "capacity": 2}, {"source": "b", "target": "a", "capacity": 2}],
-}  # fmt: skip
+    "nodes": [{"id": "a"}, {"id": "b"}],
+    "directed": True,
+    "links": [
+        {"source": "a", "target": "b", "capacity": 2},
+        {"source": "b", "target": "a", "capacity": 2},
+    ],
+}
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the toy package as an installer leaves it: modules, and metadata with its entry points."""
+    """A folder with the toy package as an installer leaves it: modules, and metadata with its entry
+    points."""
     folder = tmp_path_factory.mktemp("installed")
     source = ROOT / "tests" / "toy_package"
     shutil.copytree(source / "toy", folder / "toy")
@@ -42,7 +48,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
     points = project.partition("[project.entry-points")[2].replace('"', "")
     (info / "entry_points.txt").write_text(
-        "\n".join(line.replace("[project.entry-points.", "[") for line in f"[project.entry-points{points}".splitlines())
+        "\n".join(
+            line.replace("[project.entry-points.", "[")
+            for line in f"[project.entry-points{points}".splitlines()
+        )
     )
     return folder
 
@@ -63,25 +72,45 @@ def _teal(folder: Path, *words: str, code: str = "") -> subprocess.CompletedProc
 def test_the_toy_package_announces_what_its_project_file_says(installed: Path) -> None:
     (package,) = importlib.metadata.distributions(name="toy", path=[str(installed)])
     assert {point.group for point in package.entry_points} == {
-        "teal.commands", "teal.traffic_formats", "teal.service_routes", "teal.objectives", "teal.learners",
-    }  # fmt: skip
+        "teal.commands",
+        "teal.traffic_formats",
+        "teal.service_routes",
+        "teal.objectives",
+        "teal.learners",
+    }
 
 
 @pytest.mark.slow
-def test_an_installed_package_adds_a_command_a_traffic_format_and_an_objective(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_package_adds_a_command_a_traffic_format_and_an_objective(
+    installed: Path, tmp_path: Path
+) -> None:
     assert "  degree " in _teal(installed, "--help").stdout
-    assert json.loads(_teal(installed, "degree", "--topology", "b4", "--json").stdout) == {"degree": 4}
+    assert json.loads(_teal(installed, "degree", "--topology", "b4", "--json").stdout) == {
+        "degree": 4
+    }
     (tmp_path / "net.json").write_text(json.dumps(_TWO))
     (tmp_path / "demands.toy").write_text("a b 6\nb a 1\n")
     files = ["--topology", str(tmp_path / "net.json"), "--traffic", str(tmp_path / "demands.toy")]
-    found = json.loads(_teal(installed, "solve", *files, "--objective", "half_flow", "--json").stdout)
+    found = json.loads(
+        _teal(installed, "solve", *files, "--objective", "half_flow", "--json").stdout
+    )
     assert found["value"] == pytest.approx(1.5, rel=1e-2)  # of 2 and 1 Gbit/s
     assert _teal(installed, "solve", *files, "--traffic-unit", "Mbit/s").returncode == 2
 
 
 @pytest.mark.slow
-def test_an_installed_package_adds_a_learner_with_an_option(installed: Path, tmp_path: Path) -> None:
-    words = ["train", "--topology", "b4", "--traffic", "gravity:seed=0,count=20,load=6", "--max-steps", "1"]
+def test_an_installed_package_adds_a_learner_with_an_option(
+    installed: Path, tmp_path: Path
+) -> None:
+    words = [
+        "train",
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:seed=0,count=20,load=6",
+        "--max-steps",
+        "1",
+    ]
     done = _teal(installed, *words, "--learner", "toy:scale=2", "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     refused = _teal(installed, *words, "--learner", "toy:speed=2", "--out", str(tmp_path / "other"))
@@ -89,7 +118,9 @@ def test_an_installed_package_adds_a_learner_with_an_option(installed: Path, tmp
 
 
 @pytest.mark.slow
-def test_an_installed_package_adds_a_route_and_its_objective_is_served(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_package_adds_a_route_and_its_objective_is_served(
+    installed: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
     program = f"""
 import asyncio, json, pathlib
@@ -115,7 +146,13 @@ async def ask():
 asyncio.run(ask())
 """
     environment = {**os.environ, "PYTHONPATH": f"{installed}:{ROOT}"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     refused, names, value, described = json.loads(done.stdout.splitlines()[-1])
     assert (refused, names, described) == (401, {"names": ["ten"]}, True)
@@ -130,7 +167,9 @@ def test_the_core_solves_and_serves_where_no_package_can_be_imported(tmp_path: P
     assert json.loads(done.stdout)["gap"] <= 0.01
     missing = _teal(tmp_path, "simulate", *files, code=_BLOCKED)
     assert missing.returncode == 2
-    assert "commands of ip are missing: No module named 'teal_ip" in " ".join(missing.stderr.split())
+    assert "commands of ip are missing: No module named 'teal_ip" in " ".join(
+        missing.stderr.split()
+    )
     assert "simulate" not in _teal(tmp_path, "--help", code=_BLOCKED).stdout
 
 
@@ -160,7 +199,9 @@ async def ask():
 
 asyncio.run(ask())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert done.returncode == 0, done.stderr
     matrices, faults = json.loads(done.stdout.splitlines()[-1])
     assert matrices == 1

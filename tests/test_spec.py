@@ -79,7 +79,9 @@ def test_a_name_that_is_taken_is_replaced_only_where_that_is_asked_for(
     assert registry["mine"] is _other
 
 
-@pytest.mark.parametrize(("text", "expected"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("0.5s", 0.5)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("0.5s", 0.5)]
+)
 def test_durations_are_parsed_as_seconds(text: str, expected: float) -> None:
     assert seconds(text) == expected
 

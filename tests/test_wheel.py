@@ -1,4 +1,5 @@
-"""The built wheel against the list of its files, and its results on B4 in an empty environment against LP-all."""
+"""The built wheel against the list of its files, and its results on B4 in an empty environment
+against LP-all."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def _run(*command: object, cwd: Path) -> str:
-    process = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    process = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True
+    )
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout
 
@@ -26,7 +29,17 @@ def _run(*command: object, cwd: Path) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    _run(
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        folder,
+        ROOT,
+        cwd=folder,
+    )
     return next(folder.glob("*.whl"))
 
 
@@ -41,36 +54,64 @@ def test_the_wheel_contains_data_models_and_baselines(wheel: Path) -> None:
         "teal/_shipped/models/b4/model.safetensors",
     ):
         assert needed in names
-    assert not [name for name in names if name.startswith(("tests", "benchmarks")) or "__pycache__" in name]
+    assert not [
+        name for name in names if name.startswith(("tests", "benchmarks")) or "__pycache__" in name
+    ]
 
 
 def _link_torch(folder: Path) -> None:
-    """Give an environment the torch of this one, whose build cannot be had everywhere; all else is installed anew."""
+    """Give an environment the torch of this one, whose build cannot be had everywhere; all else is
+    installed anew."""
     (site,) = folder.glob("lib/*/site-packages")
     files = importlib.metadata.files("torch") or []
     for name in {file.parts[0] for file in files if ".." not in file.parts}:
-        (site / name).symlink_to(Path(str(importlib.metadata.distribution("torch").locate_file(name))))
+        (site / name).symlink_to(
+            Path(str(importlib.metadata.distribution("torch").locate_file(name)))
+        )
 
 
 def test_the_wheel_evaluates_b4_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv")
     python, teal = tmp_path / "venv" / "bin" / "python", tmp_path / "venv" / "bin" / "teal"
     _link_torch(tmp_path / "venv")
-    # uv does not see a linked package as installed, and would write another build through the links.
+    # uv does not see a linked package as installed, and would write another build through the
+    # links.
     excluded = tmp_path / "excluded.txt"
     excluded.write_text("torch\n")
-    uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--native-tls", "--python", python]
+    uv = [
+        Path(sys.executable).with_name("uv"),
+        "pip",
+        "install",
+        "--quiet",
+        "--native-tls",
+        "--python",
+        python,
+    ]
     options = ["--constraints", ROOT / "constraints.txt", "--excludes", excluded]
     wanted = importlib.metadata.requires("torch") or []
-    of_torch = [one for one in wanted if ";" not in one and not one.startswith(("nvidia", "triton", "cuda"))]
+    of_torch = [
+        one for one in wanted if ";" not in one and not one.startswith(("nvidia", "triton", "cuda"))
+    ]
     _run(*uv, *options, f"teal-te[baselines] @ file://{wheel}", *of_torch, cwd=tmp_path)
     assert not list(tmp_path.glob("venv/lib/*/site-packages/nvidia*"))
     work_folder = tmp_path / "work"
     work_folder.mkdir()
     assert "evaluate" in _run(teal, "--help", cwd=work_folder)
-    locations = _run(python, "-c", "import teal, baselines; print(teal.__file__, baselines.__file__)", cwd=work_folder)
+    locations = _run(
+        python,
+        "-c",
+        "import teal, baselines; print(teal.__file__, baselines.__file__)",
+        cwd=work_folder,
+    )
     assert str(ROOT) not in locations
-    instance = ["--topology", "b4", "--traffic", "gravity:seed=1,count=10,load=4", "--calibrate", "0.9"]
+    instance = [
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:seed=1,count=10,load=4",
+        "--calibrate",
+        "0.9",
+    ]
     _run(
         teal,
         "evaluate",
@@ -86,7 +127,9 @@ def test_the_wheel_evaluates_b4_in_an_empty_environment(wheel: Path, tmp_path: P
         cwd=work_folder,
     )
     with (work_folder / "r" / "results.csv").open() as stream:
-        value = {(row["scheme"], row["index"]): float(row["value"]) for row in csv.DictReader(stream)}
+        value = {
+            (row["scheme"], row["index"]): float(row["value"]) for row in csv.DictReader(stream)
+        }
     assert sum(scheme == "teal" for scheme, _ in value) == 2
     for (scheme, index), reached in value.items():
         if scheme == "teal":

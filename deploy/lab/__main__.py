@@ -24,18 +24,38 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.lab", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
-        ("up", "make the routers"), ("run", "the whole experiment, from nothing to a page"),
+        ("up", "make the routers"),
+        ("run", "the whole experiment, from nothing to a page"),
         ("monitor", "counters by SNMP, snmp_exporter and Prometheus, as files for teal estimate"),
-    ):  # fmt: skip
+    ):
         one = commands.add_parser(name, help=text)
-        one.add_argument("--topology", default=str(ABILENE), help="file or name of the network (Abilene)")
-        one.add_argument("--scale", type=float, default=1e-3, help="bit/s here for a bit/s of the network (0.001)")
-    for name, files, window in (("run", "lab.json and lab.html", 20.0), ("monitor", "the files", 60.0)):
+        one.add_argument(
+            "--topology", default=str(ABILENE), help="file or name of the network (Abilene)"
+        )
+        one.add_argument(
+            "--scale",
+            type=float,
+            default=1e-3,
+            help="bit/s here for a bit/s of the network (0.001)",
+        )
+    for name, files, window in (
+        ("run", "lab.json and lab.html", 20.0),
+        ("monitor", "the files", 60.0),
+    ):
         one = commands.choices[name]
-        one.add_argument("--window", type=float, default=window, help=f"seconds of each measurement ({window:g})")
-        one.add_argument("--interval", type=float, default=4.0, help="seconds between two readings of counters (4)")
+        one.add_argument(
+            "--window", type=float, default=window, help=f"seconds of each measurement ({window:g})"
+        )
+        one.add_argument(
+            "--interval",
+            type=float,
+            default=4.0,
+            help="seconds between two readings of counters (4)",
+        )
         one.add_argument("--seed", type=int, default=1, help="of the demands (1)")
-        one.add_argument("--out", type=Path, default=Path("runs/lab"), help=f"folder for {files} (runs/lab)")
+        one.add_argument(
+            "--out", type=Path, default=Path("runs/lab"), help=f"folder for {files} (runs/lab)"
+        )
     commands.add_parser("down", help="remove everything, also what a killed run left")
     commands.add_parser("status", help="what is there")
     for name in ("cut", "mend"):
@@ -64,15 +84,25 @@ def _run(options: argparse.Namespace) -> int:
             topology = teal.load_topology(options.topology, default_capacity=10.0)
             lab = Lab(topology, options.scale)
             lab.up()
-            print(f"{topology.num_nodes} routers of {topology.name}; routes after {lab.wait_for_routes():.1f} s")
+            print(
+                f"{topology.num_nodes} routers of {topology.name}; routes after "
+                f"{lab.wait_for_routes():.1f} s"
+            )
         case "cut" | "mend":
             lab = Lab.current()
             index = lab.topology.node_index()
             lab.topology.find_links(options.a, options.b)
-            lab.set_cable(index[options.a], index[options.b], "down" if options.command == "cut" else "up")
+            lab.set_cable(
+                index[options.a], index[options.b], "down" if options.command == "cut" else "up"
+            )
         case "run" | "monitor":
             settings = Settings(
-                options.topology, options.scale, options.window, options.interval, options.out, options.seed
+                options.topology,
+                options.scale,
+                options.window,
+                options.interval,
+                options.out,
+                options.seed,
             )
             options.out.mkdir(parents=True, exist_ok=True)
             run = Experiment(settings, lambda text: print(text, file=sys.stderr, flush=True))
@@ -80,7 +110,8 @@ def _run(options: argparse.Namespace) -> int:
                 run.monitor()
                 at = options.out
                 print(
-                    f"teal estimate --topology {at}/topology.json --counters {at}/counters.json --interfaces "
+                    f"teal estimate --topology {at}/topology.json --counters {at}/counters.json "
+                    "--interfaces "
                     f"{at}/interfaces.csv --out {at}/estimate"
                 )
                 return 0

@@ -1,10 +1,12 @@
-"""A controller: topology from the routers, matrices from their counters, splits from Teal, installed in hitless steps.
+"""A controller: topology from the routers, matrices from their counters, splits from Teal,
+installed in hitless steps.
 
-It uses the public API, the client of the service, and the functions of :mod:`deploy.lab.router`.  Every --interval
-seconds it reads the byte counters and posts them; the service estimates the matrix, checks it, and answers with splits
-for the next interval.  Between two intervals it watches the link-state database: where an adjacency is gone or back,
-the service is told, and new splits are installed at once.  What is in force stands in --state, so that a controller
-that was killed goes on from there; the routers forward all the time.
+It uses the public API, the client of the service, and the functions of :mod:`deploy.lab.router`.
+Every --interval seconds it reads the byte counters and posts them; the service estimates the
+matrix, checks it, and answers with splits for the next interval.  Between two intervals it watches
+the link-state database: where an adjacency is gone or back, the service is told, and new splits are
+installed at once.  What is in force stands in --state, so that a controller that was killed goes on
+from there; the routers forward all the time.
 """
 
 from __future__ import annotations
@@ -31,12 +33,20 @@ from teal.client import Client, ServiceFault
 from teal_ip.routing.measurements import with_borders
 
 NAME = "lab"
-CORRUPT = STATE / "corrupt.json"  # counters that are falsified on purpose: number of a link to a factor
+CORRUPT = (
+    STATE / "corrupt.json"
+)  # counters that are falsified on purpose: number of a link to a factor
 _MIN_SHARE = 0.01  # of a demand on a path, below which the path is left out
 _MIN_CHANGE = 0.02  # share of a demand that must move, for a demand to be installed anew
-_OUTER_HEADER, _ROUTING_HEADER, _SEGMENT = 40, 8, 16  # bytes of IPv6, of SRv6's header, of each segment but the first
+_OUTER_HEADER, _ROUTING_HEADER, _SEGMENT = (
+    40,
+    8,
+    16,
+)  # bytes of IPv6, of SRv6's header, of each segment but the first
 _LOOK_S = 0.2  # seconds between two looks at the link-state database
-_STEP_S = 0.3  # seconds between two steps of an update, for routers to have installed the one before
+_STEP_S = (
+    0.3  # seconds between two steps of an update, for routers to have installed the one before
+)
 
 
 class Controller:
@@ -57,7 +67,9 @@ class Controller:
         self.pairs = [(index[s], index[t]) for s, t in answer.pairs]
         link_of = {}
         for link in reversed(range(self.topology.num_links)):
-            link_of[int(self.topology.link_source[link]), int(self.topology.link_target[link])] = link
+            link_of[int(self.topology.link_source[link]), int(self.topology.link_target[link])] = (
+                link
+            )
         self.links = [
             [[link_of[index[a], index[b]] for a, b in itertools.pairwise(path)] for path in paths]
             for paths in answer.paths
@@ -83,7 +95,9 @@ class Controller:
         live = self.topology.with_failed_links(self._failed())
         if self.splits is None:
             dag = teal.EcmpDag.of(live, _metric(live))
-            return sp.csr_array(teal_ip.ecmp_measurements(dag, np.array(self.pairs, dtype=np.int32)))[: live.num_links]
+            return sp.csr_array(
+                teal_ip.ecmp_measurements(dag, np.array(self.pairs, dtype=np.int32))
+            )[: live.num_links]
         rows, columns, values = [], [], []
         for d, paths in enumerate(self.links):
             for k, path in enumerate(paths):
@@ -98,12 +112,18 @@ class Controller:
         live = self.topology.with_failed_links(self._failed())
         igp = Igp(live, _metric(live).astype(np.float64))
         return [
-            (float(splits[demand, k]), tuple((one.kind, one.number) for one in segment_list(igp, live, path)))
-            for k, path in enumerate(self.links[demand]) if splits[demand, k] > 0
-        ]  # fmt: skip
+            (
+                float(splits[demand, k]),
+                tuple((one.kind, one.number) for one in segment_list(igp, live, path)),
+            )
+            for k, path in enumerate(self.links[demand])
+            if splits[demand, k] > 0
+        ]
 
     def _wire_factor(self) -> np.ndarray:
-        """(E,) what counters are divided by: bytes on a link for a byte without segment lists, for equal demands."""
+        """(E,) what counters are divided by: bytes on a link for a byte without segment lists, for
+        equal demands.
+        """
         if self.splits is None:
             return np.ones(self.topology.num_links)
         plain, wire = np.zeros(self.topology.num_links), np.zeros(self.topology.num_links)
@@ -117,7 +137,9 @@ class Controller:
         return np.where(plain > 0, wire / np.where(plain > 0, plain, 1), 1.0)
 
     def _failed(self) -> list[int]:
-        ends = zip(self.topology.link_source.tolist(), self.topology.link_target.tolist(), strict=True)
+        ends = zip(
+            self.topology.link_source.tolist(), self.topology.link_target.tolist(), strict=True
+        )
         return [link for link, end in enumerate(ends) if end in self.down]
 
     # Steps of the loop.
@@ -130,7 +152,9 @@ class Controller:
         seen = teal.load_topology(file, default_capacity=1.0)
         ends = zip(seen.link_source, seen.link_target, strict=True)
         there = {(numbers[seen.node_names[s]], numbers[seen.node_names[t]]) for s, t in ends}
-        wanted = set(zip(self.topology.link_source.tolist(), self.topology.link_target.tolist(), strict=True))
+        wanted = set(
+            zip(self.topology.link_source.tolist(), self.topology.link_target.tolist(), strict=True)
+        )
         down = wanted - there
         if down == self.down:
             return False
@@ -142,8 +166,12 @@ class Controller:
         self.down = down
         return True
 
-    def measure(self, before: router.Counts, after: router.Counts, demands: teal_ip.Estimator) -> np.ndarray | None:
-        """Post the counters of an interval; the estimated matrix (D,) Gbit/s, None if they were not believed."""
+    def measure(
+        self, before: router.Counts, after: router.Counts, demands: teal_ip.Estimator
+    ) -> np.ndarray | None:
+        """Post the counters of an interval; the estimated matrix (D,) Gbit/s, None if they were not
+        believed.
+        """
         seconds, scale = after.time - before.time, self.lab.scale * 1e9
         wrong = json.loads(CORRUPT.read_text()) if CORRUPT.exists() else {}
         rate = {
@@ -155,21 +183,29 @@ class Controller:
             rate["received"][int(link)] *= factor
         names, topology = self.topology.node_names, self.topology
         links = [
-            {"source": names[s], "target": names[t], "sent": rate["sent"][e] / self.factor[e],
-             "received": rate["received"][e] / self.factor[e]}
+            {
+                "source": names[s],
+                "target": names[t],
+                "sent": rate["sent"][e] / self.factor[e],
+                "received": rate["received"][e] / self.factor[e],
+            }
             for e, (s, t) in enumerate(zip(topology.link_source, topology.link_target, strict=True))
-        ]  # fmt: skip
+        ]
         nodes = [
             {"node": names[n], "ingress": rate["ingress"][n], "egress": rate["egress"][n]}
             for n in range(topology.num_nodes)
         ]
         routing = "igp" if self.splits is None else "allocation"
         at = np.datetime64(round(after.time), "s")
-        answer = self.service.measure_counters(NAME, at, links, nodes, routing=routing).counted or {}
+        answer = (
+            self.service.measure_counters(NAME, at, links, nodes, routing=routing).counted or {}
+        )
         self.log("measured", **{name: value for name, value in answer.items() if name != "kept"})
         if answer.get("alarm"):
             return None
-        demands.route(with_borders(self.shares(), np.array(self.pairs, dtype=np.int32), topology.num_nodes))
+        demands.route(
+            with_borders(self.shares(), np.array(self.pairs, dtype=np.int32), topology.num_nodes)
+        )
         inner = np.concatenate([rate["sent"] / self.factor, rate["ingress"], rate["egress"]])
         return np.asarray(demands.estimate(inner).matrix)
 
@@ -182,9 +218,10 @@ class Controller:
         steps, kept = self._steps(splits, matrix)
         for number, step in enumerate(steps):
             changed = (
-                range(len(step)) if self.splits is None
+                range(len(step))
+                if self.splits is None
                 else np.flatnonzero(np.abs(step - self.splits).sum(1) / 2 > _MIN_CHANGE).tolist()
-            )  # fmt: skip
+            )
             router.install(self.lab, {self.pairs[d]: self.lists(step, d) for d in changed})
             if self.splits is None:
                 self.splits = step.copy()
@@ -192,28 +229,41 @@ class Controller:
             if number < len(steps) - 1:
                 time.sleep(_STEP_S)
         self.factor = self._wire_factor()
-        intervals = 1 + (json.loads(self.state.read_text())["intervals"] if self.state.exists() else 0)
+        intervals = 1 + (
+            json.loads(self.state.read_text())["intervals"] if self.state.exists() else 0
+        )
         temporary = self.state.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"intervals": intervals, "splits": np.asarray(self.splits).tolist()}))
+        temporary.write_text(
+            json.dumps({"intervals": intervals, "splits": np.asarray(self.splits).tolist()})
+        )
         temporary.replace(self.state)
         self.log("installed", steps=len(steps), kept=kept, seconds=time.time() - begin)
 
-    def _steps(self, splits: np.ndarray, matrix: np.ndarray | None) -> tuple[list[np.ndarray], float]:
-        """Splits after each step of an update, and the share of every demand that it keeps all the time."""
+    def _steps(
+        self, splits: np.ndarray, matrix: np.ndarray | None
+    ) -> tuple[list[np.ndarray], float]:
+        """Splits after each step of an update, and the share of every demand that it keeps all the
+        time.
+        """
         if self.splits is None or matrix is None or self.down:
             return [splits], 1.0
         slots = [(d, k) for d, paths in enumerate(self.links) for k in range(len(paths))]
         links = [self.links[d][k] for d, k in slots]
         number_of = np.repeat(np.arange(len(links)), [len(path) for path in links])
         through = sp.csr_array(
-            (np.ones(len(number_of)), (np.concatenate(links), number_of)), shape=(self.topology.num_links, len(slots))
+            (np.ones(len(number_of)), (np.concatenate(links), number_of)),
+            shape=(self.topology.num_links, len(slots)),
         )
         demand = np.array([d for d, _ in slots])
         paths = NamedPaths(through, demand, self.topology.capacity)
-        flows = [np.array([one[d, k] * matrix[d] for d, k in slots]) for one in (self.splits, splits)]
+        flows = [
+            np.array([one[d, k] * matrix[d] for d, k in slots]) for one in (self.splits, splits)
+        ]
         try:
             plan = plan_update(paths, flows[0], flows[1])
-        except teal.SolverError:  # more is sent than fits, before or after: nothing can be kept hitless
+        except (
+            teal.SolverError
+        ):  # more is sent than fits, before or after: nothing can be kept hitless
             return [splits], 0.0
         steps = []
         for flow in plan.flows[1:]:
@@ -233,14 +283,20 @@ def wire_share(segments: router.Segments, target: int) -> float:
 
 
 def _metric(topology: teal.Topology) -> np.ndarray:
-    return np.ones(topology.num_links, dtype=np.int64) if topology.metric is None else topology.metric
+    return (
+        np.ones(topology.num_links, dtype=np.int64) if topology.metric is None else topology.metric
+    )
 
 
 def main() -> None:
     """Run the loop until killed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--service", default="http://127.0.0.1:8000")
-    parser.add_argument("--interval", type=float, default=5.0, help="seconds between two readings of the counters")
+    parser.add_argument(
+        "--interval", type=float, default=5.0, help="seconds between two readings of the counters"
+    )
     parser.add_argument("--state", type=Path, default=STATE / "controller.json")
     parser.add_argument("--log", type=Path, default=STATE / "events.jsonl")
     options = parser.parse_args()
@@ -260,7 +316,9 @@ def main() -> None:
                 if loop.look_at_topology() and loop.splits is not None:
                     ahead = service.allocate_next(NAME, deadline_ms=2_000)
                     loop.install(np.asarray(ahead.splits)[0], None)
-                    before = router.counters(lab)  # what was counted across the change belongs to neither routing
+                    before = router.counters(
+                        lab
+                    )  # what was counted across the change belongs to neither routing
                     deadline = before.time + options.interval
                 if time.time() < deadline:
                     continue
@@ -274,7 +332,8 @@ def main() -> None:
                 loop.install(np.asarray(ahead.splits)[0], matrix)
                 before = router.counters(lab)
                 deadline = before.time + options.interval
-            # Service overloaded or restarting, a router that does not answer: what is installed stays in force.
+            # Service overloaded or restarting, a router that does not answer: what is installed
+            # stays in force.
             except (ServiceFault, LabError, subprocess.SubprocessError) as fault:
                 loop.log("fault", text=str(fault))
 

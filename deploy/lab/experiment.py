@@ -1,6 +1,8 @@
-"""What routers do with Teal's splits, measured: the whole loop, with faults put in, from nothing to a page.
+"""What routers do with Teal's splits, measured: the whole loop, with faults put in, from nothing to
+a page.
 
-1. IGP alone; 2. the controller's splits; 3. other demands, in hitless steps; 4. a cable cut, and mended;
+1. IGP alone; 2. the controller's splits; 3. other demands, in hitless steps; 4. a cable cut, and
+   mended;
 5. counters falsified; 6. the controller killed and started again.
 """
 
@@ -30,7 +32,9 @@ from deploy.lab.monitoring import Monitoring
 from deploy.lab.network import PREFIX, STATE, Lab, check_machine, down, run
 
 Notify = Callable[[str], None]
-_IGP_UTILISATION = 0.9  # of the fullest link without Teal: as much as the shaped links carry without loss
+_IGP_UTILISATION = (
+    0.9  # of the fullest link without Teal: as much as the shaped links carry without loss
+)
 _MIN_UTILISATION = 0.05  # of links whose measured load is compared with the predicted one
 _BACK = 0.95  # share of the sent packets that must arrive, for traffic to count as flowing again
 _SAMPLE_S = 0.1  # seconds between two looks at what arrives, after a cut
@@ -66,17 +70,29 @@ class Experiment:
         self.settings, self.notify = settings, notify
         topology = teal.load_topology(settings.topology, default_capacity=10.0)
         if topology.metric is None:
-            topology = dataclasses.replace(topology, metric=np.ones(topology.num_links, dtype=np.int64))
+            topology = dataclasses.replace(
+                topology, metric=np.ones(topology.num_links, dtype=np.int64)
+            )
         self.lab = Lab(topology, settings.scale)
         self.pairs = np.array(
-            [(s, t) for s in range(topology.num_nodes) for t in range(topology.num_nodes) if s != t], dtype=np.int32
-        )  # fmt: skip
+            [
+                (s, t)
+                for s in range(topology.num_nodes)
+                for t in range(topology.num_nodes)
+                if s != t
+            ],
+            dtype=np.int32,
+        )
         dag = teal.EcmpDag.of(topology, np.asarray(topology.metric))
         self.igp = teal_ip.ecmp_measurements(dag, self.pairs)[: topology.num_links]
         rng = np.random.default_rng(settings.seed)
         size = rng.lognormal(0, 0.8, topology.num_nodes)
-        demand = size[self.pairs[:, 0]] * size[self.pairs[:, 1]] * rng.lognormal(0, 0.4, len(self.pairs))
-        self.demand = demand * _IGP_UTILISATION / float((self.igp @ demand / topology.capacity).max())
+        demand = (
+            size[self.pairs[:, 0]] * size[self.pairs[:, 1]] * rng.lognormal(0, 0.4, len(self.pairs))
+        )
+        self.demand = (
+            demand * _IGP_UTILISATION / float((self.igp @ demand / topology.capacity).max())
+        )
         self.processes: list[subprocess.Popen[bytes]] = []
         self.samples: list[dict[str, Any]] = []
         self.figures: dict[str, Any] = {"network": topology.name, "scale": settings.scale}
@@ -102,9 +118,11 @@ class Experiment:
         return self.figures
 
     def monitor(self) -> None:
-        """Read the routers by SNMP and Prometheus for a window, and write what `teal estimate` takes to the folder.
+        """Read the routers by SNMP and Prometheus for a window, and write what `teal estimate`
+        takes to the folder.
 
-        Beside the files of :mod:`deploy.lab.monitoring` that is ``sent.csv``: the mean matrix that was sent.
+        Beside the files of :mod:`deploy.lab.monitoring` that is ``sent.csv``: the mean matrix that
+        was sent.
         """
         check_machine()
         monitoring, out = Monitoring(self.lab), self.settings.out
@@ -122,7 +140,10 @@ class Experiment:
                 self._end()
         rates = sent * _plain_wire() * self.lab.scale
         nodes = self.lab.topology.node_names
-        table = [(nodes[s], nodes[t], rate) for (s, t), rate in zip(self.pairs.tolist(), rates.tolist(), strict=True)]
+        table = [
+            (nodes[s], nodes[t], rate)
+            for (s, t), rate in zip(self.pairs.tolist(), rates.tolist(), strict=True)
+        ]
         with (out / "sent.csv").open("w", newline="") as stream:
             csv.writer(stream).writerows([("source", "target", "rate"), *table])
 
@@ -147,7 +168,15 @@ class Experiment:
         self.port = _free_port()
         state = STATE / "service"
         self._start(
-            sys.executable, "-m", "teal", "serve", "--port", str(self.port), "--state", str(state), name="service"
+            sys.executable,
+            "-m",
+            "teal",
+            "serve",
+            "--port",
+            str(self.port),
+            "--state",
+            str(state),
+            name="service",
         )
         threading.Thread(target=self._sample, daemon=True).start()
 
@@ -166,7 +195,9 @@ class Experiment:
         _wait(lambda: self._answers(), _PATIENCE_S, "the service")
         begin = time.monotonic()
         self._start_controller()
-        _wait(lambda: len(self._named("installed")) >= 3, _PATIENCE_S, "three installed allocations")
+        _wait(
+            lambda: len(self._named("installed")) >= 3, _PATIENCE_S, "three installed allocations"
+        )
         self.figures["three_allocations_s"] = time.monotonic() - begin
         self.notify(f"splits of Teal in force, {self.settings.window:g} s")
         self._pause_controller(True)
@@ -177,10 +208,12 @@ class Experiment:
         largest = float((rate / self.lab.topology.capacity).max())
         payload = self._predicted(sent, headers=False)
         self.figures["teal"] = {
-            "largest_utilisation": largest, "certified_optimum": optimum,
+            "largest_utilisation": largest,
+            "certified_optimum": optimum,
             "over_optimum": float((payload / self.lab.topology.capacity).max()) / optimum,
-            "measured_over_optimum_with_headers": largest / optimum, **self._compared(rate, predicted),
-        }  # fmt: skip
+            "measured_over_optimum_with_headers": largest / optimum,
+            **self._compared(rate, predicted),
+        }
         self.table = self._table(rate, predicted)
         self._pause_controller(False)
 
@@ -198,10 +231,12 @@ class Experiment:
         after = self._arrived_and_sent(quiet=True)
         updates = self._named("installed")[count:]
         self.figures["updates"] = {
-            "number": len(updates), "steps": [one["steps"] for one in updates],
+            "number": len(updates),
+            "steps": [one["steps"] for one in updates],
             "kept": [one["kept"] for one in updates],
-            "sent_packets": int(after[1] - before[1]), "lost_packets": int(after[1] - before[1] - after[0] + before[0]),
-        }  # fmt: skip
+            "sent_packets": int(after[1] - before[1]),
+            "lost_packets": int(after[1] - before[1] - after[0] + before[0]),
+        }
         self.demand = changed
         self._send(self.demand)
         time.sleep(2.0)
@@ -221,21 +256,33 @@ class Experiment:
             if flowing is None and rate >= _BACK * wanted:
                 flowing = time.time() - begin
             before, last = now, time.time()
-            noticed = [one["time"] for one in self._named("link") if one["down"] and one["time"] > begin]
-            installed = [one["time"] for one in self._named("installed") if noticed and one["time"] > noticed[0]]
+            noticed = [
+                one["time"] for one in self._named("link") if one["down"] and one["time"] > begin
+            ]
+            installed = [
+                one["time"]
+                for one in self._named("installed")
+                if noticed and one["time"] > noticed[0]
+            ]
             if flowing is not None and installed:
                 break
         self.figures["cut"] = {
-            "cable": name, "noticed_s": noticed[0] - begin if noticed else None, "flowing_again_s": flowing,
+            "cable": name,
+            "noticed_s": noticed[0] - begin if noticed else None,
+            "flowing_again_s": flowing,
             "splits_in_force_s": installed[0] - begin if installed else None,
-        }  # fmt: skip
+        }
         time.sleep(self.settings.interval)
         self.notify(f"{name} mended")
         count = len(self._named("link"))
         self.lab.set_cable(a, b, "up")
         _wait(lambda: len(self._named("link")) > count, _PATIENCE_S, "the adjacency to come back")
         count = len(self._named("installed"))
-        _wait(lambda: len(self._named("installed")) > count, _PATIENCE_S, "splits after the cable is back")
+        _wait(
+            lambda: len(self._named("installed")) > count,
+            _PATIENCE_S,
+            "splits after the cable is back",
+        )
 
     def _falsified(self) -> None:
         self.notify("half of the links' counters at zero")
@@ -249,11 +296,16 @@ class Experiment:
         controller.CORRUPT.unlink()
         wrong = measured[1:]  # the first one may have been read before
         self.figures["falsified"] = {
-            "intervals": len(wrong), "noticed": sum(bool(one.get("alarm")) for one in wrong),
+            "intervals": len(wrong),
+            "noticed": sum(bool(one.get("alarm")) for one in wrong),
             "allocations_made_from_them": len(
-                [one for one in self._named("installed")[installed:] if one["time"] > wrong[0]["time"]]
+                [
+                    one
+                    for one in self._named("installed")[installed:]
+                    if one["time"] > wrong[0]["time"]
+                ]
             ),
-        }  # fmt: skip
+        }
         time.sleep(self.settings.interval)
 
     def _killed(self) -> None:
@@ -269,16 +321,23 @@ class Experiment:
         self._start_controller()
         _wait(lambda: len(self._named("resumed")) > count, _PATIENCE_S, "the controller to resume")
         count = len(self._named("installed"))
-        _wait(lambda: len(self._named("installed")) > count, _PATIENCE_S, "splits of the new controller")
+        _wait(
+            lambda: len(self._named("installed")) > count,
+            _PATIENCE_S,
+            "splits of the new controller",
+        )
         self.figures["killed"] = {
-            "sent_packets": int(after[1] - before[1]), "lost_packets": int(after[1] - before[1] - after[0] + before[0]),
+            "sent_packets": int(after[1] - before[1]),
+            "lost_packets": int(after[1] - before[1] - after[0] + before[0]),
             "resumed": True,
-        }  # fmt: skip
+        }
 
     # Measurements.
 
     def _window(self) -> tuple[np.ndarray, np.ndarray]:
-        """Loads (E,) with all headers and demands that were sent (D,), Gbit/s of the network, over one window."""
+        """Loads (E,) with all headers and demands that were sent (D,), Gbit/s of the network, over
+        one window.
+        """
         before, first = router.counters(self.lab), self._sent()
         time.sleep(self.settings.window)
         after, second = router.counters(self.lab), self._sent()
@@ -309,13 +368,21 @@ class Experiment:
         from teal.client import Client
 
         with Client(f"http://127.0.0.1:{self.port}") as client:
-            return controller.Controller(self.lab, client, STATE / "view.json", STATE / "view.jsonl")
+            return controller.Controller(
+                self.lab, client, STATE / "view.json", STATE / "view.jsonl"
+            )
 
     def _optimum(self, sent: np.ndarray) -> float:
-        """The certified least largest utilisation for what was sent, without headers of segment lists."""
+        """The certified least largest utilisation for what was sent, without headers of segment
+        lists.
+        """
         topology = self.lab.topology
-        paths = teal.choose_paths(topology, sent[None], objective=teal.Objective("max_link_utilisation"), cache=False)
-        problem = teal.Problem.create(topology, paths.paths, teal.Objective("max_link_utilisation"), sent[None])
+        paths = teal.choose_paths(
+            topology, sent[None], objective=teal.Objective("max_link_utilisation"), cache=False
+        )
+        problem = teal.Problem.create(
+            topology, paths.paths, teal.Objective("max_link_utilisation"), sent[None]
+        )
         return float(teal.solve(problem, gap=1e-3).bound[0])
 
     def _compared(self, rate: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
@@ -323,17 +390,22 @@ class Experiment:
         shown = predicted / self.lab.topology.capacity > _MIN_UTILISATION
         error = np.abs(rate[shown] / predicted[shown] - 1)
         return {
-            "links": int(shown.sum()), "largest_error": float(error.max(initial=0.0)),
+            "links": int(shown.sum()),
+            "largest_error": float(error.max(initial=0.0)),
             "mean_error": float(error.mean()) if shown.any() else 0.0,
-        }  # fmt: skip
+        }
 
     def _table(self, rate: np.ndarray, predicted: np.ndarray) -> list[dict[str, Any]]:
         topology = self.lab.topology
         return [
-            {"link": topology.link_name(e), "predicted": float(predicted[e]), "measured": float(rate[e]),
-             "capacity": float(topology.capacity[e])}
+            {
+                "link": topology.link_name(e),
+                "predicted": float(predicted[e]),
+                "measured": float(rate[e]),
+                "capacity": float(topology.capacity[e]),
+            }
             for e in range(topology.num_links)
-        ]  # fmt: skip
+        ]
 
     def _sample(self) -> None:
         """Utilisation of all links once a second, for the chart."""
@@ -341,12 +413,18 @@ class Experiment:
         while not self._stopping.wait(1.0):
             with contextlib.suppress(subprocess.SubprocessError, ValueError, KeyError):
                 now = router.counters(self.lab)
-                rate = (now.sent - before.sent) * 8 / (now.time - before.time) / (self.lab.scale * 1e9)
-                self.samples.append({"time": now.time, "utilisation": (rate / self.lab.topology.capacity).tolist()})
+                rate = (
+                    (now.sent - before.sent) * 8 / (now.time - before.time) / (self.lab.scale * 1e9)
+                )
+                self.samples.append(
+                    {"time": now.time, "utilisation": (rate / self.lab.topology.capacity).tolist()}
+                )
                 before = now
 
     def _arrived_and_sent(self, quiet: bool = False) -> tuple[int, int]:
-        """Packets that hosts received and that were sent, since the start; ``quiet`` stops sending and waits first."""
+        """Packets that hosts received and that were sent, since the start; ``quiet`` stops sending
+        and waits first.
+        """
         if quiet:
             self._send(np.zeros(len(self.demand)))
             time.sleep(1.5)
@@ -384,7 +462,10 @@ class Experiment:
     # Processes and files.
 
     def _send(self, demand: np.ndarray) -> None:
-        rows = [[int(s), int(t), float(d) * self.lab.scale * 1e9] for (s, t), d in zip(self.pairs, demand, strict=True)]
+        rows = [
+            [int(s), int(t), float(d) * self.lab.scale * 1e9]
+            for (s, t), d in zip(self.pairs, demand, strict=True)
+        ]
         temporary = traffic.RATES.with_suffix(".tmp")
         temporary.write_text(json.dumps(rows))
         temporary.replace(traffic.RATES)
@@ -401,22 +482,33 @@ class Experiment:
     def _start_controller(self) -> None:
         service = f"http://127.0.0.1:{self.port}"
         self.control = self._start(
-            sys.executable, "-m", "deploy.lab.controller", "--service", service, "--interval",
-            str(self.settings.interval), name="controller",
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "deploy.lab.controller",
+            "--service",
+            service,
+            "--interval",
+            str(self.settings.interval),
+            name="controller",
+        )
 
     def _pause_controller(self, pause: bool) -> None:
         self.control.send_signal(signal.SIGSTOP if pause else signal.SIGCONT)
 
     def _answers(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1.0):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.port), timeout=1.0),
+        ):
             return True
         return False
 
     def _events(self) -> list[dict[str, Any]]:
         with contextlib.suppress(FileNotFoundError):
             return [
-                json.loads(line) for line in (STATE / "events.jsonl").read_text().splitlines() if line.endswith("}")
+                json.loads(line)
+                for line in (STATE / "events.jsonl").read_text().splitlines()
+                if line.endswith("}")
             ]
         return []
 
@@ -440,7 +532,9 @@ def _wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            tails = "\n".join(f"{name}: {_tail(STATE / name)}" for name in ("controller.log", "service.log"))
+            tails = "\n".join(
+                f"{name}: {_tail(STATE / name)}" for name in ("controller.log", "service.log")
+            )
             raise TimeoutError(f"{what} did not come within {seconds:g} s\n{tails}")
         time.sleep(0.1)
 

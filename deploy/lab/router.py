@@ -1,4 +1,5 @@
-"""What a controller needs of routers: the topology that they see, their counters, and a way to install splits.
+"""What a controller needs of routers: the topology that they see, their counters, and a way to
+install splits.
 
 These three functions are all that has to be replaced for other routers (docs/lab.md says by what).
 """
@@ -14,7 +15,9 @@ import numpy as np
 
 from deploy.lab.network import POLICY_TABLE, Lab, ip_batch, run
 
-Segments = tuple[tuple[str, int], ...]  # ("node", its number) or ("adjacency", number of the link), in order
+Segments = tuple[
+    tuple[str, int], ...
+]  # ("node", its number) or ("adjacency", number of the link), in order
 _MAX_WEIGHT = 255  # of a next hop
 
 
@@ -39,7 +42,9 @@ class Counts(NamedTuple):
 
 
 def database(lab: Lab, node: int = 0) -> object:
-    """The link-state database, as one router holds it: JSON of ``show ipv6 ospf6 database router detail``."""
+    """The link-state database, as one router holds it: JSON of
+    ``show ipv6 ospf6 database router detail``.
+    """
     return lab.show(node, "show ipv6 ospf6 database router detail")
 
 
@@ -65,18 +70,26 @@ def counters(lab: Lab) -> Counts:
         number = seen[s, t] = seen.get((s, t), -1) + 1
         back = lab.interfaces[waiting[t, s][number]]
         received[link] = bytes_of[t, back][1]
-    sent = np.array([bytes_of[s, lab.interfaces[link]][0] for link, (s, _) in enumerate(ends)], dtype=np.float64)
-    ingress = np.array([bytes_of[node, "ext"][1] for node in range(topology.num_nodes)], dtype=np.float64)
-    egress = np.array([bytes_of[node, "ext"][0] for node in range(topology.num_nodes)], dtype=np.float64)
+    sent = np.array(
+        [bytes_of[s, lab.interfaces[link]][0] for link, (s, _) in enumerate(ends)], dtype=np.float64
+    )
+    ingress = np.array(
+        [bytes_of[node, "ext"][1] for node in range(topology.num_nodes)], dtype=np.float64
+    )
+    egress = np.array(
+        [bytes_of[node, "ext"][0] for node in range(topology.num_nodes)], dtype=np.float64
+    )
     return Counts(time.time(), sent, received, ingress, egress, dropped)
 
 
 def install(lab: Lab, splits: Mapping[tuple[int, int], Sequence[tuple[float, Segments]]]) -> None:
-    """Install segment lists with weights, each demand in one step: no packet is lost while a route is replaced.
+    """Install segment lists with weights, each demand in one step: no packet is lost while a route
+    is replaced.
 
     Args:
         lab: the routers.
-        splits: for each source and target the lists and their shares; an empty sequence leaves it to the IGP.
+        splits: for each source and target the lists and their shares; an empty sequence leaves it
+            to the IGP.
     """
     lines: dict[int, list[str]] = {}
     for (source, target), lists in splits.items():
@@ -88,13 +101,18 @@ def install(lab: Lab, splits: Mapping[tuple[int, int], Sequence[tuple[float, Seg
         hops = []
         for share, segments in lists:
             weight = max(1, min(_MAX_WEIGHT, round(_MAX_WEIGHT * share / largest)))
-            sids = [lab.node_segment(n) if kind == "node" else lab.adjacency_segment(n) for kind, n in segments]
+            sids = [
+                lab.node_segment(n) if kind == "node" else lab.adjacency_segment(n)
+                for kind, n in segments
+            ]
             last = lab.last_segment(target)
             if segments and segments[-1] == ("node", target):
                 sids.pop()
-            # The kernel wants a gateway; after encapsulation it looks the first segment up, whatever the gateway is.
+            # The kernel wants a gateway; after encapsulation it looks the first segment up,
+            # whatever the gateway is.
             hops.append(
-                f"nexthop encap seg6 mode encap.red segs {','.join([*sids, last])} via fe80::1 dev ext weight {weight}"
+                f"nexthop encap seg6 mode encap.red segs {','.join([*sids, last])} via fe80::1 dev "
+                f"ext weight {weight}"
             )
         commands.append(f"route replace table {POLICY_TABLE} {lab.hosts(target)} {' '.join(hops)}")
     for source, commands in lines.items():

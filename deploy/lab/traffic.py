@@ -1,8 +1,10 @@
-"""Sends a matrix as many small flows: a process of its own with a socket in the namespace of every host.
+"""Sends a matrix as many small flows: a process of its own with a socket in the namespace of every
+host.
 
-Every packet of a demand goes to another address behind its target, so that routers, which divide flows by a hash,
-divide the demand as finely as packets are.  The rates stand in rates.json, which is read again when it changes; what
-was sent stands in sent.json.  Packets are never read at the other end: the kernel counts and drops them.
+Every packet of a demand goes to another address behind its target, so that routers, which divide
+flows by a hash, divide the demand as finely as packets are.  The rates stand in rates.json, which
+is read again when it changes; what was sent stands in sent.json.  Packets are never read at the
+other end: the kernel counts and drops them.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ RATES, SENT, PID = STATE / "rates.json", STATE / "sent.json", STATE / "traffic.p
 _PORT = 9000
 _ADDRESSES = 8192  # behind each router, to which packets go in turn
 _TICK_S = 0.002  # seconds between two rounds of sending
-_MAX_BURST_S = 0.05  # seconds of a demand that are sent at once after a pause of this process; the rest is not sent
+# seconds of a demand that are sent at once after a pause of this process; the rest is not sent
+_MAX_BURST_S = 0.05
 _HEADERS = 48  # bytes of IPv6 and UDP
 _CLONE_NEWNET = 0x40000000
 _ANSWER_EVERY_S = 0.5  # seconds between two writes of sent.json
@@ -58,10 +61,15 @@ def main() -> None:
         receivers.append(receiver)
     chosen = random.Random(0)
     targets = [
-        [(f"2001:db8:{node + 1:x}::{chosen.randrange(1, 65536):x}:{chosen.randrange(1, 65536):x}", _PORT)
-         for _ in range(_ADDRESSES)]
+        [
+            (
+                f"2001:db8:{node + 1:x}::{chosen.randrange(1, 65536):x}:{chosen.randrange(1, 65536):x}",
+                _PORT,
+            )
+            for _ in range(_ADDRESSES)
+        ]
         for node in range(nodes)
-    ]  # fmt: skip
+    ]
     payload = bytes(PACKET_BYTES - _HEADERS)
     PID.write_text(str(os.getpid()))
     changed, demands = 0.0, list[list[float]]()

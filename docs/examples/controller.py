@@ -15,8 +15,12 @@ def main() -> None:
     parser.add_argument("--service", default="http://127.0.0.1:8000")
     parser.add_argument("--topology", required=True)
     parser.add_argument("--traffic", required=True)
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds from one matrix to the next")
-    parser.add_argument("--count", type=int, default=0, help="number of matrices after which to stop; 0 for all")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, help="seconds from one matrix to the next"
+    )
+    parser.add_argument(
+        "--count", type=int, default=0, help="number of matrices after which to stop; 0 for all"
+    )
     options = parser.parse_args()
     topology = teal.load_topology(options.topology)
     traffic = teal.load_traffic(options.traffic, topology)
@@ -29,8 +33,12 @@ def main() -> None:
             rates = np.zeros((num_nodes, num_nodes))
             rates[traffic.pairs[:, 0], traffic.pairs[:, 1]] = traffic.read([row])[0]
             try:
-                allocation = service.allocate("replay", rates.reshape(1, -1), deadline_ms=1e3 * options.interval / 2)
-            except ServiceFault as fault:  # overloaded, restarting or unreachable: a controller must continue
+                allocation = service.allocate(
+                    "replay", rates.reshape(1, -1), deadline_ms=1e3 * options.interval / 2
+                )
+            except (
+                ServiceFault
+            ) as fault:  # overloaded, restarting or unreachable: a controller must continue
                 print(f"{traffic.timestamps[row]}  {fault}: the previous splits stay installed")
             else:
                 print(

@@ -14,13 +14,17 @@ class PathGNN(torch.nn.Module):
     def __init__(self, rounds: int = 6) -> None:
         super().__init__()
         self.rounds = rounds
-        self.update = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.SiLU(), torch.nn.Linear(16, 1)).double()
+        self.update = torch.nn.Sequential(
+            torch.nn.Linear(4, 16), torch.nn.SiLU(), torch.nn.Linear(16, 1)
+        ).double()
 
     def forward(self, problem: teal.Problem) -> torch.Tensor:
         hops = problem.ops.path_sum(torch.ones_like(problem.capacity))
         logits = -hops
         for _ in range(self.rounds):
-            splits = torch.nan_to_num(logits.masked_fill(~problem.path_mask, -torch.inf).softmax(-1))
+            splits = torch.nan_to_num(
+                logits.masked_fill(~problem.path_mask, -torch.inf).softmax(-1)
+            )
             crowding = torch.log1p(problem.utilisation(splits))  # (B, E)
             along = problem.ops.path_sum(crowding)
             features = torch.stack([along, along / hops.clamp(min=1), hops / 10, splits], -1)
@@ -37,7 +41,9 @@ def trained(steps: int = 150) -> PathGNN:
     paths, model = teal.compute_paths(topology, traffic.pairs), PathGNN()
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     for step in range(steps):
-        problem = teal.Problem.create(topology, paths, "total_flow", traffic.read([step % 64, (7 * step) % 64]))
+        problem = teal.Problem.create(
+            topology, paths, "total_flow", traffic.read([step % 64, (7 * step) % 64])
+        )
         flow = problem.value(teal.project(problem, model(problem))) / problem.demand.sum(1)
         optimiser.zero_grad()
         (-flow.mean()).backward()

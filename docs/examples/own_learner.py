@@ -26,7 +26,11 @@ def make(spec: Spec) -> Learner:
     options: Any = spec.parse_options(episodes=5)
 
     def reinforce(
-        model: FlowModel, problem: teal.Problem, means: torch.Tensor, noise: Noise, config: TrainConfig
+        model: FlowModel,
+        problem: teal.Problem,
+        means: torch.Tensor,
+        noise: Noise,
+        config: TrainConfig,
     ) -> torch.Tensor:
         return loss_of(model, problem, means, noise, config.std, max(2, options["episodes"]))
 
@@ -34,12 +38,19 @@ def make(spec: Spec) -> Learner:
 
 
 def loss_of(
-    model: FlowModel, problem: teal.Problem, means: torch.Tensor, noise: Noise, std: float, episodes: int
+    model: FlowModel,
+    problem: teal.Problem,
+    means: torch.Tensor,
+    noise: Noise,
+    std: float,
+    episodes: int,
 ) -> torch.Tensor:
     """The loss (B,): minus the mean of advantage times log-likelihood; noise is (B, D, K) of a normal distribution."""
     actions = [means.detach() + std * noise.normal(means) for _ in range(episodes)]
     with torch.no_grad():
-        rewards = torch.stack([reward(problem, model.splits(action, problem)) for action in actions])
+        rewards = torch.stack(
+            [reward(problem, model.splits(action, problem)) for action in actions]
+        )
         advantages = (rewards - rewards.mean(0)) * len(actions) / (len(actions) - 1)
         advantages = advantages / advantages.std(0).clamp(min=1e-6)
     loss = torch.zeros_like(rewards[0])

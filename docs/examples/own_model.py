@@ -35,15 +35,21 @@ class Attention(FlowModel):
         """Means of the actions (B, D, K) and link prices (B, E)."""
         mask = problem.path_mask
         hops = problem.ops.path_sum(torch.ones_like(problem.capacity)).expand(mask.shape)
-        unused = ~mask & mask.any(-1, keepdim=True)  # a demand without any path attends to nothing that matters
+        unused = ~mask & mask.any(
+            -1, keepdim=True
+        )  # a demand without any path attends to nothing that matters
         means = -hops
         for _ in range(self.config.layers):
             load = problem.utilisation(self.splits(means, problem))  # (B, E)
             worst, _ = problem.ops.path_max(load)
             crowding = torch.log1p(torch.stack([problem.ops.path_sum(load), worst], -1))
-            state = self.encode(torch.cat([crowding, hops[..., None] / 10, means[..., None] / 10], -1))
+            state = self.encode(
+                torch.cat([crowding, hops[..., None] / 10, means[..., None] / 10], -1)
+            )
             paths = state.flatten(0, 1)  # (B D, K, width)
-            context, _ = self.attend(paths, paths, paths, key_padding_mask=unused.flatten(0, 1), need_weights=False)
+            context, _ = self.attend(
+                paths, paths, paths, key_padding_mask=unused.flatten(0, 1), need_weights=False
+            )
             means = means + self.action(state + context.view_as(state))[..., 0]
         link = torch.stack([torch.log1p(load), (load > 1).to(load)], -1)
         prices = nn.functional.softplus(self.price(link)[..., 0] - 4) * (problem.capacity > 0)

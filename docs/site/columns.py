@@ -67,14 +67,26 @@ def reference() -> str:
     common = {field.name for field in dataclasses.fields(Figures)}
     parts = ["## Figures of an allocation\n", *_lines(Figures, common)]
     for command, file, kind in TABLES:
-        own = [name for name in column_names(kind) if not (issubclass(kind, Figures) and name in common)]
+        own = [
+            name
+            for name in column_names(kind)
+            if not (issubclass(kind, Figures) and name in common)
+        ]
         more = ", and the figures of an allocation" if len(own) < len(column_names(kind)) else ""
-        parts += [f"\n## {file} of teal {command}\n", f"A row: {_subject(kind)}{more}.\n", *_lines(kind, set(own))]
+        parts += [
+            f"\n## {file} of teal {command}\n",
+            f"A row: {_subject(kind)}{more}.\n",
+            *_lines(kind, set(own)),
+        ]
     return "\n".join(parts)
 
 
 def _subject(kind: type[Any]) -> str:
-    first = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split()).rstrip(".").split(" (see ")[0]
+    first = (
+        " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
+        .rstrip(".")
+        .split(" (see ")[0]
+    )
     return _plain(first[:1].lower() + first[1:])
 
 
@@ -86,4 +98,8 @@ def _lines(kind: type[Any], names: set[str]) -> list[str]:
 
 def _plain(text: str) -> str:
     """Roles of Sphinx as plain code, and bars escaped."""
-    return re.sub(r":\w+:`~?([^`<]*)(?:<[^`]*>)?`", r"`\1`", text).replace("``", "`").replace("|", "\\|")
+    return (
+        re.sub(r":\w+:`~?([^`<]*)(?:<[^`]*>)?`", r"`\1`", text)
+        .replace("``", "`")
+        .replace("|", "\\|")
+    )

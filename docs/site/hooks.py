@@ -44,9 +44,16 @@ def on_page_content(content: str, **_: Any) -> str:
     In tables elsewhere a bar in a code span must be escaped; here the escape would be shown.
     """
     content = content.replace("\\|", "|")
-    content = re.sub(r'<span class="arithmatex">\\\((.*?)\\\)</span>', lambda m: _formula(m[1], "inline"), content)
+    content = re.sub(
+        r'<span class="arithmatex">\\\((.*?)\\\)</span>',
+        lambda m: _formula(m[1], "inline"),
+        content,
+    )
     return re.sub(
-        r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', lambda m: _formula(m[1], "block"), content, flags=re.S
+        r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>',
+        lambda m: _formula(m[1], "block"),
+        content,
+        flags=re.S,
     )
 
 

@@ -1,4 +1,6 @@
-"""Allocating a history of matrices part by part, for `teal allocate`, in whichever process a part is computed."""
+"""Allocating a history of matrices part by part, for `teal allocate`, in whichever process a part
+is computed.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ class AllocatedMatrix(Figures):
         status: feasible, or infeasible (the validator's verdict).
         solve_s: seconds; those of matrices that were solved together are divided evenly.
         exact_value: value before --entries and --min-split changed the splits.
-        moved: share of the routable demand that moves, against the matrix before it in its part; NaN for the first one,
-            and without --max-churn.
+        moved: share of the routable demand that moves, against the matrix before it in its part;
+            NaN for the first one, and without --max-churn.
     """
 
     index: int
@@ -53,14 +55,25 @@ class AllocatedMatrix(Figures):
     moved: float = math.nan
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
-        "index", "timestamp", "value", "bound", "gap", "satisfied_demand", "max_link_utilisation", "max_violation",
-        "status", "solve_s", "exact_value", "moved",
-    )  # fmt: skip
+        "index",
+        "timestamp",
+        "value",
+        "bound",
+        "gap",
+        "satisfied_demand",
+        "max_link_utilisation",
+        "max_violation",
+        "status",
+        "solve_s",
+        "exact_value",
+        "moved",
+    )
     """Columns of a file of rows, in this order."""
 
 
 class HistoryAllocator:
-    """The parts of a history.  A part depends on the settings alone, not on which parts were computed before.
+    """The parts of a history.  A part depends on the settings alone, not on which parts were
+    computed before.
 
     Args:
         config: the settings.
@@ -70,7 +83,9 @@ class HistoryAllocator:
         InputError: a fault in what the user gave.
     """
 
-    def __init__(self, config: AllocateConfig, notify: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, config: AllocateConfig, notify: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.config = config
         named = named_model(config.model, Objective(config.objective, config.epsilon))
         self.instance: Instance = load_instance(config, notify)
@@ -108,7 +123,11 @@ class HistoryAllocator:
         return results
 
     def _allocate_batch(
-        self, solver: SuccessivePdhg, problem: Problem, rows: list[int], previous: torch.Tensor | None
+        self,
+        solver: SuccessivePdhg,
+        problem: Problem,
+        rows: list[int],
+        previous: torch.Tensor | None,
     ) -> tuple[list[AllocatedMatrix], torch.Tensor, torch.Tensor]:
         """The matrices, their splits (B, D, K), and the splits (D, K) in force after the last one.
 
@@ -123,8 +142,14 @@ class HistoryAllocator:
         if previous is not None and config.max_churn is not None:
             problem = problem.with_churn_limit(previous, config.max_churn)
         begin = time.perf_counter()
-        result = solver.solve(problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter)
-        short = result.splits if previous is not None else preferred(problem, result.splits, config.prefer)
+        result = solver.solve(
+            problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter
+        )
+        short = (
+            result.splits
+            if previous is not None
+            else preferred(problem, result.splits, config.prefer)
+        )
         splits = installable(problem, short, config.min_split, config.entries)
         solve_s = time.perf_counter() - begin
         allocation = Allocation.of_batch(splits, result.prices, solve_s, result.program_prices)
@@ -133,7 +158,10 @@ class HistoryAllocator:
             for place, row in enumerate(rows):
                 one = slice(place, place + 1)
                 write_proof(
-                    config.out / PROOFS / f"{row:06d}", problem.row(place), allocation.rows(one), compressed=True
+                    config.out / PROOFS / f"{row:06d}",
+                    problem.row(place),
+                    allocation.rows(one),
+                    compressed=True,
                 )
         movement = torch.full((len(rows),), math.nan)
         if previous is not None:
@@ -163,10 +191,14 @@ class HistoryAllocator:
             figures = {"objective": str(instance.objective.spec), **json_value(matrix)}
             write_allocation(
                 self.config.out / MATRICES / f"{matrix.index:06d}.{self.config.each}",
-                instance.topology, instance.paths, instance.traffic.read([matrix.index])[0],
-                splits[place].double().cpu().numpy(), None if weights is None else weights[place], figures,
+                instance.topology,
+                instance.paths,
+                instance.traffic.read([matrix.index])[0],
+                splits[place].double().cpu().numpy(),
+                None if weights is None else weights[place],
+                figures,
                 instance.traffic.classes,
-            )  # fmt: skip
+            )
 
     def _stored_form(self, splits: torch.Tensor) -> AnyArray:
         """Splits as float32, or the weights of a split table as bytes."""

@@ -15,7 +15,14 @@ from teal.allocation.settings import AllocateConfig
 from teal.allocation.solve import signed_percent
 from teal.app.command import EXIT_FAILED, EXIT_GAP, EXIT_OK, Notify, Outcome
 from teal.app.instance import instance_key
-from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, require_same, write_files, write_manifest
+from teal.app.run_files import (
+    JOURNAL,
+    RESUME_HINT,
+    Journal,
+    require_same,
+    write_files,
+    write_manifest,
+)
 from teal.errors import InputError
 from teal.formats.allocations import write_candidates
 from teal.formats.rows import from_text, write_csv
@@ -27,14 +34,25 @@ _MAX_COMPRESSION = 4  # splits compress to a half, seldom to less than a quarter
 
 
 def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[AllocatedMatrix]:
-    """Allocate what is missing, then write everything; an interrupted run leaves its journal and its parts.
+    """Allocate what is missing, then write everything; an interrupted run leaves its journal and
+    its parts.
 
     Raises:
         InputError: a fault in the settings, or results in OUT that must not be replaced.
     """
     out = config.out
-    of_earlier_run = (*out.glob("part-*.parquet"), *out.glob(f"{MATRICES}/*"), *out.glob(f"{PROOFS}/*/*"))
-    files = (JOURNAL, PATHS, FIGURES_FILE, MANIFEST, *(str(path.relative_to(out)) for path in of_earlier_run))
+    of_earlier_run = (
+        *out.glob("part-*.parquet"),
+        *out.glob(f"{MATRICES}/*"),
+        *out.glob(f"{PROOFS}/*/*"),
+    )
+    files = (
+        JOURNAL,
+        PATHS,
+        FIGURES_FILE,
+        MANIFEST,
+        *(str(path.relative_to(out)) for path in of_earlier_run),
+    )
     if not config.resume:
         check_out_folder(out, files, overwrite=config.overwrite, hint=RESUME_HINT)
     allocator = HistoryAllocator(config, notify)
@@ -51,20 +69,32 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
     }
     missing = [part for part in range(allocator.num_parts) if part not in done]
     _check_disk_space(allocator, missing, notify)
-    with tqdm(total=allocator.num_matrices, initial=sum(done.values()), desc="allocating", unit="matrix") as bar:
+    with tqdm(
+        total=allocator.num_matrices, initial=sum(done.values()), desc="allocating", unit="matrix"
+    ) as bar:
         for part, matrices in _allocate_parts(allocator, missing):
-            journal.add("part", {"part": part, "found": [dataclasses.asdict(matrix) for matrix in matrices]})
+            journal.add(
+                "part", {"part": part, "found": [dataclasses.asdict(matrix) for matrix in matrices]}
+            )
             bar.update(len(matrices))
     by_part = {entry["part"]: entry["found"] for entry in journal.entries("part")}
-    results = [from_text(AllocatedMatrix, matrix) for part in sorted(by_part) for matrix in by_part[part]]
+    results = [
+        from_text(AllocatedMatrix, matrix) for part in sorted(by_part) for matrix in by_part[part]
+    ]
     write_files(
-        out, {FIGURES_FILE: partial(write_csv, rows=results), MANIFEST: partial(write_manifest, settings=config)}
+        out,
+        {
+            FIGURES_FILE: partial(write_csv, rows=results),
+            MANIFEST: partial(write_manifest, settings=config),
+        },
     )
     journal.remove()
     return results
 
 
-def _allocate_parts(allocator: HistoryAllocator, parts: Sequence[int]) -> Iterator[tuple[int, list[AllocatedMatrix]]]:
+def _allocate_parts(
+    allocator: HistoryAllocator, parts: Sequence[int]
+) -> Iterator[tuple[int, list[AllocatedMatrix]]]:
     """Each part as it is done."""
     if allocator.config.workers == 0:
         for part in parts:
@@ -75,35 +105,57 @@ def _allocate_parts(allocator: HistoryAllocator, parts: Sequence[int]) -> Iterat
         yield from allocate(allocator.config, parts)
 
 
-def _check_disk_space(allocator: HistoryAllocator, parts: Sequence[int], notify: Callable[[str], None]) -> None:
+def _check_disk_space(
+    allocator: HistoryAllocator, parts: Sequence[int], notify: Callable[[str], None]
+) -> None:
     """Report how much will be written, and raise InputError if the disk has no space for it."""
     config, paths = allocator.config, allocator.instance.paths
     if config.figures_only or not parts:
         return
     needed = len(parts) * config.part * paths.leaf.size * (1 if config.entries else 4)
     free = shutil.disk_usage(config.out).free
-    notify(f"splits take up to {needed / 1e9:.3g} GB before compression; {free / 1e9:.3g} GB are free in {config.out}")
+    notify(
+        f"splits take up to {needed / 1e9:.3g} GB before compression; {free / 1e9:.3g} GB are free "
+        f"in {config.out}"
+    )
     if needed > _MAX_COMPRESSION * free:
-        raise InputError("--out", "", f"space for {needed / 1e9:.3g} GB, or --figures-only", f"{free / 1e9:.3g} GB")
+        raise InputError(
+            "--out",
+            "",
+            f"space for {needed / 1e9:.3g} GB, or --figures-only",
+            f"{free / 1e9:.3g} GB",
+        )
 
 
 def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
     """`teal allocate`."""
     matrices = run_allocate(config, notify)
     usable = [matrix for matrix in matrices if Status(matrix.status).usable]
-    gaps, satisfied = (np.array([getattr(matrix, name) for matrix in usable]) for name in ("gap", "satisfied_demand"))
+    gaps, satisfied = (
+        np.array([getattr(matrix, name) for matrix in usable])
+        for name in ("gap", "satisfied_demand")
+    )
     unusable, above = len(matrices) - len(usable), int((gaps > config.gap).sum())
-    lines = [f"{config.out}: {len(matrices):,} matrices, {unusable:,} of them without a usable allocation"]
+    lines = [
+        f"{config.out}: {len(matrices):,} matrices, {unusable:,} of them without a usable "
+        "allocation"
+    ]
     if usable:
         lines.append(
             f"satisfied demand {100 * satisfied.min():.2f}% to {100 * satisfied.max():.2f}%, "
             f"mean {100 * satisfied.mean():.2f}%; gap {100 * gaps.max():.3f}% at most, "
-            f"{above:,} matrices above {100 * config.gap:g}%; all figures in {config.out}/{FIGURES_FILE}"
+            f"{above:,} matrices above {100 * config.gap:g}%; all figures in "
+            f"{config.out}/{FIGURES_FILE}"
         )
         if config.entries or config.min_split:
-            exact, value = (sum(getattr(matrix, name) for matrix in usable) for name in ("exact_value", "value"))
+            exact, value = (
+                sum(getattr(matrix, name) for matrix in usable) for name in ("exact_value", "value")
+            )
             change = (value - exact) / exact if exact else 0.0
-            lines.append(f"--min-split and --entries changed the sum of all values by {signed_percent(change)}")
+            lines.append(
+                "--min-split and --entries changed the sum of all values by "
+                f"{signed_percent(change)}"
+            )
     return Outcome(
         text="\n".join(lines),
         data={

@@ -1,6 +1,8 @@
-"""`teal allocate` through Ray: parts are handed to processes, each of which has loaded the network once.
+"""`teal allocate` through Ray: parts are handed to processes, each of which has loaded the network
+once.
 
-Ray Data would do the same; its executor and further processes took 10 of 39 CPU s for 150 matrices of B4.
+Ray Data would do the same; its executor and further processes took 10 of 39 CPU s for 150 matrices
+of B4.
 """
 
 from __future__ import annotations
@@ -17,28 +19,37 @@ from teal.cluster.cluster import cause, connected, require_units, units
 from teal.errors import InputError
 from teal.runtime.parallel import limit_threads
 
-_MAX_RETRIES = 3  # restarts of a process, and retries of a part, which may be what kills the process
+_MAX_RETRIES = (
+    3  # restarts of a process, and retries of a part, which may be what kills the process
+)
 
 
 class _Worker:
     """One process: it loads the network once, then allocates one part after another."""
 
     def __init__(self, config: AllocateConfig, threads: int, folder: str) -> None:
-        os.chdir(folder)  # that of the command, because relative paths refer to it; Ray starts processes elsewhere
+        os.chdir(
+            folder
+        )  # that of the command, because relative paths refer to it; Ray starts processes elsewhere
         limit_threads(threads)
         self._config = config
 
     @functools.cached_property
     def _allocator(self) -> HistoryAllocator:
-        return HistoryAllocator(self._config)  # not in the constructor, of whose errors Ray keeps the text alone
+        return HistoryAllocator(
+            self._config
+        )  # not in the constructor, of whose errors Ray keeps the text alone
 
     def allocate(self, part: int) -> tuple[int, list[AllocatedMatrix]]:
         """The part's number, and figures of its matrices."""
         return part, self._allocator.allocate_part(part)
 
 
-def allocate(config: AllocateConfig, parts: Sequence[int]) -> Iterator[tuple[int, list[AllocatedMatrix]]]:
-    """Allocate ``parts`` in ``config.workers`` processes; yields each part when it is done, in any order.
+def allocate(
+    config: AllocateConfig, parts: Sequence[int]
+) -> Iterator[tuple[int, list[AllocatedMatrix]]]:
+    """Allocate ``parts`` in ``config.workers`` processes; yields each part when it is done, in any
+    order.
 
     Raises:
         SolverError: a process died more than three times.
@@ -48,16 +59,27 @@ def allocate(config: AllocateConfig, parts: Sequence[int]) -> Iterator[tuple[int
         from ray.util import ActorPool
 
         gpus, cpus = units(ray, "GPU"), units(ray, "CPU")
-        free = max(1, int(ray.available_resources().get("CPU", 0)))  # others may use the cluster too
+        free = max(
+            1, int(ray.available_resources().get("CPU", 0))
+        )  # others may use the cluster too
         on_gpu = config.device == "cuda" or (config.device == "auto" and gpus > 0)
         require_units(ray, "GPU" if on_gpu else "CPU", config.workers or 1, "--workers")
         workers = min(config.workers or (gpus if on_gpu else free), len(parts))
-        settings = dataclasses.replace(config, out=config.out.resolve(), device="cuda" if on_gpu else "cpu")
+        settings = dataclasses.replace(
+            config, out=config.out.resolve(), device="cuda" if on_gpu else "cpu"
+        )
         start = ray.remote(
-            num_cpus=0 if on_gpu else 1, num_gpus=int(on_gpu), max_restarts=_MAX_RETRIES, max_task_retries=_MAX_RETRIES
+            num_cpus=0 if on_gpu else 1,
+            num_gpus=int(on_gpu),
+            max_restarts=_MAX_RETRIES,
+            max_task_retries=_MAX_RETRIES,
         )(_Worker).remote
-        pool = ActorPool([start(settings, max(1, cpus // workers), str(Path.cwd())) for _ in range(workers)])
+        pool = ActorPool(
+            [start(settings, max(1, cpus // workers), str(Path.cwd())) for _ in range(workers)]
+        )
         try:
             yield from pool.map_unordered(lambda worker, part: worker.allocate.remote(part), parts)
         except (ray.exceptions.RayError, InputError) as error:
-            raise cause(error, f"allocating on Ray, after {_MAX_RETRIES} restarts of a process") from None
+            raise cause(
+                error, f"allocating on Ray, after {_MAX_RETRIES} restarts of a process"
+            ) from None

@@ -1,4 +1,6 @@
-"""`teal certify`: anybody's allocation, as a proof that a file without Teal checks; and the proof of a solve."""
+"""`teal certify`: anybody's allocation, as a proof that a file without Teal checks; and the proof
+of a solve.
+"""
 
 from __future__ import annotations
 
@@ -62,42 +64,70 @@ def run_certify(config: CertifyConfig, notify: Callable[[str], None]) -> Certifi
         raise InputError("--allocation", "", "a file", str(config.allocation))
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
     deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
-    instance = load_instance(config, notify, partial(selected, config), lambda _: compile_first(notify), deadline)
+    instance = load_instance(
+        config, notify, partial(selected, config), lambda _: compile_first(notify), deadline
+    )
     topology, demand = instance.topology, instance.traffic.read([config.index])
     capacity = capacity_in_force(config, topology, notify)
     if capacity is not None:
         instance = instance.surviving([np.flatnonzero(capacity == 0).tolist()], notify)
-    flows, classes, where = read_flows(config.allocation, topology), instance.traffic.classes, str(config.allocation)
+    flows, classes, where = (
+        read_flows(config.allocation, topology),
+        instance.traffic.classes,
+        str(config.allocation),
+    )
     paths, splits = splits_over(flows, topology, instance.paths, demand[0], classes, where)
     problem = dataclasses.replace(instance, paths=paths).problem(demand, capacity=capacity)
     shares = torch.from_numpy(splits)[None].to(problem.demand)
     if config.repair:
         shares = project(problem.to(torch.float64), shares, refill=0)
     allocation = _with_prices(config, problem, shares, notify, instance.end)
-    return prove(config.out, problem, allocation, config.over_all_paths, config.compressed, config.overwrite)
+    return prove(
+        config.out, problem, allocation, config.over_all_paths, config.compressed, config.overwrite
+    )
 
 
 def prove(
-    folder: Path, problem: Problem, allocation: Allocation, over_all: bool, compressed: bool, overwrite: bool
+    folder: Path,
+    problem: Problem,
+    allocation: Allocation,
+    over_all: bool,
+    compressed: bool,
+    overwrite: bool,
 ) -> Certified:
-    """Write the proof of the allocation of one matrix to a folder; arguments and errors as in :func:`write_proof`."""
+    """Write the proof of the allocation of one matrix to a folder; arguments and errors as in
+    :func:`write_proof`.
+    """
     check_out_folder(folder, FILES, overwrite=overwrite)
     remove_files(folder, FILES)
     sentences = write_proof(folder, problem, allocation, over_all=over_all, compressed=compressed)
-    return Certified(folder, tuple(name for name in FILES if (folder / name).exists()), tuple(sentences))
+    return Certified(
+        folder, tuple(name for name in FILES if (folder / name).exists()), tuple(sentences)
+    )
 
 
 def _with_prices(
-    config: CertifyConfig, problem: Problem, shares: Tensor, notify: Callable[[str], None], end: Deadline
+    config: CertifyConfig,
+    problem: Problem,
+    shares: Tensor,
+    notify: Callable[[str], None],
+    end: Deadline,
 ) -> Allocation:
     """The allocation with prices: those that were given, or PDHG's for the same matrix."""
     if config.prices is not None:
-        prices = torch.from_numpy(read_prices(config.prices, problem.topology))[None].to(problem.demand)
+        prices = torch.from_numpy(read_prices(config.prices, problem.topology))[None].to(
+            problem.demand
+        )
         return Allocation.of_batch(shares, prices, 0.0)
     if config.over_all_paths:
-        last = complete(improving(
-            problem, target=config.gap, max_rounds=_MAX_ROUNDS, deadline=end,
-        ))  # fmt: skip
+        last = complete(
+            improving(
+                problem,
+                target=config.gap,
+                max_rounds=_MAX_ROUNDS,
+                deadline=end,
+            )
+        )
         notify(f"prices over all paths: certified gap {100 * float(last.gap_all_paths[0]):.3g}%")
         return Allocation.of_batch(shares, last.result.prices, 0.0)
     result = solve(problem, gap=config.gap, deadline=end.left)

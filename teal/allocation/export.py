@@ -3,25 +3,28 @@
 Both read the .json file of an allocation (:mod:`teal.formats.allocations`).
 
 - ``sr-policy``: for each demand a policy with one segment list a path and a weight.
-  A path whose list is longer than the maximum SID depth (MSD), and those beyond the N heaviest of a policy, are left
-  out.
-  Each class of a pair of nodes has a policy of its own: a policy is known by headend, color and endpoint (RFC 9256,
-  section 2.1), so that class number c, counted from the highest, has the color 100 + c; without classes it is 100.
-- ``wcmp``: for each node and target a group of links with weights, as destination-based forwarding has them (WCMP; Zhou
-  et al., EuroSys 2014).  With f[t, e] the flow to target t on link e, link e out of node v has the weight f[t, e] / sum
-  over the links out of v.  Every link then carries what the allocation says, less what flows to a target run in a
-  circle: those are left out, since destination-based forwarding would never deliver them.  Classes of a pair share the
-  groups; ``admitted`` has the sum of their rates, ``admitted_by_class`` the rate of each.
+  A path whose list is longer than the maximum SID depth (MSD), and those beyond the N heaviest of a
+  policy, are left out.
+  Each class of a pair of nodes has a policy of its own: a policy is known by headend, color and
+  endpoint (RFC 9256, section 2.1), so that class number c, counted from the highest, has the color
+  100 + c; without classes it is 100.
+- ``wcmp``: for each node and target a group of links with weights, as destination-based forwarding
+  has them (WCMP; Zhou et al., EuroSys 2014).  With f[t, e] the flow to target t on link e, link e
+  out of node v has the weight f[t, e] / sum over the links out of v.  Every link then carries what
+  the allocation says, less what flows to a target run in a circle: those are left out, since
+  destination-based forwarding would never deliver them.  Classes of a pair share the groups;
+  ``admitted`` has the sum of their rates, ``admitted_by_class`` the rate of each.
 
 Where something is left out, the admitted rate of the demand falls by the share of its paths; under
 max_link_utilisation, which carries all demand, its other paths take it up.
 
-Segment lists: the shortest list of segment identifiers (SIDs) that makes a packet take exactly one path.
+Segment lists: the shortest list of segment identifiers (SIDs) that makes a packet take exactly one
+path.
 
-In segment routing (RFC 8402) a *node segment* sends a packet to a node along the shortest paths of the interior gateway
-protocol (IGP), all of equal cost at once, and an *adjacency segment* over one link of the node where it is.  A node
-segment from u to v stands for a part of a path only if that part is the one shortest path from u to v.  The shortest
-list takes O(n) steps for n links.
+In segment routing (RFC 8402) a *node segment* sends a packet to a node along the shortest paths of
+the interior gateway protocol (IGP), all of equal cost at once, and an *adjacency segment* over one
+link of the node where it is.  A node segment from u to v stands for a part of a path only if that
+part is the one shortest path from u to v.  The shortest list takes O(n) steps for n links.
 """
 
 from __future__ import annotations
@@ -80,30 +83,36 @@ class Igp:
     def _single_paths(self, into: IntArray) -> BoolArray:
         """(N, N) whether exactly one path from node s to node v is shortest.
 
-        That is so if each node of the shortest-path tree between them has one link into it that lies on a shortest
-        path from s.
+        That is so if each node of the shortest-path tree between them has one link into it that
+        lies on a shortest path from s.
         """
         nodes = len(into)
         has_one = np.empty((nodes, nodes), dtype=bool)
         for s in range(nodes):
             distance = self._distance[s]
-            is_tight = distance[self._tail] + self._metric <= distance[self._head] * (1 + _EQUAL_COST_TOLERANCE)
+            is_tight = distance[self._tail] + self._metric <= distance[self._head] * (
+                1 + _EQUAL_COST_TOLERANCE
+            )
             is_tight &= np.isfinite(distance[self._head])
             has_one[s] = np.bincount(self._head[is_tight], minlength=nodes) <= 1
         parent = np.where(into >= 0, self._tail[into], np.arange(nodes))  # of a root: itself
-        for _ in range(nodes.bit_length()):  # each step doubles the part of the path that is covered
+        for _ in range(
+            nodes.bit_length()
+        ):  # each step doubles the part of the path that is covered
             has_one &= np.take_along_axis(has_one, parent, axis=1)
             parent = np.take_along_axis(parent, parent, axis=1)
         return has_one & np.isfinite(self._distance)
 
     def parts(self, path: list[int]) -> Iterator[tuple[int, int]]:
-        """Divide a path into the fewest parts that are only shortest paths, or one link that is none.
+        """Divide a path into the fewest parts that are only shortest paths, or one link that is
+        none.
 
         Args:
             path: numbers of its links, from the source.
 
         Yields:
-            first link of a part, and the first one after it; equal where the link is no only shortest path.
+            first link of a part, and the first one after it; equal where the link is no only
+            shortest path.
         """
         nodes = [int(self._tail[path[0]]), *self._head[path].tolist()]
         along = [0.0, *np.cumsum(self._metric[path]).tolist()]
@@ -114,7 +123,8 @@ class Igp:
             while (
                 end < len(path)
                 and has_one[nodes[end + 1]]
-                and along[end + 1] - along[first] <= distance[nodes[end + 1]] * (1 + _EQUAL_COST_TOLERANCE)
+                and along[end + 1] - along[first]
+                <= distance[nodes[end + 1]] * (1 + _EQUAL_COST_TOLERANCE)
             ):
                 end += 1
             yield first, end
@@ -124,9 +134,10 @@ class Igp:
 def segment_list(igp: Igp, topology: Topology, path: list[int]) -> list[Segment]:
     """The shortest list of segments that leads along a path, and along no other link.
 
-    Of lists of equal length, the one with more node segments, which outlive failures better.  Taking the longest part
-    that one segment stands for is optimal, since every part of an only shortest path is one: no list has fewer
-    segments, and a link needs an adjacency segment in every list or in none.
+    Of lists of equal length, the one with more node segments, which outlive failures better.
+    Taking the longest part that one segment stands for is optimal, since every part of an only
+    shortest path is one: no list has fewer segments, and a link needs an adjacency segment in every
+    list or in none.
 
     Args:
         igp: shortest paths.
@@ -134,7 +145,9 @@ def segment_list(igp: Igp, topology: Topology, path: list[int]) -> list[Segment]
         path: numbers of its links, from the source.
     """
     return [
-        Segment("node", int(topology.link_target[path[end - 1]])) if end > first else Segment("adjacency", path[first])
+        Segment("node", int(topology.link_target[path[end - 1]]))
+        if end > first
+        else Segment("adjacency", path[first])
         for first, end in igp.parts(path)
     ]
 
@@ -165,7 +178,9 @@ class Exported:
     utilisation: float
 
 
-def sr_policies(allocation: dict[str, Any], topology: Topology, igp: Igp, msd: int, max_lists: int) -> Exported:
+def sr_policies(
+    allocation: dict[str, Any], topology: Topology, igp: Igp, msd: int, max_lists: int
+) -> Exported:
     """SR policies of an allocation.
 
     Args:
@@ -195,7 +210,11 @@ def sr_policies(allocation: dict[str, Any], topology: Topology, igp: Igp, msd: i
                 kept.append((links, segments))
             elif rate > 0:
                 left_out += 1
-                why = f"{len(segments)} segments" if len(segments) > msd else f"more than {max_lists} lists"
+                why = (
+                    f"{len(segments)} segments"
+                    if len(segments) > msd
+                    else f"more than {max_lists} lists"
+                )
                 along = [nodes[source], *(nodes[topology.link_target[link]] for link in links)]
                 reasons += [f"{' '.join(along)}: {why}"] if len(reasons) < _MAX_REASONS else []
         total, carried = sum(paths.values()), sum(paths[links] for links, _ in kept)
@@ -203,17 +222,38 @@ def sr_policies(allocation: dict[str, Any], topology: Topology, igp: Igp, msd: i
         for links, _ in kept:
             _add(loads, links, paths[links] * factor)
         admitted += carried * factor
-        policies.append({
-            "headend": nodes[source], "color": colors[name], "endpoint": nodes[target],
-            **({"class": name} if name else {}), "rate": carried * factor,
-            "segment_lists": [
-                {"weight": paths[links] / carried, "segments": [_named(s, topology, link_names) for s in segments]}
-                for links, segments in kept
-            ],
-        })  # fmt: skip
-    data = {"format": "sr-policy", "topology": topology.name, "unit": "Gbit/s", "msd": msd, "policies": policies}
-    return Exported(data, left_out, tuple(reasons), before, admitted, _largest(loads_before, topology),
-                    _largest(loads, topology))  # fmt: skip
+        policies.append(
+            {
+                "headend": nodes[source],
+                "color": colors[name],
+                "endpoint": nodes[target],
+                **({"class": name} if name else {}),
+                "rate": carried * factor,
+                "segment_lists": [
+                    {
+                        "weight": paths[links] / carried,
+                        "segments": [_named(s, topology, link_names) for s in segments],
+                    }
+                    for links, segments in kept
+                ],
+            }
+        )
+    data = {
+        "format": "sr-policy",
+        "topology": topology.name,
+        "unit": "Gbit/s",
+        "msd": msd,
+        "policies": policies,
+    }
+    return Exported(
+        data,
+        left_out,
+        tuple(reasons),
+        before,
+        admitted,
+        _largest(loads_before, topology),
+        _largest(loads, topology),
+    )
 
 
 def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
@@ -251,11 +291,23 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
             by_node[int(topology.link_source[link])][link] = flow
         for node, of_node in sorted(by_node.items()):
             total = sum(of_node.values())
-            groups.append({
-                "node": topology.node_names[node], "target": endpoint,
-                "next_hops": [{"link": names[link], "weight": flow / total} for link, flow in sorted(of_node.items())],
-            })  # fmt: skip
-    data = {"format": "wcmp", "topology": topology.name, "unit": "Gbit/s", "admitted": rates, "groups": groups}
+            groups.append(
+                {
+                    "node": topology.node_names[node],
+                    "target": endpoint,
+                    "next_hops": [
+                        {"link": names[link], "weight": flow / total}
+                        for link, flow in sorted(of_node.items())
+                    ],
+                }
+            )
+    data = {
+        "format": "wcmp",
+        "topology": topology.name,
+        "unit": "Gbit/s",
+        "admitted": rates,
+        "groups": groups,
+    }
     if by_class:
         data["admitted_by_class"] = by_class
     largest_before, largest_after = _largest(loads_before, topology), _largest(loads, topology)
@@ -264,7 +316,11 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
 
 def _colors(allocation: dict[str, Any], stored: Iterable[Demand]) -> dict[str, int]:
     """Color of each class by its name; of "" without classes."""
-    names = [str(line.get("class", "")) for line in _figure(allocation, "classes") or () if isinstance(line, dict)]
+    names = [
+        str(line.get("class", ""))
+        for line in _figure(allocation, "classes") or ()
+        if isinstance(line, dict)
+    ]
     names += [name for *_, name in stored]
     return {name: _FIRST_COLOR + number for number, name in enumerate(dict.fromkeys(names))}
 
@@ -284,7 +340,10 @@ def _add(loads: list[float], links: Sequence[int], rate: float) -> None:
 
 
 def _largest(loads: list[float], topology: Topology) -> float:
-    return max((load / c for load, c in zip(loads, topology.capacity.tolist(), strict=True) if c > 0), default=0.0)
+    return max(
+        (load / c for load, c in zip(loads, topology.capacity.tolist(), strict=True) if c > 0),
+        default=0.0,
+    )
 
 
 def _named(segment: Segment, topology: Topology, link_names: Sequence[str]) -> dict[str, str]:
@@ -294,7 +353,8 @@ def _named(segment: Segment, topology: Topology, link_names: Sequence[str]) -> d
 
 
 def _without_circles(flows: dict[int, float], topology: Topology) -> dict[int, float]:
-    """The flow to one target on each link, without those that run in a circle, which deliver nothing.
+    """The flow to one target on each link, without those that run in a circle, which deliver
+    nothing.
 
     From each circle the least flow on its links is subtracted, until there is none.
     """
@@ -302,7 +362,9 @@ def _without_circles(flows: dict[int, float], topology: Topology) -> dict[int, f
 
     graph = nx.MultiDiGraph()
     for link, flow in flows.items():
-        graph.add_edge(int(topology.link_source[link]), int(topology.link_target[link]), key=link, flow=flow)
+        graph.add_edge(
+            int(topology.link_source[link]), int(topology.link_target[link]), key=link, flow=flow
+        )
     while True:
         try:
             circle = nx.find_cycle(graph)
@@ -345,8 +407,11 @@ def export_outcome(config: ExportConfig, notify: Notify) -> Outcome:
         f"{exported.left_out:,} paths left out; fullest link at {now}, "
         + ("as before" if now == before else f"{before} before"),
         data={
-            "out": str(config.out), "admitted": exported.admitted, "admitted_before": exported.admitted_before,
-            "left_out": exported.left_out, "utilisation": exported.utilisation,
+            "out": str(config.out),
+            "admitted": exported.admitted,
+            "admitted_before": exported.admitted_before,
+            "left_out": exported.left_out,
+            "utilisation": exported.utilisation,
             "utilisation_before": exported.utilisation_before,
         },
-    )  # fmt: skip
+    )

@@ -21,7 +21,9 @@ from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, check_out_file
 from teal.solvers.columns import ColumnRound, improve
 
-_GENERATED = "gravity:seed=0,count=8"  # matrices for which paths are chosen where no traffic is given
+_GENERATED = (
+    "gravity:seed=0,count=8"  # matrices for which paths are chosen where no traffic is given
+)
 
 
 def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Topology, PathSet]:
@@ -34,9 +36,13 @@ def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Top
         check_out_file(config.out, (".csv",), overwrite=config.overwrite)
     topology = topology_of(config)
     traffic = load_traffic(config.traffic, topology, progress=True) if config.traffic else None
-    paths = first_paths(config, topology, None if traffic is None else np.unique(traffic.pairs, axis=0))
+    paths = first_paths(
+        config, topology, None if traffic is None else np.unique(traffic.pairs, axis=0)
+    )
     if config.num_paths == "auto":
-        objective = Objective(ObjectiveName.MAX_LINK_UTILISATION)  # which no scale of the demands changes
+        objective = Objective(
+            ObjectiveName.MAX_LINK_UTILISATION
+        )  # which no scale of the demands changes
         traffic = traffic or load_traffic(_GENERATED, topology, progress=True)
         paths = chosen_paths(config, topology, traffic, paths, objective, None, notify)
     if config.out:
@@ -53,7 +59,10 @@ def _write_csv(file: Path, topology: Topology, paths: PathSet) -> None:
         writer.writerow(["source", "target", "k", "nodes"])
         for d, (source, target) in enumerate(paths.pairs):
             for k in np.flatnonzero(paths.mask[d]).tolist():
-                nodes = [names[source], *(names[topology.link_target[link]] for link in paths.links_of(d, k))]
+                nodes = [
+                    names[source],
+                    *(names[topology.link_target[link]] for link in paths.links_of(d, k)),
+                ]
                 writer.writerow([names[source], names[target], k, " ".join(nodes)])
 
 
@@ -77,8 +86,10 @@ def run_improve(config: ImproveConfig, notify: Callable[[str], None]) -> Improve
 
     def report(done: ColumnRound) -> None:
         notify(
-            f"{int(done.paths.mask.sum()):,} paths: gap {100 * float(done.result.gap.max()):.2f}% to the optimum over "
-            f"them, {100 * float(done.gap_all_paths.max()):.2f}% to that over all paths; {done.added:,} added"
+            f"{int(done.paths.mask.sum()):,} paths: gap {100 * float(done.result.gap.max()):.2f}% "
+            "to the optimum over "
+            f"them, {100 * float(done.gap_all_paths.max()):.2f}% to that over all paths; "
+            f"{done.added:,} added"
         )
 
     last = improve(problem, target=config.gap, max_rounds=config.rounds, report=report)
@@ -92,7 +103,8 @@ def improve_outcome(config: ImproveConfig, notify: Notify) -> Outcome:
     count, added = int(last.paths.mask.sum()), int(last.paths.mask.sum()) - int(before.mask.sum())
     gap = float(last.gap_all_paths.max())
     return Outcome(
-        text=f"{config.out}: {count:,} paths, {added:,} of them new, at most {last.paths.num_paths} a demand; "
+        text=f"{config.out}: {count:,} paths, {added:,} of them new, at most "
+        f"{last.paths.num_paths} a demand; "
         f"gap to the optimum over all paths {100 * gap:.2f}%",
         data={"out": str(config.out), "paths": count, "new_paths": added, "gap_all_paths": gap},
     )
@@ -105,16 +117,25 @@ def compute_outcome(config: PathsConfig, notify: Notify) -> Outcome:
     count, longest = int(by_demand.sum()), int(paths.hops.max())
     demands = [int((by_demand == k).sum()) for k in range(paths.num_paths + 1)]
     lines = [
-        f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} links, {paths.num_demands:,} demands",
+        f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} links, "
+        f"{paths.num_demands:,} demands",
         f"paths: {count:,}; longest {longest} links",
         *(f"  demands with {k} paths: {number:,}" for k, number in enumerate(demands)),
-        f"pairs of a path and a link: {paths.num_incidences:,}; nodes of the path trie: {paths.trie.num_nodes:,}",
+        (
+            f"pairs of a path and a link: {paths.num_incidences:,}; nodes of the path trie: "
+            f"{paths.trie.num_nodes:,}"
+        ),
     ]
     return Outcome(
         text="\n".join(lines),
         written=str(config.out or ""),
         data={
-            "topology": topology.name, "demands": paths.num_demands, "paths": count, "longest": longest,
-            "demands_by_paths": demands, "incidences": paths.num_incidences, "trie_nodes": paths.trie.num_nodes,
+            "topology": topology.name,
+            "demands": paths.num_demands,
+            "paths": count,
+            "longest": longest,
+            "demands_by_paths": demands,
+            "incidences": paths.num_incidences,
+            "trie_nodes": paths.trie.num_nodes,
         },
-    )  # fmt: skip
+    )

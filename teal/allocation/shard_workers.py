@@ -1,8 +1,8 @@
 """Shards of the paths in Ray actors, one or several each.
 
-A round of the search sends numbers of links to every actor and gathers its sums.  All calls since the start are
-remembered: when an actor has died, another one takes its shards, repeats the calls, and is then where the first one
-was, since every call has one result.
+A round of the search sends numbers of links to every actor and gathers its sums.  All calls since
+the start are remembered: when an actor has died, another one takes its shards, repeats the calls,
+and is then where the first one was, since every call has one result.
 """
 
 from __future__ import annotations
@@ -28,35 +28,57 @@ from teal.runtime.storage import ScratchFolder
 from teal.solvers.pdhg.shards.shards import ShardBackend, ShardDemands, ShardWorker
 
 _MAX_REPLACEMENTS = 3  # of each actor
-_MEMORY_SHARE = 0.5  # of a machine's free memory, for the state of all actors; beyond it, shards are mapped
+_MEMORY_SHARE = (
+    0.5  # of a machine's free memory, for the state of all actors; beyond it, shards are mapped
+)
 
 
 class _Actor:
     """One process with some shards."""
 
     def __init__(
-        self, topology: Topology, search: PathSearch, shards: list[ShardDemands], carries_all: bool, folder: str,
-        threads: int, workers: int,
-    ) -> None:  # fmt: skip
+        self,
+        topology: Topology,
+        search: PathSearch,
+        shards: list[ShardDemands],
+        carries_all: bool,
+        folder: str,
+        threads: int,
+        workers: int,
+    ) -> None:
         os.chdir(folder)  # that of the command, because relative paths refer to it
         limit_threads(threads)
         self._state = ScratchFolder("shards")
         memory = int(_MEMORY_SHARE * available() / workers)
-        shards = [ShardDemands(*(_writable(array) for array in vars(shard).values())) for shard in shards]
+        shards = [
+            ShardDemands(*(_writable(array) for array in vars(shard).values())) for shard in shards
+        ]
         self._worker = ShardWorker(topology, search, shards, carries_all, self._state.path, memory)
 
-    def total(self, name: str, shared: tuple[Any, ...], each: list[tuple[Any, ...]], options: dict[str, Any]) -> Any:
+    def total(
+        self,
+        name: str,
+        shared: tuple[Any, ...],
+        each: list[tuple[Any, ...]],
+        options: dict[str, Any],
+    ) -> Any:
         """Sums over a shard, as in :meth:`ShardWorker.total`."""
         writable = [tuple(map(_writable, arguments)) for arguments in each]
         return self._worker.total(name, tuple(map(_writable, shared)), writable, options)
 
     def subsets(self, demands: list[Int64Array]) -> list[PathSet]:
         """Subsets of all shards, as in :meth:`ShardBackend.subsets`."""
-        return [self._worker.subset(index, _writable(numbers)) for index, numbers in enumerate(demands)]
+        return [
+            self._worker.subset(index, _writable(numbers)) for index, numbers in enumerate(demands)
+        ]
 
-    def apply(self, count: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
+    def apply(
+        self, count: int, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> list[Any]:
         """Change all shards, as in :meth:`ShardBackend.apply`."""
-        return [self._worker.apply(i, function, tuple(map(_writable, arguments))) for i in range(count)]
+        return [
+            self._worker.apply(i, function, tuple(map(_writable, arguments))) for i in range(count)
+        ]
 
     def close(self) -> None:
         """Delete the state on disk."""
@@ -64,7 +86,9 @@ class _Actor:
 
 
 def _writable(value: Any) -> Any:
-    """A copy of an array that Ray has handed over, because kernels are compiled for arrays that can be written to."""
+    """A copy of an array that Ray has handed over, because kernels are compiled for arrays that can
+    be written to.
+    """
     return np.array(value) if isinstance(value, np.ndarray) else value
 
 
@@ -79,20 +103,29 @@ class RayActors:
     """
 
     def __init__(
-        self, ray: Any, workers: int, topology: Topology, search: PathSearch, shards: Sequence[ShardDemands],
-        carries_all: bool, notify: Callable[[str], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+        self,
+        ray: Any,
+        workers: int,
+        topology: Topology,
+        search: PathSearch,
+        shards: Sequence[ShardDemands],
+        carries_all: bool,
+        notify: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._ray, self._notify, self.num_shards, self.sent_bytes = ray, notify, len(shards), 0
         workers = min(workers, len(shards))
         cuts = np.linspace(0, len(shards), workers + 1).round().astype(int)
         self._shards_of = [slice(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
         threads = max(1, units(ray, "CPU") // workers)
-        # max_restarts is 0: a restarted actor would have forgotten the calls, which only this process knows.
+        # max_restarts is 0: a restarted actor would have forgotten the calls, which only this
+        # process knows.
         remote = ray.remote(num_cpus=1, max_restarts=0)(_Actor)
 
         def start(worker: int) -> Any:
             of_worker = list(shards[self._shards_of[worker]])
-            return remote.remote(topology, search, of_worker, carries_all, str(Path.cwd()), threads, workers)
+            return remote.remote(
+                topology, search, of_worker, carries_all, str(Path.cwd()), threads, workers
+            )
 
         self._start = start
         self._calls: list[list[tuple[Any, ...]]] = [
@@ -100,17 +133,27 @@ class RayActors:
         ]  # of each actor, that changed its state
         self._replacements = [0] * workers
         self.actors = [start(worker) for worker in range(workers)]
-        # A call that changes nothing: it ends when all actors have found their paths, and raises what went wrong there.
+        # A call that changes nothing: it ends when all actors have found their paths, and raises
+        # what went wrong there.
         self._gather(
-            [("total", "clear", (), [()] * (of_worker.stop - of_worker.start), {}) for of_worker in self._shards_of],
+            [
+                ("total", "clear", (), [()] * (of_worker.stop - of_worker.start), {})
+                for of_worker in self._shards_of
+            ],
             is_change=False,
         )
 
-    def total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:
+    def total(
+        self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
+    ) -> Any:
         """Sums over all shards, as in :meth:`ShardBackend.total`."""
         arguments = list(each or [()] * self.num_shards)
         results = self._gather(
-            [("total", name, shared, arguments[of_worker], options) for of_worker in self._shards_of], is_change=True
+            [
+                ("total", name, shared, arguments[of_worker], options)
+                for of_worker in self._shards_of
+            ],
+            is_change=True,
         )
         if results[0] is None:
             return None
@@ -119,18 +162,24 @@ class RayActors:
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
         """Subsets of all shards, as in :meth:`ShardBackend.subsets`."""
         results = self._gather(
-            [("subsets", list(demands[of_worker])) for of_worker in self._shards_of], is_change=False
+            [("subsets", list(demands[of_worker])) for of_worker in self._shards_of],
+            is_change=False,
         )
         return [paths for part in results for paths in part]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Change all shards, as in :meth:`ShardBackend.apply`."""
-        calls = [("apply", of_worker.stop - of_worker.start, function, arguments) for of_worker in self._shards_of]
+        calls = [
+            ("apply", of_worker.stop - of_worker.start, function, arguments)
+            for of_worker in self._shards_of
+        ]
         return [result for part in self._gather(calls, is_change=False) for result in part]
 
     def close(self) -> None:
         """End the actors."""
-        with contextlib.suppress(self._ray.exceptions.RayError):  # actors that died have nothing to close
+        with contextlib.suppress(
+            self._ray.exceptions.RayError
+        ):  # actors that died have nothing to close
             self._ray.get([actor.close.remote() for actor in self.actors])
         for actor in self.actors:
             self._ray.kill(actor)
@@ -152,22 +201,30 @@ class RayActors:
                 except self._ray.exceptions.RayActorError as error:
                     self._replacements[worker] += 1
                     if self._replacements[worker] > _MAX_REPLACEMENTS:
-                        raise cause(error, f"a worker of the shards died {_MAX_REPLACEMENTS + 1} times") from None
-                    self._notify(f"worker {worker} of the shards died; another one repeats its calls")
+                        raise cause(
+                            error, f"a worker of the shards died {_MAX_REPLACEMENTS + 1} times"
+                        ) from None
+                    self._notify(
+                        f"worker {worker} of the shards died; another one repeats its calls"
+                    )
                     pending[worker] = self._replaced(worker, call)
                 except self._ray.exceptions.RayError as error:
                     raise cause(error, "a worker of the shards failed") from None
             self.sent_bytes += _size(call) + _size(result)
             results.append(result)
             if is_change:
-                self._calls[worker].append(copy.deepcopy(call))  # the engine writes into its arrays again
+                self._calls[worker].append(
+                    copy.deepcopy(call)
+                )  # the engine writes into its arrays again
         return results
 
     def _send(self, worker: int, call: tuple[Any, ...]) -> Any:
         return getattr(self.actors[worker], call[0]).remote(*call[1:])
 
     def _replaced(self, worker: int, call: tuple[Any, ...]) -> Any:
-        """Start another actor, let it repeat all calls and make this one; the actor runs them in this order."""
+        """Start another actor, let it repeat all calls and make this one; the actor runs them in
+        this order.
+        """
         self.actors[worker] = self._start(worker)
         for earlier in self._calls[worker]:
             self._send(worker, earlier)
@@ -179,7 +236,11 @@ def _size(value: Any) -> int:
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, PathSet):
-        return sum(array.nbytes for array in value.packed.scan) + value.leaf.nbytes + value.pairs.nbytes
+        return (
+            sum(array.nbytes for array in value.packed.scan)
+            + value.leaf.nbytes
+            + value.pairs.nbytes
+        )
     if isinstance(value, list | tuple):
         return sum(map(_size, value))
     return 0
@@ -202,7 +263,9 @@ def actors(
         require_units(ray, "CPU", workers or 1, "--workers")
         count = workers or units(ray, "CPU")
 
-        def make(topology: Topology, search: PathSearch, shards: list[ShardDemands], carries_all: bool) -> RayActors:
+        def make(
+            topology: Topology, search: PathSearch, shards: list[ShardDemands], carries_all: bool
+        ) -> RayActors:
             return RayActors(ray, count, topology, search, shards, carries_all, notify)
 
         yield make

@@ -1,4 +1,6 @@
-"""One matrix in shards, from settings to measured figures, for `teal solve --shards` and `--workers`."""
+"""One matrix in shards, from settings to measured figures, for `teal solve --shards` and
+`--workers`.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ from teal.solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
 from teal.solvers.pdhg.shards.shards import Allocated, ShardBackend
 
 # Makes the backend of a ShardedProblem; given the function that prints messages.
-Workers = Callable[[int, Callable[[str], None]], contextlib.AbstractContextManager[Callable[..., ShardBackend]]]
+Workers = Callable[
+    [int, Callable[[str], None]], contextlib.AbstractContextManager[Callable[..., ShardBackend]]
+]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,20 +91,25 @@ class ShardedReport(SolveFigures):
 
     @override
     def describe(self) -> str:
-        sent = f", {self.sent_bytes / max(self.rounds, 1) / 1e6:.3g} MB sent and received a round" * bool(
-            self.sent_bytes
+        sent = (
+            f", {self.sent_bytes / max(self.rounds, 1) / 1e6:.3g} MB sent and received a round"
+            * bool(self.sent_bytes)
         )
         return f"{super().describe()}\n{self.shards} shards, {self.rounds} rounds{sent}"
 
     @override
     def to_json(self) -> dict[str, float | int | str | None]:
         return super().to_json() | {
-            "shards": self.shards, "rounds": self.rounds, "sent_bytes": self.sent_bytes
-        }  # fmt: skip
+            "shards": self.shards,
+            "rounds": self.rounds,
+            "sent_bytes": self.sent_bytes,
+        }
 
 
 def solve_sharded(
-    config: SolveConfig, notify: Callable[[str], None] = lambda _: None, workers: Workers | None = None
+    config: SolveConfig,
+    notify: Callable[[str], None] = lambda _: None,
+    workers: Workers | None = None,
 ) -> ShardedReport:
     """Load, solve, measure and write shard by shard.
 
@@ -117,14 +126,19 @@ def solve_sharded(
     if traffic.classes is not None:
         raise InputError("--shards", "", "traffic without classes", "classes")
     if config.path_groups is not None:
-        raise InputError("--shards", "", "survivable paths of cables, no --path-groups", config.path_groups)
+        raise InputError(
+            "--shards", "", "survivable paths of cables, no --path-groups", config.path_groups
+        )
     traffic = selected(config, traffic)
     objective = Objective(config.objective, config.epsilon)
     weight = given_weights(config, topology, traffic, notify)
     demand = traffic.read([0 if config.carrying else config.index])[0]
     capacity = capacity_in_force(config, topology, notify)
     if config.num_paths == "auto":
-        notify(f"candidate paths: {config.first_paths} a demand; choosing further ones needs all paths in one process")
+        notify(
+            f"candidate paths: {config.first_paths} a demand; choosing further ones needs all "
+            "paths in one process"
+        )
     search = PathSearch(config.first_paths, config.path_method, config.path_weight)
     count = max(config.shards, config.workers)
     begin = time.perf_counter()
@@ -171,9 +185,14 @@ def part_file(first: int) -> str:
 
 
 def finish(
-    allocated: Allocated, topology: Topology, objective: Objective, capacity: FloatArray, link_cost: FloatArray,
-    prices: FloatArray, out: Path | None,
-) -> PartFigures:  # fmt: skip
+    allocated: Allocated,
+    topology: Topology,
+    objective: Objective,
+    capacity: FloatArray,
+    link_cost: FloatArray,
+    prices: FloatArray,
+    out: Path | None,
+) -> PartFigures:
     """Measure the allocation of a shard, independently of the engine, and write it.
 
     Args:
@@ -187,7 +206,9 @@ def finish(
     """
     demands, splits = allocated.demands, allocated.splits
     # Without values and costs of its own: they are given.
-    problem = Problem.create(topology, allocated.paths, Objective(), demands.demand, capacity=capacity)
+    problem = Problem.create(
+        topology, allocated.paths, Objective(), demands.demand, capacity=capacity
+    )
     value = torch.from_numpy(np.broadcast_to(demands.demand_value, demands.demand.shape).copy())
     cost = torch.from_numpy(link_cost)
     problem = dataclasses.replace(problem, objective=objective, demand_value=value, link_cost=cost)
@@ -212,17 +233,26 @@ def finish(
 
 
 def _links_part(problem: Problem, prices: Tensor, most: float = 1e6) -> float:
-    """The part of the links in the bound of the program as a maximum, at prices (1, E); the rest is that of demands."""
+    """The part of the links in the bound of the program as a maximum, at prices (1, E); the rest is
+    that of demands.
+    """
     prices = usable_prices(problem, prices, most)
     return float(problem.price_set.support(problem.capacity_value(prices)))
 
 
 def _report(
-    config: SolveConfig, network: Problem, parts: list[PartFigures], result: ShardedResult, build_s: float,
+    config: SolveConfig,
+    network: Problem,
+    parts: list[PartFigures],
+    result: ShardedResult,
+    build_s: float,
     bound_s: float,
-) -> ShardedReport:  # fmt: skip
+) -> ShardedReport:
     """The figures of all shards together."""
-    objective, load = network.objective, torch.from_numpy(np.sum([part.load for part in parts], axis=0))[None]
+    objective, load = (
+        network.objective,
+        torch.from_numpy(np.sum([part.load for part in parts], axis=0))[None],
+    )
     largest_utilisation = float(network.utilisation_of(load).amax())
     violation = max(float(overload(network, load)), *(part.violation for part in parts))
     value = objective.rules.value_of_parts([part.value for part in parts], largest_utilisation)

@@ -2,9 +2,9 @@
 
 Small changes that are not made: demands whose splits hardly differ from those in force keep them.
 
-Each change of a router carries a risk, and a change of a per cent of a demand is seldom worth it.  Where keeping would
-overload a link, the demands that are kept on it change after all: with these, a link carries no more than in the new
-allocation, so that at most D rounds end with a feasible one.
+Each change of a router carries a risk, and a change of a per cent of a demand is seldom worth it.
+Where keeping would overload a link, the demands that are kept on it change after all: with these, a
+link carries no more than in the new allocation, so that at most D rounds end with a feasible one.
 """
 
 from __future__ import annotations
@@ -55,10 +55,12 @@ _CAPACITY_TOLERANCE = 1e-9  # of a link's capacity, by which the sum of kept flo
 
 
 def changes(problem: Problem, splits: Tensor, previous: Tensor) -> Tensor:
-    """(B, D) true for demands above 0 whose splits differ from ``previous`` ones (see :func:`keep_within`)."""
-    return ((splits - live_part(problem.program, previous)).abs().amax(-1) > _EQUAL_SPLIT_TOLERANCE) & (
-        problem.demand > 0
-    )
+    """(B, D) true for demands above 0 whose splits differ from ``previous`` ones (see
+    :func:`keep_within`).
+    """
+    return (
+        (splits - live_part(problem.program, previous)).abs().amax(-1) > _EQUAL_SPLIT_TOLERANCE
+    ) & (problem.demand > 0)
 
 
 def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float) -> Tensor:
@@ -68,7 +70,8 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
         problem: B matrices, under an objective that maximises a value.
         splits: (B, D, K) feasible.
         previous: (B, D, K) or (D, K) in force; those on paths that are not live count as 0.
-        share: in [0, 1]; a demand changes by what it sends onto paths, or takes off them, whichever is more.
+        share: in [0, 1]; a demand changes by what it sends onto paths, or takes off them, whichever
+            is more.
 
     Returns:
         (B, D, K) splits.
@@ -78,14 +81,21 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
     """
     for condition in problem.conditions:
         if not isinstance(condition, ChurnLimit):
-            raise InputError("keep_within", condition.name, "none", "a condition that splits in force need not keep")
+            raise InputError(
+                "keep_within",
+                condition.name,
+                "none",
+                "a condition that splits in force need not keep",
+            )
     kept = live_part(problem.program, previous)
     difference = splits - kept
     change = torch.maximum(difference.clamp(min=0).sum(-1), (-difference).clamp(min=0).sum(-1))
     is_kept = change <= share
     while True:
         mixed = torch.where(is_kept[..., None], kept, splits)
-        is_over = problem.loads(mixed.to(problem.demand)) > problem.capacity * (1 + _CAPACITY_TOLERANCE)
+        is_over = problem.loads(mixed.to(problem.demand)) > problem.capacity * (
+            1 + _CAPACITY_TOLERANCE
+        )
         on_full = problem.ops.path_max(is_over.to(problem.capacity))[0] > 0
         too_much = is_kept & (on_full & (kept > 0)).any(-1)
         if not bool(too_much.any()):
@@ -93,7 +103,8 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
         is_kept = is_kept & ~too_much
 
 
-# Satisfied demand and largest utilisation below which units are more likely wrong than networks so loaded.
+# Satisfied demand and largest utilisation below which units are more likely wrong than networks so
+# loaded.
 _MIN_SATISFIED, _MIN_UTILISATION = 0.01, 0.001
 _MAX_ROUNDS = 1_000  # of column generation; it ends long before where nothing is left to add
 _REPORT_EVERY_S = 2.0  # seconds between two progress messages
@@ -110,12 +121,13 @@ STOPPED_BY = {
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class SolveFigures(Figures):
-    """Figures of one matrix, as `teal solve` prints them (see :class:`teal.problem.assessment.Figures`).
+    """Figures of one matrix, as `teal solve` prints them (see
+    :class:`teal.problem.assessment.Figures`).
 
     Attributes:
         objective: the program.
-        gap_all_paths: certified gap of the splits that are returned to the optimum over all paths of the network, by
-            the same prices; NaN where these prove nothing over all paths.
+        gap_all_paths: certified gap of the splits that are returned to the optimum over all paths
+            of the network, by the same prices; NaN where these prove nothing over all paths.
         iterations: iterations of PDHG.
         build_s: seconds for paths, problem and model.
         solve_s: seconds to solve.
@@ -126,7 +138,8 @@ class SolveFigures(Figures):
         moved_share: with an allocation in force, share of the routable demand that moves.
         changed: with an allocation in force, number of demands above 0 whose splits change.
         latency: latency of the carried flow; None where paths are in parts.
-        lines: certified figures of each class or level, where the objective is a sequence of programs.
+        lines: certified figures of each class or level, where the objective is a sequence of
+            programs.
         without_path: demands without a path that works; None where they are not known.
     """
 
@@ -152,12 +165,25 @@ class SolveFigures(Figures):
 
     def to_json(self) -> dict[str, Any]:
         """All figures; numbers that JSON cannot hold become null."""
-        names = (*FIGURES, "gap_all_paths", "iterations", "build_s", "solve_s", "bound_s", "status", "reached")
+        names = (
+            *FIGURES,
+            "gap_all_paths",
+            "iterations",
+            "build_s",
+            "solve_s",
+            "bound_s",
+            "status",
+            "reached",
+        )
         parts: dict[str, Any] = {}
         if self.lines is not None:
             parts = {**self.lines.counts(0), self.lines.parts: records(self.lines, 0)}
         figures = {name: getattr(self, name) for name in names}
-        moved = {} if self.moved_share is None else {"moved_share": self.moved_share, "changed": self.changed}
+        moved = (
+            {}
+            if self.moved_share is None
+            else {"moved_share": self.moved_share, "changed": self.changed}
+        )
         loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
         loss = {} if loss_gap is None else {"loss_gap": loss_gap}
         names = ("latency_mean", "latency_99", "largest_stretch")
@@ -172,21 +198,26 @@ class SolveFigures(Figures):
         if self.satisfied_demand < _MIN_SATISFIED:
             return f"only {100 * self.satisfied_demand:.3g}% of the demand is satisfied: {ask}"
         if 0 < self.max_link_utilisation < _MIN_UTILISATION:
-            return f"the fullest link is at {100 * self.max_link_utilisation:.2g}% of its capacity: {ask}"
+            return (
+                f"the fullest link is at {100 * self.max_link_utilisation:.2g}% of its capacity: "
+                f"{ask}"
+            )
         return ""
 
     def describe(self) -> str:
         """The figures in a few lines of text."""
         unit = self.objective.rules.unit
         lines = [
-            f"{self.objective.spec}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap {100 * self.gap:.3f}%"
+            f"{self.objective.spec}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap "
+            f"{100 * self.gap:.3f}%"
             + (
                 " (Gbit/s less what latency costs)"
                 if self.objective.name == ObjectiveName.LATENCY_PENALISED_FLOW
                 else ""
             ),
             f"satisfied demand {100 * self.satisfied_demand:.2f}%, "
-            f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation {self.max_violation:.1g}",
+            f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation "
+            f"{self.max_violation:.1g}",
             *self._lost_line(),
             *self._further_lines(),
             *([] if self.latency is None else [_latency_line(self.latency)]),
@@ -205,21 +236,26 @@ class SolveFigures(Figures):
         loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
         if loss_gap is not None:
             label = self.objective.rules.measure_label
-            lines.append(f"{label} {100 * self.value:.4f}%; the gap is {100 * loss_gap:.3f}% of what is lost")
+            lines.append(
+                f"{label} {100 * self.value:.4f}%; the gap is {100 * loss_gap:.3f}% of what is lost"
+            )
         if self.moved_share is not None:
             changed = f"the splits of {self.changed:,} demands change"
             lines.append(f"{100 * self.moved_share:.2f}% of the volume moves; {changed}")
         if self.lines is not None:
             lines += texts(self.lines, 0)
         elif self.moved_share is None:
-            unknown = " (--over-all-paths finds prices that do)" if math.isnan(self.gap_all_paths) else ""
+            unknown = (
+                " (--over-all-paths finds prices that do)" if math.isnan(self.gap_all_paths) else ""
+            )
             lines.append(describe_gap_over_all_paths(self.gap_all_paths) + unknown)
         return lines
 
 
 def _latency_line(latency: LatencyFigures) -> str:
     return (
-        f"latency {latency.mean:.4g} ms on average, {latency.tail:.4g} ms for 99% of the volume, at most "
+        f"latency {latency.mean:.4g} ms on average, {latency.tail:.4g} ms for 99% of the volume, "
+        "at most "
         f"{latency.stretch:.3g} times the fastest path"
     )
 
@@ -249,8 +285,8 @@ def solve_matrix(
     Args:
         config: the settings.
         notify: called with what was assumed and found, and with progress.
-        compile_first: called with the number of demands, at most, once the network is known to need kernels that this
-            machine has not compiled.
+        compile_first: called with the number of demands, at most, once the network is known to need
+            kernels that this machine has not compiled.
 
     Raises:
         InputError: a fault in what the user gave.
@@ -263,14 +299,20 @@ def solve_matrix(
             num_pairs = topology.num_nodes * (topology.num_nodes - 1)
             kernels.enter_context(kernels_for_one_solve(num_pairs, compile_first))
             if is_interpreting():
-                notify("nothing is compiled on this machine yet: HiGHS solves a network of this size")
+                notify(
+                    "nothing is compiled on this machine yet: HiGHS solves a network of this size"
+                )
 
         deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
-        instance = load_instance(config, notify, partial(selected, config), prepare_kernels, deadline)
+        instance = load_instance(
+            config, notify, partial(selected, config), prepare_kernels, deadline
+        )
         return _solved(config, instance, notify, model)
 
 
-def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], None], named: Model | None) -> SolveReport:
+def _solved(
+    config: SolveConfig, instance: Instance, notify: Callable[[str], None], named: Model | None
+) -> SolveReport:
     """The rest of :func:`solve_matrix`, on what was loaded."""
     begin = time.perf_counter()
     capacity = capacity_in_force(config, instance.topology, notify)
@@ -280,20 +322,32 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
     if config.previous is not None:
         stored = read_allocation(config.previous)
         if not config.latency_limits:  # a path in force may be longer than a limit
-            in_use = with_stored_paths(stored, instance.topology, instance.paths, where, instance.traffic.classes)
+            in_use = with_stored_paths(
+                stored, instance.topology, instance.paths, where, instance.traffic.classes
+            )
             instance = dataclasses.replace(instance, paths=in_use)
     row = 0 if config.carrying else config.index
     problem = instance.problem(instance.traffic.read([row]), capacity=capacity)
     in_force = None
     if stored is not None:
-        in_force = torch.from_numpy(read_splits(stored, instance.topology, problem.paths, where, problem.classes))
+        in_force = torch.from_numpy(
+            read_splits(stored, instance.topology, problem.paths, where, problem.classes)
+        )
         if config.max_churn is not None:
             problem = problem.with_churn_limit(in_force, config.max_churn)
         elif problem.objective.rules.carries_all:
-            raise InputError("--keep-within", "", "an objective that maximises a value", problem.objective.name)
+            raise InputError(
+                "--keep-within", "", "an objective that maximises a value", problem.objective.name
+            )
     if problem.ops.backend.name == "cuda":
-        matrix_bytes, path_bytes = bytes_needed(problem.paths, torch.float32), problem.paths.levels.num_bytes
-        needs = f"paths take about {describe(path_bytes)} of its memory, solving {describe(matrix_bytes)}"
+        matrix_bytes, path_bytes = (
+            bytes_needed(problem.paths, torch.float32),
+            problem.paths.levels.num_bytes,
+        )
+        needs = (
+            f"paths take about {describe(path_bytes)} of its memory, solving "
+            f"{describe(matrix_bytes)}"
+        )
         notify(f"{problem.ops.device}: {needs}")
     else:
         _ = problem.paths.packed  # computed here, so that its time counts as building
@@ -303,10 +357,16 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
     prepare(problem, gap=config.gap, starter=starter)
     begin, bound_all_paths = time.perf_counter(), None
     if config.over_all_paths:
-        last = complete(improving(
-            problem, target=config.gap, max_rounds=_MAX_ROUNDS, max_iterations=config.max_iterations,
-            deadline=instance.end, report=RoundsProgress(notify, _REPORT_EVERY_S),
-        ))  # fmt: skip
+        last = complete(
+            improving(
+                problem,
+                target=config.gap,
+                max_rounds=_MAX_ROUNDS,
+                max_iterations=config.max_iterations,
+                deadline=instance.end,
+                report=RoundsProgress(notify, _REPORT_EVERY_S),
+            )
+        )
         added = int(last.paths.mask.sum()) - int(problem.path_mask.sum())
         notify(f"{added:,} paths added, at most {last.paths.num_paths} a demand")
         problem, result = problem.with_paths(last.paths), last.result
@@ -337,14 +397,21 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
     allocation = Allocation.of_batch(splits, result.prices, solve_s, result.program_prices)
     assessment = assess(problem, allocation)
     begin, gap_all_paths = time.perf_counter(), math.nan
-    if bound_all_paths is None and not problem.objective.rules.is_sequence and not problem.conditions:
+    if (
+        bound_all_paths is None
+        and not problem.objective.rules.is_sequence
+        and not problem.conditions
+    ):
         bound_all_paths = all_paths_bound(problem, result.prices)
     if bound_all_paths is not None:
         gap_all_paths = float(gap(problem, assessment.value, bound_all_paths)[0])
     bound_s = time.perf_counter() - begin
     figures = assessment.figures(0)
     was_reached = bool(target_gap[0] <= config.gap)
-    is_rounded = splits is not short and (gap_all_paths if config.over_all_paths else figures.gap) > config.gap
+    is_rounded = (
+        splits is not short
+        and (gap_all_paths if config.over_all_paths else figures.gap) > config.gap
+    )
     return SolveReport(
         problem=problem,
         objective=problem.objective,
@@ -363,7 +430,10 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
         latency=latency_figures(problem, splits[0]),
         lines=assessment.lines,
         without_path=WithoutPath.of(
-            problem.topology, problem.paths.pairs, problem.demand[0].cpu().numpy(), problem.routable[0].cpu().numpy()
+            problem.topology,
+            problem.paths.pairs,
+            problem.demand[0].cpu().numpy(),
+            problem.routable[0].cpu().numpy(),
         ),
         **vars(figures),
     )
@@ -401,11 +471,15 @@ class SolveProgress:
 
     def __call__(self, iterations: int, gap: float) -> None:
         """Show a step, as ``report`` of :func:`teal.solvers.pdhg.solve`."""
-        self._progress(f"{iterations} iterations" + (f": gap {100 * gap:.3g}%" if math.isfinite(gap) else ""))
+        self._progress(
+            f"{iterations} iterations" + (f": gap {100 * gap:.3g}%" if math.isfinite(gap) else "")
+        )
 
 
 def traffic_up_to_index(config: SolveConfig | CertifyConfig) -> str:
-    """The traffic as specified; a generator without a count makes only the matrices up to the requested one."""
+    """The traffic as specified; a generator without a count makes only the matrices up to the
+    requested one.
+    """
     if config.traffic.partition(":")[0] != "gravity" or config.calibrate is not None:
         return config.traffic
     if "count" in parse_spec(config.traffic).options:
@@ -416,5 +490,11 @@ def traffic_up_to_index(config: SolveConfig | CertifyConfig) -> str:
 def selected(config: SolveConfig | CertifyConfig, traffic: TrafficMatrices) -> TrafficMatrices:
     """The traffic with the requested matrix, and with its demands alone if ``config`` says so."""
     if config.index >= traffic.num_matrices:
-        raise InputError("--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index)
-    return traffic.carrying(config.index) if isinstance(config, SolveConfig) and config.carrying else traffic
+        raise InputError(
+            "--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index
+        )
+    return (
+        traffic.carrying(config.index)
+        if isinstance(config, SolveConfig) and config.carrying
+        else traffic
+    )

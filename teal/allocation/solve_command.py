@@ -36,15 +36,28 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
         if config.entries:
             weights = table_weights(report.splits[None], config.entries)[0].cpu().numpy()
         rows = write_allocation(
-            config.out, problem.topology, problem.paths, demand, splits, weights, report.to_json(), problem.classes
-        )  # fmt: skip
+            config.out,
+            problem.topology,
+            problem.paths,
+            demand,
+            splits,
+            weights,
+            report.to_json(),
+            problem.classes,
+        )
         notify(f"{config.out}: {rows:,} paths that carry traffic")
     if config.prove:
         proof = prove(
-            config.prove, report.problem, report.allocation, config.over_all_paths, compressed=False,
+            config.prove,
+            report.problem,
+            report.allocation,
+            config.over_all_paths,
+            compressed=False,
             overwrite=config.overwrite,
-        )  # fmt: skip
-        notify("\n".join([*proof.sentences, f"{proof.folder}: check it without Teal: {proof.command}"]))
+        )
+        notify(
+            "\n".join([*proof.sentences, f"{proof.folder}: check it without Teal: {proof.command}"])
+        )
     return report
 
 
@@ -52,13 +65,17 @@ def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFig
     """Solve in shards, each of which is written to a file of its own."""
     if config.out:
         if config.out.suffix.lower() in ALLOCATION_SUFFIXES:
-            raise InputError(str(config.out), "out", "a folder, for a file of each shard", repr(config.out.name))
+            raise InputError(
+                str(config.out), "out", "a folder, for a file of each shard", repr(config.out.name)
+            )
         earlier = sorted(file.name for file in config.out.glob(PART_FILES))
         check_out_folder(config.out, tuple(earlier) or (part_file(0),), overwrite=config.overwrite)
         remove_files(config.out, earlier)
     workers: Workers | None = None
     if config.workers:
-        from teal.allocation.shard_workers import actors  # Ray is imported only where it was asked for
+        from teal.allocation.shard_workers import (
+            actors,
+        )  # Ray is imported only where it was asked for
 
         workers = actors
     report = solve_sharded(config, notify, workers)
@@ -73,7 +90,10 @@ def solve_outcome(config: SolveConfig, notify: Notify) -> Outcome:
     if hint := report.unit_hint():
         notify(hint)
     if report.usable and not report.reached:
-        notify(f"the target gap of {100 * config.gap:g}% was not reached: stopped by {report.stopped_by}")
+        notify(
+            f"the target gap of {100 * config.gap:g}% was not reached: stopped by "
+            f"{report.stopped_by}"
+        )
     return Outcome(
         text=report.describe(),
         data=report.to_json(),

@@ -1,20 +1,25 @@
-r"""Hitless updates: from one allocation to another in steps, with no link above its capacity at any time.
+r"""Hitless updates: from one allocation to another in steps, with no link above its capacity at any
+time.
 
-Within a step routers change at times of their own, so that each path may carry its old or its new flow, in any
-combination.  With f_a[p] the flow of path p after step a, no combination overloads a link if
+Within a step routers change at times of their own, so that each path may carry its old or its new
+flow, in any combination.  With f_a[p] the flow of path p after step a, no combination overloads a
+link if
 
     load[e](max(f_{a-1}, f_a)) <= c[e]      for every link e and step a,
 
-as in SWAN (Hong et al., SIGCOMM 2013, section 4.3).  For s steps the flows between the first and the last allocation
-are found by a linear program, which keeps as much of every demand as it can while the update lasts:
+as in SWAN (Hong et al., SIGCOMM 2013, section 4.3).  For s steps the flows between the first and
+the last allocation are found by a linear program, which keeps as much of every demand as it can
+while the update lasts:
 
-    max rho <= 1  s.t.  sum of f_a over the paths of d >= rho min(carried before, carried after)  for every d and a < s,
+    max rho <= 1
+    s.t.  sum of f_a over the paths of d >= rho min(carried before, carried after)
+          for every d and a < s,
     m_a >= f_{a-1}, m_a >= f_a, load(m_a) <= c.
 
-Where both allocations fill a link there may be no way with rho = 1: something must be shed for a moment, the less the
-more steps there are.  The fewest steps with rho = 1 are found by trying s = 1, 2, ...; if there are none, the s with
-the best rho.  The result of the program is repaired and measured in float64: its steps fit whatever the solver's
-tolerance, and rho is what they keep.
+Where both allocations fill a link there may be no way with rho = 1: something must be shed for a
+moment, the less the more steps there are.  The fewest steps with rho = 1 are found by trying s = 1,
+2, ...; if there are none, the s with the best rho.  The result of the program is repaired and
+measured in float64: its steps fit whatever the solver's tolerance, and rho is what they keep.
 """
 
 from __future__ import annotations
@@ -39,7 +44,9 @@ from teal.runtime.storage import atomic_file, check_out_folder, remove_files
 
 MAX_STEPS = 6
 _WHOLE_SHARE = 1 - 1e-6  # rho from which nothing counts as shed
-_CAPACITY_TOLERANCE = 1e-9  # share of a capacity by which a link may be over it in a given allocation
+_CAPACITY_TOLERANCE = (
+    1e-9  # share of a capacity by which a link may be over it in a given allocation
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +70,8 @@ class Update:
 
     Attributes:
         flows: (s + 1, P) Gbit/s: before, after each step, and at the end.
-        kept: rho, the share of what both allocations carry that every demand keeps all the time, measured.
+        kept: rho, the share of what both allocations carry that every demand keeps all the time,
+            measured.
     """
 
     flows: FloatArray
@@ -76,7 +84,9 @@ class Update:
 
 
 def worst_utilisation(paths: NamedPaths, before: FloatArray, after: FloatArray) -> float:
-    """Largest load over capacity of a link in any combination of old and new flows; infinite over a failed link."""
+    """Largest load over capacity of a link in any combination of old and new flows; infinite over a
+    failed link.
+    """
     load = paths.through @ np.maximum(before, after)
     live = paths.capacity > 0
     if (load[~live] > 0).any():
@@ -84,7 +94,9 @@ def worst_utilisation(paths: NamedPaths, before: FloatArray, after: FloatArray) 
     return float((load[live] / paths.capacity[live]).max(initial=0.0))
 
 
-def plan_update(paths: NamedPaths, before: FloatArray, after: FloatArray, max_steps: int = MAX_STEPS) -> Update:
+def plan_update(
+    paths: NamedPaths, before: FloatArray, after: FloatArray, max_steps: int = MAX_STEPS
+) -> Update:
     """The fewest steps of a hitless update, or those that keep most.
 
     Args:
@@ -137,10 +149,14 @@ def _kept(paths: NamedPaths, flows: FloatArray) -> float:
     return float(np.minimum(1.0, carried[1:-1, counts] / least[counts]).min(initial=1.0))
 
 
-def _within_capacities(paths: NamedPaths, before: FloatArray, middle: FloatArray, after: FloatArray) -> FloatArray:
-    """``middle`` (s - 1, P) lowered until no combination of two steps overloads a link, whatever a solver's tolerance.
+def _within_capacities(
+    paths: NamedPaths, before: FloatArray, middle: FloatArray, after: FloatArray
+) -> FloatArray:
+    """``middle`` (s - 1, P) lowered until no combination of two steps overloads a link, whatever a
+    solver's tolerance.
 
-    A path gets the share that the most overloaded of its links allows; lowering a flow relieves all links.
+    A path gets the share that the most overloaded of its links allows; lowering a flow relieves all
+    links.
     """
     middle = middle.copy()
     for step, known in ((0, before), (-1, after)):
@@ -163,11 +179,13 @@ def _share(paths: NamedPaths, room: FloatArray, flows: FloatArray) -> FloatArray
     return share
 
 
-def _solved(paths: NamedPaths, before: FloatArray, after: FloatArray, steps: int) -> FloatArray | None:
+def _solved(
+    paths: NamedPaths, before: FloatArray, after: FloatArray, steps: int
+) -> FloatArray | None:
     """(s - 1, P) flows between by the linear program; None if it was not solved.
 
-    Variables are f_1 .. f_{s-1}, m_1 .. m_s, rho.  Solvers have absolute tolerances: flows are shares of the larger of
-    what the demand carries before and after, loads shares of the capacity.
+    Variables are f_1 .. f_{s-1}, m_1 .. m_s, rho.  Solvers have absolute tolerances: flows are
+    shares of the larger of what the demand carries before and after, loads shares of the capacity.
     """
     count, inner = len(before), steps - 1
     of_demand = _by_demand(paths)
@@ -178,7 +196,9 @@ def _solved(paths: NamedPaths, before: FloatArray, after: FloatArray, steps: int
     is_live = paths.capacity > 0
     inverse = np.where(is_live, 1 / np.where(is_live, paths.capacity, 1), 0)
     through = sp.csr_array(paths.through.multiply(inverse[:, None]).multiply(unit[None]))[is_live]
-    is_broken = (paths.through[~is_live].sum(0) > 0) if (~is_live).any() else np.zeros(count, dtype=bool)
+    is_broken = (
+        (paths.through[~is_live].sum(0) > 0) if (~is_live).any() else np.zeros(count, dtype=bool)
+    )
     demands, width = len(volume), count * (inner + steps) + 1
     eye = sp.eye_array(count, format="csr")
 
@@ -201,7 +221,9 @@ def _solved(paths: NamedPaths, before: FloatArray, after: FloatArray, steps: int
     share = np.where(volume > 0, least / np.where(volume > 0, volume, 1), 0)
     last = (np.arange(demands), np.full(demands, width - 1))
     for a in range(inner):
-        a_ub.append(sp.csr_array(-block(of_demand, a) + sp.csr_array((share, last), shape=(demands, width))))
+        a_ub.append(
+            sp.csr_array(-block(of_demand, a) + sp.csr_array((share, last), shape=(demands, width)))
+        )
         b_ub.append(np.zeros(demands))
     cost = np.zeros(width)
     cost[-1] = -1.0
@@ -235,8 +257,12 @@ def run_update(config: UpdateConfig) -> Update:
     number = {name: d for d, name in enumerate(names)}
     rows = np.array([link for _, links in keys for link in links], dtype=np.int64)
     columns = np.repeat(np.arange(len(keys)), [len(links) for _, links in keys])
-    through = sp.csr_array((np.ones(len(rows)), (rows, columns)), shape=(topology.num_links, len(keys)))
-    paths = NamedPaths(through, np.array([number[demand] for demand, _ in keys], dtype=np.int64), topology.capacity)
+    through = sp.csr_array(
+        (np.ones(len(rows)), (rows, columns)), shape=(topology.num_links, len(keys))
+    )
+    paths = NamedPaths(
+        through, np.array([number[demand] for demand, _ in keys], dtype=np.int64), topology.capacity
+    )
     start, end = (np.array([flows.get(key, 0.0) for key in keys]) for flows in (before, after))
     update = plan_update(paths, start, end, config.max_steps)
     remove_files(config.out, earlier)
@@ -252,28 +278,41 @@ def _flows(file: Path, topology: Topology) -> dict[_Key, float]:
     names = topology.node_names
     return {
         ((names[source], names[target], name), links): rate
-        for (source, target, name), paths in stored_paths(read_allocation(file), topology, str(file)).items()
+        for (source, target, name), paths in stored_paths(
+            read_allocation(file), topology, str(file)
+        ).items()
         for links, rate in paths.items()
     }
 
 
-def _as_json(topology: Topology, keys: list[_Key], flows: FloatArray, update: Update, step: int) -> dict[str, Any]:
-    """One step as `teal solve --out X.json` writes allocations; splits are shares of what is carried in this step."""
+def _as_json(
+    topology: Topology, keys: list[_Key], flows: FloatArray, update: Update, step: int
+) -> dict[str, Any]:
+    """One step as `teal solve --out X.json` writes allocations; splits are shares of what is
+    carried in this step.
+    """
     names, nodes = topology.link_names(), topology.node_names
     largest = update.flows.max(0)
     carried: dict[_Demand, list[dict[str, Any]]] = {}
     for (demand, links), rate, most in zip(keys, flows.tolist(), largest.tolist(), strict=True):
         paths_of = carried.setdefault(demand, [])
         if rate > _MIN_SHARE * most:
-            along = [nodes[topology.link_source[links[0]]], *(nodes[topology.link_target[link]] for link in links)]
-            paths_of.append({"nodes": along, "links": [names[link] for link in links], "rate": rate})
+            along = [
+                nodes[topology.link_source[links[0]]],
+                *(nodes[topology.link_target[link]] for link in links),
+            ]
+            paths_of.append(
+                {"nodes": along, "links": [names[link] for link in links], "rate": rate}
+            )
     routers: dict[str, list[dict[str, Any]]] = {}
     for (router, target, name), paths in carried.items():
         total = sum(path["rate"] for path in paths)
         for path in paths:
             path["split"] = path["rate"] / total
         one = {"target": target, "demand": total, "admitted": total, "shed": 0.0}
-        routers.setdefault(router, []).append(one | ({"class": name} if name else {}) | {"paths": paths})
+        routers.setdefault(router, []).append(
+            one | ({"class": name} if name else {}) | {"paths": paths}
+        )
     figures = {"step": step, "steps": update.steps, "kept": update.kept}
     return {"topology": topology.name, "unit": "Gbit/s", "figures": figures, "routers": routers}
 
@@ -281,8 +320,15 @@ def _as_json(topology: Topology, keys: list[_Key], flows: FloatArray, update: Up
 def update_outcome(config: UpdateConfig, _: Notify) -> Outcome:
     """`teal update`."""
     planned = run_update(config)
-    shed = "" if planned.kept >= 1 - 1e-6 else f"; up to {100 * (1 - planned.kept):.3g}% of a demand is shed meanwhile"
+    shed = (
+        ""
+        if planned.kept >= 1 - 1e-6
+        else f"; up to {100 * (1 - planned.kept):.3g}% of a demand is shed meanwhile"
+    )
     return Outcome(
-        text=f"{config.out}: {planned.steps} step{'s' if planned.steps > 1 else ''}, no link above its capacity{shed}",
+        text=(
+            f"{config.out}: {planned.steps} step{'s' if planned.steps > 1 else ''}, no link above "
+            f"its capacity{shed}"
+        ),
         data={"out": str(config.out), "steps": planned.steps, "kept": planned.kept},
     )

@@ -1,4 +1,6 @@
-"""The parts that all commands share: settings, networks loaded from them, files of a run, tables, charts and pages."""
+"""The parts that all commands share: settings, networks loaded from them, files of a run, tables,
+charts and pages.
+"""
 
 import lazy_loader
 

@@ -24,19 +24,27 @@ def files_of(topology: Any, traffic: Any) -> Iterator[tuple[str, str]]:
             network = load_topology(topology)
         matrices = traffic if isinstance(traffic, TrafficMatrices) else None
         if matrices is None and not isinstance(traffic, str | Path):
-            matrices = load_traffic(traffic, network if network is not None else load_topology(str(topology)))
+            matrices = load_traffic(
+                traffic, network if network is not None else load_topology(str(topology))
+            )
         if network is not None:
             topology = Path(folder) / "topology.json"
             save_topology(topology, network)
         if matrices is not None:
             known = network if network is not None else load_topology(str(topology))
-            traffic = Path(folder) / ("traffic.npz" if matrices.classes is None else "traffic.parquet")
+            traffic = Path(folder) / (
+                "traffic.npz" if matrices.classes is None else "traffic.parquet"
+            )
             save_traffic(traffic, matrices, known, exact=True)
         yield str(topology), str(traffic)
 
 
-def settings_of(kind: type[_Config], topology: Any, traffic: Any, settings: dict[str, Any]) -> _Config:
-    """The settings of a command for these names of files; errors as in :func:`teal.app.options.options_of`."""
+def settings_of(
+    kind: type[_Config], topology: Any, traffic: Any, settings: dict[str, Any]
+) -> _Config:
+    """The settings of a command for these names of files; errors as in
+    :func:`teal.app.options.options_of`.
+    """
     return options_of(kind, {"topology": topology, "traffic": traffic, **settings})
 
 

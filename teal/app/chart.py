@@ -1,4 +1,6 @@
-"""A chart as data, which :mod:`teal.app.page` draws on a page and :mod:`teal.app.image` in a file."""
+"""A chart as data, which :mod:`teal.app.page` draws on a page and :mod:`teal.app.image` in a
+file.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,15 @@ from teal.runtime.arrays import FloatArray
 
 # Okabe and Ito's palette, which people with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-_WIDEST, _NARROWEST, _NARROWER = 3.6, 1.4, 0.6  # line widths, in pixels; each scheme's is narrower than the one before
-SHARE_RANGE = (0.0, 103.0)  # per cent, of an axis of shares: a line at 100% stays clear of the border
+_WIDEST, _NARROWEST, _NARROWER = (
+    3.6,
+    1.4,
+    0.6,
+)  # line widths, in pixels; each scheme's is narrower than the one before
+SHARE_RANGE = (
+    0.0,
+    103.0,
+)  # per cent, of an axis of shares: a line at 100% stays clear of the border
 
 Kind = Literal["line", "marked", "points", "mean"]
 Scale = Literal["linear", "log", "category", "time"]
@@ -65,7 +74,8 @@ class Chart:
 class Styles:
     """How each scheme looks in all charts of a page.
 
-    Lines that coincide stay visible: each is narrower than the one drawn before it, and has another dash.
+    Lines that coincide stay visible: each is narrower than the one drawn before it, and has another
+    dash.
 
     Attributes:
         schemes: in the order in which looks are assigned.

@@ -1,7 +1,9 @@
-"""A command: its settings, and a function from them to an outcome, which is printed in one place for all commands.
+"""A command: its settings, and a function from them to an outcome, which is printed in one place
+for all commands.
 
-A new command is a dataclass of settings and a function of them in the room of its capability, and a line in
-:mod:`teal.cli.commands`, or in a table that a package announces by an entry point in the group ``teal.commands``.
+A new command is a dataclass of settings and a function of them in the room of its capability, and a
+line in :mod:`teal.cli.commands`, or in a table that a package announces by an entry point in the
+group ``teal.commands``.
 """
 
 from __future__ import annotations
@@ -17,18 +19,32 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from teal.app.table import Table
 
-# Success; no usable result, or a solver failed; wrong input; a target gap was missed; `teal check` raised an alarm.
+# Success; no usable result, or a solver failed; wrong input; a target gap was missed; `teal check`
+# raised an alarm.
 EXIT_OK, EXIT_FAILED, EXIT_INPUT, EXIT_GAP, EXIT_ALARM = 0, 1, 2, 3, 4
-_TABLE_WIDTH, _WIDE_TABLE_WIDTH, _MAX_WIDTH = 80, 180, 10_000  # characters of a line where the output is no terminal
+_TABLE_WIDTH, _WIDE_TABLE_WIDTH, _MAX_WIDTH = (
+    80,
+    180,
+    10_000,
+)  # characters of a line where the output is no terminal
 
-ALLOCATE, LEARN, COMPARE, INPUT = "allocate", "learn", "compare and plan", "look and convert"  # groups of commands
-FIRST_SOLVE: Literal["first solve"] = "first solve"  # kernels that are compiled before a command begins
+ALLOCATE, LEARN, COMPARE, INPUT = (
+    "allocate",
+    "learn",
+    "compare and plan",
+    "look and convert",
+)  # groups of commands
+FIRST_SOLVE: Literal["first solve"] = (
+    "first solve"  # kernels that are compiled before a command begins
+)
 
 Notify = Callable[[str], None]  # prints a message about the progress to the standard error
 
 
 def seldom(notify: Notify, every_s: float = 2.0) -> Notify:
-    """``notify``, but for messages within ``every_s`` seconds of the call or of the last one that was printed."""
+    """``notify``, but for messages within ``every_s`` seconds of the call or of the last one that
+    was printed.
+    """
     last = time.perf_counter()
 
     def progress(text: str) -> None:
@@ -49,8 +65,8 @@ class Outcome:
         tables: tables, behind the text.
         wide: whether the tables may be wider than 80 characters where the output is no terminal.
         written: the files that were written, in one line behind the tables; ``""`` for none.
-        data: result for ``--json``, as :func:`teal.runtime.storage.json_value` takes it, or a function that gives it
-            where that takes time.
+        data: result for ``--json``, as :func:`teal.runtime.storage.json_value` takes it, or a
+            function that gives it where that takes time.
         exit_code: the exit code of the process.
     """
 
@@ -62,7 +78,9 @@ class Outcome:
     exit_code: int = EXIT_OK
 
 
-Run = Callable[[Any, Notify], Outcome]  # the function of a command: its settings and what prints progress
+Run = Callable[
+    [Any, Notify], Outcome
+]  # the function of a command: its settings and what prints progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +89,11 @@ class Command:
 
     Attributes:
         settings: class of its settings, whose docstrings are its ``--help``.
-        run: function that takes the settings and a function that prints progress, and returns an :class:`Outcome`; or
-            ``module:function``, which is imported when the command runs.
+        run: function that takes the settings and a function that prints progress, and returns an
+            :class:`Outcome`; or ``module:function``, which is imported when the command runs.
         group: heading in ``teal --help``.
-        kernels: kernels that are compiled before it begins: none, those of a first solve, or all; the others are
-            compiled where they are called.
+        kernels: kernels that are compiled before it begins: none, those of a first solve, or all;
+            the others are compiled where they are called.
         further_kernels: tasks of :mod:`teal.app.warm_up` beside those of a first solve.
         first_word: option that a first word without dashes gives; ``""`` for none.
     """
@@ -94,7 +112,9 @@ class Command:
 
 
 def print_outcome(outcome: Outcome, *, as_json: bool) -> int:
-    """Print an outcome as one JSON object, or as text, tables and the files that were written; return the exit code."""
+    """Print an outcome as one JSON object, or as text, tables and the files that were written;
+    return the exit code.
+    """
     if as_json:
         from teal.runtime.storage import json_value  # here, since NumPy is slow to import
 
@@ -115,9 +135,14 @@ def print_tables(tables: Iterable[Table], *, wide: bool = True) -> None:
     from rich.console import Console
 
     for table in (one.of_terminal() for one in tables):
-        console = Console(width=None if sys.stdout.isatty() else _WIDE_TABLE_WIDTH if wide else _TABLE_WIDTH)
+        console = Console(
+            width=None if sys.stdout.isatty() else _WIDE_TABLE_WIDTH if wide else _TABLE_WIDTH
+        )
         if wide and not sys.stdout.isatty():  # a file has room for every column
             console.width = max(
-                console.width, console.measure(table, options=console.options.update(max_width=_MAX_WIDTH)).maximum
+                console.width,
+                console.measure(
+                    table, options=console.options.update(max_width=_MAX_WIDTH)
+                ).maximum,
             )
         console.print(table)

@@ -64,12 +64,26 @@ def _draw_series(axes: Axes, series: Series, styles: Styles, *, is_time: bool) -
         case "points":
             return axes.scatter(x, y, s=9, alpha=0.25, color=colour, marker=marker, linewidths=0)
         case "mean":
-            return axes.scatter(x, y, s=70, color=colour, marker=marker, edgecolors="black", linewidths=0.6, zorder=3)
+            return axes.scatter(
+                x,
+                y,
+                s=70,
+                color=colour,
+                marker=marker,
+                edgecolors="black",
+                linewidths=0.6,
+                zorder=3,
+            )
         case _:
             (line,) = axes.plot(
-                x, y, styles.pick(name, _DASHES), color=colour, linewidth=_POINTS_PER_PIXEL * styles.width(name),
-                marker=marker if series.kind == "marked" else None, markersize=5,
-            )  # fmt: skip
+                x,
+                y,
+                styles.pick(name, _DASHES),
+                color=colour,
+                linewidth=_POINTS_PER_PIXEL * styles.width(name),
+                marker=marker if series.kind == "marked" else None,
+                markersize=5,
+            )
             return line
 
 
@@ -81,7 +95,9 @@ def plot_panels(path: Path, rows: Sequence[tuple[str, Sequence[Chart]]]) -> None
         rows: name of each network, and its charts, as many for each.
     """
     columns = max(len(charts) for _, charts in rows)
-    figure = Figure(figsize=(_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * len(rows)), layout="constrained")
+    figure = Figure(
+        figsize=(_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * len(rows)), layout="constrained"
+    )
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(rows), columns, squeeze=False)
     for line, (network, charts) in zip(panels, rows, strict=True):
@@ -95,7 +111,9 @@ def plot_panels(path: Path, rows: Sequence[tuple[str, Sequence[Chart]]]) -> None
 
 
 def save_charts(
-    folder: Path, charts: Mapping[str, Sequence[Chart]], check: Callable[[Path, Sequence[str]], None]
+    folder: Path,
+    charts: Mapping[str, Sequence[Chart]],
+    check: Callable[[Path, Sequence[str]], None],
 ) -> list[Path]:
     """Write every chart as SVG and PDF, for papers; returns the files.
 
@@ -105,12 +123,21 @@ def save_charts(
         check: raises an error if files of these names must not be written there.
     """
     styles = Styles(
-        tuple(dict.fromkeys(s.scheme for of_network in charts.values() for chart in of_network for s in chart.series))
+        tuple(
+            dict.fromkeys(
+                s.scheme
+                for of_network in charts.values()
+                for chart in of_network
+                for s in chart.series
+            )
+        )
     )
     named: dict[str, Chart] = {}
     for network, of_network in charts.items():
         prefix = "".join(letter if letter.isalnum() else "-" for letter in network)
-        named |= {f"{prefix}-{chart.name}{ending}": chart for chart in of_network for ending in _FORMATS}
+        named |= {
+            f"{prefix}-{chart.name}{ending}": chart for chart in of_network for ending in _FORMATS
+        }
     check(folder, list(named))
     folder.mkdir(parents=True, exist_ok=True)
     for name, chart in named.items():

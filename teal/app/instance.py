@@ -17,7 +17,13 @@ import torch
 from tqdm import tqdm
 
 from teal.app.path_sets import candidate_paths, chosen_paths, of_classes
-from teal.app.settings import InstanceConfig, ObjectiveConfig, ProgramConfig, ProgramFileConfig, assignments
+from teal.app.settings import (
+    InstanceConfig,
+    ObjectiveConfig,
+    ProgramConfig,
+    ProgramFileConfig,
+    assignments,
+)
 from teal.errors import InputError, SolverError
 from teal.formats import load_traffic, topology_from
 from teal.formats.bandwidth_functions import read_bandwidth_functions
@@ -38,26 +44,38 @@ from teal.solvers import pdhg
 from teal.spec import parse_spec
 
 _TARGET_GAP = 1e-3  # relative certified gap at which PDHG stops for each optimum
-_TOLERANCE = _TARGET_GAP / 2  # absolute error of the satisfied share; the optima are not known better
+_TOLERANCE = (
+    _TARGET_GAP / 2
+)  # absolute error of the satisfied share; the optima are not known better
 _MAX_GAP = 1e-2  # largest relative gap of an optimum that is accepted when the iterations run out
 _MAX_ITERATIONS = 2000  # of PDHG for each optimum; usual ones take below 100
-_MAX_MATRICES = 21  # largest number of matrices in the median; odd, so that the median is one of them
+_MAX_MATRICES = (
+    21  # largest number of matrices in the median; odd, so that the median is one of them
+)
 _MIN_MATRICES = 5  # smallest number of matrices in the median, however large the network
-_TARGET_ENTRIES = 200_000  # matrices x demands that are solved together, which bounds memory and time
-_MIN_BRACKET = 1e-6  # width of the bracket of ln(factor) at which bisection ends: the factor is known to 1 in a million
+_TARGET_ENTRIES = (
+    200_000  # matrices x demands that are solved together, which bounds memory and time
+)
+# width of the bracket of ln(factor) at which bisection ends: the factor is known to 1 in a million
+_MIN_BRACKET = 1e-6
 _SILENT_S = 1.0  # seconds after which the bar of a calibration is shown
 
 
 def calibration_factor(
-    topology: Topology, paths: PathSet, traffic: TrafficMatrices, rows: Int64Array, share: float,
+    topology: Topology,
+    paths: PathSet,
+    traffic: TrafficMatrices,
+    rows: Int64Array,
+    share: float,
     end: Deadline | None = None,
-) -> float:  # fmt: skip
-    """The factor by which all demands are multiplied so that the optimal total flow carries ``share`` of the demand.
+) -> float:
+    """The factor by which all demands are multiplied so that the optimal total flow carries
+    ``share`` of the demand.
 
-    That is the share in the median over the matrices ``rows``: over up to 21 of them, evenly spread, fewer on large
-    networks (at least 5).  Each optimum is solved by PDHG to a certified gap of 0.1%, without an LP solver.  The
-    satisfied share falls as the factor grows, so that the factor is bracketed and then found by bisection in its
-    logarithm.
+    That is the share in the median over the matrices ``rows``: over up to 21 of them, evenly
+    spread, fewer on large networks (at least 5).  Each optimum is solved by PDHG to a certified gap
+    of 0.1%, without an LP solver.  The satisfied share falls as the factor grows, so that the
+    factor is bracketed and then found by bisection in its logarithm.
 
     Args:
         topology: the network.
@@ -82,8 +100,12 @@ def calibration_factor(
     base = Problem.create(topology, paths, Objective(), demand)
     routable = float((base.demand * base.routable).sum(1).div(base.demand.sum(1)).median())
     if routable <= share:
-        raise InputError(where, "", f"a share below the {routable:.3f} of demand that has a path", share)
-    with tqdm(desc=f"calibrating on {len(demand)} matrices", unit="load", delay=_SILENT_S, leave=False) as bar:
+        raise InputError(
+            where, "", f"a share below the {routable:.3f} of demand that has a path", share
+        )
+    with tqdm(
+        desc=f"calibrating on {len(demand)} matrices", unit="load", delay=_SILENT_S, leave=False
+    ) as bar:
         return _bisected(_Search(base, bar, end or Deadline()), base, share)
 
 
@@ -105,24 +127,35 @@ def _bisected(search: _Search, base: Problem, share: float) -> float:
 
 
 class _Search:
-    """The median satisfied share at a factor.  Each call starts PDHG from the final state of the previous call."""
+    """The median satisfied share at a factor.  Each call starts PDHG from the final state of the
+    previous call.
+    """
 
     def __init__(self, base: Problem, bar: Any, end: Deadline) -> None:
         self._base, self._bar, self._end = base, bar, end
         self._state: pdhg.PdhgState | None = None
 
     def median_share(self, log_factor: float) -> float:
-        """The median over the matrices of optimal flow / demand, with all demands times exp(log_factor)."""
+        """The median over the matrices of optimal flow / demand, with all demands times
+        exp(log_factor).
+        """
         problem = self._base.with_demand(self._base.demand * math.exp(log_factor))
         result = pdhg.solve(
-            problem, gap=_TARGET_GAP, deadline=self._end.left, max_iterations=_MAX_ITERATIONS, warm_start=self._state
+            problem,
+            gap=_TARGET_GAP,
+            deadline=self._end.left,
+            max_iterations=_MAX_ITERATIONS,
+            warm_start=self._state,
         )
         if self._end.is_over:
-            raise SolverError("--calibrate: the factor was not found before the deadline: a longer one, or none")
+            raise SolverError(
+                "--calibrate: the factor was not found before the deadline: a longer one, or none"
+            )
         largest_gap = float(result.gap.max())
         if largest_gap > _MAX_GAP:
             raise SolverError(
-                f"--calibrate: an optimum is known only to {100 * largest_gap:.1f}% after {result.iterations} "
+                f"--calibrate: an optimum is known only to {100 * largest_gap:.1f}% after "
+                f"{result.iterations} "
                 f"iterations, {100 * _MAX_GAP:.0f}% is needed: try another share or fewer demands"
             )
         self._state = result.state
@@ -152,7 +185,8 @@ class Instance:
         protection: promise that the flows keep; None for none.
         paths_s: seconds to compute the paths or to read them from the cache.
         functions: bandwidth functions of the demands; None for none.
-        max_latency: (D,) ms that a path of each demand may take, infinite for no limit; None for no limits.
+        max_latency: (D,) ms that a path of each demand may take, infinite for no limit; None for no
+            limits.
         end: deadline of all that is computed for it.
     """
 
@@ -171,20 +205,32 @@ class Instance:
 
     @property
     def worth(self) -> tuple[FloatArray, ...]:
-        """The arrays that say what demands are worth, for keys of results; () where all are worth the same."""
+        """The arrays that say what demands are worth, for keys of results; () where all are worth
+        the same.
+        """
         functions = () if self.functions is None else (self.functions.slope, self.functions.end)
         return (*(() if self.weight is None else (self.weight,)), *functions)
 
     def problem(self, demand: FloatArray, *, capacity: FloatArray | None = None) -> Problem:
-        """The problem of matrices (B, D) Gbit/s, in float64, under ``capacity`` (E,) or the topology's."""
+        """The problem of matrices (B, D) Gbit/s, in float64, under ``capacity`` (E,) or the
+        topology's.
+        """
         problem = Problem.create(
-            self.topology, self.paths, self.objective, demand,
-            capacity=capacity, weight=self.weight, functions=self.functions, classes=self.traffic.classes,
+            self.topology,
+            self.paths,
+            self.objective,
+            demand,
+            capacity=capacity,
+            weight=self.weight,
+            functions=self.functions,
+            classes=self.traffic.classes,
             device=self.device,
-        )  # fmt: skip
+        )
         return problem if self.protection is None else problem.under(self.protection)
 
-    def surviving(self, failures: Iterable[Iterable[int]], notify: Callable[[str], None] = lambda _: None) -> Instance:
+    def surviving(
+        self, failures: Iterable[Iterable[int]], notify: Callable[[str], None] = lambda _: None
+    ) -> Instance:
         """The instance with a surviving path for each demand that would have none during a failure.
 
         Only a demand whose nodes the network still connects during that failure gets a path.
@@ -196,11 +242,15 @@ class Instance:
         Raises:
             InputError: see :func:`teal.network.reachability.with_surviving_paths`.
         """
-        paths = with_surviving_paths(self.paths, self.topology, failures, max_latency=self.max_latency)
+        paths = with_surviving_paths(
+            self.paths, self.topology, failures, max_latency=self.max_latency
+        )
         if paths is self.paths:
             return self
         count = int(paths.mask.sum()) - int(self.paths.mask.sum())
-        notify(f"{count:,} paths more, of demands that the network connects and no candidate path does")
+        notify(
+            f"{count:,} paths more, of demands that the network connects and no candidate path does"
+        )
         more = dataclasses.replace(self, paths=paths, protection=None)
         protected = None if self.protection is None else _protection(more, self.protection.groups)
         return dataclasses.replace(more, protection=protected)
@@ -232,9 +282,12 @@ def load_instance(
 
 
 def instance_of(
-    topology: Topology, traffic: TrafficMatrices, config: ProgramConfig, notify: Callable[[str], None] = lambda _: None,
+    topology: Topology,
+    traffic: TrafficMatrices,
+    config: ProgramConfig,
+    notify: Callable[[str], None] = lambda _: None,
     deadline: float = math.inf,
-) -> Instance:  # fmt: skip
+) -> Instance:
     """The instance of a network and its traffic, over candidate paths.
 
     Args:
@@ -255,16 +308,28 @@ def instance_of(
     pairs = traffic.pairs if traffic.classes is None else np.unique(traffic.pairs, axis=0)
     first = candidate_paths(config, topology, pairs)
     paths_s = time.perf_counter() - begin
-    if config.calibrate is not None:  # over these paths, so that the demands do not depend on a choice for them
+    if (
+        config.calibrate is not None
+    ):  # over these paths, so that the demands do not depend on a choice for them
         factor = _cached_calibration(
-            topology, of_classes(config, topology, traffic, first), traffic, split, config.calibrate, end
+            topology,
+            of_classes(config, topology, traffic, first),
+            traffic,
+            split,
+            config.calibrate,
+            end,
         )
-        notify(f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median training matrix")
+        notify(
+            f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median "
+            "training matrix"
+        )
         traffic = traffic.scaled(factor)
     weight = given_weights(config, topology, traffic, notify)
     functions = None
     if config.functions is not None:
-        functions = read_bandwidth_functions(config.functions, topology, traffic.pairs, traffic.classes)
+        functions = read_bandwidth_functions(
+            config.functions, topology, traffic.pairs, traffic.classes
+        )
     begin = time.perf_counter()
     if config.paths is None and not end.is_over:
         first = chosen_paths(config, topology, traffic, first, objective, weight, notify, end)
@@ -272,11 +337,16 @@ def instance_of(
     paths_s += time.perf_counter() - begin
     path_count = paths.mask.sum(1)
     without = int((path_count == 0).sum())
-    notify(f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {without} demands without a path")
-    instance = Instance(topology, traffic, paths, objective, weight, split, device, paths_s, functions=functions)
-    instance = dataclasses.replace(instance, end=end, max_latency=_latency_limits(config, traffic)).surviving(
-        [()], notify
+    notify(
+        f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {without} demands "
+        "without a path"
     )
+    instance = Instance(
+        topology, traffic, paths, objective, weight, split, device, paths_s, functions=functions
+    )
+    instance = dataclasses.replace(
+        instance, end=end, max_latency=_latency_limits(config, traffic)
+    ).surviving([()], notify)
     return with_protection(instance, config.protect, notify) if config.protect else instance
 
 
@@ -289,7 +359,9 @@ def _latency_limits(config: ProgramConfig, traffic: TrafficMatrices) -> FloatArr
 
 
 def _protection(instance: Instance, groups: Sequence[Sequence[int]]) -> Protection:
-    """Promises over the paths of an instance without any; see :meth:`teal.Problem.with_protection`."""
+    """Promises over the paths of an instance without any; see
+    :meth:`teal.Problem.with_protection`.
+    """
     problem = instance.problem(np.zeros((1, instance.paths.num_demands)))
     return Protection.of(problem.ops, instance.topology.num_links, groups)
 
@@ -306,48 +378,71 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
         InputError: a fault in the file; see :meth:`teal.Problem.with_protection`.
     """
     groups = failing_links("" if protect == _CABLES else protect, instance.topology)
-    problem, protection = instance.problem(np.zeros((1, instance.paths.num_demands))), _protection(instance, groups)
+    problem, protection = (
+        instance.problem(np.zeros((1, instance.paths.num_demands))),
+        _protection(instance, groups),
+    )
     without = int(protection.unprotected(problem.under(protection).program).sum())
     kind = "cable" if protect == _CABLES else "group"
-    notify(f"promises survive the failure of any one of {len(groups)} {kind}s; {without:,} demands can have none")
+    notify(
+        f"promises survive the failure of any one of {len(groups)} {kind}s; {without:,} demands "
+        "can have none"
+    )
     return dataclasses.replace(instance, protection=protection)
 
 
 def load_network(
-    topology: Any, traffic: Any, config: ProgramFileConfig, notify: Callable[[str], None] = lambda _: None,
+    topology: Any,
+    traffic: Any,
+    config: ProgramFileConfig,
+    notify: Callable[[str], None] = lambda _: None,
     on_topology: Callable[[Topology], None] = lambda _: None,
-) -> tuple[Topology, TrafficMatrices]:  # fmt: skip
-    """Network and traffic, as they are or from files and names; arguments as in :func:`load_instance`."""
+) -> tuple[Topology, TrafficMatrices]:
+    """Network and traffic, as they are or from files and names; arguments as in
+    :func:`load_instance`.
+    """
     topology = topology_from(topology, config)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
     on_topology(topology)
     for note in topology.notes:
         notify(note)
     order = [name.strip() for name in config.class_order.split(",") if name.strip()]
-    traffic = load_traffic(traffic, topology, progress=True, unit=config.traffic_unit, class_order=order)
+    traffic = load_traffic(
+        traffic, topology, progress=True, unit=config.traffic_unit, class_order=order
+    )
     if config.class_shares:
         traffic = traffic.in_classes(assignments(config.class_shares, "--class-shares"))
     notify(describe_traffic(traffic))
     if traffic.classes is not None:
         notify("classes, the highest priority first: " + ", ".join(traffic.classes.names))
     pairs = topology.num_nodes * (topology.num_nodes - 1)
-    missing = pairs - len(np.unique(traffic.pairs, axis=0) if traffic.classes is not None else traffic.pairs)
+    missing = pairs - len(
+        np.unique(traffic.pairs, axis=0) if traffic.classes is not None else traffic.pairs
+    )
     if missing:
         notify(f"{missing:,} of {pairs:,} pairs of nodes are not in the traffic: no demand")
     return topology, traffic
 
 
 def given_weights(
-    config: ObjectiveConfig, topology: Topology, traffic: TrafficMatrices, notify: Callable[[str], None]
+    config: ObjectiveConfig,
+    topology: Topology,
+    traffic: TrafficMatrices,
+    notify: Callable[[str], None],
 ) -> FloatArray | None:
-    """(D,) weights of the demands under weighted_flow and, where there are any, max_min; else None."""
+    """(D,) weights of the demands under weighted_flow and, where there are any, max_min; else
+    None.
+    """
     objective = Objective(config.objective)
     takes_weights = objective.rules.needs_weight or objective.name in (
         ObjectiveName.WEIGHTED_FLOW,
         ObjectiveName.MAX_MIN,
     )
     if not takes_weights or objective.name == ObjectiveName.PRIORITY:
-        for option, given in (("--class-weights", config.class_weights), ("--weights", config.weights)):
+        for option, given in (
+            ("--class-weights", config.class_weights),
+            ("--weights", config.weights),
+        ):
             if given:
                 expected = "the objective weighted_flow or max_min, or weight=given of a fair one"
                 raise InputError(option, "", expected, config.objective)
@@ -365,7 +460,8 @@ def _weights_of_classes(config: ObjectiveConfig, traffic: TrafficMatrices) -> Fl
     """(D,) weight of the class of each demand.
 
     Raises:
-        InputError: demands without classes, a class without a weight or one that is not above 0, or --weights too.
+        InputError: demands without classes, a class without a weight or one that is not above 0, or
+            --weights too.
     """
     weight_of = assignments(config.class_weights, "--class-weights")
     if config.weights:
@@ -373,9 +469,14 @@ def _weights_of_classes(config: ObjectiveConfig, traffic: TrafficMatrices) -> Fl
     if traffic.classes is None:
         raise InputError("--class-weights", "", "traffic with classes", "none")
     names = traffic.classes.names
-    if set(weight_of) != set(names) or not all(0 < weight < math.inf for weight in weight_of.values()):
+    if set(weight_of) != set(names) or not all(
+        0 < weight < math.inf for weight in weight_of.values()
+    ):
         raise InputError(
-            "--class-weights", "", f"a number above 0 for each of {', '.join(names)}", config.class_weights
+            "--class-weights",
+            "",
+            f"a number above 0 for each of {', '.join(names)}",
+            config.class_weights,
         )
     return np.array([weight_of[name] for name in names])[traffic.classes.of_demand]
 
@@ -395,7 +496,8 @@ def describe_traffic(traffic: TrafficMatrices) -> str:
 
 
 def busiest_node(topology: Topology, pairs: IntArray, demand: FloatArray) -> tuple[float, int]:
-    """The largest share of the capacity of a node's links that what it sends or receives needs, and that node.
+    """The largest share of the capacity of a node's links that what it sends or receives needs, and
+    that node.
 
     Args:
         topology: the network.
@@ -415,20 +517,25 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
     """(D,) weights from ``random:seed=N`` or a CSV file of source,target,weight.
 
     Raises:
-        InputError: no such file, a column missing, an unknown node, a weight that is not positive, or
-            a demand without one.
+        InputError: no such file, a column missing, an unknown node, a weight that is not positive,
+            or a demand without one.
     """
     if text.partition(":")[0] == "random":
         seed = int(parse_spec(text).parse_options(seed=0)["seed"])
         if seed < 0:
             raise InputError(text, "seed", "a whole number of at least 0", seed)
-        # One draw for every pair of nodes, so that a pair's weight does not depend on which pairs have traffic.
-        draws = np.random.default_rng(seed).integers(len(_PRIORITIES), size=topology.num_nodes**2, dtype=np.int8)
+        # One draw for every pair of nodes, so that a pair's weight does not depend on which pairs
+        # have traffic.
+        draws = np.random.default_rng(seed).integers(
+            len(_PRIORITIES), size=topology.num_nodes**2, dtype=np.int8
+        )
         number = traffic.pairs[:, 0].astype(np.int64) * topology.num_nodes + traffic.pairs[:, 1]
         return np.array(_PRIORITIES)[draws[number]]
     path = Path(text)
     if not path.is_file():
-        raise InputError(text, "weights", "a CSV file of source,target,weight or random:seed=0", "no such file")
+        raise InputError(
+            text, "weights", "a CSV file of source,target,weight or random:seed=0", "no such file"
+        )
     index = topology.node_index()
     weights: dict[tuple[int, int], float] = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as stream:
@@ -437,22 +544,35 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
                 pair = (index[row["source"]], index[row["target"]])
                 weights[pair] = float(row["weight"])
             except (KeyError, TypeError, ValueError) as error:
-                raise InputError(text, f"line {line}", "source, target (nodes) and weight", str(error)) from None
+                raise InputError(
+                    text, f"line {line}", "source, target (nodes) and weight", str(error)
+                ) from None
             if not (np.isfinite(weights[pair]) and weights[pair] > 0):
                 raise InputError(text, f"line {line}: weight", "a finite weight > 0", row["weight"])
     weight = np.array([weights.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
     if np.isnan(weight).any():
         s, t = traffic.pairs[int(np.argmax(np.isnan(weight)))]
-        raise InputError(text, "weight", f"one for {topology.node_names[s]}->{topology.node_names[t]}", "none")
+        raise InputError(
+            text, "weight", f"one for {topology.node_names[s]}->{topology.node_names[t]}", "none"
+        )
     return weight
 
 
 def _cached_calibration(
-    topology: Topology, paths: PathSet, traffic: TrafficMatrices, split: Split, share: float, end: Deadline
+    topology: Topology,
+    paths: PathSet,
+    traffic: TrafficMatrices,
+    split: Split,
+    share: float,
+    end: Deadline,
 ) -> float:
-    key = content_key(_CALIBRATION_FORMAT, topology.content_key(), paths.key, traffic.content_key(), share)
+    key = content_key(
+        _CALIBRATION_FORMAT, topology.content_key(), paths.key, traffic.content_key(), share
+    )
     file = cache_dir("calibration") / f"{key}.json"
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # absent or damaged: computed again
+    with contextlib.suppress(
+        OSError, ValueError, KeyError, TypeError
+    ):  # absent or damaged: computed again
         return float(json.loads(file.read_text())["factor"])
     factor = calibration_factor(topology, paths, traffic, split.train, share, end)
     with atomic_file(file) as temporary:

@@ -1,6 +1,7 @@
 """Functions of Python over a network, its traffic, and options by name.
 
-The options are the fields of a dataclass of settings: each is said once, there, and editors complete them.
+The options are the fields of a dataclass of settings: each is said once, there, and editors
+complete them.
 """
 
 from __future__ import annotations
@@ -22,16 +23,22 @@ _Report = TypeVar("_Report")
 
 def with_options(
     kind: Callable[_P, _Options],
-) -> Callable[[Callable[[Any, Any, _Options], _Report]], Callable[Concatenate[Any, Any, _P], _Report]]:
+) -> Callable[
+    [Callable[[Any, Any, _Options], _Report]], Callable[Concatenate[Any, Any, _P], _Report]
+]:
     """Make a function of network, traffic and options one whose options are given by name.
 
     Args:
         kind: dataclass of the options.
     """
 
-    def decorate(function: Callable[[Any, Any, _Options], _Report]) -> Callable[Concatenate[Any, Any, _P], _Report]:
+    def decorate(
+        function: Callable[[Any, Any, _Options], _Report],
+    ) -> Callable[Concatenate[Any, Any, _P], _Report]:
         @functools.wraps(function)
-        def call(topology: Any, traffic: Any, *arguments: _P.args, **settings: _P.kwargs) -> _Report:
+        def call(
+            topology: Any, traffic: Any, *arguments: _P.args, **settings: _P.kwargs
+        ) -> _Report:
             return function(topology, traffic, options_of(kind, settings))
 
         usual, named = inspect.signature(function), inspect.signature(kind)
@@ -45,7 +52,8 @@ def with_options(
 def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Options:
     """The options, by their names; a name that there is not is refused with those that there are.
 
-    Paths may be texts, names of an enumeration too, and one value may stand where several are taken.
+    Paths may be texts, names of an enumeration too, and one value may stand where several are
+    taken.
 
     Args:
         kind: dataclass of the options.
@@ -61,7 +69,11 @@ def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Opti
             raise InputError(kind.__name__, name, "one of " + ", ".join(sorted(names)), repr(value))
         try:
             # An objective may also be one that was registered.
-            values[name] = Objective(value).spec if name == "objective" else typed(hints[name], value)
+            values[name] = (
+                Objective(value).spec if name == "objective" else typed(hints[name], value)
+            )
         except (TypeError, ValueError) as error:
-            raise InputError(f"--{name.replace('_', '-')}", "", "a value of this setting", str(error)) from None
+            raise InputError(
+                f"--{name.replace('_', '-')}", "", "a value of this setting", str(error)
+            ) from None
     return kind(**values)

@@ -16,7 +16,10 @@ from teal.app.web import network_map_js, plotly_js
 
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 _DASHES = ("solid", "dash", "dot", "dashdot")
-_MARGIN, _MIN_MARGIN = 0.04, 0.02  # beside the least and largest value of a logarithmic axis: share, decades
+_MARGIN, _MIN_MARGIN = (
+    0.04,
+    0.02,
+)  # beside the least and largest value of a logarithmic axis: share, decades
 _FEW_DECADES = 1.5  # up to which an axis has ticks at 1, 2 and 5 too
 _AXIS_TYPES = {"linear": "linear", "log": "log", "category": "category", "time": "date"}
 
@@ -24,48 +27,77 @@ _AXIS_TYPES = {"linear": "linear", "log": "log", "category": "category", "time":
 def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
     """The figure; colours of text, axes and background are the page's, see report.js."""
     x_axis: dict[str, Any] = {
-        "title": {"text": chart.x_label}, "type": _AXIS_TYPES[chart.x_scale], "automargin": True, "nticks": 8,
+        "title": {"text": chart.x_label},
+        "type": _AXIS_TYPES[chart.x_scale],
+        "automargin": True,
+        "nticks": 8,
         "tickangle": 0,
-    }  # fmt: skip
+    }
     if chart.x_scale == "log":
-        x_axis |= {"exponentformat": "none", "minor": {"showgrid": True, "dtick": "D1"}, **_log_range(chart)}
+        x_axis |= {
+            "exponentformat": "none",
+            "minor": {"showgrid": True, "dtick": "D1"},
+            **_log_range(chart),
+        }
     y_axis: dict[str, Any] = {"title": {"text": chart.y_label}, "automargin": True}
     if chart.y_range is not None:
         y_axis["range"] = list(chart.y_range)
     has_mean = {series.scheme for series in chart.series if series.kind == "mean"}
     return {
-        "data": [_trace(series, styles, chart, is_named=series.kind != "points" or series.scheme not in has_mean)
-                 for series in chart.series],
+        "data": [
+            _trace(
+                series,
+                styles,
+                chart,
+                is_named=series.kind != "points" or series.scheme not in has_mean,
+            )
+            for series in chart.series
+        ],
         "layout": {
             "margin": {"l": 58, "r": 10, "t": 28, "b": 46},
-            "hovermode": "closest" if any(series.kind == "points" for series in chart.series) else "x unified",
+            "hovermode": "closest"
+            if any(series.kind == "points" for series in chart.series)
+            else "x unified",
             "legend": {"orientation": "h", "y": -0.22, "yanchor": "top", "font": {"size": 11}},
             "font": {"size": 12},
             "xaxis": x_axis,
             "yaxis": y_axis,
         },
-    }  # fmt: skip
+    }
 
 
 def _log_range(chart: Chart) -> dict[str, Any]:
-    """Range with a margin, so that no line lies on the border, and ticks: powers of ten, or 1, 2, 5 where few are."""
+    """Range with a margin, so that no line lies on the border, and ticks: powers of ten, or 1, 2, 5
+    where few are.
+    """
     values = [x for series in chart.series for x in series.x if x is not None and x > 0]
     if not values:
         return {}
     low, high = math.log10(min(values)), math.log10(max(values))
     margin = max(_MIN_MARGIN, _MARGIN * (high - low))
-    return {"range": [low - margin, high + margin], "dtick": 1 if high - low > _FEW_DECADES else "D2"}
+    return {
+        "range": [low - margin, high + margin],
+        "dtick": 1 if high - low > _FEW_DECADES else "D2",
+    }
 
 
 def _trace(series: Series, styles: Styles, chart: Chart, *, is_named: bool) -> dict[str, Any]:
     name, colour = series.scheme, styles.colour(series.scheme)
     marker: dict[str, Any] = {"color": colour, "symbol": styles.pick(name, _SYMBOLS)}
     x = "" if chart.x_scale in ("category", "time") else ", %{x:.3~g}"
-    hover = f"%{{y:.4~g}}{x} {_safe(chart.x_label)}" if x and series.kind == "points" else "%{y:.4~g}"
+    hover = (
+        f"%{{y:.4~g}}{x} {_safe(chart.x_label)}" if x and series.kind == "points" else "%{y:.4~g}"
+    )
     trace: dict[str, Any] = {
-        "type": "scatter", "name": name, "legendgroup": name, "showlegend": is_named, "x": list(series.x),
-        "y": list(series.y), "marker": marker, "hovertemplate": hover + f"<extra>{_safe(name)}</extra>",
-    }  # fmt: skip
+        "type": "scatter",
+        "name": name,
+        "legendgroup": name,
+        "showlegend": is_named,
+        "x": list(series.x),
+        "y": list(series.y),
+        "marker": marker,
+        "hovertemplate": hover + f"<extra>{_safe(name)}</extra>",
+    }
     match series.kind:
         case "points":
             return trace | {"mode": "markers", "marker": marker | {"size": 5, "opacity": 0.6}}
@@ -75,7 +107,11 @@ def _trace(series: Series, styles: Styles, chart: Chart, *, is_named: bool) -> d
                 "marker": marker | {"size": 13, "line": {"width": 1, "color": "#808080"}},
             }
         case _:
-            line = {"color": colour, "width": styles.width(name), "dash": styles.pick(name, _DASHES)}
+            line = {
+                "color": colour,
+                "width": styles.width(name),
+                "dash": styles.pick(name, _DASHES),
+            }
             mode = "lines+markers" if series.kind == "marked" else "lines"
             return trace | {"mode": mode, "line": line, "marker": marker | {"size": 7}}
 
@@ -120,7 +156,8 @@ class Section:
 
 
 def write_page(path: Path, heading: str, introduction: str, sections: Sequence[Section]) -> None:
-    """Write the page.  It contains everything, also Plotly's JavaScript (4.5 MB), and loads nothing from elsewhere.
+    """Write the page.  It contains everything, also Plotly's JavaScript (4.5 MB), and loads nothing
+    from elsewhere.
 
     Args:
         path: path of the file.
@@ -130,8 +167,16 @@ def write_page(path: Path, heading: str, introduction: str, sections: Sequence[S
     """
     import jinja2
 
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(_ASSETS), autoescape=True, trim_blocks=True)
-    styles = Styles(tuple(dict.fromkeys(s.scheme for one in sections for chart in one.charts for s in chart.series)))
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_ASSETS), autoescape=True, trim_blocks=True
+    )
+    styles = Styles(
+        tuple(
+            dict.fromkeys(
+                s.scheme for one in sections for chart in one.charts for s in chart.series
+            )
+        )
+    )
     figures = {
         f"chart-{number}-{i}": figure(chart, styles)
         for number, section in enumerate(sections)
@@ -147,6 +192,10 @@ def write_page(path: Path, heading: str, introduction: str, sections: Sequence[S
         plotly=plotly_js(),
         network_map=network_map_js(),
         figures=figures,
-        maps={f"network-{number}": one.map for number, one in enumerate(sections) if one.map is not None},
+        maps={
+            f"network-{number}": one.map
+            for number, one in enumerate(sections)
+            if one.map is not None
+        },
     )
     path.write_text(page, encoding="utf-8")

@@ -1,4 +1,6 @@
-"""From the settings of a command to candidate paths: of a fixed number, read from a file, or chosen for the traffic."""
+"""From the settings of a command to candidate paths: of a fixed number, read from a file, or chosen
+for the traffic.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,12 @@ def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | Non
     if config.path_groups is None:
         return None
     if config.path_method is PathMethod.YEN:
-        raise InputError("--path-groups", "", "--path-method edge-disjoint or survivable", config.path_method.value)
+        raise InputError(
+            "--path-groups",
+            "",
+            "--path-method edge-disjoint or survivable",
+            config.path_method.value,
+        )
     return failing_links(str(config.path_groups), topology)
 
 
@@ -48,13 +55,19 @@ def first_paths(config: PathConfig, topology: Topology, pairs: IntArray | None) 
         pairs: (D, 2) of the demands; None for all pairs.
     """
     return compute_paths(
-        topology, pairs, num_paths=config.first_paths, method=config.path_method, weight=config.path_weight,
-        groups=path_groups(config, topology), progress=True,
-    )  # fmt: skip
+        topology,
+        pairs,
+        num_paths=config.first_paths,
+        method=config.path_method,
+        weight=config.path_weight,
+        groups=path_groups(config, topology),
+        progress=True,
+    )
 
 
 def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray) -> PathSet:
-    """The paths of ``config``, computed or read, for ``pairs``; of a choice those from which it begins.
+    """The paths of ``config``, computed or read, for ``pairs``; of a choice those from which it
+    begins.
 
     Raises:
         InputError: a file of paths for other pairs or another network.
@@ -64,11 +77,15 @@ def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray
     paths = load_paths(config.paths, topology)
     if not np.array_equal(paths.pairs, pairs):
         expected = f"paths of the traffic's {len(pairs):,} pairs"
-        raise InputError(str(config.paths), "pairs", expected, f"those of {len(paths.pairs):,} others")
+        raise InputError(
+            str(config.paths), "pairs", expected, f"those of {len(paths.pairs):,} others"
+        )
     return paths
 
 
-def of_classes(config: ProgramConfig, topology: Topology, traffic: TrafficMatrices, paths: PathSet) -> PathSet:
+def of_classes(
+    config: ProgramConfig, topology: Topology, traffic: TrafficMatrices, paths: PathSet
+) -> PathSet:
     """Candidate paths of all demands, within the latency limits of their classes.
 
     Args:
@@ -98,10 +115,11 @@ def chosen_paths(
     notify: Callable[[str], None],
     end: Deadline | None = None,
 ) -> PathSet:
-    """``paths``, or the paths that are chosen from there for some training matrices, computed or from the cache.
+    """``paths``, or the paths that are chosen from there for some training matrices, computed or
+    from the cache.
 
-    Paths of an objective that is a sequence of programs are chosen under the one that its rules name; demands of
-    several classes between the same nodes count together.
+    Paths of an objective that is a sequence of programs are chosen under the one that its rules
+    name; demands of several classes between the same nodes count together.
 
     Args:
         config: the settings.
@@ -111,13 +129,15 @@ def chosen_paths(
         objective: the program.
         weight: (D,) of the demands of ``traffic``; None for 1 each.
         notify: called with what was found, and with progress.
-        end: deadline of all that is computed for the network, of which the choice takes half at most; None for none.
+        end: deadline of all that is computed for the network, of which the choice takes half at
+            most; None for none.
     """
     if config.num_paths != "auto":
         return paths
     if not representative_matrices(paths):
         notify(
-            f"candidate paths: {paths.num_demands:,} demands are too many to choose further paths for in little time"
+            f"candidate paths: {paths.num_demands:,} demands are too many to choose further paths "
+            "for in little time"
         )
         return paths
     demand = _representative(traffic, paths)
@@ -127,29 +147,47 @@ def chosen_paths(
         objective, weight = Objective(), None
     progress = RoundsProgress(notify, _REPORT_EVERY_S)
     chosen = choose_paths(
-        topology, demand, paths=paths, objective=objective, weight=weight if traffic.classes is None else None,
-        gap=config.path_gap, max_paths=config.max_paths, deadline=_seconds(end or Deadline()),
-        report=lambda row, done: progress(done, f"candidate paths, matrix {row + 1} of {len(demand)}, "),
-    )  # fmt: skip
+        topology,
+        demand,
+        paths=paths,
+        objective=objective,
+        weight=weight if traffic.classes is None else None,
+        gap=config.path_gap,
+        max_paths=config.max_paths,
+        deadline=_seconds(end or Deadline()),
+        report=lambda row, done: progress(
+            done, f"candidate paths, matrix {row + 1} of {len(demand)}, "
+        ),
+    )
     worst = float(chosen.gaps.max())
-    text = f"within {100 * worst:.2g}% of the optimum over all paths" if worst < 1 else "nothing certified"
+    text = (
+        f"within {100 * worst:.2g}% of the optimum over all paths"
+        if worst < 1
+        else "nothing certified"
+    )
     matrices = "1 training matrix" if len(demand) == 1 else f"{len(demand)} training matrices"
     count = int(chosen.paths.mask.sum()) - int(paths.mask.sum())
     notify(f"candidate paths: {count:,} more than {int(paths.mask.sum()):,} for {matrices}: {text}")
     if chosen.limited:
-        notify(f"--max-paths {config.max_paths} leaves out used paths of {chosen.limited:,} demands")
+        notify(
+            f"--max-paths {config.max_paths} leaves out used paths of {chosen.limited:,} demands"
+        )
     return chosen.paths
 
 
 def _seconds(end: Deadline) -> float:
-    """For the choice: a power of two, so that another run finds what was kept, and at most half of what is left."""
+    """For the choice: a power of two, so that another run finds what was kept, and at most half of
+    what is left.
+    """
     if end.left >= 2 * _LONGEST_S:
         return _LONGEST_S
     return 2.0 ** (math.floor(math.log2(max(end.left, _LEAST_S))) - 1)
 
 
 def _representative(traffic: TrafficMatrices, paths: PathSet) -> FloatArray:
-    """(B, D) training matrices, evenly spread, those without demand left out; D pairs of nodes, each once."""
+    """(B, D) training matrices, evenly spread, those without demand left out; D pairs of nodes,
+    each once.
+    """
     demand = traffic.read(spread(traffic.split().train, representative_matrices(paths)))
     demand = demand[demand.sum(1) > 0]
     if traffic.classes is None:
@@ -163,12 +201,16 @@ def _representative(traffic: TrafficMatrices, paths: PathSet) -> FloatArray:
 def _places(pairs: IntArray, unique: IntArray) -> Int64Array:
     """(D,) row of each pair in ``unique``, which is sorted."""
     nodes = int(unique.max(initial=0)) + 1
-    numbers: list[AnyArray] = [part[:, 0].astype(np.int64) * nodes + part[:, 1] for part in (unique, pairs)]
+    numbers: list[AnyArray] = [
+        part[:, 0].astype(np.int64) * nodes + part[:, 1] for part in (unique, pairs)
+    ]
     return np.searchsorted(numbers[0], numbers[1])
 
 
 def proven(gap_all_paths: float) -> float:
-    """A gap to the optimum over all paths; NaN for one of 1 and more, which the bound 0 of a minimum proves too."""
+    """A gap to the optimum over all paths; NaN for one of 1 and more, which the bound 0 of a
+    minimum proves too.
+    """
     return gap_all_paths if gap_all_paths < 1 else math.nan
 
 
@@ -191,7 +233,9 @@ class RoundsProgress:
         self._progress, self._rounds = seldom(notify, every_s), 0
 
     def __call__(self, done: ColumnRound, matrix: str = "") -> None:
-        """Show a step, as ``report`` of :func:`teal.solvers.columns.improving`; ``matrix`` says which one."""
+        """Show a step, as ``report`` of :func:`teal.solvers.columns.improving`; ``matrix`` says
+        which one.
+        """
         self._rounds += 1
         line = describe_gap_over_all_paths(proven(float(done.gap_all_paths.max())))
         self._progress(f"{matrix}round {self._rounds}: {line}; {done.added:,} paths added")

@@ -1,4 +1,6 @@
-"""Plots for notebooks: each takes what the library returns and gives matplotlib axes, as ``teal.plot``."""
+"""Plots for notebooks: each takes what the library returns and gives matplotlib axes, as
+``teal.plot``.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,14 @@ from teal.errors import InputError
 from teal.problem import Allocation, Problem
 
 _MAX_NAMES = 40  # nodes of a network whose names are drawn
-_OFFSET_SHARE = 0.006  # share of the drawing's size by which the two directions of a cable are apart
+_OFFSET_SHARE = (
+    0.006  # share of the drawing's size by which the two directions of a cable are apart
+)
 
 
-def network(problem: Problem, allocation: Allocation | None = None, row: int = 0, ax: Axes | None = None) -> Axes:
+def network(
+    problem: Problem, allocation: Allocation | None = None, row: int = 0, ax: Axes | None = None
+) -> Axes:
     """Draw the network, its links coloured by utilisation.
 
     Args:
@@ -36,14 +42,18 @@ def network(problem: Problem, allocation: Allocation | None = None, row: int = 0
     where = positions(topology.coordinates, topology.link_source, topology.link_target)
     a, b = where[topology.link_source], where[topology.link_target]
     along = b - a
-    normal = np.stack([along[:, 1], -along[:, 0]], 1) / np.maximum(np.hypot(*along.T), 1e-12)[:, None]
+    normal = (
+        np.stack([along[:, 1], -along[:, 0]], 1) / np.maximum(np.hypot(*along.T), 1e-12)[:, None]
+    )
     shift = _OFFSET_SHARE * np.ptp(where, 0).max() * normal
     lines = LineCollection(np.stack([a + shift, b + shift], 1).tolist(), linewidths=1.8, zorder=1)
     if allocation is None:
         lines.set_color("#8a94a0")
     else:
         if allocation.paths is not None:
-            raise InputError("plot.network", "allocation", "splits over the problem's paths", "paths of its own")
+            raise InputError(
+                "plot.network", "allocation", "splits over the problem's paths", "paths of its own"
+            )
         several = problem.row(row).to(allocation.splits.dtype)
         utilisation = several.utilisation(allocation.splits[row : row + 1])[0].cpu().numpy()
         lines.set_array(100 * utilisation)
@@ -61,12 +71,15 @@ def network(problem: Problem, allocation: Allocation | None = None, row: int = 0
     return ax
 
 
-def gap_over_time(runs: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None) -> Axes:
+def gap_over_time(
+    runs: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None
+) -> Axes:
     """Certified gap against time, both logarithmic, a line for each name.
 
     >>> points = []
     >>> begin = time.perf_counter()
-    >>> teal.solve(problem, gap=1e-4, report=lambda _, gap: points.append((time.perf_counter() - begin, gap)))
+    >>> teal.solve(problem, gap=1e-4, report=lambda _, gap: points.append((time.perf_counter() -
+    begin, gap)))
     >>> teal.plot.gap_over_time({"PDHG": points})
 
     Args:
@@ -78,7 +91,12 @@ def gap_over_time(runs: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | 
         if points:
             seconds, gaps = np.array(points, float).T
             ax.plot(
-                1e3 * seconds, 100 * gaps, marker="o", markersize=4, color=COLOURS[number % len(COLOURS)], label=name
+                1e3 * seconds,
+                100 * gaps,
+                marker="o",
+                markersize=4,
+                color=COLOURS[number % len(COLOURS)],
+                label=name,
             )
     ax.set(xscale="log", yscale="log", xlabel="time (ms)", ylabel="certified gap (%)")
     plain_log_axis(ax.xaxis, subs=(1.0, 2.0, 5.0))

@@ -1,4 +1,5 @@
-"""The files of a run: results written whole, its settings, the manifest, and the journal from which it continues.
+"""The files of a run: results written whole, its settings, the manifest, and the journal from which
+it continues.
 
 The journal has one line of JSON for each finished unit of work, forced to the disk.
 
@@ -26,17 +27,25 @@ _PACKAGES = (
     "teal-te",
     "torch",
     "torch-geometric",
-    "numba", "numpy", "scipy", "cvxpy", "highspy", "gurobipy", "ortools",
-)  # fmt: skip
+    "numba",
+    "numpy",
+    "scipy",
+    "cvxpy",
+    "highspy",
+    "gurobipy",
+    "ortools",
+)
 
 
 def write_manifest(path: Path, settings: Any, machines: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Write ``manifest.json``: every setting, the SHA-256 of every file that a setting names, versions, machine.
+    """Write ``manifest.json``: every setting, the SHA-256 of every file that a setting names,
+    versions, machine.
 
     Args:
         path: path of the file.
         settings: a dataclass.
-        machines: from :func:`describe_machine`, of each part of a resumed run; none for this machine.
+        machines: from :func:`describe_machine`, of each part of a resumed run; none for this
+            machine.
     """
     machine = machines[0] if machines else describe_machine()
     manifest = {"settings": dataclasses.asdict(settings), "inputs": inputs_of(settings), **machine}
@@ -46,7 +55,9 @@ def write_manifest(path: Path, settings: Any, machines: Sequence[Mapping[str, An
 
 
 def inputs_of(settings: Any) -> dict[str, str]:
-    """SHA-256 of each file or folder that a setting names, or a pattern of one finds; of all settings but OUT."""
+    """SHA-256 of each file or folder that a setting names, or a pattern of one finds; of all
+    settings but OUT.
+    """
     found: dict[str, str] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -91,8 +102,8 @@ def _processor() -> str:
 JOURNAL = "journal.jsonl"
 TRAINER = "trainer.safetensors"  # state of a training run
 _READ_BYTES = 1 << 16  # block of the backward search for the last newline; longer than most lines
-# Settings that may differ when a run is resumed, because no entry depends on them: where the run is written, how many
-# of the worst cases are printed, how many processes work.
+# Settings that may differ when a run is resumed, because no entry depends on them: where the run is
+# written, how many of the worst cases are printed, how many processes work.
 _CHANGEABLE_SETTINGS = ("out", "resume", "overwrite", "worst", "workers")
 
 
@@ -120,7 +131,9 @@ def require_same(entries: Entries, content: str, where: str) -> None:
         InputError: the interrupted run had another input.
     """
     if any(entry["content"] != content for entry in entries.entries("instance")):
-        raise InputError(where, "", "the topology, traffic and paths of the interrupted run", "a different one")
+        raise InputError(
+            where, "", "the topology, traffic and paths of the interrupted run", "a different one"
+        )
     entries.add("instance", {"content": content})
 
 
@@ -142,12 +155,14 @@ class MemoryEntries:
 class Journal:
     """The file ``journal.jsonl`` of a run: its settings in the first line, then its entries.
 
-    Entries are read from the file whenever they are requested.  A last line that is not complete is removed.
+    Entries are read from the file whenever they are requested.  A last line that is not complete is
+    removed.
 
     Args:
         path: path of the file.
         settings: dataclass with the settings of the run.
-        resume: true to continue the run of the file; false to start a new file, which replaces an existing one.
+        resume: true to continue the run of the file; false to start a new file, which replaces an
+            existing one.
 
     Attributes:
         header: first line: the settings, and the machine, which may differ when a run is resumed.
@@ -193,7 +208,9 @@ class Journal:
 
 
 def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings after a round trip through JSON, so that they compare equal to those in a file."""
+    """The settings after a round trip through JSON, so that they compare equal to those in a
+    file.
+    """
     return dict(json.loads(json.dumps(settings, default=str)))
 
 
@@ -260,7 +277,11 @@ def stored_settings(kind: type[_Config], out: Path) -> _Config | None:
         file = out / name
         try:
             with file.open(encoding="utf-8") as stream:
-                values = json.load(stream) if name == SETTINGS else json.loads(stream.readline())["settings"]
+                values = (
+                    json.load(stream)
+                    if name == SETTINGS
+                    else json.loads(stream.readline())["settings"]
+                )
         except FileNotFoundError:
             continue
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -275,7 +296,8 @@ def stored_settings(kind: type[_Config], out: Path) -> _Config | None:
 
 
 def typed(hint: Any, value: Any) -> Any:
-    """A value of JSON or of a caller as the type of a setting: paths, names of an enumeration, tuples.
+    """A value of JSON or of a caller as the type of a setting: paths, names of an enumeration,
+    tuples.
 
     A text where several are taken is one of them.
 

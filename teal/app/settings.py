@@ -1,4 +1,6 @@
-"""Settings that several commands share: network, traffic, paths, objective; and checks of settings."""
+"""Settings that several commands share: network, traffic, paths, objective; and checks of
+settings.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,17 @@ class PathConfig:
     """Candidate paths."""
 
     num_paths: int | Literal["auto"] = "auto"
-    """K, largest number of candidate paths of a demand; or auto: from 4 a demand on, paths are added for some training
-    matrices until little is lost against all paths of the network."""
+    """K, largest number of candidate paths of a demand; or auto: from 4 a demand on, paths are
+    added for some training matrices until little is lost against all paths of the network."""
     path_method: PathMethod = PathMethod.DISJOINT
-    """edge-disjoint (a shortest path, then one without the links of the first, ...), yen (K shortest loopless), or
-    survivable (paths of which some survive the failure of any one cable or group, wherever the network allows it)."""
+    """edge-disjoint (a shortest path, then one without the links of the first, ...), yen (K
+    shortest loopless), or survivable (paths of which some survive the failure of any one cable or
+    group, wherever the network allows it)."""
     path_weight: PathWeight = PathWeight.HOPS
     """Measure that shortest paths minimise: hops, latency or inverse-capacity."""
     path_groups: Path | None = None
-    """For survivable: a .csv (group,source,target), .json or .graphml file of groups of cables that fail together.
-    Default: every cable is a group of its own."""
+    """For survivable: a .csv (group,source,target), .json or .graphml file of groups of cables that
+    fail together. Default: every cable is a group of its own."""
     path_gap: Annotated[float, PATH_GAP] = 0.01
     max_paths: Annotated[int, MAX_PATHS] = USUAL_MOST_PATHS
 
@@ -47,8 +50,8 @@ class CandidateConfig(PathConfig):
     """Candidate paths, computed or read."""
 
     paths: Path | None = None
-    """A .npz file of candidate paths, written by teal paths improve; --num-paths, --path-method, --path-weight and
-    --path-groups are then ignored."""
+    """A .npz file of candidate paths, written by teal paths improve; --num-paths, --path-method,
+    --path-weight and --path-groups are then ignored."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,19 +59,21 @@ class ObjectiveConfig:
     """The objective."""
 
     objective: str = ObjectiveName.TOTAL_FLOW
-    """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation, max_concurrent_flow, priority (the flow
-    of the highest class first, then that of the next one), max_min (fair: no demand's rate can be raised without
-    lowering another one that is not larger), proportional_fair, alpha_fair:alpha=2,weight=demand|1|given (a concave
-    utility of each demand's share), bandwidth_functions (--functions), or one that was registered."""
+    """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation, max_concurrent_flow,
+    priority (the flow of the highest class first, then that of the next one), max_min (fair: no
+    demand's rate can be raised without lowering another one that is not larger), proportional_fair,
+    alpha_fair:alpha=2,weight=demand|1|given (a concave utility of each demand's share),
+    bandwidth_functions (--functions), or one that was registered."""
     epsilon: float = 0.5
-    """For latency_penalised_flow, in [0, 1): a Gbit/s on a path has the value 1 - EPSILON * latency / largest latency
-    of all candidate paths."""
+    """For latency_penalised_flow, in [0, 1): a Gbit/s on a path has the value 1 - EPSILON * latency
+    / largest latency of all candidate paths."""
     weights: str = ""
-    """For weighted_flow, max_min, and fair objectives with weight=given: a CSV file with columns source,target,weight,
-    or random:seed=N (each demand's weight is drawn from 1, 2 and 4).  Default: random:seed=0, but 1 each for
-    max_min."""
+    """For weighted_flow, max_min, and fair objectives with weight=given: a CSV file with columns
+    source,target,weight, or random:seed=N (each demand's weight is drawn from 1, 2 and 4).
+    Default: random:seed=0, but 1 each for max_min."""
     class_weights: str = ""
-    """For weighted_flow and max_min, in place of --weights: a weight for each class of demands, gold=4,bronze=1."""
+    """For weighted_flow and max_min, in place of --weights: a weight for each class of demands,
+    gold=4,bronze=1."""
 
     def __post_init__(self) -> None:
         """Raise InputError for an objective that nobody knows."""
@@ -80,8 +85,8 @@ class CalibratedConfig:
     """The size of the demands."""
 
     calibrate: float | None = None
-    """Share in (0, 1): multiply all demands by one factor so that the optimal total flow carries this share of the
-    demand in the median training matrix.  Without it demands are not scaled."""
+    """Share in (0, 1): multiply all demands by one factor so that the optimal total flow carries
+    this share of the demand in the median training matrix.  Without it demands are not scaled."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,10 +94,11 @@ class LatencyConfig:
     """The latency that demands of a class allow."""
 
     class_order: str = ""
-    """Classes of the traffic's column class, the highest priority first: gold,silver,bronze.  Default: by number, or
-    by name."""
+    """Classes of the traffic's column class, the highest priority first: gold,silver,bronze.
+    Default: by number, or by name."""
     latency_limits: str = ""
-    """Largest latency of a path for demands of a class, ms: gold=30,silver=80.  Longer candidate paths are not used."""
+    """Largest latency of a path for demands of a class, ms: gold=30,silver=80.  Longer candidate
+    paths are not used."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,24 +106,28 @@ class ProgramConfig(ObjectiveConfig, CalibratedConfig, LatencyConfig, CandidateC
     """The program to solve."""
 
     functions: Path | None = None
-    """For bandwidth_functions: the value of each demand as a piecewise linear, concave function of its rate.  A .csv
-    file with a row for each point (source and target, or class; rate in Gbit/s, or share of the demand; value), or
-    .json."""
+    """For bandwidth_functions: the value of each demand as a piecewise linear, concave function of
+    its rate.  A .csv file with a row for each point (source and target, or class; rate in Gbit/s,
+    or share of the demand; value), or .json."""
     protect: str = ""
-    """For total_flow and weighted_flow: cables, or a file of groups of cables (.csv with group,source,target, .json or
-    .graphml).  Flows are then promises that survive the failure of any one cable or group, if each router just sends
-    over the paths that are left."""
+    """For total_flow and weighted_flow: cables, or a file of groups of cables (.csv with
+    group,source,target, .json or .graphml).  Flows are then promises that survive the failure of
+    any one cable or group, if each router just sends over the paths that are left."""
     class_shares: str = ""
-    """Divide every demand among priority classes, the highest first: gold=0.1,silver=0.3,bronze=0.6.  Default: the
-    column class of the traffic, if it has one."""
+    """Divide every demand among priority classes, the highest first:
+    gold=0.1,silver=0.3,bronze=0.6.  Default: the column class of the traffic, if it has one."""
     device: Annotated[str, DEVICE] = "auto"
 
     def __post_init__(self) -> None:
-        """Raise InputError for an objective that nobody knows, or a number that its option forbids."""
+        """Raise InputError for an objective that nobody knows, or a number that its option
+        forbids.
+        """
         CandidateConfig.__post_init__(self)
         ObjectiveConfig.__post_init__(self)
         needed = Objective(self.objective).rules.needs_functions
-        expected = "a file, for bandwidth_functions" if needed else "nothing, but for bandwidth_functions"
+        expected = (
+            "a file, for bandwidth_functions" if needed else "nothing, but for bandwidth_functions"
+        )
         require(self, "functions", expected, needed == (self.functions is not None))
 
 
@@ -128,15 +138,17 @@ class TopologyFileConfig:
     default_capacity: float | None = None
     """Capacity of links whose file gives none, Gbit/s; without it such a file is refused."""
     attributes: str = ""
-    """Names of the attributes of links in a .json or .graphml file, or of the columns of a table, where they are others
-    than capacity (Gbit/s), latency (ms), source, target, metric, metric_back, status and members:
-    capacity=bandwidth,latency=delay,capacity_unit=Mbit/s.  A format that has no such attribute refuses it."""
+    """Names of the attributes of links in a .json or .graphml file, or of the columns of a table,
+    where they are others than capacity (Gbit/s), latency (ms), source, target, metric, metric_back,
+    status and members: capacity=bandwidth,latency=delay,capacity_unit=Mbit/s.  A format that has no
+    such attribute refuses it."""
     bidirectional: bool = False
-    """Give every link that has none in the other direction one of the same capacity, latency and metric."""
+    """Give every link that has none in the other direction one of the same capacity, latency and
+    metric."""
     routers: Path | None = None
-    """Table (.csv or .xlsx) of routers: name, aliases (also router_id, fqdn, system_id), loopback, sid (sid_128 of
-    an algorithm), srgb, site, vendor, overload (yes: no transit traffic).  Nodes get the names of this table; files may
-    call them by any of theirs."""
+    """Table (.csv or .xlsx) of routers: name, aliases (also router_id, fqdn, system_id), loopback,
+    sid (sid_128 of an algorithm), srgb, site, vendor, overload (yes: no transit traffic).  Nodes
+    get the names of this table; files may call them by any of theirs."""
     network: str = ""
     """Name of the network that is read, of an RFC 8345 file with several."""
     sheet: str = ""
@@ -157,9 +169,10 @@ class NetworkConfig(TrafficFileConfig):
 
     topology: Annotated[str, TOPOLOGY]
     traffic: str
-    """An SNDlib archive (.tgz or folder), a .npz, .csv, .parquet or Repetita .demands file (or a quoted pattern of
-    those, "net.*.demands", a matrix each), or gravity:seed=0,count=200,load=4: COUNT
-    generated matrices whose mean demand is LOAD times that with which shortest paths just fill the busiest link."""
+    """An SNDlib archive (.tgz or folder), a .npz, .csv, .parquet or Repetita .demands file (or a
+    quoted pattern of those, "net.*.demands", a matrix each), or gravity:seed=0,count=200,load=4:
+    COUNT generated matrices whose mean demand is LOAD times that with which shortest paths just
+    fill the busiest link."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -234,9 +247,14 @@ def require_linear(config: ProgramConfig, where: str, *, or_in_pieces: bool = Fa
 
 
 def require_exact_splits(config: ProgramConfig, entries: int, min_split: float) -> None:
-    """Raise InputError for promises whose splits are to be rounded: rounding changes what a failure leaves."""
+    """Raise InputError for promises whose splits are to be rounded: rounding changes what a failure
+    leaves.
+    """
     require(
-        config, "protect", "nothing with --entries and --min-split", not (config.protect and (entries or min_split))
+        config,
+        "protect",
+        "nothing with --entries and --min-split",
+        not (config.protect and (entries or min_split)),
     )
 
 
@@ -274,16 +292,18 @@ def seconds(text: str, option: str = "--time-budget") -> float:
     if not re.fullmatch(r"(\d+(\.\d+)?(ms|[smh]))+", text):
         raise InputError(option, "", "a duration such as 500ms, 90s, 10m or 1h30m", repr(text))
     return sum(
-        float(number) * _SECONDS_PER_UNIT[unit] for number, _, unit in re.findall(r"(\d+(\.\d+)?)(ms|[smh])", text)
+        float(number) * _SECONDS_PER_UNIT[unit]
+        for number, _, unit in re.findall(r"(\d+(\.\d+)?)(ms|[smh])", text)
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmUpConfig:
-    """Compile all kernels for this machine, a minute or two, once; other commands then start at once.
+    """Compile all kernels for this machine, a minute or two, once; other commands then start at
+    once.
 
-    Without it, a command compiles what it needs when it first runs.  What is compiled is kept in Teal's cache folder,
-    or in the one that NUMBA_CACHE_DIR names.
+    Without it, a command compiles what it needs when it first runs.  What is compiled is kept in
+    Teal's cache folder, or in the one that NUMBA_CACHE_DIR names.
     """
 
     workers: int = 0

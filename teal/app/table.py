@@ -1,4 +1,6 @@
-"""Tables of results: each column is written once, and shown in the terminal, on a page, in Markdown and in LaTeX."""
+"""Tables of results: each column is written once, and shown in the terminal, on a page, in Markdown
+and in LaTeX.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,14 @@ class Column:
 
     Attributes:
         label: heading, with the unit.
-        value: attribute of a record, or function from a record to the value, by which a page sorts if it is a number.
+        value: attribute of a record, or function from a record to the value, by which a page sorts
+            if it is a number.
         show: function from a value to its text, of a column of numbers; None for a column of texts.
-        most_is_best: whether the largest number is the best, which a first click on a page puts on top.
+        most_is_best: whether the largest number is the best, which a first click on a page puts on
+            top.
         text: function from a record to its text in the place of ``show``; None for ``show``.
-        optional: whether the column is left out where no record has a value: all are NaN, None or "".
+        optional: whether the column is left out where no record has a value: all are NaN, None or
+            "".
     """
 
     label: str
@@ -56,21 +61,33 @@ class Column:
 
     def of(self, record: Any) -> Any:
         """The value of a record."""
-        return self.value(record) if callable(self.value) else operator.attrgetter(self.value)(record)
+        return (
+            self.value(record) if callable(self.value) else operator.attrgetter(self.value)(record)
+        )
 
     def cell(self, record: Any) -> Cell:
         """The cell of a record."""
         value = self.of(record)
-        text = self.text(record) if self.text is not None else str(value) if self.show is None else self.show(value)
+        text = (
+            self.text(record)
+            if self.text is not None
+            else str(value)
+            if self.show is None
+            else self.show(value)
+        )
         if not isinstance(value, Real):
             return Cell(text, text, self.is_number)
         number = float(value)
-        sort = "" if math.isnan(number) else repr(number).replace("inf", "Infinity")  # as JavaScript writes it
+        sort = (
+            "" if math.isnan(number) else repr(number).replace("inf", "Infinity")
+        )  # as JavaScript writes it
         return Cell(text, sort, self.is_number)
 
     def is_shown(self, records: Iterable[Any]) -> bool:
         """Whether the column is not optional, or a record has a value."""
-        return not self.optional or any(value not in (None, "") and value == value for value in map(self.of, records))
+        return not self.optional or any(
+            value not in (None, "") and value == value for value in map(self.of, records)
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,7 +120,10 @@ class Table:
     def texts(self) -> list[list[str]]:
         """Headings, then the texts of the records that a terminal shows."""
         lines = self.lines[: self.shown]
-        return [[column.label for column in self.columns], *([cell.text for cell in line] for line in lines)]
+        return [
+            [column.label for column in self.columns],
+            *([cell.text for cell in line] for line in lines),
+        ]
 
     def of_terminal(self) -> TerminalTable:
         """The table as the package rich prints it."""
@@ -111,12 +131,15 @@ class Table:
         from rich.table import Table as TerminalTable
 
         headings, *lines = self.texts()
-        table = TerminalTable(title=escape(self.title), title_justify="left", caption_justify="left")
+        table = TerminalTable(
+            title=escape(self.title), title_justify="left", caption_justify="left"
+        )
         for number, (heading, column) in enumerate(zip(headings, self.columns, strict=True)):
             table.add_column(
-                escape(heading), justify="right" if column.is_number else "left",
+                escape(heading),
+                justify="right" if column.is_number else "left",
                 overflow="ellipsis" if number else "fold",
-            )  # fmt: skip
+            )
         for line in lines:
             table.add_row(*map(escape, line))
         if self.caption:
@@ -130,7 +153,9 @@ class Table:
         rows = ((cell.replace("|", "\\|") for cell in row) for row in self.texts())
         headings, *lines = (f"| {' | '.join(row)} |" for row in rows)
         marks = ["---:" if column.is_number else "---" for column in self.columns]
-        return "\n".join([f"**{self.title}**", "", headings, f"| {' | '.join(marks)} |", *lines, ""])
+        return "\n".join(
+            [f"**{self.title}**", "", headings, f"| {' | '.join(marks)} |", *lines, ""]
+        )
 
     def latex(self) -> str:
         """The table for the package booktabs, its title as the caption."""
@@ -139,14 +164,26 @@ class Table:
         caption, columns = rf"\caption{{{_latex(self.title)}}}", rf"\begin{{tabular}}{{{kinds}}}"
         return "\n".join(
             [
-                r"\begin{table}", r"\centering", caption, columns,
-                r"\toprule", headings, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", "",
+                r"\begin{table}",
+                r"\centering",
+                caption,
+                columns,
+                r"\toprule",
+                headings,
+                r"\midrule",
+                *lines,
+                r"\bottomrule",
+                r"\end{tabular}",
+                r"\end{table}",
+                "",
             ]
-        )  # fmt: skip
+        )
 
 
 def writers(tables: Iterable[Table], name: str) -> dict[str, Callable[[Path], None]]:
-    """Functions that write tables as ``name.md`` and ``name.tex``, for :func:`teal.app.run_files.write_files`."""
+    """Functions that write tables as ``name.md`` and ``name.tex``, for
+    :func:`teal.app.run_files.write_files`.
+    """
     kept = list(tables)
     texts = {f"{name}.md": map(Table.markdown, kept), f"{name}.tex": map(Table.latex, kept)}
     return {file: partial(_write, text="\n".join(parts)) for file, parts in texts.items()}
@@ -157,10 +194,20 @@ def _write(file: Path, text: str) -> None:
 
 
 _OF_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
     "|": r"\textbar{}",
-}  # fmt: skip
+}
 
 
 def _latex(text: str) -> str:

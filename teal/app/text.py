@@ -8,11 +8,15 @@ from collections.abc import Callable
 
 def percent(share: float) -> str:
     """A share as text: ``12.34%``, or ``-`` where it is unknown or infinite."""
-    return "-" if not math.isfinite(share) else f"{round(100 * share, 2) + 0.0:.2f}%"  # + 0.0 turns -0.0 into 0.0
+    return (
+        "-" if not math.isfinite(share) else f"{round(100 * share, 2) + 0.0:.2f}%"
+    )  # + 0.0 turns -0.0 into 0.0
 
 
 def digits(count: int) -> Callable[[float], str]:
-    """The function from a number to its text with so many significant digits: ``12.3``, or ``-`` for NaN."""
+    """The function from a number to its text with so many significant digits: ``12.3``, or ``-``
+    for NaN.
+    """
     return lambda value: "-" if math.isnan(value) else f"{value:.{count}g}"
 
 

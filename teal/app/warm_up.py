@@ -1,7 +1,9 @@
-"""Compiles the kernels ahead of their first use: each task calls some of them on a network of three nodes.
+"""Compiles the kernels ahead of their first use: each task calls some of them on a network of three
+nodes.
 
-What is compiled is kept on disk (:mod:`teal.runtime.kernel_cache`).  Compilation holds a lock in its process, so that
-tasks run in processes, two at a time on two cores.  One solve of a small network needs none: its kernels run as Python.
+What is compiled is kept on disk (:mod:`teal.runtime.kernel_cache`).  Compilation holds a lock in
+its process, so that tasks run in processes, two at a time on two cores.  One solve of a small
+network needs none: its kernels run as Python.
 """
 
 from __future__ import annotations
@@ -35,10 +37,16 @@ _TASKS: dict[str, Callable[[], None]] = {}
 _FIRST = ("engine", "paths")  # what a first solve needs
 _OF_LARGE = " for large networks"  # end of the name of a task whose kernels use all threads
 _FIRST_OF_LARGE = (f"engine{_OF_LARGE}", f"paths{_OF_LARGE}")
-_MODELS = {"teal": "flow gnn", "price-gnn": "price gnn"}  # schemes with kernels of their own, and their tasks
-_LARGE_DEMANDS = 10_000  # about 300,000 operations of a kernel with four paths a demand: see runtime.parallel
-# Demands up to which HiGHS, and kernels that run as Python, take less time than compilation (8 s on two cores):
-# measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450 (Germany50).
+_MODELS = {
+    "teal": "flow gnn",
+    "price-gnn": "price gnn",
+}  # schemes with kernels of their own, and their tasks
+_LARGE_DEMANDS = (
+    10_000  # about 300,000 operations of a kernel with four paths a demand: see runtime.parallel
+)
+# Demands up to which HiGHS, and kernels that run as Python, take less time than compilation (8 s on
+# two cores): measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450
+# (Germany50).
 _INTERPRETED_DEMANDS = 1_000
 _IMPORT = b"from teal.runtime.parallel import"  # in every file with kernels
 
@@ -137,7 +145,9 @@ def _scenarios() -> None:
         for count in LANES:
             with on_all_threads(on_all):
                 solve_scenarios(
-                    three_nodes(ObjectiveName.MAX_LINK_UTILISATION, batch=count), gap=1e-9, max_iterations=8
+                    three_nodes(ObjectiveName.MAX_LINK_UTILISATION, batch=count),
+                    gap=1e-9,
+                    max_iterations=8,
                 )
 
 
@@ -182,13 +192,22 @@ def first_tasks(num_demands: int = 0, schemes: Collection[str] = ()) -> tuple[st
         schemes: specifications of the schemes that solve.
     """
     is_large = num_demands >= _LARGE_DEMANDS
-    models = [_MODELS[name] for name in (scheme.partition(":")[0] for scheme in schemes) if name in _MODELS]
+    models = [
+        _MODELS[name]
+        for name in (scheme.partition(":")[0] for scheme in schemes)
+        if name in _MODELS
+    ]
     of_models = (f"{model}{_OF_LARGE if is_large else ''}" for model in models)
-    return (*of_models, *(_FIRST_OF_LARGE if is_large else _FIRST))  # the longest first: they end last
+    return (
+        *of_models,
+        *(_FIRST_OF_LARGE if is_large else _FIRST),
+    )  # the longest first: they end last
 
 
 def uses_all_threads(name: str) -> bool:
-    """Whether a task compiles the form of kernels that uses all threads, which takes twice as long."""
+    """Whether a task compiles the form of kernels that uses all threads, which takes twice as
+    long.
+    """
     return name.endswith(_OF_LARGE)
 
 
@@ -207,7 +226,9 @@ def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:
 
 
 def missing(names: Sequence[str] = _FIRST) -> list[str]:
-    """Tasks that have not been done on this machine, with these sources; none where nothing could be kept."""
+    """Tasks that have not been done on this machine, with these sources; none where nothing could
+    be kept.
+    """
     markers = {name: _marker(name) for name in names}
     return [name for name, marker in markers.items() if marker is not None and not marker.exists()]
 
@@ -224,12 +245,13 @@ def run_task(name: str) -> None:
 
 @contextlib.contextmanager
 def kernels_for_one_solve(num_demands: int, compile_first: Callable[[int], None]) -> Iterator[None]:
-    """In the block, one matrix can be solved: kernels are compiled, or the network is so small that none is needed.
+    """In the block, one matrix can be solved: kernels are compiled, or the network is so small that
+    none is needed.
 
     Args:
         num_demands: D.
-        compile_first: compiles what a first solve with so many demands needs; called if that takes less time than
-            Python.
+        compile_first: compiles what a first solve with so many demands needs; called if that takes
+            less time than Python.
     """
     is_interpreted = num_demands <= _INTERPRETED_DEMANDS and not is_warm()
     if not is_interpreted:
@@ -239,7 +261,9 @@ def kernels_for_one_solve(num_demands: int, compile_first: Callable[[int], None]
 
 
 def _marker(task: str) -> Path | None:
-    """An empty file beside the kernels, which says that a task has been done; None without a folder."""
+    """An empty file beside the kernels, which says that a task has been done; None without a
+    folder.
+    """
     where = folder()
     return None if where is None else where / f"{task.replace(' ', '-')}.{_sources()[:32]}.done"
 
@@ -252,7 +276,8 @@ def _sources() -> str:
     return content_key([source for source in sources if _IMPORT in source], machine())
 
 
-# As measured on two cores: seconds that a task adds, two at a time; one of the form for all threads; and all tasks.
+# As measured on two cores: seconds that a task adds, two at a time; one of the form for all
+# threads; and all tasks.
 _TASK_S, _LARGE_TASK_S, _ALL_TAKE = 4, 9, "a minute or two"
 
 
@@ -262,9 +287,13 @@ def run_warm_up(config: WarmUpConfig) -> None:
 
 
 def compile_first(
-    notify: Callable[[str], None], num_demands: int = 0, schemes: Collection[str] = (), further: Collection[str] = ()
+    notify: Callable[[str], None],
+    num_demands: int = 0,
+    schemes: Collection[str] = (),
+    further: Collection[str] = (),
 ) -> None:
-    """Compile what a first solve needs, unless that was done before; announced, since it takes a while.
+    """Compile what a first solve needs, unless that was done before; announced, since it takes a
+    while.
 
     Args:
         notify: called with the announcement.
@@ -275,7 +304,10 @@ def compile_first(
     names = missing((*further, *first_tasks(num_demands, schemes)))
     if names:
         takes = sum(_LARGE_TASK_S if uses_all_threads(name) else _TASK_S for name in names)
-        notify(f"compiling for this machine, once, about {takes} s on two cores (teal warm-up compiles all ahead)")
+        notify(
+            f"compiling for this machine, once, about {takes} s on two cores (teal warm-up "
+            "compiles all ahead)"
+        )
         _run(names, 0)
 
 
@@ -284,7 +316,9 @@ def compile_all_first(notify: Callable[[str], None]) -> None:
     if missing(all_tasks()):
         notify(f"compiling all kernels for this machine, {_ALL_TAKE}, once")
         # In a process that ends: its helpers would stay beside a service.
-        subprocess.run([sys.executable, "-m", "teal", "warm-up"], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "teal", "warm-up"], stdout=subprocess.DEVNULL, check=True
+        )
 
 
 def _run(names: Sequence[str], workers: int) -> None:

@@ -24,14 +24,19 @@ from teal.cli.help import check_options, command_help, completion, overview
 from teal.errors import WARNING, InputError, TealError, did_you_mean
 
 _DESCRIPTION = (
-    "Traffic engineering for wide-area networks: computes exactly feasible allocations and proves how far from the "
-    "optimum they can be.  Example: teal solve --topology b4 --traffic gravity:seed=0,load=8 --gap 0.001.  Every "
-    "command takes --quiet (no progress; warnings stay) and --json (one JSON object instead of text).  Completion: "
+    "Traffic engineering for wide-area networks: computes exactly feasible allocations and proves "
+    "how far from the "
+    "optimum they can be.  Example: teal solve --topology b4 --traffic gravity:seed=0,load=8 --gap "
+    "0.001.  Every "
+    "command takes --quiet (no progress; warnings stay) and --json (one JSON object instead of "
+    "text).  Completion: "
     "source <(teal --completion bash), or zsh."
 )
 _EPILOGUE = (
-    "Every command takes --json (one JSON object instead of text) and --quiet (no progress; warnings stay).  "
-    "Exit codes: 0 success; 1 no usable result, or a solver failed; 2 wrong input; 3 a target gap was missed; "
+    "Every command takes --json (one JSON object instead of text) and --quiet (no progress; "
+    "warnings stay).  "
+    "Exit codes: 0 success; 1 no usable result, or a solver failed; 2 wrong input; 3 a target gap "
+    "was missed; "
     "4 teal check raised an alarm; 130 interrupted."
 )
 _PACKAGE = "teal-te"  # name of the package under which it is installed
@@ -43,15 +48,17 @@ _EXIT_INTERRUPTED = 130  # the exit code of shells for Ctrl-C
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.  Returns the exit code.
 
-    0: success; 1: no usable result, or a solver failed; 2: wrong input, or a file that cannot be read or written; 3: a
-    target gap was missed; 4: `teal check` raised an alarm; 130: interrupted.  Where nobody reads the output, as behind
-    ``| head``, the command ends without a message, with 1.
+    0: success; 1: no usable result, or a solver failed; 2: wrong input, or a file that cannot be
+    read or written; 3: a target gap was missed; 4: `teal check` raised an alarm; 130: interrupted.
+    Where nobody reads the output, as behind ``| head``, the command ends without a message, with 1.
     """
     try:
         code = _main(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left to print at the end
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # for what is left to print at the end
         return EXIT_FAILED
     return code
 
@@ -63,7 +70,9 @@ def _main(arguments: Sequence[str] | None) -> int:
     is_quiet, as_json = "--quiet" in arguments, "--json" in arguments
     arguments = [word for word in arguments if word not in ("--quiet", "--json")]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    of_warnings = Console(file=sys.stderr, highlight=False, soft_wrap=True)  # that of before --quiet redirects it
+    of_warnings = Console(
+        file=sys.stderr, highlight=False, soft_wrap=True
+    )  # that of before --quiet redirects it
 
     def notify(text: str) -> None:
         (of_warnings if text.startswith(WARNING) else console).print(text, markup=False)
@@ -81,12 +90,17 @@ def _main(arguments: Sequence[str] | None) -> int:
             return EXIT_OK
         command = COMMANDS[name]
         if {"--help", "-h", "--help-all"} & set(rest):
-            sys.stdout.write(command_help(name, command.settings, _EPILOGUE, has_all="--help-all" in rest))
+            sys.stdout.write(
+                command_help(name, command.settings, _EPILOGUE, has_all="--help-all" in rest)
+            )
             return EXIT_OK
         if command.first_word and rest and not rest[0].startswith("-"):
             rest = [f"--{command.first_word}", *rest]
         check_options(name, command.settings, rest)
-        rest = ["--from_" if word == "--from" else word.replace("--from=", "--from_=", 1) for word in rest]
+        rest = [
+            "--from_" if word == "--from" else word.replace("--from=", "--from_=", 1)
+            for word in rest
+        ]
         config = tyro.cli(
             command.settings,
             prog=f"teal {name}",
@@ -102,7 +116,9 @@ def _main(arguments: Sequence[str] | None) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _is_unread(sys.stdout):
             raise
-        print(f"teal: error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
+        print(
+            f"teal: error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr
+        )
         return EXIT_INPUT
     except KeyboardInterrupt:
         print(f"\nteal: interrupted{_resume_hint(config)}", file=sys.stderr)
@@ -139,14 +155,22 @@ def _command(arguments: list[str]) -> tuple[str, list[str]]:
     if inner and len(arguments) > 1 and arguments[1] in ("--help", "-h"):
         return "", []
     typed = two_words if inner else arguments[0]
-    expected = "one of: " + ", ".join(inner) if inner else f"a command{did_you_mean(typed, COMMANDS)}"
-    missing = "".join(f"; commands of {package} are missing: {why}" for package, why in MISSING.items())
+    expected = (
+        "one of: " + ", ".join(inner) if inner else f"a command{did_you_mean(typed, COMMANDS)}"
+    )
+    missing = "".join(
+        f"; commands of {package} are missing: {why}" for package, why in MISSING.items()
+    )
     raise InputError("teal", "", f"{expected} (teal --help lists them{missing})", repr(typed))
 
 
 def _resumed(command: Command, rest: Sequence[str]) -> Any:
-    """The settings of the run that ``--resume`` continues, if its options are not repeated; else no default."""
-    options = {word.partition("=")[0]: word.partition("=")[2] for word in rest if word.startswith("--")}
+    """The settings of the run that ``--resume`` continues, if its options are not repeated; else no
+    default.
+    """
+    options = {
+        word.partition("=")[0]: word.partition("=")[2] for word in rest if word.startswith("--")
+    }
     if "--resume" not in options or not set(options) <= _WITH_RESUME:
         return MISSING_NONPROP
     out = options.get("--out") or dict(itertools.pairwise(rest)).get("--out")
@@ -187,10 +211,15 @@ def _run(command: Command, config: Any, notify: Notify, *, as_json: bool) -> int
 
 
 def _resume_hint(config: Any) -> str:
-    """How to continue an interrupted run; ``""`` for a command that cannot be resumed or has saved no state."""
+    """How to continue an interrupted run; ``""`` for a command that cannot be resumed or has saved
+    no state.
+    """
     if not hasattr(config, "resume"):
         return ""
-    from teal.app.run_files import JOURNAL, TRAINER  # which load nothing large: Ctrl-C may come while torch is loaded
+    from teal.app.run_files import (
+        JOURNAL,
+        TRAINER,
+    )  # which load nothing large: Ctrl-C may come while torch is loaded
 
     if not any((config.out / name).exists() for name in (JOURNAL, TRAINER)):
         return ""

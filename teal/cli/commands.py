@@ -1,7 +1,8 @@
-"""The commands: their settings, the function that runs each, and the group in which ``teal --help`` lists it.
+"""The commands: their settings, the function that runs each, and the group in which ``teal --help``
+lists it.
 
-Packages announce further commands by an entry point in the group ``teal.commands``: a mapping from names to
-:class:`teal.app.command.Command`.
+Packages announce further commands by an entry point in the group ``teal.commands``: a mapping from
+names to :class:`teal.app.command.Command`.
 """
 
 from __future__ import annotations
@@ -48,31 +49,49 @@ _MANY_MATRICES = ("engine for 16 matrices", "engine for 8 matrices")
 # `solve`, `certify` and `evaluate` compile what their networks and schemes need.
 _OF_CORE = {
     "solve": Command(SolveConfig, "teal.allocation.solve_command:solve_outcome", ALLOCATE),
-    "allocate": Command(AllocateConfig, "teal.allocation.allocate_command:allocate_outcome", ALLOCATE, FIRST_SOLVE),
+    "allocate": Command(
+        AllocateConfig, "teal.allocation.allocate_command:allocate_outcome", ALLOCATE, FIRST_SOLVE
+    ),
     "certify": Command(CertifyConfig, "teal.allocation.certify:certify_outcome", ALLOCATE),
     "export": Command(ExportConfig, "teal.allocation.export:export_outcome", ALLOCATE),
     "update": Command(UpdateConfig, "teal.allocation.update:update_outcome", ALLOCATE),
     "serve": Command(ServeConfig, "teal.serving.command:serve_outcome", ALLOCATE, "all"),
-    "evaluate": Command(EvaluateConfig, "teal.evaluation.evaluate_command:evaluate_outcome", COMPARE),
+    "evaluate": Command(
+        EvaluateConfig, "teal.evaluation.evaluate_command:evaluate_outcome", COMPARE
+    ),
     "report": Command(ReportConfig, "teal.evaluation.report_command:report_outcome", COMPARE),
-    "plan": Command(PlanConfig, "teal.planning.plan_command:plan_outcome", COMPARE, FIRST_SOLVE, _MANY_MATRICES),
+    "plan": Command(
+        PlanConfig, "teal.planning.plan_command:plan_outcome", COMPARE, FIRST_SOLVE, _MANY_MATRICES
+    ),
     "audit": Command(AuditConfig, "teal.evaluation.audit:audit_outcome", COMPARE, FIRST_SOLVE),
-    "bench make": Command(BenchMakeConfig, "teal.evaluation.bench.command:make_outcome", COMPARE, FIRST_SOLVE),
-    "bench run": Command(BenchRunConfig, "teal.evaluation.bench.command:run_outcome", COMPARE, FIRST_SOLVE),
+    "bench make": Command(
+        BenchMakeConfig, "teal.evaluation.bench.command:make_outcome", COMPARE, FIRST_SOLVE
+    ),
+    "bench run": Command(
+        BenchRunConfig, "teal.evaluation.bench.command:run_outcome", COMPARE, FIRST_SOLVE
+    ),
     "bench rank": Command(BenchRankConfig, "teal.evaluation.bench.command:rank_outcome", COMPARE),
     "train": Command(TrainConfig, "teal.learning.train_command:train_outcome", LEARN, FIRST_SOLVE),
     "sweep": Command(SweepConfig, "teal.evaluation.sweep:sweep_outcome", LEARN, FIRST_SOLVE),
-    "pretrain": Command(PretrainConfig, "teal.learning.pretrain:pretrain_outcome", LEARN, FIRST_SOLVE),
+    "pretrain": Command(
+        PretrainConfig, "teal.learning.pretrain:pretrain_outcome", LEARN, FIRST_SOLVE
+    ),
     "topology list": Command(TopologyListConfig, "teal.inputs:list_outcome", INPUT),
     "topology get": Command(TopologyGetConfig, "teal.inputs:get_outcome", INPUT, first_word="name"),
-    "topology convert": Command(TopologyConvertConfig, "teal.inputs:convert_topology_outcome", INPUT),
+    "topology convert": Command(
+        TopologyConvertConfig, "teal.inputs:convert_topology_outcome", INPUT
+    ),
     "topology info": Command(TopologyConfig, "teal.inputs:topology_outcome", INPUT),
     "traffic get": Command(TrafficGetConfig, "teal.inputs:get_outcome", INPUT, first_word="name"),
     "traffic info": Command(TrafficConfig, "teal.inputs:traffic_outcome", INPUT),
     "traffic generate": Command(TrafficGenerateConfig, "teal.inputs:convert_outcome", INPUT),
     "traffic convert": Command(TrafficConvertConfig, "teal.inputs:convert_outcome", INPUT),
-    "paths compute": Command(PathsConfig, "teal.allocation.paths:compute_outcome", INPUT, FIRST_SOLVE),
-    "paths improve": Command(ImproveConfig, "teal.allocation.paths:improve_outcome", INPUT, FIRST_SOLVE),
+    "paths compute": Command(
+        PathsConfig, "teal.allocation.paths:compute_outcome", INPUT, FIRST_SOLVE
+    ),
+    "paths improve": Command(
+        ImproveConfig, "teal.allocation.paths:improve_outcome", INPUT, FIRST_SOLVE
+    ),
     "warm-up": Command(WarmUpConfig, "teal.app.warm_up:warm_up_outcome", "this machine"),
 }
 
@@ -80,7 +99,9 @@ _PACKAGES: Registry[Mapping[str, Command]] = Registry("commands", "teal.commands
 
 
 def _all() -> tuple[dict[str, Command], dict[str, str]]:
-    """All commands by name, and why the commands of a package are missing, by the name of its entry point."""
+    """All commands by name, and why the commands of a package are missing, by the name of its entry
+    point.
+    """
     commands, missing = dict[str, Command](_OF_CORE), dict[str, str]()
     for package in _PACKAGES.names():
         try:

@@ -1,7 +1,7 @@
 """The text of ``--help``, and what an unknown command or option may have meant.
 
-The text of an option is the docstring of its field.  Fields stand in groups: by the ``GROUPS`` of the command, else by
-the shared base class that they come from, else by their names.
+The text of an option is the docstring of its field.  Fields stand in groups: by the ``GROUPS`` of
+the command, else by the shared base class that they come from, else by their names.
 """
 
 from __future__ import annotations
@@ -31,29 +31,64 @@ from teal.option import of_fields
 
 _MAX_COLUMNS = 100  # of the text; longer lines are hard to read
 _BY_BASE = {
-    ObjectiveConfig: "program", CalibratedConfig: "program", LatencyConfig: "program", ProgramConfig: "program",
-    PathConfig: "candidate paths", CandidateConfig: "candidate paths",
-}  # fmt: skip
+    ObjectiveConfig: "program",
+    CalibratedConfig: "program",
+    LatencyConfig: "program",
+    ProgramConfig: "program",
+    PathConfig: "candidate paths",
+    CandidateConfig: "candidate paths",
+}
 _FIRST = "network and traffic"  # title of the first group
 _EXPERTS = "for experts"  # title of the group that --help leaves to --help-all
 _LAST = ("candidate paths", "output", _EXPERTS)
 _NETWORK = (
-    "topology", "traffic", "default_capacity", "attributes", "bidirectional", "routers", "network", "sheet",
+    "topology",
+    "traffic",
+    "default_capacity",
+    "attributes",
+    "bidirectional",
+    "routers",
+    "network",
+    "sheet",
     "traffic_unit",
-)  # fmt: skip
+)
 _FOR_EXPERTS = (
-    "path_weight", "path_groups", "path_gap", "max_paths", "max_iterations", "epsilon", "device", "model_start",
-    "network", "sheet", "counter_error", "class_order",
-)  # fmt: skip
+    "path_weight",
+    "path_groups",
+    "path_gap",
+    "max_paths",
+    "max_iterations",
+    "epsilon",
+    "device",
+    "model_start",
+    "network",
+    "sheet",
+    "counter_error",
+    "class_order",
+)
 _OUTPUT = ("out", "json", "resume", "overwrite")
 _BY_NAME = dict.fromkeys(_NETWORK, _FIRST) | dict.fromkeys(_OUTPUT, "output")
 # Options that have moved to another command, by command and option: the command that has them now.
 _SEGMENTS = (
-    "routing", "max-segments", "flex-algo", "adjacency", "matrices", "survive", "groups", "fewest-policies",
-    "target-utilisation", "at-most", "transit", "one-list", "metric", "set-metric", "ucmp",
-)  # fmt: skip
+    "routing",
+    "max-segments",
+    "flex-algo",
+    "adjacency",
+    "matrices",
+    "survive",
+    "groups",
+    "fewest-policies",
+    "target-utilisation",
+    "at-most",
+    "transit",
+    "one-list",
+    "metric",
+    "set-metric",
+    "ucmp",
+)
 _MOVED = {("solve", f"--{name}"): "teal segments" for name in _SEGMENTS} | {
-    ("evaluate", f"--{name}"): "teal next-interval" for name in ("next-interval", "known", "lead", "lookback")
+    ("evaluate", f"--{name}"): "teal next-interval"
+    for name in ("next-interval", "known", "lead", "lookback")
 }
 _METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
@@ -71,8 +106,12 @@ def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: b
     kinds = typing.get_type_hints(config)
     texts = _docstrings(config) | {name: option.text for name, option in of_fields(config).items()}
     needed = [field for field in dataclasses.fields(config) if _is_required(field)]
-    required = [f"--{_option(field)} {_metavar(kinds[field.name], is_required=True)}" for field in needed]
-    usage = textwrap.fill(" ".join([f"usage: teal {name}", *required, "[options]"]), width, subsequent_indent="    ")
+    required = [
+        f"--{_option(field)} {_metavar(kinds[field.name], is_required=True)}" for field in needed
+    ]
+    usage = textwrap.fill(
+        " ".join([f"usage: teal {name}", *required, "[options]"]), width, subsequent_indent="    "
+    )
     lines = [usage, "", *_paragraphs(inspect.getdoc(config) or "", width)]
     groups = _groups(config)
     experts = [] if has_all else groups.pop(_EXPERTS, [])
@@ -82,7 +121,10 @@ def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: b
             lines += _option_lines(field, kinds[field.name], texts.get(field.name, ""), width)
     if experts:
         names = ", ".join(f"--{_option(field)}" for field in experts)
-        lines += ["", *_paragraphs(f"Options for experts (teal {name} --help-all): {names}.", width)]
+        lines += [
+            "",
+            *_paragraphs(f"Options for experts (teal {name} --help-all): {names}.", width),
+        ]
     return "\n".join([*lines, *(["", *_paragraphs(epilogue, width)] if epilogue else [])]) + "\n"
 
 
@@ -108,20 +150,31 @@ def overview(description: str, groups: Mapping[str, Mapping[str, type[Any]]]) ->
 
 
 def check_options(name: str, config: type[Any], arguments: list[str]) -> None:
-    """Raise InputError for an option that the command does not have, with the nearest one that it has.
+    """Raise InputError for an option that the command does not have, with the nearest one that it
+    has.
 
     Args:
         name: name of the command.
         config: its settings.
         arguments: after the command's name.
     """
-    known = {f"--{_option(field)}" for field in dataclasses.fields(config)} | {"--help", "--help-all"}
+    known = {f"--{_option(field)}" for field in dataclasses.fields(config)} | {
+        "--help",
+        "--help-all",
+    }
     for argument in arguments:
         typed = argument.partition("=")[0].replace("_", "-")
         if typed.startswith("--") and typed not in known:
             if (name, typed) in _MOVED:
-                raise InputError(argument, "", f"{_MOVED[name, typed]}, which has this option now", f"teal {name}")
-            raise InputError(argument, "", f"an option of teal {name}{did_you_mean(typed, known)}", "another one")
+                raise InputError(
+                    argument,
+                    "",
+                    f"{_MOVED[name, typed]}, which has this option now",
+                    f"teal {name}",
+                )
+            raise InputError(
+                argument, "", f"an option of teal {name}{did_you_mean(typed, known)}", "another one"
+            )
 
 
 def _width() -> int:
@@ -140,11 +193,17 @@ def _groups(config: type[Any]) -> dict[str, list[dataclasses.Field[Any]]]:
     """Fields by the titles of their groups, in the order of the page."""
     of_command: Mapping[str, tuple[str, ...]] = getattr(config, "GROUPS", {})
     titles = {name: title for title, names in of_command.items() for name in names}
-    by_base = {name: title for base, title in _BY_BASE.items() if issubclass(config, base)
-               for name in base.__annotations__}  # fmt: skip
+    by_base = {
+        name: title
+        for base, title in _BY_BASE.items()
+        if issubclass(config, base)
+        for name in base.__annotations__
+    }
     groups: dict[str, list[dataclasses.Field[Any]]] = {}
     for field in sorted(dataclasses.fields(config), key=lambda field: not _is_required(field)):
-        title = titles.get(field.name) or by_base.get(field.name) or _BY_NAME.get(field.name, "options")
+        title = (
+            titles.get(field.name) or by_base.get(field.name) or _BY_NAME.get(field.name, "options")
+        )
         title = _EXPERTS if field.name in _FOR_EXPERTS and not _is_required(field) else title
         groups.setdefault(title, []).append(field)
     middle = [title for title in dict.fromkeys([*of_command, *groups]) if title not in _LAST]
@@ -160,8 +219,12 @@ def _option_lines(field: dataclasses.Field[Any], kind: Any, text: str, width: in
     elif field.default not in (None, "", (), False, dataclasses.MISSING):
         default = field.default.value if isinstance(field.default, enum.Enum) else field.default
         head += f"  (default: {default})"
-    yield from textwrap.wrap(head, width, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False)
-    yield from textwrap.wrap(text, width, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
+    yield from textwrap.wrap(
+        head, width, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
+    )
+    yield from textwrap.wrap(
+        text, width, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False
+    )
 
 
 def _metavar(kind: Any, *, is_required: bool) -> str:
@@ -205,7 +268,8 @@ def _paragraphs(text: str, width: int) -> Iterator[str]:
 
 _SCRIPT = """# teal: source <(teal --completion {shell})
 {first}_teal() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" two="${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}"
+  local word="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}"
+  local two="${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}"
   local words=""
   if [[ "$COMP_CWORD" -eq 1 ]]; then words="{names}"
   else
@@ -218,8 +282,12 @@ _SCRIPT = """# teal: source <(teal --completion {shell})
       esac
     fi
   fi
-  if [[ "$word" == -* || "$COMP_CWORD" -le 2 ]]; then COMPREPLY=( $(compgen -W "$words" -- "$word") ); fi
-  if [[ ${{#COMPREPLY[@]}} -eq 0 && "$word" != -* ]]; then COMPREPLY=( $(compgen -f -- "$word") ); fi
+  if [[ "$word" == -* || "$COMP_CWORD" -le 2 ]]; then
+    COMPREPLY=( $(compgen -W "$words" -- "$word") )
+  fi
+  if [[ ${{#COMPREPLY[@]}} -eq 0 && "$word" != -* ]]; then
+    COMPREPLY=( $(compgen -f -- "$word") )
+  fi
 }}
 complete -o filenames -F _teal teal
 """
@@ -243,13 +311,18 @@ def completion(commands: Mapping[str, Any], words: Sequence[str]) -> str:
     for name in options:
         if " " in name:
             inner.setdefault(name.split(" ")[0], []).append(name.split(" ")[1])
-    two = "\n".join(f'    "{name}") words="{text}" ;;' for name, text in options.items() if " " in name)
+    two = "\n".join(
+        f'    "{name}") words="{text}" ;;' for name, text in options.items() if " " in name
+    )
     one = {name: text for name, text in options.items() if " " not in name}
     one |= {name: " ".join(part) for name, part in inner.items()}
     return _SCRIPT.format(
-        shell=words[0], first=_ZSH if words[0] == "zsh" else "", names=" ".join(one), two_words=two,
+        shell=words[0],
+        first=_ZSH if words[0] == "zsh" else "",
+        names=" ".join(one),
+        two_words=two,
         one_word="\n".join(f'      {name}) words="{text}" ;;' for name, text in one.items()),
-    )  # fmt: skip
+    )
 
 
 def _options(config: Any) -> list[str]:

@@ -1,6 +1,8 @@
-"""Clients of the service, synchronous and asynchronous: networks, links, measurements and allocations.
+"""Clients of the service, synchronous and asynchronous: networks, links, measurements and
+allocations.
 
-Allocations travel as Arrow IPC streams; every error of the service is raised as an exception of its own type.
+Allocations travel as Arrow IPC streams; every error of the service is raised as an exception of its
+own type.
 
 >>> from teal.client import Client
 >>> with Client("http://127.0.0.1:8000") as service:
@@ -22,7 +24,16 @@ from teal.client.faults import (
     UnknownNetwork,
     Unreachable,
 )
-from teal.client.results import ClassResult, LevelResult, Link, Measured, Network, Node, Paths, ServedAllocation
+from teal.client.results import (
+    ClassResult,
+    LevelResult,
+    Link,
+    Measured,
+    Network,
+    Node,
+    Paths,
+    ServedAllocation,
+)
 
 __all__ = [
     "ARROW",

@@ -1,4 +1,6 @@
-"""The calls of the API, once for both clients: method, path, content, and how a response is read."""
+"""The calls of the API, once for both clients: method, path, content, and how a response is
+read.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,27 @@ import numpy as np
 import pyarrow as pa
 
 from teal.client.faults import InvalidRequest, ServiceFault, checked
-from teal.client.results import Array, ClassResult, LevelResult, Measured, Network, Paths, ServedAllocation, utc
+from teal.client.results import (
+    Array,
+    ClassResult,
+    LevelResult,
+    Measured,
+    Network,
+    Paths,
+    ServedAllocation,
+    utc,
+)
 from teal.formats.node_link import topology_to_node_link
 from teal.network import Topology
 
 ARROW, JSON, ZIP = "application/vnd.apache.arrow.stream", "application/json", "application/zip"
-_FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")  # columns with a number per matrix
+_FIGURES = (
+    "value",
+    "bound",
+    "gap",
+    "satisfied_demand",
+    "max_link_utilisation",
+)  # columns with a number per matrix
 _DEADLINE_MS = 10_000.0  # of an allocation, or of counters, that name none
 T = TypeVar("T")
 
@@ -56,7 +73,9 @@ def answer_of(call: Call[T], response: httpx.Response) -> T:
     found = content.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     try:
         if found != call.media_type:
-            raise ValueError(f"{call.media_type or 'no content'} expected, not {found or 'no media type'}")
+            raise ValueError(
+                f"{call.media_type or 'no content'} expected, not {found or 'no media type'}"
+            )
         return call.read(content)
     except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
         text = f"the response is not one of this service: {' '.join(str(error).split())[:200]}"
@@ -81,18 +100,22 @@ class AllocationOptions(TypedDict, total=False):
     """Options of an allocation.
 
     Attributes:
-        gap: certified relative gap at which to stop; default: the one that the network was registered with.
+        gap: certified relative gap at which to stop; default: the one that the network was
+            registered with.
         deadline_ms: time after which the best allocation so far is returned, ms; default: 10 000.
         objective: name of the objective; default: the one that the network was registered with.
         entries: number of entries of integer split tables; default: 0, splits without rounding.
         latency_limits_ms: largest latency of a path, ms, by name of a class; default: none.
-        max_churn: share of the demand with a working path that may be on other paths than in ``previous``.
+        max_churn: share of the demand with a working path that may be on other paths than in
+            ``previous``.
         previous: ``id`` of the answer that is in force.
-        solver: model (the service's model alone), model-pdhg (PDHG from the model's allocation), pdhg (from the last
-            allocation) or auto (default: pdhg; model-pdhg where there is no last allocation and the model saves time).
+        solver: model (the service's model alone), model-pdhg (PDHG from the model's allocation),
+            pdhg (from the last allocation) or auto (default: pdhg; model-pdhg where there is no
+            last allocation and the model saves time).
         protect: cables or groups: flows are promises that survive the failure of any one of them.
         prove: whether value and bound of one matrix are proved; :meth:`proof` has the zip file.
-        key: a name of the request; sent again with the same name and rates, it gets the same answer, unsolved.
+        key: a name of the request; sent again with the same name and rates, it gets the same
+            answer, unsolved.
     """
 
     gap: float | None
@@ -109,15 +132,19 @@ class AllocationOptions(TypedDict, total=False):
 
 
 def _network(name: str, *further: str) -> str:
-    """The path of a network, or of what belongs to it; names are quoted, so that each is one part of the path.
+    """The path of a network, or of what belongs to it; names are quoted, so that each is one part
+    of the path.
 
     Raises:
-        InvalidRequest: a name that paths cannot have, so that the request would be about something else.
+        InvalidRequest: a name that paths cannot have, so that the request would be about something
+            else.
     """
     parts = name, *further
     for part in parts:
         if part in ("", ".", ".."):
-            raise InvalidRequest(422, "invalid_request", f"a name of letters and digits expected, not {part!r}")
+            raise InvalidRequest(
+                422, "invalid_request", f"a name of letters and digits expected, not {part!r}"
+            )
     return "/v1/networks/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
 
 
@@ -126,14 +153,17 @@ def networks() -> Call[list[str]]:
     return Call("GET", "/v1/networks", lambda response: list(response.json()["networks"]))
 
 
-def put_network(name: str, topology: str | Topology | dict[str, Any], **settings: Any) -> Call[Network]:
-    """Register a network, or replace the one of this name; its paths are computed in the background.
+def put_network(
+    name: str, topology: str | Topology | dict[str, Any], **settings: Any
+) -> Call[Network]:
+    """Register a network, or replace the one of this name; its paths are computed in the
+    background.
 
     Args:
         name: name of the network in the service.
         topology: a Topology, networkx node-link data, or a name such as b4 or topohub:GROUP/NAME.
-        settings: num_paths (auto, or a number), max_paths, path_method, path_weight, objective, gap, groups (of
-            cables, by name), weights and functions (of demands) of the network.
+        settings: num_paths (auto, or a number), max_paths, path_method, path_weight, objective,
+            gap, groups (of cables, by name), weights and functions (of demands) of the network.
     """
     description = topology_to_node_link(topology) if isinstance(topology, Topology) else topology
     return Call("PUT", _network(name), _as_network, {"json": {"topology": description, **settings}})
@@ -149,8 +179,11 @@ def delete_network(name: str) -> Call[None]:
     return Call("DELETE", _network(name), lambda _: None, media_type="")
 
 
-def change_link(name: str, source: str, target: str, **change: Unpack[LinkOptions]) -> Call[Network]:
-    """Change the links between two nodes, in both directions: down or up, another capacity, or restored.
+def change_link(
+    name: str, source: str, target: str, **change: Unpack[LinkOptions]
+) -> Call[Network]:
+    """Change the links between two nodes, in both directions: down or up, another capacity, or
+    restored.
 
     Args:
         name: name of the network.
@@ -166,13 +199,21 @@ def change_links(name: str, changes: Sequence[Mapping[str, Any]]) -> Call[Networ
 
     Args:
         name: name of the network.
-        changes: objects with ``source``, ``target``, those of :class:`LinkOptions`, and ``both`` (False: one way).
+        changes: objects with ``source``, ``target``, those of :class:`LinkOptions`, and ``both``
+            (False: one way).
     """
-    return Call("PATCH", _network(name, "links"), _as_network, {"json": {"links": [dict(one) for one in changes]}})
+    return Call(
+        "PATCH",
+        _network(name, "links"),
+        _as_network,
+        {"json": {"links": [dict(one) for one in changes]}},
+    )
 
 
 def paths(name: str) -> Call[Paths]:
-    """Pairs of nodes in the order of rates and splits, and the candidate paths of each pair as lists of nodes."""
+    """Pairs of nodes in the order of rates and splits, and the candidate paths of each pair as
+    lists of nodes.
+    """
 
     def read(response: httpx.Response) -> Paths:
         body = response.json()
@@ -188,8 +229,9 @@ def allocate(
 
     Args:
         name: name of the network.
-        rates: (B, D) rates of all pairs of nodes in the order of :meth:`paths`, or (B, N x N) row by row, Gbit/s; or
-            such rates for each class by its name, the highest priority first, whose answer then has C D demands.
+        rates: (B, D) rates of all pairs of nodes in the order of :meth:`paths`, or (B, N x N) row
+            by row, Gbit/s; or such rates for each class by its name, the highest priority first,
+            whose answer then has C D demands.
         options: see :class:`AllocationOptions`.
     """
     key, entries = options.get("key", ""), options.get("entries", 0)
@@ -199,13 +241,17 @@ def allocate(
         parts = [np.atleast_2d(np.asarray(part, np.float64)) for part in rates.values()]
         rates = np.stack(parts, 1).reshape(-1, parts[0].shape[1])
     limits = options.get("latency_limits_ms", {})
-    params["latency_limits_ms"] = ",".join(f"{of_class}={limit}" for of_class, limit in limits.items())
+    params["latency_limits_ms"] = ",".join(
+        f"{of_class}={limit}" for of_class, limit in limits.items()
+    )
     headers = {"Content-Type": ARROW, "Accept": ARROW, **({"Idempotency-Key": key} if key else {})}
     sent = {option: value for option, value in params.items() if value not in (None, "")}
     content = {"content": _stream(rates), "params": sent, "headers": headers}
     deadline_s = float(options.get("deadline_ms") or _DEADLINE_MS) / 1e3
     path = _network(name, "allocations")
-    return Call("POST", path, lambda response: _allocation(response, entries), content, deadline_s, ARROW)
+    return Call(
+        "POST", path, lambda response: _allocation(response, entries), content, deadline_s, ARROW
+    )
 
 
 def allocation(name: str, number: str, entries: int = 0) -> Call[ServedAllocation]:
@@ -221,18 +267,24 @@ def allocation(name: str, number: str, entries: int = 0) -> Call[ServedAllocatio
 
 
 def proof(name: str, number: str) -> Call[bytes]:
-    """The proof of an answer that was asked for with ``prove``: a zip file with a checker, while the answer is kept.
+    """The proof of an answer that was asked for with ``prove``: a zip file with a checker, while
+    the answer is kept.
 
     Args:
         name: name of the network.
         number: ``id`` of the answer.
     """
     return Call(
-        "GET", _network(name, "allocations", number, "proof"), lambda response: response.content, media_type=ZIP
+        "GET",
+        _network(name, "allocations", number, "proof"),
+        lambda response: response.content,
+        media_type=ZIP,
     )
 
 
-def measure(name: str, rates: Array, time: np.datetime64 | datetime, interval_s: int = 0) -> Call[Measured]:
+def measure(
+    name: str, rates: Array, time: np.datetime64 | datetime, interval_s: int = 0
+) -> Call[Measured]:
     """Say what traffic was measured; the service then allocates for the interval after it.
 
     Args:
@@ -246,7 +298,12 @@ def measure(name: str, rates: Array, time: np.datetime64 | datetime, interval_s:
         "params": {"time": _time(time), "interval_s": interval_s},
         "headers": {"Content-Type": ARROW},
     }
-    return Call("POST", _network(name, "measurements"), lambda response: Measured.of(response.json()), content)
+    return Call(
+        "POST",
+        _network(name, "measurements"),
+        lambda response: Measured.of(response.json()),
+        content,
+    )
 
 
 def measure_counters(
@@ -258,19 +315,26 @@ def measure_counters(
     rates: Array | None = None,
     deadline_ms: float | None = None,
 ) -> Call[Measured]:
-    """Send the byte counters of an interval; the service estimates its matrix, or checks the ``rates`` sent with them.
+    """Send the byte counters of an interval; the service estimates its matrix, or checks the
+    ``rates`` sent with them.
 
     Args:
         name: name of the network.
         time: time of the interval; UTC if it names no zone.
-        links: for each link ``source``, ``target``, and rates ``sent`` and ``received``, Gbit/s; ``number`` where links
-            are parallel.
+        links: for each link ``source``, ``target``, and rates ``sent`` and ``received``, Gbit/s;
+            ``number`` where links are parallel.
         nodes: for each node ``node``, and rates ``ingress`` and ``egress``, Gbit/s.
-        routing: routing in use in the interval: ``igp``, or ``allocation``, the latest answer for the next interval.
-        rates: (1, D) matrix, Gbit/s, in the order of :meth:`allocate`, to check and to keep instead of an estimate.
-        deadline_ms: ms from the arrival of the request, after which it fails with 503 (overloaded); None for 10,000.
+        routing: routing in use in the interval: ``igp``, or ``allocation``, the latest answer for
+            the next interval.
+        rates: (1, D) matrix, Gbit/s, in the order of :meth:`allocate`, to check and to keep instead
+            of an estimate.
+        deadline_ms: ms from the arrival of the request, after which it fails with 503 (overloaded);
+            None for 10,000.
     """
-    body: dict[str, Any] = {"time": _time(time), "counters": {"links": links, "nodes": nodes, "routing": routing}}
+    body: dict[str, Any] = {
+        "time": _time(time),
+        "counters": {"links": links, "nodes": nodes, "routing": routing},
+    }
     if deadline_ms is not None:
         body["deadline_ms"] = deadline_ms
     if rates is not None:
@@ -292,7 +356,9 @@ def _time(time: np.datetime64 | datetime) -> str:
 
 def measured(name: str) -> Call[Measured]:
     """Which measured matrices the service keeps."""
-    return Call("GET", _network(name, "measurements"), lambda response: Measured.of(response.json()))
+    return Call(
+        "GET", _network(name, "measurements"), lambda response: Measured.of(response.json())
+    )
 
 
 def forget_measured(name: str) -> Call[None]:
@@ -301,7 +367,9 @@ def forget_measured(name: str) -> Call[None]:
 
 
 def model() -> Call[dict[str, Any]]:
-    """The service's model: ``model``, ``loaded_version``, ``loaded_at`` (seconds since 1970) and ``last_error``."""
+    """The service's model: ``model``, ``loaded_version``, ``loaded_at`` (seconds since 1970) and
+    ``last_error``.
+    """
     return Call("GET", "/v1/model", lambda response: dict(response.json()))
 
 
@@ -310,11 +378,14 @@ def allocate_next(name: str, deadline_ms: float = _DEADLINE_MS) -> Call[ServedAl
 
     Args:
         name: name of the network.
-        deadline_ms: time that the answer may take; after it the latest allocation that there is, ms.
+        deadline_ms: time that the answer may take; after it the latest allocation that there is,
+            ms.
     """
     content = {"json": {"for": "next", "deadline_ms": deadline_ms}, "headers": {"Accept": ARROW}}
     path = _network(name, "allocations")
-    return Call("POST", path, lambda response: _allocation(response, 0), content, deadline_ms / 1e3, ARROW)
+    return Call(
+        "POST", path, lambda response: _allocation(response, 0), content, deadline_ms / 1e3, ARROW
+    )
 
 
 def _as_network(response: httpx.Response) -> Network:
@@ -324,7 +395,9 @@ def _as_network(response: httpx.Response) -> Network:
 def _stream(rates: Array) -> bytes:
     """Matrices as an Arrow IPC stream."""
     rates = np.atleast_2d(np.asarray(rates, np.float64))
-    column = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rates).reshape(-1)), rates.shape[1])
+    column = pa.FixedSizeListArray.from_arrays(
+        pa.array(np.ascontiguousarray(rates).reshape(-1)), rates.shape[1]
+    )
     table, sink = pa.table({"rates": column}), io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -339,7 +412,9 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
     shape = table.num_rows, metadata["demands"], metadata["paths"]
 
     def numbers(name: str) -> Array:
-        return np.asarray(table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False))
+        return np.asarray(
+            table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        )
 
     weights = numbers("weights").reshape(shape) if "weights" in table.column_names else None
     if weights is None:
@@ -363,8 +438,12 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
         limit=limit.get("ratio"),
         level=limit.get("level"),
         realised=limit.get("realised"),
-        classes=tuple(tuple(ClassResult.of(line) for line in row) for row in metadata.get("classes") or ()),
-        levels=tuple(tuple(LevelResult.of(line) for line in row) for row in metadata.get("levels") or ()),
+        classes=tuple(
+            tuple(ClassResult.of(line) for line in row) for row in metadata.get("classes") or ()
+        ),
+        levels=tuple(
+            tuple(LevelResult.of(line) for line in row) for row in metadata.get("levels") or ()
+        ),
         moved=table.column("moved").to_numpy() if "moved" in table.column_names else None,
         **{name: table.column(name).to_numpy() for name in _FIGURES},
     )

@@ -29,20 +29,26 @@ def _sync(describe: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]
     def method(self: Client, /, *arguments: P.args, **options: P.kwargs) -> T:
         call = describe(*arguments, **options)
         with as_faults():
-            response = self._http.request(call.method, call.path, timeout=self._timeout(call), **call.content)
+            response = self._http.request(
+                call.method, call.path, timeout=self._timeout(call), **call.content
+            )
         return answer_of(call, response)
 
     return method
 
 
-def _async(describe: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+def _async(
+    describe: Callable[P, Call[T]],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     """The call as a method of the asynchronous client."""
 
     @functools.wraps(describe)
     async def method(self: AsyncClient, /, *arguments: P.args, **options: P.kwargs) -> T:
         call = describe(*arguments, **options)
         with as_faults():
-            response = await self._http.request(call.method, call.path, timeout=self._timeout(call), **call.content)
+            response = await self._http.request(
+                call.method, call.path, timeout=self._timeout(call), **call.content
+            )
         return answer_of(call, response)
 
     return method
@@ -107,13 +113,18 @@ class Client:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
 
 class AsyncClient:
-    """Asynchronous client with the methods and arguments of :class:`Client`; ``http`` goes to httpx.AsyncClient."""
+    """Asynchronous client with the methods and arguments of :class:`Client`; ``http`` goes to
+    httpx.AsyncClient.
+    """
 
     def __init__(self, address: str, token: str = "", timeout_s: float = 60.0, **http: Any) -> None:
         self._timeout = _timeouts(timeout_s)
@@ -152,26 +163,38 @@ class AsyncClient:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
 
 def _timeouts(timeout_s: float) -> Callable[[Call[Any]], float]:
-    """The timeout of a call: what is not computed for its deadline is queue, transfer, and paths after a restart."""
+    """The timeout of a call: what is not computed for its deadline is queue, transfer, and paths
+    after a restart.
+    """
     return lambda call: call.deadline_s + timeout_s
 
 
 def _connection(address: str, token: str) -> dict[str, Any]:
-    """Arguments of httpx's clients.  A proxy of the environment is not asked for what is on this machine.
+    """Arguments of httpx's clients.  A proxy of the environment is not asked for what is on this
+    machine.
 
     Raises:
         Unauthorised: a token that no header can have; it is not repeated.
     """
     if not (token.isascii() and all(sign.isprintable() and sign != " " for sign in token)):
-        raise Unauthorised(0, "unauthorised", "a token has visible ASCII characters alone, no space or line break")
+        raise Unauthorised(
+            0, "unauthorised", "a token has visible ASCII characters alone, no space or line break"
+        )
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return {"base_url": address, "headers": headers, "trust_env": not _is_loopback(httpx.URL(address).host)}
+    return {
+        "base_url": address,
+        "headers": headers,
+        "trust_env": not _is_loopback(httpx.URL(address).host),
+    }
 
 
 def _is_loopback(host: str) -> bool:
@@ -182,7 +205,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_ready(network: Network, end_s: float) -> bool:
-    """Whether the paths of a network are computed; raises after ``end_s`` on the monotonic clock, or if they failed."""
+    """Whether the paths of a network are computed; raises after ``end_s`` on the monotonic clock,
+    or if they failed.
+    """
     if network.state == "failed":
         raise ServiceFault(409, "failed", network.error or "")
     if network.state != "ready" and time.monotonic() > end_s:

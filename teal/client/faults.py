@@ -43,7 +43,9 @@ class NotReady(ServiceFault):
 
 
 class Overloaded(ServiceFault):
-    """Too many requests are waiting, or no engine is available; repeat the request after ``retry_after_s``."""
+    """Too many requests are waiting, or no engine is available; repeat the request after
+    ``retry_after_s``.
+    """
 
 
 class LateMeasurement(ServiceFault):
@@ -88,11 +90,15 @@ def checked(response: httpx.Response) -> httpx.Response:
     if not isinstance(code, str):  # not the service's own answer: a proxy's, say
         code, message = "http", response.text[:200]
     kind = _KINDS.get(code, ServiceFault)
-    raise kind(response.status_code, code, message, _seconds(response.headers.get("Retry-After", "")))
+    raise kind(
+        response.status_code, code, message, _seconds(response.headers.get("Retry-After", ""))
+    )
 
 
 def _seconds(retry_after: str) -> float:
-    """The seconds of a Retry-After header, which are a number or a date (RFC 9110, 10.2.3); 0 for anything else."""
+    """The seconds of a Retry-After header, which are a number or a date (RFC 9110, 10.2.3); 0 for
+    anything else.
+    """
     if retry_after.isascii() and retry_after.isdigit():
         return float(retry_after)
     try:

@@ -83,9 +83,12 @@ class Network:
         """From the body of a response; fields that this version does not know are left out."""
         known = {field.name for field in dataclasses.fields(cls)}
         known_fields = {name: value for name, value in body.items() if name in known}
-        known_fields["nodes"] = tuple(Node(str(node["id"]), tuple(node["pos"])) for node in body.get("nodes") or ())
+        known_fields["nodes"] = tuple(
+            Node(str(node["id"]), tuple(node["pos"])) for node in body.get("nodes") or ()
+        )
         known_fields["links"] = tuple(
-            Link(link["source"], link["target"], link["capacity"], link["in_force"]) for link in body.get("links") or ()
+            Link(link["source"], link["target"], link["capacity"], link["in_force"])
+            for link in body.get("links") or ()
         )
         return cls(**known_fields)
 
@@ -112,8 +115,8 @@ class Measured:
         first, last: time of the oldest and of the newest, UTC; None without matrices.
         interval_s: usual time between two, s; 0 if unknown.
         most: number of matrices that are kept at most.
-        counted: what counters said, if they were sent: found_by, total_gbps, unexplained, replaced, alarm, suspects,
-            kept.
+        counted: what counters said, if they were sent: found_by, total_gbps, unexplained, replaced,
+            alarm, suspects, kept.
     """
 
     matrices: int
@@ -126,8 +129,12 @@ class Measured:
     @classmethod
     def of(cls, body: dict[str, Any]) -> Measured:
         """From the body of a response."""
-        first, last = (None if body[name] is None else utc(body[name]) for name in ("first", "last"))
-        return cls(body["matrices"], first, last, body["interval_s"], body["most"], body.get("counted"))
+        first, last = (
+            None if body[name] is None else utc(body[name]) for name in ("first", "last")
+        )
+        return cls(
+            body["matrices"], first, last, body["interval_s"], body["most"], body.get("counted")
+        )
 
 
 def utc(text: str) -> np.datetime64:
@@ -142,7 +149,8 @@ class PartResult:
     Attributes:
         demand: Gbit/s.
         value: Gbit/s that are carried.
-        bound: certified bound on what the part can get beside what the parts before it have, Gbit/s.
+        bound: certified bound on what the part can get beside what the parts before it have,
+            Gbit/s.
         gap: certified relative gap between ``value`` and ``bound``.
     """
 
@@ -154,7 +162,12 @@ class PartResult:
     @classmethod
     def of(cls, body: dict[str, Any]) -> Self:
         """From a line of a response, in which the name of a class is ``class``."""
-        return cls(**{field.name: body["class" if field.name == "name" else field.name] for field in fields(cls)})
+        return cls(
+            **{
+                field.name: body["class" if field.name == "name" else field.name]
+                for field in fields(cls)
+            }
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,7 +188,8 @@ class LevelResult(PartResult):
     Attributes:
         level: Gbit/s.
         demands: their number.
-        growth: certified: all of them together cannot have more than this many times the level; None without a bound.
+        growth: certified: all of them together cannot have more than this many times the level;
+            None without a bound.
     """
 
     level: float
@@ -190,33 +204,40 @@ class ServedAllocation:
     B is the number of matrices, D of demands, K of paths per demand, E of directed links.
 
     Attributes:
-        splits: (B, D, K) share of each demand on each of its paths; ``weights`` / entries * ``admitted_share`` where
-            weights were requested.
-        weights: (B, D, K) whole numbers that sum to ``entries`` or 0; None unless ``entries`` was given.
-        admitted_share: (B, D) share of each demand that may be sent, which the weights divide; None without weights.
+        splits: (B, D, K) share of each demand on each of its paths; ``weights`` / entries *
+            ``admitted_share`` where weights were requested.
+        weights: (B, D, K) whole numbers that sum to ``entries`` or 0; None unless ``entries`` was
+            given.
+        admitted_share: (B, D) share of each demand that may be sent, which the weights divide; None
+            without weights.
         utilisation: (B, E) load / capacity of each link.
         value: (B,) value of the objective; Gbit/s for total flow.
         bound: (B,) certified bound of the optimal value, in the unit of ``value``.
         gap: (B,) certified relative gap between ``value`` and ``bound``.
         satisfied_demand: (B,) share of the demand that is carried.
         max_link_utilisation: (B,) largest utilisation of a link.
-        status: (B,) "gap" where the requested gap was reached; else what ended the search: "deadline", "iterations", or
-            "rounding" if the gap was missed by rounding only, or "model" if that of the model alone is wider; "next"
-            for an interval that is not known yet, whose figures are those that the splits would have with the newest
-            measured matrix.
+        status: (B,) "gap" where the requested gap was reached; else what ended the search:
+            "deadline", "iterations", or "rounding" if the gap was missed by rounding only, or
+            "model" if that of the model alone is wider; "next" for an interval that is not known
+            yet, whose figures are those that the splits would have with the newest measured matrix.
         queue_ms: time for which the request waited in the service, ms.
         solve_ms: time of the engine, ms.
-        solver: what computed it: model, model-pdhg, pdhg, or hedge for an interval that is not known yet.
+        solver: what computed it: model, model-pdhg, pdhg, or hedge for an interval that is not
+            known yet.
         batch: number of matrices that the engine solved in the same batch.
         id: identifier of the request; the service repeats the answer under it for a while.
         time: time of the interval that the splits are for, UTC; None if matrices were sent.
-        limit: limit of realised over optimal largest utilisation in that interval, to hold with probability ``level``;
-            None if unknown.
+        limit: limit of realised over optimal largest utilisation in that interval, to hold with
+            probability ``level``; None if unknown.
         level: see ``limit``.
-        realised: over optimal largest utilisation in the last interval that was allocated for; None if unknown.
-        classes: for each matrix the figures of its classes, the highest priority first; empty without classes.
-        levels: under max_min, of each matrix the levels of rates that hold most flow, ascending; else empty.
-        moved: (B,) of the demand that has a working path the share that moves; None without a limit on it.
+        realised: over optimal largest utilisation in the last interval that was allocated for; None
+            if unknown.
+        classes: for each matrix the figures of its classes, the highest priority first; empty
+            without classes.
+        levels: under max_min, of each matrix the levels of rates that hold most flow, ascending;
+            else empty.
+        moved: (B,) of the demand that has a working path the share that moves; None without a limit
+            on it.
     """
 
     splits: Array

@@ -14,7 +14,8 @@ from teal.errors import InputError, SolverError, TealError
 
 @contextlib.contextmanager
 def connected(extra: str = "ray") -> Iterator[Any]:
-    """The module ray, connected to the cluster of ``RAY_ADDRESS`` or to a new local one on the loopback address.
+    """The module ray, connected to the cluster of ``RAY_ADDRESS`` or to a new local one on the
+    loopback address.
 
     Args:
         extra: name of Teal's optional dependencies that contain Ray, for the message.
@@ -39,27 +40,40 @@ def connected(extra: str = "ray") -> Iterator[Any]:
 
 
 def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
-    """Connect to the cluster of ``RAY_ADDRESS``, or start a local one whose files end with ``stack``.
+    """Connect to the cluster of ``RAY_ADDRESS``, or start a local one whose files end with
+    ``stack``.
 
     Raises:
         InputError: the cluster does not answer.
     """
     address = os.environ.get("RAY_ADDRESS", "")
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    settings: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+        "configure_logging": False,
+    }
     if not address:
-        # A folder of this user alone: in Ray's own, which all users may write to, a log could be replaced by a link.
-        # Its name is short because sockets lie in it, whose paths have 107 characters at most.
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="teal-ray-", ignore_cleanup_errors=True))
+        # A folder of this user alone: in Ray's own, which all users may write to, a log could be
+        # replaced by a link. Its name is short because sockets lie in it, whose paths have 107
+        # characters at most.
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="teal-ray-", ignore_cleanup_errors=True)
+        )
         # "local": a new instance, not a cluster that happens to run on this machine.
         settings |= {
-            "address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": folder
-        }  # fmt: skip
+            "address": "local",
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+            "_temp_dir": folder,
+        }
     try:
         ray.init(namespace="teal", **settings)
     except (ConnectionError, ValueError, RuntimeError) as error:
         if not address:
             raise
-        raise InputError("RAY_ADDRESS", "", "the address of a Ray cluster", f"{address}: {error}") from None
+        raise InputError(
+            "RAY_ADDRESS", "", "the address of a Ray cluster", f"{address}: {error}"
+        ) from None
 
 
 def units(ray: Any, kind: str) -> int:
@@ -68,15 +82,21 @@ def units(ray: Any, kind: str) -> int:
 
 
 def require_units(ray: Any, kind: str, count: int, option: str) -> None:
-    """Raise InputError unless the cluster has ``count`` units of ``kind``; Ray would wait for them without end."""
+    """Raise InputError unless the cluster has ``count`` units of ``kind``; Ray would wait for them
+    without end.
+    """
     available = units(ray, kind)
     if available < count:
         hint = " (or --device cpu)" if kind == "GPU" else ""
-        raise InputError(option, "", f"at most {available}, the {kind}s of the cluster{hint}", count)
+        raise InputError(
+            option, "", f"at most {available}, the {kind}s of the cluster{hint}", count
+        )
 
 
 def cause(error: BaseException, text: str) -> TealError:
-    """The error of Teal that Ray has wrapped in ``error``; if there is none, a SolverError with ``text``."""
+    """The error of Teal that Ray has wrapped in ``error``; if there is none, a SolverError with
+    ``text``.
+    """
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, TealError):

@@ -1,4 +1,6 @@
-"""Environment variables that must be set before Ray is imported, because Ray reads them at import only."""
+"""Environment variables that must be set before Ray is imported, because Ray reads them at import
+only.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,20 @@ from teal.runtime.storage import cache_dir
 
 
 def guard() -> Path | None:
-    """Bind Ray to the loopback address, and make its processes authenticate with a token of this user.
+    """Bind Ray to the loopback address, and make its processes authenticate with a token of this
+    user.
 
     Returns:
-        the file of the token, which only its owner may read; None if ``RAY_ADDRESS`` names a cluster.
+        the file of the token, which only its owner may read; None if ``RAY_ADDRESS`` names a
+        cluster.
     """
     if os.environ.get("RAY_ADDRESS"):  # the user's cluster has its own configuration
         return None
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    for setting in ("READY", "HEALTH"):  # on a busy machine Ray Serve's HTTP proxy takes longer than Ray's 5 and 10 s
+    for setting in (
+        "READY",
+        "HEALTH",
+    ):  # on a busy machine Ray Serve's HTTP proxy takes longer than Ray's 5 and 10 s
         os.environ.setdefault(f"RAY_SERVE_PROXY_{setting}_CHECK_TIMEOUT_S", "60")
     file = cache_dir("serve") / "ray-token"
     with (

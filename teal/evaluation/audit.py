@@ -1,18 +1,21 @@
 r"""The demands under which a scheme loses most against the optimum, found by search.
 
-Within a set U of demands, around the measured matrices or between 0 and one limit, the search raises
+Within a set U of demands, around the measured matrices or between 0 and one limit, the search
+raises
 
     loss(d) = (V(d) - S(d)) / V(d),   or   (V(d) - S(d)) / sum_e c[e],
 
-with V(d) the value of a feasible allocation by PDHG and S(d) that of the scheme (of several schemes, such as one with
-several seeds, their mean).  Each found loss is a proof: both allocations exist, so that the scheme loses at least so
-much against the optimum.  The largest loss in U may be larger.
+with V(d) the value of a feasible allocation by PDHG and S(d) that of the scheme (of several
+schemes, such as one with several seeds, their mean).  Each found loss is a proof: both allocations
+exist, so that the scheme loses at least so much against the optimum.  The largest loss in U may be
+larger.
 
-U is a box, low[i] <= d[i] <= high[i], and with a hose limit what each node sends and receives in total is limited too
-(as in the hose model; Duffield et al., SIGCOMM 1999).  The scheme is a black box, where MetaOpt (Namyar et al., NSDI
-2024) models a heuristic by a program: the search is an evolution strategy (1 + 16) whose mutations set some demands to
-one of their limits, to one common value, or anew: of all demands, or of those with a common source, target, link or
-length of the first path.  The number of demands that change follows the success.
+U is a box, low[i] <= d[i] <= high[i], and with a hose limit what each node sends and receives in
+total is limited too (as in the hose model; Duffield et al., SIGCOMM 1999).  The scheme is a black
+box, where MetaOpt (Namyar et al., NSDI 2024) models a heuristic by a program: the search is an
+evolution strategy (1 + 16) whose mutations set some demands to one of their limits, to one common
+value, or anew: of all demands, or of those with a common source, target, link or length of the
+first path.  The number of demands that change follows the success.
 """
 
 from __future__ import annotations
@@ -45,14 +48,30 @@ from teal.schemes.models import model_of_each
 from teal.solvers import pdhg
 
 CHILDREN = pdhg.MAX_LANES  # candidates of a generation: as many as PDHG solves together
-_SEARCH_GAP, _LAST_GAP = 5e-3, 1e-3  # certified gap of the optimum, during the search and for the worst demands
-_OPTIMUM_ITERATIONS = 2000  # of PDHG for the optimum, at most; a wider gap only proves a smaller loss
+_SEARCH_GAP, _LAST_GAP = (
+    5e-3,
+    1e-3,
+)  # certified gap of the optimum, during the search and for the worst demands
+_OPTIMUM_ITERATIONS = (
+    2000  # of PDHG for the optimum, at most; a wider gap only proves a smaller loss
+)
 _PATTERN_DISTANCES = 8  # number of least distances, in links, of the first patterns
-_PATTERN_SHARES = (0.5, 0.2, 0.1, 0.05, 0.02)  # of the largest rate, which distant demands have in the first patterns
-_BELOW_ROUND_SHARE = 1e-6  # relative, by which a share is below a round number, which may be a threshold of the scheme
-_CHANGE_GROWTH, _CHANGE_SHRINKAGE = 1.5, 0.93  # of the share of demands that change, after a success and a failure
+_PATTERN_SHARES = (
+    0.5,
+    0.2,
+    0.1,
+    0.05,
+    0.02,
+)  # of the largest rate, which distant demands have in the first patterns
+# relative, by which a share is below a round number, which may be a threshold of the scheme
+_BELOW_ROUND_SHARE = 1e-6
+_CHANGE_GROWTH, _CHANGE_SHRINKAGE = (
+    1.5,
+    0.93,
+)  # of the share of demands that change, after a success and a failure
 _FIRST_SHARE, _MAX_SHARE = 0.1, 0.5  # of the demands that change at first, and at most
-# Share of the largest demand, instead of a rate of 0: POP assigns the demands above 0, which thus stay the same.
+# Share of the largest demand, instead of a rate of 0: POP assigns the demands above 0, which thus
+# stay the same.
 _MIN_RATE_SHARE = 1e-9
 _GROUPED_SHARE, _VALUE_DECADES = (
     0.5,
@@ -67,7 +86,8 @@ class AllowedDemands:
 
     Attributes:
         low, high: (D,) Gbit/s.
-        sends, receives: (N,) largest sums of the demands of each node, Gbit/s; None for no hose limit.
+        sends, receives: (N,) largest sums of the demands of each node, Gbit/s; None for no hose
+            limit.
         pairs: (D, 2) nodes of the demands.
     """
 
@@ -78,7 +98,9 @@ class AllowedDemands:
     receives: FloatArray | None = None
 
     def within(self, demand: FloatArray) -> FloatArray:
-        """A point of the set near ``demand`` (D,); where the hose limit and ``low`` contradict, the limit holds."""
+        """A point of the set near ``demand`` (D,); where the hose limit and ``low`` contradict, the
+        limit holds.
+        """
         demand = np.clip(demand, self.low, self.high)
         if self.sends is None or self.receives is None:
             return demand
@@ -116,7 +138,8 @@ class Audit:
 
     Attributes:
         demand: (D,) Gbit/s, the worst that was found.
-        generations: those that found something worse, in order; the first one is of the measured matrices.
+        generations: those that found something worse, in order; the first one is of the measured
+            matrices.
     """
 
     demand: FloatArray
@@ -139,13 +162,17 @@ def demand_set(instance: Instance, box: float, *, hose: bool, up_to: float = 0.0
         low, high = np.minimum(low, chunk.min(0)), np.maximum(high, chunk.max(0))
         for rates in chunk:
             sends = np.maximum(sends, np.bincount(traffic.pairs[:, 0], rates, minlength=count))
-            receives = np.maximum(receives, np.bincount(traffic.pairs[:, 1], rates, minlength=count))
+            receives = np.maximum(
+                receives, np.bincount(traffic.pairs[:, 1], rates, minlength=count)
+            )
     low, high = max(0.0, 1 - box) * low, (1 + box) * high
     if up_to:
         high = np.full(traffic.num_demands, up_to * float(instance.topology.capacity.mean()))
         low = _MIN_RATE_SHARE * high
     return (
-        AllowedDemands(low, high, traffic.pairs, sends, receives) if hose else AllowedDemands(low, high, traffic.pairs)
+        AllowedDemands(low, high, traffic.pairs, sends, receives)
+        if hose
+        else AllowedDemands(low, high, traffic.pairs)
     )
 
 
@@ -173,9 +200,13 @@ def audit(
 
     Raises:
         SolverError: the scheme has no usable allocation of any matrix.
-        KeyboardInterrupt: on Ctrl-C during the measured matrices; later it ends the search with the best so far.
+        KeyboardInterrupt: on Ctrl-C during the measured matrices; later it ends the search with the
+            best so far.
     """
-    begin, mutations = time.perf_counter(), _Mutations(instance, allowed, np.random.default_rng(seed))
+    begin, mutations = (
+        time.perf_counter(),
+        _Mutations(instance, allowed, np.random.default_rng(seed)),
+    )
     count = instance.traffic.num_matrices
     rows = np.unique(np.linspace(0, count - 1, min(CHILDREN, count)).round().astype(int))
     parents = np.stack([allowed.within(rates) for rates in instance.traffic.read(rows)])
@@ -187,7 +218,11 @@ def audit(
     def note() -> None:
         elapsed = time.perf_counter() - begin
         loss, value, optimum = map(float, best)
-        history.append(Generation(evaluations=tried, elapsed_s=elapsed, loss=loss, value=value, optimum=optimum))
+        history.append(
+            Generation(
+                evaluations=tried, elapsed_s=elapsed, loss=loss, value=value, optimum=optimum
+            )
+        )
         report(history[-1])
 
     def may_go_on() -> bool:
@@ -237,12 +272,15 @@ class _Mutations:
         rng: random numbers.
     """
 
-    def __init__(self, instance: Instance, allowed: AllowedDemands, rng: np.random.Generator) -> None:
+    def __init__(
+        self, instance: Instance, allowed: AllowedDemands, rng: np.random.Generator
+    ) -> None:
         self._allowed, self._rng = allowed, rng
         self._groups = _groups(instance)
 
     def of(self, demand: FloatArray, share: float) -> FloatArray:
-        """A copy with some demands changed: to a limit, to one common value, anew, or exchanged with each other.
+        """A copy with some demands changed: to a limit, to one common value, anew, or exchanged
+        with each other.
 
         Args:
             demand: (D,) Gbit/s.
@@ -278,9 +316,11 @@ class _Mutations:
 
 
 def _patterns(instance: Instance, allowed: AllowedDemands) -> FloatArray:
-    """(n, D) demands between neighbours at their limit, and of distant nodes at a share of it: where heuristics fail.
+    """(n, D) demands between neighbours at their limit, and of distant nodes at a share of it:
+    where heuristics fail.
 
-    What small demands of distant nodes take of many links, large demands of neighbours lack (MetaOpt, section 4.1).
+    What small demands of distant nodes take of many links, large demands of neighbours lack
+    (MetaOpt, section 4.1).
     """
     hops = instance.paths.hops[:, 0]
     distances = np.unique(hops[hops > 1])
@@ -289,7 +329,9 @@ def _patterns(instance: Instance, allowed: AllowedDemands) -> FloatArray:
     span = allowed.high - allowed.low
     patterns = [
         allowed.within(
-            allowed.low + span * np.where(hops >= least, share * (1 - _BELOW_ROUND_SHARE), np.where(hops == 1, 1.0, 0))
+            allowed.low
+            + span
+            * np.where(hops >= least, share * (1 - _BELOW_ROUND_SHARE), np.where(hops == 1, 1.0, 0))
         )
         for least in some
         for share in _PATTERN_SHARES
@@ -298,12 +340,16 @@ def _patterns(instance: Instance, allowed: AllowedDemands) -> FloatArray:
 
 
 def _groups(instance: Instance) -> list[Int64Array]:
-    """Demands that have something in common: a source, a target, a link or the number of links of their first path."""
+    """Demands that have something in common: a source, a target, a link or the number of links of
+    their first path.
+    """
     paths = instance.paths
     path, link = paths.incidences(most=1)
     hops = paths.hops[:, 0]
     groups = [
-        np.flatnonzero(paths.pairs[:, side] == node) for side in (0, 1) for node in np.unique(paths.pairs[:, side])
+        np.flatnonzero(paths.pairs[:, side] == node)
+        for side in (0, 1)
+        for node in np.unique(paths.pairs[:, side])
     ]
     groups += [np.flatnonzero(hops == number) for number in np.unique(hops[hops > 0])]
     order = np.argsort(link, kind="stable")
@@ -312,8 +358,11 @@ def _groups(instance: Instance) -> list[Int64Array]:
     return [group for group in groups if len(group) > 1]
 
 
-def _losses(problem: Problem, schemes: Sequence[Scheme], whole: float, gap: float = _SEARCH_GAP) -> FloatArray:
-    """(B, 3) loss, mean value and optimum of each matrix; NaN where a scheme has no usable allocation.
+def _losses(
+    problem: Problem, schemes: Sequence[Scheme], whole: float, gap: float = _SEARCH_GAP
+) -> FloatArray:
+    """(B, 3) loss, mean value and optimum of each matrix; NaN where a scheme has no usable
+    allocation.
 
     Args:
         problem: B matrices.
@@ -339,11 +388,17 @@ def plot_audit(path: Path, generations: Sequence[Generation], scheme: str, measu
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.step(
-        [one.evaluations for one in generations], [100 * one.loss for one in generations], where="post",
-        color=COLOURS[0], marker="o", markersize=3,
-    )  # fmt: skip
+        [one.evaluations for one in generations],
+        [100 * one.loss for one in generations],
+        where="post",
+        color=COLOURS[0],
+        marker="o",
+        markersize=3,
+    )
     axes.set_xlabel("matrices tried")
-    axes.set_ylabel(f"proven loss (% of the {'optimum' if measure == 'optimum' else 'sum of capacities'})")
+    axes.set_ylabel(
+        f"proven loss (% of the {'optimum' if measure == 'optimum' else 'sum of capacities'})"
+    )
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.set_title(f"worst demands for {scheme}", fontsize="medium")
@@ -367,20 +422,31 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
     schemes = [make_scheme(scheme, given[scheme]) for scheme in config.scheme]
 
     def say(generation: Generation) -> None:
-        notify(f"{generation.evaluations:,} matrices, {generation.elapsed_s:.0f} s: loses {100 * generation.loss:.2f}%")
+        notify(
+            f"{generation.evaluations:,} matrices, {generation.elapsed_s:.0f} s: loses "
+            f"{100 * generation.loss:.2f}%"
+        )
 
     allowed = demand_set(instance, config.box, hose=config.hose, up_to=config.up_to)
     result = audit(
-        instance, schemes, allowed, seconds(config.time_budget), config.seed,
-        of_capacity=config.measure == "capacity", report=say,
-    )  # fmt: skip
+        instance,
+        schemes,
+        allowed,
+        seconds(config.time_budget),
+        config.seed,
+        of_capacity=config.measure == "capacity",
+        report=say,
+    )
     write_files(
         config.out,
         {
             WORST: partial(_write_matrix, instance=instance, result=result),
             LOSSES: partial(write_csv, rows=result.generations),
             PLOT: partial(
-                plot_audit, generations=result.generations, scheme=", ".join(config.scheme), measure=config.measure
+                plot_audit,
+                generations=result.generations,
+                scheme=", ".join(config.scheme),
+                measure=config.measure,
             ),
             MANIFEST: partial(write_manifest, settings=config),
         },
@@ -390,9 +456,12 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
 
 def _write_matrix(path: Path, instance: Instance, result: Audit) -> None:
     traffic = dataclasses.replace(
-        instance.traffic, timestamps=instance.traffic.timestamps[:1], rates=ArrayRates(np.atleast_2d(result.demand)),
-        scale=1.0, interval_s=0,
-    )  # fmt: skip
+        instance.traffic,
+        timestamps=instance.traffic.timestamps[:1],
+        rates=ArrayRates(np.atleast_2d(result.demand)),
+        scale=1.0,
+        interval_s=0,
+    )
     save_traffic(path, traffic, instance.topology)
 
 
@@ -402,11 +471,16 @@ def audit_outcome(config: AuditConfig, notify: Notify) -> Outcome:
     first, last = result.generations[0], result.generations[-1]
     whole = "" if config.measure == "optimum" else " of the sum of all capacities"
     return Outcome(
-        text=f"{', '.join(config.scheme)} loses at least {100 * last.loss:.2f}%{whole} ({last.value:.6g} of "
-        f"{last.optimum:.6g} Gbit/s); on the matrices given, within the limits, {100 * first.loss:.2f}%",
+        text=f"{', '.join(config.scheme)} loses at least {100 * last.loss:.2f}%{whole} "
+        f"({last.value:.6g} of "
+        f"{last.optimum:.6g} Gbit/s); on the matrices given, within the limits, "
+        f"{100 * first.loss:.2f}%",
         written=", ".join(str(config.out / name) for name in FILES),
         data={
-            "loss": last.loss, "value": last.value, "optimum": last.optimum, "loss_on_given_matrices": first.loss,
+            "loss": last.loss,
+            "value": last.value,
+            "optimum": last.optimum,
+            "loss_on_given_matrices": first.loss,
             "tried": last.evaluations,
         },
-    )  # fmt: skip
+    )

@@ -1,9 +1,10 @@
-"""The cases of an evaluation: unchanged matrices, and matrices under failures, noise, moved or scaled demand.
+"""The cases of an evaluation: unchanged matrices, and matrices under failures, noise, moved or
+scaled demand.
 
-The protocols of the field (Teal, section 5; NCFlow, section 5): nothing is retrained, and all cases have the same
-paths, among which is one for every demand that the network connects in a case (:meth:`Cases.failures`).
-Random draws depend on seed, protocol, level, draw and matrix alone, so that all schemes get the same cases, whatever
-other protocols are evaluated.
+The protocols of the field (Teal, section 5; NCFlow, section 5): nothing is retrained, and all cases
+have the same paths, among which is one for every demand that the network connects in a case
+(:meth:`Cases.failures`). Random draws depend on seed, protocol, level, draw and matrix alone, so
+that all schemes get the same cases, whatever other protocols are evaluated.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Case:
         index: row of the matrix in the traffic.
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s.
-        max_churn: share of the volume that may move against the optimum of the matrix before; None for no limit.
+        max_churn: share of the volume that may move against the optimum of the matrix before; None
+            for no limit.
     """
 
     protocol: Protocol
@@ -79,7 +81,9 @@ class Case:
         return f"{self.protocol.value}/{self.level}/{self.draw}/{self.index}"
 
 
-def parse_levels(option: str, text: str, *, counted: bool = False, shares: bool = False) -> tuple[CaseLevel, ...]:
+def parse_levels(
+    option: str, text: str, *, counted: bool = False, shares: bool = False
+) -> tuple[CaseLevel, ...]:
     """Parse the levels of an option: numbers separated by commas.
 
     Args:
@@ -94,7 +98,11 @@ def parse_levels(option: str, text: str, *, counted: bool = False, shares: bool 
     levels = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", part)
-        expected = "numbers such as 80,60,40,20%" if shares else f"numbers such as {'1,2,5%' if counted else '0.5,1,2'}"
+        expected = (
+            "numbers such as 80,60,40,20%"
+            if shares
+            else f"numbers such as {'1,2,5%' if counted else '0.5,1,2'}"
+        )
         if not match or not float(match[1]) > 0 or (match[2] and not (counted or shares)):
             raise InputError(option, "", expected, repr(part))
         relative = shares or bool(match[2])
@@ -128,9 +136,16 @@ class Cases:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raise InputError for more failures than cables, or for noise if there is only one matrix."""
+        """Raise InputError for more failures than cables, or for noise if there is only one
+        matrix.
+        """
         if self.levels.get(Protocol.NOISE) and self.traffic.num_matrices < 2:
-            raise InputError("--noise", "traffic", "at least two matrices, whose changes give its variance", "one")
+            raise InputError(
+                "--noise",
+                "traffic",
+                "at least two matrices, whose changes give its variance",
+                "one",
+            )
         for level in self.levels.get(Protocol.FAILURES, ()):
             cables = len(self.topology.cables())
             if not level.relative and level.value > cables:
@@ -138,7 +153,9 @@ class Cases:
                 raise InputError("--failures", "", expected, level.text)
 
     def __len__(self) -> int:
-        cases = len(self.rows) * (1 + sum(self._draws(kind) * len(levels) for kind, levels in self.levels.items()))
+        cases = len(self.rows) * (
+            1 + sum(self._draws(kind) * len(levels) for kind, levels in self.levels.items())
+        )
         return cases - int((self.rows == 0).sum()) * len(self.levels.get(Protocol.CHURN, ()))
 
     def __iter__(self) -> Iterator[Case]:
@@ -157,7 +174,13 @@ class Cases:
         return self.draws if protocol in (Protocol.FAILURES, Protocol.NOISE) else 1
 
     def _case(
-        self, protocol: Protocol, level: CaseLevel, draw: int, row: int, demand: FloatArray, variance: FloatArray
+        self,
+        protocol: Protocol,
+        level: CaseLevel,
+        draw: int,
+        row: int,
+        demand: FloatArray,
+        variance: FloatArray,
     ) -> Case:
         capacity, rng = self.topology.capacity, self._rng(protocol, level, draw, row)
         if protocol is Protocol.CHURN:
@@ -183,13 +206,21 @@ class Cases:
         count = max(1, round(level.value * cables)) if level.relative else int(level.value)
         return fail_cables(self.topology, count, self._rng(Protocol.FAILURES, level, draw, row))
 
-    def _rng(self, protocol: Protocol, level: CaseLevel, draw: int, row: int) -> np.random.Generator:
+    def _rng(
+        self, protocol: Protocol, level: CaseLevel, draw: int, row: int
+    ) -> np.random.Generator:
         digest = hashlib.sha256(f"{protocol.value}/{level.text}".encode()).digest()
         return np.random.default_rng([self.seed, int.from_bytes(digest[:8], "big"), draw, row])
 
     def _variance(self) -> FloatArray:
-        """(D,) variance of the changes between consecutive matrices, over the whole traffic, (Gbit/s)^2."""
-        last_row, total, square = None, np.zeros(self.traffic.num_demands), np.zeros(self.traffic.num_demands)
+        """(D,) variance of the changes between consecutive matrices, over the whole traffic,
+        (Gbit/s)^2.
+        """
+        last_row, total, square = (
+            None,
+            np.zeros(self.traffic.num_demands),
+            np.zeros(self.traffic.num_demands),
+        )
         for chunk in self.traffic.chunks():
             change = np.diff(chunk if last_row is None else np.vstack([last_row, chunk]), axis=0)
             last_row, total, square = chunk[-1:], total + change.sum(0), square + (change**2).sum(0)
@@ -197,17 +228,28 @@ class Cases:
         return np.maximum(square / count - (total / count) ** 2, 0.0)
 
 
-def selection_text(count: int, instance: Instance, config: StudyConfig, *, is_consecutive: bool) -> str:
-    """Which matrices were evaluated, in words: ``10 of 50 matrices: the test split, evenly spread``."""
+def selection_text(
+    count: int, instance: Instance, config: StudyConfig, *, is_consecutive: bool
+) -> str:
+    """Which matrices were evaluated, in words:
+    ``10 of 50 matrices: the test split, evenly spread``.
+    """
     available = instance.traffic.num_matrices
     calibrated = (
         ""
         if config.calibrate is None
-        else (f"; demands scaled so that the optimum carries {100 * config.calibrate:g}% of the median training matrix")
+        else (
+            f"; demands scaled so that the optimum carries {100 * config.calibrate:g}% of the "
+            "median training matrix"
+        )
     )
     if count == available:
         return (f"all {count:,} matrices" if count > 1 else "the one matrix") + calibrated
     split = "" if config.split == "all" else f"the {config.split} split"
     is_part = count < len(rows_of(instance, config.split))
     how = ("consecutive" if is_consecutive else "evenly spread") if is_part else ""
-    return f"{count:,} of {available:,} matrices: " + ", ".join(filter(None, (split, how))) + calibrated
+    return (
+        f"{count:,} of {available:,} matrices: "
+        + ", ".join(filter(None, (split, how)))
+        + calibrated
+    )

@@ -2,9 +2,10 @@
 
 The online protocol says what a network carries while a scheme is still computing.
 
-An interval of a TE controller begins with new demands.  Until a scheme has computed, its previous allocation stays
-installed and carries min(new demand, old flow) of each demand (Xu et al., "Teal", SIGCOMM 2023, section 5.1); a scheme
-that has not finished when the next interval begins skips that one.
+An interval of a TE controller begins with new demands.  Until a scheme has computed, its previous
+allocation stays installed and carries min(new demand, old flow) of each demand (Xu et al., "Teal",
+SIGCOMM 2023, section 5.1); a scheme that has not finished when the next interval begins skips that
+one.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ class Timeline:
         self._interval_s = interval_s
         self._number = -1  # of the current interval
         self._installed: LazyAllocation | None = None
-        self._computing: tuple[float, LazyAllocation] | None = None  # time when it is ready, and the allocation
+        self._computing: tuple[float, LazyAllocation] | None = (
+            None  # time when it is ready, and the allocation
+        )
 
     def step(self, allocation: LazyAllocation, seconds: float) -> list[Piece]:
         """Go through the next interval.
@@ -115,7 +118,11 @@ class Timeline:
             share = (self._computing[0] - begin) / self._interval_s
             self._install()
         pieces = [Piece(share, before)] if before and share else []
-        return [*pieces, Piece(1 - share, self._installed)] if self._installed and share < 1 else pieces
+        return (
+            [*pieces, Piece(1 - share, self._installed)]
+            if self._installed and share < 1
+            else pieces
+        )
 
     def _install(self) -> None:
         assert self._computing is not None
@@ -123,7 +130,8 @@ class Timeline:
 
 
 def carried_over(problem: Problem, installed: LazyAllocation) -> Allocation:
-    """The flow of this matrix that an allocation for an earlier one carries: min(new demand, old flow) of each demand.
+    """The flow of this matrix that an allocation for an earlier one carries: min(new demand, old
+    flow) of each demand.
 
     Args:
         problem: the new matrix, B = 1.
@@ -137,8 +145,9 @@ def carried_over(problem: Problem, installed: LazyAllocation) -> Allocation:
     return dataclasses.replace(old, splits=splits, prices=None)
 
 
-# Seconds: a first solve that took longer is kept as the result instead of being repeated, even if kernels were compiled
-# in it; and one that took longer than the second number if none was, such as that of a linear program.
+# Seconds: a first solve that took longer is kept as the result instead of being repeated, even if
+# kernels were compiled in it; and one that took longer than the second number if none was, such as
+# that of a linear program.
 MAX_WARM_UP_S, _MAX_UNCOMPILED_S = 60.0, 1.0
 
 Before = Callable[[Case], Problem | None]  # the problem of the interval before a case
@@ -178,9 +187,11 @@ class SchemeRunner:
     def warm_up(self, problem: Problem, case: Case, *, has_worked: bool) -> InputError | None:
         """Solve a case without counting it, so that compilation and caches are not timed.
 
-        Where nothing was compiled, a solve that took long is kept: it is the result of the first case.
+        Where nothing was compiled, a solve that took long is kept: it is the result of the first
+        case.
 
-        A scheme that fails here is excluded, unless it ``has_worked`` in an earlier part of the run.
+        A scheme that fails here is excluded, unless it ``has_worked`` in an earlier part of the
+        run.
 
         Returns:
             the error if it is the user's.
@@ -193,7 +204,8 @@ class SchemeRunner:
                 return None
             self._exclude(one_line(error))
             return error if isinstance(error, InputError) else None
-        # On a GPU nobody counts what is compiled, and the first call of most schemes compiles or loads kernels.
+        # On a GPU nobody counts what is compiled, and the first call of most schemes compiles or
+        # loads kernels.
         may_compile = num_compiled() > compiled or problem.demand.device.type != "cpu"
         longest = MAX_WARM_UP_S if may_compile else _MAX_UNCOMPILED_S
         if self._busy_s > longest:
@@ -210,17 +222,25 @@ class SchemeRunner:
                 assessment = assess(problem, allocation)
                 note, proved_gap = self._prove(problem, allocation, assessment)
                 return SchemeResult(
-                    allocation, assessment, note, wall_s=self._busy_s,
-                    model_alone=_model_alone(problem, self.scheme), proved_gap=proved_gap,
-                )  # fmt: skip
+                    allocation,
+                    assessment,
+                    note,
+                    wall_s=self._busy_s,
+                    model_alone=_model_alone(problem, self.scheme),
+                    proved_gap=proved_gap,
+                )
             except Exception as error:
                 note = one_line(error)
                 self.notify(f"{self.name} on {self.where}, matrix {case.index}: {note}")
         failed = failed_allocation(problem)
         return SchemeResult(failed, assess(problem, failed), note)
 
-    def _prove(self, problem: Problem, allocation: Allocation, assessment: Assessment) -> tuple[str, float]:
-        """Why there is no proof, "" where there is one or none was asked for, and the gap that it shows."""
+    def _prove(
+        self, problem: Problem, allocation: Allocation, assessment: Assessment
+    ) -> tuple[str, float]:
+        """Why there is no proof, "" where there is one or none was asked for, and the gap that it
+        shows.
+        """
         if not self.is_proving or not assessment.status[0].usable:
             return "", math.nan
         try:
@@ -264,25 +284,39 @@ class SchemeRunner:
         lazy = LazyAllocation(lambda: self._solve(problem, case), problem.demand)
         self._timeline.step(lazy, row.total_s if row.usable else math.nan)
 
-    def online_row(self, problem: Problem, row: Row, result: SchemeResult, *, was_excluded: bool) -> Row:
+    def online_row(
+        self, problem: Problem, row: Row, result: SchemeResult, *, was_excluded: bool
+    ) -> Row:
         """The row of the online protocol for the interval of ``row``.
 
         Args:
             problem: problem of the matrix.
             row: row of the offline protocol.
             result: result of the scheme for this matrix.
-            was_excluded: whether the scheme was not run for this matrix: then no allocation of it stays installed.
+            was_excluded: whether the scheme was not run for this matrix: then no allocation of it
+                stays installed.
         """
         lazy = LazyAllocation(lambda: result.allocation, problem.demand)
         pieces = self._timeline.step(lazy, row.total_s if row.usable else math.nan)
-        row = dataclasses.replace(row, protocol=Protocol.ONLINE.value, level=f"{self.interval_s:g}s")
+        row = dataclasses.replace(
+            row, protocol=Protocol.ONLINE.value, level=f"{self.interval_s:g}s"
+        )
         if was_excluded or not pieces:
             return row
         try:
             parts = [assess(problem, carried_over(problem, piece.installed)) for piece in pieces]
-        except Exception as error:  # an allocation of an earlier part of the run is computed again, and may fail
-            unknown = dict.fromkeys(("value", "satisfied_demand", "bound", "gap", "gap_known"), math.nan)
-            return dataclasses.replace(row, status=Status.FAILED.value, note=one_line(error), **unknown)  # type: ignore[arg-type]
+        except (
+            Exception
+        ) as error:  # an allocation of an earlier part of the run is computed again, and may fail
+            unknown = dict.fromkeys(
+                ("value", "satisfied_demand", "bound", "gap", "gap_known"), math.nan
+            )
+            return dataclasses.replace(
+                row,
+                status=Status.FAILED.value,
+                note=one_line(error),
+                **unknown,  # type: ignore[arg-type]
+            )
         shares: Sequence[float] = [piece.share for piece in pieces]
         value = weighted_mean(shares, [part.value for part in parts])
         best_bound = row.value / (1 - row.gap_known) if row.gap_known < 1 else math.nan
@@ -298,7 +332,9 @@ class SchemeRunner:
             cut_gap=math.nan,
             proved_gap=math.nan,
             least_share=math.nan,
-            status=Status.FEASIBLE.value if all(part.status[0].usable for part in parts) else row.status,
+            status=Status.FEASIBLE.value
+            if all(part.status[0].usable for part in parts)
+            else row.status,
         )
 
 
@@ -318,25 +354,32 @@ def _model_alone(problem: Problem, scheme: Scheme) -> CutOnly | None:
 def one_line(error: Exception) -> str:
     """An error as one line of text, with its type unless it is Teal's own."""
     text = " ".join(str(error).split())
-    return text if isinstance(error, InputError | SolverError) else f"{type(error).__name__}: {text}"
+    return (
+        text if isinstance(error, InputError | SolverError) else f"{type(error).__name__}: {text}"
+    )
 
 
-_GAP_IN_FORCE = 1e-3  # of the allocation of the matrix before, which is in force when a case under churn begins
-_REFRESH_AFTER_S = 0.5  # seconds without an update, after which the progress bar is redrawn for a new text
+_GAP_IN_FORCE = (
+    1e-3  # of the allocation of the matrix before, which is in force when a case under churn begins
+)
+_REFRESH_AFTER_S = (
+    0.5  # seconds without an update, after which the progress bar is redrawn for a new text
+)
 
 
 @dataclasses.dataclass(eq=False)
 class Evaluation:
     """Schemes on the cases of one network.
 
-    A scheme that fails, by whatever exception, fails its row alone, which says why.  A scheme that fails on its first
-    case, or takes longer than ``time_limit`` for one case, is not run any more.
+    A scheme that fails, by whatever exception, fails its row alone, which says why.  A scheme that
+    fails on its first case, or takes longer than ``time_limit`` for one case, is not run any more.
 
     Attributes:
         instance: network, paths, traffic.
         schemes: by the names that rows have.
         time_limit: seconds for one matrix.
-        interval_s: seconds of an interval of the online protocol, which needs consecutive matrices; 0 without it.
+        interval_s: seconds of an interval of the online protocol, which needs consecutive matrices;
+            0 without it.
         is_proving: whether every allocation is proved in whole numbers.
         strict: whether to raise the InputError if every scheme fails with one on its first case.
         notify: called with each failure.
@@ -373,16 +416,24 @@ class Evaluation:
         }
         self._capacity = self.instance.topology.capacity
         self._problem: Problem | None = None  # of the last case; others share its path operations
-        self._last_before: tuple[int, Problem | None] = (-1, None)  # index of a case, and the problem before it
-        self._last_in_force: tuple[int, Tensor] | None = None  # index of a case, and the splits before it
+        self._last_before: tuple[int, Problem | None] = (
+            -1,
+            None,
+        )  # index of a case, and the problem before it
+        self._last_in_force: tuple[int, Tensor] | None = (
+            None  # index of a case, and the splits before it
+        )
 
     @property
     def excluded(self) -> dict[str, str]:
         """Why schemes are not run any more, by name."""
         return {name: runner.excluded for name, runner in self._runners.items() if runner.excluded}
 
-    def run(self, cases: Cases, done: Mapping[str, Sequence[Row]] | None = None) -> Iterator[CaseResult]:
-        """Evaluate the cases that are not ``done``, one at a time, so that times are those of one matrix.
+    def run(
+        self, cases: Cases, done: Mapping[str, Sequence[Row]] | None = None
+    ) -> Iterator[CaseResult]:
+        """Evaluate the cases that are not ``done``, one at a time, so that times are those of one
+        matrix.
 
         Each scheme first solves one case that is not counted, for compilation and caches.
 
@@ -391,7 +442,8 @@ class Evaluation:
             done: rows of an earlier part of the run, by key of the case.
 
         Raises:
-            InputError: of every scheme on its first case, such as a model for another K, if ``strict``.
+            InputError: of every scheme on its first case, such as a model for another K, if
+                ``strict``.
         """
         done = done or {}
         self._capacity = cases.topology.capacity
@@ -429,7 +481,9 @@ class Evaluation:
         return self._last_in_force[1]
 
     def _before(self, case: Case) -> Problem | None:
-        """The matrix before that of ``case``, on the network before any failure of the case; None for the first."""
+        """The matrix before that of ``case``, on the network before any failure of the case; None
+        for the first.
+        """
         if self._last_before[0] != case.index:
             before = None
             if case.index:
@@ -439,9 +493,16 @@ class Evaluation:
         return self._last_before[1]
 
     def _warm_up(
-        self, problem: Problem, case: Case, has_worked: Container[str], is_slow: Container[str], bar: Any
+        self,
+        problem: Problem,
+        case: Case,
+        has_worked: Container[str],
+        is_slow: Container[str],
+        bar: Any,
     ) -> None:
-        """Let the schemes solve a case that is not counted, except those that are known to be slow."""
+        """Let the schemes solve a case that is not counted, except those that are known to be
+        slow.
+        """
         faults: list[InputError] = []
         for name, runner in self._runners.items():
             if name in is_slow or runner.excluded:
@@ -479,5 +540,9 @@ class Evaluation:
 
 
 def _show(bar: Any, text: str) -> None:
-    """Set the text of the progress bar; redraw at once only if it has not been redrawn for a while."""
-    bar.set_postfix_str(text, refresh=time.time() - getattr(bar, "last_print_t", time.time()) > _REFRESH_AFTER_S)
+    """Set the text of the progress bar; redraw at once only if it has not been redrawn for a
+    while.
+    """
+    bar.set_postfix_str(
+        text, refresh=time.time() - getattr(bar, "last_print_t", time.time()) > _REFRESH_AFTER_S
+    )

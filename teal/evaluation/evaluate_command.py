@@ -1,4 +1,6 @@
-"""`teal evaluate`: schemes x protocols x networks, stored on disk as they go, so that an interrupted run continues."""
+"""`teal evaluate`: schemes x protocols x networks, stored on disk as they go, so that an
+interrupted run continues.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ import numpy as np
 
 from teal.app.command import EXIT_FAILED, EXIT_OK, Notify, Outcome
 from teal.app.instance import Instance, load_instance, rows_of
-from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, describe_machine, write_files, write_manifest
+from teal.app.run_files import (
+    JOURNAL,
+    RESUME_HINT,
+    Journal,
+    describe_machine,
+    write_files,
+    write_manifest,
+)
 from teal.app.settings import seconds
 from teal.app.warm_up import compile_first
 from teal.errors import InputError
@@ -21,7 +30,15 @@ from teal.evaluation.evaluate import Evaluation
 from teal.evaluation.fairness_curve import fairness_curve
 from teal.evaluation.intervals import DIFFERENCES, SUMMARY, difference_rows, mean_rows
 from teal.evaluation.race import race_outcome
-from teal.evaluation.record import NETWORKS, ROWS, TABLE, UTILISATION, NetworkRecord, Record, ResultKey
+from teal.evaluation.record import (
+    NETWORKS,
+    ROWS,
+    TABLE,
+    UTILISATION,
+    NetworkRecord,
+    Record,
+    ResultKey,
+)
 from teal.evaluation.report import plot_results, write_report
 from teal.evaluation.rows import CaseResult, Row
 from teal.evaluation.settings import DEFAULT_SCHEMES, EvaluateConfig
@@ -48,10 +65,13 @@ class EvaluationStudy:
         notify: called with what was assumed and found, and with failures.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced; nothing is written then.
+        InputError: a fault in the settings, or results in OUT that must not be replaced; nothing is
+            written then.
     """
 
-    def __init__(self, config: EvaluateConfig, notify: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, config: EvaluateConfig, notify: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._config, self._notify = config, notify
         self._levels = {
             Protocol.FAILURES: parse_levels("--failures", config.failures, counted=True),
@@ -68,7 +88,9 @@ class EvaluationStudy:
             check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)
 
     def run(self) -> Record:
-        """Evaluate what is missing, then write results and report; an interruption writes the rows so far."""
+        """Evaluate what is missing, then write results and report; an interruption writes the rows
+        so far.
+        """
         schemes = self._schemes()  # of all networks, so that a fault shows before anything slow
         networks = self._networks()
         try:
@@ -85,11 +107,15 @@ class EvaluationStudy:
         return record
 
     def _schemes(self) -> list[dict[str, Scheme]]:
-        """The schemes of each network.  One that lacks a model for some networks fails its rows there."""
+        """The schemes of each network.  One that lacks a model for some networks fails its rows
+        there.
+        """
         by_network: list[dict[str, Scheme]] = []
         for model in self._config.models():
             by_network.append({})
-            for name, own in model_of_each(chosen_schemes(self._config), model, self._notify).items():
+            for name, own in model_of_each(
+                chosen_schemes(self._config), model, self._notify
+            ).items():
                 try:
                     by_network[-1][name] = make_scheme(name, own)
                 except InputError as error:
@@ -101,7 +127,9 @@ class EvaluationStudy:
         return by_network
 
     def _networks(self) -> dict[int, tuple[Instance, Cases]]:
-        """The networks that are not complete, all loaded, so that no fault shows after hours of measuring."""
+        """The networks that are not complete, all loaded, so that no fault shows after hours of
+        measuring.
+        """
         complete = {entry["network"] for entry in self._entries("complete")}
         begun = {entry["network"]: entry for entry in self._entries("network")}
         networks, names = {}, [(entry["topology"], entry["traffic"]) for entry in begun.values()]
@@ -111,7 +139,9 @@ class EvaluationStudy:
             instance = load_instance(config, self._notify, on_topology=self._compile)
             cases = self._cases(instance)
             down = np.flatnonzero(cases.topology.capacity == 0).tolist()
-            instance = instance.surviving([down, *([*down, *links] for links in cases.failures())], self._notify)
+            instance = instance.surviving(
+                [down, *([*down, *links] for links in cases.failures())], self._notify
+            )
             if number in begun:
                 if begun[number]["content"] != self._content(instance):
                     expected = "the topology, traffic and paths of the interrupted run"
@@ -119,7 +149,12 @@ class EvaluationStudy:
             else:
                 name = instance.topology.name, instance.traffic.name
                 if name in names:
-                    raise InputError("--topology", "", "each network and traffic once", " with ".join(name) + " twice")
+                    raise InputError(
+                        "--topology",
+                        "",
+                        "each network and traffic once",
+                        " with ".join(name) + " twice",
+                    )
                 names.append(name)
             networks[number] = instance, cases
             self._interval_s(instance)  # checks the setting
@@ -127,15 +162,23 @@ class EvaluationStudy:
 
     def _compile(self, topology: Topology) -> None:
         """Compile for the schemes, in several processes, before the first of them is called."""
-        compile_first(self._notify, topology.num_nodes * (topology.num_nodes - 1), chosen_schemes(self._config))
+        compile_first(
+            self._notify,
+            topology.num_nodes * (topology.num_nodes - 1),
+            chosen_schemes(self._config),
+        )
 
-    def _evaluate_network(self, number: int, instance: Instance, cases: Cases, schemes: dict[str, Scheme]) -> None:
+    def _evaluate_network(
+        self, number: int, instance: Instance, cases: Cases, schemes: dict[str, Scheme]
+    ) -> None:
         done = {
             entry["key"]: [from_text(Row, row) for row in entry["rows"]]
             for entry in self._entries("case")
             if entry["network"] == number
         }
-        excluded = {e["scheme"]: e["reason"] for e in self._entries("left_out") if e["network"] == number}
+        excluded = {
+            e["scheme"]: e["reason"] for e in self._entries("left_out") if e["network"] == number
+        }
         is_described = any(entry["network"] == number for entry in self._entries("network"))
         evaluation = Evaluation(
             instance,
@@ -151,20 +194,27 @@ class EvaluationStudy:
             for result in results:
                 if not is_described:
                     network = NetworkRecord.of(
-                        instance.topology, instance.traffic.name, self._content(instance), self._selection(instance)
+                        instance.topology,
+                        instance.traffic.name,
+                        self._content(instance),
+                        self._selection(instance),
                     )
                     self._add("network", {"network": number, **network.to_json()})
                     is_described = True
                 for scheme, reason in evaluation.excluded.items():
                     if scheme not in excluded:
                         excluded[scheme] = reason
-                        self._add("left_out", {"network": number, "scheme": scheme, "reason": reason})
+                        self._add(
+                            "left_out", {"network": number, "scheme": scheme, "reason": reason}
+                        )
                 self._add("case", {"network": number, **_case_entry(result)})
         self._add("fairness", {"network": number, "points": self._fairness(instance, cases)})
         self._add("complete", {"network": number})
 
     def _fairness(self, instance: Instance, cases: Cases) -> list[tuple[Any, ...]]:
-        """The price of fairness on the first matrix, under a concave utility of shares; [] where it fails."""
+        """The price of fairness on the first matrix, under a concave utility of shares; [] where it
+        fails.
+        """
         if instance.objective.rules.alpha is None:
             return []
         self._notify("what fairness costs: alpha-fair shares of the first matrix, for the chart")
@@ -182,24 +232,37 @@ class EvaluationStudy:
         if not config.online:
             return 0.0
         if instance.objective.rules.carries_all:
-            raise InputError("--online", "objective", "one that maximises flow", instance.objective.name)
+            raise InputError(
+                "--online", "objective", "one that maximises flow", instance.objective.name
+            )
         return seconds(config.interval, "--interval") if config.interval else float(usual)
 
     def _content(self, instance: Instance) -> str:
         """Content key that rows of two runs must share to be compared."""
         config = self._config
         return content_key(
-            instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key, instance.objective,
-            config.fail, config.seed, *instance.worth,
-        )  # fmt: skip
+            instance.topology.content_key(),
+            instance.traffic.content_key(),
+            instance.paths.key,
+            instance.objective,
+            config.fail,
+            config.seed,
+            *instance.worth,
+        )
 
     def _rows(self, instance: Instance) -> Int64Array:
         """The matrices that are evaluated."""
         rows = rows_of(instance, self._config.split)
-        return rows[: self._config.limit or None] if self._config.online else spread(rows, self._config.limit)
+        return (
+            rows[: self._config.limit or None]
+            if self._config.online
+            else spread(rows, self._config.limit)
+        )
 
     def _selection(self, instance: Instance) -> str:
-        return selection_text(len(self._rows(instance)), instance, self._config, is_consecutive=self._config.online)
+        return selection_text(
+            len(self._rows(instance)), instance, self._config, is_consecutive=self._config.online
+        )
 
     def _cases(self, instance: Instance) -> Cases:
         config, topology = self._config, instance.topology
@@ -207,7 +270,14 @@ class EvaluationStudy:
             failed = topology.links_named(config.fail, "--fail")
             self._notify("failed: " + ", ".join(topology.link_name(link) for link in failed))
             topology = topology.with_failed_links(failed)
-        return Cases(topology, instance.traffic, self._rows(instance), self._levels, config.draws, config.seed)
+        return Cases(
+            topology,
+            instance.traffic,
+            self._rows(instance),
+            self._levels,
+            config.draws,
+            config.seed,
+        )
 
     def _entries(self, kind: str) -> Iterable[dict[str, Any]]:
         return () if self._journal is None else self._journal.entries(kind)
@@ -226,7 +296,9 @@ class EvaluationStudy:
             rows += case_rows
             for row in case_rows:
                 if row.scheme in entry["utilisation"] and row.protocol != Protocol.ONLINE:
-                    utilisation[ResultKey.of(row)] = np.array(entry["utilisation"][row.scheme], np.float32)
+                    utilisation[ResultKey.of(row)] = np.array(
+                        entry["utilisation"][row.scheme], np.float32
+                    )
         points = {entry["network"]: entry["points"] for entry in self._entries("fairness")}
         networks = [
             NetworkRecord.from_json({**entry, "fairness": points.get(entry["network"], [])})
@@ -239,7 +311,9 @@ class EvaluationStudy:
         out = self._config.out
         record.save(out)
         machines = [self._journal.header["machine"], *self._journal.entries("machine")]
-        write_files(out, {MANIFEST: partial(write_manifest, settings=self._config, machines=machines)})
+        write_files(
+            out, {MANIFEST: partial(write_manifest, settings=self._config, machines=machines)}
+        )
         self._journal.remove()  # the results are stored, whether or not plot and report succeed
         means, differences = list(mean_rows(record.rows)), list(difference_rows(record.rows))
         write_files(
@@ -260,7 +334,9 @@ def chosen_schemes(config: EvaluateConfig) -> tuple[str, ...]:
     """
     if "all" not in config.scheme:
         return config.scheme or DEFAULT_SCHEMES
-    return tuple(dict.fromkeys([*(name for name in config.scheme if name != "all"), *scheme_names()]))
+    return tuple(
+        dict.fromkeys([*(name for name in config.scheme if name != "all"), *scheme_names()])
+    )
 
 
 class _Unavailable:
@@ -276,9 +352,14 @@ class _Unavailable:
 
 def _case_entry(result: CaseResult) -> dict[str, Any]:
     utilisation = {
-        name: [round(float(u), _UTILISATION_DECIMALS) for u in links] for name, links in result.utilisation.items()
+        name: [round(float(u), _UTILISATION_DECIMALS) for u in links]
+        for name, links in result.utilisation.items()
     }
-    return {"key": result.key, "rows": [vars(row) for row in result.rows], "utilisation": utilisation}
+    return {
+        "key": result.key,
+        "rows": [vars(row) for row in result.rows],
+        "utilisation": utilisation,
+    }
 
 
 @contextmanager
@@ -298,7 +379,9 @@ def evaluate_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
     return Outcome(
         tables=summary_tables(rows, wide=config.wide),
         wide=config.wide,
-        written=f"{config.out / REPORT}: open it in a browser; the rows are in {config.out}/results.csv",
+        written=(
+            f"{config.out / REPORT}: open it in a browser; the rows are in {config.out}/results.csv"
+        ),
         data=lambda: {"results": summaries_of(rows)},
         exit_code=EXIT_OK if any(row.usable for row in rows) else EXIT_FAILED,
     )

@@ -1,4 +1,6 @@
-"""The price of fairness: total and least share of the demands for alpha-fair utilities, from total flow to max-min."""
+"""The price of fairness: total and least share of the demands for alpha-fair utilities, from total
+flow to max-min.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,17 @@ from teal.problem import Problem
 from teal.solvers.pdhg.solver import solve
 from teal.solvers.projection import project
 
-OBJECTIVES = (*(f"alpha_fair:alpha={alpha:g}" for alpha in (0, 0.5, 1, 2, 4, 8, 16)), "max_concurrent_flow")
-_GAP = 1e-3  # to which each alpha is solved; its shares differ by less than what can be seen in a chart
+OBJECTIVES = (
+    *(f"alpha_fair:alpha={alpha:g}" for alpha in (0, 0.5, 1, 2, 4, 8, 16)),
+    "max_concurrent_flow",
+)
+# to which each alpha is solved; its shares differ by less than what can be seen in a chart
+_GAP = 1e-3
 _DEADLINE_S = 5.0  # seconds for one alpha, after which its allocation stands as it is
 _MAX_ITERATIONS = 5000
-_REFILL_ROUNDS = 20  # beyond the least shares a large alpha does not care: what is left over is handed out
+_REFILL_ROUNDS = (
+    20  # beyond the least shares a large alpha does not care: what is left over is handed out
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +31,8 @@ class FairnessPoint:
     """One objective on one matrix.
 
     Attributes:
-        objective: one of :data:`OBJECTIVES`; max_concurrent_flow has the largest least share that there is.
+        objective: one of :data:`OBJECTIVES`; max_concurrent_flow has the largest least share that
+            there is.
         total_share: share of all demand that is carried.
         least_share: least share of a demand that has a live path.
         gap: certified gap of the allocation.
@@ -46,12 +55,20 @@ def fairness_curve(problem: Problem) -> list[FairnessPoint]:
     points = []
     for spec in OBJECTIVES:
         own = Problem.create(
-            problem.topology, problem.paths, Objective(spec), problem.demand, capacity=problem.capacity.cpu().numpy(),
+            problem.topology,
+            problem.paths,
+            Objective(spec),
+            problem.demand,
+            capacity=problem.capacity.cpu().numpy(),
             device=problem.demand.device,
-        )  # fmt: skip
+        )
         result = solve(own, gap=_GAP, deadline=_DEADLINE_S, max_iterations=_MAX_ITERATIONS)
         splits = project(own, result.splits, refill=_REFILL_ROUNDS)
-        points.append(FairnessPoint(spec, total_share(own, splits), least_share(own, splits), float(result.gap[0])))
+        points.append(
+            FairnessPoint(
+                spec, total_share(own, splits), least_share(own, splits), float(result.gap[0])
+            )
+        )
     return points
 
 
@@ -62,7 +79,9 @@ def total_share(problem: Problem, splits: torch.Tensor) -> float:
 
 
 def least_share(problem: Problem, splits: torch.Tensor) -> float:
-    """Least share of a demand above 0 that has a live path, under splits (1, D, K); NaN where no demand has one."""
+    """Least share of a demand above 0 that has a live path, under splits (1, D, K); NaN where no
+    demand has one.
+    """
     counts = (problem.routable & (problem.demand > 0))[0]
     shares = splits[0].sum(-1)[counts]
     return float(shares.min()) if len(shares) else float("nan")

@@ -1,9 +1,11 @@
-"""Means over cases, and differences between schemes on the same cases, with 95% intervals by the block bootstrap.
+"""Means over cases, and differences between schemes on the same cases, with 95% intervals by the
+block bootstrap.
 
-Blocks of consecutive matrices are drawn and not single ones, since matrices that follow each other are alike: the
-circular block bootstrap of Politis and Romano (1992), with blocks of ceil(n^(1/3)) of n matrices.  Draws of one matrix
-(other failed links, other noise) and repeats of a scheme with other seeds are not independent of each other either, so
-that whole matrices are drawn.  A case that a scheme failed counts as :meth:`teal.evaluation.rows.Row.counted` says.
+Blocks of consecutive matrices are drawn and not single ones, since matrices that follow each other
+are alike: the circular block bootstrap of Politis and Romano (1992), with blocks of ceil(n^(1/3))
+of n matrices.  Draws of one matrix (other failed links, other noise) and repeats of a scheme with
+other seeds are not independent of each other either, so that whole matrices are drawn.  A case that
+a scheme failed counts as :meth:`teal.evaluation.rows.Row.counted` says.
 """
 
 from __future__ import annotations
@@ -19,12 +21,22 @@ from teal.evaluation.rows import Row, by_level, by_network
 
 SUMMARY, DIFFERENCES = "summary.csv", "differences.csv"
 _MEASURES = (
-    "satisfied_demand", "value", "gap", "gap_known", "cut_demand", "cut_gap", "max_link_utilisation", "latency_mean",
-    "solve_s", "wall_s",
-)  # fmt: skip
+    "satisfied_demand",
+    "value",
+    "gap",
+    "gap_known",
+    "cut_demand",
+    "cut_gap",
+    "max_link_utilisation",
+    "latency_mean",
+    "solve_s",
+    "wall_s",
+)
 _DRAWS = 2000  # of the bootstrap
 _LEVEL = 0.95
-_MIN_IN_BLOCKS = 4  # matrices; fewer are drawn one by one, since two blocks of two would hold them all
+_MIN_IN_BLOCKS = (
+    4  # matrices; fewer are drawn one by one, since two blocks of two would hold them all
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +98,9 @@ class DifferenceRow:
 
 
 def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
-    """A row for each network, protocol, level, scheme and measure that has values; equal rows give equal intervals."""
+    """A row for each network, protocol, level, scheme and measure that has values; equal rows give
+    equal intervals.
+    """
     for group, schemes in _groups(rows):
         for scheme, own in schemes.items():
             failed = sum(not row.usable for row in own)
@@ -94,26 +108,41 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
                 known = _known([(row.index, row.counted(measure)) for row in own])
                 if known:
                     mean, low, high, matrices = _interval(known)
-                    yield MeanRow(*group, scheme, measure, len(known), failed, matrices, mean, low, high)
+                    yield MeanRow(
+                        *group, scheme, measure, len(known), failed, matrices, mean, low, high
+                    )
 
 
 def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
-    """A row for each network, protocol, level, pair of schemes and measure that both have on some cases."""
+    """A row for each network, protocol, level, pair of schemes and measure that both have on some
+    cases.
+    """
     for group, schemes in _groups(rows):
         for (other, of_other), (scheme, own) in itertools.combinations(schemes.items(), 2):
             by_case = {(row.draw, row.index): row for row in of_other}
-            pairs = [(row, by_case[row.draw, row.index]) for row in own if (row.draw, row.index) in by_case]
+            pairs = [
+                (row, by_case[row.draw, row.index])
+                for row in own
+                if (row.draw, row.index) in by_case
+            ]
             for measure in _MEASURES:
                 known = _known(
-                    [(one.index, _difference(one.counted(measure), less.counted(measure))) for one, less in pairs]
+                    [
+                        (one.index, _difference(one.counted(measure), less.counted(measure)))
+                        for one, less in pairs
+                    ]
                 )
                 if known:
                     mean, low, high, matrices = _interval(known)
-                    yield DifferenceRow(*group, scheme, other, measure, len(known), matrices, mean, low, high)
+                    yield DifferenceRow(
+                        *group, scheme, other, measure, len(known), matrices, mean, low, high
+                    )
 
 
 def _groups(rows: list[Row]) -> Iterator[tuple[tuple[str, str, str, str], dict[str, list[Row]]]]:
-    """The rows of each network, traffic, protocol and level, by scheme; a scheme that never worked is left out."""
+    """The rows of each network, traffic, protocol and level, by scheme; a scheme that never worked
+    is left out.
+    """
     for (topology, traffic), of_network in by_network(rows).items():
         for (protocol, level), of_level in by_level(of_network).items():
             schemes: dict[str, list[Row]] = {}

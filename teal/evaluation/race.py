@@ -1,9 +1,10 @@
 """The race: time to certified gaps, with the same kernels, clock and validator for all schemes.
 
-Four situations, each of a matrix and the one before it: the next interval; a flash crowd, a tenth of the demands
-multiplied by 10; failures of 1 to 5% of the links, in both directions; and a first interval, without an earlier state.
-PDHG runs from nothing and, where there is an earlier state, from that.  Every scheme is timed once without a target.
-From every scheme that gives PDHG a start (see :class:`teal.Starter`), PDHG runs to the same targets.
+Four situations, each of a matrix and the one before it: the next interval; a flash crowd, a tenth
+of the demands multiplied by 10; failures of 1 to 5% of the links, in both directions; and a first
+interval, without an earlier state. PDHG runs from nothing and, where there is an earlier state,
+from that.  Every scheme is timed once without a target. From every scheme that gives PDHG a start
+(see :class:`teal.Starter`), PDHG runs to the same targets.
 """
 
 from __future__ import annotations
@@ -45,9 +46,18 @@ from teal.schemes.registry import Scheme
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
 
-NEXT, CROWD, FAILURES, FIRST = SITUATIONS = ("next interval", "flash crowd", "failures", "no earlier state")
+NEXT, CROWD, FAILURES, FIRST = SITUATIONS = (
+    "next interval",
+    "flash crowd",
+    "failures",
+    "no earlier state",
+)
 TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)  # certified gaps
-COLD, WARM, FROM = "pdhg cold", "pdhg warm", " + pdhg"  # names of runs; the last follows a scheme's name
+COLD, WARM, FROM = (
+    "pdhg cold",
+    "pdhg warm",
+    " + pdhg",
+)  # names of runs; the last follows a scheme's name
 _FAILED_SHARES = (0.01, 0.05)  # range of the share of failed cables
 _EARLIER_GAP = 1e-3  # certified gap of the earlier state
 _MAX_REPEATS = 5  # timed repetitions of a run, at most
@@ -102,7 +112,8 @@ def race(
     Args:
         instance: network, paths, traffic.
         schemes: by name.
-        rows: rows of the traffic; the matrix before each gives the earlier state, for row 0 the last matrix.
+        rows: rows of the traffic; the matrix before each gives the earlier state, for row 0 the
+            last matrix.
         seed: seed of crowds and failures.
         targets: certified gaps.
         notify: called with failures.
@@ -112,17 +123,26 @@ def race(
     with tqdm(total=len(rows) * len(SITUATIONS), desc="racing", unit="situation") as bar:
         for row in rows:
             for situation, problem, earlier in situations(instance, int(row), seed):
-                make_run = partial(RaceRun, instance.topology.name, instance.traffic.name, int(row), situation)
-                runs += [make_run(*figures) for figures in _runs(problem, earlier, running, targets, notify)]
+                make_run = partial(
+                    RaceRun, instance.topology.name, instance.traffic.name, int(row), situation
+                )
+                runs += [
+                    make_run(*figures)
+                    for figures in _runs(problem, earlier, running, targets, notify)
+                ]
                 bar.update()
     return runs
 
 
-def situations(instance: Instance, row: int, seed: int) -> Iterator[tuple[str, Problem, pdhg.PdhgResult | None]]:
+def situations(
+    instance: Instance, row: int, seed: int
+) -> Iterator[tuple[str, Problem, pdhg.PdhgResult | None]]:
     """(name, problem, earlier state) of every situation of one row."""
     rng = np.random.default_rng([seed, row])
     topology = instance.topology
-    before, now = (instance.traffic.read([(row + step) % instance.traffic.num_matrices]) for step in (-1, 0))
+    before, now = (
+        instance.traffic.read([(row + step) % instance.traffic.num_matrices]) for step in (-1, 0)
+    )
     earlier = pdhg.solve(instance.problem(before), gap=_EARLIER_GAP)
     yield NEXT, instance.problem(now), earlier
     yield CROWD, instance.problem(flash_crowd(now, rng)), earlier
@@ -133,7 +153,9 @@ def situations(instance: Instance, row: int, seed: int) -> Iterator[tuple[str, P
 
 
 _Solved = tuple[Allocation, int]  # allocation, iterations
-_RunFigures = tuple[str, float, float, int, float, float, str]  # fields of a RaceRun from `scheme` on
+_RunFigures = tuple[
+    str, float, float, int, float, float, str
+]  # fields of a RaceRun from `scheme` on
 
 
 def _runs(
@@ -145,17 +167,29 @@ def _runs(
 ) -> Iterator[_RunFigures]:
     for name, scheme in list(schemes.items()):
         try:
-            yield _measure(problem, name, math.nan, lambda scheme=scheme: (scheme.solve(problem), 0))  # type: ignore[misc]
+            yield _measure(
+                problem,
+                name,
+                math.nan,
+                lambda scheme=scheme: (scheme.solve(problem), 0),  # type: ignore[misc]
+            )
         except SolverError as error:
             notify(str(error))
             del schemes[name]
     starts: dict[str, pdhg.PdhgResult | Starter | None] = {COLD: None}
     if earlier is not None:
         starts[WARM] = earlier
-    starts |= {name + FROM: scheme for name, scheme in schemes.items() if isinstance(scheme, Starter)}
+    starts |= {
+        name + FROM: scheme for name, scheme in schemes.items() if isinstance(scheme, Starter)
+    }
     for target in targets:
         for name, start in starts.items():
-            yield _measure(problem, name, target, lambda start=start, target=target: _solve(problem, start, target))  # type: ignore[misc]
+            yield _measure(
+                problem,
+                name,
+                target,
+                lambda start=start, target=target: _solve(problem, start, target),  # type: ignore[misc]
+            )
 
 
 def _solve(problem: Problem, start: pdhg.PdhgResult | Starter | None, target: float) -> _Solved:
@@ -166,7 +200,9 @@ def _solve(problem: Problem, start: pdhg.PdhgResult | Starter | None, target: fl
     return result.allocation, result.iterations
 
 
-def _measure(problem: Problem, name: str, target: float, solve: Callable[[], _Solved]) -> _RunFigures:
+def _measure(
+    problem: Problem, name: str, target: float, solve: Callable[[], _Solved]
+) -> _RunFigures:
     (allocation, iterations), seconds = timed(solve)
     assessment = assess(problem, allocation)
     satisfied, status = float(assessment.satisfied_demand[0]), assessment.status[0].value
@@ -174,7 +210,9 @@ def _measure(problem: Problem, name: str, target: float, solve: Callable[[], _So
 
 
 def timed(run: Callable[[], _T]) -> tuple[_T, float]:
-    """The result, and the median of its seconds over the repetitions; a first run, which may compile, is not timed."""
+    """The result, and the median of its seconds over the repetitions; a first run, which may
+    compile, is not timed.
+    """
     times: list[float] = []
     while len(times) <= _MAX_REPEATS and (len(times) < 2 or sum(times[1:]) < _MAX_REPEAT_S):
         start = time.perf_counter()
@@ -192,9 +230,10 @@ class TimeToGap:
     Attributes:
         situation: one of :data:`SITUATIONS`.
         scheme: as in RaceRun.
-        seconds: median over the matrices of the fastest run with that gap or less; infinite if a matrix has none.
-        speedup: time of the better of cold and warm PDHG over that of the scheme, median over the matrices; 0 if
-            seconds is infinite.
+        seconds: median over the matrices of the fastest run with that gap or less; infinite if a
+            matrix has none.
+        speedup: time of the better of cold and warm PDHG over that of the scheme, median over the
+            matrices; 0 if seconds is infinite.
     """
 
     situation: str
@@ -228,7 +267,9 @@ _MIN_DRAWN_GAP = 1e-5  # smaller gaps are drawn at this one, since the axis is l
 
 
 def time_table(times: Sequence[TimeToGap], gap: float) -> Table:
-    """Schemes down, situations across: time to the gap, and the speedup over the better of cold and warm PDHG."""
+    """Schemes down, situations across: time to the gap, and the speedup over the better of cold and
+    warm PDHG.
+    """
     of = {(s.scheme, s.situation): s for s in times}
 
     def column(situation: str) -> Column:
@@ -251,8 +292,8 @@ def _cell(time: TimeToGap | None) -> str:
 def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
     """Certified gap against time: a row of panels a network and traffic, a panel a situation.
 
-    A line is a scheme that was run to several target gaps, a single mark a scheme without targets; medians over the
-    matrices.
+    A line is a scheme that was run to several target gaps, a single mark a scheme without targets;
+    medians over the matrices.
     """
     groups = list(dict.fromkeys((run.topology, run.traffic) for run in runs))
     shape = len(groups), len(SITUATIONS)
@@ -265,17 +306,23 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
     handles = {}
     for line, group in zip(panels, groups, strict=True):
         for axes, situation in zip(line, SITUATIONS, strict=True):
-            panel_runs = [run for run in runs if (run.topology, run.traffic) == group and run.situation == situation]
+            panel_runs = [
+                run
+                for run in runs
+                if (run.topology, run.traffic) == group and run.situation == situation
+            ]
             for scheme in schemes:
                 points = _points([run for run in panel_runs if run.scheme == scheme])
                 number = bases.index(scheme.removesuffix(FROM))
                 is_single = len(points) == 1
                 if points:
                     (handles[scheme],) = axes.plot(
-                        *zip(*points, strict=True), color=COLOURS[number % len(COLOURS)],
+                        *zip(*points, strict=True),
+                        color=COLOURS[number % len(COLOURS)],
                         linestyle="--" if scheme in (COLD, WARM) else "-",
-                        marker="*" if is_single else MARKERS[number % len(MARKERS)], markersize=11 if is_single else 4,
-                    )  # fmt: skip
+                        marker="*" if is_single else MARKERS[number % len(MARKERS)],
+                        markersize=11 if is_single else 4,
+                    )
             axes.set(xscale="log", yscale="log", title=situation)
             axes.title.set_fontsize("medium")
             plain_log_axis(axes.xaxis, subs=(1.0, 2.0, 5.0))
@@ -285,23 +332,29 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
         line[0].set_ylabel(f"{group[0]}\n{group[1]}\ncertified gap (%)", fontsize="small")
     for axes in panels[-1]:
         axes.set_xlabel("time (ms)")
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small")
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small"
+    )
     figure.savefig(path, dpi=130)
 
 
 def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
     """(ms, %) median over the matrices, one for each target, forward in time.
 
-    The gap is the narrowest that is reached by then: times of runs to neighbouring targets may be the wrong way round,
-    by chance.
+    The gap is the narrowest that is reached by then: times of runs to neighbouring targets may be
+    the wrong way round, by chance.
     """
     kept = [run for run in runs if not math.isnan(run.gap)]
     targets = dict.fromkeys("none" if math.isnan(run.target) else run.target for run in kept)
     points = []
     for target in targets:
-        group = [run for run in kept if ("none" if math.isnan(run.target) else run.target) == target]
+        group = [
+            run for run in kept if ("none" if math.isnan(run.target) else run.target) == target
+        ]
         gap = float(np.median([run.gap for run in group]))
-        points.append((1e3 * float(np.median([run.seconds for run in group])), 100 * max(gap, _MIN_DRAWN_GAP)))
+        points.append(
+            (1e3 * float(np.median([run.seconds for run in group])), 100 * max(gap, _MIN_DRAWN_GAP))
+        )
     points.sort()
     gaps = itertools.accumulate((gap for _, gap in points), min)
     return [(milliseconds, gap) for (milliseconds, _), gap in zip(points, gaps, strict=True)]
@@ -320,9 +373,19 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
     models = config.models()
     names = config.scheme or DEFAULT_SCHEMES
-    schemes = [{n: make_scheme(n, own) for n, own in model_of_each(names, model, notify).items()} for model in models]
-    for name in (name for each in schemes for name, scheme in each.items() if isinstance(scheme, Follower)):
-        raise InputError(name, "", "a scheme that starts from nothing: --race runs warm PDHG by itself", "a warm one")
+    schemes = [
+        {n: make_scheme(n, own) for n, own in model_of_each(names, model, notify).items()}
+        for model in models
+    ]
+    for name in (
+        name for each in schemes for name, scheme in each.items() if isinstance(scheme, Follower)
+    ):
+        raise InputError(
+            name,
+            "",
+            "a scheme that starts from nothing: --race runs warm PDHG by itself",
+            "a warm one",
+        )
     runs = []
     for number, instance_config in enumerate(config.instances()):
         instance = load_instance(instance_config, notify)

@@ -1,4 +1,6 @@
-"""The stored result of an evaluation: rows, the networks that they are about, and link utilisations."""
+"""The stored result of an evaluation: rows, the networks that they are about, and link
+utilisations.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from teal.network import Topology
 from teal.runtime.arrays import Float32Array, FloatArray, IntArray
 from teal.runtime.storage import atomic_file
 
-ROWS, TABLE, UTILISATION, NETWORKS = "results.csv", "results.parquet", "utilisation.parquet", "networks.json"
+ROWS, TABLE, UTILISATION, NETWORKS = (
+    "results.csv",
+    "results.parquet",
+    "utilisation.parquet",
+    "networks.json",
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,8 +40,8 @@ class NetworkRecord:
         source: (E,) node index where each link starts.
         target: (E,) node index where it ends.
         capacity: (E,) Gbit/s.
-        content: content key of demands, paths, objective, failures and seed; rows of two runs may be compared if
-            they have the same.
+        content: content key of demands, paths, objective, failures and seed; rows of two runs may
+            be compared if they have the same.
         selection: evaluated matrices, in words.
         fairness: what fairness costs on the first matrix; () where the objective is linear in flow.
     """
@@ -54,15 +61,26 @@ class NetworkRecord:
     def of(cls, topology: Topology, traffic: str, content: str, selection: str) -> NetworkRecord:
         """The record of a topology and the name of its traffic."""
         return cls(
-            topology.name, traffic, topology.node_names, topology.coordinates,
-            topology.link_source, topology.link_target, topology.capacity, content, selection,
-        )  # fmt: skip
+            topology.name,
+            traffic,
+            topology.node_names,
+            topology.coordinates,
+            topology.link_source,
+            topology.link_target,
+            topology.capacity,
+            content,
+            selection,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The record as lists and strings; unknown coordinates are null."""
-        coordinates = [[None if np.isnan(x) else x for x in point] for point in self.coordinates.tolist()]
+        coordinates = [
+            [None if np.isnan(x) else x for x in point] for point in self.coordinates.tolist()
+        ]
         lists = {name: getattr(self, name).tolist() for name in ("source", "target", "capacity")}
-        names = {name: getattr(self, name) for name in ("topology", "traffic", "content", "selection")}
+        names = {
+            name: getattr(self, name) for name in ("topology", "traffic", "content", "selection")
+        }
         names["nodes"] = list(self.nodes)
         names["fairness"] = [list(dataclasses.astuple(point)) for point in self.fairness]
         return {**names, "coordinates": coordinates, **lists}
@@ -135,7 +153,9 @@ class Record:
         with atomic_file(folder / NETWORKS) as temporary:
             text = json.dumps([network.to_json() for network in self.networks], allow_nan=False)
             temporary.write_text(text + "\n", encoding="utf-8")
-        columns: dict[str, Any] = {f: [getattr(key, f) for key in self.utilisation] for f in RESULT_KEY_FIELDS}
+        columns: dict[str, Any] = {
+            f: [getattr(key, f) for key in self.utilisation] for f in RESULT_KEY_FIELDS
+        }
         columns["utilisation"] = pa.array(list(self.utilisation.values()), pa.list_(pa.float32()))
         with atomic_file(folder / UTILISATION) as temporary:
             pq.write_table(pa.table(columns), temporary)
@@ -157,16 +177,28 @@ class Record:
             rows |= {ResultKey.of(row): row for row in read_csv(folder / ROWS, Row)}
             try:
                 listed = json.loads((folder / NETWORKS).read_text(encoding="utf-8"))
-                listed_networks = {(n.topology, n.traffic): n for n in map(NetworkRecord.from_json, listed)}
+                listed_networks = {
+                    (n.topology, n.traffic): n for n in map(NetworkRecord.from_json, listed)
+                }
                 table = pq.read_table(folder / UTILISATION).to_pydict()
                 utilisations = table.pop("utilisation")
-                keys = [ResultKey(*values) for values in zip(*(table[f] for f in RESULT_KEY_FIELDS), strict=True)]
+                keys = [
+                    ResultKey(*values)
+                    for values in zip(*(table[f] for f in RESULT_KEY_FIELDS), strict=True)
+                ]
             except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
                 raise InputError(str(folder), "", "what teal evaluate wrote", str(error)) from None
             for name, network in listed_networks.items():
                 if name in networks and networks[name].content != network.content:
-                    expected = f"the demands, paths, objective, failed links and seed of the others for {name[0]}"
-                    raise InputError(str(folder), "", expected, "others: rows of the two cannot be compared")
+                    expected = (
+                        "the demands, paths, objective, failed links and seed of the others for "
+                        f"{name[0]}"
+                    )
+                    raise InputError(
+                        str(folder), "", expected, "others: rows of the two cannot be compared"
+                    )
             networks |= listed_networks
-            utilisation |= {key: np.array(u, np.float32) for key, u in zip(keys, utilisations, strict=True)}
+            utilisation |= {
+                key: np.array(u, np.float32) for key, u in zip(keys, utilisations, strict=True)
+            }
         return cls(list(rows.values()), list(networks.values()), utilisation)

@@ -86,104 +86,161 @@ class Charts:
         """Quality against time of the unchanged matrices."""
         series = []
         for scheme, of_scheme in by_scheme(rows).items():
-            times, values = _array(of_scheme, lambda r: 1e3 * r.total_s), _array(of_scheme, self._quality.of_row)
+            times, values = (
+                _array(of_scheme, lambda r: 1e3 * r.total_s),
+                _array(of_scheme, self._quality.of_row),
+            )
             drawn = spread(np.arange(len(of_scheme)), MAX_POINTS)
             series += [
                 Series(scheme, "points", times[drawn].tolist(), values[drawn].tolist()),
                 Series(scheme, "mean", [float(np.median(times))], [float(values.mean())]),
             ]
         return Chart(
-            "quality-against-time", f"{self._quality.label.capitalize()} against time",
-            "Small marks: matrices. Large marks: mean quality at median time (build and solve).", "time (ms)",
-            self._quality.label, tuple(series), "log",
-        )  # fmt: skip
+            "quality-against-time",
+            f"{self._quality.label.capitalize()} against time",
+            "Small marks: matrices. Large marks: mean quality at median time (build and solve).",
+            "time (ms)",
+            self._quality.label,
+            tuple(series),
+            "log",
+        )
 
     def _fairness(self, rows: list[Row], curve: Sequence[FairnessPoint]) -> Chart:
-        least, total = ([100 * getattr(point, name) for point in curve] for name in ("least_share", "total_share"))
+        least, total = (
+            [100 * getattr(point, name) for point in curve]
+            for name in ("least_share", "total_share")
+        )
         schemes = [
             Series(scheme, "mean", [100 * float(x.mean())], [100 * float(y.mean())])
             for scheme, of_scheme in by_scheme(rows).items()
-            for x, y in [(_array(of_scheme, lambda r: r.least_share), _array(of_scheme, lambda r: r.satisfied_demand))]
+            for x, y in [
+                (
+                    _array(of_scheme, lambda r: r.least_share),
+                    _array(of_scheme, lambda r: r.satisfied_demand),
+                )
+            ]
             if np.isfinite(x).all()
         ]
         names = [point.objective.removeprefix("alpha_fair:alpha=") for point in curve]
         return Chart(
-            "fairness", "What fairness costs",
-            f"Total share against the least share of a demand. Line: alpha-fair, the first matrix, alpha {names[0]} "
-            f"(total flow) to {names[-2]}, then the largest least share. Large marks: means of the schemes.",
-            "least share of a demand (%)", "share of all demand (%)",
+            "fairness",
+            "What fairness costs",
+            "Total share against the least share of a demand. Line: alpha-fair, the first matrix, "
+            f"alpha {names[0]} "
+            f"(total flow) to {names[-2]}, then the largest least share. Large marks: means of "
+            "the schemes.",
+            "least share of a demand (%)",
+            "share of all demand (%)",
             (Series("alpha-fair", "marked", least, total), *schemes),
-        )  # fmt: skip
+        )
 
     def over_time(self, rows: list[Row]) -> Chart:
         """Quality of the unchanged matrices in the order of their times."""
         return Chart(
-            "quality-over-time", f"{self._quality.label.capitalize()} over time",
-            "The unchanged matrices, in the order of their times.", "", self._quality.label,
-            self._timeline(rows), "time",
-        )  # fmt: skip
+            "quality-over-time",
+            f"{self._quality.label.capitalize()} over time",
+            "The unchanged matrices, in the order of their times.",
+            "",
+            self._quality.label,
+            self._timeline(rows),
+            "time",
+        )
 
     def _gaps(self, rows: list[Row]) -> Chart:
         return Chart(
-            "gaps", "Gap by the best bound: share of matrices",
-            "Share of the matrices whose certified distance to the optimum, by the best bound of all schemes, is at "
-            f"most this; gaps below {_MIN_DRAWN_GAP:.4f}% are drawn there.", "gap (%)",
-            "share of matrices (%)", self._distribution(rows, lambda r: max(100 * r.gap_known, _MIN_DRAWN_GAP)), "log",
+            "gaps",
+            "Gap by the best bound: share of matrices",
+            "Share of the matrices whose certified distance to the optimum, by the best bound of "
+            "all schemes, is at "
+            f"most this; gaps below {_MIN_DRAWN_GAP:.4f}% are drawn there.",
+            "gap (%)",
+            "share of matrices (%)",
+            self._distribution(rows, lambda r: max(100 * r.gap_known, _MIN_DRAWN_GAP)),
+            "log",
             SHARE_RANGE,
-        )  # fmt: skip
+        )
 
     def _times(self, rows: list[Row]) -> Chart:
         return Chart(
-            "times", "Time: share of matrices",
-            "Share of the matrices that are solved within this time; setting up the program is part of it.",
-            "time (ms)", "share of matrices (%)",
-            self._distribution(rows, lambda r: 1e3 * r.total_s), "log", SHARE_RANGE,
-        )  # fmt: skip
+            "times",
+            "Time: share of matrices",
+            "Share of the matrices that are solved within this time; setting up the program is "
+            "part of it.",
+            "time (ms)",
+            "share of matrices (%)",
+            self._distribution(rows, lambda r: 1e3 * r.total_s),
+            "log",
+            SHARE_RANGE,
+        )
 
     def _online(self, level: str, rows: list[Row]) -> Chart:
         return Chart(
-            "online", f"Online, a new matrix every {level.removesuffix('s')} s",
-            "Until a scheme has computed, its last allocation stays in force and carries demand up to its rates.",
-            "", self._quality.label, self._timeline(rows), "time",
-        )  # fmt: skip
+            "online",
+            f"Online, a new matrix every {level.removesuffix('s')} s",
+            "Until a scheme has computed, its last allocation stays in force and carries demand "
+            "up to its rates.",
+            "",
+            self._quality.label,
+            self._timeline(rows),
+            "time",
+        )
 
     def _timeline(self, rows: list[Row]) -> tuple[Series, ...]:
         return tuple(
             Series(
-                scheme, "line", [row.timestamp for row in of_scheme], [self._quality.of_row(row) for row in of_scheme]
+                scheme,
+                "line",
+                [row.timestamp for row in of_scheme],
+                [self._quality.of_row(row) for row in of_scheme],
             )
             for scheme, of_scheme in by_scheme(rows).items()
         )
 
     def _distribution(self, rows: list[Row], number: Callable[[Row], float]) -> tuple[Series, ...]:
         return tuple(
-            distribution(scheme, _array(of_scheme, number)) for scheme, of_scheme in by_scheme(rows).items()
-        )  # fmt: skip
+            distribution(scheme, _array(of_scheme, number))
+            for scheme, of_scheme in by_scheme(rows).items()
+        )
 
     def _by_level(self, protocol: Protocol) -> Chart:
         unchanged = {_UNCHANGED_LEVEL[protocol]: self._levels.get((Protocol.OFFLINE.value, ""), [])}
-        levels = unchanged | {level: rows for (kind, level), rows in self._levels.items() if kind == protocol.value}
+        levels = unchanged | {
+            level: rows for (kind, level), rows in self._levels.items() if kind == protocol.value
+        }
         if protocol is Protocol.SCALE:
             levels = dict(sorted(levels.items(), key=lambda item: float(item[0])))
         series = []
         for scheme in self._schemes:
             values = [
-                _array([row for row in rows if row.scheme == scheme], self._quality.of_row) for rows in levels.values()
+                _array([row for row in rows if row.scheme == scheme], self._quality.of_row)
+                for rows in levels.values()
             ]
             # A mean over fewer cases would favour a scheme that fails the hard ones.
-            counts = [len({(row.index, row.draw) for row in self._all_rows(protocol, level)}) for level in levels]
+            counts = [
+                len({(row.index, row.draw) for row in self._all_rows(protocol, level)})
+                for level in levels
+            ]
             is_complete = [len(v) == count > 0 for v, count in zip(values, counts, strict=True)]
             if any(is_complete):
-                means = [float(v.mean()) if whole else None for v, whole in zip(values, is_complete, strict=True)]
+                means = [
+                    float(v.mean()) if whole else None
+                    for v, whole in zip(values, is_complete, strict=True)
+                ]
                 series.append(Series(scheme, "marked", list(levels), means))
         return Chart(
-            protocol.value, f"{self._quality.label.capitalize()} {_CHANGES[protocol]}",
+            protocol.value,
+            f"{self._quality.label.capitalize()} {_CHANGES[protocol]}",
             "Mean over matrices and draws. No mark where a scheme failed.",
-            _LEVEL_TITLES[protocol], self._quality.label, tuple(series), "category",
-        )  # fmt: skip
+            _LEVEL_TITLES[protocol],
+            self._quality.label,
+            tuple(series),
+            "category",
+        )
 
     def _all_rows(self, protocol: Protocol, level: str) -> list[Row]:
-        """The rows of a level, including failed ones; those of unchanged matrices for the unchanged level."""
+        """The rows of a level, including failed ones; those of unchanged matrices for the unchanged
+        level.
+        """
         if level == _UNCHANGED_LEVEL[protocol]:
             return self._levels_with_failed.get((Protocol.OFFLINE.value, ""), [])
         return self._levels_with_failed.get((protocol.value, level), [])
@@ -205,7 +262,8 @@ def compared(rows: Sequence[Row]) -> str:
 
 
 def findings(rows: list[Row]) -> list[str]:
-    """Sentences about one network: the best, the fastest near it, what is certified, latency, failures.
+    """Sentences about one network: the best, the fastest near it, what is certified, latency,
+    failures.
 
     Args:
         rows: rows of one network and one objective.
@@ -240,13 +298,22 @@ def _of_unchanged(rows: list[Row]) -> Iterator[str]:
         return
     best = [one for one in ranked if _behind(one, ranked[0], objective) <= _SAME]
     names = _list([one.scheme for one in best])
-    yield f"Best: {names}, {_text(ranked[0], objective)}" + (" (no more than 0.05% apart)." if len(best) > 1 else ".")
-    near = [one for one in ranked if _behind(one, ranked[0], objective) <= _NEAR and not math.isnan(one.total_s)]
+    yield f"Best: {names}, {_text(ranked[0], objective)}" + (
+        " (no more than 0.05% apart)." if len(best) > 1 else "."
+    )
+    near = [
+        one
+        for one in ranked
+        if _behind(one, ranked[0], objective) <= _NEAR and not math.isnan(one.total_s)
+    ]
     if near and len(ranked) > 1:
         fast = min(near, key=lambda one: one.total_s)
-        slow = max((one for one in ranked if not math.isnan(one.total_s)), key=lambda one: one.total_s)
+        slow = max(
+            (one for one in ranked if not math.isnan(one.total_s)), key=lambda one: one.total_s
+        )
         yield (
-            f"Fastest of those within 1% of it: {fast.scheme}, {time_text(fast.total_s)} a matrix in the median; the "
+            f"Fastest of those within 1% of it: {fast.scheme}, {time_text(fast.total_s)} a matrix "
+            "in the median; the "
             f"slowest of all is {slow.scheme}, {time_text(slow.total_s)}."
         )
     proven = [one for one in ranked if not math.isnan(one.gap)]
@@ -282,7 +349,11 @@ def _behind(one: Summary, best: Summary, objective: str) -> float:
 
 def _text(one: Summary, objective: str) -> str:
     measure = Quality.of(objective).objective.rules.measure_label
-    return f"{measure} {one.value:.4g}" if measure else f"{percent(one.satisfied_demand)} of the demand carried"
+    return (
+        f"{measure} {one.value:.4g}"
+        if measure
+        else f"{percent(one.satisfied_demand)} of the demand carried"
+    )
 
 
 def _list(names: Sequence[str]) -> str:
@@ -315,23 +386,33 @@ def network_map(
     schemes = list(dict.fromkeys(key.scheme for key in of_network))
     shown = {
         _name(case, times.get(case.index, "")): {
-            scheme: of_network[case.with_scheme(scheme)] for scheme in schemes if case.with_scheme(scheme) in of_network
+            scheme: of_network[case.with_scheme(scheme)]
+            for scheme in schemes
+            if case.with_scheme(scheme) in of_network
         }
         for case in cases
     }
-    drawn = drawing(network.nodes, network.coordinates, network.source, network.target, network.capacity)
+    drawn = drawing(
+        network.nodes, network.coordinates, network.source, network.target, network.capacity
+    )
     return utilisation_map(drawn, shown)
 
 
 def _selected(cases: Sequence[ResultKey]) -> list[ResultKey]:
     unchanged = [case for case in cases if case.protocol == Protocol.OFFLINE.value]
     changed = [case for case in cases if case.protocol != Protocol.OFFLINE.value]
-    return [part[i] for part in (unchanged, changed) for i in spread(np.arange(len(part)), _MAX_CASES).tolist()]
+    return [
+        part[i]
+        for part in (unchanged, changed)
+        for i in spread(np.arange(len(part)), _MAX_CASES).tolist()
+    ]
 
 
 def _name(case: ResultKey, time: str) -> str:
     change = "" if case.protocol == Protocol.OFFLINE.value else f", {case.protocol} {case.level}"
-    return f"{case.index}: {time.replace('T', ' ')}{change}" + (f", draw {case.draw}" if case.draw else "")
+    return f"{case.index}: {time.replace('T', ' ')}{change}" + (
+        f", draw {case.draw}" if case.draw else ""
+    )
 
 
 _MAX_FULL = 3  # links that are named
@@ -346,17 +427,21 @@ def write_report(path: Path, record: Record) -> None:
     """
     sections = [_section(record, title, rows) for title, rows in _by_title(record).items()]
     write_page(
-        path, compared(record.rows),
-        f"Objective: `{record.rows[0].objective}`. Every allocation was measured by one validator; a gap is certified: "
+        path,
+        compared(record.rows),
+        f"Objective: `{record.rows[0].objective}`. Every allocation was measured by one validator; "
+        "a gap is certified: "
         "the optimum is no further away than that.",
         sections,
-    )  # fmt: skip
+    )
 
 
 def figures_of(record: Record) -> dict[str, list[Chart]]:
     """The charts of each network."""
     return {
-        title: Charts(rows, [point for network in _networks(record, rows) for point in network.fairness]).all()
+        title: Charts(
+            rows, [point for network in _networks(record, rows) for point in network.fairness]
+        ).all()
         for title, rows in _by_title(record).items()
     }
 
@@ -368,7 +453,9 @@ def _networks(record: Record, rows: list[Row]) -> list[NetworkRecord]:
 
 
 def _by_title(record: Record) -> dict[str, list[Row]]:
-    """The rows of each network by its name, which has the traffic too where there are several of one network."""
+    """The rows of each network by its name, which has the traffic too where there are several of
+    one network.
+    """
     networks = by_network(record.rows)
     count = Counter(topology for topology, _ in networks)
     return {
@@ -378,7 +465,9 @@ def _by_title(record: Record) -> dict[str, list[Row]]:
 
 
 def plot_results(path: Path, rows: list[Row]) -> None:
-    """For each network two panels of the unchanged matrices: quality over time, and quality against time to solve."""
+    """For each network two panels of the unchanged matrices: quality over time, and quality against
+    time to solve.
+    """
     networks = by_network([row for row in rows if row.protocol == Protocol.OFFLINE.value])
     panels = []
     for (topology, _), of_network in networks.items():
@@ -396,14 +485,19 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
         rows: rows of the network.
     """
     networks = _networks(record, rows)
-    offline = by_level(rows).get((Protocol.OFFLINE.value, ""), [])  # the offline protocol has one level, without a name
+    offline = by_level(rows).get(
+        (Protocol.OFFLINE.value, ""), []
+    )  # the offline protocol has one level, without a name
     times = {row.index: row.timestamp for row in rows}
     notes = dict.fromkeys((row.scheme, row.note) for row in rows if row.note)
     count = len({row.index for row in rows})
     facts = f"{count} {'matrix' if count == 1 else 'matrices'}"
     if networks:
         network = networks[0]
-        facts = f"{len(network.nodes)} nodes, {len(network.source)} directed links, {network.selection or facts}"
+        facts = (
+            f"{len(network.nodes)} nodes, {len(network.source)} directed links, "
+            f"{network.selection or facts}"
+        )
     summaries = summarise(offline)
     return Section(
         title=title,
@@ -414,22 +508,29 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
         findings=[*findings(rows), *_fullest(record, networks, offline, summaries)],
         notes=[f"{scheme}: {note}" for scheme, note in notes],
         map=network_map(networks[0], record.utilisation, times) if networks else None,
-    )  # fmt: skip
+    )
 
 
-def _fullest(record: Record, networks: list[NetworkRecord], offline: list[Row], summaries: list[Summary]) -> list[str]:
-    """The links that are fullest on average under the scheme with the smallest gap, in a sentence; [] if unknown."""
+def _fullest(
+    record: Record, networks: list[NetworkRecord], offline: list[Row], summaries: list[Summary]
+) -> list[str]:
+    """The links that are fullest on average under the scheme with the smallest gap, in a sentence;
+    [] if unknown.
+    """
     known = [one for one in summaries if not math.isnan(one.gap_known)]
     if not networks or not known:
         return []
     network, best = networks[0], min(known, key=lambda one: one.gap_known)
-    loads = [record.utilisation.get(ResultKey.of(row)) for row in offline if row.scheme == best.scheme]
+    loads = [
+        record.utilisation.get(ResultKey.of(row)) for row in offline if row.scheme == best.scheme
+    ]
     shares = [one for one in loads if one is not None and np.isfinite(one).all()]
     if not shares:
         return []
     mean = np.mean(shares, axis=0)
     names = [
-        f"{network.nodes[network.source[e]]} to {network.nodes[network.target[e]]} {100 * mean[e]:.1f}%"
+        f"{network.nodes[network.source[e]]} to {network.nodes[network.target[e]]} "
+        f"{100 * mean[e]:.1f}%"
         for e in np.argsort(-mean, kind="stable")[:_MAX_FULL].tolist()
     ]
     return [f"Fullest links under {best.scheme}, on average: {', '.join(names)}."]

@@ -57,7 +57,9 @@ KINDS: Registry[Callable[[Sequence[Path]], Reported]] = Registry(
 def _kind_of(folder: Path) -> str:
     """The kind of the results in a folder; that of an evaluation where there are none."""
     usual = Path(ROWS).stem
-    return next((name for name in [usual, *KINDS.names()] if (folder / f"{name}.csv").is_file()), usual)
+    return next(
+        (name for name in [usual, *KINDS.names()] if (folder / f"{name}.csv").is_file()), usual
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,13 +81,19 @@ def run_report(config: ReportConfig) -> Written:
     """Read the results and write the report.
 
     Raises:
-        InputError: a folder without results, folders of two kinds, or an output file that must not be replaced.
+        InputError: a folder without results, folders of two kinds, or an output file that must not
+            be replaced.
     """
     if config.out is not None:
         check_out_file(config.out, (".html",), overwrite=config.overwrite)
     kinds = {_kind_of(folder) for folder in config.results}
     if len(kinds) > 1:
-        raise InputError("--results", "", "folders of one kind", " and ".join(f"{kind}.csv" for kind in sorted(kinds)))
+        raise InputError(
+            "--results",
+            "",
+            "folders of one kind",
+            " and ".join(f"{kind}.csv" for kind in sorted(kinds)),
+        )
     reported = KINDS[kinds.pop()](config.results)
     figures = []
     if config.figures is not None:
@@ -104,9 +112,17 @@ def run_report(config: ReportConfig) -> Written:
 def report_outcome(config: ReportConfig, _: Notify) -> Outcome:
     """`teal report`."""
     written = run_report(config)
-    lines = [] if config.out is None else [f"{config.out}: {written.rows:,} rows of {written.networks} networks"]
+    lines = (
+        []
+        if config.out is None
+        else [f"{config.out}: {written.rows:,} rows of {written.networks} networks"]
+    )
     lines += [f"{config.figures}: {len(written.figures)} files"] if written.figures else []
     return Outcome(
         text="\n".join(lines),
-        data={"rows": written.rows, "networks": written.networks, "figures": [str(path) for path in written.figures]},
+        data={
+            "rows": written.rows,
+            "networks": written.networks,
+            "figures": [str(path) for path in written.figures],
+        },
     )

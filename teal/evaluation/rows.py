@@ -22,7 +22,9 @@ from teal.problem.bounds import gap
 from teal.problem.lines import Lines, records
 from teal.runtime.arrays import FloatArray
 
-LEFT_OUT = "left out"  # begins the note of cases that a scheme was not run on, since it takes too long
+LEFT_OUT = (
+    "left out"  # begins the note of cases that a scheme was not run on, since it takes too long
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,32 +43,35 @@ class Row(Figures):
         index: row of the matrix in the traffic.
         timestamp: time of the matrix, ISO 8601.
         objective: name of the objective.
-        gap_known: gap by the best bound that any scheme has of this matrix; for a scheme with paths of its own, by
-            the bound over all paths of the network.
+        gap_known: gap by the best bound that any scheme has of this matrix; for a scheme with paths
+            of its own, by the bound over all paths of the network.
         build_s: seconds to build a model, as the scheme reports.
         solve_s: seconds to solve it, as the scheme reports.
-        parallel_s: seconds that both would take if every independent subproblem had a processor to itself; NaN if
-            there are no subproblems.
+        parallel_s: seconds that both would take if every independent subproblem had a processor to
+            itself; NaN if there are no subproblems.
         status: optimal, feasible, infeasible (the validator's verdict), time_limit or failed.
         note: why the scheme failed; ``""`` if it did not.
         classes: under priority, demand, value, bound and gap of each class, as JSON; else ``""``.
-        levels: under max_min, the levels that hold most flow, each with its number of demands and its growth (see
-            :mod:`teal.problem.fair_levels`), as JSON; else ``""``.
-        fairness: under max_min, geometric mean over the demands of min(f / g, g / f), with f the rate and g that of the
-            scheme with the smallest gap (an optimal one, if there is one); NaN without such a scheme.
-        latency_mean: ms, over the volume that is carried; this and the next two are NaN in a network without latencies
-            (see :class:`teal.problem.assessment.LatencyFigures`).
+        levels: under max_min, the levels that hold most flow, each with its number of demands and
+            its growth (see :mod:`teal.problem.fair_levels`), as JSON; else ``""``.
+        fairness: under max_min, geometric mean over the demands of min(f / g, g / f), with f the
+            rate and g that of the scheme with the smallest gap (an optimal one, if there is one);
+            NaN without such a scheme.
+        latency_mean: ms, over the volume that is carried; this and the next two are NaN in a
+            network without latencies (see :class:`teal.problem.assessment.LatencyFigures`).
         latency_99: ms, least that 99% of the volume do not exceed.
         largest_stretch: latency of a path that is used over that of the demand's fastest one.
-        cut_demand: share of the demand that the splits of a scheme's model carry when they are cut to fit, neither
-            refilled nor repaired; NaN for a scheme without a model.
-        cut_gap: certified gap of those, by the prices of the model; under priority that of the weighted sum, where
-            ``gap`` is the widest of a class.
-        proved_gap: with --prove, the gap that a proof in whole numbers has shown (see :mod:`teal.proofs`), the widest
-            of several programs; NaN without one, and of the online protocol.
-        least_share: least share of a demand above 0 that has a live path; NaN of the online protocol.
-        wall_s: seconds that the scheme took by the clock of the evaluation; NaN if it failed, and in files that were
-            written before it was measured.
+        cut_demand: share of the demand that the splits of a scheme's model carry when they are cut
+            to fit, neither refilled nor repaired; NaN for a scheme without a model.
+        cut_gap: certified gap of those, by the prices of the model; under priority that of the
+            weighted sum, where ``gap`` is the widest of a class.
+        proved_gap: with --prove, the gap that a proof in whole numbers has shown (see
+            :mod:`teal.proofs`), the widest of several programs; NaN without one, and of the online
+            protocol.
+        least_share: least share of a demand above 0 that has a live path; NaN of the online
+            protocol.
+        wall_s: seconds that the scheme took by the clock of the evaluation; NaN if it failed, and
+            in files that were written before it was measured.
     """
 
     scheme: str
@@ -97,11 +102,39 @@ class Row(Figures):
     least_share: float = float("nan")
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
-        "scheme", "topology", "traffic", "protocol", "level", "draw", "index", "timestamp", "objective", "value",
-        "satisfied_demand", "bound", "gap", "gap_known", "max_link_utilisation", "max_violation", "build_s", "solve_s",
-        "parallel_s", "status", "note", "classes", "levels", "fairness", "latency_mean", "latency_99",
-        "largest_stretch", "wall_s", "cut_demand", "cut_gap", "proved_gap", "least_share",
-    )  # fmt: skip
+        "scheme",
+        "topology",
+        "traffic",
+        "protocol",
+        "level",
+        "draw",
+        "index",
+        "timestamp",
+        "objective",
+        "value",
+        "satisfied_demand",
+        "bound",
+        "gap",
+        "gap_known",
+        "max_link_utilisation",
+        "max_violation",
+        "build_s",
+        "solve_s",
+        "parallel_s",
+        "status",
+        "note",
+        "classes",
+        "levels",
+        "fairness",
+        "latency_mean",
+        "latency_99",
+        "largest_stretch",
+        "wall_s",
+        "cut_demand",
+        "cut_gap",
+        "proved_gap",
+        "least_share",
+    )
     """Columns of a file of rows, in this order."""
 
     @property
@@ -117,9 +150,9 @@ class Row(Figures):
     def counted(self, measure: str) -> float:
         """The number that a mean takes for this row; NaN if it takes none.
 
-        Where a scheme failed, it carries nothing: satisfied demand and value are 0 (a value that should be small is
-        infinite), and gaps 1.  So a scheme does not gain by failing on hard cases.  A case that it was not run on is in
-        no mean.
+        Where a scheme failed, it carries nothing: satisfied demand and value are 0 (a value that
+        should be small is infinite), and gaps 1.  So a scheme does not gain by failing on hard
+        cases.  A case that it was not run on is in no mean.
 
         Args:
             measure: name of a column with numbers.
@@ -129,11 +162,15 @@ class Row(Figures):
         if not self.was_run:
             return math.nan
         nothing = 0.0 if Objective(self.objective).rules.sense > 0 else math.inf
-        return {"satisfied_demand": 0.0, "value": nothing, "gap": 1.0, "gap_known": 1.0}.get(measure, math.nan)
+        return {"satisfied_demand": 0.0, "value": nothing, "gap": 1.0, "gap_known": 1.0}.get(
+            measure, math.nan
+        )
 
     @property
     def total_s(self) -> float:
-        """Seconds that the scheme took; where nobody measured, those that it reports to build and to solve."""
+        """Seconds that the scheme took; where nobody measured, those that it reports to build and
+        to solve.
+        """
         return self.build_s + self.solve_s if math.isnan(self.wall_s) else self.wall_s
 
 
@@ -144,7 +181,8 @@ class CaseResult:
     Attributes:
         key: key of the case.
         rows: one for each scheme; two with the online protocol.
-        utilisation: (E,) load / capacity for each scheme that has a usable allocation; NaN for a failed link.
+        utilisation: (E,) load / capacity for each scheme that has a usable allocation; NaN for a
+            failed link.
     """
 
     key: str
@@ -152,7 +190,9 @@ class CaseResult:
     utilisation: Mapping[str, FloatArray]
 
 
-def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping[str, SchemeResult]) -> list[Row]:
+def make_rows(
+    instance: Instance, case: Case, problem: Problem, results: Mapping[str, SchemeResult]
+) -> list[Row]:
     """One row for each scheme, with the best bound of all of them in ``gap_known``."""
     best_bound, all_paths = best_bounds(problem, results)
     own_gaps, fairness = gaps_of_sequence(problem, results), fairness_of(problem, results)
@@ -173,7 +213,9 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
                 index=case.index,
                 timestamp=str(instance.traffic.timestamps[case.index]),
                 objective=str(problem.objective.spec),
-                gap_known=own_gaps.get(name, float(gap(problem, result.assessment.value, bound)[0])),
+                gap_known=own_gaps.get(
+                    name, float(gap(problem, result.assessment.value, bound)[0])
+                ),
                 build_s=result.allocation.build_s[0],
                 solve_s=result.allocation.solve_s[0],
                 parallel_s=float("nan") if parallel_s is None else parallel_s,
@@ -186,8 +228,12 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
                 latency_99=latency.tail,
                 largest_stretch=latency.stretch,
                 wall_s=result.wall_s,
-                cut_demand=math.nan if result.model_alone is None else float(result.model_alone.satisfied_demand[0]),
-                cut_gap=math.nan if result.model_alone is None else float(result.model_alone.gap[0]),
+                cut_demand=math.nan
+                if result.model_alone is None
+                else float(result.model_alone.satisfied_demand[0]),
+                cut_gap=math.nan
+                if result.model_alone is None
+                else float(result.model_alone.gap[0]),
                 proved_gap=result.proved_gap,
                 least_share=_least_share(problem, result),
                 **vars(result.assessment.figures(0)),
@@ -232,11 +278,15 @@ def failed_allocation(problem: Problem) -> Allocation:
 
 def link_utilisation(problem: Problem, allocation: Allocation) -> FloatArray:
     """(E,) load / capacity of one matrix, NaN for a failed link."""
-    utilisation = _over_its_paths(problem, allocation).utilisation(allocation.splits.to(problem.demand))[0]
+    utilisation = _over_its_paths(problem, allocation).utilisation(
+        allocation.splits.to(problem.demand)
+    )[0]
     return torch.where(problem.capacity[0] > 0, utilisation, torch.nan).cpu().numpy()
 
 
-def usable_utilisations(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, FloatArray]:
+def usable_utilisations(
+    problem: Problem, results: Mapping[str, SchemeResult]
+) -> dict[str, FloatArray]:
     """(E,) load / capacity for each scheme whose allocation may be installed."""
     usable = {name: r.allocation for name, r in results.items() if r.assessment.status[0].usable}
     return {name: link_utilisation(problem, allocation) for name, allocation in usable.items()}

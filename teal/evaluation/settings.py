@@ -29,10 +29,11 @@ class NetworksConfig(TrafficFileConfig):
     """Networks and their traffic."""
 
     topology: tuple[str, ...]
-    """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4; repeat for more."""
+    """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4;
+    repeat for more."""
     traffic: tuple[str, ...]
-    """An SNDlib archive (.tgz or folder), a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4: one for
-    all topologies, or one for each, in their order."""
+    """An SNDlib archive (.tgz or folder), a .npz, .csv or .parquet file, or
+    gravity:seed=0,count=200,load=4: one for all topologies, or one for each, in their order."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,9 @@ class StudyConfig(ProgramConfig, NetworksConfig):
     scheme: tuple[str, ...] = ()
     """A scheme with its options; repeat for more."""
     model: tuple[Path, ...] = ()
-    """Folder of a trained model, or the name of one that comes with Teal: flow (for teal), universal (for price-gnn),
-    which are used without it.  One for all topologies, or one for each; none for a topology without a model."""
+    """Folder of a trained model, or the name of one that comes with Teal: flow (for teal),
+    universal (for price-gnn), which are used without it.  One for all topologies, or one for each;
+    none for a topology without a model."""
     split: Literal["train", "validation", "test", "all"] = "test"
     """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
     limit: int = 0
@@ -51,7 +53,8 @@ class StudyConfig(ProgramConfig, NetworksConfig):
     out: Path
     """Folder for the results."""
     wide: bool = False
-    """Print all columns; without it five that fit 80 characters.  The files have all in any case."""
+    """Print all columns; without it five that fit 80 characters.  The files have all in any
+    case."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
@@ -63,13 +66,21 @@ class StudyConfig(ProgramConfig, NetworksConfig):
             require(self, field, "at least one", bool(getattr(self, field)))
         for field in ("traffic", "model"):
             num_values = len(getattr(self, field))
-            require(self, field, f"one, or one for each of the {count} topologies", num_values in (0, 1, count))
+            require(
+                self,
+                field,
+                f"one, or one for each of the {count} topologies",
+                num_values in (0, 1, count),
+            )
         require(self, "paths", "a single topology", count == 1 or not self.paths)
 
     def instances(self) -> list[InstanceConfig]:
         """The settings of each topology."""
-        shared = {f.name: getattr(self, f.name) for base in (ProgramConfig, TrafficFileConfig)
-                  for f in dataclasses.fields(base)}  # fmt: skip
+        shared = {
+            f.name: getattr(self, f.name)
+            for base in (ProgramConfig, TrafficFileConfig)
+            for f in dataclasses.fields(base)
+        }
         traffic = self.traffic if len(self.traffic) > 1 else self.traffic * len(self.topology)
         return [
             InstanceConfig(topology=where, traffic=what, **shared)
@@ -84,60 +95,81 @@ class StudyConfig(ProgramConfig, NetworksConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(StudyConfig):
-    """Run schemes on the same matrices, unchanged and under failures, noise and growth, and compare them.
+    """Run schemes on the same matrices, unchanged and under failures, noise and growth, and compare
+    them.
 
-    Every scheme gets the same matrices, failures and noise and is measured by the same validator and clock; nothing
-    is retrained.  The results are in OUT, with report.html to look at.  An interrupted run continues with --resume.
+    Every scheme gets the same matrices, failures and noise and is measured by the same validator
+    and clock; nothing is retrained.  The results are in OUT, with report.html to look at.  An
+    interrupted run continues with --resume.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "schemes": ("scheme", "model", "time_limit"),
         "matrices": ("split", "limit"),
         "changes of matrices and networks": (
-            "fail", "failures", "noise", "spatial", "scale", "churn", "draws", "seed", "online", "interval",
+            "fail",
+            "failures",
+            "noise",
+            "spatial",
+            "scale",
+            "churn",
+            "draws",
+            "seed",
+            "online",
+            "interval",
         ),
         "another protocol": ("race",),
         "output": ("out", "prove", "wide", "resume", "overwrite"),
         "for experts": ("epsilon", "device"),
-    }  # fmt: skip
+    }
 
     scheme: tuple[str, ...] = ()
-    """A scheme with its options, such as teal:repair=admm,iterations=5 or lp-all:solver=highs; repeat for more; all for
-    every scheme that suits the objective.  Default: teal, price-gnn and lp-all."""
+    """A scheme with its options, such as teal:repair=admm,iterations=5 or lp-all:solver=highs;
+    repeat for more; all for every scheme that suits the objective.  Default: teal, price-gnn and
+    lp-all."""
     limit: int = 0
     """Number of matrices, at most, evenly spread over the split; 0 for all."""
     fail: tuple[str, ...] = ()
-    """A failed link A,B (node names; both directions); repeat for more.  Models are not changed; a demand without a
-    candidate path that is left gets one, where the network still connects it."""
+    """A failed link A,B (node names; both directions); repeat for more.  Models are not changed; a
+    demand without a candidate path that is left gets one, where the network still connects it."""
     failures: str = ""
-    """Also evaluate with failed links, both directions, drawn for each matrix: numbers or shares, such as 1,2,5%."""
+    """Also evaluate with failed links, both directions, drawn for each matrix: numbers or shares,
+    such as 1,2,5%."""
     noise: str = ""
-    """Also evaluate with Gaussian noise; multiples of the variance of each demand's changes over time: 2,5,10,20."""
+    """Also evaluate with Gaussian noise; multiples of the variance of each demand's changes over
+    time: 2,5,10,20."""
     spatial: str = ""
-    """Also evaluate with moved demand; shares of the volume for the largest tenth of the demands: 80,60,40,20%."""
+    """Also evaluate with moved demand; shares of the volume for the largest tenth of the demands:
+    80,60,40,20%."""
     scale: str = ""
     """Also evaluate with all demands multiplied by factors: 0.5,2,4."""
     churn: str = ""
-    """Also evaluate where only a share of the volume may move against the optimum of the matrix before: 1,2,5,10%.
-    Schemes that know no limit break it, and are infeasible there."""
+    """Also evaluate where only a share of the volume may move against the optimum of the matrix
+    before: 1,2,5,10%. Schemes that know no limit break it, and are infeasible there."""
     draws: int = 1
     """Number of random draws of failures and noise for each level and matrix."""
     online: bool = False
-    """Also evaluate in time: while a scheme computes, its last allocation carries min(new demand, old flow), and a
-    scheme slower than the interval skips some.  Takes consecutive matrices, the first --limit of the split."""
+    """Also evaluate in time: while a scheme computes, its last allocation carries min(new demand,
+    old flow), and a scheme slower than the interval skips some.  Takes consecutive matrices, the
+    first --limit of the split."""
     interval: str = ""
-    """For --online: time from one matrix to the next, such as 5m.  Default: that of the traffic, or 5m."""
+    """For --online: time from one matrix to the next, such as 5m.  Default: that of the traffic, or
+    5m."""
     time_limit: str = "10m"
-    """Stop running a scheme on a network once it has taken longer for one matrix; its rows say so."""
+    """Stop running a scheme on a network once it has taken longer for one matrix; its rows say
+    so."""
     prove: bool = False
-    """Prove every allocation in whole numbers (as teal certify does), and write the proved gap to each row."""
+    """Prove every allocation in whole numbers (as teal certify does), and write the proved gap to
+    each row."""
     race: bool = False
-    """Measure time to certified gaps instead, of PDHG from nothing and from the matrix before, of each scheme, and of
-    PDHG from each model; for the next interval, a flash crowd, failed links, and no earlier state.  --limit 0: 3."""
+    """Measure time to certified gaps instead, of PDHG from nothing and from the matrix before, of
+    each scheme, and of PDHG from each model; for the next interval, a flash crowd, failed links,
+    and no earlier state.  --limit 0: 3."""
     seed: int = 0
     """Seed of failures, noise, and the flash crowds of --race."""
     out: Path
-    """Folder for report.html, results.csv and .parquet, manifest.json and plots; with --race, race.csv and race.png."""
+    """Folder for report.html, results.csv and .parquet, manifest.json and plots; with --race,
+    race.csv and race.png."""
     resume: Annotated[bool, RESUME] = False
 
     def __post_init__(self) -> None:
@@ -148,10 +180,23 @@ class EvaluateConfig(StudyConfig):
         require(self, "fail", "a single topology", len(self.topology) == 1 or not self.fail)
         seconds(self.time_limit, "--time-limit")
         if self.interval:
-            require(self, "interval", "a duration above 0", seconds(self.interval, "--interval") > 0)
+            require(
+                self, "interval", "a duration above 0", seconds(self.interval, "--interval") > 0
+            )
         if self.race:
-            for field in ("fail", "failures", "noise", "spatial", "scale", "churn", "online", "resume"):
-                require(self, field, "no value: --race has its own situations", not getattr(self, field))
+            for field in (
+                "fail",
+                "failures",
+                "noise",
+                "spatial",
+                "scale",
+                "churn",
+                "online",
+                "resume",
+            ):
+                require(
+                    self, field, "no value: --race has its own situations", not getattr(self, field)
+                )
             require_one_program(self, "with --race")
 
 
@@ -159,8 +204,8 @@ class EvaluateConfig(StudyConfig):
 class AuditConfig(InstanceConfig):
     """Search for the demands under which a scheme loses most against the optimum.
 
-    The demands stay near the matrices that are given.  Each loss that is found is proven: the scheme's allocation and a
-    better one exist.  Ctrl-C ends the search with the worst so far.
+    The demands stay near the matrices that are given.  Each loss that is found is proven: the
+    scheme's allocation and a better one exist.  Ctrl-C ends the search with the worst so far.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -170,15 +215,19 @@ class AuditConfig(InstanceConfig):
     }
 
     scheme: tuple[str, ...]
-    """The scheme, with its options, as in evaluate; repeat for the mean of several, such as one with several seeds."""
+    """The scheme, with its options, as in evaluate; repeat for the mean of several, such as one
+    with several seeds."""
     model: Path | None = None
     """Folder of a trained model, for schemes that take one."""
     box: float = 0.5
-    """Demands lie between (1 - BOX) times their least and (1 + BOX) times their largest rate in the matrices."""
+    """Demands lie between (1 - BOX) times their least and (1 + BOX) times their largest rate in the
+    matrices."""
     up_to: float = 0.0
-    """Demands lie between 0 and this share of the mean capacity of a link, whatever the matrices; 0: see --box."""
+    """Demands lie between 0 and this share of the mean capacity of a link, whatever the matrices;
+    0: see --box."""
     hose: bool = False
-    """Also keep what each node sends and receives in total within the largest sums of the matrices."""
+    """Also keep what each node sends and receives in total within the largest sums of the
+    matrices."""
     measure: Literal["optimum", "capacity"] = "optimum"
     """Whole of which a loss is a share: the optimum, or the sum of all capacities."""
     time_budget: str = "1m"
@@ -186,7 +235,8 @@ class AuditConfig(InstanceConfig):
     seed: int = 0
     """Seed of the search."""
     out: Path
-    """Folder for worst.csv (a traffic matrix, as evaluate and solve read it), losses.csv, losses.png, manifest.json."""
+    """Folder for worst.csv (a traffic matrix, as evaluate and solve read it), losses.csv,
+    losses.png, manifest.json."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
@@ -204,9 +254,10 @@ class AuditConfig(InstanceConfig):
 class BenchMakeConfig:
     """Make the frozen set of problems: networks, matrices, failures, and certified optima.
 
-    Everything is generated from networks that come with Teal and fixed seeds, in seconds; a content key says whether
-    the set is the one that others have.  Four tracks: known (a matrix, as much flow as possible), failures (a cable
-    down), next (the matrix after those that are known, least utilisation), unsplittable (one path a demand).
+    Everything is generated from networks that come with Teal and fixed seeds, in seconds; a content
+    key says whether the set is the one that others have.  Four tracks: known (a matrix, as much
+    flow as possible), failures (a cable down), next (the matrix after those that are known, least
+    utilisation), unsplittable (one path a demand).
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {"output": ("out", "network", "overwrite")}
@@ -214,7 +265,8 @@ class BenchMakeConfig:
     out: Path
     """Folder for set.json and each network's topology (.json) and matrices (.npz)."""
     network: tuple[str, ...] = ()
-    """Only this network of the set (b4, geant, germany50, south-america); may be repeated.  Default: all."""
+    """Only this network of the set (b4, geant, germany50, south-america); may be repeated.
+    Default: all."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
 
@@ -223,17 +275,20 @@ class BenchRunConfig:
     """Run a scheme on the set, and write its results as any program would."""
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "problems and scheme": ("set", "scheme", "model"), "output": ("out", "overwrite"),
-    }  # fmt: skip
+        "problems and scheme": ("set", "scheme", "model"),
+        "output": ("out", "overwrite"),
+    }
 
     set: Path
     """Folder of the set (teal bench make)."""
     scheme: str
-    """Scheme or hedge with its options, as in evaluate; package.module:factory for one of your own."""
+    """Scheme or hedge with its options, as in evaluate; package.module:factory for one of your
+    own."""
     model: Path | None = None
     """Folder of a trained model, for schemes that take one."""
     out: Path
-    """File for the results (.csv: case,source,target,path,share); a file beside it has the seconds of each case."""
+    """File for the results (.csv: case,source,target,path,share); a file beside it has the seconds
+    of each case."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
 
@@ -241,13 +296,15 @@ class BenchRunConfig:
 class BenchRankConfig:
     """Check results of any programs, and rank them.
 
-    A result file has rows case,source,target,path,share, a path as names of nodes joined by |.  The check is plain
-    arithmetic: loads, capacities, shares.  A case that is missing or not valid scores 0.
+    A result file has rows case,source,target,path,share, a path as names of nodes joined by |.  The
+    check is plain arithmetic: loads, capacities, shares.  A case that is missing or not valid
+    scores 0.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "problems and results": ("set", "results"), "output": ("out", "prove", "overwrite"),
-    }  # fmt: skip
+        "problems and results": ("set", "results"),
+        "output": ("out", "prove", "overwrite"),
+    }
 
     set: Path
     """Folder of the set (teal bench make)."""
@@ -256,8 +313,8 @@ class BenchRankConfig:
     out: Path | None = None
     """Folder for scores.csv and report.html."""
     prove: bool = False
-    """Also write a proof of every valid result to OUT/proofs: what it reaches, and a bound on what any program can,
-    with a checker of one file that needs nothing but Python."""
+    """Also write a proof of every valid result to OUT/proofs: what it reaches, and a bound on what
+    any program can, with a checker of one file that needs nothing but Python."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
@@ -268,20 +325,28 @@ class BenchRankConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """Make one report of several evaluations: a self-contained page with tables, charts and maps, or figures."""
+    """Make one report of several evaluations: a self-contained page with tables, charts and maps,
+    or figures.
+    """
 
     results: tuple[Path, ...]
     """Folder written by teal evaluate or teal next-interval; repeat for more of the same kind."""
     out: Path | None = None
     """Write the report to this .html file."""
     figures: Path | None = None
-    """Write every chart into this folder, as .svg and .pdf for papers, and the tables as tables.md and tables.tex."""
+    """Write every chart into this folder, as .svg and .pdf for papers, and the tables as tables.md
+    and tables.tex."""
     overwrite: bool = False
     """Replace OUT, or the files of the same names in FIGURES, if they exist."""
 
     def __post_init__(self) -> None:
         """Raise InputError if there is nothing to write."""
-        require(self, "out", "a file, or --figures with a folder", self.out is not None or self.figures is not None)
+        require(
+            self,
+            "out",
+            "a file, or --figures with a folder",
+            self.out is not None or self.figures is not None,
+        )
 
 
 _FIXED = ("out", "resume", "overwrite", "seed", "topology", "traffic", "workers")
@@ -289,16 +354,21 @@ _FIXED = ("out", "resume", "overwrite", "seed", "topology", "traffic", "workers"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig(TrainConfig):
-    """Train with several settings and seeds, and compare: means with 95% confidence intervals over the seeds.
+    """Train with several settings and seeds, and compare: means with 95% confidence intervals over
+    the seeds.
 
-    Every run is what `teal train` would do, then evaluated on test matrices; all settings of train apply to all runs.
-    An interrupted sweep goes on with --resume.
+    Every run is what `teal train` would do, then evaluated on test matrices; all settings of train
+    apply to all runs. An interrupted sweep goes on with --resume.
     """
 
-    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {"sweep": ("vary", "seeds", "limit"), **TrainConfig.GROUPS}
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "sweep": ("vary", "seeds", "limit"),
+        **TrainConfig.GROUPS,
+    }
 
     vary: tuple[str, ...] = ()
-    """A setting of train and its values: learning_rate=1e-3,3e-3; repeat for every combination of several settings."""
+    """A setting of train and its values: learning_rate=1e-3,3e-3; repeat for every combination of
+    several settings."""
     seeds: int = 3
     """Number of runs of each combination, with the seeds SEED, SEED + 1, ..."""
     limit: int = 20
@@ -320,15 +390,23 @@ class SweepConfig(TrainConfig):
         Raises:
             InputError: an unknown setting, or a value of another type.
         """
-        names = {field.name: field for field in dataclasses.fields(TrainConfig) if field.name not in _FIXED}
+        names = {
+            field.name: field
+            for field in dataclasses.fields(TrainConfig)
+            if field.name not in _FIXED
+        }
         axes: list[list[tuple[str, Any]]] = []
         for text in self.vary:
             name, _, values = text.partition("=")
             name = name.strip().replace("-", "_")
             name = "from_" if name == "from" else name
             if name not in names or not values:
-                raise InputError("--vary", "", f"SETTING=A,B of train{did_you_mean(name, names)}", repr(text))
-            axes.append([(name, self._value(name, value.strip(), text)) for value in values.split(",")])
+                raise InputError(
+                    "--vary", "", f"SETTING=A,B of train{did_you_mean(name, names)}", repr(text)
+                )
+            axes.append(
+                [(name, self._value(name, value.strip(), text)) for value in values.split(",")]
+            )
         for combination in itertools.product(*axes):
             yield dict(combination)
 
@@ -343,4 +421,6 @@ class SweepConfig(TrainConfig):
                 return type(now)(text)
             return float(text) if name == "calibrate" else text
         except (ValueError, KeyError):
-            raise InputError("--vary", name, f"a value like {now!r}", f"{text!r} in {where!r}") from None
+            raise InputError(
+                "--vary", name, f"a value like {now!r}", f"{text!r} in {where!r}"
+            ) from None

@@ -1,4 +1,6 @@
-"""`teal sweep`: training runs over settings and seeds, each evaluated, and one table of them all."""
+"""`teal sweep`: training runs over settings and seeds, each evaluated, and one table of them
+all.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ import numpy as np
 from scipy import stats
 
 from teal.app.command import Notify, Outcome
-from teal.app.run_files import RESUME_HINT, SETTINGS, TRAINER, save_settings, write_files, write_manifest
+from teal.app.run_files import (
+    RESUME_HINT,
+    SETTINGS,
+    TRAINER,
+    save_settings,
+    write_files,
+    write_manifest,
+)
 from teal.app.table import Column, Table, writers
 from teal.app.text import percent, ratio_text
 from teal.evaluation.evaluate_command import EvaluationStudy
@@ -66,7 +75,8 @@ class SweepSummary:
         measure: name of a column of :class:`SweepRun`.
         runs: n, how many.
         mean: mean of the measure.
-        low, high: ends of the 95% interval of the mean, by Student's t with n - 1 degrees; NaN for one run.
+        low, high: ends of the 95% interval of the mean, by Student's t with n - 1 degrees; NaN for
+            one run.
     """
 
     settings: str
@@ -84,7 +94,9 @@ def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepR
         InputError: a fault in the settings, or an earlier sweep in OUT that must not be replaced.
     """
     if not config.resume:
-        check_out_folder(config.out, (*FILES, SETTINGS), overwrite=config.overwrite, hint=RESUME_HINT)
+        check_out_folder(
+            config.out, (*FILES, SETTINGS), overwrite=config.overwrite, hint=RESUME_HINT
+        )
     save_settings(config)
     runs: list[SweepRun] = []
     planned = list(_planned(config))
@@ -105,20 +117,37 @@ def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepR
 
 def _planned(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any], int]]:
     for settings in config.combinations():
-        name = ",".join(f"{key.rstrip('_')}={value}" for key, value in settings.items()) or "default"
+        name = (
+            ",".join(f"{key.rstrip('_')}={value}" for key, value in settings.items()) or "default"
+        )
         for seed in range(config.seed, config.seed + config.seeds):
             yield name, settings, seed
 
 
 def _run(
-    config: SweepConfig, name: str, settings: dict[str, Any], seed: int, notify: Callable[[str], None]
+    config: SweepConfig,
+    name: str,
+    settings: dict[str, Any],
+    seed: int,
+    notify: Callable[[str], None],
 ) -> SweepRun:
     """A run, or what is left of it, and its evaluation."""
-    folder = config.out / "".join(c if c.isalnum() or c in "=,.-" else "-" for c in name) / f"seed-{seed}"
+    folder = (
+        config.out
+        / "".join(c if c.isalnum() or c in "=,.-" else "-" for c in name)
+        / f"seed-{seed}"
+    )
     shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
     is_begun = config.resume and (folder / TRAINER).is_file()
     training = TrainConfig(
-        **{**shared, **settings, "seed": seed, "out": folder, "resume": is_begun, "overwrite": not is_begun}
+        **{
+            **shared,
+            **settings,
+            "seed": seed,
+            "out": folder,
+            "resume": is_begun,
+            "overwrite": not is_begun,
+        }
     )
     results = folder / "results"
     if not (config.resume and (results / ROWS).is_file()):
@@ -128,14 +157,29 @@ def _run(
     state_of = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     rows = [row for row in read_csv(results / ROWS, Row) if row.scheme == training.scheme]
     return SweepRun(
-        name, seed, state_of["step"], state_of["best"], _mean(rows, "satisfied_demand"), _mean(rows, "value"),
-        _mean(rows, "gap_known"), float(np.median([row.solve_s for row in rows])),
-    )  # fmt: skip
+        name,
+        seed,
+        state_of["step"],
+        state_of["best"],
+        _mean(rows, "satisfied_demand"),
+        _mean(rows, "value"),
+        _mean(rows, "gap_known"),
+        float(np.median([row.solve_s for row in rows])),
+    )
 
 
-def _evaluate(config: SweepConfig, training: TrainConfig, out: Path, notify: Callable[[str], None]) -> None:
+def _evaluate(
+    config: SweepConfig, training: TrainConfig, out: Path, notify: Callable[[str], None]
+) -> None:
     names = {field.name for field in dataclasses.fields(EvaluateConfig)}
-    own = ("topology", "traffic", "model", "out", "resume", "overwrite")  # of other meaning in an evaluation
+    own = (
+        "topology",
+        "traffic",
+        "model",
+        "out",
+        "resume",
+        "overwrite",
+    )  # of other meaning in an evaluation
     shared = {
         field.name: getattr(training, field.name)
         for field in dataclasses.fields(TrainConfig)
@@ -168,9 +212,13 @@ def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
             mean, half = float(values.mean()), math.nan
             if len(values) > 1:
                 half = float(
-                    stats.t.ppf(0.5 + _LEVEL / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+                    stats.t.ppf(0.5 + _LEVEL / 2, len(values) - 1)
+                    * values.std(ddof=1)
+                    / math.sqrt(len(values))
                 )
-            summaries.append(SweepSummary(settings, measure, len(own), mean, mean - half, mean + half))
+            summaries.append(
+                SweepSummary(settings, measure, len(own), mean, mean - half, mean + half)
+            )
     return summaries
 
 
@@ -194,8 +242,10 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
         return Column(label, lambda settings: of[settings, measure], text)
 
     columns = (
-        Column("settings", str), interval("validation", "validation", ratio_text),
-        interval("satisfied", "satisfied_demand", percent), interval("gap by the best bound", "gap_known", percent),
-    )  # fmt: skip
+        Column("settings", str),
+        interval("validation", "validation", ratio_text),
+        interval("satisfied", "satisfied_demand", percent),
+        interval("gap by the best bound", "gap_known", percent),
+    )
     title = f"{config.seeds} seeds each: mean and 95% interval of the mean"
     return Table(title, columns, list(dict.fromkeys(one.settings for one in summaries)))

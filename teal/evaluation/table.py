@@ -39,7 +39,8 @@ class ClassSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """One scheme over its cases; those that it failed count as :meth:`teal.evaluation.rows.Row.counted` says.
+    """One scheme over its cases; those that it failed count as
+    :meth:`teal.evaluation.rows.Row.counted` says.
 
     Attributes:
         scheme: as it was specified.
@@ -56,12 +57,14 @@ class Summary:
         parallel_s: median seconds to build and solve with a processor for each subproblem.
         status: number of cases that ended in each way, such as ``691 optimal``.
         classes: under priority, the highest one first.
-        fairness: under max_min, mean fairness against the best scheme (see :class:`teal.evaluation.rows.Row`).
+        fairness: under max_min, mean fairness against the best scheme (see
+            :class:`teal.evaluation.rows.Row`).
         latency_mean: ms, mean over the cases of the mean over the volume; NaN without latencies.
-        latency_99: ms, mean over the cases of the least latency that 99% of the volume do not exceed.
+        latency_99: ms, mean over the cases of the least latency that 99% of the volume do not
+            exceed.
         largest_stretch: largest over the cases.
-        cut_demand: mean share of all demand that the model's splits carry, cut to fit and not repaired; NaN without a
-            model.
+        cut_demand: mean share of all demand that the model's splits carry, cut to fit and not
+            repaired; NaN without a model.
         cut_gap: mean gap of those, by the prices of the model.
     """
 
@@ -98,9 +101,17 @@ def summarise(rows: list[Row]) -> list[Summary]:
     for scheme in dict.fromkeys(row.scheme for row in rows):
         all_rows = [row for row in rows if row.scheme == scheme]
         usable = [row for row in all_rows if not math.isnan(row.value)]
-        counted = [row for row in all_rows if row.was_run] if usable else []  # a scheme that never worked has no mean
-        ratios = [row.counted("value") / optimum[_case(row)] for row in counted if optimum.get(_case(row), 0.0) > 0]
-        worst = (min if Objective(all_rows[0].objective).rules.sense > 0 else max)(ratios, default=math.nan)
+        counted = (
+            [row for row in all_rows if row.was_run] if usable else []
+        )  # a scheme that never worked has no mean
+        ratios = [
+            row.counted("value") / optimum[_case(row)]
+            for row in counted
+            if optimum.get(_case(row), 0.0) > 0
+        ]
+        worst = (min if Objective(all_rows[0].objective).rules.sense > 0 else max)(
+            ratios, default=math.nan
+        )
         counts = Counter(row.status for row in all_rows)
         summaries.append(
             Summary(
@@ -110,7 +121,9 @@ def summarise(rows: list[Row]) -> list[Summary]:
                 worst,
                 _mean([row.counted("satisfied_demand") for row in counted]),
                 _mean([row.counted("gap") for row in counted]),
-                _mean([value for row in counted if not math.isnan(value := row.counted("gap_known"))]),
+                _mean(
+                    [value for row in counted if not math.isnan(value := row.counted("gap_known"))]
+                ),
                 max((row.max_violation for row in usable), default=math.nan),
                 _median([row.build_s for row in usable]),
                 _median([row.solve_s for row in usable]),
@@ -121,7 +134,10 @@ def summarise(rows: list[Row]) -> list[Summary]:
                 _known_mean(usable, "fairness"),
                 _known_mean(usable, "latency_mean"),
                 _known_mean(usable, "latency_99"),
-                max((row.largest_stretch for row in usable if not math.isnan(row.largest_stretch)), default=math.nan),
+                max(
+                    (row.largest_stretch for row in usable if not math.isnan(row.largest_stretch)),
+                    default=math.nan,
+                ),
                 _known_mean(usable, "cut_demand"),
                 _known_mean(usable, "cut_gap"),
             )
@@ -138,7 +154,9 @@ def _classes(rows: list[Row]) -> tuple[ClassSummary, ...]:
     return tuple(
         ClassSummary(
             name,
-            _mean([line["value"] / line["demand"] if line["demand"] > 0 else 1.0 for line in of_class]),
+            _mean(
+                [line["value"] / line["demand"] if line["demand"] > 0 else 1.0 for line in of_class]
+            ),
             max(line["gap"] for line in of_class),
         )
         for name, of_class in lines.items()
@@ -148,7 +166,8 @@ def _classes(rows: list[Row]) -> tuple[ClassSummary, ...]:
 def summaries_of(rows: list[Row]) -> list[dict[str, object]]:
     """The summaries of each network, protocol and level, as plain records."""
     return [
-        {"topology": topology, "traffic": traffic, "protocol": protocol, "level": level} | dataclasses.asdict(summary)
+        {"topology": topology, "traffic": traffic, "protocol": protocol, "level": level}
+        | dataclasses.asdict(summary)
         for (topology, traffic), network_rows in by_network(rows).items()
         for (protocol, level), of_level in by_level(network_rows).items()
         for summary in summarise(of_level)
@@ -156,7 +175,8 @@ def summaries_of(rows: list[Row]) -> list[dict[str, object]]:
 
 
 def summary_tables(rows: list[Row], *, wide: bool) -> Iterator[Table]:
-    """The tables for a terminal: for each network one of the unchanged matrices, then of the changed ones.
+    """The tables for a terminal: for each network one of the unchanged matrices, then of the
+    changed ones.
 
     Args:
         rows: at least one.
@@ -166,13 +186,16 @@ def summary_tables(rows: list[Row], *, wide: bool) -> Iterator[Table]:
         levels = by_level(network_rows)
         offline = levels.pop((Protocol.OFFLINE.value, ""), [])
         if offline:
-            yield summary_table(summarise(offline), offline[0].objective, f"{topology}, {traffic}", wide=wide)
+            yield summary_table(
+                summarise(offline), offline[0].objective, f"{topology}, {traffic}", wide=wide
+            )
         if wide:
             parts = [levels] if levels else []
         else:
             protocols = dict.fromkeys(protocol for protocol, _ in levels)
             parts = [
-                {key: of_level for key, of_level in levels.items() if key[0] == protocol} for protocol in protocols
+                {key: of_level for key, of_level in levels.items() if key[0] == protocol}
+                for protocol in protocols
             ]
         yield from (_level_table(part, topology) for part in parts)
 
@@ -180,7 +203,8 @@ def summary_tables(rows: list[Row], *, wide: bool) -> Iterator[Table]:
 def _level_table(levels: dict[tuple[str, str], list[Row]], topology: str) -> Table:
     """Schemes down, levels of all protocols across: mean quality (see :class:`Quality`).
 
-    Where a scheme failed some cases, the cell shows how many it solved, because its mean is over fewer cases.
+    Where a scheme failed some cases, the cell shows how many it solved, because its mean is over
+    fewer cases.
     """
     rows = [row for level_rows in levels.values() for row in level_rows]
     quality = Quality.of(rows[0].objective)
@@ -192,10 +216,18 @@ def _level_table(levels: dict[tuple[str, str], list[Row]], topology: str) -> Tab
 
     def column(protocol: str, level: str) -> Column:
         of_level = levels[protocol, level]
-        return Column(f"{protocol} {level}", lambda scheme: [row for row in of_level if row.scheme == scheme], text)
+        return Column(
+            f"{protocol} {level}",
+            lambda scheme: [row for row in of_level if row.scheme == scheme],
+            text,
+        )
 
     columns = (Column("scheme", str), *(column(*key) for key in levels))
-    return Table(f"{topology}: mean {quality.label}", columns, list(dict.fromkeys(row.scheme for row in rows)))
+    return Table(
+        f"{topology}: mean {quality.label}",
+        columns,
+        list(dict.fromkeys(row.scheme for row in rows)),
+    )
 
 
 def _case(row: Row) -> tuple[object, ...]:
@@ -205,7 +237,8 @@ def _case(row: Row) -> tuple[object, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Quality:
-    """The number that plots and tables show for a row: satisfied demand in %, or the value of a balanced program.
+    """The number that plots and tables show for a row: satisfied demand in %, or the value of a
+    balanced program.
 
     Attributes:
         objective: the program.
@@ -238,25 +271,49 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
     columns = _columns(summaries, objective)
     caption = ""
     if not wide:
-        is_sum = any(s.classes for s in summaries)  # of classes, of which each has an optimum of its own
-        is_compared = columns["fairness"].is_shown(summaries)  # a fair allocation has less flow than the optimum
+        is_sum = any(
+            s.classes for s in summaries
+        )  # of classes, of which each has an optimum of its own
+        is_compared = columns["fairness"].is_shown(
+            summaries
+        )  # a fair allocation has less flow than the optimum
         has_room = max((len(s.scheme) for s in summaries), default=0) <= _MAX_NAME_BESIDE_LATENCY
-        hidden = _WIDE | ({"of_optimum", "gap"} if is_sum else {"of_optimum"} if is_compared else set())
+        hidden = _WIDE | (
+            {"of_optimum", "gap"} if is_sum else {"of_optimum"} if is_compared else set()
+        )
         hidden |= set() if has_room else {"latency"}
         if Objective(objective).rules.measure_label:
             hidden |= {"cut"}
         columns = {key: column for key, column in columns.items() if key not in hidden}
-        if "cut" in columns and columns["cut"].is_shown(summaries):  # two lines leave room for the names of schemes
+        if "cut" in columns and columns["cut"].is_shown(
+            summaries
+        ):  # two lines leave room for the names of schemes
             columns = {
-                key: dataclasses.replace(one, label=one.label.replace(" ", "\n", 1)) for key, one in columns.items()
+                key: dataclasses.replace(one, label=one.label.replace(" ", "\n", 1))
+                for key, one in columns.items()
             }
-        failed = [s for s in summaries if _BAD & {part.split(" ", 1)[1] for part in s.status.split(", ")}]
+        failed = [
+            s for s in summaries if _BAD & {part.split(" ", 1)[1] for part in s.status.split(", ")}
+        ]
         caption = "; ".join(f"{s.scheme}: {s.status}" for s in failed)
-    return Table(f"{title}; objective: {objective}", tuple(columns.values()), summaries, caption=caption)
+    return Table(
+        f"{title}; objective: {objective}", tuple(columns.values()), summaries, caption=caption
+    )
 
 
 # Columns that a terminal of 80 characters does not show.
-_WIDE = {"value", "carried", "build", "worst", "gap_known", "max_violation", "solve", "parallel", "cut_gap", "status"}
+_WIDE = {
+    "value",
+    "carried",
+    "build",
+    "worst",
+    "gap_known",
+    "max_violation",
+    "solve",
+    "parallel",
+    "cut_gap",
+    "status",
+}
 
 
 def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
@@ -284,7 +341,9 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
         "cut_gap": Column("gap, cut only", "cut_gap", percent, optional=True),
         "gap": Column("certified gap", "gap", percent),
         "gap_known": Column("gap by the best bound", "gap_known", percent),
-        "max_violation": Column("max violation", "max_violation", lambda v: "-" if math.isnan(v) else f"{v:.0e}"),
+        "max_violation": Column(
+            "max violation", "max_violation", lambda v: "-" if math.isnan(v) else f"{v:.0e}"
+        ),
         "time": Column("time", "total_s", time_text),
         "build": Column("build", "build_s", time_text),
         "solve": Column("solve", "solve_s", time_text),
@@ -321,6 +380,10 @@ def _number(value: float) -> str:
 
 
 def class_text(summary: Summary, name: str) -> str:
-    """Satisfied demand of a class and its gap, such as ``99.83% (0.15%)``; ``-`` if the scheme has none."""
+    """Satisfied demand of a class and its gap, such as ``99.83% (0.15%)``; ``-`` if the scheme has
+    none.
+    """
     figures = next((one for one in summary.classes if one.name == name), None)
-    return "-" if figures is None else f"{percent(figures.satisfied_demand)} ({percent(figures.gap)})"
+    return (
+        "-" if figures is None else f"{percent(figures.satisfied_demand)} ({percent(figures.gap)})"
+    )

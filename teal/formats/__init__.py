@@ -1,4 +1,6 @@
-"""Reading and writing topologies, traffic and allocations.  File formats and units are handled in this room only."""
+"""Reading and writing topologies, traffic and allocations.  File formats and units are handled in
+this room only.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,16 @@ __all__ = [
 TRAFFIC_SUFFIXES = (".npz", ".csv", ".parquet")
 BUILT_IN = {"b4": "data/b4.json"}
 _EXPECTED_TRAFFIC = (
-    "an SNDlib .tgz or folder, a .npz, .csv, .parquet or Repetita .demands file, or gravity:seed=0,count=200,load=4"
+    "an SNDlib .tgz or folder, a .npz, .csv, .parquet or Repetita .demands file, or "
+    "gravity:seed=0,count=200,load=4"
 )
 
 
 def _expected_topology() -> str:
-    return f"a {', '.join(topology_suffixes())} file, topohub:GROUP/NAME, or one of: {', '.join(BUILT_IN)}"
+    return (
+        f"a {', '.join(topology_suffixes())} file, topohub:GROUP/NAME, or one of: "
+        f"{', '.join(BUILT_IN)}"
+    )
 
 
 def is_named(text: str) -> bool:
@@ -52,7 +58,9 @@ def is_named(text: str) -> bool:
 
 
 def check_topology_name(text: str) -> None:
-    """Raise InputError where :func:`load_topology` would find neither a file nor a name; nothing is read."""
+    """Raise InputError where :func:`load_topology` would find neither a file nor a name; nothing is
+    read.
+    """
     if not is_named(text) and not Path(text).expanduser().is_file():
         raise InputError(text, "topology", _expected_topology(), "no such file or name")
 
@@ -69,16 +77,18 @@ def load_topology(
     """The topology of a file or name, of a networkx graph, or of a pandas frame of links.
 
     Args:
-        text: a node-link, RFC 8345 or FRR database ``.json``, ``.graphml``, SNDlib ``.xml`` or Repetita ``.graph``
-            file, a table of links (``.csv``, ``.xlsx``), BGP-LS updates (``.jsonl``), a topology of containerlab
-            (``.clab.yml``); ``topohub:GROUP/NAME``;
+        text: a node-link, RFC 8345 or FRR database ``.json``, ``.graphml``, SNDlib ``.xml`` or
+            Repetita ``.graph`` file, a table of links (``.csv``, ``.xlsx``), BGP-LS updates
+            (``.jsonl``), a topology of containerlab (``.clab.yml``); ``topohub:GROUP/NAME``;
             ``b4``; a graph; or a frame with the columns of a table of links.
         default_capacity: Gbit/s for links whose file gives none; None to refuse such files.
-        attributes: names of the attributes of links in a file, a graph or a frame, such as ``capacity=bandwidth`` or
-            ``{"capacity": "bandwidth"}``.
+        attributes: names of the attributes of links in a file, a graph or a frame, such as
+            ``capacity=bandwidth`` or ``{"capacity": "bandwidth"}``.
         bidirectional: add a link in the other direction where there is none.
-        routers: table of routers, whose names nodes get (:mod:`teal.formats.routers`); None for the names of the file.
-        network: name of the network that is read, of a file with several (RFC 8345); "" where there is one.
+        routers: table of routers, whose names nodes get (:mod:`teal.formats.routers`); None for the
+            names of the file.
+        network: name of the network that is read, of a file with several (RFC 8345); "" where there
+            is one.
         sheet: name of the sheet of a workbook; "" for the one that was open last.
 
     Raises:
@@ -141,7 +151,8 @@ def topology_of(settings: TopologySettings) -> Topology:
 
 
 def topology_from(topology: Any, settings: FileSettings) -> Topology:
-    """A network as it is, or that of a file, a name, a graph or a frame; errors as in :func:`load_topology`.
+    """A network as it is, or that of a file, a name, a graph or a frame; errors as in
+    :func:`load_topology`.
 
     Args:
         topology: the network, or what :func:`load_topology` takes.
@@ -158,7 +169,12 @@ def _load_topology(text: Any, default_capacity: float | None, names: Attributes)
         return link_tables.topology_from_link_frame(text, default_capacity, names)
     if not isinstance(text, str | Path):
         if not (hasattr(text, "nodes") and hasattr(text, "edges")):
-            raise InputError("topology", "", "a file, a name, a networkx graph or a pandas frame", type(text).__name__)
+            raise InputError(
+                "topology",
+                "",
+                "a file, a name, a networkx graph or a pandas frame",
+                type(text).__name__,
+            )
         return topology_from_graph(text, default_capacity, names)
     text = str(text)
     if is_named(text):
@@ -177,19 +193,24 @@ def _load_topology(text: Any, default_capacity: float | None, names: Attributes)
 
 
 def load_traffic(
-    text: Any, topology: Topology, progress: bool = False, unit: str = "", class_order: Sequence[str] = ()
+    text: Any,
+    topology: Topology,
+    progress: bool = False,
+    unit: str = "",
+    class_order: Sequence[str] = (),
 ) -> TrafficMatrices:
-    """The traffic matrices of a file, folder or name, or of an object, over the nodes of ``topology``.
+    """The traffic matrices of a file, folder or name, or of an object, over the nodes of
+    ``topology``.
 
     Args:
-        text: an SNDlib archive (.tgz or folder); a .npz, .csv, .parquet or Repetita .demands file (or a pattern,
-            ``rf1221.*.demands``); ``gravity:...``; matrices as they are; or a pandas frame or series, a dict of pairs
-            or an array (see :mod:`teal.formats.frames`).
+        text: an SNDlib archive (.tgz or folder); a .npz, .csv, .parquet or Repetita .demands file
+            (or a pattern, ``rf1221.*.demands``); ``gravity:...``; matrices as they are; or a pandas
+            frame or series, a dict of pairs or an array (see :mod:`teal.formats.frames`).
         topology: the network.
         progress: show bars.
         unit: unit of the rates in a .csv, .parquet or .npz file, such as ``Mbit/s``; "" for Gbit/s.
-        class_order: names in the column ``class`` of a .csv or .parquet file, the highest priority first; () for their
-            order by number or by name.
+        class_order: names in the column ``class`` of a .csv or .parquet file, the highest priority
+            first; () for their order by number or by name.
 
     Raises:
         InputError: no such file or name, or a fault in it.
@@ -197,16 +218,24 @@ def load_traffic(
     if isinstance(text, TrafficMatrices):
         return text
     if not isinstance(text, str | Path):
-        return traffic_from_object(text, topology).scaled(gbps_per_unit(unit, "unit") if unit else 1.0)
+        return traffic_from_object(text, topology).scaled(
+            gbps_per_unit(unit, "unit") if unit else 1.0
+        )
     text = str(text)
     path = Path(text).expanduser()
     if class_order and path.suffix.lower() not in (".csv", ".parquet"):
-        raise InputError("--class-order", "", f"nothing for {text}, which has no classes", ",".join(class_order))
-    is_archive = path.is_dir() or (path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file())
+        raise InputError(
+            "--class-order", "", f"nothing for {text}, which has no classes", ",".join(class_order)
+        )
+    is_archive = path.is_dir() or (
+        path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file()
+    )
     repetita = demand_files(text)
     form = traffic_format(path)
     if unit and (form or repetita or is_archive or text.partition(":")[0] == "gravity"):
-        raise InputError("--traffic-unit", "", f"nothing for {text}, which has a unit of its own", repr(unit))
+        raise InputError(
+            "--traffic-unit", "", f"nothing for {text}, which has a unit of its own", repr(unit)
+        )
     if text.partition(":")[0] == "gravity":
         from teal.formats import gravity  # with shortest paths, and so with a compiler
 
@@ -225,11 +254,14 @@ def load_traffic(
             return read_npz(path, topology).scaled(factor)
         case ".csv" | ".parquet":
             return read_table(path, topology, progress, class_order, unit).scaled(factor)
-    raise InputError(text, "traffic", _EXPECTED_TRAFFIC, f"another kind of file ({path.suffix or 'no suffix'})")
+    raise InputError(
+        text, "traffic", _EXPECTED_TRAFFIC, f"another kind of file ({path.suffix or 'no suffix'})"
+    )
 
 
 def save_topology(path: Path | str, topology: Topology) -> None:
-    """Write a network in the format of the suffix: node-link .json, .rfc8345.json, a table (.csv), .clab.yml.
+    """Write a network in the format of the suffix: node-link .json, .rfc8345.json, a table (.csv),
+    .clab.yml.
 
     Raises:
         InputError: another suffix, or links that have failed, where the format cannot say so.
@@ -247,12 +279,16 @@ def save_topology(path: Path | str, topology: Topology) -> None:
 
 
 def left_out_of(path: Path, topology: Topology) -> list[str]:
-    """The parts of a network that a file of this name, as :func:`save_topology` writes it, does not hold."""
+    """The parts of a network that a file of this name, as :func:`save_topology` writes it, does not
+    hold.
+    """
     form = topology_format(path)
     return [] if form is None else form.left_out(topology)
 
 
-def save_traffic(path: Path | str, traffic: TrafficMatrices, topology: Topology, *, exact: bool = False) -> None:
+def save_traffic(
+    path: Path | str, traffic: TrafficMatrices, topology: Topology, *, exact: bool = False
+) -> None:
     """Write traffic matrices to a ``.npz``, ``.csv`` or ``.parquet`` file, streamed.
 
     Args:
@@ -268,7 +304,9 @@ def save_traffic(path: Path | str, traffic: TrafficMatrices, topology: Topology,
     match path.suffix.lower():
         case ".npz":
             if traffic.classes is not None:
-                raise InputError(str(path), "out", "a .csv or .parquet file for traffic with classes", ".npz")
+                raise InputError(
+                    str(path), "out", "a .csv or .parquet file for traffic with classes", ".npz"
+                )
             write_npz(path, traffic, topology, "<f8" if exact else "<f4")
         case ".csv" | ".parquet":
             write_table(path, traffic, topology)

@@ -1,20 +1,23 @@
 """Allocations as files.
 
-Of one matrix, as a table: one row for each path that carries traffic, with columns ``source``, ``target``, ``k`` (index
-of the path among the demand's paths, from 0), ``nodes`` and ``links`` (names along the path: lists in Parquet, JSON
-lists in CSV), ``split`` (share of the demand), ``flow`` (Gbit/s) and, if there are any, whole-number ``weight``s and
-the priority ``class``.  A link is named ``source->target``, parallel ones ``source->target#1``, ``#2``, ... in the
-order of the file.
+Of one matrix, as a table: one row for each path that carries traffic, with columns ``source``,
+``target``, ``k`` (index of the path among the demand's paths, from 0), ``nodes`` and ``links``
+(names along the path: lists in Parquet, JSON lists in CSV), ``split`` (share of the demand),
+``flow`` (Gbit/s) and, if there are any, whole-number ``weight``s and the priority ``class``.  A
+link is named ``source->target``, parallel ones ``source->target#1``, ``#2``, ... in the order of
+the file.
 
-Of one matrix, as JSON: for each ingress router its demands, with the rate that is admitted and shed, and their paths:
+Of one matrix, as JSON: for each ingress router its demands, with the rate that is admitted and
+shed, and their paths:
 
     {"topology": ..., "unit": "Gbit/s", "figures": {...}, "routers": {"ROUTER": [
         {"target": ..., "demand": ..., "admitted": ..., "shed": ..., "paths": [
             {"nodes": [...], "links": [...], "split": ..., "rate": ..., "weight": ...}]}]}}
 
-For many matrices there is one Parquet file of the paths, with ``source``, ``target``, ``demand`` (index d of the
-demand), ``k`` and ``nodes``, and files with one row for each matrix.  Their column ``splits`` (shares) or ``weights``
-(entries of split tables, whole numbers) has D * K numbers, that of demand d and path k at position d * K + k.
+For many matrices there is one Parquet file of the paths, with ``source``, ``target``, ``demand``
+(index d of the demand), ``k`` and ``nodes``, and files with one row for each matrix.  Their column
+``splits`` (shares) or ``weights`` (entries of split tables, whole numbers) has D * K numbers, that
+of demand d and path k at position d * K + k.
 """
 
 from __future__ import annotations
@@ -70,7 +73,9 @@ def write_allocation(
         head = json.dumps(_head(topology, figures or {}), allow_nan=False).removesuffix("}")
         with atomic_file(file) as temporary, temporary.open("w", encoding="utf-8") as stream:
             stream.write(head + ', "routers": {')
-            for number, (router, entries) in enumerate(_by_router(topology, paths, demand, splits, weights, classes)):
+            for number, (router, entries) in enumerate(
+                _by_router(topology, paths, demand, splits, weights, classes)
+            ):
                 text = json.dumps(entries, allow_nan=False)
                 stream.write(f"{', ' if number else ''}{json.dumps(router)}: {text}")
             stream.write("}}\n")
@@ -129,7 +134,9 @@ def _by_router(
     has_demand = demand > 0
     carries = (splits > 0) & has_demand[:, None] & paths.mask
     class_of = None if classes is None else np.array(classes.names, dtype=object)[classes.of_demand]
-    by_source = np.argsort(paths.pairs[:, 0], kind="stable")  # sorted already, unless there are classes
+    by_source = np.argsort(
+        paths.pairs[:, 0], kind="stable"
+    )  # sorted already, unless there are classes
     by_source = by_source[has_demand[by_source]]
     source = paths.pairs[by_source, 0]
     first_rows = np.flatnonzero(np.diff(source, prepend=-1))
@@ -154,10 +161,19 @@ def _by_router(
             entries[row].append(entry)
         targets, rates = paths.pairs[rows, 1].tolist(), demand[rows].tolist()
         demands: list[dict[str, Any]] = []
-        for row, target, rate, entry_row in zip(rows.tolist(), targets, rates, entries, strict=True):
+        for row, target, rate, entry_row in zip(
+            rows.tolist(), targets, rates, entries, strict=True
+        ):
             admitted = sum(entry["rate"] for entry in entry_row)
-            one = {"target": names[target], "demand": rate, "admitted": admitted, "shed": max(0.0, rate - admitted)}
-            demands.append(one | ({} if class_of is None else {"class": class_of[row]}) | {"paths": entry_row})
+            one = {
+                "target": names[target],
+                "demand": rate,
+                "admitted": admitted,
+                "shed": max(0.0, rate - admitted),
+            }
+            demands.append(
+                one | ({} if class_of is None else {"class": class_of[row]}) | {"paths": entry_row}
+            )
         yield names[source[start]], demands
 
 
@@ -183,15 +199,21 @@ def _of_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
     """
     allocations = _member(list, answer, "allocations", where)
     if len(allocations) != 1:
-        raise InputError(where, "allocations", "the answer to one matrix", f"{len(allocations)} of them")
+        raise InputError(
+            where, "allocations", "the answer to one matrix", f"{len(allocations)} of them"
+        )
     if "demands" not in _required(dict, allocations[0], where, "allocations"):
         raise InputError(where, "form", "an answer by name (form: named)", "arrays")
     links = _names_of_links(_member(list, allocations[0], "utilisation", where), where)
     routers: dict[str, list[dict[str, Any]]] = {}
     for demand in _member(list, allocations[0], "demands", where):
         source = _member(str, demand, "source", where)
-        rate, admitted = (amount_of(demand.get(name), where, name) for name in ("demand", "admitted"))
-        stored = [_required(dict, path, where, "paths") for path in _member(list, demand, "paths", where)]
+        rate, admitted = (
+            amount_of(demand.get(name), where, name) for name in ("demand", "admitted")
+        )
+        stored = [
+            _required(dict, path, where, "paths") for path in _member(list, demand, "paths", where)
+        ]
         weights = sum(amount_of(path.get("weight", 0), where, "weight") for path in stored)
         paths = []
         for path in stored:
@@ -199,15 +221,21 @@ def _of_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
             if weights:
                 split *= (admitted / rate if rate > 0 else 1.0) / weights
             numbers = _member(list, path, "links", where)
-            names = [links[number] if number in range(len(links)) else repr(number) for number in numbers]
+            names = [
+                links[number] if number in range(len(links)) else repr(number) for number in numbers
+            ]
             paths.append({**path, "links": names, "split": split, "rate": split * rate})
-        routers.setdefault(source, []).append({**demand, "shed": max(0.0, rate - admitted), "paths": paths})
+        routers.setdefault(source, []).append(
+            {**demand, "shed": max(0.0, rate - admitted), "paths": paths}
+        )
     return {"unit": "Gbit/s", "figures": {}, "routers": routers}
 
 
 def _names_of_links(links: list[Any], where: str) -> list[str]:
     """The names of a network's links, from their sources and targets in the network's order."""
-    ends = [(_member(str, link, "source", where), _member(str, link, "target", where)) for link in links]
+    ends = [
+        (_member(str, link, "source", where), _member(str, link, "target", where)) for link in links
+    ]
     nodes = list(dict.fromkeys(itertools.chain.from_iterable(ends)))
     number, ones = {name: node for node, name in enumerate(nodes)}, np.ones(len(ends))
     source, target = (np.array([number[pair[end]] for pair in ends], np.int32) for end in (0, 1))
@@ -216,7 +244,12 @@ def _names_of_links(links: list[Any], where: str) -> list[str]:
 
 
 def stored_paths(
-    allocation: dict[str, Any], topology: Topology, where: str, value: str = "rate", *, is_older: bool = False
+    allocation: dict[str, Any],
+    topology: Topology,
+    where: str,
+    value: str = "rate",
+    *,
+    is_older: bool = False,
 ) -> dict[Demand, PathValues]:
     """The paths of each demand of the parsed .json file of an allocation, and a value of each.
 
@@ -225,11 +258,13 @@ def stored_paths(
         topology: the network.
         where: name of the file, for messages.
         value: ``rate``, Gbit/s, or ``split``, share of the demand.
-        is_older: whether nodes and links that the network does not have are left out; they are refused otherwise.
+        is_older: whether nodes and links that the network does not have are left out; they are
+            refused otherwise.
 
     Raises:
-        InputError: another format; a node or link that the network does not have; links that are no path of their
-            demand; a value that is no number of at least 0; a demand, or a path of a demand, that is listed twice.
+        InputError: another format; a node or link that the network does not have; links that are no
+            path of their demand; a value that is no number of at least 0; a demand, or a path of a
+            demand, that is listed twice.
     """
     number = {name: link for link, name in enumerate(topology.link_names())}
     node, found = topology.node_index(), dict[Demand, PathValues]()
@@ -259,7 +294,9 @@ def _values(
     value: str,
     is_older: bool,
 ) -> PathValues:
-    """The stored paths of one demand, with a value of each; arguments and errors as of :func:`stored_paths`."""
+    """The stored paths of one demand, with a value of each; arguments and errors as of
+    :func:`stored_paths`.
+    """
     found = PathValues()
     for path in stored:
         names = [str(name) for name in _member(list, path, "links", where)]
@@ -285,11 +322,15 @@ def _required(kind: type, value: Any, where: str, field: str) -> Any:
     """The value, if it is of the kind that the format has there."""
     if not isinstance(value, kind):
         found = "none" if value is None else repr(value)[:80]
-        raise InputError(where, field, f"{_KINDS[kind]}, as teal solve --out X.json writes it", found)
+        raise InputError(
+            where, field, f"{_KINDS[kind]}, as teal solve --out X.json writes it", found
+        )
     return value
 
 
-def amount_of(value: Any, where: str, field: str, expected: str = "a number of at least 0") -> float:
+def amount_of(
+    value: Any, where: str, field: str, expected: str = "a number of at least 0"
+) -> float:
     """A finite number of at least 0; raises InputError for anything else."""
     try:
         amount = math.nan if isinstance(value, bool) else float(value)
@@ -303,17 +344,26 @@ def amount_of(value: Any, where: str, field: str, expected: str = "a number of a
 def require_path(links: tuple[int, ...], topology: Topology, demand: Demand, where: str) -> None:
     """Raise InputError unless the links lead from the source of a demand to its target."""
     nodes = [demand[0], *(int(topology.link_target[link]) for link in links)]
-    leads = all(int(topology.link_source[link]) == node for link, node in zip(links, nodes, strict=False))
+    leads = all(
+        int(topology.link_source[link]) == node for link, node in zip(links, nodes, strict=False)
+    )
     if not leads or nodes[-1] != demand[1] or not links:
         names = topology.node_names
         along = ", ".join(topology.link_name(link) for link in links) or "no link"
-        raise InputError(where, "links", f"a path from {names[demand[0]]} to {names[demand[1]]}", along)
+        raise InputError(
+            where, "links", f"a path from {names[demand[0]]} to {names[demand[1]]}", along
+        )
 
 
 def read_splits(
-    allocation: dict[str, Any], topology: Topology, paths: PathSet, where: str, classes: DemandClasses | None = None
+    allocation: dict[str, Any],
+    topology: Topology,
+    paths: PathSet,
+    where: str,
+    classes: DemandClasses | None = None,
 ) -> FloatArray:
-    """(D, K) splits of the parsed .json file of an allocation; paths that are no candidates are left out.
+    """(D, K) splits of the parsed .json file of an allocation; paths that are no candidates are
+    left out.
 
     Args:
         allocation: allocation of a network with the same names of links.
@@ -323,11 +373,14 @@ def read_splits(
         classes: classes of the demands; None for none.
 
     Raises:
-        InputError: as of :func:`stored_paths`; demands with classes where there are none, or the other way round.
+        InputError: as of :func:`stored_paths`; demands with classes where there are none, or the
+            other way round.
     """
     splits = np.zeros(paths.leaf.shape)
     for d, stored in _stored_splits(allocation, topology, paths, where, classes).items():
-        candidates = {tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0}
+        candidates = {
+            tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0
+        }
         for links, split in stored.items():
             if links in candidates:
                 splits[d, candidates[links]] = split
@@ -335,9 +388,14 @@ def read_splits(
 
 
 def with_stored_paths(
-    allocation: dict[str, Any], topology: Topology, paths: PathSet, where: str, classes: DemandClasses | None = None
+    allocation: dict[str, Any],
+    topology: Topology,
+    paths: PathSet,
+    where: str,
+    classes: DemandClasses | None = None,
 ) -> PathSet:
-    """``paths`` and those of an allocation that are none of them yet; arguments as in :func:`read_splits`.
+    """``paths`` and those of an allocation that are none of them yet; arguments as in
+    :func:`read_splits`.
 
     Paths over links that the network does not have are left out.
     """
@@ -349,21 +407,42 @@ def with_stored_paths(
 
 
 def _stored_splits(
-    allocation: dict[str, Any], topology: Topology, paths: PathSet, where: str, classes: DemandClasses | None
+    allocation: dict[str, Any],
+    topology: Topology,
+    paths: PathSet,
+    where: str,
+    classes: DemandClasses | None,
 ) -> dict[int, PathValues]:
-    """The splits of the stored paths of each demand, by its number; arguments and errors as of :func:`read_splits`."""
+    """The splits of the stored paths of each demand, by its number; arguments and errors as of
+    :func:`read_splits`.
+    """
     stored = stored_paths(allocation, topology, where, "split", is_older=True)
     for *_, name in stored:
         if (name != "") != (classes is not None):
-            expected = "an allocation with classes" if classes is not None else "an allocation without classes"
+            expected = (
+                "an allocation with classes"
+                if classes is not None
+                else "an allocation without classes"
+            )
             raise InputError(where, "class", expected, name or "none")
-    return {number: stored[demand] for demand, number in demand_numbers(paths, classes).items() if demand in stored}
+    return {
+        number: stored[demand]
+        for demand, number in demand_numbers(paths, classes).items()
+        if demand in stored
+    }
 
 
 def demand_numbers(paths: PathSet, classes: DemandClasses | None) -> dict[Demand, int]:
     """The number of each demand of a path set."""
-    names = [""] * len(paths.pairs) if classes is None else [classes.names[c] for c in classes.of_demand]
-    return {(int(s), int(t), name): d for d, ((s, t), name) in enumerate(zip(paths.pairs, names, strict=True))}
+    names = (
+        [""] * len(paths.pairs)
+        if classes is None
+        else [classes.names[c] for c in classes.of_demand]
+    )
+    return {
+        (int(s), int(t), name): d
+        for d, ((s, t), name) in enumerate(zip(paths.pairs, names, strict=True))
+    }
 
 
 def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:
@@ -373,14 +452,18 @@ def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:
 
     demand_index, k = np.nonzero(paths.mask)
     table = pa.table(
-        {"demand": pa.array(demand_index.astype(np.int32)), **_path_columns(topology, paths, demand_index, k)}
+        {
+            "demand": pa.array(demand_index.astype(np.int32)),
+            **_path_columns(topology, paths, demand_index, k),
+        }
     )
     with atomic_file(file) as temporary:
         pq.write_table(table, temporary)
 
 
 class MatrixFile:
-    """A Parquet file that is being written, one row for each matrix: the fields of a dataclass, and (D, K) shares.
+    """A Parquet file that is being written, one row for each matrix: the fields of a dataclass, and
+    (D, K) shares.
 
     Args:
         file: path of the file.
@@ -420,7 +503,9 @@ class MatrixFile:
 def _path_columns(
     topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
 ) -> dict[str, Any]:
-    """Columns source, target, k, nodes and links; row i has path ``k[i]`` of demand ``demand_index[i]``."""
+    """Columns source, target, k, nodes and links; row i has path ``k[i]`` of demand
+    ``demand_index[i]``.
+    """
     import pyarrow as pa
 
     names, link_names = pa.array(topology.node_names), pa.array(topology.link_names())
@@ -439,7 +524,9 @@ def _path_columns(
 
 
 class PathLinks(NamedTuple):
-    """Numbers of nodes and links along R paths: those of path i from ``starts[i]`` to ``starts[i + 1]``."""
+    """Numbers of nodes and links along R paths: those of path i from ``starts[i]`` to
+    ``starts[i + 1]``.
+    """
 
     node_starts: Int64Array
     nodes: IntArray
@@ -447,21 +534,33 @@ class PathLinks(NamedTuple):
     links: IntArray
 
 
-def links_along(topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]) -> PathLinks:
+def links_along(
+    topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
+) -> PathLinks:
     """Nodes and links along the paths ``k[i]`` of the demands ``demand_index[i]``.
 
     They are filled in from the end of each path; its first node is the source.
     """
-    node, length = paths.leaf[demand_index, k].astype(np.int64), paths.hops[demand_index, k].astype(np.int64)
+    node, length = (
+        paths.leaf[demand_index, k].astype(np.int64),
+        paths.hops[demand_index, k].astype(np.int64),
+    )
     offsets = np.concatenate([[0], np.cumsum(length + 1)])
     link_offsets = np.concatenate([[0], np.cumsum(length)])
-    path_nodes, path_links = np.empty(offsets[-1], dtype=np.int32), np.empty(link_offsets[-1], dtype=np.int32)
+    path_nodes, path_links = (
+        np.empty(offsets[-1], dtype=np.int32),
+        np.empty(link_offsets[-1], dtype=np.int32),
+    )
     path_nodes[offsets[:-1]] = paths.pairs[demand_index, 0]
     place, link_place = offsets[:-1] + length, link_offsets[:-1] + length - 1
     while len(node):
         path_nodes[place] = topology.link_target[paths.trie.link[node]]
         path_links[link_place] = paths.trie.link[node]
-        node, place, link_place = paths.trie.parent[node].astype(np.int64), place - 1, link_place - 1
+        node, place, link_place = (
+            paths.trie.parent[node].astype(np.int64),
+            place - 1,
+            link_place - 1,
+        )
         is_inside = node >= 0
         node, place, link_place = node[is_inside], place[is_inside], link_place[is_inside]
     return PathLinks(offsets, path_nodes, link_offsets, path_links)

@@ -1,11 +1,14 @@
-"""Files of bandwidth functions (:mod:`teal.network.bandwidth_functions`): a point a row, or a function an object.
+"""Files of bandwidth functions (:mod:`teal.network.bandwidth_functions`): a point a row, or a
+function an object.
 
-A .csv file has the columns ``rate`` (Gbit/s), or ``share`` (of the demand), and ``value``, which for shares is for each
-Gbit/s of demand; and to say whose function it is ``source`` and ``target``, or ``class``, or neither for a function of
-all demands.  Each function begins at (0, 0) and stays at the value of its last point.
+A .csv file has the columns ``rate`` (Gbit/s), or ``share`` (of the demand), and ``value``, which
+for shares is for each Gbit/s of demand; and to say whose function it is ``source`` and ``target``,
+or ``class``, or neither for a function of all demands.  Each function begins at (0, 0) and stays at
+the value of its last point.
 
-A .json file is a list, ``[{"source": "A", "target": "B", "points": [[2, 20], [10, 28]]}, {"class": "gold", ...}]``,
-with ``shares`` in the place of ``points`` for shares of the demand.
+A .json file is a list,
+``[{"source": "A", "target": "B", "points": [[2, 20], [10, 28]]}, {"class": "gold", ...}]``, with
+``shares`` in the place of ``points`` for shares of the demand.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ def read_bandwidth_functions(
         classes: classes of the demands; None for none.
 
     Raises:
-        InputError: another format, an unknown node or class, a function that is not concave, a demand without one.
+        InputError: another format, an unknown node or class, a function that is not concave, a
+            demand without one.
     """
     if file.suffix.lower() not in _SUFFIXES:
         raise InputError(str(file), "functions", "a .csv or .json file", repr(file.name))
@@ -55,7 +59,11 @@ def read_bandwidth_functions(
 
 
 def bandwidth_functions_of(
-    functions: Any, where: str, topology: Topology, pairs: IntArray, classes: DemandClasses | None = None
+    functions: Any,
+    where: str,
+    topology: Topology,
+    pairs: IntArray,
+    classes: DemandClasses | None = None,
 ) -> BandwidthFunctions:
     """The functions of demands from what a JSON file has; see :func:`read_bandwidth_functions`.
 
@@ -68,9 +76,12 @@ def bandwidth_functions_of(
 
 
 def _of_points(
-    rows: Iterator[tuple[str, _Key, str, float, float]], file: str, topology: Topology, pairs: IntArray,
+    rows: Iterator[tuple[str, _Key, str, float, float]],
+    file: str,
+    topology: Topology,
+    pairs: IntArray,
     classes: DemandClasses | None,
-) -> BandwidthFunctions:  # fmt: skip
+) -> BandwidthFunctions:
     """The function of each demand from place, owner, kind, rate and value of each point."""
     points: dict[_Key, list[tuple[float, float]]] = {}
     first: dict[_Key, str] = {}
@@ -81,7 +92,9 @@ def _of_points(
         first.setdefault(key, where)
         points.setdefault(key, []).append((rate, value))
     if not points or len(kinds) > 1:
-        raise InputError(file, "functions", "points by rate, or points by share", "both" if kinds else "none")
+        raise InputError(
+            file, "functions", "points by rate, or points by share", "both" if kinds else "none"
+        )
     number = {key: i for i, key in enumerate(points)}
     for key, of_key in points.items():  # so that a fault is told with its line
         try:
@@ -98,7 +111,9 @@ def _of_points(
             of_class = f" of class {name}" if name else ""
             raise InputError(file, "functions", f"one for {source} to {target}{of_class}", "none")
         of_demand[d] = found
-    return BandwidthFunctions.of_points(list(points.values()), of_demand, by_share=kinds == {"share"})
+    return BandwidthFunctions.of_points(
+        list(points.values()), of_demand, by_share=kinds == {"share"}
+    )
 
 
 def _check_names(where: str, key: _Key, topology: Topology, classes: DemandClasses | None) -> None:
@@ -110,7 +125,9 @@ def _check_names(where: str, key: _Key, topology: Topology, classes: DemandClass
         if node not in topology.node_index():
             raise InputError(where, "source and target", f"nodes of {topology.name}", repr(node))
     if name and (classes is None or name not in classes.names):
-        raise InputError(where, "class", "none" if classes is None else ", ".join(classes.names), repr(name))
+        raise InputError(
+            where, "class", "none" if classes is None else ", ".join(classes.names), repr(name)
+        )
 
 
 def _of_csv(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
@@ -145,10 +162,18 @@ def _of_objects(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, flo
         where = f"{file}, function {number}"
         source, target, name = (str(one.get(field, "")) for field in _NAMES)
         kind, points = ("share", one["shares"]) if "shares" in one else ("rate", one.get("points"))
-        if not isinstance(points, list) or not all(isinstance(point, list) and len(point) == 2 for point in points):
+        if not isinstance(points, list) or not all(
+            isinstance(point, list) and len(point) == 2 for point in points
+        ):
             raise InputError(where, "points", "a list of [rate, value]", repr(points)[:80])
         for rate, value in points:
-            yield where, (source, target, name), kind, _number(rate, where, kind), _number(value, where, "value")
+            yield (
+                where,
+                (source, target, name),
+                kind,
+                _number(rate, where, kind),
+                _number(value, where, "value"),
+            )
 
 
 def _number(value: Any, where: str, field: str) -> float:

@@ -1,13 +1,14 @@
 """BGP-LS (RFC 9552) as ExaBGP and GoBGP print it, a JSON object a line.
 
-ExaBGP writes a line for each update (``encoder json``).  Of GoBGP it is the output of ``gobgp global rib -a ls -j`` or
-the lines of ``gobgp monitor global rib -a ls -j``: a path has an ``nlri`` with descriptors of one node or of two, and
-``attrs``, one of which (type 29) has attributes of nodes and links.  Versions spell keys with and without underscores
-and hyphens: they are compared without.
+ExaBGP writes a line for each update (``encoder json``).  Of GoBGP it is the output of
+``gobgp global rib -a ls -j`` or the lines of ``gobgp monitor global rib -a ls -j``: a path has an
+``nlri`` with descriptors of one node or of two, and ``attrs``, one of which (type 29) has
+attributes of nodes and links.  Versions spell keys with and without underscores and hyphens: they
+are compared without.
 
-BGP-LS says capacities (a bandwidth of 0 is none), TE metrics, administrative groups and, from GoBGP, delays.  Of a link
-that several topologies announce (RFC 9552 5.2.2.1) that of IPv4 counts, and of several protocols the one with the
-smallest number: level 1 of IS-IS before level 2.
+BGP-LS says capacities (a bandwidth of 0 is none), TE metrics, administrative groups and, from
+GoBGP, delays.  Of a link that several topologies announce (RFC 9552 5.2.2.1) that of IPv4 counts,
+and of several protocols the one with the smallest number: level 1 of IS-IS before level 2.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _NODES = ("bgpls-node", 1)
 _BITS_PER_BYTE, _GIGA = 8, 1e9
 _US_PER_MS = 1000.0
 _PSEUDONODE = re.compile(r"(.+)-([0-9a-f]{2})", re.IGNORECASE)  # IS-IS: system ID and number
-_OSPF_NETWORK = re.compile(r"[0-9a-f]{16}|[0-9.]+:[0-9.]+", re.IGNORECASE)  # router and its address on the network
+_OSPF_NETWORK = re.compile(
+    r"[0-9a-f]{16}|[0-9.]+:[0-9.]+", re.IGNORECASE
+)  # router and its address on the network
 _SEVEN_BYTES = re.compile(r"([0-9a-f]{12})([0-9a-f]{2})", re.IGNORECASE)
 
 
@@ -81,18 +84,26 @@ class _Updates:
         self._overloaded: dict[str, bool] = {}
 
     def states(self) -> LinkStates:
-        """The links and routers that the updates leave, with the names of routers where they are known."""
+        """The links and routers that the updates leave, with the names of routers where they are
+        known.
+        """
         name = self._names
         states = LinkStates(networks=self._networks)
-        states.no_transit = {name.get(one, one) for one, is_overloaded in self._overloaded.items() if is_overloaded}
+        states.no_transit = {
+            name.get(one, one) for one, is_overloaded in self._overloaded.items() if is_overloaded
+        }
         links = self._links.values()
-        standard = {(one.adjacency.source, one.adjacency.target) for one in links if one.is_standard}
+        standard = {
+            (one.adjacency.source, one.adjacency.target) for one in links if one.is_standard
+        }
         without_capacity: list[str] = []
         for adjacency, is_standard in links:
             ends = adjacency.source, adjacency.target
             if not is_standard and ends in standard:
                 continue
-            renamed = adjacency._replace(source=name.get(ends[0], ends[0]), target=name.get(ends[1], ends[1]))
+            renamed = adjacency._replace(
+                source=name.get(ends[0], ends[0]), target=name.get(ends[1], ends[1])
+            )
             if adjacency.capacity == 0:
                 without_capacity.append(f"{renamed.source} -> {renamed.target}")
                 renamed = renamed._replace(capacity=None)
@@ -115,7 +126,9 @@ class _Updates:
 
     def _take_path(self, path: dict[str, Any], nlri: dict[str, Any]) -> None:
         attributes = list_of(path.get("attrs"), self.where, f"{self.place}: attrs")
-        of_links = [one for one in attributes if isinstance(one, dict) and one.get("type") == _LINK_STATE]
+        of_links = [
+            one for one in attributes if isinstance(one, dict) and one.get("type") == _LINK_STATE
+        ]
         is_withdrawn = bool(_value(path, "withdrawal", "iswithdraw"))
         local = self._gobgp_router(nlri["local_node_desc"])
         if "remote_node_desc" not in nlri:
@@ -125,11 +138,19 @@ class _Updates:
             return
         ends = local, self._gobgp_router(nlri["remote_node_desc"])
         link = _of(of_links, "link")
-        self._put(ends, nlri.get("link_desc"), nlri, is_withdrawn, {
-            "metric": _value(link, "igpmetric"), "bandwidth": _value(link, "bandwidth", "maxlinkbw"),
-            "te_metric": _value(link, "defaulttemetric"), "group": _value(link, "admingroup"),
-            "delay": _value(link, "unidirectionallinkdelay"),
-        })  # fmt: skip
+        self._put(
+            ends,
+            nlri.get("link_desc"),
+            nlri,
+            is_withdrawn,
+            {
+                "metric": _value(link, "igpmetric"),
+                "bandwidth": _value(link, "bandwidth", "maxlinkbw"),
+                "te_metric": _value(link, "defaulttemetric"),
+                "group": _value(link, "admingroup"),
+                "delay": _value(link, "unidirectionallinkdelay"),
+            },
+        )
 
     def take_exabgp(self, document: Any) -> None:
         """Note what an update of ExaBGP says."""
@@ -149,10 +170,18 @@ class _Updates:
                     self._exabgp_router(one.get("local-node-descriptors")),
                     self._exabgp_router(one.get("remote-node-descriptors")),
                 )
-                self._put(ends, one, one, id(one) in withdrawn, {
-                    "metric": attribute.get("igp-metric"), "bandwidth": attribute.get("maximum-link-bandwidth"),
-                    "te_metric": attribute.get("te-metric"), "group": attribute.get("admin-group-mask"),
-                })  # fmt: skip
+                self._put(
+                    ends,
+                    one,
+                    one,
+                    id(one) in withdrawn,
+                    {
+                        "metric": attribute.get("igp-metric"),
+                        "bandwidth": attribute.get("maximum-link-bandwidth"),
+                        "te_metric": attribute.get("te-metric"),
+                        "group": attribute.get("admin-group-mask"),
+                    },
+                )
 
     def _take_node(self, router: str, name: Any, flags: Any) -> None:
         """Note the name of a router, and whether it has the overload bit (RFC 9552 5.3.1.1)."""
@@ -161,12 +190,18 @@ class _Updates:
         if flags is not None:
             bits = flags if isinstance(flags, dict) else {}
             self._overloaded[router] = any(
-                _plain(key) in ("o", "overload", "overloadbit") and value not in (0, "0", False, None)
+                _plain(key) in ("o", "overload", "overloadbit")
+                and value not in (0, "0", False, None)
                 for key, value in bits.items()
             )
 
     def _put(
-        self, ends: tuple[str, str], descriptor: Any, nlri: dict[str, Any], is_withdrawn: bool, said: dict[str, Any]
+        self,
+        ends: tuple[str, str],
+        descriptor: Any,
+        nlri: dict[str, Any],
+        is_withdrawn: bool,
+        said: dict[str, Any],
     ) -> None:
         """Note a link, or that it is gone.
 
@@ -180,10 +215,15 @@ class _Updates:
         topologies = set(_scalars(descriptor, "multitopolog", "mtid"))
         is_standard = not topologies or bool(topologies & {"0", "2048"})
         protocol = str(_value(nlri, "protocolid", "protocol") or "")
-        interface = next(iter([
-            *_scalars(descriptor, "linkidentifiers", "linklocalid", "localid"),
-            *_scalars(descriptor, "interfaceaddr"),
-        ]), "")  # fmt: skip
+        interface = next(
+            iter(
+                [
+                    *_scalars(descriptor, "linkidentifiers", "linklocalid", "localid"),
+                    *_scalars(descriptor, "interfaceaddr"),
+                ]
+            ),
+            "",
+        )
         key = (*ends, interface, protocol, *sorted(topologies))
         if is_withdrawn:
             self._links.pop(key, None)
@@ -192,7 +232,9 @@ class _Updates:
         te_metric = first_number(said["te_metric"], self.where, f"{self.place}: TE metric")
         delay = said.get("delay")
         delay_us = first_number(
-            delay.get("delay") if isinstance(delay, dict) else delay, self.where, f"{self.place}: delay"
+            delay.get("delay") if isinstance(delay, dict) else delay,
+            self.where,
+            f"{self.place}: delay",
         )
         bandwidth = first_number(said["bandwidth"], self.where, f"{self.place}: bandwidth")
         adjacency = Adjacency(
@@ -208,16 +250,22 @@ class _Updates:
         self._links[key] = _Link(adjacency, is_standard)
 
     def _affinities(self, mask: Any) -> frozenset[str]:
-        """The names of the bits of an administrative group, a number or a list of one (TLV 1088)."""
+        """The names of the bits of an administrative group, a number or a list of one (TLV
+        1088).
+        """
         mask = mask[0] if isinstance(mask, list) and mask else mask
         try:
             number = int(mask, 0) if isinstance(mask, str) else int(mask or 0)
         except (TypeError, ValueError, OverflowError):
-            raise InputError(self.where, self.place, "an administrative group, a number", repr(mask)[:80]) from None
+            raise InputError(
+                self.where, self.place, "an administrative group, a number", repr(mask)[:80]
+            ) from None
         return frozenset(f"bit{bit}" for bit in range(number.bit_length()) if number >> bit & 1)
 
     def _gobgp_router(self, descriptor: Any) -> str:
-        return self._end(_value(descriptor, "igprouterid") or _value(descriptor, "bgprouterid"), None, descriptor)
+        return self._end(
+            _value(descriptor, "igprouterid") or _value(descriptor, "bgprouterid"), None, descriptor
+        )
 
     def _exabgp_router(self, descriptors: Any) -> str:
         parts = descriptors if isinstance(descriptors, list) else [descriptors]
@@ -233,7 +281,9 @@ class _Updates:
             InputError: no router ID.
         """
         if not router or isinstance(router, dict | list):
-            raise InputError(self.where, self.place, "a router ID of each end", repr(descriptors)[:80])
+            raise InputError(
+                self.where, self.place, "a router ID of each end", repr(descriptors)[:80]
+            )
         name, pseudonode = str(router), "" if number in (None, "", 0, "0", "00") else str(number)
         for pattern in (_PSEUDONODE, _SEVEN_BYTES):
             found = pattern.fullmatch(name)
@@ -254,7 +304,9 @@ def _plain(key: Any) -> str:
 
 
 def _scalars(part: Any, *names: str) -> Iterator[str]:
-    """Texts of the values, lists and objects among them, of the keys that contain one of these names."""
+    """Texts of the values, lists and objects among them, of the keys that contain one of these
+    names.
+    """
     if not isinstance(part, dict):
         return
     for key, value in part.items():
@@ -282,7 +334,9 @@ def _of(attributes: list[dict[str, Any]], part: str) -> dict[str, Any]:
 
 
 def _value(part: Any, *names: str) -> Any:
-    """The value of the first key of these names, without regard to case, underscores and hyphens."""
+    """The value of the first key of these names, without regard to case, underscores and
+    hyphens.
+    """
     if isinstance(part, dict):
         for key, value in part.items():
             if _plain(key) in names and value not in (None, ""):

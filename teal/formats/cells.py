@@ -1,9 +1,11 @@
-"""Tables as people keep them: CSV files of any usual separator, and Excel workbooks, as rows of texts.
+"""Tables as people keep them: CSV files of any usual separator, and Excel workbooks, as rows of
+texts.
 
-The separator of a CSV file is a comma, a semicolon or a tab, whichever its first line has most of.  Rows above the line
-of names, such as a title, are left out.  Names of columns are matched without case, and with spaces, hyphens and
-underscores alike; one may have a unit behind it: ``Capacity (Mbps)``, ``delay_ms``.  Decimal commas are those of
-:mod:`teal.formats.numerals`.  Names of nodes are texts, also ``NA`` and ``null``; an empty cell is empty.
+The separator of a CSV file is a comma, a semicolon or a tab, whichever its first line has most of.
+Rows above the line of names, such as a title, are left out.  Names of columns are matched without
+case, and with spaces, hyphens and underscores alike; one may have a unit behind it:
+``Capacity (Mbps)``, ``delay_ms``.  Decimal commas are those of :mod:`teal.formats.numerals`.  Names
+of nodes are texts, also ``NA`` and ``null``; an empty cell is empty.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class CellTable:
         where: the file, for messages.
         header: names of the columns as the file writes them.
         rows: number of each row in the file, and its cells.
-        separator: what separates columns in the file; "" in a workbook or a frame, whose cells are separate.
+        separator: what separates columns in the file; "" in a workbook or a frame, whose cells are
+            separate.
         row_word: what a row is called in messages.
     """
 
@@ -57,9 +60,13 @@ class CellTable:
         Raises:
             InputError: see :func:`teal.formats.numerals.decimal_of`.
         """
-        return plain_numbers(self.texts(place), self.where, f"column {self.header[place]}", self.separator)
+        return plain_numbers(
+            self.texts(place), self.where, f"column {self.header[place]}", self.separator
+        )
 
-    def records(self, columns: Sequence[str], numeric: Collection[str] = ()) -> Iterator[tuple[str, dict[str, str]]]:
+    def records(
+        self, columns: Sequence[str], numeric: Collection[str] = ()
+    ) -> Iterator[tuple[str, dict[str, str]]]:
         """Place in the file, and the cells by name, of each row that is not empty.
 
         Args:
@@ -83,7 +90,9 @@ class CellTable:
         """Raise InputError unless the table has these columns."""
         missing = [name for name in columns if self.place(name) is None]
         if missing:
-            raise InputError(self.where, "columns", ", ".join(columns), ", ".join(self.header) or "none")
+            raise InputError(
+                self.where, "columns", ", ".join(columns), ", ".join(self.header) or "none"
+            )
 
 
 def place_of(name: str, header: Sequence[str]) -> int | None:
@@ -112,7 +121,9 @@ def heading(name: str) -> tuple[str, str]:
     return plain, ""
 
 
-def read_cells(path: Path, is_header: Callable[[list[str]], bool] | None = None, sheet: str = "") -> CellTable:
+def read_cells(
+    path: Path, is_header: Callable[[list[str]], bool] | None = None, sheet: str = ""
+) -> CellTable:
     """Read a .csv or .xlsx file.
 
     Args:
@@ -127,7 +138,9 @@ def read_cells(path: Path, is_header: Callable[[list[str]], bool] | None = None,
         rows, separator = _rows_of_workbook(path, sheet), ""
     else:
         if sheet:
-            raise InputError("--sheet", "", "nothing for a file that is no workbook (.xlsx)", repr(sheet))
+            raise InputError(
+                "--sheet", "", "nothing for a file that is no workbook (.xlsx)", repr(sheet)
+            )
         rows, separator = _rows_of_csv(path)
     if not rows:
         raise InputError(str(path), "", "a line of names of columns", "an empty file")
@@ -144,7 +157,9 @@ def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
     except UnicodeDecodeError as error:
         raise InputError(str(path), "", "a text file in UTF-8", str(error)) from None
     except OSError as error:
-        raise InputError(str(path), "", "a .csv or .xlsx table", error.strerror or str(error)) from None
+        raise InputError(
+            str(path), "", "a .csv or .xlsx table", error.strerror or str(error)
+        ) from None
     if "\0" in text:
         raise InputError(str(path), "", "a text file in UTF-8", "a file with null characters")
     lines = text.splitlines(keepends=True)
@@ -156,7 +171,9 @@ def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
                 rows.append((first, [canonical_name(cell) for cell in row]))
             first = reader.line_num + 1  # a cell in quotes may go over several lines
     except csv.Error as error:
-        raise InputError(str(path), f"line {reader.line_num}", "a line of a CSV file", str(error)) from None
+        raise InputError(
+            str(path), f"line {reader.line_num}", "a line of a CSV file", str(error)
+        ) from None
     return rows, separator
 
 
@@ -169,7 +186,9 @@ def _rows_of_workbook(path: Path, sheet: str) -> list[tuple[int, list[str]]]:
     try:
         import openpyxl
     except ImportError:
-        raise InputError(str(path), "", "pip install openpyxl, to read Excel files", "openpyxl is missing") from None
+        raise InputError(
+            str(path), "", "pip install openpyxl, to read Excel files", "openpyxl is missing"
+        ) from None
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         if sheet and sheet not in book.sheetnames:
@@ -178,19 +197,28 @@ def _rows_of_workbook(path: Path, sheet: str) -> list[tuple[int, list[str]]]:
         rows = [[cell_text(cell) for cell in row] for row in chosen.iter_rows(values_only=True)]
     except InputError:
         raise
-    except Exception as error:  # a workbook can be broken in many ways, each with an exception of its own
-        raise InputError(str(path), "", "an Excel workbook", f"{type(error).__name__}: {error}"[:120]) from None
+    except (
+        Exception
+    ) as error:  # a workbook can be broken in many ways, each with an exception of its own
+        raise InputError(
+            str(path), "", "an Excel workbook", f"{type(error).__name__}: {error}"[:120]
+        ) from None
     return [(number, row) for number, row in enumerate(rows, start=1) if any(row)]
 
 
 def cell_text(value: Any) -> str:
     """The text of a cell of a workbook or a frame; "" for an empty one.
 
-    A number is written so that no other reading is possible: 1.125 as 1.1250, since 1.125 may have been meant as 1125.
+    A number is written so that no other reading is possible: 1.125 as 1.1250, since 1.125 may have
+    been meant as 1125.
     """
     if value is None or value != value:
         return ""
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         return canonical_name(str(value))
-    text = repr(float(value)).removesuffix(".0") if not float(value).is_integer() else f"{float(value):.0f}"
+    text = (
+        repr(float(value)).removesuffix(".0")
+        if not float(value).is_integer()
+        else f"{float(value):.0f}"
+    )
     return f"{text}0" if re.fullmatch(r"\d+\.\d{3}", text) else text

@@ -1,15 +1,16 @@
-"""Networks and traffic that are objects already: graphs of networkx, frames and series of pandas, arrays, dicts.
+"""Networks and traffic that are objects already: graphs of networkx, frames and series of pandas,
+arrays, dicts.
 
-A graph has attributes ``capacity`` (Gbit/s), perhaps ``latency`` (ms) on edges, and perhaps ``pos`` or ``lon`` and
-``lat`` on nodes.  Traffic, in Gbit/s:
+A graph has attributes ``capacity`` (Gbit/s), perhaps ``latency`` (ms) on edges, and perhaps ``pos``
+or ``lon`` and ``lat`` on nodes.  Traffic, in Gbit/s:
 
 - a frame with columns ``source``, ``target``, ``rate`` and perhaps ``timestamp``, as the tables of
   :mod:`teal.formats.tables`; without times it is one matrix;
 - a square frame, whose index and columns are names of nodes: one matrix;
 - a frame whose index are times and whose columns are pairs of names (a MultiIndex);
 - a series whose index are pairs of names, or a dict ``{("a", "b"): 3.0}``: one matrix;
-- an array (N, N) or (T, N, N) over the nodes in their order, or (T, N (N - 1)) over all ordered pairs; T matrices have
-  invented times, 300 s apart.
+- an array (N, N) or (T, N, N) over the nodes in their order, or (T, N (N - 1)) over all ordered
+  pairs; T matrices have invented times, 300 s apart.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _TIMES = np.array(["2024-01-01T00:00:00"], dtype="datetime64[s]")  # of matrices
 _USUAL_INTERVAL = np.timedelta64(300, "s")  # between them
 
 
-def topology_from_graph(graph: Any, default_capacity: float | None, attributes: Attributes) -> Topology:
+def topology_from_graph(
+    graph: Any, default_capacity: float | None, attributes: Attributes
+) -> Topology:
     """The network of a networkx graph, directed or not, with parallel edges or without.
 
     Args:
@@ -48,9 +51,16 @@ def topology_from_graph(graph: Any, default_capacity: float | None, attributes: 
     """
     nodes = [{"id": node, **data} for node, data in graph.nodes(data=True)]
     links = [{**data, "source": a, "target": b} for a, b, data in graph.edges(data=True)]
-    data = {"directed": graph.is_directed(), "graph": dict(graph.graph), "nodes": nodes, "links": links}
+    data = {
+        "directed": graph.is_directed(),
+        "graph": dict(graph.graph),
+        "nodes": nodes,
+        "links": links,
+    }
     name = str(graph.name or "graph")
-    return topology_from_node_link(data, name, f"networkx graph {name}", default_capacity, attributes)
+    return topology_from_node_link(
+        data, name, f"networkx graph {name}", default_capacity, attributes
+    )
 
 
 def traffic_from_object(value: Any, topology: Topology) -> TrafficMatrices:
@@ -61,15 +71,19 @@ def traffic_from_object(value: Any, topology: Topology) -> TrafficMatrices:
         topology: network whose nodes the object names.
 
     Raises:
-        InputError: another kind of object or shape, a column missing, an unknown node, a rate that is negative or no
-            number, a pair twice.
+        InputError: another kind of object or shape, a column missing, an unknown node, a rate that
+            is negative or no number, a pair twice.
     """
     if isinstance(value, Mapping):
         pairs = list(value)
         if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-            raise InputError("dict", "", 'pairs of names, such as {("a", "b"): 3.0}', repr(pairs[:1]))
+            raise InputError(
+                "dict", "", 'pairs of names, such as {("a", "b"): 3.0}', repr(pairs[:1])
+            )
         names = np.array(pairs, dtype=object).reshape(-1, 2)
-        return _matrices(names[:, 0], names[:, 1], np.array([list(value.values())]), _TIMES[:1], topology, "dict")
+        return _matrices(
+            names[:, 0], names[:, 1], np.array([list(value.values())]), _TIMES[:1], topology, "dict"
+        )
     if hasattr(value, "columns"):
         return _from_frame(value, topology)
     if hasattr(value, "index") and hasattr(value, "to_numpy"):
@@ -109,8 +123,14 @@ def _from_frame(frame: Any, topology: Topology) -> TrafficMatrices:
         return _matrices(a, b, frame.to_numpy(np.float64), times, topology, where)
     index = topology.node_index()
     if set(map(str, frame.index)) & set(index) and set(columns) & set(index):
-        rows, cols = (grid.ravel() for grid in np.meshgrid(range(len(frame)), range(len(columns)), indexing="ij"))
-        a, b = np.array(list(map(str, frame.index)), dtype=object)[rows], np.array(columns, dtype=object)[cols]
+        rows, cols = (
+            grid.ravel()
+            for grid in np.meshgrid(range(len(frame)), range(len(columns)), indexing="ij")
+        )
+        a, b = (
+            np.array(list(map(str, frame.index)), dtype=object)[rows],
+            np.array(columns, dtype=object)[cols],
+        )
         rates, other = np.nan_to_num(frame.to_numpy(np.float64)[rows, cols]), a != b
         return _matrices(a[other], b[other], rates[None, other], _TIMES[:1], topology, where)
     expected = "columns source, target, rate (and timestamp), a square of nodes, or times and pairs"
@@ -118,7 +138,10 @@ def _from_frame(frame: Any, topology: Topology) -> TrafficMatrices:
 
 
 def _from_table(frame: Any, topology: Topology) -> TrafficMatrices:
-    where, ends = "data frame", [frame[column].astype(str).to_numpy() for column in ("source", "target")]
+    where, ends = (
+        "data frame",
+        [frame[column].astype(str).to_numpy() for column in ("source", "target")],
+    )
     moments = np.repeat(_TIMES[:1], len(frame))
     if "timestamp" in frame.columns:
         moments = _moments(frame["timestamp"], where)
@@ -127,7 +150,9 @@ def _from_table(frame: Any, topology: Topology) -> TrafficMatrices:
     codes, column = np.unique(numbers[0] * len(frame) + numbers[1], return_inverse=True)
     _indices(ends[0], ends[1], topology, where)  # a wrong name is said first
     if len(np.unique(row * len(codes) + column)) < len(row):
-        raise InputError(where, "timestamp", "each source and target once at each time", "a pair twice")
+        raise InputError(
+            where, "timestamp", "each source and target once at each time", "a pair twice"
+        )
     rates = np.zeros((len(times), len(codes)))
     rates[row, column] = frame["rate"].to_numpy(np.float64)
     first = np.unique(column, return_index=True)[1]
@@ -146,7 +171,12 @@ def _moments(column: Any, where: str) -> AnyArray:
 
 
 def _matrices(
-    source: AnyArray, target: AnyArray, rates: FloatArray, times: AnyArray, topology: Topology, where: str
+    source: AnyArray,
+    target: AnyArray,
+    rates: FloatArray,
+    times: AnyArray,
+    topology: Topology,
+    where: str,
 ) -> TrafficMatrices:
     """Matrices (T, D) between named nodes, in any order of pairs."""
     ends = _indices(source, target, topology, where)
@@ -162,14 +192,22 @@ def _matrices(
     pairs = np.stack([ends[0][order], ends[1][order]], 1).astype(np.int32)
     values = np.ascontiguousarray(rates[:, order])
     return TrafficMatrices(
-        name="frame" if where == "data frame" else where, pairs=pairs, timestamps=times.astype("datetime64[s]"),
-        rates=ArrayRates(values), interval_s=usual_interval(times.astype("datetime64[s]")),
-        key=content_key(values, pairs, times.astype("datetime64[s]")), origin=where,
-    )  # fmt: skip
+        name="frame" if where == "data frame" else where,
+        pairs=pairs,
+        timestamps=times.astype("datetime64[s]"),
+        rates=ArrayRates(values),
+        interval_s=usual_interval(times.astype("datetime64[s]")),
+        key=content_key(values, pairs, times.astype("datetime64[s]")),
+        origin=where,
+    )
 
 
-def _indices(source: AnyArray, target: AnyArray, topology: Topology, where: str) -> list[Int64Array]:
-    """(D,) indices of the sources, and of the targets; raises InputError for names that the network does not have."""
+def _indices(
+    source: AnyArray, target: AnyArray, topology: Topology, where: str
+) -> list[Int64Array]:
+    """(D,) indices of the sources, and of the targets; raises InputError for names that the network
+    does not have.
+    """
     index, ends = topology.node_index(), []
     for field, names in (("source", source), ("target", target)):
         text = [name if name in index else canonical_name(name) for name in map(str, names)]
@@ -183,4 +221,9 @@ def _indices(source: AnyArray, target: AnyArray, topology: Topology, where: str)
 
 def _require_pairs(index: Any, where: str) -> None:
     if getattr(index, "nlevels", 1) != 2:
-        raise InputError(where, "index", "pairs of names (source, target)", getattr(index, "name", None) or "others")
+        raise InputError(
+            where,
+            "index",
+            "pairs of names (source, target)",
+            getattr(index, "name", None) or "others",
+        )

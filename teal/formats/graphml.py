@@ -1,9 +1,10 @@
 """GraphML as in the Internet Topology Zoo.
 
-The name of a node is its ``label`` if all labels are distinct, else its id; its position is ``Longitude`` and
-``Latitude``.  Capacity is ``capacity`` (Gbit/s), the Zoo's ``LinkSpeedRaw`` (bit/s), or its ``LinkSpeed`` in
-``LinkSpeedUnits`` (K, M, G or T).  Most Zoo files have it for few links or none; ``default_capacity`` gives that of the
-others.  Links may have ``latency``, ``metric``, ``te_metric``, ``affinity``, ``status`` and ``overload``, as those of
+The name of a node is its ``label`` if all labels are distinct, else its id; its position is
+``Longitude`` and ``Latitude``.  Capacity is ``capacity`` (Gbit/s), the Zoo's ``LinkSpeedRaw``
+(bit/s), or its ``LinkSpeed`` in ``LinkSpeedUnits`` (K, M, G or T).  Most Zoo files have it for few
+links or none; ``default_capacity`` gives that of the others.  Links may have ``latency``,
+``metric``, ``te_metric``, ``affinity``, ``status`` and ``overload``, as those of
 :mod:`teal.formats.node_link`.
 """
 
@@ -32,12 +33,22 @@ from teal.network import Topology
 ATTRIBUTES = ("capacity", "latency", "metric", "te_metric", "affinity", "status", "capacity_unit")
 # Of the Topology Zoo: read, or descriptions for people.
 _ZOO_ATTRIBUTES = (
-    "LinkSpeedRaw", "LinkSpeed", "LinkSpeedUnits", "LinkLabel", "LinkType", "LinkNote", "id", "zorder", "srlg",
-)  # fmt: skip
+    "LinkSpeedRaw",
+    "LinkSpeed",
+    "LinkSpeedUnits",
+    "LinkLabel",
+    "LinkType",
+    "LinkNote",
+    "id",
+    "zorder",
+    "srlg",
+)
 _ZOO_UNITS = {"K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}  # Gbit/s of LinkSpeedUnits
 
 
-def read_graphml(path: Path, default_capacity: float | None = None, attributes: Attributes | None = None) -> Topology:
+def read_graphml(
+    path: Path, default_capacity: float | None = None, attributes: Attributes | None = None
+) -> Topology:
     """Read a topology from a GraphML file.
 
     Args:
@@ -55,13 +66,20 @@ def read_graphml(path: Path, default_capacity: float | None = None, attributes: 
     count = Counter(str(data.get("label", node)) for node, data in graph.nodes(data=True))
     ((doubled, times),) = count.most_common(1) or [("", 0)]
     if times > 1:
-        notes = (f"two nodes have the label {doubled!r}: the ids of the file are the names of all nodes.",)
+        notes = (
+            (
+                f"two nodes have the label {doubled!r}: the ids of the file are the names of all "
+                "nodes."
+            ),
+        )
     nodes: dict[str, tuple[float, float] | None] = {}
     for node, data in graph.nodes(data=True):
         has_position = "Longitude" in data and "Latitude" in data
         field = f"node {labels[node]}"
         nodes[labels[node]] = (
-            (number(data["Longitude"], where, field), number(data["Latitude"], where, field)) if has_position else None
+            (number(data["Longitude"], where, field), number(data["Latitude"], where, field))
+            if has_position
+            else None
         )
     links = [data for _, _, data in graph.edges(data=True)]
     records = []
@@ -69,22 +87,47 @@ def read_graphml(path: Path, default_capacity: float | None = None, attributes: 
         field = f"edge {labels[source]}-{labels[target]}"
 
         def value(attribute: str, data: dict[str, Any] = data, field: str = field) -> float | None:
-            return number(data[attribute], where, f"{field}: {attribute}") if attribute in data else None
+            return (
+                number(data[attribute], where, f"{field}: {attribute}")
+                if attribute in data
+                else None
+            )
 
         has_failed = any(is_down(data.get(name)) for name in status_names(names))
-        is_overloaded = any(is_true(data.get(name), where, f"{field}: {name}") for name in OVERLOAD_NAMES)
-        records.append(LinkRecord(
-            labels[source], labels[target], _capacity(data, names, unit, where, field), value(names.latency), field,
-            tuple(map(str, data)), value(names.metric), has_failed or is_overloaded, te_metric=value(names.te_metric),
-            affinities=affinities_of(data.get(names.affinity), where, f"{field}: {names.affinity}"),
-        ))  # fmt: skip
+        is_overloaded = any(
+            is_true(data.get(name), where, f"{field}: {name}") for name in OVERLOAD_NAMES
+        )
+        records.append(
+            LinkRecord(
+                labels[source],
+                labels[target],
+                _capacity(data, names, unit, where, field),
+                value(names.latency),
+                field,
+                tuple(map(str, data)),
+                value(names.metric),
+                has_failed or is_overloaded,
+                te_metric=value(names.te_metric),
+                affinities=affinities_of(
+                    data.get(names.affinity), where, f"{field}: {names.affinity}"
+                ),
+            )
+        )
     notes += notes_on_attributes(where, links, names, _ZOO_ATTRIBUTES)
     return topology_from_records(
-        path.stem, where, nodes, records, directed=graph.is_directed(), default_capacity=default_capacity, notes=notes
+        path.stem,
+        where,
+        nodes,
+        records,
+        directed=graph.is_directed(),
+        default_capacity=default_capacity,
+        notes=notes,
     )
 
 
-def _capacity(data: dict[str, Any], names: Attributes, unit: float, where: str, field: str) -> float | None:
+def _capacity(
+    data: dict[str, Any], names: Attributes, unit: float, where: str, field: str
+) -> float | None:
     """Gbit/s of a link; None where the file has none."""
     if names.capacity in data:
         return number(data[names.capacity], where, f"{field}: {names.capacity}") * unit
@@ -107,7 +150,9 @@ def labelled_graph(path: Path) -> tuple[Any, dict[Any, str]]:
     try:
         graph: Any = nx.read_graphml(path)
     except (ParseError, nx.NetworkXError, LookupError, ValueError) as error:
-        raise InputError(str(path), "", "a GraphML file", f"{type(error).__name__}: {error}") from None
+        raise InputError(
+            str(path), "", "a GraphML file", f"{type(error).__name__}: {error}"
+        ) from None
     labels = {node: str(data.get("label", node)) for node, data in graph.nodes(data=True)}
     if len(set(labels.values())) < len(labels):
         labels = {node: str(node) for node in labels}

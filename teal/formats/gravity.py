@@ -4,9 +4,10 @@
 
 - seed; count, the number of matrices; interval, seconds from one to the next (300);
 - load: largest link utilisation of the mean matrix under shortest-path (fewest hops) routing (1);
-- top: share of the volume that the largest tenth of the demands carries (0.88, as measured in WANs);
-- noise and correlation: standard deviation of the log of a rate, and its correlation from one matrix
-  to the next (0.3 and 0.9).
+- top: share of the volume that the largest tenth of the demands carries (0.88, as measured in
+  WANs);
+- noise and correlation: standard deviation of the log of a rate, and its correlation from one
+  matrix to the next (0.3 and 0.9).
 
 The mean of a demand is a gravity product of log-normal node masses with a log-normal factor of the
 pair, raised to the power that gives ``top``.  Over time it follows a daily cycle (from 60% to 140%,
@@ -88,8 +89,12 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
     def fill(rates: RateFile | RateArray) -> None:
         noise_rng = np.random.default_rng(noise_seed)
         state = noise_rng.standard_normal(len(pairs), dtype=np.float32)
-        innovation = np.float32(np.sqrt(1 - model.correlation**2))  # keeps the variance of the AR(1) noise at 1
-        rows = tqdm(range(model.count), desc="generating traffic", unit="matrix", disable=not progress)
+        innovation = np.float32(
+            np.sqrt(1 - model.correlation**2)
+        )  # keeps the variance of the AR(1) noise at 1
+        rows = tqdm(
+            range(model.count), desc="generating traffic", unit="matrix", disable=not progress
+        )
         for row in rows:
             if row:
                 state = np.float32(model.correlation) * state
@@ -98,7 +103,9 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
             jitter = np.exp(np.float32(model.noise) * state - np.float32(model.noise**2 / 2))
             rates.write(row, (base * _cycle(row * model.interval, peak) * jitter)[None])
 
-    key = content_key("gravity", _FORMAT, dataclasses.replace(model, load=1.0), topology.graph_key())
+    key = content_key(
+        "gravity", _FORMAT, dataclasses.replace(model, load=1.0), topology.graph_key()
+    )
     stamps = _FIRST_TIME + np.arange(model.count) * np.timedelta64(model.interval, "s")
     shape = (model.count, len(pairs))
     traffic = TrafficMatrices(
@@ -146,6 +153,8 @@ def _mean_rates(rng: np.random.Generator, nodes: int, pairs: np.ndarray, top: fl
 
 
 def _cycle(second: int, peak: FloatArray) -> FloatArray:
-    """(D,) daily and weekly factor at ``second``, for demands that peak at second ``peak`` of the day."""
+    """(D,) daily and weekly factor at ``second``, for demands that peak at second ``peak`` of the
+    day.
+    """
     daily = 1 + _DAILY_SWING * np.cos(2 * np.pi * (second - peak) / _DAY_S)
     return daily * (_WEEKEND_FACTOR if (second // _DAY_S) % 7 >= 5 else 1.0)

@@ -1,9 +1,10 @@
 """Shared-risk groups: cables that one event takes down together, such as those in one conduit.
 
-- ``.csv``: columns ``group``, ``source``, ``target``, a row for each cable of a group; a cable may be in several.
+- ``.csv``: columns ``group``, ``source``, ``target``, a row for each cable of a group; a cable may
+  be in several.
 - ``.json``: ``{"conduit 3": [["a", "b"], ["c", "d"]]}``.
-- ``.graphml``: the attribute ``srlg`` of edges, names of groups separated by ``;``, in the file of the network itself
-  or in another one with the same names of nodes.
+- ``.graphml``: the attribute ``srlg`` of edges, names of groups separated by ``;``, in the file of
+  the network itself or in another one with the same names of nodes.
 
 All links between the two nodes of a cable fail, in both directions.
 """
@@ -33,17 +34,22 @@ def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
         topology: network whose nodes it names.
 
     Raises:
-        InputError: no such file, another format, no group, or a cable that the network does not have.
+        InputError: no such file, another format, no group, or a cable that the network does not
+            have.
     """
     where = str(path)
     if not path.is_file() or path.suffix.lower() not in _SUFFIXES:
-        raise InputError(where, "groups", _EXPECTED, "no such file" if not path.is_file() else repr(path.suffix))
+        raise InputError(
+            where, "groups", _EXPECTED, "no such file" if not path.is_file() else repr(path.suffix)
+        )
     groups: dict[str, set[int]] = {}
     for field, group, a, b in _rows(path):
         try:
             groups.setdefault(group, set()).update(topology.find_links(a, b))
         except InputError as error:
-            raise InputError(where, field, f"a cable of {topology.name}", f"{a} - {b} ({error})") from None
+            raise InputError(
+                where, field, f"a cable of {topology.name}", f"{a} - {b} ({error})"
+            ) from None
     if not groups:
         raise InputError(where, "groups", "at least one group", "none")
     return {group: sorted(links) for group, links in groups.items()}
@@ -70,13 +76,24 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
             with path.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
                 for line, row in enumerate(csv.DictReader(stream), start=2):
                     try:
-                        yield f"line {line}", row["group"].strip(), row["source"].strip(), row["target"].strip()
+                        yield (
+                            f"line {line}",
+                            row["group"].strip(),
+                            row["source"].strip(),
+                            row["target"].strip(),
+                        )
                     except (KeyError, AttributeError):
-                        raise InputError(where, f"line {line}", "group,source,target", str(dict(row))) from None
+                        raise InputError(
+                            where, f"line {line}", "group,source,target", str(dict(row))
+                        ) from None
         case ".json":
             try:
                 data: Any = parsed_json(path.read_text(encoding="utf-8"))
-                cables = [(str(group), str(a), str(b)) for group, cables_of in data.items() for a, b in cables_of]
+                cables = [
+                    (str(group), str(a), str(b))
+                    for group, cables_of in data.items()
+                    for a, b in cables_of
+                ]
             except (ValueError, AttributeError, TypeError) as error:
                 raise InputError(where, "", '{"group": [["a", "b"], ...]}', error) from None
             for group, a, b in cables:
@@ -84,5 +101,12 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
         case _:
             graph, names = labelled_graph(path)
             for source, target, data in graph.edges(data=True):
-                for group in filter(None, (part.strip() for part in str(data.get(ATTRIBUTE, "")).split(";"))):
-                    yield f"edge {names[source]}-{names[target]}", group, names[source], names[target]
+                for group in filter(
+                    None, (part.strip() for part in str(data.get(ATTRIBUTE, "")).split(";"))
+                ):
+                    yield (
+                        f"edge {names[source]}-{names[target]}",
+                        group,
+                        names[source],
+                        names[target],
+                    )

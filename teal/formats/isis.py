@@ -1,12 +1,14 @@
-"""IS-IS as FRR prints it: ``vtysh -c "show isis database detail json"``, of one instance or of ``vrf all``.
+"""IS-IS as FRR prints it: ``vtysh -c "show isis database detail json"``, of one instance or of
+``vrf all``.
 
-Routers are named by their system IDs in adjacencies.  Where the names of link-state packets (LSPs) are host names, they
-are matched by the order of the database, which is that of system IDs, and only if then each router has an adjacency and
-each adjacency is said by both of its ends; otherwise the file is refused.
+Routers are named by their system IDs in adjacencies.  Where the names of link-state packets (LSPs)
+are host names, they are matched by the order of the database, which is that of system IDs, and only
+if then each router has an adjacency and each adjacency is said by both of its ends; otherwise the
+file is refused.
 
-An LSP whose lifetime has ended is not used (ISO 10589 7.3.16), and none of a router whose first LSP is missing (7.2.5).
-A router with the overload bit carries no transit traffic (7.2.8.1).  Of an adjacency at both levels, level 1 counts,
-and wide metrics before narrow ones.
+An LSP whose lifetime has ended is not used (ISO 10589 7.3.16), and none of a router whose first LSP
+is missing (7.2.5). A router with the overload bit carries no transit traffic (7.2.8.1).  Of an
+adjacency at both levels, level 1 counts, and wide metrics before narrow ones.
 """
 
 from __future__ import annotations
@@ -22,8 +24,17 @@ from teal.network import Topology
 
 COMMAND = "show isis database detail json"
 _SYSTEM_ID = re.compile(r"[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}", re.IGNORECASE)
-_STANDARD = ("", "extended", "old", "standard", "ipv4-unicast", "0")  # names of the topology of IPv4
-_NARROW_MAX = 63  # ISO 10589 7.2.2: the largest narrow metric, which also stands for all larger wide ones
+_STANDARD = (
+    "",
+    "extended",
+    "old",
+    "standard",
+    "ipv4-unicast",
+    "0",
+)  # names of the topology of IPv4
+_NARROW_MAX = (
+    63  # ISO 10589 7.2.2: the largest narrow metric, which also stands for all larger wide ones
+)
 _KINDS = {"extReach": 0, "mtReach": 0, "oldReach": 1}  # wide metrics before narrow ones
 
 
@@ -38,12 +49,14 @@ def read_isis(document: dict[str, Any], path: Path, default_capacity: float | No
     """The network of a database.
 
     Raises:
-        InputError: several instances, the incomplete JSON of FRR 8, host names that cannot be matched, or what
-            :func:`topology_of_states` refuses.
+        InputError: several instances, the incomplete JSON of FRR 8, host names that cannot be
+            matched, or what :func:`topology_of_states` refuses.
     """
     where = str(path)
     if "vrfs" in document:
-        with_areas = [one for one in objects_of(document["vrfs"], where, "vrfs") if one.get("areas")]
+        with_areas = [
+            one for one in objects_of(document["vrfs"], where, "vrfs") if one.get("areas")
+        ]
         if len(with_areas) != 1:
             expected = 'one VRF with areas (vtysh -c "show isis vrf NAME database detail json")'
             raise InputError(where, "vrfs", expected, len(with_areas))
@@ -54,9 +67,13 @@ def read_isis(document: dict[str, Any], path: Path, default_capacity: float | No
         for level in objects_of(area.get("levels", []), where, "levels"):
             if "lsp" in level:
                 raise InputError(
-                    where, "lsps", "the JSON of FRR 9 or later (FRR 8 writes one packet and one neighbour alone; its "
-                    "OSPF JSON is complete)", "lsp",
-                )  # fmt: skip
+                    where,
+                    "lsps",
+                    "the JSON of FRR 9 or later (FRR 8 writes one packet and one neighbour alone; "
+                    "its "
+                    "OSPF JSON is complete)",
+                    "lsp",
+                )
             number = int(first_number(level.get("id"), where, "levels: id") or 0)
             routers = _routers(level.get("lsps", []), where, states)
             if not routers:
@@ -67,14 +84,17 @@ def read_isis(document: dict[str, Any], path: Path, default_capacity: float | No
             levels.setdefault(number, set()).update(ends)
     if len(levels) > 1 and len(set(map(frozenset, levels.values()))) > 1:
         states.notes.append(
-            f"{WARNING}{where}: levels {' and '.join(map(str, sorted(levels)))} are read as one network: routers "
+            f"{WARNING}{where}: levels {' and '.join(map(str, sorted(levels)))} are read as one "
+            "network: routers "
             "prefer paths within level 1, which shortest paths of the whole may leave."
         )
     return topology_of_states(path, states, default_capacity)
 
 
 class _Reach(NamedTuple):
-    """One neighbour that a router names: its identity, metric, interface, and rank among statements about one link."""
+    """One neighbour that a router names: its identity, metric, interface, and rank among statements
+    about one link.
+    """
 
     identity: str
     metric: float
@@ -106,24 +126,36 @@ def _routers(packets: Any, where: str, states: LinkStates) -> list[_Lsps]:
     for number, packet in enumerate(objects_of(packets, where, "lsps")):
         field = f"lsps[{number}]"
         identity = packet.get("lsp")
-        name = text_of(identity.get("id") if isinstance(identity, dict) else identity, where, f"{field}: lsp: id")
+        name = text_of(
+            identity.get("id") if isinstance(identity, dict) else identity,
+            where,
+            f"{field}: lsp: id",
+        )
         name, _, fragment = name.rpartition("-")
         if not name:
-            raise InputError(where, f"{field}: lsp: id", "an identity such as 0000.0000.0001.00-00", fragment)
+            raise InputError(
+                where, f"{field}: lsp: id", "an identity such as 0000.0000.0001.00-00", fragment
+            )
         if _has_expired(packet):
             expired.append(name)
             continue
         is_first = fragment in ("00", "0")
         if is_first and name in found and found[name].has_first:
             raise InputError(
-                where, f"{field}: lsp: id", "a name of each router (host names are cut: no hostname dynamic)",
+                where,
+                f"{field}: lsp: id",
+                "a name of each router (host names are cut: no hostname dynamic)",
                 f"{name}-{fragment} twice",
-            )  # fmt: skip
+            )
         lsps = found.setdefault(name, _Lsps(name))
         lsps.has_first |= is_first
-        lsps.is_overloaded |= is_first and str(packet.get("attPOl", "")).rpartition("/")[2].strip() == "1"
+        lsps.is_overloaded |= (
+            is_first and str(packet.get("attPOl", "")).rpartition("/")[2].strip() == "1"
+        )
         for kind, rank in _KINDS.items():
-            for place, one in enumerate(objects_of(packet.get(kind) or [], where, f"{field}: {kind}")):
+            for place, one in enumerate(
+                objects_of(packet.get(kind) or [], where, f"{field}: {kind}")
+            ):
                 lsps.reach.append(_reach(one, rank, where, f"{field}: {kind}[{place}]"))
     states.note_count(expired, "Packets whose lifetime has ended are not used")
     without_first = [lsps.name for lsps in found.values() if not lsps.has_first]
@@ -148,8 +180,16 @@ def _reach(one: dict[str, Any], rank: int, where: str, field: str) -> _Reach:
 
 
 def _interface(part: Any) -> str:
-    """Address or number of the own interface, of the sub-TLVs of a neighbour; "" if there is none."""
-    names = ("localinterfaceipaddress", "ipv4interfaceaddress", "interfaceipaddress", "linklocalid", "localid")
+    """Address or number of the own interface, of the sub-TLVs of a neighbour; "" if there is
+    none.
+    """
+    names = (
+        "localinterfaceipaddress",
+        "ipv4interfaceaddress",
+        "interfaceipaddress",
+        "linklocalid",
+        "localid",
+    )
     pending = [part]
     while pending:
         for key, value in pending.pop().items():
@@ -187,7 +227,9 @@ def _add_level(level: int, found: list[_Lsps], where: str, states: LinkStates) -
 
 
 def _parts(identity: str) -> tuple[str, str]:
-    """System ID, or host name, of a neighbour's identity, and the number of its broadcast network: 00 for none."""
+    """System ID, or host name, of a neighbour's identity, and the number of its broadcast network:
+    00 for none.
+    """
     head, dot, tail = identity.rpartition(".")
     return (head, tail) if dot and len(tail) == 2 else (identity, "00")
 
@@ -205,16 +247,21 @@ def _names(routers: list[_Lsps], where: str, states: LinkStates) -> dict[str, st
     identities = sorted(one for one in heard if _SYSTEM_ID.fullmatch(one))
     if len(identities) != len(routers) or not _is_mutual(routers, identities):
         raise InputError(
-            where, "lsps", "system IDs as names of packets (no hostname dynamic): host names are matched with system "
+            where,
+            "lsps",
+            "system IDs as names of packets (no hostname dynamic): host names are matched with "
+            "system "
             "IDs only if all adjacencies then have two ends",
             f"{len(routers)} host names, {len(identities)} system IDs",
-        )  # fmt: skip
+        )
     states.notes.append("Host names were matched with system IDs by the order of the database.")
     return dict(zip(identities, names, strict=True))
 
 
 def _is_mutual(routers: list[_Lsps], identities: list[str]) -> bool:
-    """Whether, if routers have these system IDs, each has a neighbour, and each neighbour of a router names it too."""
+    """Whether, if routers have these system IDs, each has a neighbour, and each neighbour of a
+    router names it too.
+    """
     named: dict[str, set[str]] = {}
     on_networks: dict[str, set[str]] = {}
     for identity, lsps in zip(identities, routers, strict=True):

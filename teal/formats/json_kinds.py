@@ -1,4 +1,6 @@
-"""Networks as JSON: which of the kinds of documents a file is, and what to do about one that cannot be read."""
+"""Networks as JSON: which of the kinds of documents a file is, and what to do about one that cannot
+be read.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from teal.formats.records import Attributes, require_attributes
 from teal.network import Topology
 
 _EXPECTED = (
-    "a network as JSON: node-link data (networkx.node_link_data), RFC 8345 (ietf-network:networks), or of FRR "
+    "a network as JSON: node-link data (networkx.node_link_data), RFC 8345 "
+    "(ietf-network:networks), or of FRR "
     f'vtysh -c "{isis.COMMAND}", "{ospf.COMMAND}"'
 )
 
@@ -27,8 +30,8 @@ def read_json(path: Path, default_capacity: float | None, attributes: Attributes
         attributes: names of the attributes of links, and of the network of a file with several.
 
     Raises:
-        InputError: no JSON, another kind of document, attributes that its kind does not have, or what the reader of its
-            kind refuses.
+        InputError: no JSON, another kind of document, attributes that its kind does not have, or
+            what the reader of its kind refuses.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -47,7 +50,9 @@ def read_json(path: Path, default_capacity: float | None, attributes: Attributes
     if not _is_node_link(document):
         raise InputError(str(path), "", _EXPECTED, _description(document))
     require_attributes(attributes, node_link.ATTRIBUTES, "node-link data")
-    return node_link.topology_from_node_link(document, path.stem, str(path), default_capacity, attributes)
+    return node_link.topology_from_node_link(
+        document, path.stem, str(path), default_capacity, attributes
+    )
 
 
 def _is_node_link(document: Any) -> bool:
@@ -69,12 +74,17 @@ def _description(document: Any) -> str:
     if "network-topology" in document or "topology" in document:
         return "a network-topology of OpenDaylight: RFC 8345 names it ietf-network:networks"
     links = document.get("links")
-    if isinstance(links, list) and any(isinstance(one, dict) and {"src", "dst"} & set(one) for one in links):
+    if isinstance(links, list) and any(
+        isinstance(one, dict) and {"src", "dst"} & set(one) for one in links
+    ):
         return "links of ONOS: write nodes with id, and links with source, target and capacity"
     if "status" in document and "data" in document:
         return "an answer of Prometheus, which --counters takes"
     if document.get("type") == "FeatureCollection":
-        return "GeoJSON, which has no links between nodes: write nodes with id, and links with source, target, capacity"
+        return (
+            "GeoJSON, which has no links between nodes: write nodes with id, and links with "
+            "source, target, capacity"
+        )
     if "nodes" in document:
         return "nodes without links or edges"
     return f"an object with the keys {keys_of([document])}"

@@ -1,15 +1,17 @@
 """Links as a table, CSV or Excel: a row for each cable, or for each direction of one.
 
-Columns ``source``, ``target``, ``capacity``, and perhaps ``latency`` (or ``delay``, ms), ``metric``, ``metric_back``
-(that of the other direction, for a row a circuit; also ``metric_az`` and ``metric_za``), ``te_metric``, ``affinity``
-(names of administrative groups, ``red;core``), ``members`` (links of an aggregation group, whose capacities add up),
-``status`` (``down``: the link is out of service) and ``overload`` (``yes``: the IGP does not use the link, as one of
-the largest metric) and ``one_way`` (``yes``: the row is one direction, whatever the others are).  How names of columns,
-units and decimal commas are read says :mod:`teal.formats.cells`; other names can be given.  A cell may name its unit:
-100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.
+Columns ``source``, ``target``, ``capacity``, and perhaps ``latency`` (or ``delay``, ms),
+``metric``, ``metric_back`` (that of the other direction, for a row a circuit; also ``metric_az``
+and ``metric_za``), ``te_metric``, ``affinity`` (names of administrative groups, ``red;core``),
+``members`` (links of an aggregation group, whose capacities add up), ``status`` (``down``: the link
+is out of service) and ``overload`` (``yes``: the IGP does not use the link, as one of the largest
+metric) and ``one_way`` (``yes``: the row is one direction, whatever the others are).  How names of
+columns, units and decimal commas are read says :mod:`teal.formats.cells`; other names can be given.
+A cell may name its unit: 100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.
 
-If for most rows there is one in the other direction, rows are directions; otherwise cables.  Rows that do not follow
-the others, identical rows, names that look alike and capacities far from the others are named in warnings.
+If for most rows there is one in the other direction, rows are directions; otherwise cables.  Rows
+that do not follow the others, identical rows, names that look alike and capacities far from the
+others are named in warnings.
 """
 
 from __future__ import annotations
@@ -41,9 +43,18 @@ from teal.network import Topology
 
 SUFFIXES = (".csv", ".xlsx")
 ATTRIBUTES = (
-    "capacity", "latency", "source", "target", "metric", "metric_back", "te_metric", "affinity", "members", "status",
+    "capacity",
+    "latency",
+    "source",
+    "target",
+    "metric",
+    "metric_back",
+    "te_metric",
+    "affinity",
+    "members",
+    "status",
     "capacity_unit",
-)  # fmt: skip
+)
 _OTHER_NAMES = {
     "latency": ("delay",),
     "capacity": ("bandwidth",),
@@ -56,11 +67,23 @@ _OTHER_NAMES = {
     "overload": OVERLOAD_NAMES[1:],
 }
 _COLUMNS = (
-    "source", "target", "capacity", "latency", "metric", "metric_back", "te_metric", "affinity", "members", "status",
-    "overload", "one_way",
-)  # fmt: skip
+    "source",
+    "target",
+    "capacity",
+    "latency",
+    "metric",
+    "metric_back",
+    "te_metric",
+    "affinity",
+    "members",
+    "status",
+    "overload",
+    "one_way",
+)
 _NUMERIC = ("capacity", "latency", "metric", "metric_back", "te_metric", "members")
-_COUNTED = re.compile(r"(?:(\d+)\s*x\s*)?([0-9.]+(?:e[+-]?\d+)?)\s*([a-zA-Z][a-zA-Z0-9/-]*)?", re.IGNORECASE)
+_COUNTED = re.compile(
+    r"(?:(\d+)\s*x\s*)?([0-9.]+(?:e[+-]?\d+)?)\s*([a-zA-Z][a-zA-Z0-9/-]*)?", re.IGNORECASE
+)
 _GLYPHS = str.maketrans("0o1I|", "OOlll")  # characters that look alike
 _FAR = 1000.0  # times the median of the capacities: a capacity as far from it may have another unit
 _MOST_GBPS = 10_000.0  # of a usual link; medians above it are more often Mbit/s or bit/s
@@ -75,31 +98,46 @@ def read_link_table(path: Path, default_capacity: float | None, attributes: Attr
         attributes: names of the columns, and of the sheet of a workbook.
 
     Raises:
-        InputError: a column missing, a cell that is no number with a unit, or what :func:`topology_from_records`
-            refuses.
+        InputError: a column missing, a cell that is no number with a unit, or what
+            :func:`topology_from_records` refuses.
     """
 
     def is_header(row: list[str]) -> bool:
-        return _place_of("source", row, attributes) is not None and _place_of("target", row, attributes) is not None
+        return (
+            _place_of("source", row, attributes) is not None
+            and _place_of("target", row, attributes) is not None
+        )
 
-    return _from_cells(path.stem, read_cells(path, is_header, attributes.sheet), default_capacity, attributes)
+    return _from_cells(
+        path.stem, read_cells(path, is_header, attributes.sheet), default_capacity, attributes
+    )
 
 
-def topology_from_link_frame(frame: Any, default_capacity: float | None, attributes: Attributes) -> Topology:
-    """The network of a pandas frame with the columns of a table; arguments and errors as in :func:`read_link_table`."""
+def topology_from_link_frame(
+    frame: Any, default_capacity: float | None, attributes: Attributes
+) -> Topology:
+    """The network of a pandas frame with the columns of a table; arguments and errors as in
+    :func:`read_link_table`.
+    """
     rows = [list(map(cell_text, row)) for row in frame.itertuples(index=False)]
     header = [str(column) for column in frame.columns]
     table = CellTable("data frame", header, list(enumerate(rows)), row_word="row")
     return _from_cells("frame", table, default_capacity, attributes)
 
 
-def _from_cells(name: str, table: CellTable, default_capacity: float | None, attributes: Attributes) -> Topology:
+def _from_cells(
+    name: str, table: CellTable, default_capacity: float | None, attributes: Attributes
+) -> Topology:
     where, header = table.where, table.header
     columns = _columns(table, attributes)
     cells = {
-        column: table.numbers(place) if column in _NUMERIC else table.texts(place) for column, place in columns.items()
+        column: table.numbers(place) if column in _NUMERIC else table.texts(place)
+        for column, place in columns.items()
     }
-    units = {column: heading(header[columns[column]])[1] if column in columns else "" for column in _NUMERIC}
+    units = {
+        column: heading(header[columns[column]])[1] if column in columns else ""
+        for column in _NUMERIC
+    }
     if attributes.capacity_unit:
         units["capacity"] = attributes.capacity_unit
     records = list[LinkRecord]()
@@ -125,17 +163,25 @@ def _from_cells(name: str, table: CellTable, default_capacity: float | None, att
     is_directed = 2 * len(one_way) < sum(one.source != one.target for one in records) or not records
     if is_directed and "metric_back" in columns:
         expected = "a row for each circuit, since there is a metric of the other direction"
-        raise InputError(where, header[columns["metric_back"]], expected, "a row for each direction")
-    unused = [text for place, text in enumerate(header) if text.strip() and place not in columns.values()]
+        raise InputError(
+            where, header[columns["metric_back"]], expected, "a row for each direction"
+        )
+    unused = [
+        text for place, text in enumerate(header) if text.strip() and place not in columns.values()
+    ]
     notes = [f"Columns that are not used: {', '.join(unused)}."] if unused else []
-    notes.append(f"A row is {'one direction of a link' if is_directed else 'a cable with both directions'}.")
+    notes.append(
+        f"A row is {'one direction of a link' if is_directed else 'a cable with both directions'}."
+    )
     for text, found in (
-        ("rows without one in the other direction, unlike most, read as links of one direction",
-         one_way if is_directed else []),
+        (
+            "rows without one in the other direction, unlike most, read as links of one direction",
+            one_way if is_directed else [],
+        ),
         ("identical rows, read as parallel links", identical),
         ("names that look alike, of different nodes", _alike(list(nodes))),
         *_doubtful_capacities(records),
-    ):  # fmt: skip
+    ):
         if found:
             notes.append(f"{WARNING}{where}: {text}: {listed(found)}.")
     notes += unknown_status(where, (one for one in cells.get("status", ()) if is_down(one) is None))
@@ -143,18 +189,27 @@ def _from_cells(name: str, table: CellTable, default_capacity: float | None, att
         records += [_back(one) for one in records]
         is_directed = True
     return topology_from_records(
-        name, where, nodes, records + single, directed=is_directed, default_capacity=default_capacity,
+        name,
+        where,
+        nodes,
+        records + single,
+        directed=is_directed,
+        default_capacity=default_capacity,
         notes=tuple(notes),
-    )  # fmt: skip
+    )
 
 
 def _back(one: LinkRecord) -> LinkRecord:
     """The other direction of a cable."""
     metric = one.metric if one.metric_back is None else one.metric_back
-    return dataclasses.replace(one, source=one.target, target=one.source, metric=metric, metric_back=None)
+    return dataclasses.replace(
+        one, source=one.target, target=one.source, metric=metric, metric_back=None
+    )
 
 
-def _record(cell: dict[str, str], units: dict[str, str], where: str, field: str, header: tuple[str, ...]) -> LinkRecord:
+def _record(
+    cell: dict[str, str], units: dict[str, str], where: str, field: str, header: tuple[str, ...]
+) -> LinkRecord:
     """The link of a row."""
     for end in ("source", "target"):
         if not cell[end]:
@@ -203,13 +258,16 @@ def _doubtful_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]
         return []
     median = statistics.median(float(one.capacity or 0.0) for one in known)
     far = [
-        f"{one.field} ({one.capacity:g})" for one in known
+        f"{one.field} ({one.capacity:g})"
+        for one in known
         if not median / _FAR < float(one.capacity or 0.0) < median * _FAR
-    ]  # fmt: skip
+    ]
     warnings = [(f"capacities {_FAR:g} times off their median, {median:g} Gbit/s", far)]
     if median > _MOST_GBPS:
         advice = "if they are in another unit, --attributes capacity_unit=bit/s or Mbit/s says so"
-        warnings.append((f"capacities of {median:g} Gbit/s in the median; {advice}", [known[0].field]))
+        warnings.append(
+            (f"capacities of {median:g} Gbit/s in the median; {advice}", [known[0].field])
+        )
     return warnings
 
 
@@ -217,7 +275,9 @@ def _alike(names: list[str]) -> list[str]:
     """Pairs of names that differ by case, accents or separators, or by 0 and O, or 1, I and l."""
     found, plain = dict[tuple[str, str], None](), list[str]()
     for name in names:
-        letters = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+        letters = "".join(
+            c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c)
+        )
         plain.append(re.sub(r"[\s_.-]+", "-", letters).strip("-"))
     for keys in ([name.casefold() for name in plain], [name.translate(_GLYPHS) for name in plain]):
         first = dict[str, str]()
@@ -272,7 +332,9 @@ def _columns(table: CellTable, attributes: Attributes) -> dict[str, int]:
 
 
 def _place_of(name: str, header: list[str], attributes: Attributes) -> int | None:
-    """Place of the column of an attribute, by the name that was given for it or one of its usual names."""
+    """Place of the column of an attribute, by the name that was given for it or one of its usual
+    names.
+    """
     asked = getattr(attributes, name, name)
     usual = _OTHER_NAMES.get(name, ()) if asked == name else ()
     places = (place_of(option, header) for option in (asked, *usual))

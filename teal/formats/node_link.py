@@ -1,12 +1,13 @@
 """networkx node-link JSON.
 
-Nodes have an ``id`` (any scalar, converted to a string) and perhaps ``pos`` ([longitude, latitude]) or ``lon`` and
-``lat``; a node without a valid position has none.  Links (key ``links`` or ``edges``) have ``source``, ``target``,
-``capacity`` and perhaps ``latency`` in ms, an IGP ``metric``, a ``te_metric``, ``affinity`` (a name or a list of
-names).  A link with ``"failed": true`` or a ``status`` of ``down`` is out of service, one with ``"overload": true`` is
-not used by the IGP, and a node with it carries no transit traffic.  Other attributes are named in a note.
-Capacities are in Gbit/s unless the ``graph`` object has a ``capacity_unit``.  Without ``"directed": true`` each link
-stands for two, one in each direction.
+Nodes have an ``id`` (any scalar, converted to a string) and perhaps ``pos`` ([longitude, latitude])
+or ``lon`` and ``lat``; a node without a valid position has none.  Links (key ``links`` or
+``edges``) have ``source``, ``target``, ``capacity`` and perhaps ``latency`` in ms, an IGP
+``metric``, a ``te_metric``, ``affinity`` (a name or a list of names).  A link with
+``"failed": true`` or a ``status`` of ``down`` is out of service, one with ``"overload": true`` is
+not used by the IGP, and a node with it carries no transit traffic.  Other attributes are named in a
+note. Capacities are in Gbit/s unless the ``graph`` object has a ``capacity_unit``.  Without
+``"directed": true`` each link stands for two, one in each direction.
 """
 
 from __future__ import annotations
@@ -34,19 +35,25 @@ from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
 ATTRIBUTES = ("capacity", "latency", "metric", "te_metric", "affinity", "status", "capacity_unit")
-_ENDS = ("source", "target", "key", "failed")  # attributes of a link that are read under these names alone
+_ENDS = (
+    "source",
+    "target",
+    "key",
+    "failed",
+)  # attributes of a link that are read under these names alone
 _MAX_LISTED = 10  # attributes in a note
 _MAX_COORDINATE = 1e6  # of any coordinate; other data sets have some that are no degrees
 
 
 def read_node_link(
     path: Path, default_capacity: float | None = None, attributes: Attributes | None = None
-) -> Topology:  # fmt: skip
+) -> Topology:
     """Read a topology from a node-link JSON file.
 
     Args:
         path: path of the file.
-        default_capacity: Gbit/s (not in the file's ``capacity_unit``) of links without capacity; None refuses them.
+        default_capacity: Gbit/s (not in the file's ``capacity_unit``) of links without capacity;
+            None refuses them.
         attributes: names of the attributes of links; None for the usual ones.
 
     Raises:
@@ -60,8 +67,12 @@ def read_node_link(
 
 
 def topology_from_node_link(
-    data: Any, name: str, where: str, default_capacity: float | None = None, attributes: Attributes | None = None
-) -> Topology:  # fmt: skip
+    data: Any,
+    name: str,
+    where: str,
+    default_capacity: float | None = None,
+    attributes: Attributes | None = None,
+) -> Topology:
     """Build a topology from parsed node-link JSON.
 
     Args:
@@ -74,13 +85,19 @@ def topology_from_node_link(
         InputError: not node-link, or what :func:`topology_from_records` refuses.
     """
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
-        raise InputError(where, "nodes", "a list of nodes (networkx node-link data)", "none or no list")
+        raise InputError(
+            where, "nodes", "a list of nodes (networkx node-link data)", "none or no list"
+        )
     links = data.get("links", data.get("edges"))
     if not isinstance(links, list):
-        raise InputError(where, "links", "a list of links (networkx node-link data)", "none or no list")
+        raise InputError(
+            where, "links", "a list of links (networkx node-link data)", "none or no list"
+        )
     graph = data.get("graph") if isinstance(data.get("graph"), dict) else {}
     names = attributes or Attributes()
-    unit = gbps_per_unit(names.capacity_unit or str((graph or {}).get("capacity_unit", "Gbit/s")), where)
+    unit = gbps_per_unit(
+        names.capacity_unit or str((graph or {}).get("capacity_unit", "Gbit/s")), where
+    )
     nodes: dict[str, tuple[float, float] | None] = {}
     no_transit: list[str] = []
     for i, node in enumerate(data["nodes"]):
@@ -99,12 +116,20 @@ def topology_from_node_link(
             raise InputError(where, f"links[{i}]", "a link with source and target", repr(link)[:80])
         records.append(_record(link, names, unit, where, f"links[{i}]"))
     return topology_from_records(
-        name, where, nodes, records, directed=bool(data.get("directed")), default_capacity=default_capacity,
-        notes=notes_on_attributes(where, links, names), no_transit=no_transit,
-    )  # fmt: skip
+        name,
+        where,
+        nodes,
+        records,
+        directed=bool(data.get("directed")),
+        default_capacity=default_capacity,
+        notes=notes_on_attributes(where, links, names),
+        no_transit=no_transit,
+    )
 
 
-def _record(link: dict[str, Any], names: Attributes, unit: float, where: str, field: str) -> LinkRecord:
+def _record(
+    link: dict[str, Any], names: Attributes, unit: float, where: str, field: str
+) -> LinkRecord:
     """A link; ``unit`` is Gbit/s in a unit of the capacity."""
 
     def value(attribute: str) -> float | None:
@@ -147,11 +172,22 @@ def notes_on_attributes(
     links = [one for one in links if isinstance(one, dict)]
     statuses = status_names(names)
     used = {
-        *_ENDS, *statuses, *OVERLOAD_NAMES, *also, names.capacity, names.latency, names.metric, names.te_metric,
+        *_ENDS,
+        *statuses,
+        *OVERLOAD_NAMES,
+        *also,
+        names.capacity,
+        names.latency,
+        names.metric,
+        names.te_metric,
         names.affinity,
-    }  # fmt: skip
+    }
     unused = dict.fromkeys(str(key) for link in links for key in link if key not in used)
-    notes = (f"Attributes of links that are not used: {listed(list(unused), _MAX_LISTED)}.",) if unused else ()
+    notes = (
+        (f"Attributes of links that are not used: {listed(list(unused), _MAX_LISTED)}.",)
+        if unused
+        else ()
+    )
     values = [_first(link, statuses) for link in links]
     return notes + unknown_status(where, (value for value in values if is_down(value) is None))
 
@@ -168,14 +204,16 @@ def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, floa
         x, y = number(node["lon"], where, field), number(node["lat"], where, field)
     else:
         return None
-    return (x, y) if abs(x) <= _MAX_COORDINATE and abs(y) <= _MAX_COORDINATE else None  # NaN is not either
+    return (
+        (x, y) if abs(x) <= _MAX_COORDINATE and abs(y) <= _MAX_COORDINATE else None
+    )  # NaN is not either
 
 
 def topology_to_node_link(topology: Topology) -> dict[str, Any]:
     """Node-link data that :func:`topology_from_node_link` reads back, except for the name.
 
-    Capacities in Gbit/s, latencies in ms; nodes without coordinates have no ``pos``.  ``multigraph`` lets networkx keep
-    parallel links.
+    Capacities in Gbit/s, latencies in ms; nodes without coordinates have no ``pos``.
+    ``multigraph`` lets networkx keep parallel links.
     """
     names = topology.node_names
     nodes: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
 """Traffic as .npz: ``rates`` (T, D) in Gbit/s, ``timestamps`` (T,) in seconds since 1970 (UTC),
 ``sources`` and ``targets`` (D,) node names, and perhaps ``interval_s``.
 
-The rates of an uncompressed file, as :func:`write_npz` writes it, are read row by row from that file;
-compressed ones are unpacked once, into the cache if they are many.
+The rates of an uncompressed file, as :func:`write_npz` writes it, are read row by row from that
+file; compressed ones are unpacked once, into the cache if they are many.
 """
 
 from __future__ import annotations
@@ -40,8 +40,13 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             for field in _FIELDS:
                 if field not in stored:
-                    raise InputError(where, field, "fields " + ", ".join(_FIELDS), ", ".join(stored.files))
-            ends = [[str(name) for name in np.atleast_1d(stored[side]).tolist()] for side in ("sources", "targets")]
+                    raise InputError(
+                        where, field, "fields " + ", ".join(_FIELDS), ", ".join(stored.files)
+                    )
+            ends = [
+                [str(name) for name in np.atleast_1d(stored[side]).tolist()]
+                for side in ("sources", "targets")
+            ]
             stamps = np.atleast_1d(stored["timestamps"]).astype("datetime64[s]")
             interval = int(stored["interval_s"]) if "interval_s" in stored else 0
         rates = _rates(path, content)
@@ -67,7 +72,9 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
     if len(ends[0]) != len(ends[1]) or rates.shape != (len(stamps), len(ends[0])):
         actual = f"{' x '.join(map(str, rates.shape))} and {len(ends[1])} targets"
         raise InputError(where, "rates", f"{shape} (timestamps x sources, as many targets)", actual)
-    pairs = np.array([[index[s], index[t]] for s, t in zip(*ends, strict=True)], dtype=np.int32).reshape(-1, 2)
+    pairs = np.array(
+        [[index[s], index[t]] for s, t in zip(*ends, strict=True)], dtype=np.int32
+    ).reshape(-1, 2)
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))
     if (order != np.arange(len(order))).any():
         rates = _Reordered(rates, order)
@@ -94,13 +101,18 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: s
         "targets": names[traffic.pairs[:, 1]],
         "interval_s": np.array(traffic.interval_s),
     }
-    with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+    with (
+        atomic_file(path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive,
+    ):
         for field, values in header_fields.items():
             with archive.open(f"{field}.npy", "w") as stream:
                 npy.write_array(stream, values, allow_pickle=False)
         with archive.open("rates.npy", "w", force_zip64=True) as stream:
             shape = (traffic.num_matrices, traffic.num_demands)
-            npy.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": shape})
+            npy.write_array_header_1_0(
+                stream, {"descr": dtype, "fortran_order": False, "shape": shape}
+            )
             for chunk in traffic.chunks():
                 stream.write(chunk.astype(dtype).tobytes())
 
@@ -125,7 +137,8 @@ def _write_rows(rates: RateFile | RateArray, values: npt.NDArray[np.generic]) ->
 
 
 def _rates(path: Path, content: str) -> Rates:
-    """The rates of the file: in place if they are stored uncompressed, else unpacked row by row (see the module).
+    """The rates of the file: in place if they are stored uncompressed, else unpacked row by row
+    (see the module).
 
     Raises:
         ValueError: an array that is not two-dimensional, or a truncated file.
@@ -140,7 +153,9 @@ def _rates(path: Path, content: str) -> Rates:
             if fortran and min(shape) > 1:  # column by column: no row can be read alone
                 with np.load(path, allow_pickle=False) as stored:
                     values = stored["rates"]
-                return make_rates((shape[0], shape[1]), content, lambda rates: _write_rows(rates, values))
+                return make_rates(
+                    (shape[0], shape[1]), content, lambda rates: _write_rows(rates, values)
+                )
             if entry.compress_type != zipfile.ZIP_STORED:
 
                 def unpack(rates: RateFile | RateArray) -> None:
@@ -153,7 +168,9 @@ def _rates(path: Path, content: str) -> Rates:
 
                 return make_rates((shape[0], shape[1]), content, unpack)
     with path.open("rb") as raw:
-        raw.seek(entry.header_offset + 26)  # the local header's lengths may differ from those in the directory
+        raw.seek(
+            entry.header_offset + 26
+        )  # the local header's lengths may differ from those in the directory
         name_length, extra_length = struct.unpack("<HH", raw.read(4))
     offset = entry.header_offset + 30 + name_length + extra_length + header
     if offset + shape[0] * shape[1] * dtype.itemsize > path.stat().st_size:

@@ -1,7 +1,8 @@
-"""Numbers as people and spreadsheets write them in the columns of tables: decimal points and decimal commas.
+"""Numbers as people and spreadsheets write them in the columns of tables: decimal points and
+decimal commas.
 
-``2,5`` is two and a half in half of the world, and ``10,000`` is ten or ten thousand.  How a number is meant is decided
-by its whole column:
+``2,5`` is two and a half in half of the world, and ``10,000`` is ten or ten thousand.  How a number
+is meant is decided by its whole column:
 
 | written | meant |
 |---|---|
@@ -9,9 +10,9 @@ by its whole column:
 | ``2,5``, ``0,622``, ``12,3456``, ``1.000,5``, ``1.000.000`` | a decimal comma, and points between thousands |
 | ``10.000``, ``10,000`` | either: the other numbers of the column decide |
 
-A column that has numbers of both kinds is refused.  Where nothing is certain, bare numbers in a file whose columns are
-separated by commas have decimal points, since a decimal comma would end the column; any others are refused, and the
-message names both readings.
+A column that has numbers of both kinds is refused.  Where nothing is certain, bare numbers in a
+file whose columns are separated by commas have decimal points, since a decimal comma would end the
+column; any others are refused, and the message names both readings.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from collections.abc import Sequence
 
 from teal.errors import InputError
 
-_SPACES = " \u00a0\u202f'\u2019"  # between thousands: a space, one without a break, a narrow one, apostrophes
-# A number within a cell, such as the two of 2x100G and of 16000-23999, and the one of 1.000,5 Mbit/s.
+# between thousands: a space, one without a break, a narrow one, apostrophes
+_SPACES = " \u00a0\u202f'\u2019"
+# A number within a cell, such as the two of 2x100G and of 16000-23999, and the one of 1.000,5
+# Mbit/s.
 _NUMBER = re.compile(r"(?:\d[\d.,]*|[.,]\d+)(?:[eE][+-]?\d+(?![\w.,]))?")
 _SPACED = re.compile(rf"\b\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?![\d{_SPACES}])")
 _AMBIGUOUS = re.compile(r"[1-9]\d{0,2}[.,]\d{3}")
-# With a decimal comma for certain; such as can be read with commas and points exchanged have a decimal point.
+# With a decimal comma for certain; such as can be read with commas and points exchanged have a
+# decimal point.
 CERTAIN_COMMA = (
     r"[0-9]*,[0-9]{1,2}"  # 2,5
     r"|[0-9]*,[0-9]{4,}"  # 12,3456
@@ -49,7 +53,9 @@ class Decimal(enum.Enum):
 
 
 def _certain(number: str) -> Decimal | None:
-    """How a number is certainly meant; None where it may be read in both ways, or has neither sign."""
+    """How a number is certainly meant; None where it may be read in both ways, or has neither
+    sign.
+    """
     if _DECIMAL_COMMA.fullmatch(number):
         return Decimal.COMMA
     if _DECIMAL_COMMA.fullmatch(number.translate(_SWAP)):
@@ -79,7 +85,8 @@ def decimal_of(cells: Sequence[str], where: str, column: str, separator: str = "
         separator: what separates columns in the file; "" where nothing does.
 
     Raises:
-        InputError: numbers of both kinds, or a number that may be read in both ways where none decides.
+        InputError: numbers of both kinds, or a number that may be read in both ways where none
+            decides.
     """
     example: dict[Decimal, str] = {}
     ambiguous = ""
@@ -98,17 +105,22 @@ def decimal_of(cells: Sequence[str], where: str, column: str, separator: str = "
         found = f"{example[Decimal.POINT]!r} and {example[Decimal.COMMA]!r}"
         raise InputError(where, column, "decimal points or decimal commas, not both", found)
     if ambiguous and not example:
-        number = next(one for one in _NUMBER.findall(_without_spaces(ambiguous)) if _AMBIGUOUS.fullmatch(one))
+        number = next(
+            one for one in _NUMBER.findall(_without_spaces(ambiguous)) if _AMBIGUOUS.fullmatch(one)
+        )
         readings = sorted(float(_plain(number, decimal)) for decimal in Decimal)
         raise InputError(
-            where, column, "numbers that can be read in one way, such as 10000, 10.0 or 10,0",
+            where,
+            column,
+            "numbers that can be read in one way, such as 10000, 10.0 or 10,0",
             f"{ambiguous!r}, which may be {readings[0]:g} or {readings[1]:.12g}",
-        )  # fmt: skip
+        )
     return next(iter(example), Decimal.POINT)
 
 
 def plain_numbers(cells: Sequence[str], where: str, column: str, separator: str = "") -> list[str]:
-    """The cells of a column with all of their numbers as Python writes them; units and other text stay.
+    """The cells of a column with all of their numbers as Python writes them; units and other text
+    stay.
 
     Arguments and errors as for :func:`decimal_of`.
     """

@@ -1,12 +1,14 @@
 """OSPF as FRR prints it.
 
 - OSPF: ``vtysh -c "show ip ospf database router json"``, of one instance;
-- OSPFv3: ``vtysh -c "show ipv6 ospf6 database router detail json"``, whose links are point to point.
+- OSPFv3: ``vtysh -c "show ipv6 ospf6 database router detail json"``, whose links are point to
+  point.
 
-Not used are advertisements (LSAs) of the largest age, an hour (RFC 2328 14), and virtual links, which are tunnels over
-other links (RFC 2328 15).  A router of OSPFv3 without the R bit carries no transit traffic (RFC 5340 A.2), nor does one
-of OSPF with the H bit (RFC 8770).  A link that two areas describe is one link; several areas are read as one network,
-and a warning says so, since routers prefer paths within an area (RFC 2328 16.1).
+Not used are advertisements (LSAs) of the largest age, an hour (RFC 2328 14), and virtual links,
+which are tunnels over other links (RFC 2328 15).  A router of OSPFv3 without the R bit carries no
+transit traffic (RFC 5340 A.2), nor does one of OSPF with the H bit (RFC 8770).  A link that two
+areas describe is one link; several areas are read as one network, and a warning says so, since
+routers prefer paths within an area (RFC 2328 16.1).
 """
 
 from __future__ import annotations
@@ -34,23 +36,31 @@ def is_ospf(document: Any) -> bool:
     """Whether a JSON document is a database of OSPF, of one instance or of several."""
     if not isinstance(document, dict):
         return False
-    if "routerLinkStates" in document or _OSPF6 in document or isinstance(document.get("areas"), dict):
+    if (
+        "routerLinkStates" in document
+        or _OSPF6 in document
+        or isinstance(document.get("areas"), dict)
+    ):
         return True
-    return any("vrfName" in one for one in document.values() if isinstance(one, dict)) and bool(_instances(document))
+    return any("vrfName" in one for one in document.values() if isinstance(one, dict)) and bool(
+        _instances(document)
+    )
 
 
 def _instances(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The databases of ``vrf all`` that have advertisements."""
     parts = [one for one in document.values() if isinstance(one, dict)]
-    return [one for one in parts if one.get("routerLinkStates") or one.get("areas") or one.get(_OSPF6)]
+    return [
+        one for one in parts if one.get("routerLinkStates") or one.get("areas") or one.get(_OSPF6)
+    ]
 
 
 def read_ospf(document: dict[str, Any], path: Path, default_capacity: float | None) -> Topology:
     """The network of a database.
 
     Raises:
-        InputError: several instances, a summary without links, links of OSPFv3 over broadcast networks, or what
-            :func:`topology_of_states` refuses.
+        InputError: several instances, a summary without links, links of OSPFv3 over broadcast
+            networks, or what :func:`topology_of_states` refuses.
     """
     where = str(path)
     states = LinkStates()
@@ -75,7 +85,9 @@ def _add_ospf(document: dict[str, Any], where: str, states: LinkStates) -> None:
         entries = area.get("routerLinkStates") if isinstance(area, dict) else area
         before = len(states.adjacencies)
         for number, entry in enumerate(_live(entries, where, f"area {name}", states)):
-            if "routerLinks" not in entry and entry.get("numOfRouterLinks", entry.get("numOfLinks")):
+            if "routerLinks" not in entry and entry.get(
+                "numOfRouterLinks", entry.get("numOfLinks")
+            ):
                 found = "a summary, of numbers of links alone (show ip ospf database json)"
                 raise InputError(where, "routerLinks", f'the output of vtysh -c "{COMMAND}"', found)
             _add_router(entry, where, f"area {name}[{number}]", states)
@@ -83,7 +95,8 @@ def _add_ospf(document: dict[str, Any], where: str, states: LinkStates) -> None:
             with_links.append(name)
     if len(with_links) > 1:
         states.notes.append(
-            f"{WARNING}{where}: areas {', '.join(with_links)} are read as one network: routers prefer paths within an "
+            f"{WARNING}{where}: areas {', '.join(with_links)} are read as one network: routers "
+            "prefer paths within an "
             "area (RFC 2328 16.1), which shortest paths of the whole may leave."
         )
 
@@ -103,13 +116,19 @@ def _live(entries: Any, where: str, field: str, states: LinkStates) -> Iterator[
 
 def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkStates) -> None:
     """Note the adjacencies of a router."""
-    router = text_of(entry.get("advertisingRouter") or entry.get("linkStateId"), where, f"{field}: advertisingRouter")
+    router = text_of(
+        entry.get("advertisingRouter") or entry.get("linkStateId"),
+        where,
+        f"{field}: advertisingRouter",
+    )
     if entry.get("hBit") or re.search(r"\bH\b", str(entry.get("flags", ""))):
         states.no_transit.add(router)
     links = entry.get("routerLinks")
-    listed_links = objects_of(links, where, f"{field}: routerLinks") if isinstance(links, list) else list(
-        object_of(links, where, f"{field}: routerLinks").values()
-    )  # fmt: skip
+    listed_links = (
+        objects_of(links, where, f"{field}: routerLinks")
+        if isinstance(links, list)
+        else list(object_of(links, where, f"{field}: routerLinks").values())
+    )
     for number, one in enumerate(listed_links):
         place = f"{router}: routerLinks[{number}]"
         link = object_of(one, where, place)
@@ -117,13 +136,17 @@ def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkState
         if _STUB.search(kind):
             continue
         if _VIRTUAL.search(kind):
-            states.note_count([f"{router} - {link.get('neighborRouterId')}"], "A virtual link is no link")
+            states.note_count(
+                [f"{router} - {link.get('neighborRouterId')}"], "A virtual link is no link"
+            )
             continue
         neighbour = link.get("neighborRouterId")
         network = link.get("designatedRouterAddress")
         if neighbour is None and network is None:
             continue
-        metric = first_number(link.get("tos0Metric", link.get("metric")), where, f"{place}: tos0Metric")
+        metric = first_number(
+            link.get("tos0Metric", link.get("metric")), where, f"{place}: tos0Metric"
+        )
         if metric is None:
             raise InputError(where, place, "a metric of each link (tos0Metric)", "none")
         interface = str(link.get("routerInterfaceAddress", ""))
@@ -138,7 +161,9 @@ def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkState
 
 
 def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None:
-    """Note the adjacencies of OSPFv3; those over broadcast networks, which need network LSAs, are refused."""
+    """Note the adjacencies of OSPFv3; those over broadcast networks, which need network LSAs, are
+    refused.
+    """
     for number, area in enumerate(objects_of(document[_OSPF6], where, _OSPF6)):
         for entry in _live(area.get("lsa"), where, f"{_OSPF6}[{number}]: lsa", states):
             if entry.get("type") != "Router":
@@ -148,8 +173,12 @@ def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None
             if options and "R" not in re.split(r"[^A-Za-z0-9]+", options):
                 states.no_transit.add(router)
             if "lsaDescription" not in entry and "numOfLinks" in entry:
-                raise InputError(where, "lsaDescription", f'the output of vtysh -c "{_COMMAND_V3}"', "a summary")
-            for place, one in enumerate(objects_of(entry.get("lsaDescription"), where, f"{router}: lsaDescription")):
+                raise InputError(
+                    where, "lsaDescription", f'the output of vtysh -c "{_COMMAND_V3}"', "a summary"
+                )
+            for place, one in enumerate(
+                objects_of(entry.get("lsaDescription"), where, f"{router}: lsaDescription")
+            ):
                 field = f"{router}: lsaDescription[{place}]"
                 kind = str(one.get("type", ""))
                 if _VIRTUAL.search(kind):

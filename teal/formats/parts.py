@@ -1,4 +1,6 @@
-"""Parts of a JSON document, with errors that name the file and the field where a part is of another kind."""
+"""Parts of a JSON document, with errors that name the file and the field where a part is of another
+kind.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,14 @@ from teal.errors import InputError
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _FAULTS = (
-    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, UnicodeError,
-)  # fmt: skip
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    UnicodeError,
+)
 
 
 def object_of(part: Any, where: str, field: str) -> dict[str, Any]:
@@ -48,7 +56,10 @@ def objects_of(part: Any, where: str, field: str) -> list[dict[str, Any]]:
     Raises:
         InputError: anything else.
     """
-    return [object_of(one, where, f"{field}[{number}]") for number, one in enumerate(list_of(part, where, field))]
+    return [
+        object_of(one, where, f"{field}[{number}]")
+        for number, one in enumerate(list_of(part, where, field))
+    ]
 
 
 def text_of(part: Any, where: str, field: str) -> str:
@@ -90,7 +101,8 @@ def keys_of(objects: Iterable[dict[str, Any]], most: int = 5) -> str:
 
 
 def refuses_faults(expected: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Let a reader, whose first argument is the file, raise InputError where a file breaks it in a way not foreseen.
+    """Let a reader, whose first argument is the file, raise InputError where a file breaks it in a
+    way not foreseen.
 
     Args:
         expected: what the file should be.

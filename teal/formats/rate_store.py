@@ -1,4 +1,6 @@
-"""Rates while they are read or generated: in memory if they are few, else in a file of float32 rows in the cache."""
+"""Rates while they are read or generated: in memory if they are few, else in a file of float32 rows
+in the cache.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,19 @@ class RateFile:
 
     def write(self, row: int, values: FloatArray) -> None:
         """Write consecutive rows (n, D) from ``row`` on."""
-        data, position = memoryview(np.ascontiguousarray(values, "<f4").tobytes()), row * self._stride
+        data, position = (
+            memoryview(np.ascontiguousarray(values, "<f4").tobytes()),
+            row * self._stride,
+        )
         while data:
             done = os.pwrite(self._file, data, position)
             data, position = data[done:], position + done
 
     def read(self, row: int) -> FloatArray:
         """One row, (D,)."""
-        return np.frombuffer(os.pread(self._file, self._stride, row * self._stride), "<f4").astype(np.float64)
+        return np.frombuffer(os.pread(self._file, self._stride, row * self._stride), "<f4").astype(
+            np.float64
+        )
 
 
 class RateArray:
@@ -47,8 +54,11 @@ class RateArray:
         return self.values[row]
 
 
-def make_rates(shape: tuple[int, int], key: str, fill: Callable[[RateFile | RateArray], None]) -> Rates:
-    """Rates of ``shape`` that ``fill`` writes: in memory if they are few, else in the cache under ``key``.
+def make_rates(
+    shape: tuple[int, int], key: str, fill: Callable[[RateFile | RateArray], None]
+) -> Rates:
+    """Rates of ``shape`` that ``fill`` writes: in memory if they are few, else in the cache under
+    ``key``.
 
     A complete file in the cache is used without calling ``fill``; an incomplete one is not kept.
     """

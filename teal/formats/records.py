@@ -1,4 +1,6 @@
-"""The records that every topology format is read into, and the rules by which they become a Topology."""
+"""The records that every topology format is read into, and the rules by which they become a
+Topology.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,13 @@ class LinkRecord:
         field: its place in the file, for messages.
         others: names of its other attributes, for messages.
         metric: IGP metric; None if the file has none.
-        has_failed: whether the link is out of service: its capacity is 0, whatever ``capacity`` says.
+        has_failed: whether the link is out of service: its capacity is 0, whatever ``capacity``
+            says.
         metric_back: IGP metric of the other direction of a cable; None for the same.
         te_metric: TE metric; None if the link has none.
         affinities: names of its affinities (administrative groups).
-        has_failed_back: whether the other direction of a cable is out of service; None for the same.
+        has_failed_back: whether the other direction of a cable is out of service; None for the
+            same.
     """
 
     source: str
@@ -55,7 +59,8 @@ class LinkRecord:
 
 @dataclasses.dataclass(frozen=True)
 class Attributes:
-    """Names of the attributes of links in a file, where they differ from the usual ones, and which part of it is read.
+    """Names of the attributes of links in a file, where they differ from the usual ones, and which
+    part of it is read.
 
     Attributes:
         capacity: attribute with the capacity.
@@ -68,7 +73,8 @@ class Attributes:
         affinity: column with names of affinities, separated by spaces or semicolons, in a table.
         members: column with the number of links of an aggregation group, in a table.
         status: attribute that says whether the link is in service.
-        capacity_unit: unit of the capacity, such as Mbit/s; "" for the one that the file says, or Gbit/s.
+        capacity_unit: unit of the capacity, such as Mbit/s; "" for the one that the file says, or
+            Gbit/s.
         network: name of the network that is read, of a file with several; "" where there is one.
         sheet: name of the sheet that is read of a workbook; "" for the one that was open last.
     """
@@ -94,27 +100,41 @@ class Attributes:
 
 
 def require_attributes(attributes: Attributes, known: Collection[str], where: str) -> None:
-    """Raise InputError for attributes that a kind of file, or a network by its name, does not have."""
+    """Raise InputError for attributes that a kind of file, or a network by its name, does not
+    have.
+    """
     unused = [name for name in attributes.given() if name not in known]
     if not unused:
         return
     if unused[0] in ("network", "sheet"):
-        raise InputError(f"--{unused[0]}", "", f"nothing, for {where}", getattr(attributes, unused[0]))
+        raise InputError(
+            f"--{unused[0]}", "", f"nothing, for {where}", getattr(attributes, unused[0])
+        )
     named = ", ".join(name for name in known if name not in ("network", "sheet")) or "none"
     raise InputError("--attributes", "", f"attributes of {where} ({named})", ", ".join(unused))
 
 
 def parse_attributes(text: str) -> Attributes:
-    """The attributes that ``capacity=bandwidth,latency=delay,capacity_unit=Mbit/s`` names; any of them may be left out.
+    """The attributes that ``capacity=bandwidth,latency=delay,capacity_unit=Mbit/s`` names; any of
+    them may be left out.
 
     Raises:
         InputError: another text.
     """
     parts = dict(part.strip().split("=", 1) for part in text.split(",") if part.count("=") == 1)
-    known = {field.name for field in dataclasses.fields(Attributes)} - {"network", "sheet"}  # options of their own
-    if len(parts) != len([part for part in text.split(",") if part.strip()]) or not set(parts) <= known:
+    known = {field.name for field in dataclasses.fields(Attributes)} - {
+        "network",
+        "sheet",
+    }  # options of their own
+    if (
+        len(parts) != len([part for part in text.split(",") if part.strip()])
+        or not set(parts) <= known
+    ):
         raise InputError(
-            "--attributes", "", "such as capacity=bandwidth,latency=delay,capacity_unit=Mbit/s", repr(text)
+            "--attributes",
+            "",
+            "such as capacity=bandwidth,latency=delay,capacity_unit=Mbit/s",
+            repr(text),
         )
     attributes = Attributes(**parts)
     if attributes.capacity_unit:
@@ -122,14 +142,36 @@ def parse_attributes(text: str) -> Attributes:
     return attributes
 
 
-_DOWN = ("down", "false", "0", "no", "inactive", "disabled", "failed", "off", "unavailable", "admin-down", "testing")
+_DOWN = (
+    "down",
+    "false",
+    "0",
+    "no",
+    "inactive",
+    "disabled",
+    "failed",
+    "off",
+    "unavailable",
+    "admin-down",
+    "testing",
+)
 _UP = ("up", "true", "1", "yes", "active", "enabled", "on", "available", "ok")
-STATUS_NAMES = ("status", "state", "oper_status", "oper-status", "operstatus", "up", "enabled")  # of attributes
+STATUS_NAMES = (
+    "status",
+    "state",
+    "oper_status",
+    "oper-status",
+    "operstatus",
+    "up",
+    "enabled",
+)  # of attributes
 OVERLOAD_NAMES = ("overload", "overloaded")  # of attributes of links and nodes
 
 
 def is_down(value: object) -> bool | None:
-    """Whether an attribute such as ``status`` says that a link is out of service; None for what says neither."""
+    """Whether an attribute such as ``status`` says that a link is out of service; None for what
+    says neither.
+    """
     text = str("" if value is None else value).strip().lower().replace("_", "-").removesuffix(".0")
     text = text.rpartition(":")[2]  # without the name of a YANG module
     if text in _DOWN:
@@ -138,11 +180,18 @@ def is_down(value: object) -> bool | None:
 
 
 def unknown_status(where: str, values: Iterable[object]) -> tuple[str, ...]:
-    """A warning about values that say neither that a link is in service nor that it is not; () for none."""
+    """A warning about values that say neither that a link is in service nor that it is not; () for
+    none.
+    """
     texts = sorted({repr(value) for value in values})
     if not texts:
         return ()
-    return (f"{WARNING}{where}: values of the status that are neither up nor down, read as up: {listed(texts)}.",)
+    return (
+        (
+            f"{WARNING}{where}: values of the status that are neither up nor down, read as up: "
+            f"{listed(texts)}."
+        ),
+    )
 
 
 def is_true(value: object, where: str, field: str) -> bool:
@@ -175,7 +224,8 @@ def topology_from_records(
 
     An undirected link becomes two directed ones of the full capacity each.  A link from a node to
     itself is dropped and noted.  A link without latency gets light's time through fibre along the
-    great circle where both ends have coordinates, else 1 ms.  Metrics are kept where every link has one.
+    great circle where both ends have coordinates, else 1 ms.  Metrics are kept where every link has
+    one.
 
     Args:
         name: name of the network.
@@ -185,12 +235,13 @@ def topology_from_records(
         directed: whether a link leads in one direction only.
         geographical: whether coordinates are longitudes and latitudes.
         default_capacity: Gbit/s for links that have none; None to refuse them.
-        notes: notes of the topology, to which those about dropped links and assumed capacities are added.
+        notes: notes of the topology, to which those about dropped links and assumed capacities are
+            added.
         no_transit: names of nodes that carry no transit traffic.
 
     Raises:
-        InputError: an unknown node; a missing, zero, negative or NaN capacity; a metric that is no whole number above
-            0, or one on some of the links only.
+        InputError: an unknown node; a missing, zero, negative or NaN capacity; a metric that is no
+            whole number above 0, or one on some of the links only.
     """
     index = {canonical_name(node): i for i, node in enumerate(nodes)}
     positions = list(nodes.values())
@@ -207,7 +258,9 @@ def topology_from_records(
         if capacity is None and not record.has_failed:
             capacity = _default(record, default_capacity, where)
             assumed += 1
-        if capacity is not None and (not math.isfinite(capacity) or (capacity <= 0 and not record.has_failed)):
+        if capacity is not None and (
+            not math.isfinite(capacity) or (capacity <= 0 and not record.has_failed)
+        ):
             raise InputError(where, f"{record.field}: capacity", _EXPECTED_CAPACITY, capacity)
         latency = record.latency
         if latency is None:
@@ -218,19 +271,30 @@ def topology_from_records(
         if not directed and ends[::-1] in cables:
             repeated.append(f"{record.field} ({record.source} -> {record.target})")
         metric_back = record.metric if record.metric_back is None else record.metric_back
-        has_failed_back = record.has_failed if record.has_failed_back is None else record.has_failed_back
-        rows.append(_direction(record, ends, capacity, latency, record.metric, record.has_failed, where))
+        has_failed_back = (
+            record.has_failed if record.has_failed_back is None else record.has_failed_back
+        )
+        rows.append(
+            _direction(record, ends, capacity, latency, record.metric, record.has_failed, where)
+        )
         if not directed:
-            rows.append(_direction(record, ends[::-1], capacity, latency, metric_back, has_failed_back, where))
+            rows.append(
+                _direction(
+                    record, ends[::-1], capacity, latency, metric_back, has_failed_back, where
+                )
+            )
     if repeated:
         notes += (
-            f'{WARNING}{where}: links in both directions in a network of cables (without "directed": true), each read '
+            f"{WARNING}{where}: links in both directions in a network of cables "
+            '(without "directed": true), each read '
             f"as a cable of its own, so that capacities may count twice: {listed(repeated)}.",
         )
     if loops:
         notes += (f"{loops} links from a node to itself were dropped.",)
     if assumed:
-        notes += (f"{assumed} links have no capacity in the file: {default_capacity:g} Gbit/s assumed.",)
+        notes += (
+            f"{assumed} links have no capacity in the file: {default_capacity:g} Gbit/s assumed.",
+        )
     stubs = {index[canonical_name(node)] for node in no_transit}
     ends_of_all = np.array([row.ends for row in rows], dtype=np.int32).reshape(-1, 2)
     unknown = (math.nan, math.nan)
@@ -243,23 +307,30 @@ def topology_from_records(
         link_target=np.ascontiguousarray(ends_of_all[:, 1]),
         capacity=np.array([row.capacity for row in rows], dtype=np.float64),
         latency=np.array([row.latency for row in rows], dtype=np.float64),
-        coordinates=np.array([point or unknown for point in positions], dtype=np.float64).reshape(-1, 2),
+        coordinates=np.array([point or unknown for point in positions], dtype=np.float64).reshape(
+            -1, 2
+        ),
         origin=where,
         notes=notes,
         metric=_metrics(rows, list(index), where),
-        te_metric=np.array([row.te_metric for row in rows], dtype=np.int64) if has_te_metrics else None,
+        te_metric=np.array([row.te_metric for row in rows], dtype=np.int64)
+        if has_te_metrics
+        else None,
         affinities=tuple(row.affinities for row in rows) if has_affinities else (),
         no_transit=np.array([node in stubs for node in range(len(nodes))]) if stubs else None,
     )
 
 
 _EXPECTED_CAPACITY = (
-    'a capacity > 0 (a link that is out of service is marked by "failed": true in JSON, or by a column status: down)'
+    'a capacity > 0 (a link that is out of service is marked by "failed": true in JSON, '
+    "or by a column status: down)"
 )
 
 
 class _Direction(NamedTuple):
-    """One directed link: ends by number, Gbit/s (0 if it is out of service), ms, metrics and affinities."""
+    """One directed link: ends by number, Gbit/s (0 if it is out of service), ms, metrics and
+    affinities.
+    """
 
     ends: tuple[int, int]
     capacity: float
@@ -281,7 +352,12 @@ def _direction(
     te_metric = _checked_metric(record.te_metric, record.field, where, "te_metric") or 0.0
     metric = _checked_metric(metric, record.field, where)
     return _Direction(
-        ends, 0.0 if has_failed or capacity is None else capacity, latency, metric, te_metric, record.affinities
+        ends,
+        0.0 if has_failed or capacity is None else capacity,
+        latency,
+        metric,
+        te_metric,
+        record.affinities,
     )
 
 
@@ -299,15 +375,19 @@ def _default(record: LinkRecord, default_capacity: float | None, where: str) -> 
     if default_capacity is None:
         others = f"none among {', '.join(record.others)}" if record.others else "none"
         raise InputError(
-            where, f"{record.field}: capacity",
-            "a capacity > 0 (--default-capacity GBPS gives one to all such links, --attributes capacity=NAME "
+            where,
+            f"{record.field}: capacity",
+            "a capacity > 0 (--default-capacity GBPS gives one to all such links, --attributes "
+            "capacity=NAME "
             "names the attribute)",
             others,
-        )  # fmt: skip
+        )
     return default_capacity
 
 
-def _latency(a: tuple[float, float] | None, b: tuple[float, float] | None, geographical: bool) -> float:
+def _latency(
+    a: tuple[float, float] | None, b: tuple[float, float] | None, geographical: bool
+) -> float:
     """Latency of a link that has none, in ms, from the positions of its ends."""
     if geographical and a is not None and b is not None:
         return fibre_latency_ms(great_circle_km(a, b))
@@ -321,28 +401,46 @@ def _metrics(rows: list[_Direction], names: list[str], where: str) -> Int64Array
         return None
     if missing:
         a, b = missing[0].ends
-        raise InputError(where, "metric", "one on every link, or on none", f"none on {names[a]}->{names[b]}")
+        raise InputError(
+            where, "metric", "one on every link, or on none", f"none on {names[a]}->{names[b]}"
+        )
     return np.array([row.metric for row in rows], dtype=np.int64)
 
 
-def _checked_metric(value: float | None, field: str, where: str, name: str = "metric") -> float | None:
+def _checked_metric(
+    value: float | None, field: str, where: str, name: str = "metric"
+) -> float | None:
     """The metric of a record; InputError unless it is a whole number from 1 to _MAX_METRIC."""
     if value is not None and not (float(value).is_integer() and 0 < value <= _MAX_METRIC):
-        raise InputError(where, f"{field}: {name}", f"a whole number from 1 to {_MAX_METRIC}", value)
+        raise InputError(
+            where, f"{field}: {name}", f"a whole number from 1 to {_MAX_METRIC}", value
+        )
     return value
 
 
 def affinities_of(value: object, where: str, field: str) -> frozenset[str]:
-    """Names of affinities, of a text that separates them by spaces, commas or semicolons, or of a list; None for none.
+    """Names of affinities, of a text that separates them by spaces, commas or semicolons, or of a
+    list; None for none.
 
     Raises:
         InputError: anything else.
     """
-    names = re.split(r"[\s,;]+", value.strip()) if isinstance(value, str) else [] if value is None else value
+    names = (
+        re.split(r"[\s,;]+", value.strip())
+        if isinstance(value, str)
+        else []
+        if value is None
+        else value
+    )
     if not isinstance(names, list) or not all(
         isinstance(name, str) and not re.search(r"[\s,;+]", name) for name in names
     ):
-        raise InputError(where, field, "a name or a list of names, such as red, without spaces and , ; +", repr(value))
+        raise InputError(
+            where,
+            field,
+            "a name or a list of names, such as red, without spaces and , ; +",
+            repr(value),
+        )
     return frozenset(name for name in names if name)
 
 

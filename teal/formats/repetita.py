@@ -1,8 +1,10 @@
-"""Repetita (Gay, Schaus & Vissicchio, 2017): a ``.graph`` file for a network, a ``.demands`` file for a matrix.
+"""Repetita (Gay, Schaus & Vissicchio, 2017): a ``.graph`` file for a network, a ``.demands`` file
+for a matrix.
 
-A ``.graph`` file lists ``label x y`` for each node, and ``label src dest weight bw delay`` for each directed link: node
-numbers, IGP metric, capacity in kbit/s, delay in microseconds.  A ``.demands`` file lists ``label src dest bw``: node
-numbers of its network, kbit/s.  Several demands of one pair are added.
+A ``.graph`` file lists ``label x y`` for each node, and ``label src dest weight bw delay`` for each
+directed link: node numbers, IGP metric, capacity in kbit/s, delay in microseconds.  A ``.demands``
+file lists ``label src dest bw``: node numbers of its network, kbit/s.  Several demands of one pair
+are added.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def read_repetita_topology(path: Path) -> Topology:
     """Read a network with its IGP metrics.
 
     Raises:
-        InputError: another kind of file, a field that is no number, or what :func:`topology_from_records` refuses.
+        InputError: another kind of file, a field that is no number, or what
+            :func:`topology_from_records` refuses.
     """
     where = str(path)
     nodes: dict[str, tuple[float, float] | None] = {}
@@ -44,7 +47,10 @@ def read_repetita_topology(path: Path) -> Topology:
         if section == "NODES":
             if parts[0] in nodes:
                 raise InputError(where, field, "distinct node names", f"{parts[0]!r} twice")
-            x, y = (number(text, where, f"{field}: {axis}") for text, axis in zip(parts[1:], "xy", strict=True))
+            x, y = (
+                number(text, where, f"{field}: {axis}")
+                for text, axis in zip(parts[1:], "xy", strict=True)
+            )
             nodes[parts[0]] = (x, y)
             names.append(parts[0])
             continue
@@ -54,16 +60,25 @@ def read_repetita_topology(path: Path) -> Topology:
             for text, what in zip(parts[3:], ("weight", "bw", "delay"), strict=True)
         )
         latency = max(delay, _MIN_DELAY) * _MS_PER_UNIT
-        links.append(LinkRecord(
-            names[source], names[target], capacity * _GBPS_PER_UNIT, latency, f"{field} ({parts[0]})", metric=metric
-        ))  # fmt: skip
+        links.append(
+            LinkRecord(
+                names[source],
+                names[target],
+                capacity * _GBPS_PER_UNIT,
+                latency,
+                f"{field} ({parts[0]})",
+                metric=metric,
+            )
+        )
     if all(point == (0.0, 0.0) for point in nodes.values()):  # as in the files of Rocketfuel
         nodes = dict.fromkeys(nodes)
     return topology_from_records(path.stem, where, nodes, links, directed=True)
 
 
 def demand_files(text: str) -> list[Path]:
-    """The files that ``text``, a ``.demands`` file or a pattern such as ``rf1221.*.demands``, names; [] for none."""
+    """The files that ``text``, a ``.demands`` file or a pattern such as ``rf1221.*.demands``,
+    names; [] for none.
+    """
     if not text.endswith(TRAFFIC_SUFFIX):
         return []
     path = Path(text).expanduser()
@@ -74,8 +89,8 @@ def read_repetita_traffic(files: list[Path], topology: Topology) -> TrafficMatri
     """Read one matrix a file, in the order of ``files``, as consecutive intervals of 5 minutes.
 
     Raises:
-        InputError: another kind of file, a node number that the network does not have, or a rate that is negative or
-            no finite number.
+        InputError: another kind of file, a node number that the network does not have, or a rate
+            that is negative or no finite number.
     """
     matrices = [_read_matrix(path, topology) for path in files]
     pairs = sorted(set().union(*matrices))
@@ -127,10 +142,12 @@ def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[
 
     Args:
         path: path of the file.
-        fields: number of fields of an entry, by the name of its section; the file has these sections in this order.
+        fields: number of fields of an entry, by the name of its section; the file has these
+            sections in this order.
 
     Raises:
-        InputError: no text in UTF-8, another section, another number of fields, or fewer entries than announced.
+        InputError: no text in UTF-8, another section, another number of fields, or fewer entries
+            than announced.
     """
     where, wanted, left, section, is_header = str(path), list(fields), 0, "", False
     try:
@@ -154,4 +171,6 @@ def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[
                 raise InputError(where, f"line {line}", expected, repr(text[:80]))
             section, left, is_header = wanted.pop(0), int(parts[1]), True
     if left or wanted:
-        raise InputError(where, section or wanted[0], f"{left} more entries" if left else wanted[0], "the end")
+        raise InputError(
+            where, section or wanted[0], f"{left} more entries" if left else wanted[0], "the end"
+        )

@@ -1,4 +1,5 @@
-"""The table of routers: one name for each, the others by which files and counters call it, and what policies need.
+"""The table of routers: one name for each, the others by which files and counters call it, and what
+policies need.
 
 A .csv or .xlsx file with the columns ``name`` and, as far as they are known,
 
@@ -13,7 +14,8 @@ A .csv or .xlsx file with the columns ``name`` and, as far as they are known,
 | ``site``, ``vendor`` | of the router; the vendor (frr, iosxr, junos) decides the form of its configuration |
 | ``overload`` | ``yes``: the router carries no transit traffic, as with the overload bit of IS-IS |
 
-Networks keep the names of this column ``name``; traffic, counters, interfaces and policies may use any.
+Networks keep the names of this column ``name``; traffic, counters, interfaces and policies may use
+any.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ MAX_LABEL = (1 << 20) - 1  # the largest MPLS label
 _MIN_LABEL = 16  # smaller labels are reserved (RFC 3032)
 VENDORS = ("frr", "iosxr", "junos")
 _ALIAS_COLUMNS = ("aliases", "router_id", "fqdn", "system_id", "loopback")
-_OF_ALGORITHM = re.compile(r"sid_(12[89]|1[3-9]\d|2[0-4]\d|25[0-5])")  # column of SIDs of an algorithm
+_OF_ALGORITHM = re.compile(
+    r"sid_(12[89]|1[3-9]\d|2[0-4]\d|25[0-5])"
+)  # column of SIDs of an algorithm
 _COLUMNS = ("name", *_ALIAS_COLUMNS, "sid", "srgb", "site", "vendor", "overload")
 
 
@@ -53,7 +57,8 @@ class Router:
         srgb: first label of the global block.
         site: place; "" if unknown.
         vendor: one of :data:`VENDORS`; "" if unknown.
-        algorithm_sids: numbers of flexible algorithms, and the index of the router's node segment in each.
+        algorithm_sids: numbers of flexible algorithms, and the index of the router's node segment
+            in each.
         is_overloaded: whether it carries no transit traffic.
     """
 
@@ -84,22 +89,34 @@ class Routers(Mapping[str, Router]):
         InputError: a name, an alias or a SID that two routers have.
     """
 
-    def __init__(self, routers: list[Router], where: str = "routers", unused: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, routers: list[Router], where: str = "routers", unused: tuple[str, ...] = ()
+    ) -> None:
         self._by_name = {one.name: one for one in routers}
         self.where, self._unused = where, unused
         users: dict[int, str] = {}
         for one in routers:
             own = [] if one.sid is None else [("", one.sid)]
-            for use, sid in [*own, *((f" in algorithm {number}", sid) for number, sid in one.algorithm_sids)]:
+            for use, sid in [
+                *own,
+                *((f" in algorithm {number}", sid) for number, sid in one.algorithm_sids),
+            ]:
                 if users.setdefault(sid, one.name + use) != one.name + use:
                     expected = "that of one router in one algorithm"
-                    raise InputError(where, f"sid {sid}", expected, f"{users[sid]} and {one.name}{use}")
+                    raise InputError(
+                        where, f"sid {sid}", expected, f"{users[sid]} and {one.name}{use}"
+                    )
         self._names = Names()
         for one in routers:
             for other in (one.name, *one.aliases):
                 taken = self._names.add(other, one.name)
                 if taken != one.name:
-                    raise InputError(where, other, "names that one router has", f"those of {taken} and {one.name}")
+                    raise InputError(
+                        where,
+                        other,
+                        "names that one router has",
+                        f"those of {taken} and {one.name}",
+                    )
         if len(self._by_name) < len(routers):
             names = [one.name for one in routers]
             twice = next(name for number, name in enumerate(names) if name in names[:number])
@@ -128,17 +145,27 @@ class Routers(Mapping[str, Router]):
         seen: dict[str, str] = {}
         for before, name in zip(topology.node_names, names, strict=True):
             if name in seen:
-                raise InputError(self.where, name, "one node of the network", f"{seen[name]} and {before}")
+                raise InputError(
+                    self.where, name, "one node of the network", f"{seen[name]} and {before}"
+                )
             seen[name] = before
-        unknown, unused = [name for name in names if name not in self], [name for name in self if name not in seen]
+        unknown, unused = (
+            [name for name in names if name not in self],
+            [name for name in self if name not in seen],
+        )
         notes = list(topology.notes)
         if self._unused:
             notes.append(f"{self.where}: columns that are not used: {', '.join(self._unused)}.")
         if unknown:
-            notes.append(f"{WARNING}{self.where}: nodes that are not in the table of routers: {listed(unknown)}.")
+            notes.append(
+                f"{WARNING}{self.where}: nodes that are not in the table of routers: "
+                f"{listed(unknown)}."
+            )
         if unused:
             notes.append(f"{self.where}: routers that are not in the network: {listed(unused)}.")
-        aliases = {alias: one.name for one in self.values() if one.name in seen for alias in one.aliases}
+        aliases = {
+            alias: one.name for one in self.values() if one.name in seen for alias in one.aliases
+        }
         aliases |= {before: name for name, before in seen.items() if before != name}
         stubs = np.array([name in self and self[name].is_overloaded for name in names])
         if topology.no_transit is not None:
@@ -162,14 +189,23 @@ def read_routers(path: Path) -> Routers:
     where, header = table.where, table.header
     plain = [plain_heading(name) for name in header]
     if "name" not in plain:
-        raise InputError(where, "name", f"a column name, and perhaps {', '.join(_COLUMNS[1:])}", ", ".join(header))
+        raise InputError(
+            where,
+            "name",
+            f"a column name, and perhaps {', '.join(_COLUMNS[1:])}",
+            ", ".join(header),
+        )
     used = [name in _COLUMNS or _OF_ALGORITHM.fullmatch(name) is not None for name in plain]
-    twice = [name for name, is_used in zip(plain, used, strict=True) if is_used and plain.count(name) > 1]
+    twice = [
+        name for name, is_used in zip(plain, used, strict=True) if is_used and plain.count(name) > 1
+    ]
     if twice:
         raise InputError(where, twice[0], "each column once", f"{plain.count(twice[0])} of them")
     algorithms = [name for name in plain if _OF_ALGORITHM.fullmatch(name)]
     routers = list[Router]()
-    last_indices = list[tuple[str, int]]()  # of the blocks of labels, with the places of those that say their end
+    last_indices = list[
+        tuple[str, int]
+    ]()  # of the blocks of labels, with the places of those that say their end
     largest, of_largest = 0, ""  # of all indices, and the row that has it
     for field, cell in table.records((*_COLUMNS, *algorithms), ("sid", "srgb", *algorithms)):
         if not cell["name"]:
@@ -189,19 +225,35 @@ def read_routers(path: Path) -> Routers:
         own = max([sid or 0, *(index for _, index in sids)])
         if own > largest:
             largest, of_largest = own, field
-        names = [name for column in _ALIAS_COLUMNS for name in re.split(r"[\s;]+", cell.get(column, "")) if name]
+        names = [
+            name
+            for column in _ALIAS_COLUMNS
+            for name in re.split(r"[\s;]+", cell.get(column, ""))
+            if name
+        ]
         aliases = dict.fromkeys([*names, loopback] if loopback else names)
-        routers.append(Router(
-            cell["name"], tuple(aliases), loopback, sid, srgb, cell.get("site", ""), vendor, tuple(sids),
-            is_true(cell.get("overload"), where, f"{field}: overload"),
-        ))  # fmt: skip
+        routers.append(
+            Router(
+                cell["name"],
+                tuple(aliases),
+                loopback,
+                sid,
+                srgb,
+                cell.get("site", ""),
+                vendor,
+                tuple(sids),
+                is_true(cell.get("overload"), where, f"{field}: overload"),
+            )
+        )
     if not routers:
         raise InputError(where, "", "a row for each router", "none")
     for field, last in last_indices:  # every router reads labels of all others
         if largest > last:
             expected = f"a block with a label for sid {largest:,} ({of_largest})"
             raise InputError(where, field, expected, f"labels up to that of {last:,}")
-    unused = tuple(text for text, is_used in zip(header, used, strict=True) if text.strip() and not is_used)
+    unused = tuple(
+        text for text, is_used in zip(header, used, strict=True) if text.strip() and not is_used
+    )
     return Routers(routers, where, unused)
 
 

@@ -15,8 +15,12 @@ _T = TypeVar("_T")
 
 
 def column_names(kind: Any) -> list[str]:
-    """Columns of a file of dataclasses, by the class or one of them: its ``COLUMNS`` or, without them, its fields."""
-    return list(getattr(kind, "COLUMNS", None) or (field.name for field in dataclasses.fields(kind)))
+    """Columns of a file of dataclasses, by the class or one of them: its ``COLUMNS`` or, without
+    them, its fields.
+    """
+    return list(
+        getattr(kind, "COLUMNS", None) or (field.name for field in dataclasses.fields(kind))
+    )
 
 
 def write_csv(path: Path, rows: Sequence[Any]) -> None:
@@ -37,7 +41,8 @@ def write_parquet(path: Path, rows: Sequence[Any]) -> None:
 
 
 def read_csv(path: Path, kind: type[_T]) -> list[_T]:
-    """Read what :func:`write_csv` wrote of dataclasses of type ``kind``, with strings, integers and floats.
+    """Read what :func:`write_csv` wrote of dataclasses of type ``kind``, with strings, integers and
+    floats.
 
     Raises:
         InputError: no such file, or one of something else.
@@ -46,7 +51,9 @@ def read_csv(path: Path, kind: type[_T]) -> list[_T]:
         with path.open(newline="", encoding="utf-8") as stream:
             return [from_text(kind, line) for line in csv.DictReader(stream)]
     except (OSError, KeyError, ValueError, TypeError) as error:
-        raise InputError(str(path), "", f"a table of {kind.__name__.lower()}s", str(error)) from None
+        raise InputError(
+            str(path), "", f"a table of {kind.__name__.lower()}s", str(error)
+        ) from None
 
 
 def from_text(kind: type[_T], values: Mapping[str, Any]) -> _T:
@@ -55,5 +62,7 @@ def from_text(kind: type[_T], values: Mapping[str, Any]) -> _T:
     Fields with a default may be missing, as in files that were written before a column was added.
     """
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    named = [field for field in fields if field.name in values or field.default is dataclasses.MISSING]
+    named = [
+        field for field in fields if field.name in values or field.default is dataclasses.MISSING
+    ]
     return kind(**{field.name: _PARSERS[str(field.type)](values[field.name]) for field in named})

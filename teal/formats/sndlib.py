@@ -1,8 +1,9 @@
-"""SNDlib (Orlowski et al., 2010): XML topologies, and dynamic traffic as one XML a matrix in a .tgz or folder.
+"""SNDlib (Orlowski et al., 2010): XML topologies, and dynamic traffic as one XML a matrix in a .tgz
+or folder.
 
-Units come from ``<meta><unit>``; a file without one is read as Mbit/s, SNDlib's usual unit, and says so.
-A link's capacity is its pre-installed module; where there is none, the first of its additional
-modules, installed once.
+Units come from ``<meta><unit>``; a file without one is read as Mbit/s, SNDlib's usual unit, and
+says so. A link's capacity is its pre-installed module; where there is none, the first of its
+additional modules, installed once.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
     for node in structure.iterfind(f"{_NAMESPACE}nodes/{_NAMESPACE}node"):
         x, y = (node.findtext(f"{_NAMESPACE}coordinates/{_NAMESPACE}{axis}") for axis in "xy")
         field = f"node {node.get('id')}: coordinates"
-        nodes[str(node.get("id"))] = (number(x, where, field), number(y, where, field)) if x and y else None
+        nodes[str(node.get("id"))] = (
+            (number(x, where, field), number(y, where, field)) if x and y else None
+        )
     listed = structure.find(f"{_NAMESPACE}nodes")
     geographical = listed is not None and listed.get("coordinatesType") == "geographical"
     links = []
@@ -70,9 +73,15 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
         ends = [(link.findtext(f"{_NAMESPACE}{end}") or "").strip() for end in ("source", "target")]
         links.append(LinkRecord(ends[0], ends[1], capacity, None, field))
     return topology_from_records(
-        path.stem, where, nodes, links, directed=False, geographical=geographical,
-        default_capacity=default_capacity, notes=notes,
-    )  # fmt: skip
+        path.stem,
+        where,
+        nodes,
+        links,
+        directed=False,
+        geographical=geographical,
+        default_capacity=default_capacity,
+        notes=notes,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,14 +108,18 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
     rows: dict[np.datetime64, tuple[Int64Array, FloatArray]] = {}
     skipped, intervals = [], []
     total = None if path.is_file() else sum(1 for _ in path.rglob("*.xml"))
-    members = tqdm(_files(path), desc=f"reading {path.name}", unit="matrix", total=total, disable=not progress)
+    members = tqdm(
+        _files(path), desc=f"reading {path.name}", unit="matrix", total=total, disable=not progress
+    )
     for name, content in members:
         matrix = _read_matrix(name, content, where, index, topology)
         intervals.append(matrix.interval_s)
         if not len(matrix.rates):
             skipped.append(f"{name}: no demands in the file")
         elif matrix.time in rows:
-            raise InputError(where, f"{name}: time", "one matrix for each time", f"{matrix.time} twice")
+            raise InputError(
+                where, f"{name}: time", "one matrix for each time", f"{matrix.time} twice"
+            )
         else:
             rows[matrix.time] = (matrix.pairs, matrix.rates)
     if not rows:
@@ -147,14 +160,20 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
                 if member.isfile() and member.name.endswith(".xml"):
                     name = Path(member.name).name
                     if member.size > _MAX_XML_BYTES:
-                        raise InputError(str(path), name, f"at most {_MAX_XML_BYTES} bytes", member.size)
+                        raise InputError(
+                            str(path), name, f"at most {_MAX_XML_BYTES} bytes", member.size
+                        )
                     stream = archive.extractfile(member)
                     yield name, stream.read() if stream else b""
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(str(path), "", "a whole .tgz or .tar archive", f"{error} (truncated or damaged)") from None
+        raise InputError(
+            str(path), "", "a whole .tgz or .tar archive", f"{error} (truncated or damaged)"
+        ) from None
 
 
-def _read_matrix(name: str, content: bytes, archive: str, index: dict[str, int], topology: Topology) -> _Matrix:
+def _read_matrix(
+    name: str, content: bytes, archive: str, index: dict[str, int], topology: Topology
+) -> _Matrix:
     where = f"{archive}: {name}"
     root = _parse(content, where)
     unit, _ = _unit(root, where)
@@ -174,7 +193,8 @@ def _read_matrix(name: str, content: bytes, archive: str, index: dict[str, int],
     for demand in root.iterfind(f"{_NAMESPACE}demands/{_NAMESPACE}demand"):
         field = f"demand {demand.get('id')}"
         source, target, value = (
-            (demand.findtext(f"{_NAMESPACE}{part}") or "").strip() for part in ("source", "target", "demandValue")
+            (demand.findtext(f"{_NAMESPACE}{part}") or "").strip()
+            for part in ("source", "target", "demandValue")
         )
         for node in (source, target):
             if node not in index:
@@ -187,13 +207,19 @@ def _read_matrix(name: str, content: bytes, archive: str, index: dict[str, int],
             rates[pair] = rates.get(pair, 0.0) + rate * unit
     order = sorted(rates)
     pairs = np.array([s * topology.num_nodes + t for s, t in order], dtype=np.int64)
-    return _Matrix(name, time, interval_s, pairs, np.array([rates[pair] for pair in order], dtype=np.float64))
+    return _Matrix(
+        name, time, interval_s, pairs, np.array([rates[pair] for pair in order], dtype=np.float64)
+    )
 
 
 def _parse(content: bytes, where: str) -> ElementTree.Element:
     try:
         root = ElementTree.fromstring(content)
-    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: an unknown encoding
+    except (
+        ElementTree.ParseError,
+        LookupError,
+        ValueError,
+    ) as error:  # the last two: an unknown encoding
         raise InputError(where, "", "SNDlib XML", f"invalid XML: {error}") from None
     if root.tag != f"{_NAMESPACE}network":
         raise InputError(where, "root element", "SNDlib's <network>", f"<{root.tag}>")
@@ -203,5 +229,7 @@ def _parse(content: bytes, where: str) -> ElementTree.Element:
 def _unit(root: ElementTree.Element, where: str) -> tuple[float, tuple[str, ...]]:
     text = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}unit")
     if text is None:
-        return gbps_per_unit(_DEFAULT_UNIT, where), ("The file names no unit: capacities are read as Mbit/s.",)
+        return gbps_per_unit(_DEFAULT_UNIT, where), (
+            "The file names no unit: capacities are read as Mbit/s.",
+        )
     return gbps_per_unit(text, where), ()

@@ -1,20 +1,23 @@
-"""Traffic as long tables, CSV or Parquet: columns ``timestamp``, ``source``, ``target``, ``rate`` (Gbit/s).
+"""Traffic as long tables, CSV or Parquet: columns ``timestamp``, ``source``, ``target``, ``rate``
+(Gbit/s).
 
-Timestamps are those of :mod:`teal.formats.times`; a table without that column is one matrix.  Rows may come in any
-order, though sorted by timestamp is much faster; a pair that a timestamp does not name has rate 0.  Files are read in
-batches, twice.
+Timestamps are those of :mod:`teal.formats.times`; a table without that column is one matrix.  Rows
+may come in any order, though sorted by timestamp is much faster; a pair that a timestamp does not
+name has rate 0.  Files are read in batches, twice.
 
-Names of columns are matched without case and spaces around them; that of the rate may have a unit behind it, as
-``rate (Mbit/s)``.  The separator of a CSV file is a comma, a semicolon or a tab, whichever its first line has most of;
-where it is no comma, rates may have decimal commas (:mod:`teal.formats.numerals`).
+Names of columns are matched without case and spaces around them; that of the rate may have a unit
+behind it, as ``rate (Mbit/s)``.  The separator of a CSV file is a comma, a semicolon or a tab,
+whichever its first line has most of; where it is no comma, rates may have decimal commas
+(:mod:`teal.formats.numerals`).
 
-A fifth column, ``endpoint``, says that a row is the demand of one pair of endpoints (a host, a prefix, a tunnel) at the
-two nodes: the rates of all endpoints of a pair of nodes are added, so that paths and time of a solve do not depend on
-the number of endpoints.  An allocation gives all endpoints of a pair the same splits.
+A fifth column, ``endpoint``, says that a row is the demand of one pair of endpoints (a host, a
+prefix, a tunnel) at the two nodes: the rates of all endpoints of a pair of nodes are added, so that
+paths and time of a solve do not depend on the number of endpoints.  An allocation gives all
+endpoints of a pair the same splits.
 
-A column ``class`` names the priority class of the demand: the demands of a pair of nodes in different classes are
-demands of their own.  Classes are ordered by number if all names are numbers, else by name, the highest priority first,
-unless the caller gives another order.
+A column ``class`` names the priority class of the demand: the demands of a pair of nodes in
+different classes are demands of their own.  Classes are ordered by number if all names are numbers,
+else by name, the highest priority first, unless the caller gives another order.
 """
 
 from __future__ import annotations
@@ -40,18 +43,26 @@ from teal.runtime.storage import atomic_file, content_key, file_key
 
 _BATCH_ROWS = 1 << 20  # rows of a table in memory at a time
 _COLUMNS = ("timestamp", "source", "target", "rate")
-_FIRST_TIME = int(np.datetime64("2024-01-01T00:00:00", "s").astype(np.int64))  # of a matrix without a time
+_FIRST_TIME = int(
+    np.datetime64("2024-01-01T00:00:00", "s").astype(np.int64)
+)  # of a matrix without a time
 _ENDPOINT, _CLASS = "endpoint", "class"  # optional columns
 _MAX_FAULTS = 10  # that are listed
 _FIRST_LINE = 2  # of the rows of a CSV file, after that of the names
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _UNBROKEN_SPACES = "\u00a0\u202f"  # of Excel, in names
 _MAX_STYLE_ROWS = 1_000_000  # of a file, which are looked at for their decimal sign
-_Batch = tuple[Int64Array, Int64Array, FloatArray]  # timestamp, (class * N + source) * N + target, rate
+_Batch = tuple[
+    Int64Array, Int64Array, FloatArray
+]  # timestamp, (class * N + source) * N + target, rate
 
 
 def read_table(
-    path: Path, topology: Topology, progress: bool = False, class_order: Sequence[str] = (), unit: str = ""
+    path: Path,
+    topology: Topology,
+    progress: bool = False,
+    class_order: Sequence[str] = (),
+    unit: str = "",
 ) -> TrafficMatrices:
     """Read a CSV or Parquet table.
 
@@ -60,17 +71,23 @@ def read_table(
         topology: network whose nodes it names.
         progress: whether to show bars.
         class_order: names of the classes, the highest priority first; () for the default.
-        unit: unit by which the caller multiplies the rates, in the place of one in the heading; "" for none.
+        unit: unit by which the caller multiplies the rates, in the place of one in the heading; ""
+            for none.
 
     Raises:
-        InputError: a column missing, an unknown node, a rate that is negative or not a number, an invalid timestamp, a
-            (timestamp, source, target) twice without a column ``endpoint``, a demand to its own source; an order that
-            is not that of the classes found.
+        InputError: a column missing, an unknown node, a rate that is negative or not a number, an
+            invalid timestamp, a (timestamp, source, target) twice without a column ``endpoint``, a
+            demand to its own source; an order that is not that of the classes found.
     """
-    labels: dict[str, int] = {}  # classes in the order in which they first occur, which is that of the codes
+    labels: dict[
+        str, int
+    ] = {}  # classes in the order in which they first occur, which is that of the codes
     may_repeat = _has_endpoints(path)
     aliases = [f"{alias}={name}" for alias, name in sorted(topology.aliases.items())]
-    where, key = str(path), content_key(file_key(path), topology.node_names, *class_order, *aliases, bool(unit))
+    where, key = (
+        str(path),
+        content_key(file_key(path), topology.node_names, *class_order, *aliases, bool(unit)),
+    )
     decimal = _decimal(path, where)
     has_own_unit = not unit
     stamps, pairs_seen = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -87,7 +104,9 @@ def read_table(
     names, rank = _ordered(where, list(labels), class_order)
     square = topology.num_nodes**2
     codes = rank[pairs_seen // square] * square + pairs_seen % square
-    column_of = np.empty(len(codes), dtype=np.int64)  # of pairs_seen, which is sorted by the order of occurrence
+    column_of = np.empty(
+        len(codes), dtype=np.int64
+    )  # of pairs_seen, which is sorted by the order of occurrence
     column_of[np.argsort(codes)] = np.arange(len(codes))
     codes.sort()
 
@@ -99,14 +118,19 @@ def read_table(
             columns = column_of[np.searchsorted(pairs_seen, pair)]
             for value, part in zip(batch_stamps, np.split(order, starts[1:]), strict=True):
                 row = int(np.searchsorted(stamps, value))
-                filled = rates.read(row).copy() if is_begun[row] else np.full(len(pairs_seen), np.nan)
+                filled = (
+                    rates.read(row).copy() if is_begun[row] else np.full(len(pairs_seen), np.nan)
+                )
                 column = columns[part]
                 if may_repeat:
                     sums = np.bincount(column, rate[part], minlength=len(pairs_seen))
                     filled = np.nan_to_num(filled) + sums
                 elif np.isfinite(filled[column]).any() or len(np.unique(column)) < len(column):
                     time = np.datetime64(int(value), "s")
-                    expected = f"each source and target once, or a column {_ENDPOINT} that tells their demands apart"
+                    expected = (
+                        f"each source and target once, or a column {_ENDPOINT} that tells their "
+                        "demands apart"
+                    )
                     raise InputError(where, f"timestamp {time}", expected, "a pair twice")
                 else:
                     filled[column] = rate[part]
@@ -130,21 +154,32 @@ def read_table(
     )
 
 
-def _ordered(where: str, labels: list[str], order: Sequence[str]) -> tuple[tuple[str, ...], Int64Array]:
-    """Names of the classes, the highest priority first, and the rank of each label; no name without classes."""
+def _ordered(
+    where: str, labels: list[str], order: Sequence[str]
+) -> tuple[tuple[str, ...], Int64Array]:
+    """Names of the classes, the highest priority first, and the rank of each label; no name without
+    classes.
+    """
     if not labels:
         if order:
             raise InputError(where, _CLASS, "a column class, for --class-order", "none")
         return (), np.zeros(1, np.int64)
     if order and set(order) != set(labels):
-        raise InputError("--class-order", "", "the classes of the traffic: " + ", ".join(labels), ", ".join(order))
+        raise InputError(
+            "--class-order",
+            "",
+            "the classes of the traffic: " + ", ".join(labels),
+            ", ".join(order),
+        )
     is_numbers = all(label.isdecimal() for label in labels)
     names = tuple(order) or tuple(sorted(labels, key=int if is_numbers else str))
     return names, np.array([names.index(label) for label in labels], dtype=np.int64)
 
 
 def _has_endpoints(path: Path) -> bool:
-    """Whether the table has the optional column ``endpoint``; false if it cannot be read: the reader then says why."""
+    """Whether the table has the optional column ``endpoint``; false if it cannot be read: the
+    reader then says why.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -165,7 +200,9 @@ def _plain(name: str) -> str:
 
 
 def _open_csv(path: Path) -> tuple[Any, str]:
-    """A reader of a CSV file in batches, all columns but the time as text, and the delimiter by the first line."""
+    """A reader of a CSV file in batches, all columns but the time as text, and the delimiter by the
+    first line.
+    """
     import pyarrow as pa
     import pyarrow.csv as csv
 
@@ -177,9 +214,10 @@ def _open_csv(path: Path) -> tuple[Any, str]:
     as_text = ("source", "target", "rate", _CLASS)
     text = {name: pa.string() for name in unquoted + names if _plain(name) in as_text}
     reader = csv.open_csv(
-        path, parse_options=csv.ParseOptions(delimiter=delimiter),
+        path,
+        parse_options=csv.ParseOptions(delimiter=delimiter),
         convert_options=csv.ConvertOptions(column_types=text),
-    )  # fmt: skip
+    )
     return reader, delimiter
 
 
@@ -216,13 +254,19 @@ class _Faults:
         self._count += len(rows)
         for row in rows[: _MAX_FAULTS - len(self._messages)].tolist():
             place = self._row + row
-            line = f"row {place}" if self._first_line is None else f"line {self._first_line + place}"
+            line = (
+                f"row {place}" if self._first_line is None else f"line {self._first_line + place}"
+            )
             self._messages.append(f"{line}: {describe(row)}")
 
     def check(self) -> None:
         """Raise InputError if anything was found."""
         if self._count:
-            more = f"; and {self._count - len(self._messages):,} more" if self._count > len(self._messages) else ""
+            more = (
+                f"; and {self._count - len(self._messages):,} more"
+                if self._count > len(self._messages)
+                else ""
+            )
             raise InputError(self._where, "", self._expected, "; ".join(self._messages) + more)
 
 
@@ -246,18 +290,28 @@ def _batches(
     import pyarrow.parquet as pq
 
     where, index = str(path), topology.node_index()
-    names, nodes = pa.array(list(index), pa.string()), np.array(list(index.values()), dtype=np.int64)
+    names, nodes = (
+        pa.array(list(index), pa.string()),
+        np.array(list(index.values()), dtype=np.int64),
+    )
     is_csv = path.suffix.lower() != ".parquet"
     faults = _Faults(where, _FIRST_LINE if is_csv else None)
     batches: Any
     try:
         batches = _open_csv(path)[0] if is_csv else pq.ParquetFile(path).iter_batches(_BATCH_ROWS)
         for batch in batches:
-            columns = {_plain(name): batch.column(number) for number, name in enumerate(batch.schema.names)}
+            columns = {
+                _plain(name): batch.column(number) for number, name in enumerate(batch.schema.names)
+            }
             units = {_plain(name): heading(name)[1] for name in batch.schema.names}
             for column in _COLUMNS[1:]:  # without times the table is one matrix
                 if column not in columns:
-                    raise InputError(where, column, "columns " + ", ".join(_COLUMNS), ", ".join(batch.schema.names))
+                    raise InputError(
+                        where,
+                        column,
+                        "columns " + ", ".join(_COLUMNS),
+                        ", ".join(batch.schema.names),
+                    )
             ends, is_known = [], np.ones(batch.num_rows, dtype=bool)
             for column in ("source", "target"):
                 node = pc.utf8_normalize(columns[column].cast(pa.string()), "NFC")
@@ -274,7 +328,9 @@ def _batches(
             if units["rate"] and has_own_unit:
                 rate *= gbps_per_unit(units["rate"], f"{where}: rate")
             faults.add(
-                is_known & (ends[0] == ends[1]), "a target other than the source", partial(_cell_text, "target", node)
+                is_known & (ends[0] == ends[1]),
+                "a target other than the source",
+                partial(_cell_text, "target", node),
             )
             stamp = np.full(batch.num_rows, _FIRST_TIME)
             if "timestamp" in columns:
@@ -287,8 +343,13 @@ def _batches(
                 ).dictionary_encode()
                 for label in class_names.dictionary.to_pylist():
                     labels.setdefault(label, len(labels))
-                number = np.array([labels[label] for label in class_names.dictionary.to_pylist()], dtype=np.int64)
-                code += number[class_names.indices.to_numpy(zero_copy_only=False)] * topology.num_nodes**2
+                number = np.array(
+                    [labels[label] for label in class_names.dictionary.to_pylist()], dtype=np.int64
+                )
+                code += (
+                    number[class_names.indices.to_numpy(zero_copy_only=False)]
+                    * topology.num_nodes**2
+                )
             yield stamp, code, rate
     except (pa.ArrowException, OSError, KeyError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
@@ -302,7 +363,9 @@ def _cell_text(name: str, column: Any, row: int) -> str:
 
 
 def _decimal(path: Path, where: str) -> Decimal:
-    """The decimal sign of the rates of a table; a point if it cannot be read: the reader then says why."""
+    """The decimal sign of the rates of a table; a point if it cannot be read: the reader then says
+    why.
+    """
     import pyarrow as pa
 
     if path.suffix.lower() == ".parquet":
@@ -314,7 +377,10 @@ def _decimal(path: Path, where: str) -> Decimal:
             return Decimal.POINT
         with reader:
             for batch in reader:
-                columns = {_plain(name): batch.column(number) for number, name in enumerate(batch.schema.names)}
+                columns = {
+                    _plain(name): batch.column(number)
+                    for number, name in enumerate(batch.schema.names)
+                }
                 rates = columns.get("rate", pa.array([], pa.string()))
                 texts += [text for text in rates.to_pylist() if text]
                 if len(texts) > _MAX_STYLE_ROWS:  # a later rate that contradicts them is a fault
@@ -325,7 +391,9 @@ def _decimal(path: Path, where: str) -> Decimal:
 
 
 def _has_point(text: Any) -> Any:
-    """Whether each text certainly has a decimal point: with points and commas exchanged, a decimal comma."""
+    """Whether each text certainly has a decimal point: with points and commas exchanged, a decimal
+    comma.
+    """
     import pyarrow.compute as pc
 
     exchanged = pc.replace_substring(text, ",", "\0")
@@ -343,7 +411,9 @@ def _rates(column: Any, decimal: Decimal, faults: _Faults, pa: Any) -> FloatArra
         text = pc.utf8_trim_whitespace(column)
         if decimal is Decimal.COMMA:
             plain = pc.replace_substring(pc.replace_substring(text, ".", ""), ",", ".")
-            text = pc.if_else(_has_point(text), pc.binary_join_element_wise(text, " (a decimal point)", ""), plain)
+            text = pc.if_else(
+                _has_point(text), pc.binary_join_element_wise(text, " (a decimal point)", ""), plain
+            )
         elif pc.any(pc.match_substring(text, ",")).as_py():
             grouped = pc.match_substring_regex(text, r"^[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?$")
             text = pc.if_else(grouped.fill_null(False), pc.replace_substring(text, ",", ""), text)
@@ -369,12 +439,16 @@ def _seconds(column: Any, where: str, pa: Any) -> Int64Array:
     elif kinds.is_integer(column.type) or kinds.is_floating(column.type):
         seconds = seconds_of_numbers(column.to_numpy(zero_copy_only=False), where, "timestamp")
     else:
-        raise InputError(where, "timestamp", "ISO 8601, or a number of seconds since 1970", str(column.type))
+        raise InputError(
+            where, "timestamp", "ISO 8601, or a number of seconds since 1970", str(column.type)
+        )
     return np.floor(seconds).astype(np.int64)
 
 
 def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:
-    """Write a CSV or Parquet table, about a million rows at a time, with a row for demands of rate 0 too."""
+    """Write a CSV or Parquet table, about a million rows at a time, with a row for demands of rate
+    0 too.
+    """
     import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.parquet as pq
@@ -388,7 +462,9 @@ def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> Non
     schema = pa.schema([*fields, ("rate", pa.float64())])
     step = max(1, _BATCH_ROWS // traffic.num_demands)
     with atomic_file(path) as temporary:
-        writer: Any = (pq.ParquetWriter if path.suffix.lower() == ".parquet" else csv.CSVWriter)(str(temporary), schema)
+        writer: Any = (pq.ParquetWriter if path.suffix.lower() == ".parquet" else csv.CSVWriter)(
+            str(temporary), schema
+        )
         with writer:
             for begin in range(0, traffic.num_matrices, step):
                 rates = traffic.read(slice(begin, begin + step))

@@ -1,7 +1,8 @@
-"""Times in files: ISO 8601, or numbers since 1970 in seconds, milliseconds, microseconds or nanoseconds.
+"""Times in files: ISO 8601, or numbers since 1970 in seconds, milliseconds, microseconds or
+nanoseconds.
 
-The unit of numbers is that in which they are years from 1990 to 2100; other times are refused, since they are no times
-of measurements but faults of a unit.
+The unit of numbers is that in which they are years from 1990 to 2100; other times are refused,
+since they are no times of measurements but faults of a unit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from teal.runtime.arrays import AnyArray, FloatArray
 _FIRST = datetime(1990, 1, 1, tzinfo=UTC).timestamp()  # seconds since 1970
 _LAST = datetime(2101, 1, 1, tzinfo=UTC).timestamp()
 _UNITS = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
-_EXPECTED = "a time from 1990 to 2100: ISO 8601, or seconds, milliseconds, microseconds or nanoseconds since 1970"
+_EXPECTED = (
+    "a time from 1990 to 2100: ISO 8601, or seconds, milliseconds, microseconds or nanoseconds "
+    "since 1970"
+)
 
 
 def seconds_of_numbers(values: AnyArray, where: str, field: str) -> FloatArray:
@@ -38,7 +42,11 @@ def seconds_of_numbers(values: AnyArray, where: str, field: str) -> FloatArray:
         if (numbers.min() >= _FIRST * per_second) and (numbers.max() < _LAST * per_second):
             return numbers / per_second
     outside = [one for one in (numbers.min(), numbers.max()) if not _is_time(one)]
-    found = f"{outside[0]:.15g}" if outside else f"{numbers.min():.15g} and {numbers.max():.15g}, of different units"
+    found = (
+        f"{outside[0]:.15g}"
+        if outside
+        else f"{numbers.min():.15g} and {numbers.max():.15g}, of different units"
+    )
     raise InputError(where, field, _EXPECTED, found)
 
 
@@ -48,12 +56,19 @@ def _is_time(number: float) -> bool:
 
 def naive_times(column: Any) -> AnyArray:
     """(n,) times in UTC of a pandas series of times, with a zone or without one."""
-    in_utc = column.dt.tz_convert("UTC").dt.tz_localize(None) if getattr(column.dtype, "tz", None) else column
+    in_utc = (
+        column.dt.tz_convert("UTC").dt.tz_localize(None)
+        if getattr(column.dtype, "tz", None)
+        else column
+    )
     return np.asarray(in_utc.to_numpy())
 
 
-def seconds_of_texts(texts: Any, where: str, field: str, first_row: int | None = None) -> FloatArray:
-    """Seconds since 1970 of texts: all of them numbers, or all of them ISO 8601; without a zone they are in UTC.
+def seconds_of_texts(
+    texts: Any, where: str, field: str, first_row: int | None = None
+) -> FloatArray:
+    """Seconds since 1970 of texts: all of them numbers, or all of them ISO 8601; without a zone
+    they are in UTC.
 
     Args:
         texts: pandas series of n texts.

@@ -1,7 +1,8 @@
 """Topologies of the package ``topohub`` (Jurkiewicz, 2023) by name: ``topohub:sndlib/geant``.
 
-topohub has positions and link lengths but no capacities.  Every link gets the same one: 100 Gbit/s, or the one in
-``topohub:NAME,capacity=40``.  Latency is the time of light through fibre of the link's length.
+topohub has positions and link lengths but no capacities.  Every link gets the same one: 100 Gbit/s,
+or the one in ``topohub:NAME,capacity=40``.  Latency is the time of light through fibre of the
+link's length.
 """
 
 from __future__ import annotations
@@ -31,16 +32,27 @@ def topohub_folder(where: str, field: str) -> Traversable:
     try:
         return resources.files("topohub") / "data"
     except ModuleNotFoundError:
-        raise InputError(where, field, "the package topohub (pip install topohub)", "not installed") from None
+        raise InputError(
+            where, field, "the package topohub (pip install topohub)", "not installed"
+        ) from None
 
 
 def _stored(text: str, name: str) -> dict[str, Any]:
-    """The package's JSON for ``name``.  It is read as a file, because the package's reader leaves the file open."""
+    """The package's JSON for ``name``.  It is read as a file, because the package's reader leaves
+    the file open.
+    """
     folder = topohub_folder(text, "topology")
     parts = name.split("/")
     file = folder.joinpath(*parts[:-1], f"{parts[-1]}.json")
-    if len(parts) not in (2, 3) or not all(re.fullmatch(r"[\w.-]*\w", part) for part in parts) or not file.is_file():
-        hint = "a name such as sndlib/geant, topozoo/Abilene, caida/2024-08/7018, backbone/africa (teal topology list)"
+    if (
+        len(parts) not in (2, 3)
+        or not all(re.fullmatch(r"[\w.-]*\w", part) for part in parts)
+        or not file.is_file()
+    ):
+        hint = (
+            "a name such as sndlib/geant, topozoo/Abilene, caida/2024-08/7018, backbone/africa "
+            "(teal topology list)"
+        )
         hint += did_you_mean(name, (one for one, _ in stored_files(folder)))
         raise InputError(text, "topology", hint, repr(name))
     data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -54,7 +66,9 @@ def known_topologies() -> list[tuple[str, int]]:
         InputError: topohub is not installed.
     """
     files = stored_files(topohub_folder("topohub", "networks"))
-    sizes = ((name, len(json.loads(file.read_text(encoding="utf-8"))["nodes"])) for name, file in files)
+    sizes = (
+        (name, len(json.loads(file.read_text(encoding="utf-8"))["nodes"])) for name, file in files
+    )
     return [("b4", 12), *sorted((PREFIX + name, size) for name, size in sizes)]
 
 
@@ -101,4 +115,6 @@ def load_topohub(text: str) -> Topology:
     ]
     notes = (f"topohub has no capacities: every link is given {capacity:g} Gbit/s.",)
     name = spec.name.replace("/", "-")
-    return topology_from_records(name, text, nodes, links, directed=bool(data.get("directed")), notes=notes)
+    return topology_from_records(
+        name, text, nodes, links, directed=bool(data.get("directed")), notes=notes
+    )

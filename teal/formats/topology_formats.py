@@ -1,7 +1,8 @@
-"""The formats of networks as files: their suffixes, how they are read and written, and what they do not hold.
+"""The formats of networks as files: their suffixes, how they are read and written, and what they do
+not hold.
 
-Code adds one by :func:`register_topology_format`, an installed package by an entry point in the group
-``teal.topology_formats``.
+Code adds one by :func:`register_topology_format`, an installed package by an entry point in the
+group ``teal.topology_formats``.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ class TopologyFormat:
     """One format.
 
     Attributes:
-        suffixes: endings of file names, in lower case; of several formats the one with the longest ending is taken.
-        read: makes the network of a file, the capacity of links without one (Gbit/s; None to refuse them) and the names
-            of attributes; raises InputError.
+        suffixes: endings of file names, in lower case; of several formats the one with the longest
+            ending is taken.
+        read: makes the network of a file, the capacity of links without one (Gbit/s; None to refuse
+            them) and the names of attributes; raises InputError.
         write: text of a file; None for a format that is only read.
         holds_failures: whether a file can say that a link has failed.
         left_out: names of parts of a network that a file does not hold.
@@ -44,7 +46,9 @@ class TopologyFormat:
     left_out: Callable[[Topology], list[str]] = lambda _: []
     attributes: tuple[str, ...] | None = None
 
-    def topology(self, path: Path, default_capacity: float | None, attributes: Attributes) -> Topology:
+    def topology(
+        self, path: Path, default_capacity: float | None, attributes: Attributes
+    ) -> Topology:
         """Read a file; arguments and errors as for :func:`teal.formats.load_topology`."""
         if self.attributes is not None:
             require_attributes(attributes, self.attributes, path.name)
@@ -52,7 +56,9 @@ class TopologyFormat:
 
 
 @refuses_faults("a network in the format of its suffix")
-def _read(path: Path, form: TopologyFormat, default_capacity: float | None, attributes: Attributes) -> Topology:
+def _read(
+    path: Path, form: TopologyFormat, default_capacity: float | None, attributes: Attributes
+) -> Topology:
     return form.read(path, default_capacity, attributes)
 
 
@@ -66,16 +72,27 @@ def register_topology_format(name: str, form: TopologyFormat, *, replace: bool =
 
 
 def topology_suffixes(*, written: bool = False, with_failures: bool = False) -> tuple[str, ...]:
-    """The suffixes of all formats, or of those that are written, or that can say that a link has failed."""
+    """The suffixes of all formats, or of those that are written, or that can say that a link has
+    failed.
+    """
     forms = [_FORMATS[name] for name in _FORMATS.names()]
-    fitting = [one for one in forms if (one.write or not written) and (one.holds_failures or not with_failures)]
+    fitting = [
+        one
+        for one in forms
+        if (one.write or not written) and (one.holds_failures or not with_failures)
+    ]
     return tuple(suffix for form in fitting for suffix in form.suffixes)
 
 
 def topology_format(path: Path) -> TopologyFormat | None:
     """The format of a file by its name; None for an unknown one."""
     forms = [_FORMATS[name] for name in _FORMATS.names()]
-    fitting = [(suffix, form) for form in forms for suffix in form.suffixes if path.name.lower().endswith(suffix)]
+    fitting = [
+        (suffix, form)
+        for form in forms
+        for suffix in form.suffixes
+        if path.name.lower().endswith(suffix)
+    ]
     return max(fitting, key=lambda one: len(one[0]))[1] if fitting else None
 
 
@@ -96,7 +113,9 @@ def _table(topology: Topology) -> str:
             frame[field] = [";".join(one) for one in values] if field == "affinity" else values
     one_way = topology.one_way_links()
     if 2 * len(one_way) >= topology.num_links:  # as a table of cables
-        frame["one_way"] = ["yes" if link in set(one_way) else "no" for link in range(topology.num_links)]
+        frame["one_way"] = [
+            "yes" if link in set(one_way) else "no" for link in range(topology.num_links)
+        ]
     if (topology.capacity <= 0).any():
         frame["status"] = np.where(topology.capacity > 0, "up", "down")
     return str(frame.to_csv(index=False))
@@ -126,32 +145,51 @@ def _left_out_of_rfc8345(topology: Topology) -> list[str]:
 
 
 _JSON_ATTRIBUTES = (*node_link.ATTRIBUTES, "network")
-_FORMATS: Registry[TopologyFormat] = Registry("topology format", "teal.topology_formats", {
-    "json": TopologyFormat(
-        (".json",), json_kinds.read_json, lambda one: json.dumps(node_link.topology_to_node_link(one)) + "\n",
-        attributes=_JSON_ATTRIBUTES,
-    ),
-    "rfc8345": TopologyFormat(
-        (".rfc8345.json",), json_kinds.read_json, lambda one: json.dumps(rfc8345.to_rfc8345(one)) + "\n",
-        left_out=_left_out_of_rfc8345, attributes=_JSON_ATTRIBUTES,
-    ),
-    "table": TopologyFormat(
-        (".csv",), link_tables.read_link_table, _table, left_out=_left_out_of_table,
-        attributes=link_tables.ATTRIBUTES,
-    ),
-    "spreadsheet": TopologyFormat(
-        (".xlsx",), link_tables.read_link_table, attributes=(*link_tables.ATTRIBUTES, "sheet")
-    ),
-    "bgp-ls": TopologyFormat(
-        (bgp_ls.SUFFIX,), lambda path, capacity, _: bgp_ls.read_bgp_ls(path, capacity), attributes=()
-    ),
-    "containerlab": TopologyFormat(
-        containerlab.SUFFIXES, containerlab.read_containerlab, containerlab.containerlab_text,
-        left_out=_left_out_of_containerlab, attributes=containerlab.ATTRIBUTES,
-    ),
-    "graphml": TopologyFormat((".graphml",), graphml.read_graphml, attributes=graphml.ATTRIBUTES),
-    "sndlib": TopologyFormat((".xml",), _read_xml, attributes=()),
-    "repetita": TopologyFormat(
-        (TOPOLOGY_SUFFIX,), lambda path, _, __: read_repetita_topology(path), attributes=()
-    ),
-})  # fmt: skip
+_FORMATS: Registry[TopologyFormat] = Registry(
+    "topology format",
+    "teal.topology_formats",
+    {
+        "json": TopologyFormat(
+            (".json",),
+            json_kinds.read_json,
+            lambda one: json.dumps(node_link.topology_to_node_link(one)) + "\n",
+            attributes=_JSON_ATTRIBUTES,
+        ),
+        "rfc8345": TopologyFormat(
+            (".rfc8345.json",),
+            json_kinds.read_json,
+            lambda one: json.dumps(rfc8345.to_rfc8345(one)) + "\n",
+            left_out=_left_out_of_rfc8345,
+            attributes=_JSON_ATTRIBUTES,
+        ),
+        "table": TopologyFormat(
+            (".csv",),
+            link_tables.read_link_table,
+            _table,
+            left_out=_left_out_of_table,
+            attributes=link_tables.ATTRIBUTES,
+        ),
+        "spreadsheet": TopologyFormat(
+            (".xlsx",), link_tables.read_link_table, attributes=(*link_tables.ATTRIBUTES, "sheet")
+        ),
+        "bgp-ls": TopologyFormat(
+            (bgp_ls.SUFFIX,),
+            lambda path, capacity, _: bgp_ls.read_bgp_ls(path, capacity),
+            attributes=(),
+        ),
+        "containerlab": TopologyFormat(
+            containerlab.SUFFIXES,
+            containerlab.read_containerlab,
+            containerlab.containerlab_text,
+            left_out=_left_out_of_containerlab,
+            attributes=containerlab.ATTRIBUTES,
+        ),
+        "graphml": TopologyFormat(
+            (".graphml",), graphml.read_graphml, attributes=graphml.ATTRIBUTES
+        ),
+        "sndlib": TopologyFormat((".xml",), _read_xml, attributes=()),
+        "repetita": TopologyFormat(
+            (TOPOLOGY_SUFFIX,), lambda path, _, __: read_repetita_topology(path), attributes=()
+        ),
+    },
+)

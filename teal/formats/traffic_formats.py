@@ -1,7 +1,7 @@
 """Formats of traffic matrices that packages add: a suffix, and how a file is read.
 
-Code adds one by :func:`register_traffic_format`, an installed package by an entry point in the group
-``teal.traffic_formats``.
+Code adds one by :func:`register_traffic_format`, an installed package by an entry point in the
+group ``teal.traffic_formats``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class TrafficFormat:
 
     Attributes:
         suffixes: endings of file names, in lower case.
-        read: makes the matrices of a file over the nodes of a network, in Gbit/s; raises InputError.
+        read: makes the matrices of a file over the nodes of a network, in Gbit/s; raises
+            InputError.
     """
 
     suffixes: tuple[str, ...]

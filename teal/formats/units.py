@@ -7,11 +7,26 @@ import re
 
 from teal.errors import InputError
 
-_MS_PER_UNIT = {"ms": 1.0, "msec": 1.0, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "usec": 1e-3, "ns": 1e-6, "s": 1e3}
+_MS_PER_UNIT = {
+    "ms": 1.0,
+    "msec": 1.0,
+    "us": 1e-3,
+    "µs": 1e-3,
+    "μs": 1e-3,
+    "usec": 1e-3,
+    "ns": 1e-6,
+    "s": 1e3,
+}
 # Names of rates that people give to interfaces: 10G, 100GE, 100 GbE, 400 Gig.
 _SHORT = re.compile(r"([KMGT])(?:E|BE|BASE-?\w*|IG|IGE|B|BIT)?", re.IGNORECASE)
 _BYTES = re.compile(r"B(yte)?s?(ps|/s)|[KMGT]?octets?(/s)?", re.IGNORECASE)
-_TO_GBPS = {"BITPERSEC": 1e-9, "KBITPERSEC": 1e-6, "MBITPERSEC": 1e-3, "GBITPERSEC": 1.0, "TBITPERSEC": 1e3}
+_TO_GBPS = {
+    "BITPERSEC": 1e-9,
+    "KBITPERSEC": 1e-6,
+    "MBITPERSEC": 1e-3,
+    "GBITPERSEC": 1.0,
+    "TBITPERSEC": 1e3,
+}
 _ALIASES = {"BPS": "BITPERSEC", "BITS": "BITPERSEC", "BIT": "BITPERSEC"}
 _EARTH_RADIUS_KM = 6371.0
 _MS_PER_KM = 1 / 200.0  # time of light in fibre
@@ -28,7 +43,12 @@ def gbps_per_unit(unit: str, where: str) -> float:
         raise InputError(where, "unit", "bits a second, such as Gbit/s", f"{unit!r} (bytes)")
     factor = _gbps(unit)
     if factor is None:
-        raise InputError(where, "unit", "a rate of bits, such as Gbit/s, Mbps, kbit/s, bit/s or 100GE", repr(unit))
+        raise InputError(
+            where,
+            "unit",
+            "a rate of bits, such as Gbit/s, Mbps, kbit/s, bit/s or 100GE",
+            repr(unit),
+        )
     return factor
 
 
@@ -44,8 +64,12 @@ def _gbps(unit: str) -> float | None:
 
 
 def is_rate_unit(text: str) -> bool:
-    """Whether a text is a unit of rates, of bits (which are read) or of bytes (which are refused)."""
-    return _BYTES.fullmatch(text.strip()) is not None or (len(text.strip()) > 1 and _gbps(text) is not None)
+    """Whether a text is a unit of rates, of bits (which are read) or of bytes (which are
+    refused).
+    """
+    return _BYTES.fullmatch(text.strip()) is not None or (
+        len(text.strip()) > 1 and _gbps(text) is not None
+    )
 
 
 def is_time_unit(text: str) -> bool:
@@ -72,5 +96,8 @@ def fibre_latency_ms(kilometres: float) -> float:
 def great_circle_km(a: tuple[float, float], b: tuple[float, float]) -> float:
     """Distance between two (longitude, latitude) points, which are in degrees."""
     (lon1, lat1), (lon2, lat2) = (tuple(map(math.radians, point)) for point in (a, b))
-    h = math.sin((lat2 - lat1) / 2) ** 2 + math.cos(lat1) * math.cos(lat2) * math.sin((lon2 - lon1) / 2) ** 2
+    h = (
+        math.sin((lat2 - lat1) / 2) ** 2
+        + math.cos(lat1) * math.cos(lat2) * math.sin((lon2 - lon1) / 2) ** 2
+    )
     return 2 * _EARTH_RADIUS_KM * math.asin(min(1.0, math.sqrt(h)))

@@ -1,1 +1,3 @@
-"""How models learn: losses, learners, the training loops of `teal train` and `teal pretrain`, the state of a run."""
+"""How models learn: losses, learners, the training loops of `teal train` and `teal pretrain`, the
+state of a run.
+"""

@@ -1,37 +1,40 @@
-"""COMA* (Xu et al., "Teal", SIGCOMM 2023, section 3.3 and appendix B): policy gradient with counterfactual advantages.
+"""COMA* (Xu et al., "Teal", SIGCOMM 2023, section 3.3 and appendix B): policy gradient with
+counterfactual advantages.
 
 Every demand i is an agent; an episode is one step; the reward R is shared.  The advantage of i's
 action is R minus its expectation when i alone draws another action and all other actions stay:
 
     A_i = R(a) - E[R(a_-i, a_i')],   a_i' from i's policy.
 
-R depends on i only through its flows f_i.  For value maximisation, R is the sum of value times flow times the share
-that the links of a path grant, min(1, c / load) on its most utilised link e*.  What i gains or loses itself is computed
-exactly for each sample, with its own flow in the loads of e* and of the path's smallest link (on which another flow of
-i may be the first to be cut); so is what the flows whose most utilised link is e* lose by it.  The change of loads on
-other links is taken to first order, for all demands at once:
+R depends on i only through its flows f_i.  For value maximisation, R is the sum of value times flow
+times the share that the links of a path grant, min(1, c / load) on its most utilised link e*.  What
+i gains or loses itself is computed exactly for each sample, with its own flow in the loads of e*
+and of the path's smallest link (on which another flow of i may be the first to be cut); so is what
+the flows whose most utilised link is e* lose by it.  The change of loads on other links is taken to
+first order, for all demands at once:
 
     A_i = < dR/df_i, f_i - mean over the samples of f_i' >.
 
 For the balanced programs R is computed anew for every demand and draw; on large
 networks all of R is taken to first order.
 
-The map from actions to splits need not be differentiable: with ``entries`` above 0 the splits are the integer
-weights of a split table (:mod:`teal.solvers.split_table`), and the first order is used.  Rounded flows jump, and a
-demand whose paths are cut by one factor loses on all of them when it starts to use an overloaded path; the first order
-misses that.
+The map from actions to splits need not be differentiable: with ``entries`` above 0 the splits are
+the integer weights of a split table (:mod:`teal.solvers.split_table`), and the first order is used.
+Rounded flows jump, and a demand whose paths are cut by one factor loses on all of them when it
+starts to use an overloaded path; the first order misses that.
 
 ``tests/learning/test_coma.py`` compares the advantages with brute force on three nodes.
 
-How the reward of a balanced program changes if one demand alone takes other splits: exact, one demand at a time.
+How the reward of a balanced program changes if one demand alone takes other splits: exact, one
+demand at a time.
 
 The reward is minus the soft maximum of the utilisations u,
 
     R = -(u_max / s) log sum over e of exp(s u[e] / u_max),
 
-in which every link's term depends on u_max.  So a demand that moves flow changes all terms where it changes the
-largest utilisation, and they are added up anew: E exponentials for each demand and draw, which is affordable on
-networks of some hundred nodes (:func:`is_affordable`).
+in which every link's term depends on u_max.  So a demand that moves flow changes all terms where it
+changes the largest utilisation, and they are added up anew: E exponentials for each demand and
+draw, which is affordable on networks of some hundred nodes (:func:`is_affordable`).
 """
 
 from __future__ import annotations
@@ -59,14 +62,17 @@ _MAX_EXPONENTIALS = 50_000_000  # of all demands in one draw, about 0.3 s on two
 
 
 def is_affordable(problem: Problem) -> bool:
-    """Whether the exact change is computed for this problem: on the CPU, over paths, and small enough."""
+    """Whether the exact change is computed for this problem: on the CPU, over paths, and small
+    enough.
+    """
     if problem.ops.device.type != "cpu" or not problem.ops.is_over_paths:
         return False
     return problem.demand.numel() * problem.topology.num_links <= _MAX_EXPONENTIALS
 
 
 def change_of_reward(problem: Problem, splits: Tensor, drawn: Tensor) -> Tensor:
-    """(B, D) change of the reward if each demand alone takes its splits of ``drawn`` in place of those of ``splits``.
+    """(B, D) change of the reward if each demand alone takes its splits of ``drawn`` in place of
+    those of ``splits``.
 
     Args:
         problem: B matrices of a balanced program, for which :func:`is_affordable` is true.
@@ -79,9 +85,15 @@ def change_of_reward(problem: Problem, splits: Tensor, drawn: Tensor) -> Tensor:
     node = torch.where(problem.path_mask, torch.from_numpy(problem.paths.leaf).long(), -1)
     change = np.zeros(problem.demand.shape)
     _changes(
-        utilisation.numpy(), problem.inverse_capacity.to(torch.float64).numpy(), moved.numpy(), node.numpy(),
-        np.asarray(trie.parent), np.asarray(trie.link), MAXIMUM_SHARPNESS, change,
-    )  # fmt: skip
+        utilisation.numpy(),
+        problem.inverse_capacity.to(torch.float64).numpy(),
+        moved.numpy(),
+        node.numpy(),
+        np.asarray(trie.parent),
+        np.asarray(trie.link),
+        MAXIMUM_SHARPNESS,
+        change,
+    )
     return torch.from_numpy(change).to(splits.dtype)
 
 
@@ -144,7 +156,9 @@ class Exploration:
     def execute(self, problem: Problem, actions: Tensor) -> Tensor:
         """Actions (B, D, K) -> splits (B, D, K)."""
         maximises_value = problem.objective.maximises_value
-        splits = action_splits(actions, problem.path_mask, maximises_value=maximises_value, clamp=self.clamp)
+        splits = action_splits(
+            actions, problem.path_mask, maximises_value=maximises_value, clamp=self.clamp
+        )
         return in_table(splits, self.entries) if self.entries else splits
 
 
@@ -153,20 +167,30 @@ def sample_actions(means: Tensor, std: float, noise: Noise) -> Tensor:
     return means.detach() + std * noise.normal(means)
 
 
-def advantages(problem: Problem, means: Tensor, actions: Tensor, exploration: Exploration, noise: Noise) -> Tensor:
-    """A_i as above, with ``exploration.samples`` draws of each agent's action: (B, D), without gradient."""
+def advantages(
+    problem: Problem, means: Tensor, actions: Tensor, exploration: Exploration, noise: Noise
+) -> Tensor:
+    """A_i as above, with ``exploration.samples`` draws of each agent's action: (B, D), without
+    gradient.
+    """
     splits = exploration.execute(problem, actions).detach()
     draws = (
-        exploration.execute(problem, sample_actions(means, exploration.std, noise)) for _ in range(exploration.samples)
+        exploration.execute(problem, sample_actions(means, exploration.std, noise))
+        for _ in range(exploration.samples)
     )
     if problem.objective.maximises_value and not exploration.entries:
         change = _OwnChange(problem, splits)
-        return -sum((change.to(drawn) for drawn in draws), start=splits.new_zeros(())) / exploration.samples
+        return (
+            -sum((change.to(drawn) for drawn in draws), start=splits.new_zeros(()))
+            / exploration.samples
+        )
     if problem.demand_set.carries_all and is_affordable(problem):
         changes = (change_of_reward(problem, splits, drawn) for drawn in draws)
         return -sum(changes, start=splits.new_zeros(())) / exploration.samples
     splits.requires_grad_()
-    (slope,) = torch.autograd.grad(reward(problem, splits, cut_demands_whole=exploration.entries > 0).sum(), splits)
+    (slope,) = torch.autograd.grad(
+        reward(problem, splits, cut_demands_whole=exploration.entries > 0).sum(), splits
+    )
     expected = sum(draws, start=torch.zeros_like(splits)) / exploration.samples
     return (slope * (splits - expected)).sum(-1).detach()
 
@@ -196,7 +220,9 @@ class _OwnChange:
 
         self._links = [(at(load, links), at(capacity, links)) for links in (link, smallest)]
         # Value of the flows whose most utilised link is e*, without the demand's own.
-        passing = torch.zeros_like(capacity).scatter_add(1, link, torch.where(exists, value, 0).flatten(1))
+        passing = torch.zeros_like(capacity).scatter_add(
+            1, link, torch.where(exists, value, 0).flatten(1)
+        )
         self._others = at(passing, link) - value
         self._slope = problem.ops.path_sum(slope) - at(slope, link)
         self._before = self._change(self._flow)
@@ -211,11 +237,16 @@ class _OwnChange:
         flow = self._problem.flows(splits)
         moved, (load, capacity) = flow - self._flow, self._links[0]
         granted = 1 / ((load + moved) / capacity).clamp(min=1) - 1 / (load / capacity).clamp(min=1)
-        return self._change(flow) - self._before + (self._slope * moved + self._others * granted).sum(-1)
+        return (
+            self._change(flow)
+            - self._before
+            + (self._slope * moved + self._others * granted).sum(-1)
+        )
 
 
 def coma_loss(problem: Problem, means: Tensor, exploration: Exploration, noise: Noise) -> Tensor:
-    """The policy gradient loss, (B,): minus the sum over agents of A_i log pi(a_i), mean over episodes.
+    """The policy gradient loss, (B,): minus the sum over agents of A_i log pi(a_i), mean over
+    episodes.
 
     Args:
         problem: B matrices.
@@ -228,5 +259,9 @@ def coma_loss(problem: Problem, means: Tensor, exploration: Exploration, noise: 
         actions = sample_actions(means, exploration.std, noise)
         advantage = advantages(problem, means, actions, exploration, noise)
         log_density = -0.5 * ((actions - means) / exploration.std).square()
-        loss = loss - (advantage * torch.where(problem.path_mask, log_density, 0).sum(-1)).sum(1) / exploration.episodes
+        loss = (
+            loss
+            - (advantage * torch.where(problem.path_mask, log_density, 0).sum(-1)).sum(1)
+            / exploration.episodes
+        )
     return loss

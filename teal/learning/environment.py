@@ -1,15 +1,19 @@
-"""An environment with Gymnasium's interface: one traffic matrix a step, an allocation as the action.
+"""An environment with Gymnasium's interface: one traffic matrix a step, an allocation as the
+action.
 
 >>> env = TrafficEnvironment(topology, paths, traffic)      # pip install 'teal-te[rl]'
 >>> observation, _ = env.reset(seed=0)
 >>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
 
-- *Observation*: ``demand`` (D,) Gbit/s over the mean capacity of a link, ``capacity`` (E,) over the same.
-- *Action*: (D, K) logits; a softmax over the live paths of each demand makes splits, which are made feasible.
-- *Reward*: value of the feasible allocation over the value of all demand, as COMA*'s; of max_link_utilisation minus the
-  largest utilisation.
+- *Observation*: ``demand`` (D,) Gbit/s over the mean capacity of a link, ``capacity`` (E,) over the
+  same.
+- *Action*: (D, K) logits; a softmax over the live paths of each demand makes splits, which are made
+  feasible.
+- *Reward*: value of the feasible allocation over the value of all demand, as COMA*'s; of
+  max_link_utilisation minus the largest utilisation.
 
-An episode is one step: matrices do not depend on allocations.  ``info`` has the splits (D, K) and the value.
+An episode is one step: matrices do not depend on allocations.  ``info`` has the splits (D, K) and
+the value.
 """
 
 from __future__ import annotations
@@ -48,7 +52,11 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
     metadata = {"render_modes": []}  # noqa: RUF012, as Gymnasium declares it
 
     def __init__(
-        self, topology: Topology, paths: PathSet, traffic: TrafficMatrices, objective: Objective | str = "total_flow"
+        self,
+        topology: Topology,
+        paths: PathSet,
+        traffic: TrafficMatrices,
+        objective: Objective | str = "total_flow",
     ) -> None:
         objective = Objective.of(objective)
         if objective.rules.is_sequence:
@@ -69,11 +77,17 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
         """Begin an episode with a random matrix; ``options={"row": 3}`` chooses it."""
         super().reset(seed=seed)
         chosen = (options or {}).get("row")
-        row = int(self.np_random.integers(self._traffic.num_matrices)) if chosen is None else int(chosen)
+        row = (
+            int(self.np_random.integers(self._traffic.num_matrices))
+            if chosen is None
+            else int(chosen)
+        )
         self._problem = self._problem.with_demand(self._traffic.read([row]))
         return self._observation(), {"row": row}
 
-    def step(self, action: AnyArray) -> tuple[dict[str, AnyArray], float, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: AnyArray
+    ) -> tuple[dict[str, AnyArray], float, bool, bool, dict[str, Any]]:
         """Allocate; the episode ends.
 
         Raises:
@@ -82,7 +96,9 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
         problem = self._problem
         logits = torch.as_tensor(np.asarray(action), dtype=torch.float64)[None]
         if logits.shape != problem.path_mask.shape or bool(logits.isnan().any()):
-            found = "NaN" if logits.shape == problem.path_mask.shape else str(tuple(logits.shape[1:]))
+            found = (
+                "NaN" if logits.shape == problem.path_mask.shape else str(tuple(logits.shape[1:]))
+            )
             raise InputError("environment", "action", f"{self.action_space.shape} numbers", found)
         logits = logits.clamp(-_MAX_LOGIT, _MAX_LOGIT).masked_fill(~problem.path_mask, -torch.inf)
         splits = torch.nan_to_num(logits.softmax(-1))  # a demand without a live path has none

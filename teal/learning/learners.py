@@ -26,18 +26,23 @@ def direct_loss(model: FlowModel, problem: Problem, means: Tensor) -> Tensor:
 
 
 Learner = Callable[[FlowModel, Problem, Tensor, Noise, TrainConfig], Tensor]
-"""The loss (B,) whose gradient the policy follows, of model, matrices, means (B, D, K), random numbers and settings."""
+"""The loss (B,) whose gradient the policy follows, of model, matrices, means (B, D, K), random
+numbers and settings."""
 
 
 LearnerFactory = Callable[[Spec], Learner]
 """Makes a learner from its specification, ``name:key=value,...``."""
 
 
-def _direct(model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainConfig) -> Tensor:
+def _direct(
+    model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainConfig
+) -> Tensor:
     return direct_loss(model, problem, means)
 
 
-def _coma(model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainConfig) -> Tensor:
+def _coma(
+    model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainConfig
+) -> Tensor:
     exploration = Exploration(config.std, config.samples, config.episodes, clamp=model.clamp)
     return coma_loss(problem, means, exploration, noise)
 
@@ -51,7 +56,9 @@ def _without_options(learner: Learner) -> LearnerFactory:
 
 
 LEARNERS: Registry[LearnerFactory] = Registry(
-    "learner", "teal.learners", {"direct": _without_options(_direct), "coma": _without_options(_coma)}
+    "learner",
+    "teal.learners",
+    {"direct": _without_options(_direct), "coma": _without_options(_coma)},
 )
 
 
@@ -68,12 +75,14 @@ def make_learner(text: str) -> Learner:
 def register_learner(name: str, make: LearnerFactory, *, replace: bool = False) -> None:
     """Make a learner available as ``teal train --learner``.
 
-    A package announces its learners without being imported, by entry points in the group ``teal.learners``.
+    A package announces its learners without being imported, by entry points in the group
+    ``teal.learners``.
 
     Args:
         name: name of the learner.
-        make: makes the learner from its specification.  A learner gives the loss (B,) of B matrices; it takes its
-            random numbers from ``noise``, so that a resumed run and several workers make the same steps.
+        make: makes the learner from its specification.  A learner gives the loss (B,) of B
+            matrices; it takes its random numbers from ``noise``, so that a resumed run and several
+            workers make the same steps.
         replace: whether it may take the place of another one.
 
     Raises:

@@ -1,4 +1,6 @@
-"""Training loops: step until finished, stop between steps on Ctrl-C, save at the end; steps and budgets."""
+"""Training loops: step until finished, stop between steps on Ctrl-C, save at the end; steps and
+budgets.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,16 @@ class Budget:
 
 
 def set_cosine_rate(
-    optimiser: Adam, full_rate: float, step: int, share_used: float, *, warm_up_steps: int, final_share: float = 0.0
+    optimiser: Adam,
+    full_rate: float,
+    step: int,
+    share_used: float,
+    *,
+    warm_up_steps: int,
+    final_share: float = 0.0,
 ) -> None:
-    """Set the learning rate of a step: it rises linearly to the full rate, times a cosine over the whole run.
+    """Set the learning rate of a step: it rises linearly to the full rate, times a cosine over the
+    whole run.
 
     Args:
         optimiser: optimiser whose rate is set.
@@ -72,7 +81,8 @@ def set_cosine_rate(
 
 
 def clipped_step(optimiser: Adam, model: nn.Module, max_norm: float, step: int) -> None:
-    """Make one step of the optimiser with a gradient of at most ``max_norm``, in the Euclidean norm.
+    """Make one step of the optimiser with a gradient of at most ``max_norm``, in the Euclidean
+    norm.
 
     Raises:
         InputError: the gradient of this step, by its number, is not finite.
@@ -106,9 +116,12 @@ def train_until(
         prepare: called with the progress bar before the first step.
 
     Raises:
-        KeyboardInterrupt: on Ctrl-C or SIGTERM, after the current step is done and the state is saved.
+        KeyboardInterrupt: on Ctrl-C or SIGTERM, after the current step is done and the state is
+            saved.
     """
-    bar = tqdm(total=max_steps or None, initial=steps_done, desc="training", unit="step", disable=not show)
+    bar = tqdm(
+        total=max_steps or None, initial=steps_done, desc="training", unit="step", disable=not show
+    )
     with interrupts_wait() as stop_if_requested, bar:
         prepare(bar)
         try:

@@ -18,14 +18,14 @@ def reward(problem: Problem, splits: Tensor, *, cut_demands_whole: bool = False)
 
     Value maximisation: the feasible-flow surrogate, each path's flow over its worst
     over-utilisation, as a share of the value of all demand.  The balanced programs: minus a soft
-    maximum of the utilisations u, (u_max / s) log sum exp(s u / u_max) with s = 20: at least u_max, at
-    most 1 + log(E) / s times it, and sensitive to every link that is nearly the worst.
+    maximum of the utilisations u, (u_max / s) log sum exp(s u / u_max) with s = 20: at least u_max,
+    at most 1 + log(E) / s times it, and sensitive to every link that is nearly the worst.
 
     Args:
         problem: B matrices.
         splits: (B, D, K).
-        cut_demands_whole: cut all paths of a demand by the worst over-utilisation on any path that it uses, instead
-            of each path by its own.
+        cut_demands_whole: cut all paths of a demand by the worst over-utilisation on any path that
+            it uses, instead of each path by its own.
     """
     flow = problem.flows(splits)
     load = problem.ops.link_sum(flow)
@@ -37,13 +37,19 @@ def reward(problem: Problem, splits: Tensor, *, cut_demands_whole: bool = False)
         return (feasible_flow * problem.path_value).sum((1, 2)) / total_demand_value(problem)
     utilisation = load * problem.inverse_capacity
     largest = utilisation.amax(1, keepdim=True).clamp(min=1e-30)
-    return -(largest.squeeze(1) * torch.logsumexp(MAXIMUM_SHARPNESS * utilisation / largest, 1) / MAXIMUM_SHARPNESS)
+    return -(
+        largest.squeeze(1)
+        * torch.logsumexp(MAXIMUM_SHARPNESS * utilisation / largest, 1)
+        / MAXIMUM_SHARPNESS
+    )
 
 
 def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
-    """(B,) what the price head minimises: the certified bound of :mod:`teal.problem.bounds`, differentiable.
+    """(B,) what the price head minimises: the certified bound of :mod:`teal.problem.bounds`,
+    differentiable.
 
-    As a share of the value of all demand; for the balanced programs minus the bound of max_link_utilisation.
+    As a share of the value of all demand; for the balanced programs minus the bound of
+    max_link_utilisation.
 
     Args:
         problem: B matrices.
@@ -60,16 +66,22 @@ def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
 
 
 def total_demand_value(problem: Problem) -> Tensor:
-    """(B,) value of all demand, each on its best path; at least a hundredth of what all links could carry.
+    """(B,) value of all demand, each on its best path; at least a hundredth of what all links could
+    carry.
 
-    The lower limit keeps the losses of a matrix with little or no demand, and their gradients, of order 1.
+    The lower limit keeps the losses of a matrix with little or no demand, and their gradients, of
+    order 1.
     """
     floor = _VALUE_FLOOR * problem.capacity.sum(1) * mean_value(problem)
-    return torch.maximum((problem.demand * problem.path_value.amax(-1)).sum(1), floor).clamp(min=1e-30)
+    return torch.maximum((problem.demand * problem.path_value.amax(-1)).sum(1), floor).clamp(
+        min=1e-30
+    )
 
 
 def reward_scale(problem: Problem) -> Tensor | float:
-    """(B,) by which the rewards of the balanced programs are divided: the utilisation of even splits; else 1."""
+    """(B,) by which the rewards of the balanced programs are divided: the utilisation of even
+    splits; else 1.
+    """
     if not problem.demand_set.carries_all:
         return 1.0
     return problem.utilisation(problem.even_splits).amax(1).clamp(min=1e-9)

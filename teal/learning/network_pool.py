@@ -1,8 +1,10 @@
-"""The networks that a PriceGNN is trained on: topologies of topohub with random capacities, demands, loads and shocks.
+"""The networks that a PriceGNN is trained on: topologies of topohub with random capacities,
+demands, loads and shocks.
 
-Whole families of networks are held out (all years of one operator's network together), so that results on held-out
-networks show how the model does on unseen networks.  Large networks get a sample of the demands, which saves time and
-does not bias training: no input of the model depends on the number of demands.
+Whole families of networks are held out (all years of one operator's network together), so that
+results on held-out networks show how the model does on unseen networks.  Large networks get a
+sample of the demands, which saves time and does not bias training: no input of the model depends on
+the number of demands.
 """
 
 from __future__ import annotations
@@ -25,22 +27,37 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 
-# Groups of topohub that are used: topozoo, sndlib and backbone are networks of operators, caida networks of autonomous
-# systems, gabriel random planar graphs.
+# Groups of topohub that are used: topozoo, sndlib and backbone are networks of operators, caida
+# networks of autonomous systems, gabriel random planar graphs.
 GROUPS = ("topozoo", "sndlib", "caida", "gabriel", "backbone")
 MIN_NODES = 12  # of a network in the pool; smaller ones have few alternative paths
 _MAX_TRAINING_NODES = 600  # of a network to train on; larger ones take too long for each step
 _MAX_NODES_ALL_PAIRS = 80  # on larger networks only a sample of the pairs has a demand
-# Sources of a sample, and mean number of targets of each: about 6,000 demands, as all pairs of 80 nodes.
+# Sources of a sample, and mean number of targets of each: about 6,000 demands, as all pairs of 80
+# nodes.
 _SAMPLE_SOURCES, _SAMPLE_TARGETS = 60, 100
 # Families with these words in their names are held out: published results use them.
-_ALWAYS_HELD_OUT = ("abilene", "geant", "germany", "kdl", "uscarrier", "cogent", "interoute", "world")
+_ALWAYS_HELD_OUT = (
+    "abilene",
+    "geant",
+    "germany",
+    "kdl",
+    "uscarrier",
+    "cogent",
+    "interoute",
+    "world",
+)
 _HELD_OUT_ONE_IN = 4  # of the other families, one in this many is held out
-_FAILED_SHARES = (0.01, 0.05)  # range of the probability that a link fails, in the third of the matrices with failures
+_FAILED_SHARES = (
+    0.01,
+    0.05,
+)  # range of the probability that a link fails, in the third of the matrices with failures
 _OBJECTIVES = (
-    ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW, ObjectiveName.LATENCY_PENALISED_FLOW,
+    ObjectiveName.TOTAL_FLOW,
+    ObjectiveName.WEIGHTED_FLOW,
+    ObjectiveName.LATENCY_PENALISED_FLOW,
     ObjectiveName.MAX_LINK_UTILISATION,
-)  # fmt: skip
+)
 
 
 class Draws(NamedTuple):
@@ -48,8 +65,10 @@ class Draws(NamedTuple):
 
     Attributes:
         groups: share of the draws from each of :data:`GROUPS`.
-        objectives: share for total_flow, weighted_flow, latency_penalised_flow and max_link_utilisation.
-        utilisation: range (log-uniform) of the largest utilisation with all demand on first paths, before a shock.
+        objectives: share for total_flow, weighted_flow, latency_penalised_flow and
+            max_link_utilisation.
+        utilisation: range (log-uniform) of the largest utilisation with all demand on first paths,
+            before a shock.
     """
 
     groups: tuple[float, ...]
@@ -57,8 +76,8 @@ class Draws(NamedTuple):
     utilisation: tuple[float, float]
 
 
-# From networks without congestion to ones that can carry a small part of the demand; most for total_flow, which users
-# ask for most.
+# From networks without congestion to ones that can carry a small part of the demand; most for
+# total_flow, which users ask for most.
 ANY_LOAD = Draws((0.5, 0.1, 0.15, 0.15, 0.1), (0.6, 0.1, 0.1, 0.2), (0.7, 12.0))
 # Problems for which PDHG needs many iterations: planar networks, congested, that maximise a value.
 CONGESTED = Draws((0.3, 0.1, 0.05, 0.45, 0.1), (0.75, 0.1, 0.1, 0.05), (1.3, 12.0))
@@ -138,12 +157,18 @@ def network_sizes() -> dict[str, int]:
 
 @cache
 def pool_network(name: str, num_paths: int) -> tuple[Topology, PathSet]:
-    """A network of the topohub_pool and its candidate paths, between all pairs or, of a large one, a sample of them."""
+    """A network of the topohub_pool and its candidate paths, between all pairs or, of a large one,
+    a sample of them.
+    """
     topology = load_topology(f"topohub:{name}")
     pairs = all_pairs(topology)
     if topology.num_nodes > _MAX_NODES_ALL_PAIRS:
-        rng = np.random.default_rng(topology.num_nodes)  # a fixed seed: always the same sample for a network
-        source = np.isin(pairs[:, 0], rng.choice(topology.num_nodes, _SAMPLE_SOURCES, replace=False))
+        rng = np.random.default_rng(
+            topology.num_nodes
+        )  # a fixed seed: always the same sample for a network
+        source = np.isin(
+            pairs[:, 0], rng.choice(topology.num_nodes, _SAMPLE_SOURCES, replace=False)
+        )
         pairs = pairs[source & (rng.random(len(pairs)) < _SAMPLE_TARGETS / topology.num_nodes)]
     return topology, compute_paths(topology, pairs, num_paths=num_paths, cache=False)
 
@@ -159,10 +184,12 @@ def draw_problem(
 ) -> Problem:
     """Random matrices on a network, float32.
 
-    Each matrix has random capacities, a random load and, in two of three cases, a shock: a flash crowd or failed links.
+    Each matrix has random capacities, a random load and, in two of three cases, a shock: a flash
+    crowd or failed links.
 
     Args:
-        rng: for everything that is random except the sample of pairs, which is fixed for each network.
+        rng: for everything that is random except the sample of pairs, which is fixed for each
+            network.
         name: name of the network.
         batch: B, number of traffic matrices.
         num_paths: K, candidate paths of each demand.
@@ -178,9 +205,15 @@ def draw_problem(
     demand = np.stack([_rates(rng, topology.num_nodes, paths) for _ in range(batch)])
     weight = rng.choice([1.0, 2.0, 4.0], paths.num_demands)
     problem = Problem.create(
-        topology, paths, Objective(objective), demand,
-        capacity=capacity, weight=weight, device=device, dtype=torch.float32,
-    )  # fmt: skip
+        topology,
+        paths,
+        Objective(objective),
+        demand,
+        capacity=capacity,
+        weight=weight,
+        device=device,
+        dtype=torch.float32,
+    )
     largest = problem.utilisation(problem.first_path_splits).amax(1).clamp(min=1e-9).cpu().numpy()
     low, high = np.log(draws.utilisation)
     load = np.exp(rng.uniform(low, high, batch))
@@ -207,6 +240,10 @@ def _capacities(rng: np.random.Generator, links: int) -> FloatArray:
 def _rates(rng: np.random.Generator, nodes: int, paths: PathSet) -> FloatArray:
     """(D,) gravity rates with mean 1 and random skew."""
     send, receive = rng.standard_normal((2, nodes))
-    log_rate = send[paths.pairs[:, 0]] + receive[paths.pairs[:, 1]] + rng.standard_normal(paths.num_demands)
+    log_rate = (
+        send[paths.pairs[:, 0]]
+        + receive[paths.pairs[:, 1]]
+        + rng.standard_normal(paths.num_demands)
+    )
     rates = np.exp(rng.uniform(0.5, 2.0) * (log_rate - log_rate.max()))
     return rates / rates.mean()

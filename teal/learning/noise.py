@@ -1,4 +1,6 @@
-"""Random numbers for training that do not depend on how a batch is divided over micro-batches or processes."""
+"""Random numbers for training that do not depend on how a batch is divided over micro-batches or
+processes.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,14 @@ class Stream:
 
     def normal(self, like: Tensor) -> Tensor:
         """Normal numbers, as in :meth:`Noise.normal`."""
-        return torch.randn(like.shape, generator=self._generator, dtype=like.dtype, device=like.device)
+        return torch.randn(
+            like.shape, generator=self._generator, dtype=like.dtype, device=like.device
+        )
 
 
 class RowStreams:
-    """A random stream for each row of a batch, seeded by (seed, step, row): the same in whichever process the row is.
+    """A random stream for each row of a batch, seeded by (seed, step, row): the same in whichever
+    process the row is.
 
     Args:
         seed: seed of the run.
@@ -44,9 +49,13 @@ class RowStreams:
         device: device of those tensors.
     """
 
-    def __init__(self, seed: int, step: int, rows: Sequence[int], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, seed: int, step: int, rows: Sequence[int], device: torch.device | str = "cpu"
+    ) -> None:
         self._generators = [
-            torch.Generator(device).manual_seed(int(np.random.SeedSequence([seed, step, row]).generate_state(1)[0]))
+            torch.Generator(device).manual_seed(
+                int(np.random.SeedSequence([seed, step, row]).generate_state(1)[0])
+            )
             for row in rows
         ]
 
@@ -58,5 +67,8 @@ class RowStreams:
     def normal(self, like: Tensor) -> Tensor:
         """Normal numbers, as in :meth:`Noise.normal`."""
         shape, dtype, device = like.shape[1:], like.dtype, like.device
-        rows = [torch.randn(shape, generator=one, dtype=dtype, device=device) for one in self._generators]
+        rows = [
+            torch.randn(shape, generator=one, dtype=dtype, device=device)
+            for one in self._generators
+        ]
         return torch.stack(rows)

@@ -45,9 +45,10 @@ class SingleProcess:
 class ProcessGroup:
     """The default process group of torch.distributed.
 
-    Gradients are summed in one all-reduce a step, after the last micro-batch.  DistributedDataParallel would start
-    to communicate while gradients are still computed, which gains nothing for a model of some thousand numbers, and
-    it requires every process to have a part of every batch.
+    Gradients are summed in one all-reduce a step, after the last micro-batch.
+    DistributedDataParallel would start to communicate while gradients are still computed, which
+    gains nothing for a model of some thousand numbers, and it requires every process to have a part
+    of every batch.
 
     Args:
         device: device of the tensors.
@@ -60,14 +61,20 @@ class ProcessGroup:
         self._device = device
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
-        """Sum over all processes, as in :meth:`Peers.all_reduce_sum`; one message for each floating-point type."""
+        """Sum over all processes, as in :meth:`Peers.all_reduce_sum`; one message for each
+        floating-point type.
+        """
         from torch import distributed
 
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # the same order in every process
+        for dtype in dict.fromkeys(
+            tensor.dtype for tensor in tensors
+        ):  # the same order in every process
             group = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.detach().reshape(-1).to(self._device) for tensor in group])
             distributed.all_reduce(flat)
-            for tensor, summed in zip(group, flat.split([tensor.numel() for tensor in group]), strict=True):
+            for tensor, summed in zip(
+                group, flat.split([tensor.numel() for tensor in group]), strict=True
+            ):
                 tensor.detach().copy_(summed.view_as(tensor))
 
     def broadcast(self, number: float) -> float:

@@ -20,7 +20,14 @@ from teal.learning import run_state
 from teal.learning.coma import Exploration, coma_loss
 from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate, train_until
 from teal.learning.losses import bound_loss, reward, reward_scale
-from teal.learning.network_pool import ANY_LOAD, CONGESTED, NetworkPool, draw_problem, pool_network, topohub_pool
+from teal.learning.network_pool import (
+    ANY_LOAD,
+    CONGESTED,
+    NetworkPool,
+    draw_problem,
+    pool_network,
+    topohub_pool,
+)
 from teal.learning.noise import Stream
 from teal.learning.pretrain_price_gnn import PriceGnnTask
 from teal.learning.settings import PretrainConfig
@@ -57,20 +64,27 @@ class FlowGnnTask:
         """
         config = self._config
         if config.from_ == "none":
-            return UniversalFlowGnn(FlowGnnConfig(config.num_paths, config.layers, config.width, UNIVERSAL))
+            return UniversalFlowGnn(
+                FlowGnnConfig(config.num_paths, config.layers, config.width, UNIVERSAL)
+            )
         folder = model_folder(Path(config.from_))
         model, card = checkpoint.load_flow_gnn(folder)
         checkpoint.check_is_universal(card, folder)
         return model.train()
 
     def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
-        """() mean loss of the matrices: rewards of the last passes, or COMA* of the last one, and the bound."""
+        """() mean loss of the matrices: rewards of the last passes, or COMA* of the last one, and
+        the bound.
+        """
         assert isinstance(model, UniversalFlowGnn)
         config, scale = self._config, reward_scale(problem)
         actions, prices = model.tentative(problem)
         total = bound_loss(problem, prices) / scale
         for tentative in actions[-1 - _TENTATIVE_PASSES : -1]:
-            total = total - _TENTATIVE_WEIGHT * reward(problem, model.splits(tentative, problem)) / scale
+            total = (
+                total
+                - _TENTATIVE_WEIGHT * reward(problem, model.splits(tentative, problem)) / scale
+            )
         if config.learner == "direct":
             total = total - reward(problem, model.splits(actions[-1], problem)) / scale
         else:
@@ -84,18 +98,28 @@ class FlowGnnTask:
         """Write the checkpoint; ``fields`` are those of the card that say how it was made."""
         assert isinstance(model, UniversalFlowGnn)
         card = checkpoint.FlowGnnCard(
-            model.config, checkpoint.ANY, 0.0, checkpoint.ANY, "", self._config.learner,
-            entries=self._config.entries, **fields,  # type: ignore[arg-type]
-        )  # fmt: skip
+            model.config,
+            checkpoint.ANY,
+            0.0,
+            checkpoint.ANY,
+            "",
+            self._config.learner,
+            entries=self._config.entries,
+            **fields,  # type: ignore[arg-type]
+        )
         checkpoint.save_flow_gnn(out, model, card)
 
 
 _NETWORKS_PER_STEP = 3
-_DEMANDS_PER_STEP = 2500  # demands of one network in a step, approximately: small networks get several matrices
+_DEMANDS_PER_STEP = (
+    2500  # demands of one network in a step, approximately: small networks get several matrices
+)
 _MAX_MATRICES = 6  # matrices of one network in a step
 _WARM_UP_STEPS = 50  # steps until the learning rate reaches its full value
 _FINAL_SHARE = 0.02  # share of the full learning rate at the end of its cosine
-_AVERAGE_DECAY = 0.998  # a step: of the exponential mean of the weights, which is what the checkpoint contains
+_AVERAGE_DECAY = (
+    0.998  # a step: of the exponential mean of the weights, which is what the checkpoint contains
+)
 _SAVE_EVERY_S = 60.0  # seconds between two saves
 
 
@@ -123,13 +147,17 @@ class PretrainTask(Protocol):
         ...
 
 
-_TASKS: dict[str, Callable[[PretrainConfig], PretrainTask]] = {"price": PriceGnnTask, "flow": FlowGnnTask}
+_TASKS: dict[str, Callable[[PretrainConfig], PretrainTask]] = {
+    "price": PriceGnnTask,
+    "flow": FlowGnnTask,
+}
 
 
 class Pretrainer:
     """Trains one model.
 
-    Step n draws its networks and matrices from (seed, n) alone, so that a resumed run continues with the same.
+    Step n draws its networks and matrices from (seed, n) alone, so that a resumed run continues
+    with the same.
 
     Args:
         config: the settings.
@@ -148,7 +176,8 @@ class Pretrainer:
         self._budget = Budget(seconds(config.time_budget), config.max_steps)
 
     def train(self, out: Path, progress: bool = True) -> None:
-        """Train until the time budget or the step limit; writes to ``out`` every minute and at the end.
+        """Train until the time budget or the step limit; writes to ``out`` every minute and at the
+        end.
 
         Raises:
             KeyboardInterrupt: on Ctrl-C, after the current step is done and everything is written.
@@ -165,42 +194,61 @@ class Pretrainer:
                 last_save = time.perf_counter()
 
         train_until(
-            lambda: self._budget.is_used_up(self.step, self.elapsed_s), step, lambda: self.save(out),
-            steps_done=self.step, max_steps=self._budget.max_steps, show=progress,
-        )  # fmt: skip
+            lambda: self._budget.is_used_up(self.step, self.elapsed_s),
+            step,
+            lambda: self.save(out),
+            steps_done=self.step,
+            max_steps=self._budget.max_steps,
+            show=progress,
+        )
 
     def one_step(self) -> float:
         """One optimiser step over a few networks; the mean loss."""
         config, rng = self.config, np.random.default_rng([self.config.seed, self.step])
         draws = CONGESTED if config.aim == "start" else ANY_LOAD
         set_cosine_rate(
-            self.optimiser, config.learning_rate, self.step, self._budget.share_used(self.step, self.elapsed_s),
-            warm_up_steps=_WARM_UP_STEPS, final_share=_FINAL_SHARE,
-        )  # fmt: skip
+            self.optimiser,
+            config.learning_rate,
+            self.step,
+            self._budget.share_used(self.step, self.elapsed_s),
+            warm_up_steps=_WARM_UP_STEPS,
+            final_share=_FINAL_SHARE,
+        )
         self.optimiser.zero_grad()
         total = 0.0
         for _ in range(_NETWORKS_PER_STEP):
             name = self.networks.pick(rng, draws)
             demands = pool_network(name, config.num_paths)[1].num_demands
             batch = int(np.clip(round(_DEMANDS_PER_STEP / demands), 1, _MAX_MATRICES))
-            problem = draw_problem(rng, name, batch, config.num_paths, device=self.device, draws=draws)
+            problem = draw_problem(
+                rng, name, batch, config.num_paths, device=self.device, draws=draws
+            )
             mean = self.task.loss(self.model, problem, rng) / _NETWORKS_PER_STEP
             mean.backward()
             total += float(mean.detach())
         clipped_step(self.optimiser, self.model, self.task.max_gradient_norm, self.step)
         self.step += 1
-        new_share = 1 - min(_AVERAGE_DECAY, self.step / (9 + self.step))  # larger in the first steps
+        new_share = 1 - min(
+            _AVERAGE_DECAY, self.step / (9 + self.step)
+        )  # larger in the first steps
         with torch.no_grad():
-            for averaged, weight in zip(self.average.parameters(), self.model.parameters(), strict=True):
+            for averaged, weight in zip(
+                self.average.parameters(), self.model.parameters(), strict=True
+            ):
                 averaged.lerp_(weight, new_share)
         return total
 
     def save(self, out: Path) -> None:
         """Write the checkpoint, and the state to resume from."""
         self.task.save(
-            out, self.average, networks=len(self.networks.train), held_out=self.networks.held_out,
-            seed=self.config.seed, step=self.step, train_s=round(self.elapsed_s, 1),
-        )  # fmt: skip
+            out,
+            self.average,
+            networks=len(self.networks.train),
+            held_out=self.networks.held_out,
+            seed=self.config.seed,
+            step=self.step,
+            train_s=round(self.elapsed_s, 1),
+        )
         tensors = run_state.with_prefix("model", self.model.state_dict())
         tensors |= run_state.with_prefix("average", self.average.state_dict())
         tensors |= run_state.with_prefix("adam", self.optimiser.tensors())
@@ -245,10 +293,14 @@ def pretrain_outcome(config: PretrainConfig, _: Notify) -> Outcome:
     trainer = run_pretrain(config)
     train, held_out = len(trainer.networks.train), len(trainer.networks.held_out)
     return Outcome(
-        text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s on {train} networks, {held_out} held "
+        text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s on {train} "
+        f"networks, {held_out} held "
         f"out; try it with: teal evaluate --scheme {trainer.task.scheme} --model {config.out}",
         data={
-            "out": str(config.out), "steps": trainer.step, "elapsed_s": trainer.elapsed_s,
-            "networks": train, "held_out": held_out,
+            "out": str(config.out),
+            "steps": trainer.step,
+            "elapsed_s": trainer.elapsed_s,
+            "networks": train,
+            "held_out": held_out,
         },
-    )  # fmt: skip
+    )

@@ -21,8 +21,9 @@ from teal.runtime.storage import model_folder
 
 _LAST_ROUND_WEIGHT = 4.0  # in the loss; every other round of the second half has weight 1 / rounds
 _DUAL_WEIGHT = 0.3  # of the smoothed dual in the loss, beside the reward
-# Of a start of PDHG: the weight of a matrix is the scale over its gap plus the floor, so that matrices which are nearly
-# solved, where PDHG needs few iterations more, count as much as those that are far from it.
+# Of a start of PDHG: the weight of a matrix is the scale over its gap plus the floor, so that
+# matrices which are nearly solved, where PDHG needs few iterations more, count as much as those
+# that are far from it.
 _GAP_SCALE, _GAP_FLOOR = 0.02, 0.01
 
 
@@ -45,7 +46,9 @@ class PriceGnnTask:
         if config.from_ != "none":
             model = checkpoint.load_price_gnn(model_folder(Path(config.from_)))[0]
         usual = model.config
-        return model.with_rounds(config.rounds or usual.rounds, config.bound_rounds or usual.bound_rounds).train()
+        return model.with_rounds(
+            config.rounds or usual.rounds, config.bound_rounds or usual.bound_rounds
+        ).train()
 
     def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
         """() mean loss of the matrices."""
@@ -54,14 +57,18 @@ class PriceGnnTask:
         counts = (random_rounds(rng, usual) for usual in (shapes.rounds, shapes.bound_rounds))
         rounds, prices = model(problem, *counts)
         parts = losses(problem, rounds, prices)
-        weight = _weight_of_start(problem, rounds[-1], parts["bound"]) if config.aim == "start" else 1.0
+        weight = (
+            _weight_of_start(problem, rounds[-1], parts["bound"]) if config.aim == "start" else 1.0
+        )
         mean = (weight * torch.stack(list(parts.values())).sum(0)).mean()
         if config.learner == "coma":
             mean = mean + self._coma_loss(problem, rounds[-1], int(rng.integers(2**31)))
         return mean
 
     def _coma_loss(self, problem: Problem, last: Round, seed: int) -> Tensor:
-        """() policy gradient loss of the last round: each demand's logits are the means of a Gaussian policy."""
+        """() policy gradient loss of the last round: each demand's logits are the means of a
+        Gaussian policy.
+        """
         exploration = Exploration(self._config.std, entries=self._config.entries, clamp=math.inf)
         means = torch.where(problem.path_mask, last.profit / last.temperature, 0)
         noise = Stream(seed, problem.demand.device)
@@ -70,18 +77,24 @@ class PriceGnnTask:
     def save(self, out: Path, model: nn.Module, **fields: object) -> None:
         """Write the checkpoint; ``fields`` are those of the card that say how it was made."""
         assert isinstance(model, PriceGNN)
-        card = checkpoint.PriceGnnCard(model=model.config, num_paths=self._config.num_paths, **fields)  # type: ignore[arg-type]
+        card = checkpoint.PriceGnnCard(
+            model=model.config,
+            num_paths=self._config.num_paths,
+            **fields,  # type: ignore[arg-type]
+        )
         checkpoint.save_price_gnn(out, model, card)
 
 
 def losses(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> dict[str, Tensor]:
-    """(B,) losses: ``allocation``, of the rounds' rewards and smoothed duals, and ``bound``; training adds them up.
+    """(B,) losses: ``allocation``, of the rounds' rewards and smoothed duals, and ``bound``;
+    training adds them up.
 
     The smoothed dual of prices p at temperature t,
 
         sum_e c[e] p[e] + t sum_d demand[d] log(1 + sum_k exp((v[d, k] - price(d, k)) / t)),
 
-    has the derivative capacity - load in each price, so that unlike the reward it has a gradient for every link.
+    has the derivative capacity - load in each price, so that unlike the reward it has a gradient
+    for every link.
 
     Args:
         problem: B matrices.
@@ -101,7 +114,9 @@ def losses(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> dict[
 
 @torch.no_grad()
 def _weight_of_start(problem: Problem, last: Round, bound: Tensor) -> Tensor:
-    """(B,) weight of each matrix, of its loss ``bound`` and the reward of its splits: both shares of all demand."""
+    """(B,) weight of each matrix, of its loss ``bound`` and the reward of its splits: both shares
+    of all demand.
+    """
     gap = (bound - reward(problem, last.splits) / reward_scale(problem)).clamp(min=0)
     return _GAP_SCALE / (gap + _GAP_FLOOR)
 
@@ -109,7 +124,9 @@ def _weight_of_start(problem: Problem, last: Round, bound: Tensor) -> Tensor:
 def _smoothed_dual(problem: Problem, result: Round) -> Tensor:
     """(B,) the smoothed dual above, over the value of all demand."""
     logits = torch.where(problem.path_mask, result.profit / result.temperature, -torch.inf)
-    logits = torch.cat([logits, torch.zeros_like(logits[..., :1])], -1)  # the reject option, which is never masked
+    logits = torch.cat(
+        [logits, torch.zeros_like(logits[..., :1])], -1
+    )  # the reject option, which is never masked
     profit = mean_value(problem) * result.temperature * torch.logsumexp(logits, -1)
     dual = problem.capacity_value(result.prices) + (problem.demand * profit).sum(1)
     return dual / total_demand_value(problem)

@@ -1,4 +1,6 @@
-"""The state of a training run: all that a resume needs, in one safetensors file with JSON in its metadata."""
+"""The state of a training run: all that a resume needs, in one safetensors file with JSON in its
+metadata.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _METADATA_KEY = "teal"  # under which the JSON is stored
 
 
 def save_run(folder: Path, tensors: dict[str, Tensor], fields: dict[str, Any]) -> None:
-    """Write the state of a run: tensors, which are copied to the CPU, and fields that JSON can hold."""
+    """Write the state of a run: tensors, which are copied to the CPU, and fields that JSON can
+    hold.
+    """
     tensors = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     with atomic_file(folder / TRAINER) as temporary:
         save_file(tensors, temporary, metadata={_METADATA_KEY: json.dumps(fields)})
@@ -43,14 +47,20 @@ def load_run(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def load_run_of(folder: Path, config: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what :func:`save_run` wrote for a model of the shapes ``config``, its field of that name.
+    """Read what :func:`save_run` wrote for a model of the shapes ``config``, its field of that
+    name.
 
     Raises:
         InputError: no state there, a damaged one, or that of a model of other shapes.
     """
     tensors, fields = load_run(folder)
     if fields.get("config") != config:
-        raise InputError(str(folder / TRAINER), "config", f"the state of a run with {config}", fields.get("config"))
+        raise InputError(
+            str(folder / TRAINER),
+            "config",
+            f"the state of a run with {config}",
+            fields.get("config"),
+        )
     return tensors, fields
 
 
@@ -61,7 +71,11 @@ def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors whose names begin with ``prefix`` and a dot, by their names without it."""
-    return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
+    return {
+        name.removeprefix(f"{prefix}."): value
+        for name, value in tensors.items()
+        if name.startswith(f"{prefix}.")
+    }
 
 
 TENSORBOARD = "tensorboard"  # subfolder of the run
@@ -107,8 +121,13 @@ def log_of(folder: Path, step: int) -> Iterator[Log]:
     file, kept = folder / TRAINING_LOG, list[list[str]]()
     if step and file.is_file():
         with file.open(newline="", encoding="utf-8") as stream:
-            kept = [row for row in csv.reader(stream) if len(row) == len(_HEADER) and row[0].isdigit()]
-    with file.open("w", newline="", encoding="utf-8") as stream, _tensorboard(folder, step) as tensorboard:
+            kept = [
+                row for row in csv.reader(stream) if len(row) == len(_HEADER) and row[0].isdigit()
+            ]
+    with (
+        file.open("w", newline="", encoding="utf-8") as stream,
+        _tensorboard(folder, step) as tensorboard,
+    ):
         writer = csv.writer(stream)
         writer.writerow(_HEADER)
         writer.writerows(row for row in kept if int(row[0]) <= step)
@@ -120,5 +139,7 @@ def _tensorboard(folder: Path, step: int) -> contextlib.AbstractContextManager[A
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return contextlib.nullcontext(NoLog())
-    writer: contextlib.AbstractContextManager[Any] = SummaryWriter(str(folder / TENSORBOARD), purge_step=step)
+    writer: contextlib.AbstractContextManager[Any] = SummaryWriter(
+        str(folder / TENSORBOARD), purge_step=step
+    )
     return writer

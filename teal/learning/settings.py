@@ -16,25 +16,46 @@ from teal.option import DEVICE, OVERWRITE, RESUME
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig(InstanceConfig):
-    """Train a model on the first 70% of the matrices; the next 10% decide which weights are kept."""
+    """Train a model on the first 70% of the matrices; the next 10% decide which weights are
+    kept.
+    """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "training": (
-            "model", "learner", "time_budget", "max_steps", "seed", "batch_size", "learning_rate",
-            "augment", "from_", "sample", "workers",
+            "model",
+            "learner",
+            "time_budget",
+            "max_steps",
+            "seed",
+            "batch_size",
+            "learning_rate",
+            "augment",
+            "from_",
+            "sample",
+            "workers",
         ),
         "validation": ("validate_every", "validation_matrices", "patience", "decay_after"),
-        "for experts": ("width", "layers", "form", "std", "samples", "episodes", "micro_batch", "device", "epsilon"),
-    }  # fmt: skip
+        "for experts": (
+            "width",
+            "layers",
+            "form",
+            "std",
+            "samples",
+            "episodes",
+            "micro_batch",
+            "device",
+            "epsilon",
+        ),
+    }
 
     out: Path
     """Folder for the checkpoint, the state to resume from, and the TensorBoard log."""
     model: Literal["flow", "price"] = "flow"
-    """flow: FlowGNN with Teal's policy, for the run's objective (scheme teal).  price: PriceGNN, for every objective
-    (scheme price-gnn)."""
+    """flow: FlowGNN with Teal's policy, for the run's objective (scheme teal).  price: PriceGNN,
+    for every objective (scheme price-gnn)."""
     learner: str = "direct"
-    """direct (gradient of the feasible-flow surrogate), coma (COMA*, the paper's multi-agent policy gradient), or one
-    that was registered, with its options: reinforce:episodes=8."""
+    """direct (gradient of the feasible-flow surrogate), coma (COMA*, the paper's multi-agent policy
+    gradient), or one that was registered, with its options: reinforce:episodes=8."""
     time_budget: str = "10m"
     """Time after which training stops: 90s, 10m, 1h30m.  Time before a resume counts."""
     max_steps: int = 0
@@ -42,35 +63,39 @@ class TrainConfig(InstanceConfig):
     seed: int = 0
     """Seed of the initial weights, the order of the matrices, and the exploration."""
     batch_size: int = 0
-    """Traffic matrices in an optimiser step; 0 for 20, or for 4 where samples of the demands are drawn."""
+    """Traffic matrices in an optimiser step; 0 for 20, or for 4 where samples of the demands are
+    drawn."""
     micro_batch: int = 0
-    """Matrices in memory at a time, whose gradients are accumulated; 0 for as many as take 1 GiB of activations."""
+    """Matrices in memory at a time, whose gradients are accumulated; 0 for as many as take 1 GiB of
+    activations."""
     augment: float = 0.2
-    """Multiply each demand of a training matrix by log-normal noise of this standard deviation; 0 for none."""
+    """Multiply each demand of a training matrix by log-normal noise of this standard deviation; 0
+    for none."""
     learning_rate: float = 0.0
-    """Learning rate of Adam; 0 for 0.003, or 0.001 with --model price.  The paper's release has 1e-4 and trains for
-    hours."""
+    """Learning rate of Adam; 0 for 0.003, or 0.001 with --model price.  The paper's release has
+    1e-4 and trains for hours."""
     from_: str = ""
-    """Model that training starts from: a folder, or none for random weights.  By default the model for any network that
-    comes with Teal: flow, or with --model price universal."""
+    """Model that training starts from: a folder, or none for random weights.  By default the model
+    for any network that comes with Teal: flow, or with --model price universal."""
     sample: int = -1
-    """Demands of a training matrix that are drawn for a step, larger ones more often; 0 for all, -1 for 12,000 where
-    there are more than 30,000.  Memory and time of a step follow it."""
+    """Demands of a training matrix that are drawn for a step, larger ones more often; 0 for all, -1
+    for 12,000 where there are more than 30,000.  Memory and time of a step follow it."""
     width: int = 0
     """With --from none, features of a node in FlowGNN; 0 for 16 in the form universal, else 8."""
     layers: int = 0
     """With --from none, number of layers of FlowGNN; 0 for 6."""
     form: str = ""
-    """With --from none, the form of FlowGNN; universal by default, for any number of paths.  published: as in the
-    paper's release (raw inputs, no nonlinearity, widths 1 to 6).  scaled, nonlinear, feedback each add to the one
-    before: scaled inputs; nonlinearity and normalisation; loads of tentative allocations.  Or one that was
-    registered."""
+    """With --from none, the form of FlowGNN; universal by default, for any number of paths.
+    published: as in the paper's release (raw inputs, no nonlinearity, widths 1 to 6).  scaled,
+    nonlinear, feedback each add to the one before: scaled inputs; nonlinearity and normalisation;
+    loads of tentative allocations.  Or one that was registered."""
     std: float = 0.2
     """Standard deviation of the Gaussian policy of coma; 1 in the paper."""
     samples: int = 5
     """Number of counterfactual actions of each agent in coma."""
     episodes: int = 4
-    """Number of joint actions that coma draws for each matrix of a batch; the paper's release has 1."""
+    """Number of joint actions that coma draws for each matrix of a batch; the paper's release has
+    1."""
     validate_every: int = 50
     """Optimiser steps from one validation to the next."""
     validation_matrices: int = 64
@@ -80,8 +105,9 @@ class TrainConfig(InstanceConfig):
     decay_after: int = 8
     """Number of validations without improvement after which the learning rate is halved."""
     workers: int = 0
-    """Number of processes that share every batch, through Ray, on this machine or the cluster of RAY_ADDRESS; all
-    of its machines need OUT and the inputs under the same paths.  0: this process alone, without Ray."""
+    """Number of processes that share every batch, through Ray, on this machine or the cluster of
+    RAY_ADDRESS; all of its machines need OUT and the inputs under the same paths.  0: this process
+    alone, without Ray."""
     resume: Annotated[bool, RESUME] = False
     overwrite: Annotated[bool, OVERWRITE] = False
 
@@ -103,21 +129,38 @@ class TrainConfig(InstanceConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
-        require(self, "objective", "one that a model can learn", self.objective != ObjectiveName.MAX_MIN)
+        require(
+            self, "objective", "one that a model can learn", self.objective != ObjectiveName.MAX_MIN
+        )
         require_linear(self, "for a model to learn")
         require(self, "protect", "nothing: models know no promises", not self.protect)
         seconds(self.time_budget)
         is_price = self.model == "price"
-        require(self, "learner", "direct with --model price", not is_price or self.learner == "direct")
+        require(
+            self, "learner", "direct with --model price", not is_price or self.learner == "direct"
+        )
         for field in ("width", "layers", "form"):
             require(self, field, "--model flow beside it", not (is_price and getattr(self, field)))
             is_free = self.from_ == "none" or not getattr(self, field)
-            require(self, field, "--from none beside it: the shapes are those of the model to start from", is_free)
+            require(
+                self,
+                field,
+                "--from none beside it: the shapes are those of the model to start from",
+                is_free,
+            )
         require(self, "sample", "a whole number of at least -1", self.sample >= -1)
         counts = ("samples", "episodes", "validate_every", "validation_matrices")
         for field in (*counts, "patience", "decay_after"):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
-        for field in ("max_steps", "batch_size", "micro_batch", "seed", "workers", "width", "layers"):
+        for field in (
+            "max_steps",
+            "batch_size",
+            "micro_batch",
+            "seed",
+            "workers",
+            "width",
+            "layers",
+        ):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
         require(self, "std", "a number > 0", 0 < self.std < math.inf)
         require(self, "learning_rate", "a number >= 0", 0 <= self.learning_rate < math.inf)
@@ -128,11 +171,21 @@ class TrainConfig(InstanceConfig):
 class PretrainConfig:
     """Train a model for any network, on the networks of topohub that are not held out.
 
-    `--model price` is PriceGNN (scheme price-gnn), `--model flow` FlowGNN with Teal's policy (scheme teal).
+    `--model price` is PriceGNN (scheme price-gnn), `--model flow` FlowGNN with Teal's policy
+    (scheme teal).
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "training": ("model", "learner", "time_budget", "max_steps", "seed", "from_", "learning_rate", "num_paths"),
+        "training": (
+            "model",
+            "learner",
+            "time_budget",
+            "max_steps",
+            "seed",
+            "from_",
+            "learning_rate",
+            "num_paths",
+        ),
         "the model price": ("aim", "hidden", "rounds", "bound_rounds"),
         "the model flow": ("layers", "width"),
         "coma": ("entries", "std"),
@@ -141,42 +194,49 @@ class PretrainConfig:
     out: Path
     """Folder for the checkpoint and the state to resume from."""
     model: Literal["price", "flow"] = "price"
-    """price: PriceGNN, a recurrent price a link.  flow: FlowGNN, states of links and paths and a policy for every
-    demand."""
+    """price: PriceGNN, a recurrent price a link.  flow: FlowGNN, states of links and paths and a
+    policy for every demand."""
     time_budget: str = "30m"
-    """Time after which training stops: 90s, 10m, 1h30m.  After a resume the time of the earlier runs is included."""
+    """Time after which training stops: 90s, 10m, 1h30m.  After a resume the time of the earlier
+    runs is included."""
     max_steps: int = 0
-    """Largest number of optimiser steps; 0 for no limit.  After a resume the earlier steps are included."""
+    """Largest number of optimiser steps; 0 for no limit.  After a resume the earlier steps are
+    included."""
     seed: int = 0
     """Seed of the initial weights and of all random draws."""
     num_paths: int = 4
     """K, edge-disjoint paths of each demand in training; the model takes any K."""
     aim: Literal["allocation", "start"] = "allocation"
-    """allocation: any network and load.  start: a start of PDHG, where that needs many iterations: congested networks,
-    nearly half of them planar, mostly to maximise a value, and matrices weigh more the closer they are to the optimum
-    (not in the part of coma)."""
+    """allocation: any network and load.  start: a start of PDHG, where that needs many iterations:
+    congested networks, nearly half of them planar, mostly to maximise a value, and matrices weigh
+    more the closer they are to the optimum (not in the part of coma)."""
     hidden: int = 32
     """H, size of each link's recurrent state (GRU)."""
     rounds: int = 0
-    """Default number of message-passing rounds that compute the allocation; 0 for that of the model of --from, or 8.
-    Each step of training uses a random number between 1/4 and 5/4 of it, so that the model also works with others."""
+    """Default number of message-passing rounds that compute the allocation; 0 for that of the model
+    of --from, or 8. Each step of training uses a random number between 1/4 and 5/4 of it, so that
+    the model also works with others."""
     bound_rounds: int = 0
     """Default number of rounds that compute the bound, used like --rounds."""
     layers: int = 6
     """Layers of FlowGNN."""
     width: int = 16
-    """Numbers of the state of a path in FlowGNN, 4, 8, 16 or 32; that of a link has twice as many."""
+    """Numbers of the state of a path in FlowGNN, 4, 8, 16 or 32; that of a link has twice as
+    many."""
     learning_rate: float = 2e-3
-    """Largest learning rate of Adam; it falls along half a cosine over the time budget or the steps."""
+    """Largest learning rate of Adam; it falls along half a cosine over the time budget or the
+    steps."""
     from_: str = "none"
-    """Folder of a model of the same kind whose weights are the initial ones, or universal or flow, the models that Teal
-    brings; none for random weights."""
+    """Folder of a model of the same kind whose weights are the initial ones, or universal or flow,
+    the models that Teal brings; none for random weights."""
     learner: Literal["direct", "coma"] = "direct"
-    """direct: gradients of differentiable losses that stand for the objective.  coma: COMA* (a policy gradient with a
-    counterfactual baseline) on the last splits; of PriceGNN in addition to the others, of FlowGNN in place of them."""
+    """direct: gradients of differentiable losses that stand for the objective.  coma: COMA* (a
+    policy gradient with a counterfactual baseline) on the last splits; of PriceGNN in addition to
+    the others, of FlowGNN in place of them."""
     entries: int = 0
-    """Entries of a router's split table: splits are rounded to multiples of 1 / ENTRIES, 1 to 255 (weights are stored
-    as bytes); 0 for no rounding.  Needs --learner coma, because rounding has no gradient."""
+    """Entries of a router's split table: splits are rounded to multiples of 1 / ENTRIES, 1 to 255
+    (weights are stored as bytes); 0 for no rounding.  Needs --learner coma, because rounding has no
+    gradient."""
     std: float = 0.3
     """Standard deviation of the Gaussian noise that coma adds to the logits of the splits."""
     device: Annotated[str, DEVICE] = "auto"
@@ -187,7 +247,9 @@ class PretrainConfig:
         """Raise InputError for a number out of its range, or --entries without --learner coma."""
         for field in ("num_paths", "hidden", "layers"):
             if getattr(self, field) < 1:
-                raise InputError(f"--{field.replace('_', '-')}", "", "at least 1", getattr(self, field))
+                raise InputError(
+                    f"--{field.replace('_', '-')}", "", "at least 1", getattr(self, field)
+                )
         for field in ("rounds", "bound_rounds"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
         for field in ("learning_rate", "std"):
@@ -196,4 +258,9 @@ class PretrainConfig:
         if self.aim == "start" and self.model != "price":
             raise InputError("--aim", "", "allocation with --model flow", self.aim)
         if self.entries and self.learner != "coma":
-            raise InputError("--learner", "", "coma if --entries is above 0 (rounding has no gradient)", self.learner)
+            raise InputError(
+                "--learner",
+                "",
+                "coma if --entries is above 0 (rounding has no gradient)",
+                self.learner,
+            )

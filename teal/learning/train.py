@@ -1,11 +1,13 @@
-"""The training of a model on one network: steps over its matrices in random order, validation, early stop, resume.
+"""The training of a model on one network: steps over its matrices in random order, validation,
+early stop, resume.
 
 Training on samples of the demands: a large network's problem in the size of a small one.
 
 Demand d is drawn with probability pi[d] = min(1, a demand[d]) and has the rate demand[d] / pi[d]
-(:mod:`teal.solvers.pdhg.samples.sample`), so that the expected load of every link is that of all demands.  The sample
-is a problem of its own, over a subset of the path trie; where rewards and prices are linear in the loads, the expected
-gradient is that of all demands, and elsewhere its error falls with the size of the sample.
+(:mod:`teal.solvers.pdhg.samples.sample`), so that the expected load of every link is that of all
+demands.  The sample is a problem of its own, over a subset of the path trie; where rewards and
+prices are linear in the loads, the expected gradient is that of all demands, and elsewhere its
+error falls with the size of the sample.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ def sample_size(config: TrainConfig, problem: Problem) -> int:
 
 
 def sampled(problem: Problem, demand: Tensor, size: int, stream: int) -> Problem:
-    """About ``size`` demands of one matrix at their raised rates, B = 1, in the type of ``problem``.
+    """About ``size`` demands of one matrix at their raised rates, B = 1, in the type of
+    ``problem``.
 
     Args:
         problem: network, paths and objective.
@@ -70,15 +73,21 @@ def sampled(problem: Problem, demand: Tensor, size: int, stream: int) -> Problem
         size: expected number.
         stream: number of the random stream.
     """
-    return sample.draw(problem.with_demand(demand), size, stream=stream).problem.to(problem.demand.dtype)
+    return sample.draw(problem.with_demand(demand), size, stream=stream).problem.to(
+        problem.demand.dtype
+    )
 
 
-_ACTIVATION_BYTES = 1 << 30  # for the activations of a micro-batch on a CPU; larger micro-batches are no faster there
+_ACTIVATION_BYTES = (
+    1 << 30
+)  # for the activations of a micro-batch on a CPU; larger micro-batches are no faster there
 # Float32 tensors (B, D, K, width) that a layer or round keeps for its backward pass, rounded up.
 _TENSORS_PER_LAYER = 12
 _FLOAT32_BYTES = 4
 _BATCH, _SAMPLED_BATCH = 20, 4  # matrices of a step, unless settings say others
-_SAMPLED_VALIDATION = 4  # matrices of a validation on a network that is sampled, where one takes seconds
+_SAMPLED_VALIDATION = (
+    4  # matrices of a validation on a network that is sampled, where one takes seconds
+)
 
 
 @dataclasses.dataclass
@@ -89,11 +98,15 @@ class TrainState:
         step: optimiser steps done.
         elapsed_s: seconds of training, over all sessions.
         best: highest validation score so far, see :meth:`Trainer.score`.
-        best_step: optimiser steps done when it was reached; 0 if no step has improved on the first weights.
+        best_step: optimiser steps done when it was reached; 0 if no step has improved on the first
+            weights.
         stale: number of validations since the best one.
-        learning_rate: current rate; halved after every ``decay_after`` validations in a row without a better score.
-        reason: why training ended: ``step limit``, ``time budget`` or no better score; ``""`` while it has not.
-        reached: figures of the best weights, after the end: see :class:`teal.learning.train_command.Reached`.
+        learning_rate: current rate; halved after every ``decay_after`` validations in a row without
+            a better score.
+        reason: why training ended: ``step limit``, ``time budget`` or no better score; ``""`` while
+            it has not.
+        reached: figures of the best weights, after the end: see
+            :class:`teal.learning.train_command.Reached`.
     """
 
     step: int = 0
@@ -107,11 +120,22 @@ class TrainState:
 
 
 def _described(config: TrainConfig) -> dict[str, Any]:
-    """The description of the training in a model's card: the data, the settings that matter, and versions."""
+    """The description of the training in a model's card: the data, the settings that matter, and
+    versions.
+    """
     names = (
-        "topology", "traffic", "calibrate", "objective", "batch_size", "augment", "sample",
-        "time_budget", "max_steps", "num_paths", "path_method",
-    )  # fmt: skip
+        "topology",
+        "traffic",
+        "calibrate",
+        "objective",
+        "batch_size",
+        "augment",
+        "sample",
+        "time_budget",
+        "max_steps",
+        "num_paths",
+        "path_method",
+    )
     settings = {name.rstrip("_"): getattr(config, name) for name in names}
     return settings | {
         "learning_rate": config.rate,
@@ -123,28 +147,36 @@ def _described(config: TrainConfig) -> dict[str, Any]:
 def validation_rows(config: TrainConfig, problem: Problem, split: Split) -> Int64Array:
     """Numbers of the matrices of a validation, evenly spread over the validation part."""
     most = config.validation_matrices
-    return spread(split.validation, min(most, _SAMPLED_VALIDATION) if sample_size(config, problem) else most)
+    return spread(
+        split.validation, min(most, _SAMPLED_VALIDATION) if sample_size(config, problem) else most
+    )
 
 
 class Trainer:
     """Trains one model on one network.
 
-    The order of the matrices depends on (seed, epoch) alone, and the random numbers for a matrix on (seed, step,
-    matrix), so that a resumed run continues as if it had never stopped: bit for bit on a CPU, to rounding on a GPU,
-    where scattered sums have no fixed order.  Several processes make the same steps as one, to rounding: each takes
-    a part of the batch, and their gradients are summed.
+    The order of the matrices depends on (seed, epoch) alone, and the random numbers for a matrix on
+    (seed, step, matrix), so that a resumed run continues as if it had never stopped: bit for bit on
+    a CPU, to rounding on a GPU, where scattered sums have no fixed order.  Several processes make
+    the same steps as one, to rounding: each takes a part of the batch, and their gradients are
+    summed.
 
     Args:
         problem: network, paths and objective; its own demand is not used.
         traffic: the matrices, read as they are needed.
         split: rows to train and to validate on.
         config: the settings, described in TrainConfig.
-        peers: the processes that train together, each of which makes a trainer with the same arguments; None for this
-            process alone.
+        peers: the processes that train together, each of which makes a trainer with the same
+            arguments; None for this process alone.
     """
 
     def __init__(
-        self, problem: Problem, traffic: TrafficMatrices, split: Split, config: TrainConfig, peers: Peers | None = None
+        self,
+        problem: Problem,
+        traffic: TrafficMatrices,
+        split: Split,
+        config: TrainConfig,
+        peers: Peers | None = None,
     ) -> None:
         self.peers = peers or SingleProcess()
         self.problem, self.traffic, self.config = problem.to(torch.float32), traffic, config
@@ -156,20 +188,25 @@ class Trainer:
         self.model = self.task.model.to(problem.demand.device).train()
         self.optimiser = Adam(self.model.parameters(), config.rate)
         self.state = TrainState(learning_rate=config.rate)
-        self._saved_score = -math.inf  # of the checkpoint on disk; one after the last step may exceed state.best
+        self._saved_score = (
+            -math.inf
+        )  # of the checkpoint on disk; one after the last step may exceed state.best
         self._sample = sample_size(config, problem)
         self._validation_rows = validation_rows(config, problem, split)
         self._micro_batch = 1 if self._sample else config.micro_batch or self._fitting_micro_batch()
         self._bar: Any = None  # the progress bar, if one is shown
-        self._epoch_order: tuple[int, Int64Array] = (-1, self.split.train)  # number of an epoch, and its rows in order
+        self._epoch_order: tuple[int, Int64Array] = (
+            -1,
+            self.split.train,
+        )  # number of an epoch, and its rows in order
 
     def train(
         self, out: Path, progress: bool = True, watch: Callable[[TrainState], None] = lambda _: None
     ) -> TrainState:
         """Train until the time budget, the step limit or the patience is used up.
 
-        Writes a checkpoint to ``out`` whenever the validation score improves, and the state to resume from after
-        every validation and at the end; of several processes only rank 0 writes.
+        Writes a checkpoint to ``out`` whenever the validation score improves, and the state to
+        resume from after every validation and at the end; of several processes only rank 0 writes.
 
         Args:
             out: folder.
@@ -189,7 +226,9 @@ class Trainer:
                 nonlocal stopwatch
                 if self.state.step == 0:
                     self._validate(out, log, bar)
-                    stopwatch = Stopwatch(self.state.elapsed_s)  # what this compiles is no time of training
+                    stopwatch = Stopwatch(
+                        self.state.elapsed_s
+                    )  # what this compiles is no time of training
 
             def step(bar: Any) -> None:
                 losses = self.one_step()
@@ -202,12 +241,17 @@ class Trainer:
                 watch(self.state)
 
             train_until(
-                self._is_finished, step, lambda: self.save(out), prepare=prepare, steps_done=self.state.step,
-                max_steps=self.config.max_steps, show=progress and is_lead,
-            )  # fmt: skip
+                self._is_finished,
+                step,
+                lambda: self.save(out),
+                prepare=prepare,
+                steps_done=self.state.step,
+                max_steps=self.config.max_steps,
+                show=progress and is_lead,
+            )
             if self.state.step % self.config.validate_every:
-                # The last steps may have improved the score.  The saved state does not include this validation,
-                # so that a longer run continues as if training had not ended here.
+                # The last steps may have improved the score.  The saved state does not include this
+                # validation, so that a longer run continues as if training had not ended here.
                 self._validate(out, log, None, save_state=False)
         return self.state
 
@@ -226,18 +270,29 @@ class Trainer:
         rows = self._batch_rows(self.state.step)
         own_rows = rows[self.peers.rank :: self.peers.size]
         for parameter in self.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)  # a process without a part of this batch contributes 0
+            parameter.grad = torch.zeros_like(
+                parameter
+            )  # a process without a part of this batch contributes 0
         names = self.task.loss_names
         loss_sums = torch.zeros(len(names), dtype=torch.float64)
         for begin in range(0, len(own_rows), self._micro_batch):
             part = own_rows[begin : begin + self._micro_batch]
-            noise = RowStreams(self.config.seed, self.state.step, part.tolist(), self.problem.demand.device)
+            noise = RowStreams(
+                self.config.seed, self.state.step, part.tolist(), self.problem.demand.device
+            )
             problem = self._to_learn_from(part, noise)
-            is_counted, by_name = has_demand(problem), self.task.losses(problem, noise, self.state.step)
-            losses = torch.stack([torch.where(is_counted, by_name[name], 0).sum() for name in names]) / len(rows)
+            is_counted, by_name = (
+                has_demand(problem),
+                self.task.losses(problem, noise, self.state.step),
+            )
+            losses = torch.stack(
+                [torch.where(is_counted, by_name[name], 0).sum() for name in names]
+            ) / len(rows)
             losses.sum().backward()
             loss_sums += losses.detach().cpu()
-        self.peers.all_reduce_sum([loss_sums, *(p.grad for p in self.model.parameters() if p.grad is not None)])
+        self.peers.all_reduce_sum(
+            [loss_sums, *(p.grad for p in self.model.parameters() if p.grad is not None)]
+        )
         if not bool(torch.isfinite(loss_sums).all()):
             expected = "a finite loss; try a lower --learning-rate"
             raise InputError("training", f"step {self.state.step}", expected, loss_sums)
@@ -245,7 +300,9 @@ class Trainer:
         return dict(zip(names, loss_sums.tolist(), strict=True))
 
     def _to_learn_from(self, rows: Int64Array, noise: RowStreams) -> Problem:
-        """The matrices of ``rows`` with noise; of a large network a sample of the demands of the one matrix."""
+        """The matrices of ``rows`` with noise; of a large network a sample of the demands of the
+        one matrix.
+        """
         demand = self._augmented(rows, noise)
         if not self._sample:
             return self.problem.with_demand(demand)
@@ -256,14 +313,20 @@ class Trainer:
         demand = torch.as_tensor(self.traffic.read(rows)).to(self.problem.demand)
         if not self.config.augment:
             return demand
-        return demand * torch.exp(self.config.augment * noise.normal(demand) - self.config.augment**2 / 2)
+        return demand * torch.exp(
+            self.config.augment * noise.normal(demand) - self.config.augment**2 / 2
+        )
 
     def _measured(self, rows: Int64Array) -> Problem:
         """The matrices of these rows, as they were measured."""
-        return self.problem.with_demand(torch.as_tensor(self.traffic.read(rows)).to(self.problem.demand))
+        return self.problem.with_demand(
+            torch.as_tensor(self.traffic.read(rows)).to(self.problem.demand)
+        )
 
     def _batch_rows(self, step: int) -> Int64Array:
-        """The rows of a step; an epoch is a permutation of the training rows, seeded by (seed, epoch)."""
+        """The rows of a step; an epoch is a permutation of the training rows, seeded by (seed,
+        epoch).
+        """
         usual = _SAMPLED_BATCH if self._sample else _BATCH
         rows, size = self.split.train, min(self.config.batch_size or usual, len(self.split.train))
         epoch, batch = divmod(step, math.ceil(len(rows) / size))
@@ -273,7 +336,8 @@ class Trainer:
         return np.sort(self._epoch_order[1][batch * size : (batch + 1) * size])
 
     def _fitting_micro_batch(self) -> int:
-        """Number of matrices whose activations take about 1 GiB, or half of the free memory of a GPU.
+        """Number of matrices whose activations take about 1 GiB, or half of the free memory of a
+        GPU.
 
         The other half is for weights, gradients and temporary tensors.
         """
@@ -297,7 +361,9 @@ class Trainer:
         log.add_scalar("validation/score", score, self.state.step)
         if score > self._saved_score and self.peers.rank == 0:
             self._saved_score = score
-            self.task.save(out, step=self.state.step, train_s=round(self.state.elapsed_s, 3), validation=score)
+            self.task.save(
+                out, step=self.state.step, train_s=round(self.state.elapsed_s, 3), validation=score
+            )
         if score > self.state.best:
             self.state.best, self.state.best_step, self.state.stale = score, self.state.step, 0
         else:
@@ -305,17 +371,20 @@ class Trainer:
             if self.state.stale % self.config.decay_after == 0:
                 self._set_learning_rate(self.state.learning_rate / 2)
         if bar is not None:
-            bar.set_postfix(gap=f"{-100 * score:.2f}%", best=f"{-100 * self.state.best:.2f}%", refresh=True)
+            bar.set_postfix(
+                gap=f"{-100 * score:.2f}%", best=f"{-100 * self.state.best:.2f}%", refresh=True
+            )
         if save_state:
             self.save(out)
 
     @torch.no_grad()
     def score(self) -> float:
-        """Minus the mean certified gap of the validation matrices by the model alone; higher is better.
+        """Minus the mean certified gap of the validation matrices by the model alone; higher is
+        better.
 
-        The splits of the model are cut to fit, and neither refilled nor repaired, since a repair brings random weights
-        next to the optimum on small networks.  The bound is that of the model's own prices.  Both are measured in
-        float64.
+        The splits of the model are cut to fit, and neither refilled nor repaired, since a repair
+        brings random weights next to the optimum on small networks.  The bound is that of the
+        model's own prices.  Both are measured in float64.
         """
         sums = torch.zeros(2, dtype=torch.float64)
         self.model.eval()
@@ -339,7 +408,9 @@ class Trainer:
             return
         tensors = run_state.with_prefix("model", self.model.state_dict())
         tensors |= run_state.with_prefix("adam", self.optimiser.tensors())
-        run_state.save_run(out, tensors, {"state": dataclasses.asdict(self.state), "settings": self._settings()})
+        run_state.save_run(
+            out, tensors, {"state": dataclasses.asdict(self.state), "settings": self._settings()}
+        )
 
     def resume(self, out: Path) -> None:
         """Continue the run in ``out``.
@@ -352,11 +423,15 @@ class Trainer:
         settings = self._settings()
         for name, value in fields.get("settings", {}).items():
             if settings.get(name) != value:
-                raise InputError(where, name, f"the setting of the run, {value}", settings.get(name))
+                raise InputError(
+                    where, name, f"the setting of the run, {value}", settings.get(name)
+                )
         try:
             self.state = TrainState(**fields["state"])
             if "best_step" not in fields["state"]:
-                raise ValueError("that of an earlier version, whose scores were values after the repair")
+                raise ValueError(
+                    "that of an earlier version, whose scores were values after the repair"
+                )
             self.model.load_state_dict(run_state.without_prefix("model", tensors))
             self.optimiser.load(run_state.without_prefix("adam", tensors))
             self._set_learning_rate(self.state.learning_rate)
@@ -374,9 +449,19 @@ class Trainer:
         ``micro_batch`` is among them because it changes the order of sums.
         """
         names = (
-            "learner", "seed", "batch_size", "augment", "std", "samples", "episodes", "validate_every",
-            "validation_matrices", "decay_after", "micro_batch", "sample",
-        )  # fmt: skip
+            "learner",
+            "seed",
+            "batch_size",
+            "augment",
+            "std",
+            "samples",
+            "episodes",
+            "validate_every",
+            "validation_matrices",
+            "decay_after",
+            "micro_batch",
+            "sample",
+        )
         objective = self.problem.objective
         return {
             **{name: getattr(self.config, name) for name in names},

@@ -31,9 +31,11 @@ class Reached:
     """Means over the validation matrices.
 
     Attributes:
-        cut_demand: share of the demand that the model's splits carry when they are cut to fit, without any repair.
+        cut_demand: share of the demand that the model's splits carry when they are cut to fit,
+            without any repair.
         cut_gap: certified gap of those, by the model's prices.
-        repaired_demand: share of the demand that its scheme carries: ``teal`` by ADMM, ``price-gnn`` by the projection.
+        repaired_demand: share of the demand that its scheme carries: ``teal`` by ADMM,
+            ``price-gnn`` by the projection.
         repaired_gap: certified gap of that.
     """
 
@@ -59,8 +61,13 @@ def measure_reached(
     sums = torch.zeros(4, dtype=torch.float64)
     for row in range(len(rows)):
         problem = problem_of(rows[row : row + 1])
-        alone, repaired = cut_only(problem, *scheme.start(problem)), assess(problem, scheme.solve(problem))
-        sums += torch.stack([alone.satisfied_demand, alone.gap, repaired.satisfied_demand, repaired.gap])[:, 0].cpu()
+        alone, repaired = (
+            cut_only(problem, *scheme.start(problem)),
+            assess(problem, scheme.solve(problem)),
+        )
+        sums += torch.stack(
+            [alone.satisfied_demand, alone.gap, repaired.satisfied_demand, repaired.gap]
+        )[:, 0].cpu()
     reached = Reached(*(sums / len(rows)).tolist())
     note_in_card(folder, "reached", json_value(reached))
     return reached
@@ -95,13 +102,20 @@ def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainState:
     trainer = Trainer(first, instance.traffic, instance.split, config)
     if config.resume:
         trainer.resume(config.out)
-        notify(f"resuming at step {trainer.state.step}, after {trainer.state.elapsed_s:.0f} s of training")
+        notify(
+            f"resuming at step {trainer.state.step}, after {trainer.state.elapsed_s:.0f} s of "
+            "training"
+        )
     save_settings(config)
     return _measured(config, instance, first, trainer.train(config.out))
 
 
-def _measured(config: TrainConfig, instance: Instance, problem: Problem, state: TrainState) -> TrainState:
-    """The state of a run that has ended, with what its checkpoint reached, which its card says too."""
+def _measured(
+    config: TrainConfig, instance: Instance, problem: Problem, state: TrainState
+) -> TrainState:
+    """The state of a run that has ended, with what its checkpoint reached, which its card says
+    too.
+    """
 
     def problem_of(rows: Int64Array) -> Problem:
         return problem.with_demand(torch.as_tensor(instance.traffic.read(rows)).to(problem.demand))
@@ -119,14 +133,18 @@ def train_outcome(config: TrainConfig, notify: Notify) -> Outcome:
     found = f"at step {state.best_step}" if state.best_step else "no better than the start"
     percent = {name: f"{100 * share:.2f}%" for name, share in state.reached.items()}
     reached = (
-        f"validation matrices: the model alone, cut to fit and not repaired, carries {percent['cut_demand']}, gap "
-        f"{percent['cut_gap']}; repaired {percent['repaired_demand']}, gap {percent['repaired_gap']}"
+        "validation matrices: the model alone, cut to fit and not repaired, carries "
+        f"{percent['cut_demand']}, gap "
+        f"{percent['cut_gap']}; repaired {percent['repaired_demand']}, gap "
+        f"{percent['repaired_gap']}"
         f"{_tensorboard_hint(config.out)}"
         if percent
-        else "no validation had a finite gap, so that no checkpoint was written; try a lower --learning-rate"
+        else "no validation had a finite gap, so that no checkpoint was written; try a lower "
+        "--learning-rate"
     )
     return Outcome(
-        text=f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, stopped: {state.reason}; best: {found}\n"
+        text=f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, stopped: "
+        f"{state.reason}; best: {found}\n"
         f"{reached}",
         data={"out": str(config.out)} | dataclasses.asdict(state),
     )

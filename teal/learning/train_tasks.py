@@ -1,4 +1,6 @@
-"""Kinds of models that are trained on one network: their first weights, their losses, their checkpoints."""
+"""Kinds of models that are trained on one network: their first weights, their losses, their
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ from teal.runtime.storage import model_folder
 from teal.schemes.flow_gnn import FlowGnnScheme
 from teal.schemes.price_gnn import PriceGnnScheme
 
-_LAYERS, _WIDTH, _UNIVERSAL_WIDTH = 6, 8, 16  # shapes of a FlowGNN with random weights, unless settings say others
+_LAYERS, _WIDTH, _UNIVERSAL_WIDTH = (
+    6,
+    8,
+    16,
+)  # shapes of a FlowGNN with random weights, unless settings say others
 
 
 class TrainTask(Protocol):
@@ -54,7 +60,9 @@ class TrainTask(Protocol):
         ...
 
     def numbers_per_matrix(self, demands: int, paths: int) -> int:
-        """Numbers of an activation for D ``demands`` and K ``paths`` times its layers, to limit a micro-batch."""
+        """Numbers of an activation for D ``demands`` and K ``paths`` times its layers, to limit a
+        micro-batch.
+        """
         ...
 
     def losses(self, problem: Problem, noise: Noise, step: int) -> dict[str, Tensor]:
@@ -87,9 +95,15 @@ class _FlowTask:
         self._config, self._learner = config, make_learner(config.learner)
         self.model: FlowModel = _first_flow_model(config, problem)
         self._card = checkpoint.FlowGnnCard(
-            self.model.config, str(problem.objective.name), problem.objective.epsilon, problem.topology.name,
-            problem.topology.content_key(), config.learner, config.seed, training=training,
-        )  # fmt: skip
+            self.model.config,
+            str(problem.objective.name),
+            problem.objective.epsilon,
+            problem.topology.name,
+            problem.topology.content_key(),
+            config.learner,
+            config.seed,
+            training=training,
+        )
 
     @property
     def shapes(self) -> FlowGnnConfig:
@@ -126,9 +140,17 @@ class _PriceTask:
             own, networks = problem.topology.name.lower(), first.networks + 1
             held_out = tuple(name for name in first.held_out if family_of(name) not in own)
         self._card = checkpoint.PriceGnnCard(
-            self.model.config, problem.paths.num_paths, networks, held_out, config.seed, 0, 0.0,
-            topology=problem.topology.name, topology_key=problem.topology.content_key(), training=training,
-        )  # fmt: skip
+            self.model.config,
+            problem.paths.num_paths,
+            networks,
+            held_out,
+            config.seed,
+            0,
+            0.0,
+            topology=problem.topology.name,
+            topology_key=problem.topology.content_key(),
+            training=training,
+        )
 
     @property
     def shapes(self) -> PriceGnnConfig:
@@ -141,7 +163,9 @@ class _PriceTask:
         # Rounds are drawn from (seed, step) alone, so that every process makes as many.
         rng = np.random.default_rng([self._seed, step])
         usual = (self.model.config.rounds, self.model.config.bound_rounds)
-        rounds, prices = self.model(problem, *(pretrain_price_gnn.random_rounds(rng, one) for one in usual))
+        rounds, prices = self.model(
+            problem, *(pretrain_price_gnn.random_rounds(rng, one) for one in usual)
+        )
         return pretrain_price_gnn.losses(problem, rounds, prices)
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -151,7 +175,10 @@ class _PriceTask:
         checkpoint.save_price_gnn(out, self.model, dataclasses.replace(self._card, **progress))
 
 
-_TASKS: dict[str, type[_FlowTask] | type[_PriceTask]] = {"flow": _FlowTask, "price": _PriceTask}  # by --model
+_TASKS: dict[str, type[_FlowTask] | type[_PriceTask]] = {
+    "flow": _FlowTask,
+    "price": _PriceTask,
+}  # by --model
 
 
 def check_names(config: TrainConfig) -> None:
@@ -166,7 +193,9 @@ def check_names(config: TrainConfig) -> None:
         kind = _TASKS[config.model].kind
         found = checkpoint.kind_of(model_folder(Path(config.start)))
         if found != kind:
-            raise InputError("--from", config.start, f"a {kind}, which --model {config.model} trains", found)
+            raise InputError(
+                "--from", config.start, f"a {kind}, which --model {config.model} trains", found
+            )
 
 
 def train_task(config: TrainConfig, problem: Problem, training: dict[str, Any]) -> TrainTask:
@@ -194,6 +223,11 @@ def _first_flow_model(config: TrainConfig, problem: Problem) -> FlowModel:
     model, card = checkpoint.load_flow_gnn(folder)
     checkpoint.check_fits(card, folder, problem.objective)
     if not card.model.takes_any_paths and card.model.num_paths != num_paths:
-        expected = f"a model for K = {num_paths} paths, as these demands have (--num-paths), or of the form {UNIVERSAL}"
-        raise InputError(str(folder / checkpoint.MODEL_CARD), "num_paths", expected, card.model.num_paths)
+        expected = (
+            f"a model for K = {num_paths} paths, as these demands have (--num-paths), or of the "
+            f"form {UNIVERSAL}"
+        )
+        raise InputError(
+            str(folder / checkpoint.MODEL_CARD), "num_paths", expected, card.model.num_paths
+        )
     return model

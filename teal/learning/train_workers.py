@@ -1,10 +1,12 @@
-"""`teal train` in several processes, which Ray starts: one actor each, connected by torch.distributed.
+"""`teal train` in several processes, which Ray starts: one actor each, connected by
+torch.distributed.
 
-Everything else is :class:`teal.learning.train.Trainer`, which does not depend on Ray.  When a process dies all are
-started again.  They continue from the state in the run's folder, which rank 0 writes at each validation, and repeat the
-steps made since then.
+Everything else is :class:`teal.learning.train.Trainer`, which does not depend on Ray.  When a
+process dies all are started again.  They continue from the state in the run's folder, which rank 0
+writes at each validation, and repeat the steps made since then.
 
-Ray Train would do the same; its controller and five further processes took 25 of the 50 s before the first step.
+Ray Train would do the same; its controller and five further processes took 25 of the 50 s before
+the first step.
 """
 
 from __future__ import annotations
@@ -32,22 +34,26 @@ from teal.runtime.storage import atomic_file, remove_files
 
 _MAX_RESTARTS = 3  # of the processes
 _PROGRESS_EVERY_S = 0.5  # seconds between two updates of the progress
-_MAX_WAIT_FOR_CAUSE_S = 10.0  # after the first error: one process has the cause, the others lose their connection
+_MAX_WAIT_FOR_CAUSE_S = (
+    10.0  # after the first error: one process has the cause, the others lose their connection
+)
 _PROGRESS = "progress.json"  # file in OUT by which rank 0 tells the command how far it is
 
 
 def train(config: TrainConfig, progress: bool = True) -> TrainState:
     """Train in ``config.workers`` processes, from the state in the folder if there is one.
 
-    The steps are those of one process, to rounding: each process takes a part of every batch, and the random numbers
-    for a matrix do not depend on the process.
+    The steps are those of one process, to rounding: each process takes a part of every batch, and
+    the random numbers for a matrix do not depend on the process.
 
     Raises:
         InputError: a fault in the settings, or fewer CPUs or GPUs than workers.
         SolverError: workers died more than three times.
     """
     with connected() as ray:
-        use_gpu = config.device == "cuda" or (config.device == "auto" and units(ray, "GPU") >= config.workers)
+        use_gpu = config.device == "cuda" or (
+            config.device == "auto" and units(ray, "GPU") >= config.workers
+        )
         for kind in ("GPU", "CPU") if use_gpu else ("CPU",):
             require_units(ray, kind, config.workers, "--workers")
         out = config.out.resolve()
@@ -62,7 +68,9 @@ def train(config: TrainConfig, progress: bool = True) -> TrainState:
 
 
 def _train_with_restarts(ray: Any, config: TrainConfig) -> TrainState:
-    """Start the processes, and all of them again when one has died; a fault of the user ends the run."""
+    """Start the processes, and all of them again when one has died; a fault of the user ends the
+    run.
+    """
     restarts = 0
     while True:
         try:
@@ -86,12 +94,16 @@ def _train_together(ray: Any, config: TrainConfig) -> TrainState:
         RayError: of the process that has failed.
     """
     resources = {"num_cpus": 1, "num_gpus": 1 if config.device == "cuda" else 0}
-    actors = [ray.remote(max_restarts=0, **resources)(_Process).remote() for _ in range(config.workers)]
+    actors = [
+        ray.remote(max_restarts=0, **resources)(_Process).remote() for _ in range(config.workers)
+    ]
     try:
         nodes = ray.get([actor.node.remote() for actor in actors])
         address = ray.get(actors[0].address.remote())
         results = [
-            actor.work.remote(config, str(Path.cwd()), rank, config.workers, address, nodes.count(nodes[rank]))
+            actor.work.remote(
+                config, str(Path.cwd()), rank, config.workers, address, nodes.count(nodes[rank])
+            )
             for rank, actor in enumerate(actors)
         ]
         ended, running = ray.wait(results)
@@ -107,7 +119,9 @@ def _train_together(ray: Any, config: TrainConfig) -> TrainState:
 
 
 def _error_of(ray: Any, ended: Sequence[Any], running: Sequence[Any]) -> Exception | None:
-    """The error of a process, if one has failed; that of the user rather than the lost connection of another one."""
+    """The error of a process, if one has failed; that of the user rather than the lost connection
+    of another one.
+    """
 
     def errors(some: Sequence[Any]) -> list[Exception]:
         found: list[Exception] = []
@@ -120,7 +134,9 @@ def _error_of(ray: Any, ended: Sequence[Any], running: Sequence[Any]) -> Excepti
 
     found = errors(ended)
     if found:
-        found += errors(ray.wait(running, num_returns=len(running), timeout=_MAX_WAIT_FOR_CAUSE_S)[0])
+        found += errors(
+            ray.wait(running, num_returns=len(running), timeout=_MAX_WAIT_FOR_CAUSE_S)[0]
+        )
     of_user = [error for error in found if _is_of_user(error)]
     return next(iter(of_user or found), None)
 
@@ -144,7 +160,13 @@ class _Process:
             return f"{host}:{free.getsockname()[1]}"
 
     def work(
-        self, config: TrainConfig, folder: str, rank: int, workers: int, address: str, workers_here: int
+        self,
+        config: TrainConfig,
+        folder: str,
+        rank: int,
+        workers: int,
+        address: str,
+        workers_here: int,
     ) -> TrainState:
         """Train together with the other processes, each of which calls this.
 
@@ -161,11 +183,14 @@ class _Process:
         os.chdir(folder)
         limit_threads((os.cpu_count() or 1) // workers_here)
         backend = "nccl" if config.device == "cuda" else "gloo"
-        distributed.init_process_group(backend, init_method=f"tcp://{address}", rank=rank, world_size=workers)
+        distributed.init_process_group(
+            backend, init_method=f"tcp://{address}", rank=rank, world_size=workers
+        )
         try:
             return _train(config)
         finally:
-            distributed.destroy_process_group()  # or the other processes would wait for one that has failed
+            # or the other processes would wait for one that has failed
+            distributed.destroy_process_group()
 
 
 def _train(config: TrainConfig) -> TrainState:

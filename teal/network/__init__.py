@@ -1,4 +1,6 @@
-"""Networks: topologies, traffic matrices, candidate paths.  Validated when they are made, trusted afterwards."""
+"""Networks: topologies, traffic matrices, candidate paths.  Validated when they are made, trusted
+afterwards.
+"""
 
 import lazy_loader
 

@@ -8,7 +8,8 @@ from teal.network.path_set import PathSet
 AnyPaths = PathSet | CandidateLists
 
 if TYPE_CHECKING:
-    # Most code walks explicit paths.  Where PathOps.is_over_paths is false it does not run; mypy cannot know that.
+    # Most code walks explicit paths.  Where PathOps.is_over_paths is false it does not run; mypy
+    # cannot know that.
     ProblemPaths = PathSet
 else:
     ProblemPaths = AnyPaths

@@ -1,9 +1,9 @@
 """Candidate segment lists of demands: columns of a program where others have explicit paths.
 
-A list leads from the source over up to M *stops* to the target.  A stop is a node that is reached along the IGP's
-shortest paths (a node segment), or the end of a link that is taken whatever the metrics say (an *adjacency* segment),
-to whose start the IGP's shortest paths lead.  Between stops ECMP divides the traffic, so that a Gbit/s on a list puts
-fractions of itself on links.
+A list leads from the source over up to M *stops* to the target.  A stop is a node that is reached
+along the IGP's shortest paths (a node segment), or the end of a link that is taken whatever the
+metrics say (an *adjacency* segment), to whose start the IGP's shortest paths lead.  Between stops
+ECMP divides the traffic, so that a Gbit/s on a list puts fractions of itself on links.
 """
 
 from __future__ import annotations
@@ -48,7 +48,13 @@ class CandidateLists:
             stops: M of the result.
         """
         nothing = np.full((len(pairs), 1, stops), -1, dtype=np.int32)
-        return cls(dag, np.asarray(pairs), nothing, nothing.copy(), dag.reaches[pairs[:, 1], pairs[:, 0]][:, None])
+        return cls(
+            dag,
+            np.asarray(pairs),
+            nothing,
+            nothing.copy(),
+            dag.reaches[pairs[:, 1], pairs[:, 0]][:, None],
+        )
 
     def nodes_of(self, demand: int, k: int, link_target: IntArray) -> list[int]:
         """Numbers of the source, the stops and the target of a list; see PathSet.nodes_of."""
@@ -78,7 +84,9 @@ class CandidateLists:
 
     @property
     def scan_size(self) -> int:
-        """Entries that one pass over all lists touches: arcs of the shortest paths, and segments of the lists."""
+        """Entries that one pass over all lists touches: arcs of the shortest paths, and segments of
+        the lists.
+        """
         return self.dag.num_arcs + self.mask.size * (self.stop.shape[2] + 1)
 
     @property
@@ -93,12 +101,16 @@ class CandidateLists:
 
     @cached_property
     def hops(self) -> FloatArray:
-        """(D, K) 1 where there is a list: only the segments' passes know the number of links (SegmentOps.hops)."""
+        """(D, K) 1 where there is a list: only the segments' passes know the number of links
+        (SegmentOps.hops).
+        """
         return self.mask.astype(np.float64)
 
     @cached_property
     def segments(self) -> IntArray:
-        """(D, K, M + 1) segments (t, u) of each list as numbers t N + u; N^2 where there is none."""
+        """(D, K, M + 1) segments (t, u) of each list as numbers t N + u; N^2 where there is
+        none.
+        """
         nodes, tail = self.dag.topology.num_nodes, self.dag.links.tail
         at = np.broadcast_to(self.pairs[:, :1], self.mask.shape)
         result = np.full((*self.mask.shape, self.stop.shape[2] + 1), nodes * nodes, dtype=np.int64)
@@ -111,11 +123,17 @@ class CandidateLists:
             stop, link = self.stop[..., m], self.link[..., m]
             go(m, at, np.where(link >= 0, tail[link], stop), stop >= 0)
             at = np.where(stop >= 0, stop, at)
-        go(-1, at, np.broadcast_to(self.pairs[:, 1:], self.mask.shape), np.ones(self.mask.shape, dtype=bool))
+        go(
+            -1,
+            at,
+            np.broadcast_to(self.pairs[:, 1:], self.mask.shape),
+            np.ones(self.mask.shape, dtype=bool),
+        )
         return result
 
     def with_lists(self, stop: IntArray, link: IntArray) -> CandidateLists:
-        """These lists and one more for each demand, unless it has that list already or the list has no path.
+        """These lists and one more for each demand, unless it has that list already or the list has
+        no path.
 
         Args:
             stop: (D, M) as in the class.
@@ -127,7 +145,7 @@ class CandidateLists:
             stop=np.concatenate([self.stop, stop[:, None]], 1),
             link=np.concatenate([self.link, link[:, None]], 1),
             mask=np.concatenate([self.mask, ~same.any(1, keepdims=True)], 1),
-        )  # fmt: skip
+        )
         nodes = self.dag.topology.num_nodes
         reaches = np.append(self.dag.reaches.reshape(-1), True)
         added = lists.segments[:, -1]
@@ -139,12 +157,19 @@ class CandidateLists:
     def kept(self, keep: BoolArray) -> CandidateLists:
         """The lists of a mask (D, K) alone, moved to the front."""
         keep = keep & self.mask
-        place = np.argsort(~keep, axis=1, kind="stable")[:, : max(1, int(keep.sum(1).max(initial=0)))]
+        place = np.argsort(~keep, axis=1, kind="stable")[
+            :, : max(1, int(keep.sum(1).max(initial=0)))
+        ]
         stop, link = (np.take_along_axis(part, place[..., None], 1) for part in self.columns)
-        return dataclasses.replace(self, stop=stop, link=link, mask=np.take_along_axis(keep, place, 1))
+        return dataclasses.replace(
+            self, stop=stop, link=link, mask=np.take_along_axis(keep, place, 1)
+        )
 
-    def moved(self, share: FloatArray, other: CandidateLists, other_share: FloatArray, demand: FloatArray) -> float:
-        """Gbit/s on other lists with shares (D, K) than with the shares (D, K') of other candidate lists.
+    def moved(
+        self, share: FloatArray, other: CandidateLists, other_share: FloatArray, demand: FloatArray
+    ) -> float:
+        """Gbit/s on other lists with shares (D, K) than with the shares (D, K') of other candidate
+        lists.
 
         Args:
             share: over these lists.
@@ -156,14 +181,19 @@ class CandidateLists:
         keys, change = [], []
         for lists, shares, sign in ((self, share, 0.5), (other, other_share, -0.5)):
             d, k = np.nonzero(lists.mask & (shares > 0))
-            parts = (np.pad(part[d, k], ((0, 0), (0, stops)), constant_values=-1)[:, :stops] for part in lists.columns)
+            parts = (
+                np.pad(part[d, k], ((0, 0), (0, stops)), constant_values=-1)[:, :stops]
+                for part in lists.columns
+            )
             keys.append(np.concatenate([d[:, None], *parts], 1))
             change.append(sign * shares[d, k] * demand[d])
         _, number = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
         return float(np.abs(np.bincount(number.reshape(-1), np.concatenate(change))).sum())
 
     def policies(self, share: FloatArray) -> SegmentPolicies:
-        """The lists of the demands that do not go straight to their targets, for shares (D, K) of the demands."""
+        """The lists of the demands that do not go straight to their targets, for shares (D, K) of
+        the demands.
+        """
         lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
         used = (share > _MIN_SHARE) & self.mask
         for d in np.flatnonzero((used & (self.stop >= 0).any(-1)).any(1)).tolist():
@@ -172,7 +202,11 @@ class CandidateLists:
                 SegmentList(
                     float(share[d, k]) / total,
                     tuple(int(n) for n in self.stop[d, k] if n >= 0),
-                    tuple(int(e) for n, e in zip(self.stop[d, k], self.link[d, k], strict=True) if n >= 0),
+                    tuple(
+                        int(e)
+                        for n, e in zip(self.stop[d, k], self.link[d, k], strict=True)
+                        if n >= 0
+                    ),
                 )
                 for k in np.flatnonzero(used[d]).tolist()
             )

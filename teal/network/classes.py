@@ -1,8 +1,9 @@
 """Priority classes of demands, and their candidate paths.
 
-A demand of a class is a row of its own: all demands of the highest class come first, sorted by source and target, then
-those of the next class.  So the demands of the first c classes are the first rows of every array over demands.  Each
-class has paths of its own, since a class may have a limit on latency.
+A demand of a class is a row of its own: all demands of the highest class come first, sorted by
+source and target, then those of the next class.  So the demands of the first c classes are the
+first rows of every array over demands.  Each class has paths of its own, since a class may have a
+limit on latency.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class DemandClasses:
 
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) < len(self.names):
-            raise InputError("classes", "names", "at least one name, each once", ", ".join(self.names) or "none")
+            raise InputError(
+                "classes", "names", "at least one name, each once", ", ".join(self.names) or "none"
+            )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -70,7 +73,9 @@ class DemandClasses:
         return [self.rows(number) for number in range(len(self))]
 
     def kept(self, demands: Int64Array) -> DemandClasses:
-        """The classes of some of the demands, (n,) numbers, ascending; a class may be left without demands."""
+        """The classes of some of the demands, (n,) numbers, ascending; a class may be left without
+        demands.
+        """
         return DemandClasses(self.names, np.searchsorted(demands, self.ptr).astype(np.int64))
 
     def upper(self, count: int) -> DemandClasses:
@@ -134,16 +139,24 @@ def within_latency(paths: PathSet, topology: Topology, limit: float) -> PathSet:
     is_kept = within_limit(paths, topology, limit)
     # The paths that are kept move to the first columns, in their order.
     order = np.argsort(~is_kept, axis=1, kind="stable")
-    leaf = np.where(np.take_along_axis(is_kept, order, 1), np.take_along_axis(paths.leaf, order, 1), -1)
+    leaf = np.where(
+        np.take_along_axis(is_kept, order, 1), np.take_along_axis(paths.leaf, order, 1), -1
+    )
     return dataclasses.replace(
-        paths, leaf=np.ascontiguousarray(leaf, dtype=np.int32), key=content_key(paths.key, "latency", limit)
+        paths,
+        leaf=np.ascontiguousarray(leaf, dtype=np.int32),
+        key=content_key(paths.key, "latency", limit),
     )
 
 
 def within_limit(paths: PathSet, topology: Topology, limit: float) -> BoolArray:
     """(D, K) true for paths whose latency is at most ``limit``, ms."""
-    along = np.full(paths.trie.num_nodes + 1, np.inf)  # the last entry is for missing paths, whose leaf is -1
+    along = np.full(
+        paths.trie.num_nodes + 1, np.inf
+    )  # the last entry is for missing paths, whose leaf is -1
     for level in paths.trie.levels:  # parents come before children
         parent = paths.trie.parent[level]
-        along[level] = topology.latency[paths.trie.link[level]] + np.where(parent >= 0, along[parent], 0.0)
+        along[level] = topology.latency[paths.trie.link[level]] + np.where(
+            parent >= 0, along[parent], 0.0
+        )
     return np.asarray(paths.mask & (along[paths.leaf] <= limit))

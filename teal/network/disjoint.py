@@ -1,8 +1,8 @@
 """Numba kernels that find disjoint paths between two nodes.
 
-The first paths share no group of links that fail together: cables, which are all links between two nodes, and groups
-that are given.  Where no such path is left, further paths share no link with those before them: a second member of a
-cable adds capacity, though it fails with the first.
+The first paths share no group of links that fail together: cables, which are all links between two
+nodes, and groups that are given.  Where no such path is left, further paths share no link with
+those before them: a second member of a cable adds capacity, though it fails with the first.
 
 A path is an array of link numbers; bans are stamps (see :mod:`teal.network.shortest`).
 """
@@ -18,12 +18,16 @@ from teal.network.shortest import Adjacency, SearchScratch, best_first, walk_bac
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import inner_kernel
 
-ZERO = cast(int, np.int64(0))  # not the literal 0, for which, as for any literal, Numba compiles a callee once more
+ZERO = cast(
+    int, np.int64(0)
+)  # not the literal 0, for which, as for any literal, Numba compiles a callee once more
 NO_STAMP = -2  # a stamp that no entry ever carries: nothing is banned
 
 
 class FoundPaths(NamedTuple):
-    """Up to K paths: ``links`` (K, N) link numbers, ``length`` (K,) number of links, ``weight`` (K,) sum of weights."""
+    """Up to K paths: ``links`` (K, N) link numbers, ``length`` (K,) number of links, ``weight``
+    (K,) sum of weights.
+    """
 
     links: IntArray
     length: Int64Array
@@ -34,12 +38,15 @@ class FoundPaths(NamedTuple):
 def empty_paths(num_paths: int, num_nodes: int) -> FoundPaths:
     """Memory for so many paths."""
     return FoundPaths(
-        np.empty((num_paths, num_nodes), dtype=np.int32), np.zeros(num_paths, dtype=np.int64), np.empty(num_paths)
+        np.empty((num_paths, num_nodes), dtype=np.int32),
+        np.zeros(num_paths, dtype=np.int64),
+        np.empty(num_paths),
     )
 
 
 class TwoSided(NamedTuple):
-    """Memory of a breadth-first search from both ends; row 0 belongs to the source's side, row 1 to the target's.
+    """Memory of a breadth-first search from both ends; row 0 belongs to the source's side, row 1 to
+    the target's.
 
     Attributes:
         seen: (2, N) stamp of the search that reached a node last.
@@ -53,7 +60,9 @@ class TwoSided(NamedTuple):
 
 
 @inner_kernel
-def grow_tree(source: int, graph: Adjacency, banned: IntArray, ban: int, into: IntArray, queue: IntArray) -> None:
+def grow_tree(
+    source: int, graph: Adjacency, banned: IntArray, ban: int, into: IntArray, queue: IntArray
+) -> None:
     """Paths of fewest hops from ``source`` without banned links.
 
     Args:
@@ -95,7 +104,8 @@ def _expand(
     search: TwoSided,
     side: int,
 ) -> tuple[int, int]:
-    """Expand ``queue[side, begin:end]`` by one level of breadth-first search; ``queue[:, 0]`` are both ends.
+    """Expand ``queue[side, begin:end]`` by one level of breadth-first search; ``queue[:, 0]`` are
+    both ends.
 
     Returns:
         the new end of the queue, and the first node that the other side has seen too, or -1.
@@ -110,7 +120,9 @@ def _expand(
             other = far_end[link]
             if banned[link] != ban and search.seen[side, other] != mark:
                 search.seen[side, other], search.into[side, other] = mark, link
-                if search.seen[1 - side, other] == mark and (has_transit[other] or other == search.queue[1 - side, 0]):
+                if search.seen[1 - side, other] == mark and (
+                    has_transit[other] or other == search.queue[1 - side, 0]
+                ):
                     return last, other
                 search.queue[side, last] = other
                 last += 1
@@ -119,12 +131,21 @@ def _expand(
 
 @inner_kernel
 def _meet(
-    source: int, target: int, graph: Adjacency, banned: IntArray, ban: int, mark: int, search: TwoSided, path: IntArray
+    source: int,
+    target: int,
+    graph: Adjacency,
+    banned: IntArray,
+    ban: int,
+    mark: int,
+    search: TwoSided,
+    path: IntArray,
 ) -> int:
-    """Write a path of fewest hops without banned links into ``path``; its number of links, 0 if there is none.
+    """Write a path of fewest hops without banned links into ``path``; its number of links, 0 if
+    there is none.
 
-    Breadth-first search from both ends.  Each round expands the smaller frontier by one level.  The first node
-    that both sides have seen lies on a shortest path: a shorter one would have met at an earlier level.
+    Breadth-first search from both ends.  Each round expands the smaller frontier by one level.  The
+    first node that both sides have seen lies on a shortest path: a shorter one would have met at an
+    earlier level.
     """
     search.seen[0, source], search.seen[1, target] = mark, mark
     search.queue[0, 0], search.queue[1, 0] = source, target
@@ -132,15 +153,33 @@ def _meet(
     while begin0 < end0 and begin1 < end1:
         if end0 - begin0 <= end1 - begin1:
             last, middle = _expand(
-                begin0, end0, graph.out_ptr, graph.out_link, graph.head, graph.has_transit, banned, ban, mark, search,
+                begin0,
+                end0,
+                graph.out_ptr,
+                graph.out_link,
+                graph.head,
+                graph.has_transit,
+                banned,
+                ban,
+                mark,
+                search,
                 ZERO,
-            )  # fmt: skip
+            )
             begin0, end0 = end0, last
         else:
             last, middle = _expand(
-                begin1, end1, graph.in_ptr, graph.in_link, graph.tail, graph.has_transit, banned, ban, mark, search,
+                begin1,
+                end1,
+                graph.in_ptr,
+                graph.in_link,
+                graph.tail,
+                graph.has_transit,
+                banned,
+                ban,
+                mark,
+                search,
                 ZERO + 1,
-            )  # fmt: skip
+            )
             begin1, end1 = end1, last
         if middle >= 0:
             return _join(source, target, middle, search.into, graph, path)
@@ -148,8 +187,12 @@ def _meet(
 
 
 @inner_kernel
-def _join(source: int, target: int, middle: int, into: IntArray, graph: Adjacency, path: IntArray) -> int:
-    """Write the links from ``source`` to ``middle`` and on to ``target`` into ``path``; their number."""
+def _join(
+    source: int, target: int, middle: int, into: IntArray, graph: Adjacency, path: IntArray
+) -> int:
+    """Write the links from ``source`` to ``middle`` and on to ``target`` into ``path``; their
+    number.
+    """
     length = walk_back(source, middle, into[0], graph.tail, path)
     while middle != target:
         path[length] = into[1, middle]
@@ -174,8 +217,12 @@ def _ban_links(paths: FoundPaths, count: int, stamp: int, banned: IntArray) -> N
 
 
 @inner_kernel
-def _ban_path(paths: FoundPaths, k: int, groups: Groups, by_groups: bool, stamp: int, banned: IntArray) -> None:
-    """Stamp the links of path ``k`` in ``banned`` (E,) and, ``by_groups``, those that fail with them."""
+def _ban_path(
+    paths: FoundPaths, k: int, groups: Groups, by_groups: bool, stamp: int, banned: IntArray
+) -> None:
+    """Stamp the links of path ``k`` in ``banned`` (E,) and, ``by_groups``, those that fail with
+    them.
+    """
     for i in range(paths.length[k]):
         if by_groups:
             ban_groups_of(paths.links[k, i], groups, stamp, banned)
@@ -195,7 +242,8 @@ def disjoint_by_hops(
     search: TwoSided,
     paths: FoundPaths,
 ) -> int:
-    """Up to K disjoint paths, each of fewest hops without the links that those before it ban; their number.
+    """Up to K disjoint paths, each of fewest hops without the links that those before it ban; their
+    number.
 
     The first path follows ``tree``.  The stamps from ``stamp`` to ``stamp + K + 1`` are used.
     """
@@ -232,7 +280,8 @@ def disjoint_by_weight(
     into: IntArray,
     paths: FoundPaths,
 ) -> int:
-    """Up to K disjoint paths, each of least weight without the links that those before it ban; their number.
+    """Up to K disjoint paths, each of least weight without the links that those before it ban;
+    their number.
 
     The stamps ``stamp`` and ``stamp + 1`` are used.
     """

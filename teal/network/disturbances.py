@@ -10,7 +10,9 @@ import numpy as np
 from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray
 
-_LARGEST_SHARE = 0.1  # share of the demands, the largest ones, whose part of the volume `redistribute` sets
+_LARGEST_SHARE = (
+    0.1  # share of the demands, the largest ones, whose part of the volume `redistribute` sets
+)
 
 
 def fail_cables(topology: Topology, count: int, rng: np.random.Generator) -> list[int]:
@@ -31,7 +33,9 @@ def flash_crowd(
     return np.where(rng.random(demand.shape) < share, factor * demand, demand)
 
 
-def temporal_noise(demand: FloatArray, variance: FloatArray, factor: float, rng: np.random.Generator) -> FloatArray:
+def temporal_noise(
+    demand: FloatArray, variance: FloatArray, factor: float, rng: np.random.Generator
+) -> FloatArray:
     """max(0, demand + N(0, factor * variance)) (Xu et al., "Teal", SIGCOMM 2023, section 5.3).
 
     Args:
@@ -46,16 +50,21 @@ def temporal_noise(demand: FloatArray, variance: FloatArray, factor: float, rng:
 def redistribute(demand: FloatArray, share: float) -> FloatArray:
     """Scale the largest tenth of the demands to ``share`` of the volume and the others to the rest.
 
-    The total and the proportions inside both parts stay (Xu et al., "Teal", SIGCOMM 2023, section 5.3).
+    The total and the proportions inside both parts stay (Xu et al., "Teal", SIGCOMM 2023, section
+    5.3).
 
     Args:
         demand: (D,) Gbit/s.
         share: the paper uses 0.8, 0.6, 0.4 and 0.2; its measured traffic has 0.88.
     """
     is_large = np.zeros(len(demand), bool)
-    is_large[np.argsort(-demand, kind="stable")[: max(1, round(_LARGEST_SHARE * len(demand)))]] = True
+    is_large[np.argsort(-demand, kind="stable")[: max(1, round(_LARGEST_SHARE * len(demand)))]] = (
+        True
+    )
     total, large = demand.sum(), demand[is_large].sum()
     small = total - large
     if not large or not small:  # one part is 0 and cannot be scaled
         return demand
-    return np.where(is_large, demand * (share * total / large), demand * ((1 - share) * total / small))
+    return np.where(
+        is_large, demand * (share * total / large), demand * ((1 - share) * total / small)
+    )

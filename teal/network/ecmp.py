@@ -1,15 +1,18 @@
-"""Shortest paths of an interior gateway protocol (IGP) with equal-cost multipath (ECMP), towards every node.
+"""Shortest paths of an interior gateway protocol (IGP) with equal-cost multipath (ECMP), towards
+every node.
 
 A router sends a packet for node t to any of its *next hops*: the links (u, v) out of u with
 
     distance(u, t) = metric(u, v) + distance(v, t).
 
-It divides the traffic evenly over them, parallel links counted one by one, or in proportion to weights (unequal-cost
-sharing by bandwidth, UCMP).  The next hops of all nodes towards t form a directed acyclic graph (DAG); an *arc* is a
-link of it.  With A arcs towards all N destinations, every pass over all DAGs costs A additions, whatever the number of
-demands; on measured networks A is 1.1 to 1.4 times N^2.
+It divides the traffic evenly over them, parallel links counted one by one, or in proportion to
+weights (unequal-cost sharing by bandwidth, UCMP).  The next hops of all nodes towards t form a
+directed acyclic graph (DAG); an *arc* is a link of it.  With A arcs towards all N destinations,
+every pass over all DAGs costs A additions, whatever the number of demands; on measured networks A
+is 1.1 to 1.4 times N^2.
 
-Metrics are whole numbers, and float64 holds their sums exactly, so that equal costs are recognised by ``==``.
+Metrics are whole numbers, and float64 holds their sums exactly, so that equal costs are recognised
+by ``==``.
 """
 
 from __future__ import annotations
@@ -23,13 +26,24 @@ from teal.errors import InputError
 from teal.network.shortest import heap_pop, heap_push, make_graph
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
-from teal.runtime.parallel import as_int64, inner_kernel, kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import (
+    as_int64,
+    inner_kernel,
+    kernel,
+    parallel_kernel,
+    prange,
+    threads_for,
+)
 
 METRICS = "file", "hops", "latency", "inverse-capacity"
 _REFERENCE_GBPS = 10_000.0  # capacity whose inverse-capacity metric is 1
 _MS_PER_METRIC = 0.01  # latency of a metric of 1
-MAX_METRIC = 2**32 - 1  # the largest wide metric of IS-IS has 24 bits, that of OSPF 16; some files have 32
-_OPERATIONS_PER_VISIT = 20  # scalar operations for each link and destination of a search, approximately
+MAX_METRIC = (
+    2**32 - 1
+)  # the largest wide metric of IS-IS has 24 bits, that of OSPF 16; some files have 32
+_OPERATIONS_PER_VISIT = (
+    20  # scalar operations for each link and destination of a search, approximately
+)
 
 
 class IgpLinks(NamedTuple):
@@ -65,7 +79,8 @@ class Dags(NamedTuple):
         distance: (D, N) to each destination; infinite where there is no path.
         order: (D, N) nodes by distance, the destination first.
         reached: (D,) number of nodes with a path to the destination, itself included.
-        arc_start: (D, N + 1) the arcs of the i-th node of ``order`` are ``arc[arc_start[i]:arc_start[i + 1]]``.
+        arc_start: (D, N + 1) the arcs of the i-th node of ``order`` are
+            ``arc[arc_start[i]:arc_start[i + 1]]``.
         arc: (D, E) link numbers.
         share: (D, E) of the traffic at a node that each of its arcs takes.
     """
@@ -92,8 +107,11 @@ def new_dags(destinations: int, nodes: int, links: int) -> Dags:
 
 
 @inner_kernel
-def grow_dag(target: int, row: int, links: IgpLinks, dags: Dags, keys: FloatArray, nodes: IntArray) -> None:
-    """Fill a row of ``dags`` with the DAG towards a node, by Dijkstra's algorithm against the links' directions.
+def grow_dag(
+    target: int, row: int, links: IgpLinks, dags: Dags, keys: FloatArray, nodes: IntArray
+) -> None:
+    """Fill a row of ``dags`` with the DAG towards a node, by Dijkstra's algorithm against the
+    links' directions.
 
     Args:
         target: the destination.
@@ -131,7 +149,9 @@ def is_on_dag(distance: FloatArray, links: IgpLinks, link: int) -> bool:
     """Whether a link is a next hop towards the destination of these distances (N,)."""
     head = links.head[link]
     length = links.metric[link] + distance[head]
-    is_allowed = links.has_transit[head] or distance[head] == 0.0  # that of the destination alone is 0
+    is_allowed = (
+        links.has_transit[head] or distance[head] == 0.0
+    )  # that of the destination alone is 0
     return length < np.inf and distance[links.tail[link]] == length and is_allowed
 
 
@@ -180,7 +200,9 @@ class EcmpDag:
     dags: Dags
 
     @classmethod
-    def of(cls, topology: Topology, metric: FloatArray | Int64Array, weight: FloatArray | None = None) -> EcmpDag:
+    def of(
+        cls, topology: Topology, metric: FloatArray | Int64Array, weight: FloatArray | None = None
+    ) -> EcmpDag:
         """Find all shortest paths.
 
         Args:
@@ -192,7 +214,9 @@ class EcmpDag:
             InputError: a metric that is no whole number above 0, or a weight that is not above 0.
         """
         links = igp_links(topology, check_metric(topology, metric), weight)
-        dag = cls(topology, links, new_dags(topology.num_nodes, topology.num_nodes, topology.num_links))
+        dag = cls(
+            topology, links, new_dags(topology.num_nodes, topology.num_nodes, topology.num_links)
+        )
         dag._grow(np.arange(topology.num_nodes, dtype=np.int32))
         return dag
 
@@ -202,10 +226,11 @@ class EcmpDag:
             _grow_all(targets, self.links, self.dags, max(1, min(len(targets), 16)))
 
     def rebuilt(self, metric: FloatArray) -> EcmpDag:
-        """The DAGs under other metrics, infinite for failed links; only destinations that change are searched anew.
+        """The DAGs under other metrics, infinite for failed links; only destinations that change
+        are searched anew.
 
-        A destination changes if a link whose metric rises is on its DAG, or one whose metric falls leads to paths at
-        least as short as the present ones.
+        A destination changes if a link whose metric rises is on its DAG, or one whose metric falls
+        leads to paths at least as short as the present ones.
 
         Args:
             metric: (E,) of all links.
@@ -213,7 +238,10 @@ class EcmpDag:
         changed = np.flatnonzero(metric != self.links.metric)
         rises = metric[changed] > self.links.metric[changed]
         distance = self.dags.distance
-        to_start, to_end = distance[:, self.links.tail[changed]], distance[:, self.links.head[changed]]
+        to_start, to_end = (
+            distance[:, self.links.tail[changed]],
+            distance[:, self.links.head[changed]],
+        )
         reaches = np.isfinite(to_end)
         is_worse = rises & reaches & (to_start == self.links.metric[changed] + to_end)
         is_better = ~rises & reaches & (metric[changed] + to_end <= to_start)
@@ -240,15 +268,28 @@ class EcmpDag:
         return int(sum(self.dags.arc_start[t, n] for t, n in enumerate(self.dags.reached.tolist())))
 
     def next_hops(self, node: int, target: int) -> dict[int, float]:
-        """The share of each link of a node that leads towards a target; {} at the target and without a path."""
-        dags, place = self.dags, np.flatnonzero(self.dags.order[target, : self.dags.reached[target]] == node)
+        """The share of each link of a node that leads towards a target; {} at the target and
+        without a path.
+        """
+        dags, place = (
+            self.dags,
+            np.flatnonzero(self.dags.order[target, : self.dags.reached[target]] == node),
+        )
         if not len(place) or node == target:
             return {}
         first, end = dags.arc_start[target, place[0]], dags.arc_start[target, place[0] + 1]
-        return dict(zip(dags.arc[target, first:end].tolist(), dags.share[target, first:end].tolist(), strict=True))
+        return dict(
+            zip(
+                dags.arc[target, first:end].tolist(),
+                dags.share[target, first:end].tolist(),
+                strict=True,
+            )
+        )
 
 
-def igp_links(topology: Topology, metric: FloatArray | Int64Array, weight: FloatArray | None = None) -> IgpLinks:
+def igp_links(
+    topology: Topology, metric: FloatArray | Int64Array, weight: FloatArray | None = None
+) -> IgpLinks:
     """The links as kernels take them; those of capacity 0 have failed.
 
     Raises:
@@ -256,14 +297,24 @@ def igp_links(topology: Topology, metric: FloatArray | Int64Array, weight: Float
     """
     weight = np.ones(topology.num_links) if weight is None else np.asarray(weight, dtype=np.float64)
     if weight.shape != (topology.num_links,) or not (np.isfinite(weight) & (weight > 0)).all():
-        raise InputError(topology.origin or topology.name, "weight", "a finite weight > 0 of each link", weight)
-    graph = make_graph(topology.num_nodes, topology.link_source, topology.link_target, topology.no_transit)
+        raise InputError(
+            topology.origin or topology.name, "weight", "a finite weight > 0 of each link", weight
+        )
+    graph = make_graph(
+        topology.num_nodes, topology.link_source, topology.link_target, topology.no_transit
+    )
     live = np.where(topology.capacity > 0, np.asarray(metric, dtype=np.float64), np.inf)
     return IgpLinks(
-        graph.out_ptr, graph.out_link, graph.in_ptr, graph.in_link,
-        np.ascontiguousarray(graph.tail, dtype=np.int32), np.ascontiguousarray(graph.head, dtype=np.int32),
-        np.ascontiguousarray(live), np.ascontiguousarray(weight), graph.has_transit,
-    )  # fmt: skip
+        graph.out_ptr,
+        graph.out_link,
+        graph.in_ptr,
+        graph.in_link,
+        np.ascontiguousarray(graph.tail, dtype=np.int32),
+        np.ascontiguousarray(graph.head, dtype=np.int32),
+        np.ascontiguousarray(live),
+        np.ascontiguousarray(weight),
+        graph.has_transit,
+    )
 
 
 def igp_metric(topology: Topology, kind: str) -> FloatArray:
@@ -271,8 +322,8 @@ def igp_metric(topology: Topology, kind: str) -> FloatArray:
 
     Args:
         topology: the network.
-        kind: ``file`` (those of the topology; 1 where it has none), ``hops`` (1), ``latency`` (units of 0.01 ms), or
-            ``inverse-capacity`` (10,000 Gbit/s over the capacity).
+        kind: ``file`` (those of the topology; 1 where it has none), ``hops`` (1), ``latency``
+            (units of 0.01 ms), or ``inverse-capacity`` (10,000 Gbit/s over the capacity).
     """
     match kind:
         case "file" if topology.metric is not None:
@@ -280,7 +331,10 @@ def igp_metric(topology: Topology, kind: str) -> FloatArray:
         case "latency":
             return np.maximum(1, np.round(topology.latency / _MS_PER_METRIC))
         case "inverse-capacity":
-            return np.maximum(1, np.round(_REFERENCE_GBPS / np.where(topology.capacity > 0, topology.capacity, 1.0)))
+            return np.maximum(
+                1,
+                np.round(_REFERENCE_GBPS / np.where(topology.capacity > 0, topology.capacity, 1.0)),
+            )
     return np.ones(topology.num_links)
 
 
@@ -297,5 +351,10 @@ def check_metric(topology: Topology, metric: FloatArray | Int64Array) -> FloatAr
     wrong = np.flatnonzero(~((values >= 1) & (values <= MAX_METRIC) & (values == np.floor(values))))
     if len(wrong):
         link = topology.link_name(int(wrong[0]))
-        raise InputError(where, f"link {link}: metric", f"a whole number from 1 to {MAX_METRIC}", values[wrong[0]])
+        raise InputError(
+            where,
+            f"link {link}: metric",
+            f"a whole number from 1 to {MAX_METRIC}",
+            values[wrong[0]],
+        )
     return values

@@ -34,7 +34,8 @@ def cable_failures(topology: Topology) -> list[Failure]:
     """One failure for each cable."""
     names, ends = topology.node_names, (topology.link_source, topology.link_target)
     return [
-        Failure(" - ".join(names[end[cable[0]]] for end in ends), "cable", tuple(cable)) for cable in topology.cables()
+        Failure(" - ".join(names[end[cable[0]]] for end in ends), "cable", tuple(cable))
+        for cable in topology.cables()
     ]
 
 
@@ -43,7 +44,9 @@ def group_failures(groups: Mapping[str, Sequence[int]]) -> list[Failure]:
     return [Failure(name, "group", tuple(links)) for name, links in groups.items()]
 
 
-def pair_failures(cables: Sequence[Failure], cost: Mapping[str, float], limit: int) -> list[Failure]:
+def pair_failures(
+    cables: Sequence[Failure], cost: Mapping[str, float], limit: int
+) -> list[Failure]:
     """Failures of two cables at once, those first whose cables cost most alone.
 
     Args:
@@ -51,9 +54,12 @@ def pair_failures(cables: Sequence[Failure], cost: Mapping[str, float], limit: i
         cost: cost of each, by its name; pairs are ranked by the sum.
         limit: number of pairs, at most; 0 for all.
     """
-    ranked = sorted(itertools.combinations(cables, 2), key=lambda pair: -sum(cost[one.name] for one in pair))
+    ranked = sorted(
+        itertools.combinations(cables, 2), key=lambda pair: -sum(cost[one.name] for one in pair)
+    )
     return [
-        Failure(f"{a.name} + {b.name}", "pair", (*a.links, *b.links)) for a, b in (ranked[:limit] if limit else ranked)
+        Failure(f"{a.name} + {b.name}", "pair", (*a.links, *b.links))
+        for a, b in (ranked[:limit] if limit else ranked)
     ]
 
 
@@ -74,11 +80,14 @@ def node_failures(topology: Topology) -> Iterator[Failure]:
         yield Failure(name, "node", tuple(np.flatnonzero(ends).tolist()))
 
 
-def failures_of(kinds: Sequence[str], topology: Topology, groups: Mapping[str, Sequence[int]]) -> Iterator[Failure]:
-    """The failures of these kinds (cables, links, nodes, pairs), then the groups; links of capacity 0 fail no more.
+def failures_of(
+    kinds: Sequence[str], topology: Topology, groups: Mapping[str, Sequence[int]]
+) -> Iterator[Failure]:
+    """The failures of these kinds (cables, links, nodes, pairs), then the groups; links of capacity
+    0 fail no more.
 
-    What fails the same links as an earlier one, such as the only link of a cable, is left out; a node is one of its
-    own, since its traffic fails too.
+    What fails the same links as an earlier one, such as the only link of a cable, is left out; a
+    node is one of its own, since its traffic fails too.
     """
     seen = set[tuple[bool, frozenset[int]]]()
     for one in _each_of(kinds, topology, groups):
@@ -88,7 +97,9 @@ def failures_of(kinds: Sequence[str], topology: Topology, groups: Mapping[str, S
             yield one
 
 
-def _each_of(kinds: Sequence[str], topology: Topology, groups: Mapping[str, Sequence[int]]) -> Iterator[Failure]:
+def _each_of(
+    kinds: Sequence[str], topology: Topology, groups: Mapping[str, Sequence[int]]
+) -> Iterator[Failure]:
     live = topology.capacity > 0
     cables = [one for one in cable_failures(topology) if live[list(one.links)].any()]
     for kind in dict.fromkeys(kinds):
@@ -127,7 +138,9 @@ def make_groups(groups: Sequence[Sequence[int]], num_links: int) -> Groups:
     group_link = np.array([link for group in groups for link in group], np.int64)
     of_entry = np.repeat(np.arange(len(groups), dtype=np.int64), size)
     group_ptr = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
-    link_ptr = np.concatenate([[0], np.cumsum(np.bincount(group_link, minlength=num_links))]).astype(np.int64)
+    link_ptr = np.concatenate(
+        [[0], np.cumsum(np.bincount(group_link, minlength=num_links))]
+    ).astype(np.int64)
     return Groups(group_ptr, group_link, link_ptr, of_entry[np.argsort(group_link, kind="stable")])
 
 

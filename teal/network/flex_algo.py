@@ -1,8 +1,10 @@
-"""Definitions of flexible algorithms of the IGP (RFC 9350): shortest paths by another metric, over part of the links.
+"""Definitions of flexible algorithms of the IGP (RFC 9350): shortest paths by another metric, over
+part of the links.
 
-An algorithm is a number from 128 to 255, a metric (of the IGP, the delay of links in whole microseconds, or their TE
-metric) and rules for links by their affinities: ``exclude`` leaves out links with any of the names, ``include-any``
-those with none of them, ``include-all`` those that lack one; a link without the metric is left out too.
+An algorithm is a number from 128 to 255, a metric (of the IGP, the delay of links in whole
+microseconds, or their TE metric) and rules for links by their affinities: ``exclude`` leaves out
+links with any of the names, ``include-any`` those with none of them, ``include-all`` those that
+lack one; a link without the metric is left out too.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class FlexAlgo:
         number: 128 to 255.
         metric: igp, delay or te.
         exclude: affinities that no link of the algorithm has.
-        include_any: affinities of which each link of the algorithm has at least one; empty for no such rule.
+        include_any: affinities of which each link of the algorithm has at least one; empty for no
+            such rule.
         include_all: affinities that each link of the algorithm has.
     """
 
@@ -64,8 +67,14 @@ class FlexAlgo:
         except InputError:
             raise InputError(where, "", _EXPECTED, repr(text)) from None
         if not spec.name.isdecimal() or not _FIRST <= int(spec.name) <= _LAST:
-            raise InputError(where, "", f"a number from {_FIRST} to {_LAST}, {_EXPECTED}", repr(text))
-        rules = {name: frozenset(value.split("+")) for name, value in spec.options.items() if name != "metric"}
+            raise InputError(
+                where, "", f"a number from {_FIRST} to {_LAST}, {_EXPECTED}", repr(text)
+            )
+        rules = {
+            name: frozenset(value.split("+"))
+            for name, value in spec.options.items()
+            if name != "metric"
+        }
         if not set(rules) <= _RULES or any("" in names for names in rules.values()):
             raise InputError(where, "", _EXPECTED, repr(text))
         metric = spec.options.get("metric", "igp")
@@ -75,7 +84,10 @@ class FlexAlgo:
 
     def __str__(self) -> str:
         """The text that :meth:`parse` reads."""
-        rules = [(name, getattr(self, name.replace("-", "_"))) for name in ("exclude", "include-any", "include-all")]
+        rules = [
+            (name, getattr(self, name.replace("-", "_")))
+            for name in ("exclude", "include-any", "include-all")
+        ]
         given = [f"{name}={'+'.join(sorted(names))}" for name, names in rules if names]
         return f"{self.number}:{','.join([f'metric={self.metric}', *given])}"
 
@@ -86,12 +98,24 @@ class FlexAlgo:
             InputError: an affinity that no link has, which is most often a wrong name.
         """
         affinities = topology.affinities or (frozenset[str](),) * topology.num_links
-        unknown = (self.exclude | self.include_any | self.include_all) - frozenset().union(*affinities)
+        unknown = (self.exclude | self.include_any | self.include_all) - frozenset().union(
+            *affinities
+        )
         if unknown:
-            known = listed(sorted(frozenset().union(*affinities))) or "none: no link of the file has any"
-            raise InputError(FLEX_ALGO, str(self.number), f"affinities of the links ({known})", listed(sorted(unknown)))
+            known = (
+                listed(sorted(frozenset().union(*affinities)))
+                or "none: no link of the file has any"
+            )
+            raise InputError(
+                FLEX_ALGO,
+                str(self.number),
+                f"affinities of the links ({known})",
+                listed(sorted(unknown)),
+            )
         is_allowed = [
-            not self.exclude & own and self.include_all <= own and (self.include_any & own or not self.include_any)
+            not self.exclude & own
+            and self.include_all <= own
+            and (self.include_any & own or not self.include_any)
             for own in affinities
         ]
         has_metric = np.ones(topology.num_links, dtype=bool)
@@ -106,7 +130,9 @@ class FlexAlgo:
             topology: the network; links of capacity 0 have failed.
             igp_metric: (E,) metrics of the IGP in force, infinite on failed links.
         """
-        metric = np.where(np.isfinite(igp_metric), igp_metric, 1.0)  # infinite on failed links, which stay left out
+        metric = np.where(
+            np.isfinite(igp_metric), igp_metric, 1.0
+        )  # infinite on failed links, which stay left out
         if self.metric == "delay":
             metric = delay_us(topology)
         elif self.metric == "te" and topology.te_metric is not None:
@@ -114,7 +140,9 @@ class FlexAlgo:
         return metric
 
     def dag(self, topology: Topology, igp_metric: FloatArray) -> EcmpDag:
-        """Shortest paths of the algorithm; arguments as in :meth:`metrics`, errors as of :meth:`admits`."""
+        """Shortest paths of the algorithm; arguments as in :meth:`metrics`, errors as of
+        :meth:`admits`.
+        """
         unused = np.flatnonzero(~self.admits(topology))
         return EcmpDag.of(topology, self.metrics(topology, igp_metric)).without(unused)
 
@@ -124,5 +152,7 @@ class FlexAlgo:
         So bounds over any paths, and adjacencies, use links of the algorithm alone.
         """
         metric, unused = self.metrics(topology, igp_metric), np.flatnonzero(~self.admits(topology))
-        own = dataclasses.replace(topology.with_failed_links(unused.tolist()), metric=metric.astype(np.int64))
+        own = dataclasses.replace(
+            topology.with_failed_links(unused.tolist()), metric=metric.astype(np.int64)
+        )
         return EcmpDag.of(own, metric)

@@ -1,4 +1,6 @@
-"""A path set in the memory layout that compiled scans read: nothing padded, no index wider than necessary."""
+"""A path set in the memory layout that compiled scans read: nothing padded, no index wider than
+necessary.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,16 @@ MAX_PATHS = 255  # paths a demand, at most: the number of paths of a demand is s
 class PathScan(NamedTuple):
     """P paths, D demands and T trie nodes in the order in which scans visit them, source by source.
 
-    The nodes of a source are numbered from 1 within the source, and 0 stands for the source itself, so that a
-    scan needs no test for the root.  Indices are unsigned, 16 bits where every value fits, else 32: that
-    halves the bytes that a scan reads and saves Numba's test for negative indices.
+    The nodes of a source are numbered from 1 within the source, and 0 stands for the source itself,
+    so that a scan needs no test for the root.  Indices are unsigned, 16 bits where every value
+    fits, else 32: that halves the bytes that a scan reads and saves Numba's test for negative
+    indices.
 
     Attributes:
         parent: (T,) number of each node's parent, within its source.
         link: (T,) the link that leads into each node.
-        end_node: (P,) number of the node where each path ends, within its source; no two paths share one.
+        end_node: (P,) number of the node where each path ends, within its source; no two paths
+            share one.
         path_count: (D,) number of paths of each demand; the paths of a demand are consecutive.
         node_ptr: (S + 1,) the nodes of source s are ``node_ptr[s]:node_ptr[s + 1]``.
         demand_ptr: (S + 1,) the same for demands.
@@ -85,7 +89,8 @@ def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> Pa
     """Pack the paths of a path set (see :class:`teal.network.path_set.PathSet`).
 
     Args:
-        leaf: (D, K) trie node where each path ends, -1 in the last columns where a demand has fewer than K paths.
+        leaf: (D, K) trie node where each path ends, -1 in the last columns where a demand has fewer
+            than K paths.
         trie: the paths.
         demand_ptr: (S + 1,) the demands of each source.
         num_links: E.
@@ -104,8 +109,14 @@ def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> Pa
     end_node = np.empty(first_path[-1], dtype=unsigned)
     demands = demand_ptr.astype(np.int64)
     scan = PathScan(
-        parent, trie.link.astype(unsigned), end_node, path_count, node_ptr, demands, first_path[demands]
-    )  # fmt: skip
+        parent,
+        trie.link.astype(unsigned),
+        end_node,
+        path_count,
+        node_ptr,
+        demands,
+        first_path[demands],
+    )
     _number_within_sources(trie.parent, leaf, scan)
     return PackedPaths(scan, max_slots, num_links)
 

@@ -1,6 +1,8 @@
-"""Path sets made from another one: with more paths, as column generation adds them, or with some of its paths only.
+"""Path sets made from another one: with more paths, as column generation adds them, or with some of
+its paths only.
 
-Demands between the same nodes that may use the same paths, as one row: the demands of several classes.
+Demands between the same nodes that may use the same paths, as one row: the demands of several
+classes.
 
 Rows are found by a 64-bit hash of a demand's nodes and of the links of its paths, in their order.
 """
@@ -30,7 +32,8 @@ def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet
 
     Args:
         paths: paths of D demands.
-        ptr: (D + 1,) the new path of demand d is ``links[ptr[d]:ptr[d + 1]]``; none if that is empty.
+        ptr: (D + 1,) the new path of demand d is ``links[ptr[d]:ptr[d + 1]]``; none if that is
+            empty.
         links: link numbers from source to target.
     """
     trie, max_paths = paths.trie, min(paths.num_paths + 1, MAX_PATHS)
@@ -41,26 +44,35 @@ def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet
     leaf[:, : paths.num_paths] = paths.leaf
     parent, link = np.empty((2, int(room[-1])), dtype=np.int32)
     count = np.zeros(len(source_ptr) - 1, dtype=np.int64)
-    _extend(trie.parent, trie.link, source_ptr, demand_ptr, ptr, links, room, parent, link, leaf, count)
+    _extend(
+        trie.parent, trie.link, source_ptr, demand_ptr, ptr, links, room, parent, link, leaf, count
+    )
     new_ptr = np.concatenate([[0], np.cumsum(count)])
     _close_gaps(room, new_ptr, demand_ptr, parent, link, leaf)
     used_columns = int((leaf >= 0).sum(1).max(initial=1))
     leaf = np.ascontiguousarray(leaf[:, : max(used_columns, paths.num_paths)])
-    new_trie = Trie(parent[: new_ptr[-1]].copy(), link[: new_ptr[-1]].copy(), new_ptr.astype(np.int32))
+    new_trie = Trie(
+        parent[: new_ptr[-1]].copy(), link[: new_ptr[-1]].copy(), new_ptr.astype(np.int32)
+    )
     return _path_set(paths, leaf, new_trie)
 
 
 def with_listed_paths(paths: PathSet, more: Mapping[int, Sequence[Sequence[int]]]) -> PathSet:
-    """``paths`` with several more paths of some demands; those that a demand has already are left out.
+    """``paths`` with several more paths of some demands; those that a demand has already are left
+    out.
 
     Args:
         paths: paths of D demands.
         more: links of the paths, from source to target, by the number of their demand.
     """
     for place in range(max(map(len, more.values()), default=0)):
-        new = [more[d][place] if place < len(more.get(d, ())) else () for d in range(paths.num_demands)]
+        new = [
+            more[d][place] if place < len(more.get(d, ())) else () for d in range(paths.num_demands)
+        ]
         ptr = np.concatenate([[0], np.cumsum([len(links) for links in new])]).astype(np.int64)
-        paths = with_more_paths(paths, ptr, np.fromiter(itertools.chain.from_iterable(new), np.int32, int(ptr[-1])))
+        paths = with_more_paths(
+            paths, ptr, np.fromiter(itertools.chain.from_iterable(new), np.int32, int(ptr[-1]))
+        )
     return paths
 
 
@@ -69,7 +81,8 @@ def with_columns(paths: PathSet, columns: IntArray) -> PathSet:
 
     Args:
         paths: paths of D demands, K paths each.
-        columns: (D, J) number in 0..K - 1 of each path that is kept, -1 for none; none stands before a number.
+        columns: (D, J) number in 0..K - 1 of each path that is kept, -1 for none; none stands
+            before a number.
     """
     chosen = np.take_along_axis(paths.leaf, np.maximum(columns, 0).astype(np.int64), 1)
     leaf = np.where(columns >= 0, chosen, -1).astype(np.int32)
@@ -78,16 +91,21 @@ def with_columns(paths: PathSet, columns: IntArray) -> PathSet:
     before = np.concatenate([[0], np.cumsum(is_used)])  # used nodes before each node
     parent = trie.parent[is_used]
     new_trie = Trie(
-        np.where(parent >= 0, before[parent], -1).astype(np.int32), trie.link[is_used],
+        np.where(parent >= 0, before[parent], -1).astype(np.int32),
+        trie.link[is_used],
         before[trie.source_ptr].astype(np.int32),
-    )  # fmt: skip
+    )
     return _path_set(paths, np.where(leaf >= 0, before[leaf], -1).astype(np.int32), new_trie)
 
 
 def first_columns(paths: PathSet, count: int) -> PathSet:
-    """The first ``count`` paths of each demand; K is ``count``, also where no demand has so many."""
+    """The first ``count`` paths of each demand; K is ``count``, also where no demand has so
+    many.
+    """
     columns = np.where(paths.mask, np.arange(paths.num_paths), -1)[:, :count]
-    return with_columns(paths, np.pad(columns, ((0, 0), (0, count - columns.shape[1])), constant_values=-1))
+    return with_columns(
+        paths, np.pad(columns, ((0, 0), (0, count - columns.shape[1])), constant_values=-1)
+    )
 
 
 @kernel
@@ -116,14 +134,17 @@ def paths_in_trees(  # type: ignore[no-untyped-def]
 
 def _path_set(paths: PathSet, leaf: IntArray, trie: Trie) -> PathSet:
     key = content_key(paths.key, leaf, trie.parent, trie.link)
-    return PathSet(paths.pairs, leaf, trie, paths.demand_ptr, paths.num_links, key, paths.topology_key)
+    return PathSet(
+        paths.pairs, leaf, trie, paths.demand_ptr, paths.num_links, key, paths.topology_key
+    )
 
 
 @kernel
 def _extend(  # type: ignore[no-untyped-def]
     old_parent, old_link, source_ptr, demand_ptr, ptr, links, room, parent, link, leaf, count
 ) -> None:
-    """Write each source's trie with its new paths to ``parent`` and ``link`` from ``room[source]`` on.
+    """Write each source's trie with its new paths to ``parent`` and ``link`` from ``room[source]``
+    on.
 
     Args:
         old_parent: (T,) of the trie.
@@ -174,12 +195,16 @@ def _extend(  # type: ignore[no-untyped-def]
                 is_known = is_known or leaf[d, j] == end
             if not is_known:
                 leaf[d, k] = end
-        sort_by_depth(its_parent[: count[s]], its_link[: count[s]], leaf[demand_ptr[s] : demand_ptr[s + 1]])
+        sort_by_depth(
+            its_parent[: count[s]], its_link[: count[s]], leaf[demand_ptr[s] : demand_ptr[s + 1]]
+        )
 
 
 @kernel
 def _close_gaps(room, source_ptr, demand_ptr, parent, link, leaf) -> None:  # type: ignore[no-untyped-def]
-    """Move the tries of all sources together and turn local node numbers into those of the whole; in place."""
+    """Move the tries of all sources together and turn local node numbers into those of the whole;
+    in place.
+    """
     for s in range(len(source_ptr) - 1):
         first = source_ptr[s]
         for i in range(source_ptr[s + 1] - first):
@@ -265,7 +290,9 @@ def _hash_demands(scan: PathScan, pairs: AnyArray, max_slots: int, out: AnyArray
         node_key = np.zeros(max_slots, np.uint64)
         first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
         for i in range(nodes):
-            node_key[i + 1] = _mixed(node_key[scan.parent[first + i]], np.uint64(scan.link[first + i]))
+            node_key[i + 1] = _mixed(
+                node_key[scan.parent[first + i]], np.uint64(scan.link[first + i])
+            )
         p = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             key = _mixed(_mixed(np.uint64(0), pairs[d, 0]), pairs[d, 1])
@@ -309,5 +336,9 @@ def _with_moves(paths: PathSet) -> PathSet:
     leaf[:, 0::2][exists], leaf[:, 1::2][exists] = renumbered[paths.leaf[exists]], new[exists]
     source_ptr = (trie.source_ptr + before).astype(trie.source_ptr.dtype)
     return dataclasses.replace(
-        paths, leaf=leaf, trie=Trie(parent, link, source_ptr), num_links=paths.num_links + 1, key=f"{paths.key}-moves"
+        paths,
+        leaf=leaf,
+        trie=Trie(parent, link, source_ptr),
+        num_links=paths.num_links + 1,
+        key=f"{paths.key}-moves",
     )

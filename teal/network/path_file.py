@@ -1,4 +1,6 @@
-"""Files of candidate paths.  They are checked as they are read, because kernels test no index of a path set."""
+"""Files of candidate paths.  They are checked as they are read, because kernels test no index of a
+path set.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,13 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
             trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
             key, network = (str(text) for text in stored["keys"])
             paths = PathSet(
-                stored["pairs"], stored["leaf"], trie, stored["demand_ptr"], topology.num_links, key, network
+                stored["pairs"],
+                stored["leaf"],
+                trie,
+                stored["demand_ptr"],
+                topology.num_links,
+                key,
+                network,
             )
     except OSError as error:
         raise InputError(str(file), "", _EXPECTED_FILE, error.strerror or error) from None
@@ -64,24 +72,37 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
     ):
         raise InputError(str(file), "", _EXPECTED_FILE, "another file") from None
     if network != topology.graph_key():
-        raise InputError(str(file), "paths", f"paths over the links of {topology.name}", "those of another network")
+        raise InputError(
+            str(file),
+            "paths",
+            f"paths over the links of {topology.name}",
+            "those of another network",
+        )
     _check(str(file), paths, topology)
     return paths
 
 
 def check_pairs(topology: Topology, pairs: IntArray) -> None:
-    """Raise InputError unless ``pairs`` (D, 2) are node pairs sorted by source and target, each once."""
+    """Raise InputError unless ``pairs`` (D, 2) are node pairs sorted by source and target, each
+    once.
+    """
     if pairs.ndim != 2 or pairs.shape[1] != 2 or len(pairs) == 0:
         raise InputError("paths", "pairs", "(D, 2) node pairs, D >= 1", pairs.shape)
     if pairs.min() < 0 or pairs.max() >= topology.num_nodes:
-        raise InputError("paths", "pairs", f"node indices below {topology.num_nodes}", int(pairs.max()))
+        raise InputError(
+            "paths", "pairs", f"node indices below {topology.num_nodes}", int(pairs.max())
+        )
     order = pairs[:, 0].astype(np.int64) * topology.num_nodes + pairs[:, 1]
     if (np.diff(order) <= 0).any():
-        raise InputError("paths", "pairs", "pairs sorted by source and target, each once", "another order")
+        raise InputError(
+            "paths", "pairs", "pairs sorted by source and target, each once", "another order"
+        )
 
 
 def _check(where: str, paths: PathSet, topology: Topology) -> None:
-    """Raise InputError unless every leaf ends a path of links from its demand's source to its target."""
+    """Raise InputError unless every leaf ends a path of links from its demand's source to its
+    target.
+    """
 
     def require(good: bool, field: str, expected: str) -> None:
         if not good:
@@ -89,14 +110,26 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
 
     trie, leaf = paths.trie, paths.leaf
     for field, array, axes in (
-        ("pairs", paths.pairs, 2), ("leaf", leaf, 2), ("parent", trie.parent, 1), ("link", trie.link, 1),
-        ("source_ptr", trie.source_ptr, 1), ("demand_ptr", paths.demand_ptr, 1),
-    ):  # fmt: skip
-        require(array.dtype == np.int32 and array.ndim == axes, field, f"{axes} axes of 32-bit integers")
+        ("pairs", paths.pairs, 2),
+        ("leaf", leaf, 2),
+        ("parent", trie.parent, 1),
+        ("link", trie.link, 1),
+        ("source_ptr", trie.source_ptr, 1),
+        ("demand_ptr", paths.demand_ptr, 1),
+    ):
+        require(
+            array.dtype == np.int32 and array.ndim == axes, field, f"{axes} axes of 32-bit integers"
+        )
     check_pairs(topology, paths.pairs)
-    require(len(leaf) == len(paths.pairs) and 1 <= leaf.shape[1] <= MAX_PATHS, "leaf", "a row for each pair")
+    require(
+        len(leaf) == len(paths.pairs) and 1 <= leaf.shape[1] <= MAX_PATHS,
+        "leaf",
+        "a row for each pair",
+    )
     require(len(trie.link) == len(trie.parent), "link", "one for each node")
-    require(len(paths.demand_ptr) == len(trie.source_ptr) > 1, "demand_ptr", "as many as source_ptr")
+    require(
+        len(paths.demand_ptr) == len(trie.source_ptr) > 1, "demand_ptr", "as many as source_ptr"
+    )
     for field, ptr, end in (
         ("source_ptr", trie.source_ptr, trie.num_nodes),
         ("demand_ptr", paths.demand_ptr, len(leaf)),
@@ -111,7 +144,11 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
     node = np.arange(trie.num_nodes)
     is_earlier = (trie.parent >= -1) & (trie.parent < node)
     require(bool(is_earlier.all()), "parent", "parents that come before their children")
-    require(bool(((trie.link >= 0) & (trie.link < topology.num_links)).all()), "link", "links of the network")
+    require(
+        bool(((trie.link >= 0) & (trie.link < topology.num_links)).all()),
+        "link",
+        "links of the network",
+    )
     has_parent = trie.parent >= 0
     require(
         np.array_equal(source_of_node[trie.parent[has_parent]], source_of_node[has_parent]),
@@ -126,9 +163,21 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
         "links that start where the parent node's link ends",
     )
     mask = leaf >= 0
-    require(bool((np.diff(mask.astype(np.int8), axis=1) <= 0).all()), "leaf", "paths in the first places")
+    require(
+        bool((np.diff(mask.astype(np.int8), axis=1) <= 0).all()),
+        "leaf",
+        "paths in the first places",
+    )
     ends, row = leaf[mask], np.nonzero(mask)[0]
     require(bool((ends < trie.num_nodes).all()), "leaf", f"nodes below {trie.num_nodes}")
     require(int(np.bincount(ends).max(initial=0)) <= 1, "leaf", "a node for each path")
-    require(np.array_equal(sources[source_of_node[ends]], paths.pairs[row, 0]), "leaf", "nodes of the demand's source")
-    require(np.array_equal(topology.link_target[trie.link[ends]], paths.pairs[row, 1]), "leaf", "nodes at the target")
+    require(
+        np.array_equal(sources[source_of_node[ends]], paths.pairs[row, 0]),
+        "leaf",
+        "nodes of the demand's source",
+    )
+    require(
+        np.array_equal(topology.link_target[trie.link[ends]], paths.pairs[row, 1]),
+        "leaf",
+        "nodes at the target",
+    )

@@ -1,11 +1,15 @@
-"""How candidate paths are chosen: the names and usual numbers of it, which settings need without any search."""
+"""How candidate paths are chosen: the names and usual numbers of it, which settings need without
+any search.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 FIRST_PATHS = 4  # edge-disjoint paths of a demand, from which a choice for some matrices begins
-USUAL_MOST_PATHS = 8  # paths of a demand after a choice, at most, unless somebody says otherwise: 16 gain nothing
+USUAL_MOST_PATHS = (
+    8  # paths of a demand after a choice, at most, unless somebody says otherwise: 16 gain nothing
+)
 
 
 class PathMethod(StrEnum):

@@ -61,7 +61,9 @@ def yen(
     count, kept = 1, 0  # paths found, candidates kept
     while count < max_paths:
         last, root_weight = paths.links[count - 1], 0.0
-        for i in range(paths.length[count - 1]):  # the new path leaves the last one at the node before its link i
+        for i in range(
+            paths.length[count - 1]
+        ):  # the new path leaves the last one at the node before its link i
             spur = graph.tail[last[i]]
             for j in range(count):
                 if paths.length[j] > i and _same_prefix(paths.links[j], last, i):
@@ -80,11 +82,16 @@ def yen(
                     length = i + walk_back(spur, target, into, graph.tail, path[i:])
                     is_known = False
                     for j in range(kept):
-                        if candidates.length[j] == length and _same_prefix(candidates.links[j], path, length):
+                        if candidates.length[j] == length and _same_prefix(
+                            candidates.links[j], path, length
+                        ):
                             is_known = True
                     if not is_known:
                         candidates.links[slot, :length] = path[:length]
-                        candidates.length[slot], candidates.weight[slot] = length, root_weight + total
+                        candidates.length[slot], candidates.weight[slot] = (
+                            length,
+                            root_weight + total,
+                        )
                         kept = min(kept + 1, max_paths)
             root_weight += weight[last[i]]
         if kept == 0:
@@ -94,7 +101,10 @@ def yen(
         paths.links[count, : paths.length[count]] = candidates.links[best, : paths.length[count]]
         count += 1
         kept -= 1
-        candidates.links[best], candidates.length[best] = candidates.links[kept], candidates.length[kept]
+        candidates.links[best], candidates.length[best] = (
+            candidates.links[kept],
+            candidates.length[kept],
+        )
         candidates.weight[best] = candidates.weight[kept]
     return count, stamp
 
@@ -104,11 +114,13 @@ class TargetChunk(NamedTuple):
 
     Attributes:
         sources: (C,) node index of each source.
-        demand_ptr: (C + 1,) the demands of the i-th source are ``targets[demand_ptr[i]:demand_ptr[i + 1]]``.
+        demand_ptr: (C + 1,) the demands of the i-th source are
+            ``targets[demand_ptr[i]:demand_ptr[i + 1]]``.
         targets: (demands of the chunk,) node index of each demand's target.
         max_paths: K.
         weight: (E,) of each link.
-        potential: (N, N) row t has the least weight from each node to t; not read by :func:`search_by_hops`.
+        potential: (N, N) row t has the least weight from each node to t; not read by
+            :func:`search_by_hops`.
     """
 
     sources: IntArray
@@ -134,18 +146,28 @@ def empty_trie(parent: IntArray, link: IntArray) -> _GrowingTrie:
     room = len(parent)
     return _GrowingTrie(
         parent, link, np.full(room + 1, -1, dtype=np.int32), np.empty(room, dtype=np.int32)
-    )  # fmt: skip
+    )
 
 
 @kernel
-def insert(paths: FoundPaths, num_found: int, trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
-    """Put the paths of a demand into the trie; the new number of nodes, -1 where there is no room (from then on)."""
+def insert(
+    paths: FoundPaths, num_found: int, trie: _GrowingTrie, count: int, leaf: IntArray
+) -> int:
+    """Put the paths of a demand into the trie; the new number of nodes, -1 where there is no room
+    (from then on).
+    """
     for k in range(len(leaf)):
         leaf[k] = -1
         if k < num_found and count >= 0:
             end, count = insert_path(
-                paths.links[k], paths.length[k], trie.parent, trie.link, trie.first_child, trie.next_sibling, count
-            )  # fmt: skip
+                paths.links[k],
+                paths.length[k],
+                trie.parent,
+                trie.link,
+                trie.first_child,
+                trie.next_sibling,
+                count,
+            )
             leaf[k] = end
             if end == -2:
                 count = -1
@@ -162,8 +184,14 @@ def finish(trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
 
 @inner_kernel
 def _source_by_hops(
-    c: int, chunk: TargetChunk, graph: Adjacency, groups: Groups, parent: IntArray, link: IntArray, leaf: IntArray
-) -> int:  # fmt: skip
+    c: int,
+    chunk: TargetChunk,
+    graph: Adjacency,
+    groups: Groups,
+    parent: IntArray,
+    link: IntArray,
+    leaf: IntArray,
+) -> int:
     """The paths of one source by fewest hops; the number of its trie nodes or -1."""
     source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
     tree, banned = np.empty(nodes, dtype=np.int32), np.full(len(graph.tail), -1, dtype=np.int32)
@@ -177,15 +205,23 @@ def _source_by_hops(
     stamp, count = ZERO, ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         stamp += chunk.max_paths + 2
-        num_found = disjoint_by_hops(source, chunk.targets[d], tree, graph, groups, stamp, banned, search, paths)
+        num_found = disjoint_by_hops(
+            source, chunk.targets[d], tree, graph, groups, stamp, banned, search, paths
+        )
         count = insert(paths, num_found, trie, count, leaf[d])
     return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
 @inner_kernel
 def _source_by_weight(
-    c: int, chunk: TargetChunk, graph: Adjacency, groups: Groups, parent: IntArray, link: IntArray, leaf: IntArray
-) -> int:  # fmt: skip
+    c: int,
+    chunk: TargetChunk,
+    graph: Adjacency,
+    groups: Groups,
+    parent: IntArray,
+    link: IntArray,
+    leaf: IntArray,
+) -> int:
     """Search from one source by least weight."""
     source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
     scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
@@ -194,7 +230,16 @@ def _source_by_weight(
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         target, stamp = chunk.targets[d], 2 * d + 1
         num_found = disjoint_by_weight(
-            source, target, graph, groups, chunk.weight, chunk.potential[target], stamp, scratch, into, paths
+            source,
+            target,
+            graph,
+            groups,
+            chunk.weight,
+            chunk.potential[target],
+            stamp,
+            scratch,
+            into,
+            paths,
         )
         count = insert(paths, num_found, trie, count, leaf[d])
     return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
@@ -213,18 +258,33 @@ def _source_by_yen(
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         target = chunk.targets[d]
         num_found, stamp = yen(
-            source, target, graph, chunk.weight, chunk.potential[target], stamp, scratch, into, paths, candidates
+            source,
+            target,
+            graph,
+            chunk.weight,
+            chunk.potential[target],
+            stamp,
+            scratch,
+            into,
+            paths,
+            candidates,
         )
         count = insert(paths, num_found, trie, count, leaf[d])
     return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
-# Three functions and not one with an argument: each is compiled only where it is used, which takes seconds.
+# Three functions and not one with an argument: each is compiled only where it is used, which takes
+# seconds.
 @parallel_kernel
 def search_by_hops(
-    chunk: TargetChunk, graph: Adjacency, groups: Groups, parent: IntArray, link: IntArray, node_count: IntArray,
+    chunk: TargetChunk,
+    graph: Adjacency,
+    groups: Groups,
+    parent: IntArray,
+    link: IntArray,
+    node_count: IntArray,
     leaf: IntArray,
-) -> None:  # fmt: skip
+) -> None:
     """Find the disjoint paths of fewest hops of a chunk of sources, and build their tries.
 
     Args:
@@ -234,7 +294,8 @@ def search_by_hops(
         parent: (C, room) receives each source's trie, nodes numbered from 0 for each source.
         link: (C, room) likewise.
         node_count: (C,) receives the number of trie nodes, -1 where ``room`` was too small.
-        leaf: (demands of the chunk, K) receives the trie node of each path's end, -1 where there is no path.
+        leaf: (demands of the chunk, K) receives the trie node of each path's end, -1 where there is
+            no path.
     """
     for c in prange(len(chunk.sources)):
         node_count[c] = _source_by_hops(as_int64(c), chunk, graph, groups, parent[c], link[c], leaf)
@@ -242,18 +303,30 @@ def search_by_hops(
 
 @parallel_kernel
 def search_by_weight(
-    chunk: TargetChunk, graph: Adjacency, groups: Groups, parent: IntArray, link: IntArray, node_count: IntArray,
+    chunk: TargetChunk,
+    graph: Adjacency,
+    groups: Groups,
+    parent: IntArray,
+    link: IntArray,
+    node_count: IntArray,
     leaf: IntArray,
-) -> None:  # fmt: skip
+) -> None:
     """Search all sources by least weight."""
     for c in prange(len(chunk.sources)):
-        node_count[c] = _source_by_weight(as_int64(c), chunk, graph, groups, parent[c], link[c], leaf)
+        node_count[c] = _source_by_weight(
+            as_int64(c), chunk, graph, groups, parent[c], link[c], leaf
+        )
 
 
 @parallel_kernel
 def search_yen(
-    chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, node_count: IntArray, leaf: IntArray
-) -> None:  # fmt: skip
+    chunk: TargetChunk,
+    graph: Adjacency,
+    parent: IntArray,
+    link: IntArray,
+    node_count: IntArray,
+    leaf: IntArray,
+) -> None:
     """Search all sources for the K shortest loopless paths."""
     for c in prange(len(chunk.sources)):
         node_count[c] = _source_by_yen(as_int64(c), chunk, graph, parent[c], link[c], leaf)

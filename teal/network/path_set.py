@@ -16,10 +16,12 @@ from teal.runtime.parallel import kernel
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LevelTrie:
-    """T trie nodes; those of a source are numbered 1, 2, ... level by level with siblings adjacent, 0 is the source.
+    """T trie nodes; those of a source are numbered 1, 2, ... level by level with siblings adjacent,
+    0 is the source.
 
-    The children of node i are then ``child_end[i - 1]`` to ``child_end[i] - 1`` (those of node 1 begin where level 1
-    ends), so that a sum over the children of a node reads adjacent entries, in one fixed order.
+    The children of node i are then ``child_end[i - 1]`` to ``child_end[i] - 1`` (those of node 1
+    begin where level 1 ends), so that a sum over the children of a node reads adjacent entries, in
+    one fixed order.
 
     Attributes:
         parent: (T,) number of each node's parent, within its source.
@@ -32,7 +34,8 @@ class LevelTrie:
         demand_ptr: (S + 1,) the same for demands.
         level_ptr: (S + 1,) the same for ``level_end``.
         level_end: (levels of all sources,) number after the last node of each level.
-        link_ptr: (E + 1,) the nodes into which link e leads are ``link_node[link_ptr[e]:link_ptr[e + 1]]``.
+        link_ptr: (E + 1,) the nodes into which link e leads are
+            ``link_node[link_ptr[e]:link_ptr[e + 1]]``.
         link_node: (T,) node numbers from 0 to T - 1 over all sources, ascending for each link.
         max_slots: node numbers that the source with most nodes needs, 0 included.
     """
@@ -73,13 +76,26 @@ def by_level(packed: PackedPaths, num_paths: int) -> LevelTrie:
     level_end = np.empty(nodes, np.int32)  # no source has more levels than nodes
     levels = _renumber(
         scan, packed.max_slots, parent, link, child_end, is_path_end, end_node, level_ptr, level_end
-    )  # fmt: skip
-    link_ptr = np.concatenate([[0], np.cumsum(np.bincount(link, minlength=packed.num_links))]).astype(np.int64)
+    )
+    link_ptr = np.concatenate(
+        [[0], np.cumsum(np.bincount(link, minlength=packed.num_links))]
+    ).astype(np.int64)
     link_node = np.argsort(link, kind="stable").astype(np.int32)
     return LevelTrie(
-        parent, link, child_end, is_path_end, end_node, scan.path_count, scan.node_ptr, scan.demand_ptr, level_ptr,
-        level_end[:levels].copy(), link_ptr, link_node, packed.max_slots,
-    )  # fmt: skip
+        parent,
+        link,
+        child_end,
+        is_path_end,
+        end_node,
+        scan.path_count,
+        scan.node_ptr,
+        scan.demand_ptr,
+        level_ptr,
+        level_end[:levels].copy(),
+        link_ptr,
+        link_node,
+        packed.max_slots,
+    )
 
 
 @kernel
@@ -106,7 +122,10 @@ def _renumber(
             next_sibling[n] = first_child[above]
             first_child[above] = n
         old_number[0], new_number[0] = 0, 0
-        assigned, level_stop = 1, 1  # numbers given so far; the number after the last node of the current level
+        assigned, level_stop = (
+            1,
+            1,
+        )  # numbers given so far; the number after the last node of the current level
         for i in range(nodes + 1):
             if i == level_stop:
                 level_end[levels] = assigned
@@ -114,7 +133,10 @@ def _renumber(
             child = first_child[old_number[i]]
             while child:
                 old_number[assigned], new_number[child] = child, assigned
-                parent[base + assigned - 1], link[base + assigned - 1] = i, scan.link[base + child - 1]
+                parent[base + assigned - 1], link[base + assigned - 1] = (
+                    i,
+                    scan.link[base + child - 1],
+                )
                 assigned += 1
                 child = next_sibling[child]
             if i:
@@ -157,7 +179,10 @@ class PathSet:
     topology_key: str
 
     def __repr__(self) -> str:
-        return f"PathSet({int(self.mask.sum()):,} paths of {self.num_demands:,} demands, K = {self.num_paths})"
+        return (
+            f"PathSet({int(self.mask.sum()):,} paths of {self.num_demands:,} demands, K = "
+            f"{self.num_paths})"
+        )
 
     def links_of(self, demand: int, k: int) -> list[int]:
         """Numbers of the links along a path, from its source; empty where there is no path."""
@@ -175,7 +200,10 @@ class PathSet:
             k: number of the path.
             link_target: (E,) node where each link ends.
         """
-        return [int(self.pairs[demand, 0]), *(int(link_target[link]) for link in self.links_of(demand, k))]
+        return [
+            int(self.pairs[demand, 0]),
+            *(int(link_target[link]) for link in self.links_of(demand, k)),
+        ]
 
     @property
     def num_demands(self) -> int:

@@ -28,21 +28,27 @@ from teal.runtime.parallel import threads_for
 from teal.runtime.storage import cache_dir, content_key
 
 _FORMAT = 4  # part of every cache key: raise it when the search or the file changes
-# D * K from which on the memory is estimated before the search; smaller searches fit into every machine.
+# D * K from which on the memory is estimated before the search; smaller searches fit into every
+# machine.
 _ESTIMATE_FROM_SLOTS = 20_000_000
-_SAMPLE_SOURCES = 8  # sources, evenly spaced, whose tries are built for that estimate; few, since each costs a search
-# Peak resident bytes of a process that finds the paths and solves one matrix, fitted to measured peaks.
+# sources, evenly spaced, whose tries are built for that estimate; few, since each costs a search
+_SAMPLE_SOURCES = 8
+# Peak resident bytes of a process that finds the paths and solves one matrix, fitted to measured
+# peaks.
 _BYTES_PER_PAIR = 70
 _BYTES_PER_PATH_SLOT = 48  # for each of the D * K slots
 _BYTES_PER_TRIE_NODE = 32
 _BYTES_FIXED = 1 << 29  # 512 MiB, of the interpreter and the libraries
-# Sources in a call of the search kernel: enough for all threads, and so many more that a call takes about _CALL_S
-# seconds, since progress is reported and a search can be ended between two calls.
+# Sources in a call of the search kernel: enough for all threads, and so many more that a call takes
+# about _CALL_S seconds, since progress is reported and a search can be ended between two calls.
 _MIN_SOURCES, _MAX_SOURCES, _CALL_S = 8, 64, 0.5
-# Demands x links from which on a search uses all threads, 0.1 s: their form of it takes seconds to compile.
+# Demands x links from which on a search uses all threads, 0.1 s: their form of it takes seconds to
+# compile.
 _MIN_PARALLEL_VISITS = 20_000_000
 _TIMED_S = 0.2  # seconds of a search that is long enough for an estimate of the time of all pairs
-_POTENTIAL_RANGE = 1e-6  # least weight over the largest potential, from which on rounding cannot reorder nodes
+_POTENTIAL_RANGE = (
+    1e-6  # least weight over the largest potential, from which on rounding cannot reorder nodes
+)
 _POTENTIAL_MARGIN = 1e-9  # relative; keeps A*'s potential a lower bound in spite of rounding
 
 
@@ -63,33 +69,39 @@ def compute_paths(
 ) -> PathSet:
     """Find up to K paths for each pair.
 
-    ``edge-disjoint`` takes a shortest path, removes its cables (all links between two nodes) and groups, and goes on;
-    where no path is left, only the links of the paths found are removed, so that further members of their cables serve.
-    ``yen`` takes the K shortest loopless paths (Yen, "Finding the K shortest loopless paths in a network", 1971);
-    ``survivable`` takes paths of which some survive the failure of any one group of links, and which share as few
-    groups as possible (see :mod:`teal.network.survivable`).
+    ``edge-disjoint`` takes a shortest path, removes its cables (all links between two nodes) and
+    groups, and goes on; where no path is left, only the links of the paths found are removed, so
+    that further members of their cables serve. ``yen`` takes the K shortest loopless paths (Yen,
+    "Finding the K shortest loopless paths in a network", 1971); ``survivable`` takes paths of which
+    some survive the failure of any one group of links, and which share as few groups as possible
+    (see :mod:`teal.network.survivable`).
 
     Args:
         topology: the network.
         pairs: (D, 2) node index pairs, sorted by source and target; None for all N (N - 1).
         num_paths: K, 1 to MAX_PATHS.
         method: method of the search, or its name.
-        weight: link weight whose sum a path minimises: 1, latency in ms, or 1 / capacity.  With 1 / capacity a failed
-            link (capacity 0) is never used; the others ignore capacities, so that the same paths serve before and
-            after a failure.
-        groups: numbers of links that fail together: survivable paths survive them (None for cables, both directions),
-            edge-disjoint ones do not share them (beside cables); Yen's take none.
-        cache: keep the result on disk and take it from there.  The key is a hash of the search's inputs, among which
-            capacities are only with inverse capacity: other paths are reused when capacities change.
+        weight: link weight whose sum a path minimises: 1, latency in ms, or 1 / capacity.  With 1 /
+            capacity a failed link (capacity 0) is never used; the others ignore capacities, so that
+            the same paths serve before and after a failure.
+        groups: numbers of links that fail together: survivable paths survive them (None for cables,
+            both directions), edge-disjoint ones do not share them (beside cables); Yen's take none.
+        cache: keep the result on disk and take it from there.  The key is a hash of the search's
+            inputs, among which capacities are only with inverse capacity: other paths are reused
+            when capacities change.
         progress: show a bar.
-        report: called now and then with the share of the sources whose paths are found; what it raises ends the search.
+        report: called now and then with the share of the sources whose paths are found; what it
+            raises ends the search.
 
     Raises:
-        InputError: ``num_paths`` out of range, an unknown method or weight, pairs that are not sorted or not in the
-            topology, or too little memory.
+        InputError: ``num_paths`` out of range, an unknown method or weight, pairs that are not
+            sorted or not in the topology, or too little memory.
     """
     if str(num_paths) == "auto" or not 1 <= num_paths <= MAX_PATHS:
-        expected = f"at least 1 path a demand and at most {MAX_PATHS}; teal.choose_paths chooses paths for matrices"
+        expected = (
+            f"at least 1 path a demand and at most {MAX_PATHS}; teal.choose_paths chooses paths "
+            "for matrices"
+        )
         raise InputError("paths", "K", expected, num_paths)
     pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
     check_pairs(topology, pairs)
@@ -108,7 +120,9 @@ def compute_paths(
     return paths
 
 
-def search_key(topology: Topology, pairs: IntArray, num_paths: int, method: PathMethod, weight: PathWeight) -> str:
+def search_key(
+    topology: Topology, pairs: IntArray, num_paths: int, method: PathMethod, weight: PathWeight
+) -> str:
     """Content key of a search's inputs; arguments as in :func:`compute_paths`."""
     return _request(topology, num_paths, method, weight).key(pairs)
 
@@ -143,9 +157,11 @@ def estimated_seconds(
     method: PathMethod = PathMethod.DISJOINT,
     weight: PathWeight = PathWeight.HOPS,
 ) -> float:
-    """How long :func:`compute_paths` would take for all pairs, extrapolated from searches for some of them.
+    """How long :func:`compute_paths` would take for all pairs, extrapolated from searches for some
+    of them.
 
-    Twice as many pairs are searched until that takes a fifth of a second; two pairs are searched in any case.
+    Twice as many pairs are searched until that takes a fifth of a second; two pairs are searched in
+    any case.
     """
     request = _request(topology, num_paths, method, weight)
     pairs = all_pairs(topology)
@@ -160,7 +176,9 @@ def estimated_seconds(
 
 
 def forget(key: str) -> None:
-    """Delete what :func:`compute_paths` or :func:`teal.choose_paths` has kept on disk of the paths of a key, if any."""
+    """Delete what :func:`compute_paths` or :func:`teal.choose_paths` has kept on disk of the paths
+    of a key, if any.
+    """
     for suffix in (".npz", ".json"):
         cache_file(key).with_suffix(suffix).unlink(missing_ok=True)
 
@@ -190,9 +208,15 @@ class _Request(NamedTuple):
         """Content key of the search for ``pairs``."""
         group_key = () if self.groups is None else tuple(self.groups)
         return content_key(
-            _FORMAT, self.topology.graph_key(), pairs, self.num_paths, self.method.value, self.weight.value,
-            self.link_weights, *group_key,
-        )  # fmt: skip
+            _FORMAT,
+            self.topology.graph_key(),
+            pairs,
+            self.num_paths,
+            self.method.value,
+            self.weight.value,
+            self.link_weights,
+            *group_key,
+        )
 
 
 def _request(
@@ -225,7 +249,9 @@ def _of_name(kind: type[_Named], option: str, name: str) -> _Named:
 
 
 def _check_memory(request: _Request, pairs: IntArray) -> None:
-    """Raise InputError if the search would need too much memory, estimated from the tries of a few sources."""
+    """Raise InputError if the search would need too much memory, estimated from the tries of a few
+    sources.
+    """
     num_paths = request.num_paths
     if len(pairs) * num_paths < _ESTIMATE_FROM_SLOTS:
         return
@@ -235,9 +261,13 @@ def _check_memory(request: _Request, pairs: IntArray) -> None:
     sample = _search(request, sample_pairs, "", progress=False)
     trie_nodes_per_pair = sample.trie.num_nodes / len(sample_pairs)
     needed = memory_needed(len(pairs), num_paths, trie_nodes_per_pair * len(pairs))
-    # With K = 1 and all pairs the tries are trees of shortest paths, which have one node for each pair.
+    # With K = 1 and all pairs the tries are trees of shortest paths, which have one node for each
+    # pair.
     least = memory_needed(len(pairs), 1, min(1.0, trie_nodes_per_pair) * len(pairs)) / (1 << 30)
-    remedy = f"fewer pairs (those that carry traffic) or a smaller K would need less (K = 1: {least:.1f} GiB)"
+    remedy = (
+        "fewer pairs (those that carry traffic) or a smaller K would need less (K = 1: "
+        f"{least:.1f} GiB)"
+    )
     require(f"paths of {len(pairs):,} pairs, K = {num_paths}", needed, remedy)
 
 
@@ -274,7 +304,9 @@ def _search(
     graph = make_graph(topology.num_nodes, tail, head, topology.no_transit)
     by_hops = method is PathMethod.DISJOINT and weight is PathWeight.HOPS
     searches: dict[PathMethod, Callable[..., None]] = {
-        PathMethod.DISJOINT: path_search.search_by_hops if by_hops else path_search.search_by_weight,
+        PathMethod.DISJOINT: path_search.search_by_hops
+        if by_hops
+        else path_search.search_by_weight,
         PathMethod.YEN: path_search.search_yen,
         PathMethod.SURVIVABLE: search_survivable,
     }
@@ -283,24 +315,29 @@ def _search(
         further = (groups,)
     if groups is not None and method is PathMethod.SURVIVABLE:
         further = groups, penalties(link_weights, topology.num_nodes, groups, num_paths)
-    # potential[t, v]: a lower bound on the weight of the paths from v to t, found in the reversed graph; not used by
-    # the search by hops.
+    # potential[t, v]: a lower bound on the weight of the paths from v to t, found in the reversed
+    # graph; not used by the search by hops.
     potential = np.zeros((1, 1))
     if not by_hops:
         every_node = np.arange(topology.num_nodes, dtype=np.int32)
-        potential, _ = shortest_trees(topology.num_nodes, head, tail, link_weights, every_node, topology.no_transit)
+        potential, _ = shortest_trees(
+            topology.num_nodes, head, tail, link_weights, every_node, topology.no_transit
+        )
         potential *= 1 - _POTENTIAL_MARGIN
         finite = np.isfinite(potential)
         least = link_weights[link_weights > 0].min(initial=np.inf)
         if least < _POTENTIAL_RANGE * potential[finite].max(initial=0.0):
-            # A weight that rounding swallows in a sum with a potential gives keys that do not order nodes: A* would
-            # expand nodes again and again.  Without potentials it is Dijkstra's search, whose keys are distances.
+            # A weight that rounding swallows in a sum with a potential gives keys that do not order
+            # nodes: A* would expand nodes again and again.  Without potentials it is Dijkstra's
+            # search, whose keys are distances.
             potential[finite] = 0.0
     leaf = np.empty((len(pairs), num_paths), dtype=np.int32)
     parents: list[IntArray] = []
     links: list[IntArray] = []
     counts_of_all: list[IntArray] = []
-    room = 4 * topology.num_nodes  # trie nodes that a source may have; doubled while a source reports -1, no room
+    room = (
+        4 * topology.num_nodes
+    )  # trie nodes that a source may have; doubled while a source reports -1, no room
     with tqdm(total=len(sources), desc="paths", unit="source", disable=not progress) as bar:
         begin, count = 0, _MIN_SOURCES
         while begin < len(sources):
@@ -314,16 +351,25 @@ def _search(
                 targets = np.ascontiguousarray(pairs[first:last, 1])
                 with threads_for(len(pairs) * topology.num_links, least=_MIN_PARALLEL_VISITS):
                     searches[method](
-                        path_search.TargetChunk(chunk, ptr, targets, num_paths, link_weights, potential), graph,
-                        *further, parent, link, counts, leaf[first:last],
-                    )  # fmt: skip
+                        path_search.TargetChunk(
+                            chunk, ptr, targets, num_paths, link_weights, potential
+                        ),
+                        graph,
+                        *further,
+                        parent,
+                        link,
+                        counts,
+                        leaf[first:last],
+                    )
                 room = room if (counts >= 0).all() else 2 * room
             offset = sum(map(len, parents))
             for i, of_source in enumerate(counts):
                 demands = slice(ptr[i] + first, ptr[i + 1] + first)
                 leaf[demands] = np.where(leaf[demands] >= 0, leaf[demands] + offset, -1)
                 parents.append(
-                    np.where(parent[i, :of_source] >= 0, parent[i, :of_source] + offset, -1).astype(np.int32)
+                    np.where(parent[i, :of_source] >= 0, parent[i, :of_source] + offset, -1).astype(
+                        np.int32
+                    )
                 )
                 links.append(link[i, :of_source].copy())
                 offset += int(of_source)

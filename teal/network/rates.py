@@ -1,8 +1,8 @@
 """Row storage for traffic matrices: in memory if they are few, else read row by row from a file.
 
 A year of 5-minute matrices over the 24,806 pairs of a 158-node network takes 10 GB.  Rows are
-fetched with ``pread`` and not by memory mapping, so that pages of the file do not count towards the memory of this
-process.
+fetched with ``pread`` and not by memory mapping, so that pages of the file do not count towards the
+memory of this process.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class PartRates:
 
 
 class SharedRates:
-    """Shares of other rates side by side: (T, C D), the first D rates times the first share, and so on.
+    """Shares of other rates side by side: (T, C D), the first D rates times the first share, and so
+    on.
 
     Args:
         rates: (T, D).
@@ -119,7 +120,9 @@ class WiderRates:
 class FileRates:
     """Rates in a file of consecutive little-endian rows, from ``offset`` on."""
 
-    def __init__(self, path: Path, shape: tuple[int, int], dtype: str = "<f4", offset: int = 0) -> None:
+    def __init__(
+        self, path: Path, shape: tuple[int, int], dtype: str = "<f4", offset: int = 0
+    ) -> None:
         self._shape, self._dtype, self._offset = shape, np.dtype(dtype), offset
         self._file = os.open(path, os.O_RDONLY)
         self._close = weakref.finalize(self, os.close, self._file)

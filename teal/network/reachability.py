@@ -1,8 +1,10 @@
-"""Which demands the network itself still connects while links are down, and the candidate paths that follow.
+"""Which demands the network itself still connects while links are down, and the candidate paths
+that follow.
 
-A set of candidate paths stands for the network only as far as it keeps every demand that the network connects.  So
-whether a demand is cut off is asked of the graph (:func:`reaches`), and a path set is given the paths that it lacks
-(:func:`with_surviving_paths`) before anything is solved or certified over it.
+A set of candidate paths stands for the network only as far as it keeps every demand that the
+network connects.  So whether a demand is cut off is asked of the graph (:func:`reaches`), and a
+path set is given the paths that it lacks (:func:`with_surviving_paths`) before anything is solved
+or certified over it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
 
-def reaches(topology: Topology, pairs: IntArray, live: BoolArray, max_latency: FloatArray | None = None) -> BoolArray:
+def reaches(
+    topology: Topology, pairs: IntArray, live: BoolArray, max_latency: FloatArray | None = None
+) -> BoolArray:
     """(D,) whether the network has a path from each source to its target.
 
     Args:
@@ -33,13 +37,17 @@ def reaches(topology: Topology, pairs: IntArray, live: BoolArray, max_latency: F
     found = reach[part[pairs[:, 0]], part[pairs[:, 1]]]
     if max_latency is not None and np.isfinite(max_latency).any():
         limited = np.flatnonzero(found & np.isfinite(max_latency))
-        distance, _, row = _trees(topology, np.where(live, topology.latency, np.inf), pairs, limited)
+        distance, _, row = _trees(
+            topology, np.where(live, topology.latency, np.inf), pairs, limited
+        )
         found[limited] = distance[row[limited], pairs[limited, 1]] <= max_latency[limited]
     return found
 
 
 def _parts(topology: Topology, live: BoolArray) -> tuple[IntArray, BoolArray]:
-    """(N,) strongly connected part of each node, and (parts, parts) whether one leads to another one or is it."""
+    """(N,) strongly connected part of each node, and (parts, parts) whether one leads to another
+    one or is it.
+    """
     from scipy.sparse import csr_array
 
     part = topology.with_capacity(live.astype(np.float64)).component_of_node()
@@ -59,7 +67,8 @@ def _parts(topology: Topology, live: BoolArray) -> tuple[IntArray, BoolArray]:
 def _trees(
     topology: Topology, weight: FloatArray, pairs: IntArray, demands: Int64Array
 ) -> tuple[FloatArray, IntArray, Int64Array]:
-    """Distances and links of the shortest-path trees of the demands' sources, and (D,) the row of each; 0 for others.
+    """Distances and links of the shortest-path trees of the demands' sources, and (D,) the row of
+    each; 0 for others.
 
     Args:
         topology: the network.
@@ -71,7 +80,12 @@ def _trees(
     row = np.zeros(len(pairs), dtype=np.int64)
     row[demands] = own.reshape(-1)
     distance, into = shortest_trees(
-        topology.num_nodes, topology.link_source, topology.link_target, weight, sources, topology.no_transit
+        topology.num_nodes,
+        topology.link_source,
+        topology.link_target,
+        weight,
+        sources,
+        topology.no_transit,
     )
     return distance, into, row
 
@@ -80,7 +94,9 @@ def has_live_path(paths: PathSet, live: BoolArray) -> BoolArray:
     """(D,) whether one of each demand's paths crosses links that work, (E,), alone."""
     if live.all():
         return np.asarray(paths.mask.any(1))
-    works = np.zeros(paths.trie.num_nodes + 1, dtype=bool)  # the last entry is for missing paths, whose leaf is -1
+    works = np.zeros(
+        paths.trie.num_nodes + 1, dtype=bool
+    )  # the last entry is for missing paths, whose leaf is -1
     for level in paths.trie.levels:  # parents come before children
         parent = paths.trie.parent[level]
         works[level] = live[paths.trie.link[level]] & ((parent < 0) | works[parent])
@@ -94,10 +110,11 @@ def with_surviving_paths(
     *,
     max_latency: FloatArray | None = None,
 ) -> PathSet:
-    """``paths`` with a path for each demand that the network connects during a failure and no path of it survives.
+    """``paths`` with a path for each demand that the network connects during a failure and no path
+    of it survives.
 
-    The added path is one of fewest links that work (of least latency where the demand has a limit), behind those of the
-    demand.  The same set comes back where it lacks nothing.
+    The added path is one of fewest links that work (of least latency where the demand has a limit),
+    behind those of the demand.  The same set comes back where it lacks nothing.
 
     Args:
         paths: paths of D demands.
@@ -116,23 +133,39 @@ def with_surviving_paths(
             live = topology.capacity > 0
             live[failure] = False
             missing = np.flatnonzero(~has_live_path(paths, live))
-            missing = missing[reaches(
-                topology, paths.pairs[missing], live, None if max_latency is None else max_latency[missing]
-            )]  # fmt: skip
+            missing = missing[
+                reaches(
+                    topology,
+                    paths.pairs[missing],
+                    live,
+                    None if max_latency is None else max_latency[missing],
+                )
+            ]
             wanted = np.array([d for d in missing.tolist() if d not in added], dtype=np.int64)
             if any(not live[added[d]].all() for d in missing.tolist() if d in added):
                 left.append(failure)
             if len(wanted):
-                limited = np.zeros(len(wanted), bool) if max_latency is None else np.isfinite(max_latency[wanted])
-                for part, weight in ((wanted[~limited], np.ones(len(live))), (wanted[limited], topology.latency)):
+                limited = (
+                    np.zeros(len(wanted), bool)
+                    if max_latency is None
+                    else np.isfinite(max_latency[wanted])
+                )
+                for part, weight in (
+                    (wanted[~limited], np.ones(len(live))),
+                    (wanted[limited], topology.latency),
+                ):
                     if len(part):
-                        added.update(_paths_of(topology, np.where(live, weight, np.inf), paths.pairs, part))
+                        added.update(
+                            _paths_of(topology, np.where(live, weight, np.inf), paths.pairs, part)
+                        )
         paths = _with_paths(paths, topology, added)
         open_failures = left
     return paths
 
 
-def _paths_of(topology: Topology, weight: FloatArray, pairs: IntArray, demands: Int64Array) -> dict[int, IntArray]:
+def _paths_of(
+    topology: Topology, weight: FloatArray, pairs: IntArray, demands: Int64Array
+) -> dict[int, IntArray]:
     """The links of a path of least weight of each demand."""
     _, into, row = _trees(topology, weight, pairs, demands)
     ptr, links = paths_in_trees(demands, pairs, row, into, topology.link_source)
@@ -146,7 +179,12 @@ def _with_paths(paths: PathSet, topology: Topology, added: dict[int, IntArray]) 
     for d in added:
         if paths.num_paths == MAX_PATHS and paths.mask[d].all():
             ends = "->".join(topology.node_names[node] for node in paths.pairs[d])
-            raise InputError("paths", ends, f"fewer than {MAX_PATHS} paths, so that one that survives fits", MAX_PATHS)
+            raise InputError(
+                "paths",
+                ends,
+                f"fewer than {MAX_PATHS} paths, so that one that survives fits",
+                MAX_PATHS,
+            )
     length = np.zeros(paths.num_demands, dtype=np.int64)
     order = sorted(added)
     length[order] = [len(added[d]) for d in order]

@@ -1,8 +1,9 @@
 """Lists of segments by which demands are sent.
 
-A list of a demand (s, t) leads from s to its first midpoint along the IGP's shortest paths, from there to the next one,
-and at last to t.  A midpoint may be the end of an *adjacency*, a link that is taken whatever the metrics say: then the
-shortest paths lead to the start of that link.  A demand without a policy goes straight to t.
+A list of a demand (s, t) leads from s to its first midpoint along the IGP's shortest paths, from
+there to the next one, and at last to t.  A midpoint may be the end of an *adjacency*, a link that
+is taken whatever the metrics say: then the shortest paths lead to the start of that link.  A demand
+without a policy goes straight to t.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ class SegmentList:
 
     Attributes:
         share: share of the demand that it takes.
-        midpoints: nodes that are visited in this order, without source and target; the target too, if the last segment
-            is an adjacency.
-        links: link by which each midpoint is reached, -1 for the shortest paths; empty for shortest paths throughout.
+        midpoints: nodes that are visited in this order, without source and target; the target too,
+            if the last segment is an adjacency.
+        links: link by which each midpoint is reached, -1 for the shortest paths; empty for shortest
+            paths throughout.
     """
 
     share: float
@@ -43,7 +45,9 @@ class SegmentList:
         """The links that are taken whatever the metrics say."""
         return tuple(link for link in self.links if link >= 0)
 
-    def steps(self, source: int, target: int, link_start: IntArray) -> Iterator[tuple[int, int, int]]:
+    def steps(
+        self, source: int, target: int, link_start: IntArray
+    ) -> Iterator[tuple[int, int, int]]:
         """Start, end and link of each segment in order; the link is -1 for shortest paths.
 
         Args:
@@ -75,9 +79,11 @@ class SegmentPolicies:
 
     Attributes:
         lists: by source and target, or by router and endpoint; the shares of each sum to 1.
-        is_transit: whether a policy steers all traffic that crosses its router on shortest paths to the endpoint, from
-            wherever it comes (:mod:`teal_ip.routing.transit_policies`), and not just what enters there.
-        algorithm: flexible algorithm whose shortest paths the segments take; None for those of the IGP itself.
+        is_transit: whether a policy steers all traffic that crosses its router on shortest paths to
+            the endpoint, from wherever it comes (:mod:`teal_ip.routing.transit_policies`), and not
+            just what enters there.
+        algorithm: flexible algorithm whose shortest paths the segments take; None for those of the
+            IGP itself.
     """
 
     lists: dict[tuple[int, int], tuple[SegmentList, ...]]
@@ -101,7 +107,12 @@ class SegmentPolicies:
             link_start: (E,) node where each link starts.
         """
         return max(
-            (one.num_segments(*pair, link_start) for pair, lists in self.lists.items() for one in lists), default=1
+            (
+                one.num_segments(*pair, link_start)
+                for pair, lists in self.lists.items()
+                for one in lists
+            ),
+            default=1,
         )
 
     def steps(self, pairs: Sequence[tuple[int, int]], link_start: IntArray) -> Steps:
@@ -147,11 +158,15 @@ class Steps(NamedTuple):
         return np.where(self.link < 0, reaches, is_live[self.link])
 
     def values(self, value: FloatArray, link_value: FloatArray) -> FloatArray:
-        """(L, S) the value of each: of its shortest paths (L, N, N), destination first, or of its adjacency (L, E)."""
+        """(L, S) the value of each: of its shortest paths (L, N, N), destination first, or of its
+        adjacency (L, E).
+        """
         return np.where(self.link < 0, value[:, self.end, self.start], link_value[:, self.link])
 
     def add_traffic(self, volume: FloatArray, adjacency: FloatArray, traffic: FloatArray) -> None:
-        """Add what is sent on each (M, S), Gbit/s, to volumes (M, N, N) of shortest paths and (M, E) of adjacencies."""
+        """Add what is sent on each (M, S), Gbit/s, to volumes (M, N, N) of shortest paths and (M,
+        E) of adjacencies.
+        """
         straight = self.link < 0
         for of_nodes, of_links, row in zip(volume, adjacency, traffic, strict=True):
             np.add.at(of_nodes, (self.end[straight], self.start[straight]), row[straight])

@@ -1,4 +1,6 @@
-"""Candidate paths of a large network in shards: each holds the paths of some sources in files that are mapped."""
+"""Candidate paths of a large network in shards: each holds the paths of some sources in files that
+are mapped.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,12 @@ class PathShard:
 
     def packed(self) -> PackedPaths:
         """The paths, mapped: pages are read when they are used, and may be dropped at any time."""
-        # Copy on write rather than read only, because kernels are compiled for arrays that can be written to.
-        arrays = (np.asarray(np.load(self.folder / f"{name}.npy", mmap_mode="c")) for name in PathScan._fields)
+        # Copy on write rather than read only, because kernels are compiled for arrays that can be
+        # written to.
+        arrays = (
+            np.asarray(np.load(self.folder / f"{name}.npy", mmap_mode="c"))
+            for name in PathScan._fields
+        )
         scan = PathScan(*arrays)
         return PackedPaths(scan, int(np.diff(scan.node_ptr).max(initial=0)) + 1, self.num_links)
 
@@ -71,11 +77,14 @@ class PathShard:
 
     def subset(self, demands: np.ndarray) -> PathSet:
         """The paths of some demands, by their numbers within the shard, ascending."""
-        return subset.cut(self.packed(), demands, self.pairs[demands], self.num_paths, self.topology_key)
+        return subset.cut(
+            self.packed(), demands, self.pairs[demands], self.num_paths, self.topology_key
+        )
 
 
 def divide(pairs: IntArray, count: int) -> list[slice]:
-    """Demand numbers of at most ``count`` shards of whole sources and about equal numbers of demands.
+    """Demand numbers of at most ``count`` shards of whole sources and about equal numbers of
+    demands.
 
     Args:
         pairs: (D, 2) sorted by source.
@@ -100,7 +109,12 @@ def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> Pa
     if _is_complete(folder, len(pairs)):
         return shard
     paths = compute_paths(
-        topology, pairs, num_paths=search.num_paths, method=search.method, weight=search.weight, cache=False
+        topology,
+        pairs,
+        num_paths=search.num_paths,
+        method=search.method,
+        weight=search.weight,
+        cache=False,
     )
     scan = paths.packed.scan
     require_disk(folder.parent, sum(array.nbytes for array in scan), "a shard of paths")
@@ -128,4 +142,6 @@ def _is_complete(folder: Path, demands: int) -> bool:
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in PathScan._fields}
     except (EOFError, OSError, ValueError):
         return False
-    return {name: len(array) for name, array in arrays.items()} == lengths and lengths["path_count"] == demands
+    return {name: len(array) for name, array in arrays.items()} == lengths and lengths[
+        "path_count"
+    ] == demands

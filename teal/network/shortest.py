@@ -1,7 +1,9 @@
-"""Shortest paths: A* and Dijkstra's algorithm over a graph in compressed sparse row (CSR) form, compiled.
+"""Shortest paths: A* and Dijkstra's algorithm over a graph in compressed sparse row (CSR) form,
+compiled.
 
-A path is an array of link numbers.  Links and nodes are banned by stamps: an entry of a stamp array is banned
-while it equals the current stamp, so that raising the stamp by one lifts all bans at once.
+A path is an array of link numbers.  Links and nodes are banned by stamps: an entry of a stamp array
+is banned while it equals the current stamp, so that raising the stamp by one lifts all bans at
+once.
 """
 
 from __future__ import annotations
@@ -44,10 +46,12 @@ class Adjacency(NamedTuple):
 
 
 class SearchScratch(NamedTuple):
-    """Memory of one best-first search; what it holds before a search does not matter, but for the stamps.
+    """Memory of one best-first search; what it holds before a search does not matter, but for the
+    stamps.
 
     Attributes:
-        banned_links: (E,) stamps; a link is not used while its stamp equals the search's ``link_stamp``.
+        banned_links: (E,) stamps; a link is not used while its stamp equals the search's
+            ``link_stamp``.
         banned_nodes: (N,) stamps; the same for nodes and ``node_stamp``.
         distance: (N,) least weight from the source found so far.
         heap_keys: priorities of the binary heap.
@@ -61,17 +65,22 @@ class SearchScratch(NamedTuple):
     heap_nodes: IntArray
 
 
-def make_graph(num_nodes: int, tail: IntArray, head: IntArray, no_transit: BoolArray | None = None) -> Adjacency:
+def make_graph(
+    num_nodes: int, tail: IntArray, head: IntArray, no_transit: BoolArray | None = None
+) -> Adjacency:
     """The graph of links that lead from ``tail`` (E,) to ``head`` (E,).
 
     Args:
         num_nodes: N.
         tail: (E,) node where each link starts.
         head: (E,) node where it ends.
-        no_transit: (N,) whether paths must not lead through a node; None if they may lead through all.
+        no_transit: (N,) whether paths must not lead through a node; None if they may lead through
+            all.
     """
     has_transit = np.ones(num_nodes, dtype=bool) if no_transit is None else ~no_transit
-    return Adjacency(*_group_by_node(tail, num_nodes), *_group_by_node(head, num_nodes), tail, head, has_transit)
+    return Adjacency(
+        *_group_by_node(tail, num_nodes), *_group_by_node(head, num_nodes), tail, head, has_transit
+    )
 
 
 def _group_by_node(nodes: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
@@ -83,7 +92,9 @@ def _group_by_node(nodes: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]
 
 @inner_kernel
 def make_scratch(num_nodes: int, num_links: int) -> SearchScratch:
-    """Scratch with no stamps set (-1).  The heap has room for two pushes a link: rounding may reopen a node."""
+    """Scratch with no stamps set (-1).  The heap has room for two pushes a link: rounding may
+    reopen a node.
+    """
     return SearchScratch(
         np.full(num_links, -1, dtype=np.int32),
         np.full(num_nodes, -1, dtype=np.int32),
@@ -109,7 +120,9 @@ def heap_push(keys: FloatArray, nodes: IntArray, size: int, key: float, node: in
 
 @inner_kernel
 def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
-    """Remove the smallest entry, which the caller has read from ``keys[0], nodes[0]``; the new size."""
+    """Remove the smallest entry, which the caller has read from ``keys[0], nodes[0]``; the new
+    size.
+    """
     size -= 1
     key, node = keys[size], nodes[size]
     i = 0
@@ -127,7 +140,9 @@ def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
 
 @inner_kernel
 def walk_back(source: int, target: int, into: IntArray, tail: IntArray, path: IntArray) -> int:
-    """Write the path that ``into`` (N,), the link into each node, describes into ``path``; its number of links."""
+    """Write the path that ``into`` (N,), the link into each node, describes into ``path``; its
+    number of links.
+    """
     length, node = 0, target
     while node != source:
         path[length] = into[node]
@@ -150,7 +165,8 @@ def best_first(
     scratch: SearchScratch,
     into: IntArray,
 ) -> float:
-    """A* from ``source`` to ``target``: the least weight of a path without banned links and nodes, infinite if none.
+    """A* from ``source`` to ``target``: the least weight of a path without banned links and nodes,
+    infinite if none.
 
     Args:
         source: node where the path starts.
@@ -181,7 +197,10 @@ def best_first(
         for i in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
             link = graph.out_link[i]
             other = graph.head[link]
-            is_banned = scratch.banned_links[link] == link_stamp or scratch.banned_nodes[other] == node_stamp
+            is_banned = (
+                scratch.banned_links[link] == link_stamp
+                or scratch.banned_nodes[other] == node_stamp
+            )
             if is_banned or not np.isfinite(potential[other]):
                 continue
             length = distance[node] + weight[link]
@@ -192,14 +211,28 @@ def best_first(
 
 
 @parallel_kernel
-def _trees(roots: IntArray, graph: Adjacency, weight: FloatArray, distance: FloatArray, into: IntArray) -> None:
+def _trees(
+    roots: IntArray, graph: Adjacency, weight: FloatArray, distance: FloatArray, into: IntArray
+) -> None:
     nodes, links = len(graph.out_ptr) - 1, len(graph.tail)
     for i in prange(len(roots)):
         scratch = make_scratch(nodes, links)
         no_potential = np.zeros(nodes)
         into[i] = -1
-        best_first(roots[i], as_int64(-1), graph, weight, no_potential, as_int64(0), as_int64(0), scratch, into[i])
-        for node in range(nodes):  # an assignment of arrays would compile messages about shapes, for a second
+        best_first(
+            roots[i],
+            as_int64(-1),
+            graph,
+            weight,
+            no_potential,
+            as_int64(0),
+            as_int64(0),
+            scratch,
+            into[i],
+        )
+        for node in range(
+            nodes
+        ):  # an assignment of arrays would compile messages about shapes, for a second
             distance[i, node] = scratch.distance[node]
 
 
@@ -216,17 +249,24 @@ def shortest_trees(
     Args:
         num_nodes: N.
         tail: (E,) node where each link starts.
-        head: (E,) node where each link ends; with tail and head swapped, weights are those of paths to the roots.
+        head: (E,) node where each link ends; with tail and head swapped, weights are those of paths
+            to the roots.
         weight: (E,) at least 0, infinite for a link that may not be used.
         roots: (R,) nodes.
-        no_transit: (N,) whether paths must not lead through a node; None if they may lead through all.
+        no_transit: (N,) whether paths must not lead through a node; None if they may lead through
+            all.
 
     Returns:
-        distance (R, N), infinite where there is no path, and the link into each node (R, N), -1 there.
+        distance (R, N), infinite where there is no path, and the link into each node (R, N), -1
+        there.
     """
     graph = make_graph(num_nodes, tail, head, no_transit)
-    distance, into = np.empty((len(roots), num_nodes)), np.empty((len(roots), num_nodes), dtype=np.int32)
-    # A few microseconds a link and root: from 0.1 s on, threads are worth the compilation of their form.
+    distance, into = (
+        np.empty((len(roots), num_nodes)),
+        np.empty((len(roots), num_nodes), dtype=np.int32),
+    )
+    # A few microseconds a link and root: from 0.1 s on, threads are worth the compilation of their
+    # form.
     with threads_for(len(roots) * len(tail), least=_MIN_PARALLEL_VISITS):
         _trees(np.asarray(roots, dtype=np.int32), graph, weight, distance, into)
     return distance, into

@@ -18,7 +18,8 @@ AnyColumns = TypeVar("AnyColumns", PathSet, CandidateLists)
 
 
 def of_demands(paths: PathSet, demands: Int64Array) -> PathSet:
-    """The paths of ``demands`` alone, in the same order; sources without a demand keep an empty trie.
+    """The paths of ``demands`` alone, in the same order; sources without a demand keep an empty
+    trie.
 
     Args:
         paths: paths of all D demands.
@@ -27,10 +28,13 @@ def of_demands(paths: PathSet, demands: Int64Array) -> PathSet:
     return cut(paths.packed, demands, paths.pairs[demands], paths.num_paths, paths.topology_key)
 
 
-def cut(packed: PackedPaths, demands: Int64Array, pairs: IntArray, num_paths: int, topology_key: str) -> PathSet:
+def cut(
+    packed: PackedPaths, demands: Int64Array, pairs: IntArray, num_paths: int, topology_key: str
+) -> PathSet:
     """The paths of ``demands`` alone.
 
-    Only nodes on a path of these demands are kept.  Two passes over the marked nodes, parallel over the sources.
+    Only nodes on a path of these demands are kept.  Two passes over the marked nodes, parallel over
+    the sources.
 
     Args:
         packed: the paths of all D demands.
@@ -48,10 +52,14 @@ def cut(packed: PackedPaths, demands: Int64Array, pairs: IntArray, num_paths: in
     node_ptr, path_ptr = (np.concatenate([[0], np.cumsum(row)]).astype(np.int64) for row in sizes)
     nodes, total_paths = int(node_ptr[-1]), int(path_ptr[-1])
     kept = PathScan(
-        np.empty(nodes, scan.parent.dtype), np.empty(nodes, scan.link.dtype),
+        np.empty(nodes, scan.parent.dtype),
+        np.empty(nodes, scan.link.dtype),
         np.empty(total_paths, scan.end_node.dtype),
-        scan.path_count[demands], node_ptr, demand_ptr, path_ptr,
-    )  # fmt: skip
+        scan.path_count[demands],
+        node_ptr,
+        demand_ptr,
+        path_ptr,
+    )
     parent, link = np.empty(nodes, dtype=np.int32), np.empty(nodes, dtype=np.int32)
     leaf = np.full((len(demands), num_paths), -1, dtype=np.int32)
     _cut(scan, demands, first_path, packed.max_slots, kept, parent, link, leaf)
@@ -60,18 +68,34 @@ def cut(packed: PackedPaths, demands: Int64Array, pairs: IntArray, num_paths: in
 
 
 def first_demands(paths: AnyColumns, count: int) -> AnyColumns:
-    """The paths of the first ``count`` demands, which end where the demands of a source end; nothing is copied."""
+    """The paths of the first ``count`` demands, which end where the demands of a source end;
+    nothing is copied.
+    """
     if isinstance(paths, CandidateLists):
         return paths.first_demands(count)
     scan = paths.packed.scan
     sources = int(np.searchsorted(scan.demand_ptr, count))
     nodes, ends = int(scan.node_ptr[sources]), int(scan.path_ptr[sources])
     first_scan = PathScan(
-        scan.parent[:nodes], scan.link[:nodes], scan.end_node[:ends], scan.path_count[:count],
-        scan.node_ptr[: sources + 1], scan.demand_ptr[: sources + 1], scan.path_ptr[: sources + 1],
-    )  # fmt: skip
-    trie = Trie(paths.trie.parent[:nodes], paths.trie.link[:nodes], paths.trie.source_ptr[: sources + 1])
-    return _path_set(paths.pairs[:count], paths.leaf[:count], trie, first_scan, paths.num_links, paths.topology_key)
+        scan.parent[:nodes],
+        scan.link[:nodes],
+        scan.end_node[:ends],
+        scan.path_count[:count],
+        scan.node_ptr[: sources + 1],
+        scan.demand_ptr[: sources + 1],
+        scan.path_ptr[: sources + 1],
+    )
+    trie = Trie(
+        paths.trie.parent[:nodes], paths.trie.link[:nodes], paths.trie.source_ptr[: sources + 1]
+    )
+    return _path_set(
+        paths.pairs[:count],
+        paths.leaf[:count],
+        trie,
+        first_scan,
+        paths.num_links,
+        paths.topology_key,
+    )
 
 
 def joined(parts: Sequence[PathSet]) -> PathSet:
@@ -89,10 +113,15 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
     def continued(name: str) -> Int64Array:
         ptrs = [getattr(scan, name) for scan in scans]
         offsets = np.cumsum([0, *(ptr[-1] for ptr in ptrs)])[:-1]
-        return np.concatenate([[0], *(ptr[1:] + offset for ptr, offset in zip(ptrs, offsets, strict=True))])
+        return np.concatenate(
+            [[0], *(ptr[1:] + offset for ptr, offset in zip(ptrs, offsets, strict=True))]
+        )
 
     def renumbered(nodes: Sequence[IntArray]) -> IntArray:
-        moved = [np.where(numbers >= 0, numbers + first, -1) for numbers, first in zip(nodes, first_node, strict=True)]
+        moved = [
+            np.where(numbers >= 0, numbers + first, -1)
+            for numbers, first in zip(nodes, first_node, strict=True)
+        ]
         return np.concatenate(moved).astype(np.int32)
 
     scan = PathScan(
@@ -104,7 +133,10 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
         np.concatenate([trie.link for trie in tries]),
         scan.node_ptr.astype(np.int32),
     )
-    pairs, leaf = np.concatenate([part.pairs for part in parts]), renumbered([part.leaf for part in parts])
+    pairs, leaf = (
+        np.concatenate([part.pairs for part in parts]),
+        renumbered([part.leaf for part in parts]),
+    )
     return _path_set(pairs, leaf, trie, scan, parts[0].num_links, parts[0].topology_key)
 
 
@@ -112,7 +144,9 @@ def _path_set(
     pairs: IntArray, leaf: IntArray, trie: Trie, scan: PathScan, num_links: int, topology_key: str
 ) -> PathSet:
     """A path set whose packed form is known already."""
-    paths = PathSet(pairs, leaf, trie, scan.demand_ptr.astype(np.int32), num_links, "", topology_key)
+    paths = PathSet(
+        pairs, leaf, trie, scan.demand_ptr.astype(np.int32), num_links, "", topology_key
+    )
     max_slots = int(np.diff(scan.node_ptr).max(initial=0)) + 1
     paths.__dict__["packed"] = PackedPaths(scan, max_slots, num_links)  # the cached property
     return paths
@@ -127,7 +161,9 @@ def _count(
     first_path: Int64Array,
     sizes: Int64Array,
 ) -> None:
-    """Count the nodes and paths that each source keeps; ``first_path`` (n,) receives the first path of each demand."""
+    """Count the nodes and paths that each source keeps; ``first_path`` (n,) receives the first path
+    of each demand.
+    """
     for s in prange(len(scan.node_ptr) - 1):
         is_marked = np.zeros(max_slots, dtype=np.uint8)
         is_marked[0] = 1
@@ -163,7 +199,9 @@ def _cut(
     # Locals: Numba drops a store to an array that is reached through a tuple inside prange.
     cut_parent, cut_link, cut_end = cut.parent, cut.link, cut.end_node
     for s in prange(len(scan.node_ptr) - 1):
-        number = np.zeros(max_slots, dtype=np.int32)  # of each kept node in the cut trie; -1: kept, not yet numbered
+        number = np.zeros(
+            max_slots, dtype=np.int32
+        )  # of each kept node in the cut trie; -1: kept, not yet numbered
         first, begin = scan.node_ptr[s], cut.node_ptr[s]
         last_node = np.int64(0)
         for i in range(cut.demand_ptr[s], cut.demand_ptr[s + 1]):

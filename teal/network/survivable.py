@@ -1,10 +1,12 @@
-"""Numba kernels that find paths of which some survive the failure of a group of links, wherever the network allows it.
+"""Numba kernels that find paths of which some survive the failure of a group of links, wherever the
+network allows it.
 
-The first path of a demand is a shortest one.  Each further path minimises, in this order, the number of groups on it
-that all paths so far have in common, since the failure of one of them would strand the demand; the number of times that
-paths so far cross its groups; and its weight.  So paths are disjoint where there are disjoint ones, and share as few
-groups as possible where there are none.  Where the minimum leaves all common groups in common, though the demand
-survives one of them, the next path is a shortest one without that group (two paths around two groups may exist where no
+The first path of a demand is a shortest one.  Each further path minimises, in this order, the
+number of groups on it that all paths so far have in common, since the failure of one of them would
+strand the demand; the number of times that paths so far cross its groups; and its weight.  So paths
+are disjoint where there are disjoint ones, and share as few groups as possible where there are
+none.  Where the minimum leaves all common groups in common, though the demand survives one of them,
+the next path is a shortest one without that group (two paths around two groups may exist where no
 path avoids both).
 
 A path is an array of link numbers; bans are stamps (see :mod:`teal.network.shortest`).
@@ -45,7 +47,9 @@ class _Memory(NamedTuple):
 
 
 @inner_kernel
-def _crossed(path: IntArray, length: int, groups: Groups, seen: Int64Array, stamp: int, out: Int64Array) -> int:
+def _crossed(
+    path: IntArray, length: int, groups: Groups, seen: Int64Array, stamp: int, out: Int64Array
+) -> int:
     """Write the groups that a path crosses into ``out``, each once; their number."""
     count = 0
     for i in range(length):
@@ -60,10 +64,22 @@ def _crossed(path: IntArray, length: int, groups: Groups, seen: Int64Array, stam
 
 @inner_kernel
 def _find(
-    source: int, target: int, chunk: TargetChunk, graph: Adjacency, groups: Groups, ban: int, scratch: SearchScratch,
-    into: IntArray, memory: _Memory, paths: FoundPaths, k: int, stamp: int, crossed: Int64Array,
-) -> int:  # fmt: skip
-    """Find the cheapest path without banned links, as path ``k``; the number of groups in ``crossed``, -1: no path.
+    source: int,
+    target: int,
+    chunk: TargetChunk,
+    graph: Adjacency,
+    groups: Groups,
+    ban: int,
+    scratch: SearchScratch,
+    into: IntArray,
+    memory: _Memory,
+    paths: FoundPaths,
+    k: int,
+    stamp: int,
+    crossed: Int64Array,
+) -> int:
+    """Find the cheapest path without banned links, as path ``k``; the number of groups in
+    ``crossed``, -1: no path.
 
     Args:
         source, target, chunk, graph, groups, scratch, into, memory, paths: as in :func:`_source`.
@@ -95,24 +111,38 @@ def _is_known(paths: FoundPaths, k: int) -> bool:
 
 @inner_kernel
 def _source(
-    c: int, chunk: TargetChunk, graph: Adjacency, groups: Groups, penalty: FloatArray, parent: IntArray, link: IntArray,
+    c: int,
+    chunk: TargetChunk,
+    graph: Adjacency,
+    groups: Groups,
+    penalty: FloatArray,
+    parent: IntArray,
+    link: IntArray,
     leaf: IntArray,
-) -> int:  # fmt: skip
+) -> int:
     """The paths of one source; the number of its trie nodes or -1.
 
     Args:
         c: number of the source in the chunk.
         chunk, graph, groups: what is searched.
-        penalty: (2,) of each crossing of a group that a path has crossed, and of a group that all paths have crossed.
+        penalty: (2,) of each crossing of a group that a path has crossed, and of a group that all
+            paths have crossed.
         parent, link, leaf: as in :func:`search_survivable`.
     """
-    source, nodes, count_groups = chunk.sources[c], len(graph.out_ptr) - 1, len(groups.group_ptr) - 1
+    source, nodes, count_groups = (
+        chunk.sources[c],
+        len(graph.out_ptr) - 1,
+        len(groups.group_ptr) - 1,
+    )
     scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
     paths, trie = empty_paths(chunk.max_paths, nodes), empty_trie(parent, link)
     memory = _Memory(
-        chunk.weight.copy(), np.zeros(count_groups, np.int64), np.empty(count_groups, np.int64),
-        np.full(count_groups, -1, np.int64), np.full(count_groups, -1, np.int64),
-    )  # fmt: skip
+        chunk.weight.copy(),
+        np.zeros(count_groups, np.int64),
+        np.empty(count_groups, np.int64),
+        np.full(count_groups, -1, np.int64),
+        np.full(count_groups, -1, np.int64),
+    )
     crossed, queue = np.empty(count_groups, np.int64), np.empty(nodes, dtype=np.int32)
     reached, rows = np.empty((_FIRST_ROWS, nodes), np.bool_), 0
     stamp, path_stamp, count = ZERO, ZERO, ZERO
@@ -142,7 +172,19 @@ def _source(
                     common += 1
             path_stamp += 1
             size = _find(
-                source, target, chunk, graph, groups, NO_STAMP, scratch, into, memory, paths, k, path_stamp, crossed
+                source,
+                target,
+                chunk,
+                graph,
+                groups,
+                NO_STAMP,
+                scratch,
+                into,
+                memory,
+                paths,
+                k,
+                path_stamp,
+                crossed,
             )
             if size < 0:
                 break
@@ -154,7 +196,19 @@ def _source(
                 stamp, path_stamp = stamp + 1, path_stamp + 1
                 ban_group(banned, groups, stamp, scratch.banned_links)
                 size = _find(
-                    source, target, chunk, graph, groups, stamp, scratch, into, memory, paths, k, path_stamp, crossed
+                    source,
+                    target,
+                    chunk,
+                    graph,
+                    groups,
+                    stamp,
+                    scratch,
+                    into,
+                    memory,
+                    paths,
+                    k,
+                    path_stamp,
+                    crossed,
                 )
             if _is_known(paths, k):
                 break
@@ -178,7 +232,12 @@ def _source(
 
 @inner_kernel
 def _set_costs(
-    num_found: int, touched: int, weight: FloatArray, groups: Groups, penalty: FloatArray, memory: _Memory
+    num_found: int,
+    touched: int,
+    weight: FloatArray,
+    groups: Groups,
+    penalty: FloatArray,
+    memory: _Memory,
 ) -> None:
     """Set the costs of the links of all groups with hits, after ``num_found`` paths."""
     for i in range(touched):
@@ -187,29 +246,42 @@ def _set_costs(
             memory.cost[groups.group_link[j]] = weight[groups.group_link[j]]
     for i in range(touched):
         group = memory.touched[i]
-        group_cost = penalty[1] if memory.hits[group] == num_found else penalty[0] * memory.hits[group]
+        group_cost = (
+            penalty[1] if memory.hits[group] == num_found else penalty[0] * memory.hits[group]
+        )
         for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
             memory.cost[groups.group_link[j]] += group_cost
 
 
 @parallel_kernel
 def search_survivable(
-    chunk: TargetChunk, graph: Adjacency, groups: Groups, penalty: FloatArray, parent: IntArray, link: IntArray,
-    node_count: IntArray, leaf: IntArray,
-) -> None:  # fmt: skip
+    chunk: TargetChunk,
+    graph: Adjacency,
+    groups: Groups,
+    penalty: FloatArray,
+    parent: IntArray,
+    link: IntArray,
+    node_count: IntArray,
+    leaf: IntArray,
+) -> None:
     """Find the paths of a chunk of sources that survive failures of groups, and build their tries.
 
     Args:
-        chunk, graph, parent, link, node_count, leaf: as in :func:`teal.network.path_search.search_by_hops`.
+        chunk, graph, parent, link, node_count, leaf: as in
+            :func:`teal.network.path_search.search_by_hops`.
         groups: groups of links that fail together.
         penalty: (2,) see :func:`penalties`.
     """
     for c in prange(len(chunk.sources)):
-        node_count[c] = _source(as_int64(c), chunk, graph, groups, penalty, parent[c], link[c], leaf)
+        node_count[c] = _source(
+            as_int64(c), chunk, graph, groups, penalty, parent[c], link[c], leaf
+        )
 
 
 def penalties(weight: FloatArray, nodes: int, groups: Groups, max_paths: int) -> FloatArray:
-    """(2,) costs that put one aim before the next: above every weight of a path, and above every sum of the first."""
+    """(2,) costs that put one aim before the next: above every weight of a path, and above every
+    sum of the first.
+    """
     longest = nodes * float(weight[np.isfinite(weight)].max(initial=0.0)) or 1.0
     crossings = nodes * max(1, int(np.diff(groups.link_ptr).max(initial=1))) * max_paths
     return np.array([longest, longest * (crossings + 1)])

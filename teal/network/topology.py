@@ -21,9 +21,11 @@ _MAX_NAMES = 10  # nodes or links that a sentence lists
 
 
 def canonical_name(text: str) -> str:
-    """A name as it is kept: composed letters (Unicode's form C), plain spaces in the place of those without a break.
+    """A name as it is kept: composed letters (Unicode's form C), plain spaces in the place of those
+    without a break.
 
-    Files from macOS write letters and their accents apart, and Excel writes spaces without a break; both look the same.
+    Files from macOS write letters and their accents apart, and Excel writes spaces without a break;
+    both look the same.
     """
     return unicodedata.normalize("NFC", text).replace("\u00a0", " ").replace("\u202f", " ").strip()
 
@@ -31,19 +33,24 @@ def canonical_name(text: str) -> str:
 class Names:
     """The own name of a node or router for each name that files may call it by.
 
-    Names are compared without case and without a port; an IP address has one form, however it is written.
+    Names are compared without case and without a port; an IP address has one form, however it is
+    written.
     """
 
     def __init__(self) -> None:
         self._own: dict[str, str] = {}
 
     def add(self, name: str, own: str) -> str:
-        """Let ``name`` stand for ``own``; returns the own name that it stands for, another one if it is taken."""
+        """Let ``name`` stand for ``own``; returns the own name that it stands for, another one if
+        it is taken.
+        """
         return self._own.setdefault(self._key(name), own)
 
     def own(self, name: str) -> str:
         """The own name; ``name`` itself where it is unknown."""
-        return self._own.get(self._key(name)) or self._own.get(self._key(without_port(name))) or name
+        return (
+            self._own.get(self._key(name)) or self._own.get(self._key(without_port(name))) or name
+        )
 
     @staticmethod
     def _key(name: str) -> str:
@@ -55,7 +62,9 @@ class Names:
 
 
 def without_port(name: str) -> str:
-    """``host`` of ``host:port`` and ``[address]:port``; an IPv6 address without brackets has no port."""
+    """``host`` of ``host:port`` and ``[address]:port``; an IPv6 address without brackets has no
+    port.
+    """
     found = re.fullmatch(r"\[([^\]]+)\](?::\d+)?|([^:]+):\d+", name.strip())
     return name if found is None else found[1] or found[2]
 
@@ -73,16 +82,19 @@ class Topology:
         link_target: (E,) index of the node where it ends.
         capacity: (E,) Gbit/s; 0 means that the link has failed.
         latency: (E,) ms, one-way propagation delay; positive, so that shortest paths have no loops.
-        metric: (E,) IGP metric, a whole number above 0; None where unknown.  Candidate paths do not depend on it.
-        te_metric: (E,) TE metric, a whole number, 0 on a link that has none; None if no link has one.
-        affinities: (E,) names of the affinities (administrative groups) of each link; () if no link has any.
-        coordinates: (N, 2) longitude and latitude in degrees (or x and y in any unit), only for drawing; NaN where
-            unknown.
+        metric: (E,) IGP metric, a whole number above 0; None where unknown.  Candidate paths do not
+            depend on it.
+        te_metric: (E,) TE metric, a whole number, 0 on a link that has none; None if no link has
+            one.
+        affinities: (E,) names of the affinities (administrative groups) of each link; () if no link
+            has any.
+        coordinates: (N, 2) longitude and latitude in degrees (or x and y in any unit), only for
+            drawing; NaN where unknown.
         origin: the file or name that the topology was read from, for messages.
         notes: what was assumed while reading it, in whole sentences.
         aliases: other names of nodes, by which files may call them, and the name of each.
-        no_transit: (N,) whether a router carries nothing but traffic from and to itself, as one with the overload bit
-            of IS-IS (ISO 10589, RFC 3787); None if there is none.
+        no_transit: (N,) whether a router carries nothing but traffic from and to itself, as one
+            with the overload bit of IS-IS (ISO 10589, RFC 3787); None if there is none.
 
     Raises:
         InputError: from the constructor, naming the first field that is wrong.
@@ -127,7 +139,9 @@ class Topology:
             wrong = ends[(ends < 0) | (ends >= nodes)]
             if len(wrong):
                 raise InputError(where, field, f"node indices in 0..{nodes - 1}", int(wrong[0]))
-        self._require(self.link_source != self.link_target, "target", "a node other than the source")
+        self._require(
+            self.link_source != self.link_target, "target", "a node other than the source"
+        )
         finite = np.isfinite(self.capacity) & (self.capacity >= 0)
         self._require(finite, "capacity", "a finite capacity >= 0", self.capacity)
         positive = np.isfinite(self.latency) & (self.latency > 0)
@@ -139,19 +153,29 @@ class Topology:
         if self.te_metric is not None:
             if self.te_metric.shape != (links,):
                 raise InputError(where, "te_metric", f"shape {(links,)}", self.te_metric.shape)
-            self._require(self.te_metric >= 0, "te_metric", "a TE metric > 0, or 0 for none", self.te_metric)
+            self._require(
+                self.te_metric >= 0, "te_metric", "a TE metric > 0, or 0 for none", self.te_metric
+            )
         if self.no_transit is not None and self.no_transit.shape != (nodes,):
             raise InputError(where, "no_transit", f"shape {(nodes,)}", self.no_transit.shape)
         if len(self.affinities) not in (0, links):
-            raise InputError(where, "affinities", f"a set for each of {links} links, or ()", len(self.affinities))
+            raise InputError(
+                where, "affinities", f"a set for each of {links} links, or ()", len(self.affinities)
+            )
 
     def _require(
-        self, good: BoolArray, field: str, expected: str, values: FloatArray | Int64Array | None = None
+        self,
+        good: BoolArray,
+        field: str,
+        expected: str,
+        values: FloatArray | Int64Array | None = None,
     ) -> None:
         if not good.all():
             bad = int(np.argmin(good))
             actual = self.link_name(bad) if values is None else values[bad]
-            raise InputError(self.origin or self.name, f"link {self.link_name(bad)}: {field}", expected, actual)
+            raise InputError(
+                self.origin or self.name, f"link {self.link_name(bad)}: {field}", expected, actual
+            )
 
     @property
     def num_nodes(self) -> int:
@@ -165,41 +189,57 @@ class Topology:
 
     def link_name(self, link: int) -> str:
         """``source->target`` of a link, for messages."""
-        return f"{self.node_names[self.link_source[link]]}->{self.node_names[self.link_target[link]]}"
+        return (
+            f"{self.node_names[self.link_source[link]]}->{self.node_names[self.link_target[link]]}"
+        )
 
     def __repr__(self) -> str:
         return f"Topology({self.name!r}: {self.num_nodes} nodes, {self.num_links} directed links)"
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row for each link: name, source, target, capacity (Gbit/s), latency (ms)."""
+        """A pandas frame, a row for each link: name, source, target, capacity (Gbit/s), latency
+        (ms).
+        """
         import pandas as pd
 
         names = np.array(self.node_names, dtype=object)
-        return pd.DataFrame({
-            "link": self.link_names(), "source": names[self.link_source], "target": names[self.link_target],
-            "capacity": self.capacity, "latency": self.latency,
-        })  # fmt: skip
+        return pd.DataFrame(
+            {
+                "link": self.link_names(),
+                "source": names[self.link_source],
+                "target": names[self.link_target],
+                "capacity": self.capacity,
+                "latency": self.latency,
+            }
+        )
 
     def to_networkx(self) -> Any:
-        """A networkx MultiDiGraph: names of nodes; links in order, with capacity (Gbit/s), latency (ms), metrics,
-        affinities.
+        """A networkx MultiDiGraph: names of nodes; links in order, with capacity (Gbit/s), latency
+        (ms), metrics, affinities.
         """
         import networkx as nx
 
         graph = nx.MultiDiGraph(name=self.name)
         for node, (longitude, latitude) in enumerate(self.coordinates.tolist()):
             place = {} if np.isnan(longitude) else {"lon": longitude, "lat": latitude}
-            overload = {"overload": True} if self.no_transit is not None and self.no_transit[node] else {}
+            overload = (
+                {"overload": True} if self.no_transit is not None and self.no_transit[node] else {}
+            )
             graph.add_node(self.node_names[node], **place, **overload)
         for link in range(self.num_links):
             values = {"capacity": float(self.capacity[link]), "latency": float(self.latency[link])}
             values |= self.igp_attributes(link)
-            source, target = self.node_names[self.link_source[link]], self.node_names[self.link_target[link]]
+            source, target = (
+                self.node_names[self.link_source[link]],
+                self.node_names[self.link_target[link]],
+            )
             graph.add_edge(source, target, **values)
         return graph
 
     def igp_attributes(self, link: int) -> dict[str, Any]:
-        """Attributes of a link by their names in files: those it has of metric, te_metric, affinity (sorted names)."""
+        """Attributes of a link by their names in files: those it has of metric, te_metric, affinity
+        (sorted names).
+        """
         found: dict[str, Any] = {} if self.metric is None else {"metric": int(self.metric[link])}
         if self.te_metric is not None and self.te_metric[link]:
             found["te_metric"] = int(self.te_metric[link])
@@ -208,10 +248,11 @@ class Topology:
         return found
 
     def link_names(self) -> list[str]:
-        """Distinct names of all links: ``source->target``, with ``#1``, ``#2``, ... where several are parallel.
+        """Distinct names of all links: ``source->target``, with ``#1``, ``#2``, ... where several
+        are parallel.
 
-        Where another link or node has such a name, as a node ``b#1`` beside ``b``, there is a further ``#``:
-        ``a->b##1``.
+        Where another link or node has such a name, as a node ``b#1`` beside ``b``, there is a
+        further ``#``: ``a->b##1``.
         """
         names, nodes = [self.link_name(link) for link in range(self.num_links)], self.node_index()
         count, seen = Counter(names), Counter[str]()
@@ -220,7 +261,9 @@ class Topology:
             if count[name] > 1:
                 seen[name] += 1
                 mark, target = "#", self.node_names[self.link_target[link]]
-                while f"{name}{mark}{seen[name]}" in taken or f"{target}{mark}{seen[name]}" in nodes:
+                while (
+                    f"{name}{mark}{seen[name]}" in taken or f"{target}{mark}{seen[name]}" in nodes
+                ):
                     mark += "#"
                 names[link] = f"{name}{mark}{seen[name]}"
                 taken.add(names[link])
@@ -231,12 +274,16 @@ class Topology:
         return {name: link for link, name in enumerate(self.link_names())}
 
     def member(self, a: str, b: str) -> tuple[str, int]:
-        """The neighbour of node ``a`` that ``b`` names, and which of parallel cables, as ``c#2`` says; 0 for all."""
+        """The neighbour of node ``a`` that ``b`` names, and which of parallel cables, as ``c#2``
+        says; 0 for all.
+        """
         if b in self.node_index():
             return b, 0
         link = self._link_of_name.get(f"{a}->{b}", -1)
         if link >= 0 and self.node_names[self.link_source[link]] == a:
-            ends = (self.link_source == self.link_source[link]) & (self.link_target == self.link_target[link])
+            ends = (self.link_source == self.link_source[link]) & (
+                self.link_target == self.link_target[link]
+            )
             return self.node_names[self.link_target[link]], int(ends[: link + 1].sum())
         node, _, number = b.rpartition("#")
         return (node, int(number)) if node and number.isdecimal() and int(number) else (b, 0)
@@ -247,7 +294,9 @@ class Topology:
         return {alias: index[name] for alias, name in self.aliases.items()} | index
 
     def name_of(self, name: str) -> str:
-        """The name of a node that is called by an alias, as :class:`Names` compares them; else ``name`` itself."""
+        """The name of a node that is called by an alias, as :class:`Names` compares them; else
+        ``name`` itself.
+        """
         return self._names.own(name) if self.aliases and name not in self.node_names else name
 
     @cached_property
@@ -271,7 +320,9 @@ class Topology:
             name: None if (values := getattr(self, name)) is None else values[numbers]
             for name in ("link_source", "link_target", "capacity", "latency", "metric", "te_metric")
         }
-        fields["affinities"] = tuple(self.affinities[link] for link in numbers) if self.affinities else ()
+        fields["affinities"] = (
+            tuple(self.affinities[link] for link in numbers) if self.affinities else ()
+        )
         return dataclasses.replace(self, **{**fields, **changed})
 
     def with_failed_links(self, links: Iterable[int]) -> Topology:
@@ -288,8 +339,8 @@ class Topology:
 
         Args:
             a: name of a node.
-            b: name of another one; with ``#2`` behind it, the second of parallel cables alone, in the order of the
-                file; ``*`` for all links of ``a``.
+            b: name of another one; with ``#2`` behind it, the second of parallel cables alone, in
+                the order of the file; ``*`` for all links of ``a``.
             member: number of the parallel cable, from 1; 0 for all, or for what ``b`` says.
 
         Raises:
@@ -312,44 +363,67 @@ class Topology:
                 links = np.concatenate([forth[member - 1 : member], back[member - 1 : member]])
         if not len(links):
             expected = f"a link between {a} and {other}" if j >= 0 else f"a link of {a}"
-            raise InputError(where, "link", expected + (f", of at least {member}" if member else ""), "none")
+            raise InputError(
+                where, "link", expected + (f", of at least {member}" if member else ""), "none"
+            )
         return [int(link) for link in links]
 
     def ends_of(self, text: str, option: str, separator: str = ",") -> tuple[str, str]:
-        """The two nodes that a text such as ``A,B`` or ``A,B#2`` names; names of nodes may contain the separator.
+        """The two nodes that a text such as ``A,B`` or ``A,B#2`` names; names of nodes may contain
+        the separator.
 
         Raises:
-            InputError: no two names, or names that can be divided in several ways; none of a node is found later.
+            InputError: no two names, or names that can be divided in several ways; none of a node
+                is found later.
         """
         index = self.node_index()
         parts = text.split(separator)
-        pairs = [(separator.join(parts[:i]).strip(), separator.join(parts[i:]).strip()) for i in range(1, len(parts))]
-        known = [(a, b) for a, b in pairs if a in index and (b in index or b.rpartition("#")[0] in index or b == "*")]
+        pairs = [
+            (separator.join(parts[:i]).strip(), separator.join(parts[i:]).strip())
+            for i in range(1, len(parts))
+        ]
+        known = [
+            (a, b)
+            for a, b in pairs
+            if a in index and (b in index or b.rpartition("#")[0] in index or b == "*")
+        ]
         if len(known) > 1 or not pairs:
             found = " or ".join(f"{a} - {b}" for a, b in known) or repr(text)
             raise InputError(option, "", f"two node names, A{separator}B", found)
         if not known and len(pairs) > 1:
-            expected = f"two node names, A{separator}B (names that contain {separator!r} as the file writes them)"
+            expected = (
+                f"two node names, A{separator}B (names that contain {separator!r} as the file "
+                "writes them)"
+            )
             raise InputError(option, "", expected, repr(text))
         return (known or pairs)[0]
 
     def links_named(self, texts: Iterable[str], option: str) -> list[int]:
-        """The links between the nodes of each text ``A,B``, as :meth:`ends_of` reads it, each link once.
+        """The links between the nodes of each text ``A,B``, as :meth:`ends_of` reads it, each link
+        once.
 
         Raises:
             InputError: no such nodes, or no link between them.
         """
-        return sorted({link for text in texts for link in self.find_links(*self.ends_of(text, option))})
+        return sorted(
+            {link for text in texts for link in self.find_links(*self.ends_of(text, option))}
+        )
 
     def cables(self) -> list[list[int]]:
-        """The links that fail together: for each pair of neighbours all links between the two, in both directions."""
+        """The links that fail together: for each pair of neighbours all links between the two, in
+        both directions.
+        """
         by_ends: dict[tuple[int, int], list[int]] = {}
-        for link, (a, b) in enumerate(zip(self.link_source.tolist(), self.link_target.tolist(), strict=True)):
+        for link, (a, b) in enumerate(
+            zip(self.link_source.tolist(), self.link_target.tolist(), strict=True)
+        ):
             by_ends.setdefault((min(a, b), max(a, b)), []).append(link)
         return list(by_ends.values())
 
     def link_pairs(self) -> list[list[int]]:
-        """The links of all cables, each with its opposite one: of parallel links the k-th of each direction."""
+        """The links of all cables, each with its opposite one: of parallel links the k-th of each
+        direction.
+        """
         pairs = []
         for links in self.cables():
             forth = [link for link in links if self.link_source[link] == self.link_source[links[0]]]
@@ -364,7 +438,9 @@ class Topology:
         return [int(n) for n in np.flatnonzero(~used)]
 
     def one_way_links(self) -> list[int]:
-        """The links for which there is none in the other direction, by their numbers; parallel ones are counted."""
+        """The links for which there is none in the other direction, by their numbers; parallel ones
+        are counted.
+        """
         ends = list(zip(self.link_source.tolist(), self.link_target.tolist(), strict=True))
         left, found = Counter((t, s) for s, t in ends), []
         for link, pair in enumerate(ends):
@@ -374,7 +450,9 @@ class Topology:
         return found
 
     def bidirectional(self) -> Topology:
-        """The network plus a link in the other direction, with its capacity, latency and metric where none is."""
+        """The network plus a link in the other direction, with its capacity, latency and metric
+        where none is.
+        """
         missing = np.array(self.one_way_links(), dtype=np.int64)
         source = np.concatenate([self.link_source, self.link_target[missing]])
         target = np.concatenate([self.link_target, self.link_source[missing]])
@@ -390,19 +468,25 @@ class Topology:
         return content_key(self.num_nodes, self.link_source, self.link_target, *stubs)
 
     def doubts(self) -> list[str]:
-        """Sentences without a full stop about nodes without a link, links of one direction, and separate parts."""
+        """Sentences without a full stop about nodes without a link, links of one direction, and
+        separate parts.
+        """
         doubts, names, parts = [], self.link_names(), self.num_components()
         if alone := [self.node_names[node] for node in self.isolated_nodes()]:
             doubts.append(f"nodes without a link: {listed(alone, _MAX_NAMES)}")
         if one_way := [names[link] for link in self.one_way_links()]:
             doubts.append(
-                f"links without one in the other direction: {listed(one_way, _MAX_NAMES)} (--bidirectional adds them)"
+                f"links without one in the other direction: {listed(one_way, _MAX_NAMES)} "
+                "(--bidirectional adds them)"
             )
         if self.no_transit is not None:
             stubs = [self.node_names[node] for node in np.flatnonzero(self.no_transit)]
             doubts.append(f"routers that carry no transit traffic: {listed(stubs, _MAX_NAMES)}")
         if parts > 1:
-            doubts.append(f"not connected: {parts} parts (strongly connected), so that some pairs have no path")
+            doubts.append(
+                f"not connected: {parts} parts (strongly connected), so that some pairs have no "
+                "path"
+            )
         return doubts
 
     def num_components(self) -> int:
@@ -410,7 +494,9 @@ class Topology:
         return int(self.component_of_node().max(initial=-1)) + 1
 
     def component_of_node(self) -> IntArray:
-        """(N,) number of the strongly connected part of each node, over links that have a capacity."""
+        """(N,) number of the strongly connected part of each node, over links that have a
+        capacity.
+        """
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components
 
@@ -420,7 +506,9 @@ class Topology:
         return np.asarray(connected_components(graph, directed=True, connection="strong")[1])
 
     def content_key(self) -> str:
-        """Hash of what an allocation can depend on: nodes, links, capacities, latencies, routers without transit."""
+        """Hash of what an allocation can depend on: nodes, links, capacities, latencies, routers
+        without transit.
+        """
         stubs = () if self.no_transit is None else (self.no_transit,)
         ends = self.link_source, self.link_target
         return content_key(self.node_names, *ends, self.capacity, self.latency, *stubs)

@@ -55,7 +55,8 @@ class TrafficMatrices:
         skipped: one line for each matrix that its publisher left empty or that could not be used.
         key: content key of the matrices before ``scale``, for caches.
         origin: the file or name it came from, for messages.
-        classes: priority classes of the demands, which then stand class by class (see :mod:`teal.network.classes`).
+        classes: priority classes of the demands, which then stand class by class (see
+            :mod:`teal.network.classes`).
     """
 
     name: str
@@ -71,7 +72,10 @@ class TrafficMatrices:
 
     def __repr__(self) -> str:
         when = f"{self.timestamps[0]} to {self.timestamps[-1]}"
-        return f"TrafficMatrices({self.name!r}: {self.num_matrices} matrices of {self.num_demands} demands, {when})"
+        return (
+            f"TrafficMatrices({self.name!r}: {self.num_matrices} matrices of {self.num_demands} "
+            f"demands, {when})"
+        )
 
     def __post_init__(self) -> None:
         where = self.origin or self.name
@@ -86,18 +90,25 @@ class TrafficMatrices:
             raise InputError(where, "timestamp", "a time for every matrix", "none")
         not_later = np.flatnonzero(np.diff(self.timestamps) <= np.timedelta64(0, "s"))
         if len(not_later):
-            raise InputError(where, "timestamp", "increasing timestamps", self.timestamps[not_later[0] + 1])
+            raise InputError(
+                where, "timestamp", "increasing timestamps", self.timestamps[not_later[0] + 1]
+            )
         if not self.scale > 0 or not np.isfinite(self.scale):
             raise InputError(where, "scale", "a positive factor", self.scale)
         order = self.pairs[:, 0].astype(np.int64) * (1 << 32) + self.pairs[:, 1]
         blocks = [slice(None)] if self.classes is None else self.classes.blocks
         if any((np.diff(order[rows]) <= 0).any() for rows in blocks):
-            raise InputError(where, "demands", "pairs sorted by source and target, each once", "another order")
+            raise InputError(
+                where, "demands", "pairs sorted by source and target, each once", "another order"
+            )
         if (self.pairs[:, 0] == self.pairs[:, 1]).any():
-            raise InputError(where, "demands", "a target other than the source", "a node's demand to itself")
+            raise InputError(
+                where, "demands", "a target other than the source", "a node's demand to itself"
+            )
 
     def to_frame(self, topology: Topology) -> Any:
-        """A pandas frame, a row for each time, a column for each pair of names (source, target), in Gbit/s.
+        """A pandas frame, a row for each time, a column for each pair of names (source, target), in
+        Gbit/s.
 
         Args:
             topology: network whose nodes the pairs name.
@@ -108,7 +119,9 @@ class TrafficMatrices:
         import pandas as pd
 
         if self.classes is not None:
-            raise InputError(self.origin or self.name, "classes", "traffic without classes", self.classes.names)
+            raise InputError(
+                self.origin or self.name, "classes", "traffic without classes", self.classes.names
+            )
         names = np.array(topology.node_names, dtype=object)[self.pairs]
         columns = pd.MultiIndex.from_arrays([names[:, 0], names[:, 1]], names=["source", "target"])
         index = pd.DatetimeIndex(self.timestamps, name="timestamp")
@@ -155,7 +168,9 @@ class TrafficMatrices:
         return values * self.scale
 
     def chunks(self, rows: Int64Array | None = None, size: int = 0) -> Iterator[FloatArray]:
-        """Read ``rows`` (None: all) in chunks of ``size`` matrices, or of about 32 MB (4 Mi rates) if that is 0."""
+        """Read ``rows`` (None: all) in chunks of ``size`` matrices, or of about 32 MB (4 Mi rates)
+        if that is 0.
+        """
         rows = np.arange(self.num_matrices) if rows is None else rows
         size = size or max(1, (1 << 22) // self.num_demands)
         for begin in range(0, len(rows), size):
@@ -196,7 +211,9 @@ class TrafficMatrices:
             InputError: demands of several classes, of which a pair has more than one.
         """
         if self.classes is not None:
-            raise InputError(self.origin or self.name, "classes", "traffic without classes", self.classes.names)
+            raise InputError(
+                self.origin or self.name, "classes", "traffic without classes", self.classes.names
+            )
         wide, ours = (one[:, 0].astype(np.int64) << 32 | one[:, 1] for one in (pairs, self.pairs))
         rates = WiderRates(self.rates, np.searchsorted(wide, ours), len(pairs))
         return dataclasses.replace(self, pairs=pairs, rates=rates, key=content_key(self.key, pairs))
@@ -204,14 +221,17 @@ class TrafficMatrices:
     def part(self, first: int, stop: int) -> TrafficMatrices:
         """The matrices ``first`` to ``stop`` - 1; the others cannot be read from the result."""
         return dataclasses.replace(
-            self, timestamps=self.timestamps[first:stop], rates=PartRates(self.rates, first, stop),
+            self,
+            timestamps=self.timestamps[first:stop],
+            rates=PartRates(self.rates, first, stop),
             key=content_key(self.key, first, stop),
-        )  # fmt: skip
+        )
 
     def split(self, train: float = 0.7, validation: float = 0.1) -> Split:
         """Row numbers of training, validation and test part, in time order.
 
-        Every part has at least one row if there are three or more; with fewer, all three parts are all rows.
+        Every part has at least one row if there are three or more; with fewer, all three parts are
+        all rows.
         """
         count = self.num_matrices
         if count < 3:
@@ -230,21 +250,31 @@ class TrafficMatrices:
         """The demands, each divided among classes.
 
         Args:
-            shares: share of every demand, by name of the class, the highest priority first; they sum to 1.
+            shares: share of every demand, by name of the class, the highest priority first; they
+                sum to 1.
 
         Raises:
             InputError: shares that are negative or do not sum to 1; demands that have classes.
         """
         parts = np.array(list(shares.values()), dtype=np.float64)
         if self.classes is not None:
-            raise InputError(self.origin or self.name, "classes", "demands without classes", "demands with classes")
+            raise InputError(
+                self.origin or self.name,
+                "classes",
+                "demands without classes",
+                "demands with classes",
+            )
         if not (parts >= 0).all() or abs(parts.sum() - 1) > _SHARE_TOLERANCE:
-            raise InputError("classes", "shares", "numbers >= 0 that sum to 1", ", ".join(map(str, parts)))
+            raise InputError(
+                "classes", "shares", "numbers >= 0 that sum to 1", ", ".join(map(str, parts))
+            )
         return dataclasses.replace(
-            self, pairs=np.tile(self.pairs, (len(parts), 1)), rates=SharedRates(self.rates, parts),
+            self,
+            pairs=np.tile(self.pairs, (len(parts), 1)),
+            rates=SharedRates(self.rates, parts),
             classes=DemandClasses.of_equal_size(shares, self.num_demands),
             key=content_key(self.key, tuple(shares), parts),
-        )  # fmt: skip
+        )
 
 
 def spread(rows: Int64Array, limit: int) -> Int64Array:

@@ -15,14 +15,16 @@ from teal.runtime.parallel import inner_kernel, kernel
 class Trie:
     """T trie nodes; a node stands for the path from its source down to it.
 
-    The nodes of one source are consecutive and parents come before children: sums along paths need one loop over the
-    nodes from first to last, sums over the paths through each link one loop from last to first.
+    The nodes of one source are consecutive and parents come before children: sums along paths need
+    one loop over the nodes from first to last, sums over the paths through each link one loop from
+    last to first.
 
     Attributes:
-        parent: (T,) index of each node's parent, -1 where the parent is the source, which is no trie node.
+        parent: (T,) index of each node's parent, -1 where the parent is the source, which is no
+            trie node.
         link: (T,) index of the network's link that leads into the node.
-        source_ptr: (S + 1,) the nodes of the i-th of the S sources, in increasing order of their indices, are
-            ``source_ptr[i]:source_ptr[i + 1]``.
+        source_ptr: (S + 1,) the nodes of the i-th of the S sources, in increasing order of their
+            indices, are ``source_ptr[i]:source_ptr[i + 1]``.
     """
 
     parent: IntArray
@@ -41,7 +43,9 @@ class Trie:
 
     @cached_property
     def levels(self) -> list[IntArray]:
-        """Indices of the trie nodes of depth 1, 2, ..., for backends that process all nodes of a level at once."""
+        """Indices of the trie nodes of depth 1, 2, ..., for backends that process all nodes of a
+        level at once.
+        """
         order = np.argsort(self.depth, kind="stable").astype(np.int32)
         ends = np.cumsum(np.bincount(self.depth)[1:]) if self.num_nodes else np.zeros(0, int)
         return [part.astype(np.int32) for part in np.split(order, ends[:-1])] if len(ends) else []
@@ -62,8 +66,8 @@ def insert_path(  # type: ignore[no-untyped-def]
 ) -> tuple[int, int]:
     """Follow ``path[:length]`` down one source's trie and add the nodes that are missing.
 
-    Node numbers are local to the source.  Returns (node of the path's end, new count), or (-2, count) when ``parent``
-    is full; nodes added until then stay.
+    Node numbers are local to the source.  Returns (node of the path's end, new count), or (-2,
+    count) when ``parent`` is full; nodes added until then stay.
 
     Args:
         path: indices of the links of the path.
@@ -96,8 +100,9 @@ def insert_path(  # type: ignore[no-untyped-def]
 def sort_by_depth(parent, link, leaf) -> None:  # type: ignore[no-untyped-def]
     """Renumber one source's trie level by level, in place.
 
-    Nodes that are adjacent in memory then seldom depend on each other, so that the processor overlaps their loads: a
-    scan of Kdl on an AMD EPYC takes half the time that it takes in the order in which paths were found.
+    Nodes that are adjacent in memory then seldom depend on each other, so that the processor
+    overlaps their loads: a scan of Kdl on an AMD EPYC takes half the time that it takes in the
+    order in which paths were found.
 
     Args:
         parent: (T_s,) parent of each node of the source, in local numbers; parents come first.

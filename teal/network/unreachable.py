@@ -1,4 +1,6 @@
-"""Demands without a path, which no allocation carries: how many, of how much traffic, and between which nodes."""
+"""Demands without a path, which no allocation carries: how many, of how much traffic, and between
+which nodes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class WithoutPath(NamedTuple):
     pairs: tuple[str, ...]
 
     @classmethod
-    def of(cls, topology: Topology, pairs: IntArray, demand: FloatArray, has_path: BoolArray) -> WithoutPath:
+    def of(
+        cls, topology: Topology, pairs: IntArray, demand: FloatArray, has_path: BoolArray
+    ) -> WithoutPath:
         """Find them.
 
         Args:
@@ -38,7 +42,10 @@ class WithoutPath(NamedTuple):
         lost = np.flatnonzero((demand > 0) & ~has_path)
         lost = lost[np.argsort(-demand[lost], kind="stable")]
         names = topology.node_names
-        return cls(float(demand[lost].sum()), tuple(f"{names[s]}->{names[t]}" for s, t in pairs[lost].tolist()))
+        return cls(
+            float(demand[lost].sum()),
+            tuple(f"{names[s]}->{names[t]}" for s, t in pairs[lost].tolist()),
+        )
 
     def sentence(self) -> str:
         """``1 demand without a path, 4 Gbit/s: a->c``."""

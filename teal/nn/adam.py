@@ -1,4 +1,6 @@
-"""Adam without :class:`torch.optim.Optimizer`, whose constructor imports torch's compiler: 4 s of every process."""
+"""Adam without :class:`torch.optim.Optimizer`, whose constructor imports torch's compiler: 4 s of
+every process.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
-_MEAN_DECAY, _SQUARE_DECAY, _EPSILON = 0.9, 0.999, 1e-8  # beta_1, beta_2 and epsilon, as torch.optim.Adam has them
+_MEAN_DECAY, _SQUARE_DECAY, _EPSILON = (
+    0.9,
+    0.999,
+    1e-8,
+)  # beta_1, beta_2 and epsilon, as torch.optim.Adam has them
 _SLOTS = ("step", "exp_avg", "exp_avg_sq")  # names that a checkpoint has
 
 
 class Adam:
-    """Algorithm 1 of Kingma and Ba (ICLR 2015), by torch's function; the same bits as :class:`torch.optim.Adam`.
+    """Algorithm 1 of Kingma and Ba (ICLR 2015), by torch's function; the same bits as
+    :class:`torch.optim.Adam`.
 
     Args:
         parameters: parameters that are learnt.
@@ -26,7 +33,9 @@ class Adam:
     def __init__(self, parameters: Iterable[nn.Parameter], rate: float) -> None:
         self.rate = rate
         self._parameters = list(parameters)
-        self._state: dict[int, dict[str, Tensor]] = {}  # by number of the parameter, once it had a gradient
+        self._state: dict[
+            int, dict[str, Tensor]
+        ] = {}  # by number of the parameter, once it had a gradient
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -36,22 +45,49 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Change each parameter that has a gradient."""
-        numbers = [number for number, parameter in enumerate(self._parameters) if parameter.grad is not None]
+        numbers = [
+            number
+            for number, parameter in enumerate(self._parameters)
+            if parameter.grad is not None
+        ]
         for number in numbers:
             if number not in self._state:
-                nothing = torch.zeros_like(self._parameters[number], memory_format=torch.preserve_format)
-                self._state[number] = dict(zip(_SLOTS, (torch.tensor(0.0), nothing, nothing.clone()), strict=True))
-        steps, means, squares = ([self._state[number][slot] for number in numbers] for slot in _SLOTS)
+                nothing = torch.zeros_like(
+                    self._parameters[number], memory_format=torch.preserve_format
+                )
+                self._state[number] = dict(
+                    zip(_SLOTS, (torch.tensor(0.0), nothing, nothing.clone()), strict=True)
+                )
+        steps, means, squares = (
+            [self._state[number][slot] for number in numbers] for slot in _SLOTS
+        )
         adam(
             [self._parameters[number] for number in numbers],
-            [gradient for number in numbers if (gradient := self._parameters[number].grad) is not None],
-            means, squares, [], steps, amsgrad=False, beta1=_MEAN_DECAY, beta2=_SQUARE_DECAY, lr=self.rate,
-            weight_decay=0.0, eps=_EPSILON, maximize=False,
-        )  # fmt: skip
+            [
+                gradient
+                for number in numbers
+                if (gradient := self._parameters[number].grad) is not None
+            ],
+            means,
+            squares,
+            [],
+            steps,
+            amsgrad=False,
+            beta1=_MEAN_DECAY,
+            beta2=_SQUARE_DECAY,
+            lr=self.rate,
+            weight_decay=0.0,
+            eps=_EPSILON,
+            maximize=False,
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """The state, under names that :meth:`load` reads: ``NUMBER.SLOT``."""
-        return {f"{number}.{slot}": value for number, slots in self._state.items() for slot, value in slots.items()}
+        return {
+            f"{number}.{slot}": value
+            for number, slots in self._state.items()
+            for slot, value in slots.items()
+        }
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Set the state to what :meth:`tensors` returned, on the devices of the parameters.
@@ -63,7 +99,9 @@ class Adam:
         for name, value in tensors.items():
             number, slot = name.split(".")
             if int(number) >= len(self._parameters):
-                raise ValueError(f"a state of {len(self._parameters)} parameters, not of number {number}")
+                raise ValueError(
+                    f"a state of {len(self._parameters)} parameters, not of number {number}"
+                )
             parameter = self._parameters[int(number)]
             own = value.clone() if slot == "step" else value.to(parameter, copy=True)
             self._state.setdefault(int(number), {})[slot] = own

@@ -1,8 +1,9 @@
-"""Checkpoints of models: tensors as safetensors, everything else as JSON.  No pickle: a checkpoint cannot run code.
+"""Checkpoints of models: tensors as safetensors, everything else as JSON.  No pickle: a checkpoint
+cannot run code.
 
-A checkpoint is a folder with ``model.safetensors`` and ``model.json``, the card.  The card contains a hash of the
-former, so that files of two different saves are never taken for one checkpoint.  Each file is written whole or not
-at all.
+A checkpoint is a folder with ``model.safetensors`` and ``model.json``, the card.  The card contains
+a hash of the former, so that files of two different saves are never taken for one checkpoint.  Each
+file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, file_key
 
 FORMAT = 1  # of the folder; raised when older versions of Teal could not read it
-# `kind` in the cards; that of a FlowGNN had none before, so that a card without one is of a FlowGNN.
+# `kind` in the cards; that of a FlowGNN had none before, so that a card without one is of a
+# FlowGNN.
 FLOW_GNN_KIND, PRICE_GNN_KIND, HEDGE_GATE_KIND = KINDS = "flow-gnn", "price-gnn", "hedge-gate"
 MODEL_CARD, MODEL_WEIGHTS = "model.json", "model.safetensors"
 MAX_SIZE = 4096  # of any dimension of a model that is read
@@ -48,16 +50,18 @@ class FlowGnnCard:
         model: shapes.
         objective: name of the objective that it was trained for; :data:`ANY` for a model of all.
         epsilon: penalty of that objective.
-        topology: name of the network that it was trained on; :data:`ANY` for a model of any network.
+        topology: name of the network that it was trained on; :data:`ANY` for a model of any
+            network.
         topology_key: content key of that network.
         learner: ``direct`` or ``coma``.
         seed: seed of the training run.
         step: optimiser steps of these weights.
         train_s: seconds of training of these weights.
-        validation: minus the mean certified gap of these weights alone on the validation matrices, cut to fit.
+        validation: minus the mean certified gap of these weights alone on the validation matrices,
+            cut to fit.
         networks: number of networks that it was trained on.
-        held_out: names of networks that it was not trained on, nor on others of their families; of a model for any
-            network.
+        held_out: names of networks that it was not trained on, nor on others of their families; of
+            a model for any network.
         entries: entries of the split tables that it was trained for; 0 for none.
         training: for one network's model, traffic, settings and versions of the run; {} if unknown.
         kind: always ``flow-gnn``.
@@ -94,7 +98,8 @@ class PriceGnnCard:
         seed: seed of the training run.
         step: optimiser steps of these weights.
         train_s: seconds of training of these weights.
-        validation: the same as of a FlowGnnCard, on one network; minus infinity where there was none.
+        validation: the same as of a FlowGnnCard, on one network; minus infinity where there was
+            none.
         topology: name of the network that it was trained on last; :data:`ANY` for many at once.
         topology_key: content key of that network.
         training: for one network's model, traffic, settings and versions of the run; {} if unknown.
@@ -123,12 +128,14 @@ class HedgeGateCard:
 
     Attributes:
         model: shapes.
-        histories: number of random histories that it was trained on, every eighth of them for validation.
+        histories: number of random histories that it was trained on, every eighth of them for
+            validation.
         held_out: names of networks that it was not trained on, nor on others of their families.
         seed: seed of the training run.
         step: optimiser steps of these weights.
         train_s: seconds of training of these weights.
-        validation: mean largest utilisation over that of the mixture, on the histories that were held out.
+        validation: mean largest utilisation over that of the mixture, on the histories that were
+            held out.
         kind: always ``hedge-gate``.
         format: version of the folder's format.
     """
@@ -160,7 +167,9 @@ def save_hedge_gate(folder: Path, model: HedgeGate, card: HedgeGateCard) -> None
 
 
 def note_in_card(folder: Path, name: str, value: Any) -> None:
-    """Add ``name`` to what the card of a checkpoint says of its training; numbers in ``value`` are finite or None."""
+    """Add ``name`` to what the card of a checkpoint says of its training; numbers in ``value`` are
+    finite or None.
+    """
     fields = json.loads((folder / MODEL_CARD).read_text(encoding="utf-8"))
     fields["training"] = {**fields.get("training", {}), name: value}
     _write_card(folder, fields)
@@ -172,7 +181,9 @@ def _write_card(folder: Path, fields: dict[str, Any]) -> None:
 
 
 def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard | HedgeGateCard) -> None:
-    tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    tensors = {
+        name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()
+    }
     with atomic_file(folder / MODEL_WEIGHTS) as temporary:
         save_file(tensors, temporary)
     fields = dataclasses.asdict(card) | {_HASH: file_key(folder / MODEL_WEIGHTS)}
@@ -181,7 +192,9 @@ def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard | Hed
     _write_card(folder, fields)
 
 
-def load_flow_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[FlowModel, FlowGnnCard]:
+def load_flow_gnn(
+    folder: Path, device: torch.device | str = "cpu"
+) -> tuple[FlowModel, FlowGnnCard]:
     """Read the checkpoint of a FlowGNN.
 
     Raises:
@@ -197,11 +210,14 @@ def load_flow_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[Flo
     return model.to(device).eval(), card
 
 
-def load_price_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[PriceGNN, PriceGnnCard]:
+def load_price_gnn(
+    folder: Path, device: torch.device | str = "cpu"
+) -> tuple[PriceGNN, PriceGnnCard]:
     """Read the checkpoint of a PriceGNN.
 
     Raises:
-        InputError: no checkpoint there, a damaged one, one of another format or of another kind of model.
+        InputError: no checkpoint there, a damaged one, one of another format or of another kind of
+            model.
     """
     fields, weights_hash = _read_card(folder / MODEL_CARD, PRICE_GNN_KIND)
     with _one_line(folder / MODEL_CARD, "the description of a PriceGNN"):
@@ -217,7 +233,8 @@ def load_hedge_gate(folder: Path) -> tuple[HedgeGate, HedgeGateCard]:
     """Read the checkpoint of a HedgeGate.
 
     Raises:
-        InputError: no checkpoint there, a damaged one, one of another format or of another kind of model.
+        InputError: no checkpoint there, a damaged one, one of another format or of another kind of
+            model.
     """
     fields, weights_hash = _read_card(folder / MODEL_CARD, HEDGE_GATE_KIND)
     with _one_line(folder / MODEL_CARD, "the description of a hedge (teal pretrain-hedge)"):
@@ -234,11 +251,14 @@ def _one_line(file: Path, expected: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise InputError(str(file), "", expected, " ".join(str(error).split())[:200] or type(error).__name__) from None
+        raise InputError(
+            str(file), "", expected, " ".join(str(error).split())[:200] or type(error).__name__
+        ) from None
 
 
 def _checked(fields: _Fields) -> _Fields:
-    """The dataclass itself, if its values have the types that it says, and shapes are of models that fit in memory.
+    """The dataclass itself, if its values have the types that it says, and shapes are of models
+    that fit in memory.
 
     Raises:
         ValueError: another type, or a number out of its range.
@@ -247,7 +267,11 @@ def _checked(fields: _Fields) -> _Fields:
         value = getattr(fields, name)
         plain = get_origin(kind) or kind
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        good = is_number if plain is float else isinstance(value, plain) and not isinstance(value, bool)
+        good = (
+            is_number
+            if plain is float
+            else isinstance(value, plain) and not isinstance(value, bool)
+        )
         if plain is tuple:
             good = good and all(isinstance(one, str) for one in value)
         if not good:
@@ -277,15 +301,24 @@ def check_kind(folder: Path, kind: str, scheme: str) -> None:
     """Raise InputError unless the checkpoint in ``folder`` is of a kind that a scheme takes."""
     found = kind_of(folder)
     if found != kind:
-        raise InputError(scheme, f"model {folder}", f"a model of the kind {kind} (or {scheme}:model=FOLDER)", found)
+        raise InputError(
+            scheme,
+            f"model {folder}",
+            f"a model of the kind {kind} (or {scheme}:model=FOLDER)",
+            found,
+        )
 
 
 def _load_weights(model: nn.Module, folder: Path, weights_hash: str) -> None:
-    """Read the weights of ``folder``, which must have the hash that the card gives, into ``model``."""
+    """Read the weights of ``folder``, which must have the hash that the card gives, into
+    ``model``.
+    """
     weights = folder / MODEL_WEIGHTS
     tensors, _ = read_tensors(weights)
     if file_key(weights) != weights_hash:
-        raise InputError(str(weights), "", f"the weights that belong to {MODEL_CARD}", "those of another save")
+        raise InputError(
+            str(weights), "", f"the weights that belong to {MODEL_CARD}", "those of another save"
+        )
     with _one_line(weights, f"the weights of {MODEL_CARD}"):
         model.load_state_dict(tensors)
     if not all(bool(torch.isfinite(value).all()) for value in model.state_dict().values()):
@@ -298,20 +331,28 @@ def check_fits(card: FlowGnnCard, folder: Path, objective: Objective) -> None:
     if card.objective == ANY:
         return
     if card.objective != objective.name:
-        raise InputError(where, "objective", f"a model for {objective.name}", f"one for {card.objective}")
+        raise InputError(
+            where, "objective", f"a model for {objective.name}", f"one for {card.objective}"
+        )
     if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW and card.epsilon != objective.epsilon:
-        raise InputError(where, "epsilon", f"a model for {objective.epsilon}", f"one for {card.epsilon}")
+        raise InputError(
+            where, "epsilon", f"a model for {objective.epsilon}", f"one for {card.epsilon}"
+        )
 
 
 def check_is_universal(card: FlowGnnCard, folder: Path) -> None:
-    """Raise InputError unless the model of ``card`` serves any network, objective and number of paths."""
+    """Raise InputError unless the model of ``card`` serves any network, objective and number of
+    paths.
+    """
     if card.model.form != UNIVERSAL:
         expected = "the form universal, of a model that another run may start from"
         raise InputError(str(folder / MODEL_CARD), "form", expected, card.model.form)
 
 
 def best_validation(folder: Path) -> float:
-    """Validation score of the model in ``folder``; minus infinity if there is no readable checkpoint."""
+    """Validation score of the model in ``folder``; minus infinity if there is no readable
+    checkpoint.
+    """
     try:
         load = load_price_gnn if kind_of(folder) == PRICE_GNN_KIND else load_flow_gnn
         return load(folder)[1].validation
@@ -320,7 +361,9 @@ def best_validation(folder: Path) -> float:
 
 
 def _read_card(file: Path, kind: str = "") -> tuple[dict[str, Any], str]:
-    """The card's fields and the hash of its weights; of a model of a kind, where one is asked for."""
+    """The card's fields and the hash of its weights; of a model of a kind, where one is asked
+    for.
+    """
     if not file.is_file():
         raise InputError(str(file.parent), file.name, "a checkpoint", "no such file")
     try:
@@ -332,7 +375,12 @@ def _read_card(file: Path, kind: str = "") -> tuple[dict[str, Any], str]:
     if fields.get("format") != FORMAT:
         raise InputError(str(file), "format", str(FORMAT), fields.get("format"))
     if kind and fields.get("kind", FLOW_GNN_KIND) != kind:
-        raise InputError(str(file), "kind", f"a model of the kind {kind}", str(fields.get("kind", FLOW_GNN_KIND))[:80])
+        raise InputError(
+            str(file),
+            "kind",
+            f"a model of the kind {kind}",
+            str(fields.get("kind", FLOW_GNN_KIND))[:80],
+        )
     try:
         return fields, fields.pop(_HASH)
     except KeyError as error:
@@ -349,8 +397,19 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise InputError(str(file.parent), file.name, "a checkpoint", "no such file")
     try:
         with safe_open(file, framework="pt") as stored:
-            return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError, KeyError, MemoryError) as error:
+            return {
+                name: stored.get_tensor(name)
+                for name in stored.keys()  # noqa: SIM118
+            }, stored.metadata() or {}
+    except (
+        SafetensorError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        KeyError,
+        MemoryError,
+    ) as error:
         raise InputError(str(file), "", "a safetensors file", f"a damaged file: {error}") from None
 
 

@@ -1,7 +1,9 @@
-"""FlowGNN (Xu et al., "Teal", SIGCOMM 2023, section 3.2): link nodes, path nodes, and the demands between paths.
+"""FlowGNN (Xu et al., "Teal", SIGCOMM 2023, section 3.2): link nodes, path nodes, and the demands
+between paths.
 
-Its input is one HeteroData with link nodes and path nodes.  The model of one network is FlowGNN, policy and price head.
-The batch comes first everywhere: link features are (B, E, F), path features (B, D, K, F).
+Its input is one HeteroData with link nodes and path nodes.  The model of one network is FlowGNN,
+policy and price head. The batch comes first everywhere: link features are (B, E, F), path features
+(B, D, K, F).
 """
 
 from __future__ import annotations
@@ -30,14 +32,17 @@ class IncidenceConv(MessagePassing):
     (Kipf & Welling 2017, eq. 2, on a bipartite graph without self-loops).
 
     Given path operations it aggregates by path_sum or link_sum over the trie; given an explicit
-    (2, incidences) edge index it runs plain :meth:`propagate`, which gives the same result (and is tested to).
+    (2, incidences) edge index it runs plain :meth:`propagate`, which gives the same result (and is
+    tested to).
     """
 
     def __init__(self, direction: Direction) -> None:
         super().__init__(aggr="add", node_dim=-2)  # (B, nodes, F)
         self.direction = direction
 
-    def forward(self, x: Tensor, path_degree: Tensor, link_degree: Tensor, incidence: PathOps | Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, path_degree: Tensor, link_degree: Tensor, incidence: PathOps | Tensor
+    ) -> Tensor:
         """link_to_path: (B, E, F) -> (B, D, K, F); path_to_link: (B, D, K, F) -> (B, E, F).
 
         B matrices, D demands with K paths each, E links, F features.
@@ -46,7 +51,8 @@ class IncidenceConv(MessagePassing):
             x: features of the links or of the paths.
             path_degree: (D, K) number of links of each path, 0 where there is no path.
             link_degree: (E,) number of paths through each link.
-            incidence: path operations, or the edge index (2, incidences): path d * K + k in row 0, link in row 1.
+            incidence: path operations, or the edge index (2, incidences): path d * K + k in row 0,
+                link in row 1.
         """
         path_scale = _inverse_root(path_degree).unsqueeze(-1)  # (D, K, 1)
         link_scale = _inverse_root(link_degree).unsqueeze(-1)  # (E, 1)
@@ -57,7 +63,9 @@ class IncidenceConv(MessagePassing):
         else:
             sizes = (path_degree.numel(), link_degree.numel())
             if to_path:
-                out = self.propagate(incidence.flip(0), x=x, size=sizes[::-1]).unflatten(1, path_degree.shape)
+                out = self.propagate(incidence.flip(0), x=x, size=sizes[::-1]).unflatten(
+                    1, path_degree.shape
+                )
             else:
                 out = self.propagate(incidence, x=x.flatten(1, 2), size=sizes)
         return out * (path_scale if to_path else link_scale)
@@ -81,8 +89,8 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
 
     Published form: a link has its capacity, a path its demand, both in Gbit/s.
 
-    Scaled form, with c the mean of the live capacities: a link has log(capacity / c), the log of its
-    utilisation if every path carried all its demand, and whether it is live; a path has
+    Scaled form, with c the mean of the live capacities: a link has log(capacity / c), the log of
+    its utilisation if every path carried all its demand, and whether it is live; a path has
     log(demand / c), the largest such utilisation along it, its value over the mean value, and its
     number of links over the mean number.
 
@@ -102,7 +110,9 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     live = problem.capacity > 0
     typical_capacity = mean_capacity(problem).clamp(min=1e-30)
     log_utilisation = torch.where(live, (problem.full_path_utilisation + _FLOOR_SHARE).log(), 0)
-    log_capacity = torch.where(live, (problem.capacity / typical_capacity).clamp(min=_FLOOR_SHARE).log(), 0)
+    log_capacity = torch.where(
+        live, (problem.capacity / typical_capacity).clamp(min=_FLOOR_SHARE).log(), 0
+    )
     data["link"].x = torch.stack([log_capacity, log_utilisation, live.to(dtype)], -1)
     size = (problem.demand / typical_capacity + _FLOOR_SHARE).log()[..., None]
     tightest = ops.path_max(log_utilisation)[0]
@@ -113,7 +123,8 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
 
 
 class FlowGNN(nn.Module):
-    """Embeds every link and every path, in one of four forms; each form adds one thing to the form before.
+    """Embeds every link and every path, in one of four forms; each form adds one thing to the form
+    before.
 
     ``published``: layer i = 1..6 has width i: a linear map per node kind, the
     symmetric-normalised sum of the other kind added to a node's own, then a dense layer over the K
@@ -125,8 +136,8 @@ class FlowGNN(nn.Module):
     ``nonlinear``: SiLU, and normalisation over nodes.
 
     ``feedback``: before each layer a tentative allocation, whose utilisation and prices the links
-    see, and each path its worst utilisation and profit.  Without that feedback a demand has no information about
-    what the other demands do.
+    see, and each path its worst utilisation and profit.  Without that feedback a demand has no
+    information about what the other demands do.
 
     Args:
         num_paths: K.
@@ -135,11 +146,16 @@ class FlowGNN(nn.Module):
         form: one of :data:`teal.nn.flow_gnn_config.FORMS`.
     """
 
-    def __init__(self, num_paths: int, layers: int = 6, width: int = 8, *, form: str = FEEDBACK) -> None:
+    def __init__(
+        self, num_paths: int, layers: int = 6, width: int = 8, *, form: str = FEEDBACK
+    ) -> None:
         super().__init__()
         self.published = form == PUBLISHED
         if self.published:
-            self.link_width, self.path_width = layers + RAW_LINK_FEATURES, layers + RAW_PATH_FEATURES
+            self.link_width, self.path_width = (
+                layers + RAW_LINK_FEATURES,
+                layers + RAW_PATH_FEATURES,
+            )
             widths = [i + 1 for i in range(layers)]
         else:
             self.link_width = self.path_width = width
@@ -148,10 +164,13 @@ class FlowGNN(nn.Module):
             self.path_in = nn.Linear(SCALED_PATH_FEATURES, width)
         feedbacks = (_LoadFeedback(num_paths, width) for _ in widths)
         self.feedback = nn.ModuleList(feedbacks if form == FEEDBACK else ())
-        self.layers = nn.ModuleList(_Layer(num_paths, w, plain=form in (PUBLISHED, SCALED)) for w in widths)
+        self.layers = nn.ModuleList(
+            _Layer(num_paths, w, plain=form in (PUBLISHED, SCALED)) for w in widths
+        )
 
     def forward(self, data: HeteroData, edge_index: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Embeddings of the links (B, E, F) and of the paths (B, D, K, F), 0 where there is no path.
+        """Embeddings of the links (B, E, F) and of the paths (B, D, K, F), 0 where there is no
+        path.
 
         Args:
             data: from :func:`teal.nn.flow_gnn.hetero_data`.
@@ -177,7 +196,9 @@ class FlowGNN(nn.Module):
 
 
 class _Layer(nn.Module):
-    """One exchange between links, paths and demands; ``plain`` omits normalisation and nonlinearity."""
+    """One exchange between links, paths and demands; ``plain`` omits normalisation and
+    nonlinearity.
+    """
 
     def __init__(self, num_paths: int, width: int, *, plain: bool) -> None:
         super().__init__()
@@ -190,7 +211,12 @@ class _Layer(nn.Module):
         self.activation = nn.Identity() if plain else nn.SiLU()
 
     def forward(
-        self, link: Tensor, path: Tensor, degrees: tuple[Tensor, Tensor], incidence: PathOps | Tensor, mask: Tensor
+        self,
+        link: Tensor,
+        path: Tensor,
+        degrees: tuple[Tensor, Tensor],
+        incidence: PathOps | Tensor,
+        mask: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """(B, E, F) and (B, D, K, F) in and out."""
         if self.norm_link is not None and self.norm_path is not None:
@@ -207,7 +233,8 @@ class _Layer(nn.Module):
 class _NodeNorm(nn.Module):
     """Each feature to mean 0 and variance 1 over the nodes of a matrix, then scaled and shifted.
 
-    Normalising over features instead would remove the differences between demands, which the policy depends on.
+    Normalising over features instead would remove the differences between demands, which the policy
+    depends on.
     """
 
     def __init__(self, width: int) -> None:
@@ -215,7 +242,8 @@ class _NodeNorm(nn.Module):
         self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, ..., F), 0 where there is no node, with a mask (B or 1, ..., 1) of the nodes there are.
+        """(B, ..., F), 0 where there is no node, with a mask (B or 1, ..., 1) of the nodes there
+        are.
 
         The result is undefined where there is no node.
         """
@@ -241,22 +269,30 @@ class _LoadFeedback(nn.Module):
         self.action, self.price = nn.Linear(num_paths * width, num_paths), nn.Linear(width, 1)
         self.sharpness = nn.Parameter(torch.tensor(1.0))
         self.link_in, self.path_in = nn.Linear(3, width), nn.Linear(3, width)
-        nn.init.constant_(self.price.bias, -3.0)  # prices start near 0, because most links are not full
+        nn.init.constant_(
+            self.price.bias, -3.0
+        )  # prices start near 0, because most links are not full
 
-    def forward(self, link: Tensor, path: Tensor, mask: Tensor, data: HeteroData) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, link: Tensor, path: Tensor, mask: Tensor, data: HeteroData
+    ) -> tuple[Tensor, Tensor]:
         """(B, E, F) and (B, D, K, F) in and out."""
         price = nn.functional.softplus(self.price(link).squeeze(-1))  # (B, E), mean value = 1
         profit = data.value - data.ops.path_sum(price)  # (B, D, K)
         action = self.action(path.flatten(2)) + self.sharpness.exp() * bounded_profit(profit)
         splits = action_splits(action, data.mask, maximises_value=data.maximises_value)
-        utilisation = data.ops.link_sum(splits * data.demand[..., None]) * data.inverse_capacity  # (B, E)
+        utilisation = (
+            data.ops.link_sum(splits * data.demand[..., None]) * data.inverse_capacity
+        )  # (B, E)
         worst = data.ops.path_max(utilisation)[0]  # (B, D, K)
         link = link + self.link_in(_features(utilisation, price))
         return link, path + self.path_in(_features(worst, bounded_profit(profit))) * mask
 
 
 def _features(utilisation: Tensor, third: Tensor) -> Tensor:
-    """Three features of order 1: log utilisation, the share of the load that exceeds capacity, and ``third``."""
+    """Three features of order 1: log utilisation, the share of the load that exceeds capacity, and
+    ``third``.
+    """
     excess_share = 1 - 1 / utilisation.clamp(min=1)
     return torch.stack([torch.log(utilisation + 1e-2), excess_share, third], -1)
 
@@ -268,16 +304,20 @@ class TealModel(FlowModel):
         super().__init__()
         self.config = config
         self.flow_gnn = FlowGNN(config.num_paths, config.layers, config.width, form=config.form)
-        self.policy = Policy(config.num_paths, self.flow_gnn.path_width, linear=config.form in (PUBLISHED, SCALED))
+        self.policy = Policy(
+            config.num_paths, self.flow_gnn.path_width, linear=config.form in (PUBLISHED, SCALED)
+        )
         self.price_head = PriceHead(self.flow_gnn.link_width)
         if config.form == FEEDBACK:
-            # Log of the weight by which the profit of a path enters its action; trained, and saved under this name.
+            # Log of the weight by which the profit of a path enters its action; trained, and saved
+            # under this name.
             self.sharpness = nn.Parameter(torch.tensor(1.0))
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Means of the normal distribution of the actions (B, D, K), and link prices (B, E).
 
-        Prices are in value per Gbit/s; for a balanced objective in 1/(Gbit/s), up to a common factor.
+        Prices are in value per Gbit/s; for a balanced objective in 1/(Gbit/s), up to a common
+        factor.
 
         ``problem`` must be in the model's floating-point type.
         """
@@ -285,12 +325,15 @@ class TealModel(FlowModel):
         link, path = self.flow_gnn(data)
         means, relative_prices = self.policy(path), self.price_head(link)
         if not problem.objective.maximises_value:
-            # Of balanced programs only the ratios between links of capacity * price matter: no scale is needed.
+            # Of balanced programs only the ratios between links of capacity * price matter: no
+            # scale is needed.
             return means, relative_prices * problem.inverse_capacity
         typical_value = mean_value(problem)
         prices = relative_prices * typical_value * (problem.capacity > 0)
         if self.config.form == FEEDBACK:
             # detach: prices are trained by the bound alone, not by the policy's loss.
-            profit = (problem.path_value - problem.ops.path_sum(prices.detach())) / typical_value.clamp(min=1e-30)
+            profit = (
+                problem.path_value - problem.ops.path_sum(prices.detach())
+            ) / typical_value.clamp(min=1e-30)
             means = means + self.sharpness.exp() * bounded_profit(profit)
         return means, prices

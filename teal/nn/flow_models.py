@@ -1,4 +1,6 @@
-"""A FlowGNN with its heads, whatever its form: what schemes, checkpoints and training know of it."""
+"""A FlowGNN with its heads, whatever its form: what schemes, checkpoints and training know of
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from teal.problem import Problem
 class FlowModel(nn.Module):
     """Actions for every demand and prices for every link.
 
-    ``model(problem)`` gives the means of the policy, a normal distribution (B, D, K), and link prices (B, E) in value
-    per Gbit/s, for a balanced program up to a common factor; both differentiable, of a problem in the model's type.
+    ``model(problem)`` gives the means of the policy, a normal distribution (B, D, K), and link
+    prices (B, E) in value per Gbit/s, for a balanced program up to a common factor; both
+    differentiable, of a problem in the model's type.
 
     Attributes:
         config: shapes.
@@ -35,9 +38,13 @@ class FlowModel(nn.Module):
         return self.splits(means, problem), prices
 
     def splits(self, means: Tensor, problem: Problem) -> Tensor:
-        """Splits (B, D, K), the share of each demand on each path, of actions ``means`` (B, D, K)."""
+        """Splits (B, D, K), the share of each demand on each path, of actions ``means`` (B, D,
+        K).
+        """
         maximises_value = problem.objective.maximises_value
-        return action_splits(means, problem.path_mask, maximises_value=maximises_value, clamp=self.clamp)
+        return action_splits(
+            means, problem.path_mask, maximises_value=maximises_value, clamp=self.clamp
+        )
 
     @property
     def dtype(self) -> torch.dtype:

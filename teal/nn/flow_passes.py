@@ -1,4 +1,6 @@
-"""The paths' part of a universal FlowGNN (:mod:`teal.nn.universal_flow_gnn`): weights, and passes with gradients."""
+"""The paths' part of a universal FlowGNN (:mod:`teal.nn.universal_flow_gnn`): weights, and passes
+with gradients.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from teal.problem import Problem
 from teal.problem.problem import mean_value
 
 STATIC_FEATURES, DYNAMIC_FEATURES = 4, 4  # of a path
-UTILISATION_OFFSET = 1e-2  # added to utilisations before the logarithm: a link below a hundredth is an empty one
+UTILISATION_OFFSET = (
+    1e-2  # added to utilisations before the logarithm: a link below a hundredth is an empty one
+)
 
 
 class PathEncoder(nn.Module):
@@ -55,8 +59,8 @@ class PathPasses(Protocol):
     Attributes:
         even_load: (B, E) Gbit/s if every demand is split evenly over its live paths.
         full_load: (B, E) Gbit/s if every live path carried all of its demand.
-        sums: (B, E, F + 2) of the last pass: load, elasticity, and the sum of demand g over the live paths through a
-            link.
+        sums: (B, E, F + 2) of the last pass: load, elasticity, and the sum of demand g over the
+            live paths through a link.
     """
 
     even_load: Tensor
@@ -68,7 +72,9 @@ class PathPasses(Protocol):
         """(B, D, K) of the last pass."""
         ...
 
-    def encode(self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor) -> None:
+    def encode(
+        self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor
+    ) -> None:
         """The first states, and the splits at these prices.
 
         Args:
@@ -80,7 +86,12 @@ class PathPasses(Protocol):
         ...
 
     def update(
-        self, weights: PathUpdate, price: Tensor, sharpness: Tensor, message: Tensor, utilisation: Tensor
+        self,
+        weights: PathUpdate,
+        price: Tensor,
+        sharpness: Tensor,
+        message: Tensor,
+        utilisation: Tensor,
     ) -> None:
         """The next states, and the splits at these prices.
 
@@ -114,18 +125,25 @@ class TorchPasses:
         self._count = self._live.sum(-2).clamp(min=1)  # (B, D, 1)
         self._hops = problem.ops.hops.to(problem.demand.dtype)
         self._carries_all = problem.demand_set.carries_all
-        self.even_load, self.full_load = problem.loads(problem.even_splits), problem.loads(self._live.squeeze(-1))
+        self.even_load, self.full_load = (
+            problem.loads(problem.even_splits),
+            problem.loads(self._live.squeeze(-1)),
+        )
         self.sums = self.state = self.splits = torch.zeros(0)
         if self._carries_all:
             self._value = torch.zeros_like(problem.path_value)
         else:
             self._value = problem.path_value / mean_value(problem).clamp(min=1e-30)
 
-    def encode(self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor) -> None:
+    def encode(
+        self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor
+    ) -> None:
         """First states of the paths, as in :meth:`PathPasses.encode`."""
         features = torch.stack(
             [
-                torch.log1p(10 * self._problem.demand[..., None] / self._problem.bottleneck.clamp(min=1e-30)),
+                torch.log1p(
+                    10 * self._problem.demand[..., None] / self._problem.bottleneck.clamp(min=1e-30)
+                ),
                 (self._ops.path_max(utilisation)[0] + UTILISATION_OFFSET).log(),
                 self._value.expand(self._mask.shape) - (0.0 if self._carries_all else 1.0),
                 (self._hops.clamp(min=1).log() - 2).expand(self._mask.shape),
@@ -138,16 +156,24 @@ class TorchPasses:
         self._act(weights.action(self.state).squeeze(-1) + sharpness * profit, sharpness)
 
     def update(
-        self, weights: PathUpdate, price: Tensor, sharpness: Tensor, message: Tensor, utilisation: Tensor
+        self,
+        weights: PathUpdate,
+        price: Tensor,
+        sharpness: Tensor,
+        message: Tensor,
+        utilisation: Tensor,
     ) -> None:
         """States after a layer, as in :meth:`PathPasses.update`."""
         worst, profit = self._ops.path_max(utilisation)[0], self._profit(price)
         features = torch.stack(
-            [(worst + UTILISATION_OFFSET).log(), 1 - 1 / worst.clamp(min=1), profit, self.splits], -1
+            [(worst + UTILISATION_OFFSET).log(), 1 - 1 / worst.clamp(min=1), profit, self.splits],
+            -1,
         )
         of_demand = weights.demand(self.state.sum(-2) / self._count).unsqueeze(-2)
         along = self._ops.path_sum(message) / self._hops.clamp(min=1)[..., None]
-        change = nn.functional.silu(weights.own(self.state) + of_demand + along + weights.features(features))
+        change = nn.functional.silu(
+            weights.own(self.state) + of_demand + along + weights.features(features)
+        )
         self.state = (self.state + change) * self._live
         self._act(weights.action(self.state).squeeze(-1) + sharpness * profit, sharpness)
 
@@ -158,7 +184,9 @@ class TorchPasses:
     def _act(self, actions: Tensor, sharpness: Tensor) -> None:
         """Keep the actions, their splits and sums."""
         maximises_value = not self._carries_all
-        self.splits = action_splits(actions, self._mask, maximises_value=maximises_value, clamp=self._clamp)
+        self.splits = action_splits(
+            actions, self._mask, maximises_value=maximises_value, clamp=self._clamp
+        )
         flow, demand = self._problem.flows(self.splits), self._problem.demand[..., None, None]
         both = torch.stack([flow, sharpness * flow * (1 - self.splits)], -1)
         self.sums = self._ops.link_sum(torch.cat([both, demand * self.state], -1))

@@ -1,12 +1,14 @@
-"""The passes of a universal FlowGNN over the paths, compiled, for inference: :class:`teal.nn.flow_passes.PathPasses`.
+"""The passes of a universal FlowGNN over the paths, compiled, for inference:
+:class:`teal.nn.flow_passes.PathPasses`.
 
-The same numbers as :class:`teal.nn.flow_passes.TorchPasses` to rounding.  Paths are visited source by source in the
-packed layout, without padded slots.  A layer is one pass: it reads what the links say, moves the states, and adds up
-what the links are told.
+The same numbers as :class:`teal.nn.flow_passes.TorchPasses` to rounding.  Paths are visited source
+by source in the packed layout, without padded slots.  A layer is one pass: it reads what the links
+say, moves the states, and adds up what the links are told.
 
 The kernels say what a pass does with the paths of each source, and hold their arrays.
 
-A state is a row of F float32 numbers, which the processor adds and multiplies at once (:mod:`teal.runtime.lanes`).
+A state is a row of F float32 numbers, which the processor adds and multiplies at once
+(:mod:`teal.runtime.lanes`).
 """
 
 from __future__ import annotations
@@ -26,8 +28,24 @@ from teal.pathops.response import FAILED_WEIGHT, exponentials
 from teal.problem import Problem
 from teal.problem.problem import mean_value
 from teal.runtime.arrays import Float32Array, Int64Array
-from teal.runtime.lanes import exponential, fill, load, plus_product, spread, store, total, where_above
-from teal.runtime.parallel import as_int64, inlined_kernel, inner_kernel, parallel_kernel, prange, threads_for
+from teal.runtime.lanes import (
+    exponential,
+    fill,
+    load,
+    plus_product,
+    spread,
+    store,
+    total,
+    where_above,
+)
+from teal.runtime.parallel import (
+    as_int64,
+    inlined_kernel,
+    inner_kernel,
+    parallel_kernel,
+    prange,
+    threads_for,
+)
 
 # mypy cannot see through Numba's types.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -58,7 +76,8 @@ class Answers(NamedTuple):
     Attributes:
         state: (B, P F) g.
         share: (B, P) splits.
-        pair: (blocks, B, 2 E) load and elasticity of every link, Gbit/s, to be summed over the blocks.
+        pair: (blocks, B, 2 E) load and elasticity of every link, Gbit/s, to be summed over the
+            blocks.
         states: (blocks, B, E F) sum of demand g over the live paths through a link, likewise.
     """
 
@@ -128,9 +147,27 @@ def _action(row, profit, weights, clamp, lanes):
 
 @inlined_kernel
 def _encode(
-    first, nodes, b, s, scan, demands, links, capacity, state, price, worst, other, hops, actions, weights, clamp, lanes
+    first,
+    nodes,
+    b,
+    s,
+    scan,
+    demands,
+    links,
+    capacity,
+    state,
+    price,
+    worst,
+    other,
+    hops,
+    actions,
+    weights,
+    clamp,
+    lanes,
 ):
-    """The first states and actions of the paths of source ``s``; a dead path has the action minus infinity."""
+    """The first states and actions of the paths of source ``s``; a dead path has the action minus
+    infinity.
+    """
     price[0], worst[0], other[0], hops[0] = 0, -np.inf, np.inf, 0
     cost = np.zeros(nodes + 1, dtype=np.float32)
     for i in range(nodes):
@@ -164,10 +201,29 @@ def _encode(
 
 @inlined_kernel
 def _update(
-    first, nodes, b, s, scan, demands, links, state, share, price, worst, other, hops, along, actions, mean_row,
-    weights, clamp, lanes,
-):  # fmt: skip
-    """The next states and actions of the paths of source ``s``; a dead path has the action minus infinity."""
+    first,
+    nodes,
+    b,
+    s,
+    scan,
+    demands,
+    links,
+    state,
+    share,
+    price,
+    worst,
+    other,
+    hops,
+    along,
+    actions,
+    mean_row,
+    weights,
+    clamp,
+    lanes,
+):
+    """The next states and actions of the paths of source ``s``; a dead path has the action minus
+    infinity.
+    """
     width, nothing = len(lanes), fill(np.float32(0), lanes)
     price[0], worst[0], other[0], hops[0] = 0, -np.inf, -np.inf, 0
     store(along, 0, nothing)
@@ -188,15 +244,21 @@ def _update(
         store(mean_row, 0, mean * fill(np.float32(1) / max(count, np.float32(1)), lanes))
         of_demand, second = load(weights.bias, 0, lanes), nothing
         for j in range(0, width, 2):
-            of_demand = plus_product(of_demand, spread(mean_row, j, lanes), load(weights.demand, j, lanes))
-            second = plus_product(second, spread(mean_row, j + 1, lanes), load(weights.demand, j + 1, lanes))
+            of_demand = plus_product(
+                of_demand, spread(mean_row, j, lanes), load(weights.demand, j, lanes)
+            )
+            second = plus_product(
+                second, spread(mean_row, j + 1, lanes), load(weights.demand, j + 1, lanes)
+            )
         of_demand = of_demand + second
         for _ in range(scan.path_count[d]):
             node, i = np.int64(scan.end_node[path]), path - scan.path_ptr[s]
             action = np.float32(-np.inf)
             if price[node] < _DEAD:
                 profit = _bounded(demands.value[d] - price[node])
-                row = plus_product(of_demand, load(along, node, lanes), fill(np.float32(1) / hops[node], lanes))
+                row = plus_product(
+                    of_demand, load(along, node, lanes), fill(np.float32(1) / hops[node], lanes)
+                )
                 second = fill(worst[node], lanes) * load(weights.features, 0, lanes)
                 row = plus_product(row, fill(other[node], lanes), load(weights.features, 1, lanes))
                 second = plus_product(second, fill(profit, lanes), load(weights.features, 2, lanes))
@@ -204,7 +266,9 @@ def _update(
                 for j in range(0, width, 2):
                     at = path * width + j
                     row = plus_product(row, spread(state, at, lanes), load(weights.own, j, lanes))
-                    second = plus_product(second, spread(state, at + 1, lanes), load(weights.own, j + 1, lanes))
+                    second = plus_product(
+                        second, spread(state, at + 1, lanes), load(weights.own, j + 1, lanes)
+                    )
                 row = load(state, path, lanes) + _activated(row + second, lanes)
                 store(state, path, row)
                 action = _action(row, profit, weights, clamp, lanes)
@@ -244,7 +308,22 @@ def _divide(s, scan, rejects, actions, shares, work, bits):
 
 
 @inlined_kernel
-def _tell(first, nodes, s, b, scan, demands, state, shares, sharpness, of_pair, of_state, pair, states, lanes):
+def _tell(
+    first,
+    nodes,
+    s,
+    b,
+    scan,
+    demands,
+    state,
+    shares,
+    sharpness,
+    of_pair,
+    of_state,
+    pair,
+    states,
+    lanes,
+):
     """Add what the paths of a source put on links to the sums of a block."""
     of_pair[: 2 * (nodes + 1)] = 0
     of_state[: len(lanes) * (nodes + 1)] = 0
@@ -270,15 +349,30 @@ def _tell(first, nodes, s, b, scan, demands, state, shares, sharpness, of_pair, 
 
 @inner_kernel
 def _pass_over_block(
-    block, is_first, demands, links, capacity, weights, clamp, scan, block_ptr, max_slots, max_paths, max_shares,
-    answers, lanes,
-):  # fmt: skip
+    block,
+    is_first,
+    demands,
+    links,
+    capacity,
+    weights,
+    clamp,
+    scan,
+    block_ptr,
+    max_slots,
+    max_paths,
+    max_shares,
+    answers,
+    lanes,
+):
     """The part of :func:`one_pass` that one block of sources takes."""
     width, batch = len(lanes), len(demands.rate)
     all_pairs, all_states = answers.pair, answers.states
     price, worst = np.empty(max_slots, dtype=np.float32), np.empty(max_slots, dtype=np.float32)
     other, hops = np.empty(max_slots, dtype=np.float32), np.empty(max_slots, dtype=np.float32)
-    along, of_pair = np.empty(max_slots * width, dtype=np.float32), np.empty(max_slots * 2, dtype=np.float32)
+    along, of_pair = (
+        np.empty(max_slots * width, dtype=np.float32),
+        np.empty(max_slots * 2, dtype=np.float32),
+    )
     actions, mean_row = np.empty(max_paths, dtype=np.float32), np.empty(width, dtype=np.float32)
     work, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
     for s in range(block_ptr[block], block_ptr[block + 1]):
@@ -287,19 +381,63 @@ def _pass_over_block(
             state, shares = answers.state[b], answers.share[b]
             if is_first:
                 _encode(
-                    first, nodes, b, s, scan, demands, links, capacity, state, price, worst, other, hops, actions,
-                    weights, clamp, lanes,
-                )  # fmt: skip
+                    first,
+                    nodes,
+                    b,
+                    s,
+                    scan,
+                    demands,
+                    links,
+                    capacity,
+                    state,
+                    price,
+                    worst,
+                    other,
+                    hops,
+                    actions,
+                    weights,
+                    clamp,
+                    lanes,
+                )
             else:
                 _update(
-                    first, nodes, b, s, scan, demands, links, state, shares, price, worst, other, hops, along,
-                    actions, mean_row, weights, clamp, lanes,
-                )  # fmt: skip
+                    first,
+                    nodes,
+                    b,
+                    s,
+                    scan,
+                    demands,
+                    links,
+                    state,
+                    shares,
+                    price,
+                    worst,
+                    other,
+                    hops,
+                    along,
+                    actions,
+                    mean_row,
+                    weights,
+                    clamp,
+                    lanes,
+                )
             _divide(s, scan, demands.rejects, actions, shares, work, bits)
             _tell(
-                first, nodes, s, b, scan, demands, state, shares, weights.sharpness, of_pair, along,
-                all_pairs[block, b], all_states[block, b], lanes,
-            )  # fmt: skip
+                first,
+                nodes,
+                s,
+                b,
+                scan,
+                demands,
+                state,
+                shares,
+                weights.sharpness,
+                of_pair,
+                along,
+                all_pairs[block, b],
+                all_states[block, b],
+                lanes,
+            )
 
 
 @parallel_kernel
@@ -337,15 +475,33 @@ def one_pass(
     """
     for block in prange(len(block_ptr) - 1):
         _pass_over_block(
-            as_int64(block), is_first, demands, links, capacity, weights, clamp, scan, block_ptr, max_slots,
-            max_paths, max_shares, answers, lanes,
-        )  # fmt: skip
+            as_int64(block),
+            is_first,
+            demands,
+            links,
+            capacity,
+            weights,
+            clamp,
+            scan,
+            block_ptr,
+            max_slots,
+            max_paths,
+            max_shares,
+            answers,
+            lanes,
+        )
 
 
 @inner_kernel
 def _even_loads_of_block(
-    block, rate, failed, scan, block_ptr, max_slots, sums,
-):  # fmt: skip
+    block,
+    rate,
+    failed,
+    scan,
+    block_ptr,
+    max_slots,
+    sums,
+):
     """The part of :func:`even_loads` that one block of sources takes."""
     dead, flow = np.zeros(max_slots, dtype=np.float32), np.empty(2 * max_slots, dtype=np.float32)
     for s in range(block_ptr[block], block_ptr[block + 1]):
@@ -362,7 +518,10 @@ def _even_loads_of_block(
                 for k in range(n):
                     node = scan.end_node[path + k]
                     if dead[node] == 0:
-                        flow[2 * node], flow[2 * node + 1] = rate[b, d] / np.float32(live), rate[b, d]
+                        flow[2 * node], flow[2 * node + 1] = (
+                            rate[b, d] / np.float32(live),
+                            rate[b, d],
+                        )
                 path += n
             for j in range(nodes):
                 i = nodes - 1 - j
@@ -381,11 +540,19 @@ def even_loads(
     max_slots: int,
     sums: Float32Array,
 ) -> None:
-    """Sums (blocks, B, 2 E): load of even splits over live paths, and load if every live path carried its demand."""
+    """Sums (blocks, B, 2 E): load of even splits over live paths, and load if every live path
+    carried its demand.
+    """
     for block in prange(len(block_ptr) - 1):
         _even_loads_of_block(
-            as_int64(block), rate, failed, scan, block_ptr, max_slots, sums,
-        )  # fmt: skip
+            as_int64(block),
+            rate,
+            failed,
+            scan,
+            block_ptr,
+            max_slots,
+            sums,
+        )
 
 
 _MIN_BLOCK_WORK = 20_000  # trie nodes and paths of a block of sources, at least
@@ -417,9 +584,13 @@ class CompiledPasses:
         sums = np.zeros((blocks, batch, 2 * packed.num_links), np.float32)
         with threads_for(2 * batch * (packed.num_nodes + packed.num_paths)):
             even_loads(
-                self._demands.rate, _array(self._is_dead.to(torch.float32)), scan, self._block_ptr, packed.max_slots,
+                self._demands.rate,
+                _array(self._is_dead.to(torch.float32)),
+                scan,
+                self._block_ptr,
+                packed.max_slots,
                 sums,
-            )  # fmt: skip
+            )
         even = torch.from_numpy(sums.sum(0))
         self.even_load, self.full_load = even[:, ::2], even[:, 1::2]
         self._answers: Answers | None = None
@@ -440,50 +611,91 @@ class CompiledPasses:
             pad_paths(self._answers.share, self._packed.scan, splits.numpy())
         return splits
 
-    def encode(self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor) -> None:
+    def encode(
+        self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor
+    ) -> None:
         """First states of the paths, as in :meth:`PathPasses.encode`."""
         width, batch, packed = weights.features.out_features, self._problem.batch, self._packed
         blocks = len(self._block_ptr) - 1
         self._answers = Answers(
-            np.zeros((batch, packed.num_paths * width), np.float32), np.zeros((batch, packed.num_paths), np.float32),
+            np.zeros((batch, packed.num_paths * width), np.float32),
+            np.zeros((batch, packed.num_paths), np.float32),
             np.empty((blocks, batch, packed.num_links * 2), np.float32),
             np.empty((blocks, batch, packed.num_links * width), np.float32),
-        )  # fmt: skip
+        )
         none = np.zeros(0, np.float32)
         layer = Weights(
-            none, none, _rows(weights.features), _array(weights.features.bias), _array(weights.action.weight)[0],
-            np.float32(float(weights.action.bias)), np.float32(float(sharpness)),
-        )  # fmt: skip
+            none,
+            none,
+            _rows(weights.features),
+            _array(weights.features.bias),
+            _array(weights.action.weight)[0],
+            np.float32(float(weights.action.bias)),
+            np.float32(float(sharpness)),
+        )
         self._run(True, layer, price, np.zeros((batch, 0), np.float32), utilisation, width)
 
     def update(
-        self, weights: PathUpdate, price: Tensor, sharpness: Tensor, message: Tensor, utilisation: Tensor
+        self,
+        weights: PathUpdate,
+        price: Tensor,
+        sharpness: Tensor,
+        message: Tensor,
+        utilisation: Tensor,
     ) -> None:
         """States after a layer, as in :meth:`PathPasses.update`."""
         layer = Weights(
-            _rows(weights.own), _rows(weights.demand), _rows(weights.features), _array(weights.own.bias),
-            _array(weights.action.weight)[0], np.float32(float(weights.action.bias)), np.float32(float(sharpness)),
-        )  # fmt: skip
-        self._run(False, layer, price, _array(message.flatten(1)), utilisation, weights.own.out_features)
+            _rows(weights.own),
+            _rows(weights.demand),
+            _rows(weights.features),
+            _array(weights.own.bias),
+            _array(weights.action.weight)[0],
+            np.float32(float(weights.action.bias)),
+            np.float32(float(sharpness)),
+        )
+        self._run(
+            False, layer, price, _array(message.flatten(1)), utilisation, weights.own.out_features
+        )
 
     def _run(
-        self, is_first: bool, layer: Weights, price: Tensor, message: Float32Array, utilisation: Tensor, width: int
+        self,
+        is_first: bool,
+        layer: Weights,
+        price: Tensor,
+        message: Float32Array,
+        utilisation: Tensor,
+        width: int,
     ) -> None:
         answers, packed = self._answers, self._packed
         assert answers is not None
         links = LinkInputs(
-            _array(torch.where(self._is_dead, FAILED_WEIGHT, price)), _array((utilisation + UTILISATION_OFFSET).log()),
-            _array(1 - 1 / utilisation.clamp(min=1)), message,
-        )  # fmt: skip
+            _array(torch.where(self._is_dead, FAILED_WEIGHT, price)),
+            _array((utilisation + UTILISATION_OFFSET).log()),
+            _array(1 - 1 / utilisation.clamp(min=1)),
+            message,
+        )
         answers.pair[:] = 0
         answers.states[:] = 0
         with threads_for(_OPERATIONS_PER_NUMBER * packed.num_paths * width * self._problem.batch):
             one_pass(
-                is_first, self._demands, links, _array(self._problem.capacity), layer, self._clamp, packed.scan,
-                self._block_ptr, packed.max_slots, self._max_paths, self._max_shares, answers, (0,) * width,
-            )  # fmt: skip
+                is_first,
+                self._demands,
+                links,
+                _array(self._problem.capacity),
+                layer,
+                self._clamp,
+                packed.scan,
+                self._block_ptr,
+                packed.max_slots,
+                self._max_paths,
+                self._max_shares,
+                answers,
+                (0,) * width,
+            )
         shape = (self._problem.batch, packed.num_links, -1)
-        both = (torch.from_numpy(part.sum(0)).view(shape) for part in (answers.pair, answers.states))
+        both = (
+            torch.from_numpy(part.sum(0)).view(shape) for part in (answers.pair, answers.states)
+        )
         self.sums = torch.cat(list(both), -1)
 
 

@@ -1,22 +1,23 @@
 """A model that corrects a mixture of hedges: for any network, any history and any list of hedges.
 
-With x_h[d, k] the splits of hedge h, w[h] the weights of the mixture, and z = sum_h w[h] x_h the mixture:
+With x_h[d, k] the splits of hedge h, w[h] the weights of the mixture, and z = sum_h w[h] x_h the
+mixture:
 
-1. Gate: w[d, h] is proportional to w[h] exp(g[d, h]), so that each demand has weights of its own; g is a perceptron of
-   what is known about the demand, the hedge, and both.
-2. Prices: for each of J sets of scenarios (the newest matrix, the last matrices, a forecast and its past errors), the
-   share of the link e in the largest utilisations of the scenarios,
+1. Gate: w[d, h] is proportional to w[h] exp(g[d, h]), so that each demand has weights of its own; g
+   is a perceptron of what is known about the demand, the hedge, and both.
+2. Prices: for each of J sets of scenarios (the newest matrix, the last matrices, a forecast and its
+   past errors), the share of the link e in the largest utilisations of the scenarios,
 
        y_j[e] = mean over s of softmax over e of (u_s[e](z) / (SHARPNESS max u_s)),
 
    is a price y_j[e] / c[e]; p_j[d, k] is its sum over a path, less the mean over the demand's splits, over the mean
    over all demand.
-3. Correction: with m[d, k] = sum_h w[d, h] x_h[d, k] and g = exp(-sum_j r_j[d] p_j[d, k]), x[d, k] is proportional to
-   m g + FLOOR max(0, g - 1): a step of mirror descent on a mean of the scenario programs, whose step sizes r are
-   another perceptron's output.
+3. Correction: with m[d, k] = sum_h w[d, h] x_h[d, k] and g = exp(-sum_j r_j[d] p_j[d, k]), x[d, k]
+   is proportional to m g + FLOOR max(0, g - 1): a step of mirror descent on a mean of the scenario
+   programs, whose step sizes r are another perceptron's output.
 
-Both perceptrons end with weights 0 before training, so that the model begins as the mixture.  No input depends on the
-numbers of nodes, links, demands or hedges.
+Both perceptrons end with weights 0 before training, so that the model begins as the mixture.  No
+input depends on the numbers of nodes, links, demands or hedges.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ from teal.problem import Problem
 from teal.runtime.shapes import Float
 
 SCENARIO_SETS = 4  # J
-_NEAR_LARGEST_SHARE = 0.05  # share of the largest utilisation by which a link may be below it and still count
+_NEAR_LARGEST_SHARE = (
+    0.05  # share of the largest utilisation by which a link may be below it and still count
+)
 _MIN_GROWING_SPLIT = 1e-3  # split from which a path that no hedge uses can grow
 _MAX_STEP = 4.0  # of the exponent of a correction
 _MAX_INPUT = 5.0  # of an input, by which outliers are limited
-# Factors that bring inputs to about 1: logs of weights and of shares of volume spread over 3, losses of hedges differ
-# by tenths, splits by fifths of the volume, and the log of a history's length is up to 5.
+# Factors that bring inputs to about 1: logs of weights and of shares of volume spread over 3,
+# losses of hedges differ by tenths, splits by fifths of the volume, and the log of a history's
+# length is up to 5.
 _LOG_FACTOR, _LOSS_FACTOR, _APART_FACTOR, _LENGTH_FACTOR = 1 / 3, 10.0, 5.0, 1 / 5
 _MIN_DIVISOR = 1e-30  # least divisor, so that 0 / 0 is 0
 _DEMAND_INPUTS, _SERIES_INPUTS, _HEDGE_INPUTS, _PAIR_INPUTS = 6, 4, 3, SCENARIO_SETS + 1
@@ -83,7 +87,9 @@ class HedgeGate(nn.Module):
         self.gate = _perceptron(shared + _HEDGE_INPUTS + _PAIR_INPUTS, config.hidden, 1)
         self.step = _perceptron(shared + SCENARIO_SETS, config.hidden, SCENARIO_SETS)
 
-    def forward(self, inputs: GateInputs, decisions: Float[Tensor, "H D K"]) -> Float[Tensor, "D K"]:
+    def forward(
+        self, inputs: GateInputs, decisions: Float[Tensor, "H D K"]
+    ) -> Float[Tensor, "D K"]:
         """Splits; 0 where no path is live.
 
         Args:
@@ -97,7 +103,11 @@ class HedgeGate(nn.Module):
         growth = torch.exp(exponent)
         # A path that no hedge uses may grow, and without a correction all splits stay as they are.
         moved = inputs.live * (splits * growth + _MIN_GROWING_SPLIT * (growth - 1).clamp(min=0))
-        return splits.sum(-1, keepdim=True) * moved / moved.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
+        return (
+            splits.sum(-1, keepdim=True)
+            * moved
+            / moved.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
+        )
 
 
 def gate_inputs(
@@ -129,20 +139,33 @@ def gate_inputs(
     log_weights = weights.clamp(min=1e-6).log()
     apart = (distance * mean).sum(1) / mean.sum().clamp(min=_MIN_DIVISOR)
     hedge = torch.stack(
-        [_LOG_FACTOR * (log_weights - log_weights.mean()), _LOSS_FACTOR * recent_losses, _APART_FACTOR * apart], -1
+        [
+            _LOG_FACTOR * (log_weights - log_weights.mean()),
+            _LOSS_FACTOR * recent_losses,
+            _APART_FACTOR * apart,
+        ],
+        -1,
     )
     hedges, demands = distance.shape
     shared = torch.cat([demand, series.expand(demands, -1)], -1)
-    gate = torch.cat([shared.expand(hedges, -1, -1), hedge[:, None].expand(-1, demands, -1), pair], -1)
+    gate = torch.cat(
+        [shared.expand(hedges, -1, -1), hedge[:, None].expand(-1, demands, -1), pair], -1
+    )
     step = torch.cat([shared, torch.stack(peaked).expand(demands, -1)], -1)
     limit = (-_MAX_INPUT, _MAX_INPUT)
     return GateInputs(
-        gate.clamp(*limit), step.clamp(*limit), price.clamp(*limit), log_weights, problem.path_mask[0].to(mixture)
+        gate.clamp(*limit),
+        step.clamp(*limit),
+        price.clamp(*limit),
+        log_weights,
+        problem.path_mask[0].to(mixture),
     )
 
 
 def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor, Tensor]:
-    """(D, K) p_j of the module, and how much the scenarios agree: largest mean utilisation over the mean largest."""
+    """(D, K) p_j of the module, and how much the scenarios agree: largest mean utilisation over the
+    mean largest.
+    """
     several = problem.rows(torch.zeros(len(scenarios), dtype=torch.long)).with_demand(scenarios)
     utilisation = several.utilisation(splits.expand(len(scenarios), -1, -1))
     largest = utilisation.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
@@ -161,23 +184,31 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
     relative = recent / mean
     centred = relative - 1
     spread = centred.square().mean(0)
-    product = (centred[1:] * centred[:-1]).sum(0) / centred[:-1].square().sum(0).clamp(min=_MIN_DIVISOR)
+    product = (centred[1:] * centred[:-1]).sum(0) / centred[:-1].square().sum(0).clamp(
+        min=_MIN_DIVISOR
+    )
     last = relative[-_TREND_MATRICES:]
     demand = torch.stack(
         [
-            _LOG_FACTOR * (mean / mean.mean()).log(), spread.sqrt(), product, relative[-1] - 1, last.mean(0) - 1,
+            _LOG_FACTOR * (mean / mean.mean()).log(),
+            spread.sqrt(),
+            product,
+            relative[-1] - 1,
+            last.mean(0) - 1,
             last.amax(0) - 1,
         ],
         -1,
-    )  # fmt: skip
+    )
     volume = mean / mean.sum()
     total = recent.sum(1) / mean.sum()
     series = torch.stack(
         [
-            (volume * spread.sqrt()).sum(), (volume * product).sum(), total[-1] - 1,
+            (volume * spread.sqrt()).sum(),
+            (volume * product).sum(),
+            total[-1] - 1,
             _LENGTH_FACTOR * torch.tensor(len(recent)).to(mean).log(),
         ]
-    )  # fmt: skip
+    )
     return demand, series
 
 
@@ -186,4 +217,6 @@ def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
     last = nn.Linear(hidden, outputs)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), last)
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), last
+    )

@@ -1,4 +1,6 @@
-"""From embeddings to actions: the policy shared by all demands, and the price head shared by all links."""
+"""From embeddings to actions: the policy shared by all demands, and the price head shared by all
+links.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,16 @@ _MIN_PROFIT = -3.0  # mean values: lower limit of a bounded profit
 class Policy(nn.Module):
     """From the K path embeddings of a demand to K means of a Gaussian (Teal, section 3.3).
 
-    Every demand is an agent; all share these weights.  A hidden layer of 24, or ``linear`` as in the
-    paper's release.
+    Every demand is an agent; all share these weights.  A hidden layer of 24, or ``linear`` as in
+    the paper's release.
     """
 
     def __init__(self, num_paths: int, width: int, *, linear: bool = False) -> None:
         super().__init__()
         inputs = num_paths * width
-        hidden = nn.Sequential(nn.Linear(inputs, _HIDDEN_NEURONS), nn.SiLU(), nn.Linear(_HIDDEN_NEURONS, num_paths))
+        hidden = nn.Sequential(
+            nn.Linear(inputs, _HIDDEN_NEURONS), nn.SiLU(), nn.Linear(_HIDDEN_NEURONS, num_paths)
+        )
         self.net = nn.Linear(inputs, num_paths) if linear else hidden
 
     def forward(self, path: Tensor) -> Tensor:
@@ -31,8 +35,8 @@ class Policy(nn.Module):
 class PriceHead(nn.Module):
     """From the embedding of a link to its share of price, softplus so that it is positive.
 
-    Not in the paper.  The prices certify the model's own allocation and are the first multipliers of the repair.
-    The head is trained on the bound itself (:mod:`teal.learning.losses`).
+    Not in the paper.  The prices certify the model's own allocation and are the first multipliers
+    of the repair. The head is trained on the bound itself (:mod:`teal.learning.losses`).
     """
 
     def __init__(self, width: int, hidden: int = 16) -> None:
@@ -47,15 +51,19 @@ class PriceHead(nn.Module):
 
 
 def bounded_profit(profit: Tensor) -> Tensor:
-    """A path's profit over the mean value; a loss x < 0 becomes x / (1 - x / 3), which stays above -3.
+    """A path's profit over the mean value; a loss x < 0 becomes x / (1 - x / 3), which stays above
+    -3.
 
     On long paths prices sum to large losses, and actions beyond the clamp would have no gradient.
     """
     return torch.where(profit < 0, profit / (1 + profit.clamp(max=0) / _MIN_PROFIT), profit)
 
 
-def action_splits(actions: Tensor, mask: Tensor, *, maximises_value: bool, clamp: float = CLAMP) -> Tensor:
-    """Softmax over the K paths and, if ``maximises_value``, a reject option with action 0: (B, D, K).
+def action_splits(
+    actions: Tensor, mask: Tensor, *, maximises_value: bool, clamp: float = CLAMP
+) -> Tensor:
+    """Softmax over the K paths and, if ``maximises_value``, a reject option with action 0: (B, D,
+    K).
 
     Args:
         actions: (B, D, K).
@@ -67,5 +75,7 @@ def action_splits(actions: Tensor, mask: Tensor, *, maximises_value: bool, clamp
     if maximises_value:
         reject = torch.zeros_like(logits[..., :1])
         return torch.cat([logits, reject], -1).softmax(-1)[..., :-1]
-    logits = torch.where(mask.any(-1, keepdim=True), logits, 0)  # a softmax over no path would be NaN
+    logits = torch.where(
+        mask.any(-1, keepdim=True), logits, 0
+    )  # a softmax over no path would be NaN
     return logits.softmax(-1) * mask

@@ -3,21 +3,23 @@
 The state is a price and a hidden vector (the memory) for each link.  In each round
 
 1. path_sum of the prices gives each path's profit, in units of the mean demand value;
-2. a softmax of profit / temperature over the paths of a demand, and over rejecting it, gives splits;
-3. link_sum gives each link's load, and its elasticity, which is how fast the load would fall if the price rose:
-   the sum of demand w (1 - w) / temperature over the paths through it, with w the splits (the diagonal of the
-   Hessian of the smoothed dual);
+2. a softmax of profit / temperature over the paths of a demand, and over rejecting it, gives
+   splits;
+3. link_sum gives each link's load, and its elasticity, which is how fast the load would fall if the
+   price rose: the sum of demand w (1 - w) / temperature over the paths through it, with w the
+   splits (the diagonal of the Hessian of the smoothed dual);
 4. a GRU cell and a small perceptron, the same for all links, update memory and price.
 
-After the last round the splits are the result of the allocating pass.  A second pass of the same kind, the bounding
-pass, continues from its prices to prices that bound the optimum closely, which prices that steer a softmax do not.
-Splits and prices together are a starting point for PDHG.
+After the last round the splits are the result of the allocating pass.  A second pass of the same
+kind, the bounding pass, continues from its prices to prices that bound the optimum closely, which
+prices that steer a softmax do not. Splits and prices together are a starting point for PDHG.
 
-The number of rounds can be chosen at each call: inputs of a link say how far the pass is and how many rounds it has,
-temperatures are interpolated, and training draws the numbers at random.
+The number of rounds can be chosen at each call: inputs of a link say how far the pass is and how
+many rounds it has, temperatures are interpolated, and training draws the numbers at random.
 
-Under the balanced programs nothing is rejected and only the ratios of prices and of loads count, so that path
-prices are divided by their mean over the cheapest paths, and loads by the largest utilisation.
+Under the balanced programs nothing is rejected and only the ratios of prices and of loads count, so
+that path prices are divided by their mean over the cheapest paths, and loads by the largest
+utilisation.
 """
 
 from __future__ import annotations
@@ -38,9 +40,12 @@ from teal.runtime.arrays import Float32Array, FloatArray
 
 _STATIC_FEATURES = 4  # features of a link that do not change from round to round
 _ROUND_FEATURES = 7  # features of a link that do
-_ALLOCATING_FEATURES = 2  # features of the bounding pass alone, from the result of the allocating pass
+_ALLOCATING_FEATURES = (
+    2  # features of the bounding pass alone, from the result of the allocating pass
+)
 _LOG_OFFSET = 1e-4  # added to utilisations and elasticities before their logarithm is taken
-# x output of the perceptron: change of the raw price, whose softplus is the price over the mean value.
+# x output of the perceptron: change of the raw price, whose softplus is the price over the mean
+# value.
 _PRICE_GAIN = 3.0
 _FIRST_RAW_PRICE = -4.0  # of all links, so that prices start near 0
 _NOTHING_REJECTED = 60.0  # demand value over temperature at which the rejected share rounds to 0
@@ -68,7 +73,8 @@ class Round:
     Attributes:
         splits: (B, D, K).
         prices: (B, E) value per Gbit/s.
-        profit: (B, D, K) of each path, over the mean value.  Undefined for a compiled round, which has no gradients.
+        profit: (B, D, K) of each path, over the mean value.  Undefined for a compiled round, which
+            has no gradients.
         temperature: () of the softmax.
     """
 
@@ -100,13 +106,17 @@ class PriceGNN(nn.Module):
         features = _STATIC_FEATURES + _ROUND_FEATURES
         self.update = _Update(features, hidden)
         self.bound_update = _Update(features + _ALLOCATING_FEATURES, hidden)
-        self.log_temperature = nn.Parameter(torch.linspace(math.log(0.2), math.log(0.03), config.rounds + 1))
+        self.log_temperature = nn.Parameter(
+            torch.linspace(math.log(0.2), math.log(0.03), config.rounds + 1)
+        )
         self.bound_log_temperature = nn.Parameter(
             torch.linspace(math.log(0.03), math.log(0.015), max(1, config.bound_rounds))
         )
 
     def with_rounds(self, rounds: int, bound_rounds: int) -> PriceGNN:
-        """The model with other default numbers of rounds, and its temperatures at as many places in between."""
+        """The model with other default numbers of rounds, and its temperatures at as many places in
+        between.
+        """
         other = PriceGNN(dataclasses.replace(self.config, rounds=rounds, bound_rounds=bound_rounds))
         weights = self.state_dict()
         for name in ("log_temperature", "bound_log_temperature"):
@@ -118,14 +128,15 @@ class PriceGNN(nn.Module):
     def forward(
         self, problem: Problem, rounds: int | None = None, bound_rounds: int | None = None
     ) -> tuple[list[Round], Tensor]:
-        """All rounds of the allocating pass, the last of which is its result, and prices (B, E) for the bound.
+        """All rounds of the allocating pass, the last of which is its result, and prices (B, E) for
+        the bound.
 
         Without gradients only the last round is returned.
 
         Args:
             problem: B matrices, in the floating-point type of the weights.
-            rounds: rounds of the allocating pass: more for a better allocation, fewer for an earlier one; None for the
-                configuration's.
+            rounds: rounds of the allocating pass: more for a better allocation, fewer for an
+                earlier one; None for the configuration's.
             bound_rounds: rounds of the bounding pass, likewise.
         """
         num_rounds = self.config.rounds if rounds is None else rounds
@@ -142,14 +153,20 @@ class PriceGNN(nn.Module):
             results = [*results, result] if torch.is_grad_enabled() else [result]
             if round_index < num_rounds:
                 features = torch.cat(
-                    [view.static, view.round_features(raw_price, response, round_index, num_rounds)], -1
+                    [
+                        view.static,
+                        view.round_features(raw_price, response, round_index, num_rounds),
+                    ],
+                    -1,
                 )
                 memory, change = self.update(features, memory)
                 raw_price = raw_price + _PRICE_GAIN * change
         allocating_features = view.allocating_features(response.utilisation).detach()
         raw_price, memory = raw_price.detach(), memory.detach()
         for round_index in range(num_bound_rounds):
-            temperature = _interpolate(self.bound_log_temperature, round_index / max(1, num_bound_rounds - 1))
+            temperature = _interpolate(
+                self.bound_log_temperature, round_index / max(1, num_bound_rounds - 1)
+            )
             _, response = view.respond(raw_price, temperature)
             round_features = view.round_features(raw_price, response, round_index, num_bound_rounds)
             features = torch.cat([view.static, round_features, allocating_features], -1)
@@ -168,17 +185,33 @@ class PriceGNN(nn.Module):
         splits = torch.zeros(problem.batch, *problem.paths.leaf.shape)
         fused.compute_weights(raw_price, links, weight.reshape(-1))
 
-        def make_rounds(update: _Update, temperatures: Tensor, progress: FloatArray, features: Float32Array) -> None:
+        def make_rounds(
+            update: _Update, temperatures: Tensor, progress: FloatArray, features: Float32Array
+        ) -> None:
             fused.make_rounds(
-                _sharpness(temperatures, progress), view.responses, links, features, memory, raw_price,
-                fused.parameters_of(update.cell, update.move), fused.Constants(_PRICE_GAIN, _LOG_OFFSET), weight,
-            )  # fmt: skip
+                _sharpness(temperatures, progress),
+                view.responses,
+                links,
+                features,
+                memory,
+                raw_price,
+                fused.parameters_of(update.cell, update.move),
+                fused.Constants(_PRICE_GAIN, _LOG_OFFSET),
+                weight,
+            )
 
         no_features = np.empty((len(raw_price), 0), np.float32)
-        make_rounds(self.update, self.log_temperature, np.arange(num_rounds) / max(1, num_rounds), no_features)
+        make_rounds(
+            self.update,
+            self.log_temperature,
+            np.arange(num_rounds) / max(1, num_rounds),
+            no_features,
+        )
         last_progress = 1.0 if num_rounds else 0.0
         temperature = _interpolate(self.log_temperature, last_progress).exp()
-        load = torch.from_numpy(view.responses.at(weight, 1 / float(temperature), splits.numpy()).sum(0)[:, ::2])
+        load = torch.from_numpy(
+            view.responses.at(weight, 1 / float(temperature), splits.numpy()).sum(0)[:, ::2]
+        )
         result = Round(splits, view.prices_of(raw_price), splits, temperature)
         features = view.allocating_features(load * view.inverse_capacity).flatten(0, 1).numpy()
         progress = np.arange(num_bound_rounds) / max(1, num_bound_rounds - 1)
@@ -187,14 +220,18 @@ class PriceGNN(nn.Module):
 
 
 def _sharpness(log_temperatures: Tensor, progress: FloatArray) -> Float32Array:
-    """1 / temperature at each progress; :func:`_interpolate` is the same for one, with gradients."""
+    """1 / temperature at each progress; :func:`_interpolate` is the same for one, with
+    gradients.
+    """
     knots = log_temperatures.detach().numpy().astype(np.float64)
     places = np.linspace(0, 1, len(knots))
     return np.exp(-np.interp(progress, places, knots)).astype(np.float32)
 
 
 def _interpolate(knots: Tensor, progress: float) -> Tensor:
-    """() linear interpolation between equally spaced values, the first at progress 0 and the last at 1."""
+    """() linear interpolation between equally spaced values, the first at progress 0 and the last
+    at 1.
+    """
     place = progress * (len(knots) - 1)
     below = min(int(place), max(0, len(knots) - 2))
     return knots[below].lerp(knots[min(below + 1, len(knots) - 1)], place - below)
@@ -226,21 +263,35 @@ class _View:
         self._problem, self._ops = problem, problem.ops
         self._carries_all = problem.demand_set.carries_all
         self.can_be_fused = (
-            not self._carries_all and problem.demand.dtype == torch.float32 and problem.ops.backend.name == "numba"
+            not self._carries_all
+            and problem.demand.dtype == torch.float32
+            and problem.ops.backend.name == "numba"
         )
         self._live, self.inverse_capacity = problem.capacity > 0, problem.inverse_capacity
         # Unit of values and prices; the balanced programs have no values.
-        self.mean_value: Tensor | float = 1.0 if self._carries_all else mean_value(problem).clamp(min=1e-30)
+        self.mean_value: Tensor | float = (
+            1.0 if self._carries_all else mean_value(problem).clamp(min=1e-30)
+        )
         if self.can_be_fused:
-            self.responses = Responses(problem.paths, problem.demand, problem.demand_value / self.mean_value)
+            self.responses = Responses(
+                problem.paths, problem.demand, problem.demand_value / self.mean_value
+            )
         live, even_utilisation = self._live, self._even_utilisation()
-        size = (problem.capacity / mean_capacity(problem).clamp(min=1e-30)).clamp(min=_LOG_OFFSET).log()
+        size = (
+            (problem.capacity / mean_capacity(problem).clamp(min=1e-30))
+            .clamp(min=_LOG_OFFSET)
+            .log()
+        )
         features = [size, (even_utilisation + _LOG_OFFSET).log() / 2, torch.ones_like(size)]
         features = [torch.where(live, feature, 0) for feature in features]
-        self.static = torch.stack([*features, torch.full_like(size, float(self._carries_all))], -1)  # (B, E, 4)
+        self.static = torch.stack(
+            [*features, torch.full_like(size, float(self._carries_all))], -1
+        )  # (B, E, 4)
 
     def _even_utilisation(self) -> Tensor:
-        """(B, E) utilisation under even splits; under the balanced programs over the largest one."""
+        """(B, E) utilisation under even splits; under the balanced programs over the largest
+        one.
+        """
         problem = self._problem
         if self.can_be_fused:
             weight = torch.where(self._live, 0.0, FAILED_WEIGHT).numpy()
@@ -250,7 +301,11 @@ class _View:
         else:
             load = problem.loads(problem.even_splits)
         utilisation = load * self.inverse_capacity
-        return utilisation / utilisation.amax(1, keepdim=True).clamp(min=1e-30) if self._carries_all else utilisation
+        return (
+            utilisation / utilisation.amax(1, keepdim=True).clamp(min=1e-30)
+            if self._carries_all
+            else utilisation
+        )
 
     def link_inputs(self) -> fused.LinkInputs:
         """The features of each link that the compiled rounds read."""
@@ -261,10 +316,15 @@ class _View:
 
     def prices_of(self, raw_price: Float32Array) -> Tensor:
         """(B, E) value per Gbit/s, of raw prices (B E,)."""
-        return self.prices(torch.from_numpy(raw_price).view(self.inverse_capacity.shape)) * self.mean_value
+        return (
+            self.prices(torch.from_numpy(raw_price).view(self.inverse_capacity.shape))
+            * self.mean_value
+        )
 
     def allocating_features(self, utilisation: Tensor) -> Tensor:
-        """(B, E, 2) inputs of the bounding pass from the utilisation (B, E) after the allocating pass."""
+        """(B, E, 2) inputs of the bounding pass from the utilisation (B, E) after the allocating
+        pass.
+        """
         return torch.stack([_log(utilisation), torch.tanh(5 * (utilisation - 1))], -1)
 
     def prices(self, raw_price: Tensor) -> Tensor:
@@ -280,16 +340,24 @@ class _View:
             rate = problem.routable_demand
             mean = (rate * torch.where(rate > 0, cheapest, 0)).sum(1) / rate.sum(1).clamp(min=1e-30)
             path_price = path_price / mean.clamp(min=1e-30)[:, None, None]
-        profit = -path_price if self._carries_all else problem.path_value / self.mean_value - path_price
+        profit = (
+            -path_price if self._carries_all else problem.path_value / self.mean_value - path_price
+        )
         logits = torch.where(problem.path_mask, profit / temperature, -torch.inf)
         if self._carries_all:
-            logits = torch.where(problem.routable[..., None], logits, 0)  # a softmax over no path would be NaN
+            logits = torch.where(
+                problem.routable[..., None], logits, 0
+            )  # a softmax over no path would be NaN
             splits = logits.softmax(-1) * problem.path_mask
         else:
-            splits = torch.cat([logits, torch.zeros_like(logits[..., :1])], -1).softmax(-1)[..., :-1]
+            splits = torch.cat([logits, torch.zeros_like(logits[..., :1])], -1).softmax(-1)[
+                ..., :-1
+            ]
         flow = problem.flows(splits)
         sums = self._ops.link_sum(torch.stack([flow, flow * (1 - splits) / temperature], -1))
-        return Round(splits, prices * self.mean_value, profit, temperature), self._link_response(*sums.unbind(-1))
+        return Round(splits, prices * self.mean_value, profit, temperature), self._link_response(
+            *sums.unbind(-1)
+        )
 
     def _link_response(self, load: Tensor, elasticity: Tensor) -> _LinkResponse:
         """Both over capacity, and under the balanced programs over the largest utilisation."""
@@ -299,7 +367,9 @@ class _View:
         largest = utilisation.amax(1, keepdim=True).clamp(min=1e-30)
         return _LinkResponse(utilisation / largest, elasticity / largest)
 
-    def round_features(self, raw_price: Tensor, response: _LinkResponse, round_index: int, num_rounds: int) -> Tensor:
+    def round_features(
+        self, raw_price: Tensor, response: _LinkResponse, round_index: int, num_rounds: int
+    ) -> Tensor:
         """(B, E, 7) inputs of a link in round ``round_index`` of ``num_rounds``."""
         newton_step = (response.utilisation - 1) / (response.elasticity + 0.05)
         return torch.stack(

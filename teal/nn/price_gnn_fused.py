@@ -1,8 +1,10 @@
-"""Compiled rounds of PriceGNN, for inference only: :mod:`teal.pathops.response` for the demands, then the links.
+"""Compiled rounds of PriceGNN, for inference only: :mod:`teal.pathops.response` for the demands,
+then the links.
 
-The same numbers as :class:`teal.nn.price_gnn.PriceGNN` in torch, to rounding, for the programs that maximise value.
-Four links at once are multiplied by the matrices of the update (:mod:`teal.runtime.lanes`), which takes 0.25 us a link
-and round, half of it multiplications.  In torch a round of 70 links takes 0.4 ms, nearly all of it calls.
+The same numbers as :class:`teal.nn.price_gnn.PriceGNN` in torch, to rounding, for the programs that
+maximise value. Four links at once are multiplied by the matrices of the update
+(:mod:`teal.runtime.lanes`), which takes 0.25 us a link and round, half of it multiplications.  In
+torch a round of 70 links takes 0.4 ms, nearly all of it calls.
 """
 
 from __future__ import annotations
@@ -16,18 +18,35 @@ from torch import Tensor, nn
 from teal.network.packed import PathScan
 from teal.pathops.response import FAILED_WEIGHT, Responding, Responses, respond_in_block
 from teal.runtime.arrays import BoolArray, Float32Array
-from teal.runtime.lanes import exponential, fill, load, plus_product, spread, store, total, where_above
-from teal.runtime.parallel import as_int64, inlined_kernel, inner_kernel, parallel_kernel, prange, threads_for
+from teal.runtime.lanes import (
+    exponential,
+    fill,
+    load,
+    plus_product,
+    spread,
+    store,
+    total,
+    where_above,
+)
+from teal.runtime.parallel import (
+    as_int64,
+    inlined_kernel,
+    inner_kernel,
+    parallel_kernel,
+    prange,
+    threads_for,
+)
 
 _LINKS_PER_TASK = 64  # links in one parallel task; a multiple of 4
 _MAX_LANES = 16  # columns of a matrix multiplied at once
-# Multiply-adds for each element of ``memory``: 3 products of about 2 H elements at the default H = 32.  Sets the number
-# of threads.
+# Multiply-adds for each element of ``memory``: 3 products of about 2 H elements at the default H =
+# 32.  Sets the number of threads.
 _OPERATIONS_PER_NUMBER = 200
 
 
 class Parameters(NamedTuple):
-    """Weights of an update, with F features and H numbers of memory; matrices are (inputs outputs,), row by row.
+    """Weights of an update, with F features and H numbers of memory; matrices are (inputs
+    outputs,), row by row.
 
     Attributes:
         by_feature: (F 3 H,) of the GRU cell: reset gate, update gate, candidate.
@@ -87,10 +106,15 @@ def parameters_of(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
     """
     inner, outer = cast(nn.Linear, move[0]), cast(nn.Linear, move[2])
     return Parameters(
-        _transposed(cell.weight_ih), _transposed(cell.weight_hh),
-        _array(cell.bias_ih), _array(cell.bias_hh), _transposed(inner.weight), _array(inner.bias),
-        _array(outer.weight)[0], float(outer.bias.detach()),
-    )  # fmt: skip
+        _transposed(cell.weight_ih),
+        _transposed(cell.weight_hh),
+        _array(cell.bias_ih),
+        _array(cell.bias_hh),
+        _transposed(inner.weight),
+        _array(inner.bias),
+        _array(outer.weight)[0],
+        float(outer.bias.detach()),
+    )
 
 
 def _array(values: Tensor) -> Float32Array:
@@ -111,9 +135,11 @@ def _sigmoid(row, lanes):  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _linear(results, bias, vectors, first, length, matrix, lanes):  # type: ignore[no-untyped-def]
-    """``bias`` (N,) plus the product of four vectors and a matrix (length N,), into ``results`` (4 N,).
+    """``bias`` (N,) plus the product of four vectors and a matrix (length N,), into ``results`` (4
+    N,).
 
-    The vectors are the entries from ``first`` on of the rows of ``vectors``, 4 rows of equal length.
+    The vectors are the entries from ``first`` on of the rows of ``vectors``, 4 rows of equal
+    length.
     """
     columns, stride = len(bias) // len(lanes), len(vectors) // 4
     for column in range(columns):
@@ -135,7 +161,9 @@ def _linear(results, bias, vectors, first, length, matrix, lanes):  # type: igno
 def _write_features(  # type: ignore[no-untyped-def]
     row, features, at, sums, links, allocating_features, raw_price, round_index, num_rounds, tiny
 ):
-    """The features of PriceGNN of link ``row``, with the same numbers, into ``features`` from place ``at`` on."""
+    """The features of PriceGNN of link ``row``, with the same numbers, into ``features`` from place
+    ``at`` on.
+    """
     utilisation, elasticity = np.float32(0), np.float32(0)
     for block in range(len(sums)):
         utilisation += sums[block, 2 * row]
@@ -148,7 +176,9 @@ def _write_features(  # type: ignore[no-untyped-def]
         features[at + j] = links.static[row, j]
     at += links.static.shape[1]
     features[at] = math.log(price + np.float32(1e-3)) / np.float32(3)
-    features[at + 1] = min(max(np.float32(math.log(utilisation + tiny)), np.float32(-4)), np.float32(4))
+    features[at + 1] = min(
+        max(np.float32(math.log(utilisation + tiny)), np.float32(-4)), np.float32(4)
+    )
     features[at + 2] = math.tanh(excess)
     features[at + 3] = math.log(elasticity + tiny)
     features[at + 4] = math.tanh(np.float32(5) * excess / (elasticity + np.float32(0.05)))
@@ -160,16 +190,32 @@ def _write_features(  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _update_chunk(  # type: ignore[no-untyped-def]
-    chunk, sums, links, allocating_features, memory, raw_price, round_index, num_rounds, parameters, price_gain, tiny,
-    next_weight, lanes,
-):  # fmt: skip
-    """Update memory and price of the links of one task, ``_LINKS_PER_TASK`` of them, four at once."""
+    chunk,
+    sums,
+    links,
+    allocating_features,
+    memory,
+    raw_price,
+    round_index,
+    num_rounds,
+    parameters,
+    price_gain,
+    tiny,
+    next_weight,
+    lanes,
+):
+    """Update memory and price of the links of one task, ``_LINKS_PER_TASK`` of them, four at
+    once.
+    """
     rows, hidden = len(raw_price), len(parameters.outer)
     num_features, columns = len(parameters.by_feature) // (3 * hidden), hidden // len(lanes)
     one, two = fill(np.float32(1), lanes), fill(np.float32(2), lanes)
     length = hidden + num_features
     vectors = np.zeros(4 * length, dtype=np.float32)  # of four links: memory, then features
-    of_features, of_memory = np.empty(12 * hidden, dtype=np.float32), np.empty(12 * hidden, dtype=np.float32)
+    of_features, of_memory = (
+        np.empty(12 * hidden, dtype=np.float32),
+        np.empty(12 * hidden, dtype=np.float32),
+    )
     inner = np.empty(4 * hidden, dtype=np.float32)
     for first in range(chunk * _LINKS_PER_TASK, min(rows, (chunk + 1) * _LINKS_PER_TASK), 4):
         count = min(4, rows - first)
@@ -177,21 +223,49 @@ def _update_chunk(  # type: ignore[no-untyped-def]
             for h in range(hidden):
                 vectors[i * length + h] = memory[(first + i) * hidden + h]
             _write_features(
-                first + i, vectors, i * length + hidden, sums, links, allocating_features,
-                raw_price[first + i], round_index, num_rounds, tiny,
-            )  # fmt: skip
-        _linear(of_features, parameters.feature_bias, vectors, hidden, num_features, parameters.by_feature, lanes)
+                first + i,
+                vectors,
+                i * length + hidden,
+                sums,
+                links,
+                allocating_features,
+                raw_price[first + i],
+                round_index,
+                num_rounds,
+                tiny,
+            )
+        _linear(
+            of_features,
+            parameters.feature_bias,
+            vectors,
+            hidden,
+            num_features,
+            parameters.by_feature,
+            lanes,
+        )
         _linear(of_memory, parameters.memory_bias, vectors, 0, hidden, parameters.by_memory, lanes)
         for i in range(count):
             for column in range(columns):
                 gates, place = 3 * i * columns + column, (first + i) * columns + column
-                reset = _sigmoid(load(of_features, gates, lanes) + load(of_memory, gates, lanes), lanes)
+                reset = _sigmoid(
+                    load(of_features, gates, lanes) + load(of_memory, gates, lanes), lanes
+                )
                 gates += columns
-                keep = _sigmoid(load(of_features, gates, lanes) + load(of_memory, gates, lanes), lanes)
+                keep = _sigmoid(
+                    load(of_features, gates, lanes) + load(of_memory, gates, lanes), lanes
+                )
                 gates += columns
-                argument = plus_product(load(of_features, gates, lanes), reset, load(of_memory, gates, lanes))
-                candidate = two * _sigmoid(two * argument, lanes) - one  # tanh x = 2 sigmoid(2 x) - 1
-                store(memory, place, plus_product(candidate, keep, load(memory, place, lanes) - candidate))
+                argument = plus_product(
+                    load(of_features, gates, lanes), reset, load(of_memory, gates, lanes)
+                )
+                candidate = (
+                    two * _sigmoid(two * argument, lanes) - one
+                )  # tanh x = 2 sigmoid(2 x) - 1
+                store(
+                    memory,
+                    place,
+                    plus_product(candidate, keep, load(memory, place, lanes) - candidate),
+                )
             for h in range(hidden):
                 vectors[i * length + h] = memory[(first + i) * hidden + h]
         _linear(inner, parameters.inner_bias, vectors, 0, length, parameters.inner, lanes)
@@ -199,7 +273,9 @@ def _update_chunk(  # type: ignore[no-untyped-def]
             row, change = first + i, np.float32(parameters.outer_bias)
             for column in range(columns):
                 argument = load(inner, i * columns + column, lanes)
-                change += total(load(parameters.outer, column, lanes) * argument * _sigmoid(argument, lanes))
+                change += total(
+                    load(parameters.outer, column, lanes) * argument * _sigmoid(argument, lanes)
+                )
             raw_price[row] += price_gain * change
             weight = _softplus(raw_price[row]) + links.cost[row]
             next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
@@ -228,12 +304,32 @@ def _make_rounds(
     rows, num_rounds = len(raw_price), len(sharpness)
     for round_index in range(num_rounds):
         for block in prange(len(demands.block_ptr) - 1):
-            respond_in_block(as_int64(block), weight, sharpness[round_index], demands, scan, sums, no_splits, pair)
+            respond_in_block(
+                as_int64(block),
+                weight,
+                sharpness[round_index],
+                demands,
+                scan,
+                sums,
+                no_splits,
+                pair,
+            )
         for chunk in prange((rows + _LINKS_PER_TASK - 1) // _LINKS_PER_TASK):
             _update_chunk(
-                as_int64(chunk), sums_by_row, links, allocating_features, memory, raw_price, as_int64(round_index),
-                num_rounds, parameters, price_gain, tiny, weight_by_row, lanes,
-            )  # fmt: skip
+                as_int64(chunk),
+                sums_by_row,
+                links,
+                allocating_features,
+                memory,
+                raw_price,
+                as_int64(round_index),
+                num_rounds,
+                parameters,
+                price_gain,
+                tiny,
+                weight_by_row,
+                lanes,
+            )
 
 
 @inlined_kernel
@@ -261,24 +357,41 @@ def make_rounds(
     constants: Constants,
     weight: Float32Array,
 ) -> None:
-    """All rounds of a pass: the demands respond to the weights, then the links move their memory and price.
+    """All rounds of a pass: the demands respond to the weights, then the links move their memory
+    and price.
 
     Args:
         sharpness: (R,) 1 / temperature of each round.
         responses: the demands.
         links: inputs that are the same in all rounds.
-        allocating_features: (B E, U) features of each link from the allocating pass, an input of the bounding pass;
-            (B E, 0) in the allocating pass.
+        allocating_features: (B E, U) features of each link from the allocating pass, an input of
+            the bounding pass; (B E, 0) in the allocating pass.
         memory: (B E, H), contiguous; in place.
-        raw_price: (B E,) argument of the softplus that gives the price over the mean value; in place.
+        raw_price: (B E,) argument of the softplus that gives the price over the mean value; in
+            place.
         parameters: weights of the update.
         constants: constants of PriceGNN.
-        weight: (B, E) price plus cost, to which the demands respond, ``FAILED_WEIGHT`` for a failed link; in place.
+        weight: (B, E) price plus cost, to which the demands respond, ``FAILED_WEIGHT`` for a failed
+            link; in place.
     """
     width, sums = math.gcd(len(parameters.outer), _MAX_LANES), responses.sums
     with threads_for(max(memory.size * _OPERATIONS_PER_NUMBER, responses.operations)):
         _make_rounds(
-            sharpness, responses.demands, responses.scan, sums, sums.reshape(len(sums), -1), responses.no_splits, links,
-            allocating_features, memory.reshape(-1), raw_price, parameters, np.float32(constants.price_gain),
-            np.float32(constants.tiny), weight, weight.reshape(-1), (0,) * width, (0, 0),
-        )  # fmt: skip
+            sharpness,
+            responses.demands,
+            responses.scan,
+            sums,
+            sums.reshape(len(sums), -1),
+            responses.no_splits,
+            links,
+            allocating_features,
+            memory.reshape(-1),
+            raw_price,
+            parameters,
+            np.float32(constants.price_gain),
+            np.float32(constants.tiny),
+            weight,
+            weight.reshape(-1),
+            (0,) * width,
+            (0, 0),
+        )

@@ -1,25 +1,30 @@
-"""FlowGNN in the form ``universal``: weights that depend neither on the network nor on the number of paths of a demand.
+"""FlowGNN in the form ``universal``: weights that depend neither on the network nor on the number
+of paths of a demand.
 
-As in the paper (Xu et al., "Teal", SIGCOMM 2023, section 3.2) links and paths have embeddings, paths and links exchange
-them in layers, and so do the paths of a demand.  What the paper concatenates over the K paths of a demand is a mean
-here, and what it divides by the roots of degrees is a mean weighted by demand, so that neither K nor the number of
-demands appears in a weight or sets a scale.  A sample of the demands at raised rates looks like all of them.
+As in the paper (Xu et al., "Teal", SIGCOMM 2023, section 3.2) links and paths have embeddings,
+paths and links exchange them in layers, and so do the paths of a demand.  What the paper
+concatenates over the K paths of a demand is a mean here, and what it divides by the roots of
+degrees is a mean weighted by demand, so that neither K nor the number of demands appears in a
+weight or sets a scale.  A sample of the demands at raised rates looks like all of them.
 
-With h[e] the state of link e, g[p] that of path p, c capacities, v values over their mean, layer l computes
+With h[e] the state of link e, g[p] that of path p, c capacities, v values over their mean, layer l
+computes
 
-    price[e]  = softplus(a_l . h[e] + b_l),                profit[p] = v[p] - sum of price[e] over the links of p,
+    price[e]  = softplus(a_l . h[e] + b_l),
+    profit[p] = v[p] - sum of price[e] over the links of p,
     z[p]      = u_l . g[p] + q_l bounded(profit[p]),       w = softmax of z over the paths of a demand and rejection,
     load, elasticity = sums over the paths through a link of  demand w  and  q_l demand w (1 - w),
     G[e]      = mean of g[p] over the paths through e, weighted by demand,
     h[e]     += MLP_l(h, G, what is known of the link),
     g[p]     += silu(A_l g[p] + B_l (mean of g over the demand's paths) + mean of V_l h[e] along p + C_l x[p]),
 
-with x[p] what is known of the path: its worst utilisation, its profit, and its share w.  The last z are the means of
-the policy.  Under the balanced programs nothing is rejected and prices are divided by the mean price of a path at the
-loads before.
+with x[p] what is known of the path: its worst utilisation, its profit, and its share w.  The last z
+are the means of the policy.  Under the balanced programs nothing is rejected and prices are divided
+by the mean price of a path at the loads before.
 
-Links are few, and their part is torch.  Paths are many: :class:`teal.nn.flow_passes.TorchPasses` is their part with
-gradients, and :class:`teal.nn.flow_passes_fused.CompiledPasses` the same, compiled, without.
+Links are few, and their part is torch.  Paths are many: :class:`teal.nn.flow_passes.TorchPasses` is
+their part with gradients, and :class:`teal.nn.flow_passes_fused.CompiledPasses` the same, compiled,
+without.
 """
 
 from __future__ import annotations
@@ -37,10 +42,16 @@ from teal.problem import Problem
 from teal.problem.problem import mean_capacity, mean_value
 
 LOGIT_CLAMP = 30.0  # largest absolute value of a mean of the policy
-_STATIC, _DYNAMIC = 4, 5  # features of a link: those that stay the same in all layers, and those that do not
+_STATIC, _DYNAMIC = (
+    4,
+    5,
+)  # features of a link: those that stay the same in all layers, and those that do not
 _OFFSET = 1e-4  # added to utilisations and elasticities before the logarithm
 _FIRST_RAW_PRICE = -4.0  # prices start near 0, because most links are not full
-_FIRST_SHARPNESS, _LAST_SHARPNESS = 5.0, 20.0  # initial q of the first and the last layer, 1 over the mean value
+_FIRST_SHARPNESS, _LAST_SHARPNESS = (
+    5.0,
+    20.0,
+)  # initial q of the first and the last layer, 1 over the mean value
 
 
 class _LinkUpdate(nn.Module):
@@ -51,7 +62,9 @@ class _LinkUpdate(nn.Module):
         last = nn.Linear(state, state)
         with torch.no_grad():
             last.weight.mul_(0.3)
-        self.net = nn.Sequential(nn.Linear(state + width + _STATIC + _DYNAMIC, state), nn.SiLU(), last)
+        self.net = nn.Sequential(
+            nn.Linear(state + width + _STATIC + _DYNAMIC, state), nn.SiLU(), last
+        )
 
     def forward(self, state: Tensor, of_paths: Tensor, features: Tensor) -> Tensor:
         """(B, E, H), (B, E, F), (B, E, 9) -> (B, E, H)."""
@@ -71,7 +84,8 @@ class UniversalFlowGnn(FlowModel):
     """FlowGNN for any number of paths and demands (equations in the module).
 
     Args:
-        config: shapes; ``num_paths`` is what the model was trained with, and any other number is as good.
+        config: shapes; ``num_paths`` is what the model was trained with, and any other number is as
+            good.
     """
 
     clamp = LOGIT_CLAMP
@@ -87,15 +101,20 @@ class UniversalFlowGnn(FlowModel):
         self.path_layers = nn.ModuleList(PathUpdate(width) for _ in range(config.layers))
         self.messages = nn.ModuleList(nn.Linear(state, width) for _ in range(config.layers))
         self.price = nn.ModuleList(_price_layer(state) for _ in range(config.layers + 1))
-        sharpness = torch.linspace(math.log(_FIRST_SHARPNESS), math.log(_LAST_SHARPNESS), config.layers + 1)
-        self.log_sharpness = nn.Parameter(sharpness[:, None].repeat(1, 2))  # of total flow, of the balanced programs
+        sharpness = torch.linspace(
+            math.log(_FIRST_SHARPNESS), math.log(_LAST_SHARPNESS), config.layers + 1
+        )
+        self.log_sharpness = nn.Parameter(
+            sharpness[:, None].repeat(1, 2)
+        )  # of total flow, of the balanced programs
         self.bound_layer = _LinkUpdate(state, width)
         bound_last = nn.Linear(state, 1)
         nn.init.constant_(bound_last.bias, _FIRST_RAW_PRICE)
         self.bound_price = nn.Sequential(nn.Linear(state, state), nn.SiLU(), bound_last)
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Means of the normal distribution of the actions (B, D, K), and link prices (B, E), value per Gbit/s.
+        """Means of the normal distribution of the actions (B, D, K), and link prices (B, E), value
+        per Gbit/s.
 
         ``problem`` must be in the model's floating-point type.
         """
@@ -103,14 +122,18 @@ class UniversalFlowGnn(FlowModel):
         return every[-1], prices
 
     def tentative(self, problem: Problem) -> tuple[list[Tensor], Tensor]:
-        """The z (B, D, K) of all layers, the last of which are the policy's means; and link prices (B, E)."""
+        """The z (B, D, K) of all layers, the last of which are the policy's means; and link prices
+        (B, E).
+        """
         passes = TorchPasses(problem, self.clamp)
         prices = self.run(problem, passes)
         return passes.actions, prices
 
     @torch.no_grad()
     def allocate(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Splits (B, D, K) of the policy's means, and link prices (B, E), in compiled passes where these apply."""
+        """Splits (B, D, K) of the policy's means, and link prices (B, E), in compiled passes where
+        these apply.
+        """
         accepted = CompiledPasses.accepts(problem, self.config.width)
         passes = (CompiledPasses if accepted else TorchPasses)(problem, self.clamp)
         prices = self.run(problem, passes)
@@ -151,7 +174,8 @@ class _Links:
         carries_all: whether nothing may be rejected.
         live: (B, E) whether a link works.
         static: (B, E, 4) features that stay the same.
-        utilisation: (B, E) of the last splits (at first even ones); in a balanced program over the largest.
+        utilisation: (B, E) of the last splits (at first even ones); in a balanced program over the
+            largest.
         of_paths: (B, E, F) G of the last pass.
         mean_value: () unit of values and prices; 1 in the balanced programs, which have no values.
     """
@@ -176,7 +200,9 @@ class _Links:
         self.of_paths = torch.zeros(0)
 
     def _relative(self, load: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, E) utilisation, in a balanced program over the largest; and (B, 1) what it was divided by."""
+        """(B, E) utilisation, in a balanced program over the largest; and (B, 1) what it was
+        divided by.
+        """
         utilisation = load * self._inverse
         if not self.carries_all:
             return utilisation, torch.ones_like(utilisation[:, :1])
@@ -184,7 +210,9 @@ class _Links:
         return utilisation / largest, largest
 
     def unit(self, price: Tensor) -> Tensor:
-        """(B, 1) by which prices are divided: 1, in a balanced program the mean price of a path at the last loads."""
+        """(B, 1) by which prices are divided: 1, in a balanced program the mean price of a path at
+        the last loads.
+        """
         if not self.carries_all:
             return torch.ones_like(price[:, :1])
         return ((self._load * price).sum(1, keepdim=True) / self._rate).clamp(min=1e-30)

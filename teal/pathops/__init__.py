@@ -1,4 +1,6 @@
-"""The incidence products: sums and maxima along paths, sums over the paths through links.  One file per backend."""
+"""The incidence products: sums and maxima along paths, sums over the paths through links.  One file
+per backend.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ from teal.pathops.segment_lists import SegmentOps
 __all__ = ["NumbaBackend", "OpsBackend", "PathOps", "SegmentOps", "TorchBackend", "make_path_ops"]
 
 
-def make_path_ops(paths: AnyPaths, device: torch.device | str = "cpu", backend: str = "auto") -> PathOps:
+def make_path_ops(
+    paths: AnyPaths, device: torch.device | str = "cpu", backend: str = "auto"
+) -> PathOps:
     """The operations over ``paths`` on ``device``.
 
     Args:
         paths: explicit paths, or segment lists, which have one backend.
-        backend: ``torch`` (any device), ``numba`` (CPU), ``cuda`` (GPU), or ``auto``: numba on the CPU, cuda on a
-            GPU, torch where numba-cuda is missing there (a warning says so) and elsewhere.
+        backend: ``torch`` (any device), ``numba`` (CPU), ``cuda`` (GPU), or ``auto``: numba on the
+            CPU, cuda on a GPU, torch where numba-cuda is missing there (a warning says so) and
+            elsewhere.
 
     Raises:
         InputError: an unknown backend, or one that does not run on the device.
@@ -30,7 +35,9 @@ def make_path_ops(paths: AnyPaths, device: torch.device | str = "cpu", backend: 
     device = torch.device(device)
     if isinstance(paths, CandidateLists):
         return SegmentOps(paths, device)
-    name = {"cpu": "numba", "cuda": "cuda"}.get(device.type, "torch") if backend == "auto" else backend
+    name = (
+        {"cpu": "numba", "cuda": "cuda"}.get(device.type, "torch") if backend == "auto" else backend
+    )
     if name == "torch":
         return PathOps(paths, TorchBackend(paths, device), device)
     if name == "numba":
@@ -42,7 +49,10 @@ def make_path_ops(paths: AnyPaths, device: torch.device | str = "cpu", backend: 
     import teal.runtime.cuda as cuda
 
     if backend == "auto" and (reason := cuda.missing()):
-        warnings.warn(f"path operations on the GPU use torch, which is slower: there is no {reason}", stacklevel=2)
+        warnings.warn(
+            f"path operations on the GPU use torch, which is slower: there is no {reason}",
+            stacklevel=2,
+        )
         return PathOps(paths, TorchBackend(paths, device), device)
     if device.type != "cuda" and not cuda.SIMULATED:
         raise InputError("path operations", "backend", f"one that runs on {device}", "cuda")

@@ -1,7 +1,8 @@
 """path_sum, link_sum, path_max: sums and maxima over links and paths, which all other code uses.
 
-With B matrices in a batch, D demands, K path slots of each demand, E links, F features, and A the (D K, E) incidence
-matrix of paths and links, for link values x (B, E, F) and path values f (B, D, K, F), over the paths that exist:
+With B matrices in a batch, D demands, K path slots of each demand, E links, F features, and A the
+(D K, E) incidence matrix of paths and links, for link values x (B, E, F) and path values f (B, D,
+K, F), over the paths that exist:
 
 - path_sum:  (A x)[b, d, k, f]  = sum of x[b, e, f] over the links e of path (d, k);
 - link_sum:  (A' f)[b, e, f]    = sum of f[b, d, k, f] over the paths (d, k) through link e;
@@ -27,7 +28,8 @@ from teal.runtime.shapes import Float, Int
 
 @runtime_checkable
 class OpsBackend(Protocol):
-    """The three operations on plain tensors, without gradients; each module of this package has one implementation.
+    """The three operations on plain tensors, without gradients; each module of this package has one
+    implementation.
 
     Attributes:
         name: name by which a user chooses it.
@@ -44,7 +46,8 @@ class OpsBackend(Protocol):
         ...
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, E) -> values (B, D, K), 0 where there is no path, and links (B, D, K) int64, -1 where there is none.
+        """(B, E) -> values (B, D, K), 0 where there is no path, and links (B, D, K) int64, -1 where
+        there is none.
 
         Of links with equal values the one nearest the source is returned.
         """
@@ -103,7 +106,8 @@ class PathOps:
 
     Attributes:
         counts_once: whether a Gbit/s on a column puts 1 Gbit/s, or nothing, on each row.
-        is_over_paths: whether the columns are the paths of ``column_paths``, and the rows its links.
+        is_over_paths: whether the columns are the paths of ``column_paths``, and the rows its
+            links.
         column_paths: ``paths``, unless a side condition made others of them.
     """
 
@@ -112,7 +116,9 @@ class PathOps:
     def __init__(self, paths: ProblemPaths, backend: OpsBackend, device: torch.device) -> None:
         self.paths, self.backend, self.device = paths, backend, device
         self.column_paths = paths
-        self.mask = torch.from_numpy(paths.mask).to(device)  # (D, K), true where the demand has a k-th path
+        self.mask = torch.from_numpy(paths.mask).to(
+            device
+        )  # (D, K), true where the demand has a k-th path
         self.hops = torch.from_numpy(paths.hops).to(device)  # (D, K), 0 where there is no path
 
     @cached_property
@@ -132,21 +138,28 @@ class PathOps:
         return cast(Tensor, _PathSum.apply(link_values, self.backend))
 
     def link_sum(self, path_values: Float[Tensor, "B D K *F"]) -> Float[Tensor, "B E *F"]:
-        """Sum over the paths through each link: (B, D, K) -> (B, E), or (B, D, K, F) -> (B, E, F)."""
+        """Sum over the paths through each link: (B, D, K) -> (B, E), or (B, D, K, F) -> (B, E,
+        F).
+        """
         if path_values.dim() == 3:
             return cast(Tensor, _LinkSum.apply(path_values.unsqueeze(-1), self.backend)).squeeze(-1)
         return cast(Tensor, _LinkSum.apply(path_values, self.backend))
 
-    def path_max(self, link_values: Float[Tensor, "B E"]) -> tuple[Float[Tensor, "B D K"], Int[Tensor, "B D K"]]:
-        """Maximum along each path, and the index of the link that attains it: (B, E) -> (B, D, K) and (B, D, K) int64.
+    def path_max(
+        self, link_values: Float[Tensor, "B E"]
+    ) -> tuple[Float[Tensor, "B D K"], Int[Tensor, "B D K"]]:
+        """Maximum along each path, and the index of the link that attains it: (B, E) -> (B, D, K)
+        and (B, D, K) int64.
 
-        Where there is no path they are 0 and -1.  Of links with equal values the one nearest the source is returned; it
-        alone receives the gradient.
+        Where there is no path they are 0 and -1.  Of links with equal values the one nearest the
+        source is returned; it alone receives the gradient.
         """
         return cast(tuple[Tensor, Tensor], _PathMax.apply(link_values, self.backend))
 
     def of_paths(self, path_values: Float[Tensor, "D P"]) -> Float[Tensor, "D K"]:
-        """Values (D, K) of the columns of a program from values (D, P) of paths; here each column is a path."""
+        """Values (D, K) of the columns of a program from values (D, P) of paths; here each column
+        is a path.
+        """
         return path_values
 
     def incidence(self, num_rows: int) -> sp.csr_array:
@@ -171,8 +184,14 @@ class TorchBackend:
         self._mask = self._leaf >= 0
         self._levels = []
         for nodes in trie.levels:
-            node, link, parent = nodes.astype("int64"), trie.link[nodes].astype("int64"), trie.parent[nodes]
-            self._levels.append(tuple(torch.from_numpy(a).to(device) for a in (node, link, parent.astype("int64"))))
+            node, link, parent = (
+                nodes.astype("int64"),
+                trie.link[nodes].astype("int64"),
+                trie.parent[nodes],
+            )
+            self._levels.append(
+                tuple(torch.from_numpy(a).to(device) for a in (node, link, parent.astype("int64")))
+            )
 
     def path_sum(self, link_values: Tensor) -> Tensor:
         """(B, E, F) -> (B, D, K, F)."""
@@ -212,7 +231,9 @@ class TorchBackend:
 
     def _take(self, node_values: Tensor) -> Tensor:
         if not self._num_nodes:
-            return node_values.new_zeros(len(node_values), *self._leaf.shape, *node_values.shape[2:])
+            return node_values.new_zeros(
+                len(node_values), *self._leaf.shape, *node_values.shape[2:]
+            )
         return node_values[:, self._leaf.clamp(min=0)]
 
     def _at_leaves(self, node_values: Tensor) -> Tensor:

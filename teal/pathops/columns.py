@@ -1,12 +1,16 @@
-"""Columns and rows beyond paths and links, as path operations, so that programs and engines take them as they are.
+"""Columns and rows beyond paths and links, as path operations, so that programs and engines take
+them as they are.
 
-A program has a column for each path and a row for each link.  A side condition makes other columns (every path twice,
-bundles of paths) or adds a row (a budget); :class:`teal.pathops.PathOps` of these have K columns a demand and E rows.
+A program has a column for each path and a row for each link.  A side condition makes other columns
+(every path twice, bundles of paths) or adds a row (a budget); :class:`teal.pathops.PathOps` of
+these have K columns a demand and E rows.
 
-Path operations over bundles: several paths of a demand that are reserved together, in fixed proportions.
+Path operations over bundles: several paths of a demand that are reserved together, in fixed
+proportions.
 
-A bundle j of demand d reserves ``weight[d, j, k]`` Gbit/s on path k for each Gbit/s that it stands for.  To programs
-and engines a bundle is a path: its price is the weighted sum of its paths' prices, its load that of all of them.
+A bundle j of demand d reserves ``weight[d, j, k]`` Gbit/s on path k for each Gbit/s that it stands
+for.  To programs and engines a bundle is a path: its price is the weighted sum of its paths'
+prices, its load that of all of them.
 """
 
 from __future__ import annotations
@@ -22,10 +26,12 @@ from teal.pathops.base import PathOps
 
 
 class MoveOps(PathOps):
-    """Every path twice, to stay on it and to move onto it; what moves is on one row more, the last one.
+    """Every path twice, to stay on it and to move onto it; what moves is on one row more, the last
+    one.
 
-    Column 2 k is path k of ``ops`` to stay on, column 2 k + 1 the same to move onto.  It is a path set itself
-    (:func:`teal.network.path_changes.with_moves`), so that engines over paths take it as any other.
+    Column 2 k is path k of ``ops`` to stay on, column 2 k + 1 the same to move onto.  It is a path
+    set itself (:func:`teal.network.path_changes.with_moves`), so that engines over paths take it as
+    any other.
 
     Args:
         ops: over the paths.
@@ -42,7 +48,8 @@ class MoveOps(PathOps):
 
 
 class AddedRowOps(PathOps):
-    """One row more, the last one, whose load is the sum of ``coefficient`` times the flow of each column.
+    """One row more, the last one, whose load is the sum of ``coefficient`` times the flow of each
+    column.
 
     Args:
         ops: over K columns and E - 1 rows.
@@ -67,14 +74,16 @@ class AddedRowOps(PathOps):
         return torch.cat([self.ops.link_sum(path_values), added[:, None]], 1)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """Largest values along columns, as in :meth:`PathOps.path_max`: a column is on the row if its coefficient is
-        above 0.
+        """Largest values along columns, as in :meth:`PathOps.path_max`: a column is on the row if
+        its coefficient is above 0.
         """
         values, links = self.ops.path_max(link_values[:, :-1].contiguous())
         added = link_values[:, -1, None, None].expand_as(values)
         is_on = self.coefficient > 0
         is_larger = is_on & ((added > values) | (links < 0))
-        return torch.where(is_larger, added, values), torch.where(is_larger, link_values.shape[1] - 1, links)
+        return torch.where(is_larger, added, values), torch.where(
+            is_larger, link_values.shape[1] - 1, links
+        )
 
     @override
     def of_paths(self, path_values: Tensor) -> Tensor:
@@ -87,7 +96,8 @@ class AddedRowOps(PathOps):
 
 
 class BundleOps(PathOps):
-    """Operations over bundles of paths, as in :class:`teal.pathops.PathOps`; K is the number of bundles J here.
+    """Operations over bundles of paths, as in :class:`teal.pathops.PathOps`; K is the number of
+    bundles J here.
 
     Args:
         ops: over the paths.
@@ -105,7 +115,9 @@ class BundleOps(PathOps):
 
     def path_sum(self, link_values: Tensor) -> Tensor:
         """The weighted sum over the paths of a bundle, as in :meth:`PathOps.path_sum`."""
-        return torch.einsum("djk,bdk->bdj", self.weight.to(link_values), self.ops.path_sum(link_values))
+        return torch.einsum(
+            "djk,bdk->bdj", self.weight.to(link_values), self.ops.path_sum(link_values)
+        )
 
     @override
     def link_sum(self, path_values: Tensor) -> Tensor:
@@ -122,7 +134,9 @@ class BundleOps(PathOps):
 
     def of_paths(self, path_values: Tensor) -> Tensor:
         """The weighted sum over the paths of a bundle, as in :meth:`PathOps.of_paths`."""
-        return torch.einsum("djk,dk->dj", self.weight.to(path_values), self.ops.of_paths(path_values))
+        return torch.einsum(
+            "djk,dk->dj", self.weight.to(path_values), self.ops.of_paths(path_values)
+        )
 
     @override
     def incidence(self, num_rows: int) -> sp.csr_array:
@@ -130,7 +144,8 @@ class BundleOps(PathOps):
         demand, bundle, path = (part.cpu().numpy() for part in self.weight.nonzero(as_tuple=True))
         weight = self.weight[self.weight != 0].cpu().numpy().astype(np.float64)
         of_bundles = sp.csr_array(
-            (weight, (demand * paths + path, demand * bundles + bundle)), shape=(demands * paths, demands * bundles)
+            (weight, (demand * paths + path, demand * bundles + bundle)),
+            shape=(demands * paths, demands * bundles),
         )
         return sp.csr_array(self.ops.incidence(num_rows) @ of_bundles)
 

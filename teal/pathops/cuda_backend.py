@@ -12,7 +12,9 @@ import teal.runtime.memory as memory
 from teal.network import PathSet
 from teal.pathops import cuda_kernels as kernels
 
-_MAX_SCRATCH_BYTES = 256 << 20  # bytes of global memory for nodes of sources that do not fit into shared memory
+_MAX_SCRATCH_BYTES = (
+    256 << 20
+)  # bytes of global memory for nodes of sources that do not fit into shared memory
 _NODES_PER_THREAD = 8  # trie nodes that a thread adds up for a link of average size, approximately
 _REMEDY = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
 
@@ -50,11 +52,17 @@ class CudaBackend:
         trie = paths.levels
         memory.require("paths", trie.num_bytes, _REMEDY, device)
         self._shape, self._num_links = paths.leaf.shape, paths.num_links
-        self.num_nodes, self._max_slots, self.sources = paths.trie.num_nodes, trie.max_slots, len(trie.node_ptr) - 1
+        self.num_nodes, self._max_slots, self.sources = (
+            paths.trie.num_nodes,
+            trie.max_slots,
+            len(trie.node_ptr) - 1,
+        )
         names = (*kernels.TrieArrays._fields, "link_ptr", "link_node")
         # The tensors own the memory that the arrays of the kernels look at.
         self._tensors = {name: cuda.upload(getattr(trie, name), device) for name in names}
-        arrays = {name: cuda.array(t, unsigned=name in _UNSIGNED) for name, t in self._tensors.items()}
+        arrays = {
+            name: cuda.array(t, unsigned=name in _UNSIGNED) for name, t in self._tensors.items()
+        }
         self.link_ptr, self.link_node = arrays.pop("link_ptr"), arrays.pop("link_node")
         self.trie = kernels.TrieArrays(**arrays)
         self._index_bytes = trie.parent.itemsize
@@ -76,13 +84,17 @@ class CudaBackend:
         if fitting >= 1:
             lanes = min(lanes, fitting)
             shared = self._max_slots * (arrays * lanes * size + self._index_bytes)
-            node_memory = kernels.NodeMemory(kernels.IN_SHARED_MEMORY, self._scratch(dtype, 1), self._max_slots)
+            node_memory = kernels.NodeMemory(
+                kernels.IN_SHARED_MEMORY, self._scratch(dtype, 1), self._max_slots
+            )
             return BlockLayout(node_memory, lanes, shared, cuda.MAX_BLOCKS)
         blocks = cuda.resident_blocks(self.device)
         entries = blocks * self._max_slots * arrays
         lanes = max(1, min(lanes, _MAX_SCRATCH_BYTES // (entries * size)))
         scratch = self._scratch(dtype, entries * lanes)
-        return BlockLayout(kernels.NodeMemory(kernels.IN_GLOBAL_MEMORY, scratch, self._max_slots), lanes, 0, blocks)
+        return BlockLayout(
+            kernels.NodeMemory(kernels.IN_GLOBAL_MEMORY, scratch, self._max_slots), lanes, 0, blocks
+        )
 
     def _scratch(self, dtype: torch.dtype, entries: int) -> Any:
         """Uninitialised memory, which returns to torch when the array is no longer referenced."""
@@ -99,9 +111,19 @@ class CudaBackend:
         layout = self.layout(link_values.dtype, features)
         blocks = min(self.sources * batch * -(-features // layout.lanes), layout.max_blocks)
         cuda.launch(
-            kernels.path_sum, self.device, blocks, layout.shared_bytes, cuda.array(link_values), cuda.array(out),
-            self.trie, layout.memory, self._num_links, self._shape[1], features, layout.lanes,
-        )  # fmt: skip
+            kernels.path_sum,
+            self.device,
+            blocks,
+            layout.shared_bytes,
+            cuda.array(link_values),
+            cuda.array(out),
+            self.trie,
+            layout.memory,
+            self._num_links,
+            self._shape[1],
+            features,
+            layout.lanes,
+        )
         return out
 
     def link_sum(self, path_values: Tensor) -> Tensor:
@@ -113,9 +135,18 @@ class CudaBackend:
         layout = self.layout(path_values.dtype, features)
         blocks = min(self.sources * batch * -(-features // layout.lanes), layout.max_blocks)
         cuda.launch(
-            kernels.node_flows, self.device, blocks, layout.shared_bytes, cuda.array(path_values), cuda.array(flows),
-            self.trie, layout.memory, self._shape[1], features, layout.lanes,
-        )  # fmt: skip
+            kernels.node_flows,
+            self.device,
+            blocks,
+            layout.shared_bytes,
+            cuda.array(path_values),
+            cuda.array(flows),
+            self.trie,
+            layout.memory,
+            self._shape[1],
+            features,
+            layout.lanes,
+        )
         return self._link_totals(flows)
 
     def _link_totals(self, flows: Tensor) -> Tensor:
@@ -123,11 +154,22 @@ class CudaBackend:
         out = flows.new_empty(batch, self._num_links, features)
         lanes = min(features, cuda.THREADS)
         rows = max(1, min(self.threads_per_link, cuda.THREADS // lanes))
-        blocks = -(-self._num_links // (cuda.THREADS // (lanes * rows))) * batch * -(-features // lanes)
+        blocks = (
+            -(-self._num_links // (cuda.THREADS // (lanes * rows))) * batch * -(-features // lanes)
+        )
         cuda.launch(
-            kernels.link_totals, self.device, blocks, 0, cuda.array(flows), cuda.array(out), self.link_ptr,
-            self.link_node, features, lanes, rows,
-        )  # fmt: skip
+            kernels.link_totals,
+            self.device,
+            blocks,
+            0,
+            cuda.array(flows),
+            cuda.array(out),
+            self.link_ptr,
+            self.link_node,
+            features,
+            lanes,
+            rows,
+        )
         return out
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,9 +181,18 @@ class CudaBackend:
         layout = self.layout(link_values.dtype, 1, arrays=2)
         blocks = min(self.sources * len(link_values), layout.max_blocks)
         cuda.launch(
-            kernels.path_max, self.device, blocks, layout.shared_bytes, cuda.array(link_values), cuda.array(out),
-            cuda.array(out_link), self.trie, layout.memory, self._num_links, self._shape[1],
-        )  # fmt: skip
+            kernels.path_max,
+            self.device,
+            blocks,
+            layout.shared_bytes,
+            cuda.array(link_values),
+            cuda.array(out),
+            cuda.array(out_link),
+            self.trie,
+            layout.memory,
+            self._num_links,
+            self._shape[1],
+        )
         return out, out_link
 
 
@@ -151,7 +202,8 @@ _UNSIGNED = ("parent", "link", "child_end", "is_path_end", "end_node")
 def _threads_per_link(nodes: int, links: int) -> int:
     """Threads that add up the nodes of one link, a power of 2.
 
-    At least 32 where a block has so many, because the threads of a warp should not work for several links.
+    At least 32 where a block has so many, because the threads of a warp should not work for several
+    links.
     """
     threads = min(32, cuda.THREADS // 2)
     while threads < cuda.THREADS and threads * _NODES_PER_THREAD * links < nodes:

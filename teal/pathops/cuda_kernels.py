@@ -1,9 +1,10 @@
 """CUDA kernels of the path operations: a block takes one source and scans its trie level by level.
 
-The trie is a :class:`teal.network.path_set.LevelTrie`.  A block holds a value for each node and lane (a lane is one
-feature of one matrix) and the index that the scan follows, in shared memory where they fit, else in the block's part
-of a scratch array in global memory.  Nothing is added by atomics: a node sums its children and a link sums the nodes
-that lead over it, both in a fixed order, so that results repeat bit by bit.
+The trie is a :class:`teal.network.path_set.LevelTrie`.  A block holds a value for each node and
+lane (a lane is one feature of one matrix) and the index that the scan follows, in shared memory
+where they fit, else in the block's part of a scratch array in global memory.  Nothing is added by
+atomics: a node sums its children and a link sums the nodes that lead over it, both in a fixed
+order, so that results repeat bit by bit.
 
 All arrays are flat.
 """
@@ -20,7 +21,10 @@ from numba import cuda, float64
 from teal.runtime.cuda import THREADS, cuda_kernel, device_function
 
 _PAST_THE_END = 1 << 30  # a first row that is larger than any last one: the thread has no rows
-IN_SHARED_MEMORY, IN_GLOBAL_MEMORY = (0,), (0, 0)  # told apart by their length when kernels are compiled
+IN_SHARED_MEMORY, IN_GLOBAL_MEMORY = (
+    (0,),
+    (0, 0),
+)  # told apart by their length when kernels are compiled
 
 
 class TrieArrays(NamedTuple):
@@ -54,7 +58,9 @@ class NodeMemory(NamedTuple):
 
 @device_function
 def first_row(lanes):
-    """The first of the rows that this thread handles, when THREADS threads divide rows of ``lanes`` entries."""
+    """The first of the rows that this thread handles, when THREADS threads divide rows of ``lanes``
+    entries.
+    """
     row = cuda.threadIdx.x // lanes
     return row if row < THREADS // lanes else _PAST_THE_END
 
@@ -70,7 +76,8 @@ def work_item(item, per_source, chunks, lanes, features):
 
 @device_function
 def node_memory(memory, numbers, slots, lanes, first, nodes):
-    """A block's node values, the index ``numbers`` of a source's nodes, and the offset of a node in that index.
+    """A block's node values, the index ``numbers`` of a source's nodes, and the offset of a node in
+    that index.
 
     In shared memory, the index is a copy; the caller must synchronise before it is read.
 
@@ -84,7 +91,9 @@ def node_memory(memory, numbers, slots, lanes, first, nodes):
     """
     if len(memory.place) == 1:
         value = cuda.shared.array(0, memory.scratch.dtype)
-        index = cuda.shared.array(0, numbers.dtype)[slots * lanes * memory.scratch.itemsize // numbers.itemsize :]
+        index = cuda.shared.array(0, numbers.dtype)[
+            slots * lanes * memory.scratch.itemsize // numbers.itemsize :
+        ]
         for n in range(cuda.threadIdx.x, nodes, THREADS):
             index[n + 1] = numbers[first + n]
         return value, index, 0
@@ -100,7 +109,9 @@ def scan_down(value, index, offset, level_end, level, last_level, row, lane, lan
     stop = level_end[deeper] if deeper < last_level else 0
     while deeper < last_level:
         deeper += 1
-        next_stop = level_end[deeper] if deeper < last_level else 0  # loaded while this level is added
+        next_stop = (
+            level_end[deeper] if deeper < last_level else 0
+        )  # loaded while this level is added
         n = begin + row
         while n < stop:
             value[n * lanes + lane] += value[index[offset + n] * lanes + lane]
@@ -111,7 +122,9 @@ def scan_down(value, index, offset, level_end, level, last_level, row, lane, lan
 
 @device_function
 def scan_up(value, index, offset, level_end, level, last_level, row, lane, lanes, rows):
-    """Add the children's values to each node, from the deepest level up: sums over the paths through each node."""
+    """Add the children's values to each node, from the deepest level up: sums over the paths
+    through each node.
+    """
     here = last_level - 2  # the nodes of the deepest level have no children
     first_child = level_end[level] if level < last_level else 0
     stop = level_end[here] if here >= level else 0
@@ -143,7 +156,9 @@ def path_sum(link_values, out, trie, memory, num_links, num_paths, features, lan
         row, rows = first_row(width), THREADS // width
         lane = cuda.threadIdx.x % width
         first, nodes = trie.node_ptr[s], trie.node_ptr[s + 1] - trie.node_ptr[s]
-        value, index, offset = node_memory(memory, trie.parent, memory.max_slots, lanes, first, nodes)
+        value, index, offset = node_memory(
+            memory, trie.parent, memory.max_slots, lanes, first, nodes
+        )
         base = b * num_links * features + feature + lane
         for n in range(row, nodes, rows):
             value[(n + 1) * width + lane] = link_values[base + trie.link[first + n] * features]
@@ -155,21 +170,28 @@ def path_sum(link_values, out, trie, memory, num_links, num_paths, features, lan
         begin, stop = trie.demand_ptr[s] * num_paths, trie.demand_ptr[s + 1] * num_paths
         base = b * demands * num_paths * features + feature + lane
         for path in range(begin + row, stop, rows):
-            out[base + path * features] = value[trie.end_node[path] * width + lane]  # 0 where there is no path
+            out[base + path * features] = value[
+                trie.end_node[path] * width + lane
+            ]  # 0 where there is no path
         cuda.syncthreads()
 
 
 @cuda_kernel
 def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
-    """(B, E) link values into (B, D, K) maxima along paths and the links that attain them, -1 without a path."""
+    """(B, E) link values into (B, D, K) maxima along paths and the links that attain them, -1
+    without a path.
+    """
     sources, demands = len(trie.node_ptr) - 1, len(trie.end_node) // num_paths
     batch = len(link_values) // num_links
     for item in range(cuda.blockIdx.x, sources * batch, cuda.gridDim.x):
         s = item // batch
         b = item - s * batch
         first, nodes = trie.node_ptr[s], trie.node_ptr[s + 1] - trie.node_ptr[s]
-        value, index, offset = node_memory(memory, trie.parent, 2 * memory.max_slots, 1, first, nodes)
-        # The second half holds node numbers, which even a float32 holds exactly: no source has 2^24 nodes.
+        value, index, offset = node_memory(
+            memory, trie.parent, 2 * memory.max_slots, 1, first, nodes
+        )
+        # The second half holds node numbers, which even a float32 holds exactly: no source has 2^24
+        # nodes.
         at_node = value[memory.max_slots :]
         for n in range(cuda.threadIdx.x, nodes, THREADS):
             value[n + 1], at_node[n + 1] = link_values[b * num_links + trie.link[first + n]], n + 1
@@ -184,7 +206,10 @@ def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
                     value[n], at_node[n] = value[above], at_node[above]
             begin = deeper_end
             cuda.syncthreads()
-        path, stop = trie.demand_ptr[s] * num_paths + cuda.threadIdx.x, trie.demand_ptr[s + 1] * num_paths
+        path, stop = (
+            trie.demand_ptr[s] * num_paths + cuda.threadIdx.x,
+            trie.demand_ptr[s + 1] * num_paths,
+        )
         while path < stop:
             to, n = b * demands * num_paths + path, trie.end_node[path]
             if n > 0:
@@ -207,7 +232,9 @@ def node_flows(path_values, out, trie, memory, num_paths, features, lanes):
         row, rows = first_row(width), THREADS // width
         lane = cuda.threadIdx.x % width
         first, nodes = trie.node_ptr[s], trie.node_ptr[s + 1] - trie.node_ptr[s]
-        value, index, offset = node_memory(memory, trie.child_end, memory.max_slots, lanes, first, nodes)
+        value, index, offset = node_memory(
+            memory, trie.child_end, memory.max_slots, lanes, first, nodes
+        )
         for n in range(cuda.threadIdx.x, (nodes + 1) * width, THREADS):
             value[n] = 0
         cuda.syncthreads()
@@ -215,7 +242,9 @@ def node_flows(path_values, out, trie, memory, num_paths, features, lanes):
         base = b * demands * num_paths * features + feature + lane
         for path in range(begin + row, stop, rows):
             if trie.end_node[path] > 0:
-                value[trie.end_node[path] * width + lane] = path_values[base + path * features]  # one path a node
+                value[trie.end_node[path] * width + lane] = path_values[
+                    base + path * features
+                ]  # one path a node
         cuda.syncthreads()
         level, last_level = trie.level_ptr[s], trie.level_ptr[s + 1]
         scan_up(value, index, offset, trie.level_end, level, last_level, row, lane, width, rows)
@@ -236,7 +265,9 @@ def sum_over_link(node_values, base, features, link_ptr, link_node, e, row, rows
 
 @device_function
 def fold(sums, row, rows, stride):
-    """Sum ``rows`` entries of a shared array, ``stride`` apart, into that of row 0; all threads must call it."""
+    """Sum ``rows`` entries of a shared array, ``stride`` apart, into that of row 0; all threads
+    must call it.
+    """
     me = cuda.threadIdx.x
     while rows > 1:
         cuda.syncthreads()
@@ -249,9 +280,14 @@ def fold(sums, row, rows, stride):
 
 @cuda_kernel
 def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
-    """(B, T, F) node values into (B, E, F) sums over the nodes of each link, ``rows`` threads a link and lane."""
+    """(B, T, F) node values into (B, E, F) sums over the nodes of each link, ``rows`` threads a
+    link and lane.
+    """
     links, nodes = len(link_ptr) - 1, len(link_node)
-    chunks, teams = (features + lanes - 1) // lanes, THREADS // (lanes * rows)  # a team of threads takes one link
+    chunks, teams = (
+        (features + lanes - 1) // lanes,
+        THREADS // (lanes * rows),
+    )  # a team of threads takes one link
     blocks = (links + teams - 1) // teams  # for each chunk of each matrix
     part = cuda.blockIdx.x // blocks
     b = part // chunks

@@ -1,7 +1,8 @@
 """The CPU backend: one scan over each source's trie, parallel over sources.
 
-A source's trie stays in cache while the batch passes over it.  link_sum adds into one load vector per
-block of sources and then over the blocks in order, so its result does not depend on the number of threads.
+A source's trie stays in cache while the batch passes over it.  link_sum adds into one load vector
+per block of sources and then over the blocks in order, so its result does not depend on the number
+of threads.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def _path_sum(link_values: AnyArray, scan: PathScan, out: AnyArray) -> None:
 
 
 @parallel_kernel
-def _link_sum(path_values: AnyArray, scan: PathScan, block_ptr: Int64Array, block_sums: AnyArray) -> None:
+def _link_sum(
+    path_values: AnyArray, scan: PathScan, block_ptr: Int64Array, block_sums: AnyArray
+) -> None:
     batch, features = path_values.shape[0], path_values.shape[3]
     for block in prange(len(block_ptr) - 1):
         for s in range(block_ptr[block], block_ptr[block + 1]):
@@ -99,7 +102,9 @@ class NumbaBackend:
         self._scan = paths.packed.scan
         self._shape = paths.leaf.shape  # D, K
         self._num_links = paths.num_links
-        self._work = paths.packed.num_nodes + paths.packed.num_paths  # scalar operations of a scan of one feature
+        self._work = (
+            paths.packed.num_nodes + paths.packed.num_paths
+        )  # scalar operations of a scan of one feature
         self._block_ptr = paths.packed.blocks(1, _MAX_BLOCKS)
 
     def path_sum(self, link_values: Tensor) -> Tensor:
@@ -113,7 +118,9 @@ class NumbaBackend:
     def link_sum(self, path_values: Tensor) -> Tensor:
         """(B, D, K, F) -> (B, E, F)."""
         batch, features = path_values.shape[0], path_values.shape[-1]
-        block_sums = path_values.new_zeros(len(self._block_ptr) - 1, batch, self._num_links, features)
+        block_sums = path_values.new_zeros(
+            len(self._block_ptr) - 1, batch, self._num_links, features
+        )
         with threads_for(self._work * batch * features):
             _link_sum(path_values.detach().numpy(), self._scan, self._block_ptr, block_sums.numpy())
         return block_sums.sum(0)

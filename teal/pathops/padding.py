@@ -1,4 +1,6 @@
-"""Copies between paths in slots, (B, D, K), and paths one after the other, (B, P), as compiled passes take them."""
+"""Copies between paths in slots, (B, D, K), and paths one after the other, (B, P), as compiled
+passes take them.
+"""
 
 from __future__ import annotations
 

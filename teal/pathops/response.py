@@ -1,13 +1,15 @@
-"""The flows of demands at given link prices, in one pass over the tries: a PriceGNN round without gradients, fused.
+"""The flows of demands at given link prices, in one pass over the tries: a PriceGNN round without
+gradients, fused.
 
 For link weights a[b, e] and a sharpness q = 1 / temperature, demand d sends the share
 
     w[d, k] = exp(q (u[d] - a(d, k))) / (1 + sum_j exp(q (u[d] - a(d, j))))
 
-over its path k, with a(d, k) the sum of a along the path and u[d] the demand's value; the 1 in the denominator
-stands for the rejected part.  The results are each link's load, the sum of demand w over the paths through it, and
-its elasticity, the sum of q demand w (1 - w).  In torch that is a path_sum, a softmax over (B, D, K + 1) and a
-link_sum of two features, 0.13 s on 568,000 demands and two cores; here it is one loop over the sources.
+over its path k, with a(d, k) the sum of a along the path and u[d] the demand's value; the 1 in the
+denominator stands for the rejected part.  The results are each link's load, the sum of demand w
+over the paths through it, and its elasticity, the sum of q demand w (1 - w).  In torch that is a
+path_sum, a softmax over (B, D, K + 1) and a link_sum of two features, 0.13 s on 568,000 demands and
+two cores; here it is one loop over the sources.
 """
 
 from __future__ import annotations
@@ -23,20 +25,32 @@ from teal.network import PathSet
 from teal.network.packed import PathScan
 from teal.runtime.arrays import AnyArray, Float32Array, Int64Array, IntArray
 from teal.runtime.lanes import load, store
-from teal.runtime.parallel import as_int64, inlined_kernel, inner_kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import (
+    as_int64,
+    inlined_kernel,
+    inner_kernel,
+    parallel_kernel,
+    prange,
+    threads_for,
+)
 
-FAILED_WEIGHT = 1e30  # weight of a failed link: paths over it get no share; sums of it stay finite in float32
+FAILED_WEIGHT = (
+    1e30  # weight of a failed link: paths over it get no share; sums of it stay finite in float32
+)
 _MIN_BLOCK_WORK = 20_000  # trie nodes and paths of a block of sources, at least
 _MAX_BLOCKS = 16  # blocks of sources
-_OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in a pass, approximately
+_OPERATIONS_PER_ENTRY = (
+    4  # scalar operations that a trie node or path takes in a pass, approximately
+)
 
 
 @inlined_kernel
 def exponentials(arguments: Float32Array, bits: IntArray, count: int) -> None:
     """Replace the first ``count`` arguments x <= 0 by exp(x), or by 0 where x < -80.
 
-    exp(x) = 2^n p(f) with n + f = x log2(e), n whole and p a polynomial of degree 6 on [0, 1) with an error below
-    1e-7.  Compilers turn these loops into vector code, which they do not do with calls of the library's exp.
+    exp(x) = 2^n p(f) with n + f = x log2(e), n whole and p a polynomial of degree 6 on [0, 1) with
+    an error below 1e-7.  Compilers turn these loops into vector code, which they do not do with
+    calls of the library's exp.
 
     Args:
         arguments: x, replaced by the results.
@@ -90,14 +104,18 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
         scan: paths, source by source.
         sums: (blocks, B, 2 E); receives the loads and elasticities of the block.
         splits: (B, D, K), or without entries.
-        pair: any two numbers; the length of the tuple is the number of lanes, of a load and its elasticity.
+        pair: any two numbers; the length of the tuple is the number of lanes, of a load and its
+            elasticity.
     """
     demand, value, block_ptr = demands.demand, demands.value, demands.block_ptr
     batch, is_storing = len(weight), splits.shape[1] > 0
     path_weight = np.zeros(demands.max_slots, dtype=np.float32)  # of each node, times the sharpness
     flow = np.empty(2 * demands.max_slots, dtype=np.float32)  # of each node: load, elasticity
     # Of each demand: the share that is rejected, then one share a path.
-    share, bits = np.empty(demands.max_shares, dtype=np.float32), np.empty(demands.max_shares, dtype=np.int32)
+    share, bits = (
+        np.empty(demands.max_shares, dtype=np.float32),
+        np.empty(demands.max_shares, dtype=np.int32),
+    )
     sums[block] = 0
     for s in range(block_ptr[block], block_ptr[block + 1]):
         first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -196,19 +214,30 @@ class Responses:
     def __init__(self, paths: PathSet, demand: Tensor, value: Tensor) -> None:
         packed = paths.packed
         block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
-        shares_before_source = packed.scan.path_ptr + packed.scan.demand_ptr  # one a path, one a demand
+        shares_before_source = (
+            packed.scan.path_ptr + packed.scan.demand_ptr
+        )  # one a path, one a demand
         max_shares = int(np.diff(shares_before_source).max(initial=0))
-        self.demands = Responding(_float32(demand), _float32(value), block_ptr, packed.max_slots, max_shares)
+        self.demands = Responding(
+            _float32(demand), _float32(value), block_ptr, packed.max_slots, max_shares
+        )
         self.scan = packed.scan
-        self.sums = np.zeros((len(block_ptr) - 1, len(demand), 2 * packed.num_links), dtype=np.float32)
-        self.operations = _OPERATIONS_PER_ENTRY * len(demand) * (packed.num_nodes + packed.num_paths)
+        self.sums = np.zeros(
+            (len(block_ptr) - 1, len(demand), 2 * packed.num_links), dtype=np.float32
+        )
+        self.operations = (
+            _OPERATIONS_PER_ENTRY * len(demand) * (packed.num_nodes + packed.num_paths)
+        )
         self.no_splits = np.zeros((len(demand), 0, 0), dtype=np.float32)
 
-    def at(self, weight: AnyArray, sharpness: float, splits: AnyArray | None = None) -> Float32Array:
-        """Loads and elasticities: (blocks, B, 2 E) to be summed over the blocks; the next call overwrites them.
+    def at(
+        self, weight: AnyArray, sharpness: float, splits: AnyArray | None = None
+    ) -> Float32Array:
+        """Loads and elasticities: (blocks, B, 2 E) to be summed over the blocks; the next call
+        overwrites them.
 
-        Entries 2 e and 2 e + 1 of the last axis are load and elasticity of link e, in Gbit/s and Gbit/s per unit of
-        weight.
+        Entries 2 e and 2 e + 1 of the last axis are load and elasticity of link e, in Gbit/s and
+        Gbit/s per unit of weight.
 
         Args:
             weight: (B, E) a, float32, :data:`FAILED_WEIGHT` on a failed link.
@@ -217,7 +246,9 @@ class Responses:
         """
         splits = self.no_splits if splits is None else splits
         with threads_for(self.operations):
-            _respond(weight, np.float32(sharpness), self.demands, self.scan, self.sums, splits, (0, 0))
+            _respond(
+                weight, np.float32(sharpness), self.demands, self.scan, self.sums, splits, (0, 0)
+            )
         return self.sums
 
 

@@ -1,13 +1,14 @@
 """Path operations over segment lists: a list is a path that puts fractions of a Gbit/s on links.
 
-With the passes of :mod:`teal.pathops.segment_passes` over the IGP's shortest paths, a list (segments (t, u), and links
-that it takes whatever the metrics say) has
+With the passes of :mod:`teal.pathops.segment_passes` over the IGP's shortest paths, a list
+(segments (t, u), and links that it takes whatever the metrics say) has
 
 - path_sum: the sum of segment_sum over its segments, and of the values of its links;
 - link_sum: segment_load of the flows on all segments, and the flows on its links;
 - path_max: the largest of segment_max over its segments, and of the values of its links.
 
-One pass costs the arcs of all shortest paths, and a few additions a list, whatever the lengths of the paths.
+One pass costs the arcs of all shortest paths, and a few additions a list, whatever the lengths of
+the paths.
 """
 
 from __future__ import annotations
@@ -53,23 +54,40 @@ class _SegmentBackend:
     def link_sum(self, path_values: Tensor) -> Tensor:
         """Sums over lists, as in :meth:`OpsBackend.link_sum`."""
         rows, size = _rows(path_values), self._nodes**2
-        volume, load = rows.new_zeros(len(rows), size + 1), rows.new_zeros(len(rows), self._links + 1)
+        volume, load = (
+            rows.new_zeros(len(rows), size + 1),
+            rows.new_zeros(len(rows), self._links + 1),
+        )
         for result, index in ((volume, self._segment), (load, self._link)):
             for m in range(index.shape[-1]):
                 result.index_add_(1, index[..., m].reshape(-1), rows)
         shape = len(rows), self._nodes, self._nodes
-        total = load[:, :-1] + torch.from_numpy(self._passes.segment_load(volume[:, :-1].reshape(shape).numpy()))
+        total = load[:, :-1] + torch.from_numpy(
+            self._passes.segment_load(volume[:, :-1].reshape(shape).numpy())
+        )
         return _batch(total, path_values)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """Largest values along lists, as in :meth:`OpsBackend.path_max`; of equal values one link is returned."""
+        """Largest values along lists, as in :meth:`OpsBackend.path_max`; of equal values one link
+        is returned.
+        """
         rows = link_values.detach().to("cpu", torch.float64)
         largest, first = self._passes.segment_max(rows.numpy())
         value = torch.cat(
-            [self._by_segment(largest, -torch.inf)[:, self._segment], _with_column(rows, -torch.inf)[:, self._link]], -1
+            [
+                self._by_segment(largest, -torch.inf)[:, self._segment],
+                _with_column(rows, -torch.inf)[:, self._link],
+            ],
+            -1,
         )
         at = torch.from_numpy(first.astype(np.int64)).reshape(len(rows), -1)
-        link = torch.cat([_with_column(at, -1)[:, self._segment], self._link.expand(len(rows), *self._link.shape)], -1)
+        link = torch.cat(
+            [
+                _with_column(at, -1)[:, self._segment],
+                self._link.expand(len(rows), *self._link.shape),
+            ],
+            -1,
+        )
         best, place = value.max(-1)
         found = link.gather(-1, place[..., None])[..., 0]
         exists = best > -torch.inf
@@ -79,7 +97,9 @@ class _SegmentBackend:
         )
 
     def _by_segment(self, values: object, nothing: float) -> Tensor:
-        """(L, N^2 + 1) of values (L, N, N) of segments, destination first; the last one stands for no segment."""
+        """(L, N^2 + 1) of values (L, N, N) of segments, destination first; the last one stands for
+        no segment.
+        """
         return _with_column(torch.as_tensor(values).reshape(-1, self._nodes**2), nothing)
 
 
@@ -89,7 +109,14 @@ def _with_column(values: Tensor, last: float) -> Tensor:
 
 def _rows(values: Tensor) -> Tensor:
     """(B F, ...) of values (B, ..., F), in float64 on the CPU."""
-    return values.detach().movedim(-1, 1).flatten(0, 1).flatten(1).to("cpu", torch.float64).contiguous()
+    return (
+        values.detach()
+        .movedim(-1, 1)
+        .flatten(0, 1)
+        .flatten(1)
+        .to("cpu", torch.float64)
+        .contiguous()
+    )
 
 
 def _batch(rows: Tensor, like: Tensor) -> Tensor:
@@ -98,7 +125,8 @@ def _batch(rows: Tensor, like: Tensor) -> Tensor:
 
 
 class SegmentOps(PathOps):
-    """Operations over segment lists, as in :class:`teal.pathops.PathOps`; a column's part of a link is a fraction.
+    """Operations over segment lists, as in :class:`teal.pathops.PathOps`; a column's part of a link
+    is a fraction.
 
     Args:
         lists: the columns.
@@ -108,7 +136,9 @@ class SegmentOps(PathOps):
     counts_once = is_over_paths = False
 
     def __init__(self, lists: CandidateLists, device: torch.device) -> None:
-        super().__init__(cast(ProblemPaths, lists), _SegmentBackend(lists), device)  # what it reads of a path set
+        super().__init__(
+            cast(ProblemPaths, lists), _SegmentBackend(lists), device
+        )  # what it reads of a path set
         ones = torch.ones(1, lists.dag.topology.num_links, dtype=torch.float64, device=device)
         self.hops = torch.where(self.mask, self.path_sum(ones)[0], 0)  # mean number of links
 

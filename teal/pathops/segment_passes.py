@@ -1,16 +1,20 @@
-"""Sums over the shortest paths of an IGP: what a Gbit/s from one node to another meets, and the loads of volumes.
+"""Sums over the shortest paths of an IGP: what a Gbit/s from one node to another meets, and the
+loads of volumes.
 
-A *segment* (t, u) is all traffic from node u to node t, which ECMP divides over the links; g(t, u, e) is the share of
-it that passes link e.  The passes go over the DAG of every destination (:class:`teal.network.ecmp.EcmpDag`):
+A *segment* (t, u) is all traffic from node u to node t, which ECMP divides over the links; g(t, u,
+e) is the share of it that passes link e.  The passes go over the DAG of every destination
+(:class:`teal.network.ecmp.EcmpDag`):
 
-- segment_sum:   s[t, u] = sum_e g(t, u, e) x[e], from the destination outwards: the mean over the next hops (u, v) of
+- segment_sum:   s[t, u] = sum_e g(t, u, e) x[e], from the destination outwards: the mean over the
+  next hops (u, v) of
                  x[(u, v)] + s[t, v];
-- segment_load:  l[e] = sum_{t, u} g(t, u, e) f[t, u], from the farthest node inwards: each node hands what it has to
+- segment_load:  l[e] = sum_{t, u} g(t, u, e) f[t, u], from the farthest node inwards: each node
+  hands what it has to
                  its next hops.  The transpose of segment_sum;
 - segment_max:   max x[e] over the links e with g(t, u, e) > 0, and the first link that attains it.
 
-Arrays (N, N) have the destination first.  A node without a path to the destination has the sum and maximum infinite;
-volumes from it are not carried.
+Arrays (N, N) have the destination first.  A node without a path to the destination has the sum and
+maximum infinite; volumes from it are not carried.
 """
 
 from __future__ import annotations
@@ -23,14 +27,23 @@ from teal.network.ecmp import Dags, EcmpDag
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import inner_kernel, parallel_kernel, prange, threads_for
 
-MAX_BLOCKS = 16  # of destinations, each with loads of its own, so that sums do not depend on the threads
+MAX_BLOCKS = (
+    16  # of destinations, each with loads of its own, so that sums do not depend on the threads
+)
 _OPERATIONS_PER_ARC = 4  # scalar operations, approximately
 
 
 @inner_kernel
-def sum_outwards(row: int, head: IntArray, dags: Dags, link_value: FloatArray, result: FloatArray) -> None:
+def sum_outwards(
+    row: int, head: IntArray, dags: Dags, link_value: FloatArray, result: FloatArray
+) -> None:
     """segment_sum of one destination: fills ``result`` (N,)."""
-    order, arc_start, arc, share = dags.order[row], dags.arc_start[row], dags.arc[row], dags.share[row]
+    order, arc_start, arc, share = (
+        dags.order[row],
+        dags.arc_start[row],
+        dags.arc[row],
+        dags.share[row],
+    )
     if dags.reached[row] < len(result):
         result[:] = np.inf
     result[order[0]] = 0.0
@@ -43,7 +56,9 @@ def sum_outwards(row: int, head: IntArray, dags: Dags, link_value: FloatArray, r
 
 
 @inner_kernel
-def load_inwards(row: int, head: IntArray, dags: Dags, volume: FloatArray, load: FloatArray) -> None:
+def load_inwards(
+    row: int, head: IntArray, dags: Dags, volume: FloatArray, load: FloatArray
+) -> None:
     """segment_load of one destination: adds to ``load`` (E,).
 
     Args:
@@ -53,7 +68,12 @@ def load_inwards(row: int, head: IntArray, dags: Dags, volume: FloatArray, load:
         volume: (N,) Gbit/s from each node to the destination; changed into what passes each node.
         load: (E,) Gbit/s.
     """
-    order, arc_start, arc, share = dags.order[row], dags.arc_start[row], dags.arc[row], dags.share[row]
+    order, arc_start, arc, share = (
+        dags.order[row],
+        dags.arc_start[row],
+        dags.arc[row],
+        dags.share[row],
+    )
     for j in range(dags.reached[row] - 1):
         i = dags.reached[row] - 1 - j
         passing = volume[order[i]]
@@ -74,7 +94,9 @@ def _segment_sum(head: IntArray, dags: Dags, link_value: FloatArray, result: Flo
 
 
 @parallel_kernel
-def _segment_max(head: IntArray, dags: Dags, link_value: FloatArray, result: FloatArray, first: IntArray) -> None:
+def _segment_max(
+    head: IntArray, dags: Dags, link_value: FloatArray, result: FloatArray, first: IntArray
+) -> None:
     for t in prange(len(dags.reached)):
         order, arc_start, arc = dags.order[t], dags.arc_start[t], dags.arc[t]
         for i in range(len(link_value)):
@@ -111,7 +133,8 @@ class SteeredTraffic(NamedTuple):
     """The traffic of M matrices on segments.
 
     Attributes:
-        volume: (M, N, N) Gbit/s of every segment along shortest paths, to the first node from the second one.
+        volume: (M, N, N) Gbit/s of every segment along shortest paths, to the first node from the
+            second one.
         adjacency: (M, E) Gbit/s that takes a link whatever the metrics say.
         looping: (M,) Gbit/s that is lost in forwarding loops.
     """
@@ -122,7 +145,9 @@ class SteeredTraffic(NamedTuple):
 
 
 def volumes(pairs: IntArray, demand: FloatArray, nodes: int) -> FloatArray:
-    """(M, N, N) Gbit/s to the first node from the second one, of demands (M, D) between pairs (D, 2)."""
+    """(M, N, N) Gbit/s to the first node from the second one, of demands (M, D) between pairs (D,
+    2).
+    """
     volume = np.zeros((len(demand), nodes, nodes))
     for m, row in enumerate(demand):
         np.add.at(volume[m], (pairs[:, 1], pairs[:, 0]), row)
@@ -145,7 +170,9 @@ class SegmentPasses:
         nodes = self.dag.topology.num_nodes
         result = np.empty((len(link_value), nodes, nodes))
         with threads_for(self._operations * len(link_value)):
-            _segment_sum(self.dag.links.head, self.dag.dags, np.ascontiguousarray(link_value), result)
+            _segment_sum(
+                self.dag.links.head, self.dag.dags, np.ascontiguousarray(link_value), result
+            )
         return result
 
     def segment_load(self, volume: FloatArray) -> FloatArray:
@@ -157,10 +184,14 @@ class SegmentPasses:
         return np.asarray(load.sum(0))
 
     def segment_max(self, link_value: FloatArray) -> tuple[FloatArray, IntArray]:
-        """(L, E) -> largest value (L, N, N), minus infinity at the destination, and its link, -1 for none."""
+        """(L, E) -> largest value (L, N, N), minus infinity at the destination, and its link, -1
+        for none.
+        """
         nodes = self.dag.topology.num_nodes
         result = np.empty((len(link_value), nodes, nodes))
         first = np.empty(result.shape, dtype=np.int32)
         with threads_for(self._operations * len(link_value)):
-            _segment_max(self.dag.links.head, self.dag.dags, np.ascontiguousarray(link_value), result, first)
+            _segment_max(
+                self.dag.links.head, self.dag.dags, np.ascontiguousarray(link_value), result, first
+            )
         return result, first

@@ -1,16 +1,18 @@
 """A planner's sweep: every failure of a network under every matrix, solved by PDHG.
 
 Failures are those of :mod:`teal.network.failures`.  Matrices
-are taken in blocks of as many as PDHG solves together; for each failure a block is solved at once, from its state
-without the failure.  All failures have the same candidate paths, among which is one for every demand that the network
-still connects (:meth:`teal.app.instance.Instance.surviving`): a failure strands the demands that it cuts off.
+are taken in blocks of as many as PDHG solves together; for each failure a block is solved at once,
+from its state without the failure.  All failures have the same candidate paths, among which is one
+for every demand that the network still connects (:meth:`teal.app.instance.Instance.surviving`): a
+failure strands the demands that it cuts off.
 
-What a failure costs is known up to the gaps of two solutions.  With values V, and bounds B over all paths of the
-network, before (0) and after (1), the loss against the optimum before, relative to it, lies between 1 - B1 / V0 and
-1 - V1 / B0 (where less is better, between their negatives).  Cases whose interval leaves open whether anything is
-lost, or is wide for what it says, are solved further: to a smaller gap, or with the paths that they miss.  They are
-few.  Under limits of latency no paths are added, and bounds are those over paths of any latency.  Under protection, and
-for an objective that is a sequence of programs, bounds are those over the candidate paths.
+What a failure costs is known up to the gaps of two solutions.  With values V, and bounds B over all
+paths of the network, before (0) and after (1), the loss against the optimum before, relative to it,
+lies between 1 - B1 / V0 and 1 - V1 / B0 (where less is better, between their negatives).  Cases
+whose interval leaves open whether anything is lost, or is wide for what it says, are solved
+further: to a smaller gap, or with the paths that they miss.  They are few.  Under limits of latency
+no paths are added, and bounds are those over paths of any latency.  Under protection, and for an
+objective that is a sequence of programs, bounds are those over the candidate paths.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ _FINER = 10.0  # by which the gap is divided where an interval is too wide
 _SAME_UTILISATION = 1e-9  # difference of utilisations that is none
 _MIN_GAP = 1e-5  # certified, below which nothing is solved further
 _MAX_ROUNDS = 12  # of adding paths that a case misses
-_MAX_SLOTS = 4_000_000  # path slots of the matrices that are given further paths together: larger ones take minutes
+# path slots of the matrices that are given further paths together: larger ones take minutes
+_MAX_SLOTS = 4_000_000
 
 
 class SweepPart(NamedTuple):
@@ -67,9 +70,11 @@ class Outage(Figures):
         timestamp: time of the matrix, ISO 8601.
         failure: name of what is down, in both directions; ``""`` for nothing.
         kind: cable, group, pair, or none.
-        bound_all_paths: bound over all paths of the network; over the candidate paths where no other is known.
+        bound_all_paths: bound over all paths of the network; over the candidate paths where no
+            other is known.
         value_before: value without the failure, to the same gap.
-        bound_before: bound on the value without the failure, over all paths of the network likewise.
+        bound_before: bound on the value without the failure, over all paths of the network
+            likewise.
         stranded: share of all demand that the failure cuts off: the network has no path for it.
         status: feasible, or infeasible (the validator's verdict).
     """
@@ -85,9 +90,22 @@ class Outage(Figures):
     status: str
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
-        "index", "timestamp", "failure", "kind", "value", "satisfied_demand", "bound", "gap", "bound_all_paths",
-        "value_before", "bound_before", "stranded", "max_link_utilisation", "max_violation", "status",
-    )  # fmt: skip
+        "index",
+        "timestamp",
+        "failure",
+        "kind",
+        "value",
+        "satisfied_demand",
+        "bound",
+        "gap",
+        "bound_all_paths",
+        "value_before",
+        "bound_before",
+        "stranded",
+        "max_link_utilisation",
+        "max_violation",
+        "status",
+    )
     """Columns of a file of rows, in this order."""
 
 
@@ -123,22 +141,35 @@ class FullestLinks:
         return cls(np.full(links, -1.0), [""] * links, np.full(links, -1))
 
     def add(self, failure: str, peaks: Mapping[str, Sequence[float]]) -> None:
-        """Take over what is larger: number of a link to its utilisation and the row of the matrix."""
+        """Take over what is larger: number of a link to its utilisation and the row of the
+        matrix.
+        """
         for link, (utilisation, index) in ((int(name), values) for name, values in peaks.items()):
             if utilisation > self.utilisation[link]:
-                self.utilisation[link], self.failure[link], self.index[link] = utilisation, failure, int(index)
+                self.utilisation[link], self.failure[link], self.index[link] = (
+                    utilisation,
+                    failure,
+                    int(index),
+                )
 
     def larger(self, failure: str, peaks: LinkPeaks) -> dict[str, list[float]]:
-        """The entries that :meth:`add` would take over, so that a journal need not hold every link of every part.
+        """The entries that :meth:`add` would take over, so that a journal need not hold every link
+        of every part.
 
         Without failure it is every link, since those peaks are reported by themselves too.
         """
-        rises = np.flatnonzero(peaks.utilisation > (self.utilisation + _SAME_UTILISATION if failure else -1)).tolist()
+        rises = np.flatnonzero(
+            peaks.utilisation > (self.utilisation + _SAME_UTILISATION if failure else -1)
+        ).tolist()
         return {str(link): [float(peaks.utilisation[link]), int(peaks.row[link])] for link in rises}
 
 
 def outages(
-    instance: Instance, rows: Int64Array, gap: float, failures: Sequence[Failure], done: Collection[SweepPart] = ()
+    instance: Instance,
+    rows: Int64Array,
+    gap: float,
+    failures: Sequence[Failure],
+    done: Collection[SweepPart] = (),
 ) -> Iterator[tuple[SweepPart, list[Outage], LinkPeaks]]:
     """Solve every part that is not ``done``: blocks in order, in each the failures in order.
 
@@ -157,7 +188,9 @@ def outages(
             continue
         problem = instance.problem(instance.traffic.read(block))
         # A path that a case misses may be longer than the limit of a class.
-        before = _Solved.of(problem, pdhg.solve(problem, gap=gap), may_add_paths=instance.max_latency is None)
+        before = _Solved.of(
+            problem, pdhg.solve(problem, gap=gap), may_add_paths=instance.max_latency is None
+        )
         before = before.finer(torch.arange(len(block), device=problem.demand.device), gap)
         for part, failure in zip(parts, failures, strict=True):
             if part in done:
@@ -169,7 +202,8 @@ def outages(
             failed = problem.with_capacity(torch.from_numpy(capacity))
             result = pdhg.solve(failed, gap=gap, warm_start=before.result)
             after = _Solved.of(failed, result, may_add_paths=before.may_add_paths)
-            # Other failures start from ``before``, so that no result depends on which parts were done earlier.
+            # Other failures start from ``before``, so that no result depends on which parts were
+            # done earlier.
             yield part, *_outages_of(instance, block, *_decided(before, after, gap), failure)
 
 
@@ -182,7 +216,8 @@ class _Solved:
         result: over its paths.
         bound: (B,) over all paths of the network, where one is known.
         may_add_paths: whether any path of the network may be used: not under limits of latency.
-        wider: solutions of some matrices over further paths, with the rows that they are of; later ones count.
+        wider: solutions of some matrices over further paths, with the rows that they are of; later
+            ones count.
     """
 
     problem: Problem
@@ -208,7 +243,9 @@ class _Solved:
         return value
 
     def finer(self, rows: torch.Tensor, target: float) -> _Solved:
-        """Some matrices solved to a smaller gap: over more paths where some are missing, else from their last state."""
+        """Some matrices solved to a smaller gap: over more paths where some are missing, else from
+        their last state.
+        """
         gap = certified_gap(self.problem, self.value, self.bound)
         lacks_paths = (gap > 2 * self.result.gap) & self.may_add_paths
         return self._over_more_paths(rows[(lacks_paths & (gap > target))[rows]], target)._to_gap(
@@ -227,20 +264,28 @@ class _Solved:
     def _over_more_paths(self, rows: torch.Tensor, target: float) -> _Solved:
         if not len(rows) or len(rows) * self.problem.paths.leaf.size > _MAX_SLOTS:
             return self
-        known = self.wider[-1][1].paths if self.wider else self.problem.paths  # what was found before is not lost
+        known = (
+            self.wider[-1][1].paths if self.wider else self.problem.paths
+        )  # what was found before is not lost
         part = _rows(self.problem.with_paths(known), rows)
         last = complete(improving(part, target=target, max_rounds=_MAX_ROUNDS))
         wider = rows, part.with_paths(last.paths), last.result
-        return dataclasses.replace(self._with_bound(rows, last.bound_all_paths), wider=(*self.wider, wider))
+        return dataclasses.replace(
+            self._with_bound(rows, last.bound_all_paths), wider=(*self.wider, wider)
+        )
 
     def _with_bound(self, rows: torch.Tensor, bound: torch.Tensor) -> _Solved:
         """With the better of the known bound and another one for some matrices."""
         better = torch.minimum if self.problem.objective.rules.sense > 0 else torch.maximum
-        return dataclasses.replace(self, bound=self.bound.index_copy(0, rows, better(self.bound[rows], bound)))
+        return dataclasses.replace(
+            self, bound=self.bound.index_copy(0, rows, better(self.bound[rows], bound))
+        )
 
 
 def _rows(problem: Problem, rows: torch.Tensor) -> Problem:
-    return dataclasses.replace(problem, demand=problem.demand[rows], capacity=problem.capacity[rows])
+    return dataclasses.replace(
+        problem, demand=problem.demand[rows], capacity=problem.capacity[rows]
+    )
 
 
 def _decided(before: _Solved, after: _Solved, gap: float) -> tuple[_Solved, _Solved]:
@@ -253,7 +298,9 @@ def _decided(before: _Solved, after: _Solved, gap: float) -> tuple[_Solved, _Sol
 
 
 def _open_rows(before: _Solved, after: _Solved) -> torch.Tensor:
-    """The matrices whose interval leaves open whether anything is lost, or is wide for what it says."""
+    """The matrices whose interval leaves open whether anything is lost, or is wide for what it
+    says.
+    """
     if before.problem.objective.rules.is_sequence:
         return torch.zeros(0, dtype=torch.int64)
     sense = before.problem.objective.rules.sense
@@ -263,9 +310,15 @@ def _open_rows(before: _Solved, after: _Solved) -> torch.Tensor:
 
 
 def loss_interval(
-    value_before: torch.Tensor, bound_before: torch.Tensor, value: torch.Tensor, bound: torch.Tensor, sense: float
+    value_before: torch.Tensor,
+    bound_before: torch.Tensor,
+    value: torch.Tensor,
+    bound: torch.Tensor,
+    sense: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B,) least and largest share of the optimum before that a failure may cost; NaN where there is none."""
+    """(B,) least and largest share of the optimum before that a failure may cost; NaN where there
+    is none.
+    """
     return sense * (1 - bound / value_before), sense * (1 - value / bound_before)
 
 
@@ -302,7 +355,8 @@ def _outages_of(
 
 
 def loss(outage: Outage, objective: Objective) -> float:
-    """Share of the value that the failure certainly costs, or by which the largest utilisation certainly rises.
+    """Share of the value that the failure certainly costs, or by which the largest utilisation
+    certainly rises.
 
     Below 0 where the value certainly rises (the utilisation falls), NaN if nothing is known.
     """
@@ -311,7 +365,9 @@ def loss(outage: Outage, objective: Objective) -> float:
 
 
 def loss_limits(outage: Outage, objective: Objective) -> tuple[float, float]:
-    """Least and largest share of the optimum before that the failure may cost; NaN if nothing is known."""
+    """Least and largest share of the optimum before that the failure may cost; NaN if nothing is
+    known.
+    """
     if outage.value_before <= 0 or outage.bound_before <= 0:
         lost = 0.0 if outage.value == outage.value_before else float("nan")
         return lost, lost
@@ -323,7 +379,8 @@ def loss_limits(outage: Outage, objective: Objective) -> tuple[float, float]:
 def severity(outage: Outage, objective: Objective) -> tuple[float, float]:
     """Sort key of outages, larger is worse: an unusable solution is worst, then the loss counts.
 
-    Programs that must carry all demand leave stranded demand out, so that there it counts before the loss.
+    Programs that must carry all demand leave stranded demand out, so that there it counts before
+    the loss.
     """
     lost = loss(outage, objective)
     if math.isnan(lost):
@@ -426,10 +483,15 @@ class PlanReport:
         """A record for each link, the fullest first."""
         rows = [
             PlannedLink(
-                name, float(self.topology.capacity[e]), max(0.0, float(self.normal.utilisation[e])),
-                max(0.0, float(self.fullest.utilisation[e])), self.fullest.failure[e],
-                "" if self.fullest.index[e] < 0 else str(self.traffic.timestamps[self.fullest.index[e]]),
+                name,
+                float(self.topology.capacity[e]),
+                max(0.0, float(self.normal.utilisation[e])),
+                max(0.0, float(self.fullest.utilisation[e])),
+                self.fullest.failure[e],
+                ""
+                if self.fullest.index[e] < 0
+                else str(self.traffic.timestamps[self.fullest.index[e]]),
             )
             for e, name in enumerate(self.topology.link_names())
-        ]  # fmt: skip
+        ]
         return sorted(rows, key=lambda row: -row.failed_utilisation)

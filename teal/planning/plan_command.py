@@ -33,7 +33,9 @@ _MAX_FAILURES = 25  # rows of the plot, and failures of a chart
 
 
 def failure_tables(outages: Sequence[Outage], worst: int, objective: Objective) -> list[Table]:
-    """For each kind a table of the failures, each at the matrix that it costs most; a terminal shows the worst ones."""
+    """For each kind a table of the failures, each at the matrix that it costs most; a terminal
+    shows the worst ones.
+    """
     ranked = by_failure(outages, objective)
     tables = []
     for kind in dict.fromkeys(o.kind for o in outages if o.failure):
@@ -47,24 +49,31 @@ def failure_tables(outages: Sequence[Outage], worst: int, objective: Objective) 
 def _columns(objective: Objective, label: str, *more: Column) -> tuple[Column, ...]:
     """Columns of failures: what they are called, further ones, and what they cost."""
     return (
-        Column(label, "failure"), *more,
+        Column(label, "failure"),
+        *more,
         Column(f"{objective.rules.loss_label}, certainly", "worst", percent, most_is_best=True),
         Column("at most", "worst_at_most", percent, most_is_best=True),
-        Column("at", lambda one: minute(one.worst_at)), Column("mean", "mean", percent, most_is_best=True),
+        Column("at", lambda one: minute(one.worst_at)),
+        Column("mean", "mean", percent, most_is_best=True),
         Column("demand without a path", "stranded", percent, most_is_best=True),
-    )  # fmt: skip
+    )
 
 
 def minute(timestamp: str) -> str:
     """A time without its seconds, where these are 0."""
-    return timestamp.removesuffix(":00").replace("T", " ") if timestamp.count(":") == 2 else timestamp
+    return (
+        timestamp.removesuffix(":00").replace("T", " ") if timestamp.count(":") == 2 else timestamp
+    )
 
 
 def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> None:
     """A heat map of what failures cost: failures down, time across; the worst ones only."""
     failures = by_failure(outages, objective)[:_MAX_FAILURES]
     rows = {failure.failure: number for number, failure in enumerate(failures)}
-    columns = {index: number for number, index in enumerate(dict.fromkeys(outage.index for outage in outages))}
+    columns = {
+        index: number
+        for number, index in enumerate(dict.fromkeys(outage.index for outage in outages))
+    }
     times = {outage.index: outage.timestamp for outage in outages}
     lost = np.zeros((len(rows), len(columns)))
     for outage in outages:
@@ -80,12 +89,16 @@ def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> No
     indices = list(columns)
     axes.set_xticks(shown, [times[indices[i]].replace("T", "\n") for i in shown], fontsize="small")
     figure.colorbar(image, ax=axes, label=f"{objective.rules.loss_label} (%)", pad=0.01)
-    axes.set_title(f"the {len(rows)} failures that cost most, over {len(columns)} matrices", fontsize="medium")
+    axes.set_title(
+        f"the {len(rows)} failures that cost most, over {len(columns)} matrices", fontsize="medium"
+    )
     figure.savefig(path, dpi=140)
 
 
 def plan_findings(report: PlanReport) -> list[str]:
-    """Sentences: how many failures cost something, the worst, what is stranded, the fullest link, what is open."""
+    """Sentences: how many failures cost something, the worst, what is stranded, the fullest link,
+    what is open.
+    """
     ranked = report.by_failure()
     matrices = _count(len({outage.index for outage in report.outages}), "matrix", "matrices")
     if not ranked:
@@ -94,25 +107,31 @@ def plan_findings(report: PlanReport) -> list[str]:
     costly = [one for one in ranked if one.worst > 0 or one.stranded > _STRANDS]
     said = [
         f"{len(costly):,} of {len(ranked):,} failures certainly cost something, over {matrices}."
-        if costly else f"No failure certainly costs anything, over {matrices}."
-    ]  # fmt: skip
+        if costly
+        else f"No failure certainly costs anything, over {matrices}."
+    ]
     worst = max(ranked, key=lambda one: one.worst)
     if worst.worst > 0:
         said.append(
-            f"The worst is that of {worst.failure} ({worst.kind}), at {minute(worst.worst_at)}: {label} "
+            f"The worst is that of {worst.failure} ({worst.kind}), at {minute(worst.worst_at)}: "
+            f"{label} "
             f"{percent(worst.worst)} certainly and {percent(worst.worst_at_most)} at most."
         )
     stranding = max(ranked, key=lambda one: one.stranded)
+    leaving = sum(one.stranded > _STRANDS for one in ranked)
     said.append(
-        f"{stranding.failure} leaves {percent(stranding.stranded)} of the demand without a path, on average; "
-        f"{_count(sum(one.stranded > _STRANDS for one in ranked), 'failure leaves', 'failures leave')} some."
-        if stranding.stranded > _STRANDS else "Every demand keeps a path under every failure."
-    )  # fmt: skip
+        f"{stranding.failure} leaves {percent(stranding.stranded)} of the demand without a path, "
+        "on average; "
+        f"{_count(leaving, 'failure leaves', 'failures leave')} some."
+        if stranding.stranded > _STRANDS
+        else "Every demand keeps a path under every failure."
+    )
     first = report.links()[0]
     if report.objective.may_shed:
         full = int(np.count_nonzero(report.fullest.utilisation >= 1 - 1e-6))
         said.append(
-            f"{_count(full, 'link is', 'links are')} full in some case: this program fills links before it leaves "
+            f"{_count(full, 'link is', 'links are')} full in some case: this program fills links "
+            "before it leaves "
             "demand out."
         )
     else:
@@ -124,7 +143,8 @@ def plan_findings(report: PlanReport) -> list[str]:
     open_cases = sum(one.worst <= 0 < one.worst_at_most - 1e-3 for one in ranked)
     if open_cases:
         said.append(
-            f"Of {_count(open_cases, 'failure', 'failures')} it is not known whether they cost anything: a smaller "
+            f"Of {_count(open_cases, 'failure', 'failures')} it is not known whether they cost "
+            "anything: a smaller "
             "--gap says."
         )
     return said
@@ -135,25 +155,38 @@ def _count(number: int, one: str, several: str) -> str:
 
 
 def write_plan_page(path: Path, report: PlanReport) -> None:
-    """A page: findings, the failures, a map of the links' largest utilisation and of what cables cost, the links."""
+    """A page: findings, the failures, a map of the links' largest utilisation and of what cables
+    cost, the links.
+    """
     topology, objective = report.topology, report.objective
     matrices = len({outage.index for outage in report.outages})
     facts = (
-        f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {matrices:,} matrices, objective "
+        f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {matrices:,} matrices, "
+        "objective "
         f"{objective.name}"
     )
     failures = Section(
-        title=topology.name, facts=facts, traffic=report.traffic.name, findings=plan_findings(report),
-        table=Table("", _columns(objective, "failure", Column("kind", "kind")), report.by_failure()),
-        charts=_charts(report), map=_map(report), case_label="Show", scheme_label="Of",
-    )  # fmt: skip
+        title=topology.name,
+        facts=facts,
+        traffic=report.traffic.name,
+        findings=plan_findings(report),
+        table=Table(
+            "", _columns(objective, "failure", Column("kind", "kind")), report.by_failure()
+        ),
+        charts=_charts(report),
+        map=_map(report),
+        case_label="Show",
+        scheme_label="Of",
+    )
     links = Section(
-        title=f"{topology.name}: links", facts="the largest utilisation of each link, and when it is reached",
+        title=f"{topology.name}: links",
+        facts="the largest utilisation of each link, and when it is reached",
         traffic=report.traffic.name,
         table=Table(
             "",
             (
-                Column("link", "link"), Column("capacity, Gbit/s", "capacity", digits(6)),
+                Column("link", "link"),
+                Column("capacity, Gbit/s", "capacity", digits(6)),
                 Column("without failure", "utilisation", percent, most_is_best=True),
                 Column("in the worst case", "failed_utilisation", percent, most_is_best=True),
                 Column("when this fails", lambda one: one.failure or "nothing"),
@@ -161,18 +194,25 @@ def write_plan_page(path: Path, report: PlanReport) -> None:
             ),
             report.links(),
         ),
-    )  # fmt: skip
+    )
     introduction = (
-        "Every failure under every matrix, solved anew.  What a failure costs is known between two limits, which the "
+        "Every failure under every matrix, solved anew.  What a failure costs is known between two "
+        "limits, which the "
         "certified bounds of the solutions with and without it give: certainly, and at most."
     )
     write_page(path, f"What failures cost on {topology.name}", introduction, [failures, links])
 
 
 def _map(report: PlanReport) -> dict[str, Any]:
-    """Largest utilisation of links without and with failures, and what the failure of each cable costs."""
+    """Largest utilisation of links without and with failures, and what the failure of each cable
+    costs.
+    """
     topology = report.topology
-    cost = {one.failure: max(one.worst, one.stranded, 0.0) for one in report.by_failure() if one.kind == "cable"}
+    cost = {
+        one.failure: max(one.worst, one.stranded, 0.0)
+        for one in report.by_failure()
+        if one.kind == "cable"
+    }
     most = max(cost.values(), default=0.0)
     cases = {
         "largest utilisation without failure": np.maximum(report.normal.utilisation, 0),
@@ -183,7 +223,9 @@ def _map(report: PlanReport) -> dict[str, Any]:
         for failure in cable_failures(topology):
             of_links[list(failure.links)] = cost.get(failure.name, 0.0) / most
         cases["cost of each cable's failure, share of the largest"] = of_links
-    return utilisation_map(drawing_of(topology), {case: {"all matrices": links} for case, links in cases.items()})
+    return utilisation_map(
+        drawing_of(topology), {case: {"all matrices": links} for case, links in cases.items()}
+    )
 
 
 def _charts(report: PlanReport) -> tuple[Chart, ...]:
@@ -199,25 +241,41 @@ def _charts(report: PlanReport) -> tuple[Chart, ...]:
     times = sorted(by_time)
     charts = [
         Chart(
-            "by_failure", "What failures cost", f"The {len(worst)} failures that cost most, each under its worst "
-            "matrix: certainly, and at most.", "failure", label,
+            "by_failure",
+            "What failures cost",
+            f"The {len(worst)} failures that cost most, each under its worst "
+            "matrix: certainly, and at most.",
+            "failure",
+            label,
             (
                 Series("at most", "points", names, [100 * one.worst_at_most for one in worst]),
                 Series("certainly", "points", names, [100 * max(0.0, one.worst) for one in worst]),
             ),
             x_scale="category",
         )
-    ]  # fmt: skip
+    ]
     if len(times) > 1:
-        charts.append(Chart(
-            "by_time", "When failures cost most", "The largest certain cost of any failure, and the mean of all, at "
-            "each time.", "time", label,
-            (
-                Series("worst failure", "line", times, [100 * float(np.nanmax(by_time[t])) for t in times]),
-                Series("mean", "line", times, [100 * float(np.nanmean(by_time[t])) for t in times]),
-            ),
-            x_scale="time",
-        ))  # fmt: skip
+        charts.append(
+            Chart(
+                "by_time",
+                "When failures cost most",
+                "The largest certain cost of any failure, and the mean of all, at each time.",
+                "time",
+                label,
+                (
+                    Series(
+                        "worst failure",
+                        "line",
+                        times,
+                        [100 * float(np.nanmax(by_time[t])) for t in times],
+                    ),
+                    Series(
+                        "mean", "line", times, [100 * float(np.nanmean(by_time[t])) for t in times]
+                    ),
+                ),
+                x_scale="time",
+            )
+        )
     return tuple(charts)
 
 
@@ -265,8 +323,13 @@ def plan_files(report: PlanReport) -> dict[str, Callable[[Path], None]]:
 
 
 FILES = TABLE, PARQUET, MANIFEST, PLOT, PAGE, LINKS = (
-    "failures.csv", "failures.parquet", "manifest.json", "failures.png", "report.html", "links.csv"
-)  # fmt: skip
+    "failures.csv",
+    "failures.parquet",
+    "manifest.json",
+    "failures.png",
+    "report.html",
+    "links.csv",
+)
 
 
 def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> PlanReport:
@@ -294,7 +357,10 @@ def plan_outcome(config: PlanConfig, notify: Notify) -> Outcome:
     return Outcome(
         text="\n".join(findings),
         tables=failure_tables(report.outages, config.worst, report.objective),
-        written=f"{config.out / PAGE}: open it in a browser; {len(report.outages):,} cases are in {others} beside it",
+        written=(
+            f"{config.out / PAGE}: open it in a browser; {len(report.outages):,} cases are in "
+            f"{others} beside it"
+        ),
         data=lambda: {
             "findings": findings,
             "failures": report.by_failure(),

@@ -14,13 +14,24 @@ from teal.formats.groups import load_groups
 from teal.formats.rows import from_text
 from teal.network.failures import NO_FAILURE, Failure, cable_failures, failures_of, pair_failures
 from teal.objectives import Objective
-from teal.planning.plan import BLOCK_MATRICES, FullestLinks, Outage, PlanReport, SweepPart, by_failure, outages
+from teal.planning.plan import (
+    BLOCK_MATRICES,
+    FullestLinks,
+    Outage,
+    PlanReport,
+    SweepPart,
+    by_failure,
+    outages,
+)
 from teal.planning.settings import PlanOptions
 from teal.runtime.arrays import Int64Array
 
 
 def plan(
-    instance: Instance, options: PlanOptions, entries: Entries, notify: Callable[[str], None] = lambda _: None
+    instance: Instance,
+    options: PlanOptions,
+    entries: Entries,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> PlanReport:
     """Solve what is missing of all failures under all matrices.
 
@@ -47,28 +58,41 @@ def plan(
         pairs = pair_failures(cables, cost, options.max_pairs)
         if len(pairs) < count:
             notify(
-                f"{len(pairs):,} of {count:,} pairs of cables ({100 * len(pairs) / count:.3g}%): those whose cables "
+                f"{len(pairs):,} of {count:,} pairs of cables ({100 * len(pairs) / count:.3g}%): "
+                "those whose cables "
                 "cost most alone (--max-pairs)"
             )
         instance = instance.surviving([pair.links for pair in pairs], notify)
         results = _sweep(instance, rows, options, entries, pairs, "pairs of cables")
     missed = sum(outage.gap > options.gap for outage in results)
     if missed:
-        notify(f"{missed:,} of {len(results):,} cases did not reach a gap of {options.gap:g}: see the column gap")
+        notify(
+            f"{missed:,} of {len(results):,} cases did not reach a gap of {options.gap:g}: see the "
+            "column gap"
+        )
     normal = _fullest(instance, entries, [NO_FAILURE.name])
     fullest = _fullest(instance, entries)
-    return PlanReport(instance.topology, instance.traffic, instance.objective, tuple(results), normal, fullest)
+    return PlanReport(
+        instance.topology, instance.traffic, instance.objective, tuple(results), normal, fullest
+    )
 
 
 def _sweep(
-    instance: Instance, rows: Int64Array, options: PlanOptions, entries: Entries, failures: Sequence[Failure], what: str
+    instance: Instance,
+    rows: Int64Array,
+    options: PlanOptions,
+    entries: Entries,
+    failures: Sequence[Failure],
+    what: str,
 ) -> list[Outage]:
     """Solve the parts of these failures that are missing; all outages so far."""
     done = {SweepPart(*entry["part"]) for entry in entries.entries("outages")}
     firsts = range(0, len(rows), BLOCK_MATRICES)
     parts = {SweepPart(int(rows[first]), failure.name) for first in firsts for failure in failures}
     fullest = _fullest(instance, entries)
-    with tqdm(total=len(parts), initial=len(parts & done), desc=what, unit=f"x {BLOCK_MATRICES} matrices") as bar:
+    with tqdm(
+        total=len(parts), initial=len(parts & done), desc=what, unit=f"x {BLOCK_MATRICES} matrices"
+    ) as bar:
         for part, part_outages, peaks in outages(instance, rows, options.gap, failures, done):
             larger = fullest.larger(part.failure, peaks)
             fullest.add(part.failure, larger)
@@ -78,7 +102,9 @@ def _sweep(
     return [from_text(Outage, o) for entry in entries.entries("outages") for o in entry["found"]]
 
 
-def _fullest(instance: Instance, entries: Entries, failures: Sequence[str] | None = None) -> FullestLinks:
+def _fullest(
+    instance: Instance, entries: Entries, failures: Sequence[str] | None = None
+) -> FullestLinks:
     """The largest utilisation of each link over the parts so far, of all failures or of some."""
     fullest = FullestLinks.none(instance.topology.num_links)
     for entry in entries.entries("outages"):
@@ -88,9 +114,12 @@ def _fullest(instance: Instance, entries: Entries, failures: Sequence[str] | Non
     return fullest
 
 
-def _costs(results: Sequence[Outage], cables: Sequence[Failure], objective: Objective) -> dict[str, float]:
+def _costs(
+    results: Sequence[Outage], cables: Sequence[Failure], objective: Objective
+) -> dict[str, float]:
     """Mean cost of each cable's failure alone: of stranded demand and of the value lost."""
     by_name = {one.failure: one for one in by_failure(results, objective)}
     return {
-        cable.name: float(np.nan_to_num(by_name[cable.name].mean + by_name[cable.name].stranded)) for cable in cables
+        cable.name: float(np.nan_to_num(by_name[cable.name].mean + by_name[cable.name].stranded))
+        for cable in cables
     }

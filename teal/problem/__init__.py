@@ -1,4 +1,6 @@
-"""The problem that every scheme takes, the allocation that it returns, and how an allocation is measured."""
+"""The problem that every scheme takes, the allocation that it returns, and how an allocation is
+measured.
+"""
 
 from teal.problem.allocation import Allocation, ProgramPrices, Status
 from teal.problem.assessment import Assessment, Figures, assess

@@ -1,4 +1,6 @@
-"""The figures of an allocation: value, certified gap, utilisation, violations.  Measured alike for every scheme."""
+"""The figures of an allocation: value, certified gap, utilisation, violations.  Measured alike for
+every scheme.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,16 @@ class Figures:
     """The figures of one matrix; NaN where there is no usable allocation.
 
     Attributes:
-        value: value of the objective: weighted flow in Gbit/s, largest link utilisation, or least carried share;
-            under priority the flow of all classes; under max_min the flow.
+        value: value of the objective: weighted flow in Gbit/s, largest link utilisation, or least
+            carried share; under priority the flow of all classes; under max_min the flow.
         satisfied_demand: share of all demand that is carried; 1 if there is no demand.
-        bound: certified bound on the optimum, from the scheme's link prices; under max_min the sum of the most that
-            each demand could have (see :mod:`teal.problem.fair_levels`).
-        gap: largest relative distance of the value from the optimum: (bound - value) / bound, or (value - bound) /
-            value for a minimum.
+        bound: certified bound on the optimum, from the scheme's link prices; under max_min the sum
+            of the most that each demand could have (see :mod:`teal.problem.fair_levels`).
+        gap: largest relative distance of the value from the optimum: (bound - value) / bound, or
+            (value - bound) / value for a minimum.
         max_link_utilisation: largest load / capacity.
-        max_violation: largest violation of any rule (see :mod:`teal.problem.feasibility`); also of infeasible
-            allocations.
+        max_violation: largest violation of any rule (see :mod:`teal.problem.feasibility`); also of
+            infeasible allocations.
     """
 
     value: float
@@ -118,23 +120,36 @@ class Certify(Protocol):
         ...
 
 
-def _of_program(problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None) -> Certificate:
+def _of_program(
+    problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
+) -> Certificate:
     value, bound = problem.value(splits), scaled_dual_bound(problem, prices)
     return Certificate(value, bound, gap(problem, value, bound))
 
 
-def _of_classes(problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None) -> Certificate:
-    classes = class_figures(problem, splits, prices if program_prices is None else program_prices.prices)
-    return Certificate(classes.value.sum(1), classes.bound.sum(1), classes.gap.amax(1), lines=classes)
+def _of_classes(
+    problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
+) -> Certificate:
+    classes = class_figures(
+        problem, splits, prices if program_prices is None else program_prices.prices
+    )
+    return Certificate(
+        classes.value.sum(1), classes.bound.sum(1), classes.gap.amax(1), lines=classes
+    )
 
 
-def _of_levels(problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None) -> Certificate:
+def _of_levels(
+    problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
+) -> Certificate:
     fair = fair_figures(problem, splits, program_prices)
     value, bound = problem.value(splits), fair.limit.sum(1)
     return Certificate(value, bound, gap(problem, value, bound), lines=fair)
 
 
-_CERTIFICATES: dict[str, Certify] = {ObjectiveName.PRIORITY: _of_classes, ObjectiveName.MAX_MIN: _of_levels}
+_CERTIFICATES: dict[str, Certify] = {
+    ObjectiveName.PRIORITY: _of_classes,
+    ObjectiveName.MAX_MIN: _of_levels,
+}
 
 
 def register_certificate(name: str, certify: Certify, *, replace: bool = False) -> None:
@@ -164,8 +179,9 @@ class HasAllocation(Protocol):
 def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessment:
     """Measure ``allocation`` in float64, independently of the scheme that made it.
 
-    Without prices the bound is the trivial one: all routable demand at its best value, or theta >= 0.
-    An allocation that breaks a rule by more than 1e-6, or contains NaN, is infeasible whatever its status says.
+    Without prices the bound is the trivial one: all routable demand at its best value, or theta >=
+    0. An allocation that breaks a rule by more than 1e-6, or contains NaN, is infeasible whatever
+       its status says.
     An allocation over paths of its own is measured, and bounded, over those.
     """
     problem = problem.to(torch.float64)
@@ -197,7 +213,9 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
     return Assessment(
         status=status,
         value=usable_only(certificate.value),
-        satisfied_demand=usable_only(torch.where(total_demand > 0, carried / total_demand.clamp(min=1e-300), 1)),
+        satisfied_demand=usable_only(
+            torch.where(total_demand > 0, carried / total_demand.clamp(min=1e-300), 1)
+        ),
         bound=usable_only(certificate.bound),
         gap=usable_only(certificate.gap),
         max_link_utilisation=usable_only(utilisation.amax(1)),
@@ -217,7 +235,8 @@ class LatencyFigures(NamedTuple):
     Attributes:
         mean: ms, over the volume.
         tail: ms, least that 99% of the volume do not exceed.
-        stretch: largest latency of a path that is used over that of the demand's fastest live candidate path.
+        stretch: largest latency of a path that is used over that of the demand's fastest live
+            candidate path.
     """
 
     mean: float

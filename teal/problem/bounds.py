@@ -1,22 +1,26 @@
-"""Link prices -> a certified bound on the optimum, by weak duality.  The bound holds for any prices.
+"""Link prices -> a certified bound on the optimum, by weak duality.  The bound holds for any
+prices.
 
 For prices p[e] >= 0 and price(d, k), the sum of p over the links of path (d, k):
 
-- value maximisation:  optimum <= sum_e c[e] p[e] + sum_d demand[d] max(0, max_k (v[d, k] - price(d, k)));
+- value maximisation:  optimum <= sum_e c[e] p[e] + sum_d demand[d] max(0, max_k (v[d, k] - price(d,
+  k)));
 - max_link_utilisation, with prices scaled so that sum_e c[e] p[e] = 1:
   optimum >= sum_d demand[d] min_k price(d, k);
 - max_concurrent_flow: optimum <= min(1, 1 / theta) with theta that bound of max_link_utilisation.
 
-- under side conditions: that of the rewritten program (:mod:`teal.problem.program`), whose rows beyond the links get
-  the prices that prove most; a value that falls in steps: see :mod:`teal.problem.steps`.
+- under side conditions: that of the rewritten program (:mod:`teal.problem.program`), whose rows
+  beyond the links get the prices that prove most; a value that falls in steps: see
+  :mod:`teal.problem.steps`.
 
-A price above V, the largest value of a Gbit/s, proves no more than V does, since no path over the link is worth using
-at V already; prices of more than a million times V count as V, so that sums stay finite.  A bound that is no number,
-for want of range, counts as infinite (0 for a minimum), which proves nothing.
+A price above V, the largest value of a Gbit/s, proves no more than V does, since no path over the
+link is worth using at V already; prices of more than a million times V count as V, so that sums
+stay finite.  A bound that is no number, for want of range, counts as infinite (0 for a minimum),
+which proves nothing.
 
-The maxima and minima are taken over live paths, as in the allocation.  Taken over all paths of the network instead,
-where price(d) is the shortest path under the prices, the same formulas bound the optimum over any choice of paths:
-:func:`all_paths_bound`.
+The maxima and minima are taken over live paths, as in the allocation.  Taken over all paths of the
+network instead, where price(d) is the shortest path under the prices, the same formulas bound the
+optimum over any choice of paths: :func:`all_paths_bound`.
 """
 
 from __future__ import annotations
@@ -32,8 +36,10 @@ from teal.problem.problem import Problem
 from teal.runtime.arrays import FloatArray
 
 _SOURCES_AT_A_TIME = 512  # sources whose shortest paths to all nodes are in memory at once
-_MAX_ROUNDING = 1e-9  # share by which rounding of sums of up to millions of terms may put a value beyond its bound
-# Multiples of the prices that scaled_dual_bound tries: 13 from 1/4 to 2, evenly spaced in the logarithm.
+# share by which rounding of sums of up to millions of terms may put a value beyond its bound
+_MAX_ROUNDING = 1e-9
+# Multiples of the prices that scaled_dual_bound tries: 13 from 1/4 to 2, evenly spaced in the
+# logarithm.
 PRICE_SCALES = torch.logspace(-2, 1, 13, base=2.0, dtype=torch.float64)
 
 
@@ -48,17 +54,23 @@ def dual_bound(problem: Problem, prices: Tensor) -> Tensor:
 
 
 def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:
-    """The best of :func:`dual_bound` over multiples of the prices from 1/4 to 2, and over 0: (B,), float64.
+    """The best of :func:`dual_bound` over multiples of the prices from 1/4 to 2, and over 0: (B,),
+    float64.
 
-    One path_sum serves all multiples.  The multiple 0 gives the total value of all routable demand, so the bound is
-    never worse than that.  Bounds from prices on the simplex do not depend on the scale.
+    One path_sum serves all multiples.  The multiple 0 gives the total value of all routable demand,
+    so the bound is never worse than that.  Bounds from prices on the simplex do not depend on the
+    scale.
     """
     scales = torch.cat([PRICE_SCALES.new_zeros(1), PRICE_SCALES])
-    return _bounds(problem, prices, scales.new_ones(1) if problem.program.price_set.on_simplex else scales)
+    return _bounds(
+        problem, prices, scales.new_ones(1) if problem.program.price_set.on_simplex else scales
+    )
 
 
 def finite_prices(prices: Tensor) -> Tensor:
-    """``prices`` in float64; entries that are negative, NaN or infinite are 0, since any prices prove a bound."""
+    """``prices`` in float64; entries that are negative, NaN or infinite are 0, since any prices
+    prove a bound.
+    """
     return torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
 
 
@@ -84,8 +96,8 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
     program, prices = problem.to(torch.float64).rewritten.program, usable_prices(problem, prices)
     if program.limit.shape[1] == prices.shape[1]:
         return from_score(problem, program.bounds_along(prices, scales).amin(0))
-    # Rows beyond the links have prices that nobody gave: they are found for the prices themselves, multiplied with
-    # them, and found again for the best multiple.
+    # Rows beyond the links have prices that nobody gave: they are found for the prices themselves,
+    # multiplied with them, and found again for the best multiple.
     full = program.with_added_prices(prices)
     bounds = program.bounds_along(full, scales)
     if len(scales) > 1:
@@ -95,10 +107,12 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
 
 
 def all_paths_bound(problem: Problem, prices: Tensor) -> Tensor:
-    """(B,) bound on the optimum over all paths of the network, float64: one run of Dijkstra a source and matrix.
+    """(B,) bound on the optimum over all paths of the network, float64: one run of Dijkstra a
+    source and matrix.
 
-    The balanced programs include the demands that have a live candidate path, as the allocation does.  Of fair shares
-    the bound is 1 while the network connects a demand without one: its weight is not known before it has a path.
+    The balanced programs include the demands that have a live candidate path, as the allocation
+    does.  Of fair shares the bound is 1 while the network connects a demand without one: its weight
+    is not known before it has a path.
 
     Args:
         problem: B matrices.
@@ -109,7 +123,10 @@ def all_paths_bound(problem: Problem, prices: Tensor) -> Tensor:
     scale = program.price_set.scale(row_value)
     demand = problem.routable_demand if program.demand_set.carries_all else problem.demand
     weights = link_weights(problem, scale[:, None] * prices)
-    profits = [_all_paths_profit(problem.row(row), weights[row], demand[row]) for row in range(problem.batch)]
+    profits = [
+        _all_paths_profit(problem.row(row), weights[row], demand[row])
+        for row in range(problem.batch)
+    ]
     bound = program.price_set.support(row_value) + row_value.new_tensor(profits)
     return from_score(problem, torch.where(bound.isfinite(), bound, torch.inf))
 
@@ -133,14 +150,22 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
     source_row, targets = source_row[order], paths.pairs[order, 1]
     link_weight, distances = weight.cpu().numpy(), np.empty(len(order))
     for first in range(0, len(sources), _SOURCES_AT_A_TIME):
-        chunk = slice(*np.searchsorted(source_row, [first, first + _SOURCES_AT_A_TIME]))  # demands of these sources
+        chunk = slice(
+            *np.searchsorted(source_row, [first, first + _SOURCES_AT_A_TIME])
+        )  # demands of these sources
         distance, _ = shortest_trees(
-            topology.num_nodes, topology.link_source, topology.link_target, link_weight,
-            sources[first : first + _SOURCES_AT_A_TIME], topology.no_transit,
-        )  # fmt: skip
+            topology.num_nodes,
+            topology.link_source,
+            topology.link_target,
+            link_weight,
+            sources[first : first + _SOURCES_AT_A_TIME],
+            topology.no_transit,
+        )
         distances[order[chunk]] = distance[source_row[chunk] - first, targets[chunk]]
     least = torch.from_numpy(distances).to(demand)
-    if problem.utility is not None and bool((least.isfinite() & (demand > 0) & ~problem.routable[0]).any()):
+    if problem.utility is not None and bool(
+        (least.isfinite() & (demand > 0) & ~problem.routable[0]).any()
+    ):
         return math.inf
     profit = torch.where(least.isfinite(), problem.demand_value - least, 0)
     return float((demand * problem.demand_set.of_best(profit[None])[0]).sum())
@@ -152,19 +177,23 @@ def from_score(problem: Problem, score: Tensor) -> Tensor:
 
 
 def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
-    """(B,) how far the optimum may be: (bound - value) / bound, or (value - bound) / value for a minimum.
+    """(B,) how far the optimum may be: (bound - value) / bound, or (value - bound) / value for a
+    minimum.
 
-    Values below 0 are losses: the gap of a maximum -L is that of the minimum L.  0 where both are 0; infinite, not
-    certified, where value or bound is NaN or infinite.
+    Values below 0 are losses: the gap of a maximum -L is that of the minimum L.  0 where both are
+    0; infinite, not certified, where value or bound is NaN or infinite.
     """
     gaps = relative_gap(value.cpu().numpy(), bound.cpu().numpy(), problem.objective.rules.sense)
-    return torch.where(value.isfinite() & bound.isfinite(), torch.from_numpy(gaps).to(value.device), torch.inf)
+    return torch.where(
+        value.isfinite() & bound.isfinite(), torch.from_numpy(gaps).to(value.device), torch.inf
+    )
 
 
 def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArray:
     """:func:`gap` by formula alone: NaN where ``bound`` is NaN or infinite.
 
-    A value beyond its bound by the rounding of two sums has gap 0; any larger excess stays, and is negative.
+    A value beyond its bound by the rounding of two sums has gap 0; any larger excess stays, and is
+    negative.
 
     Args:
         value: (B,).
@@ -179,7 +208,9 @@ def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArr
 
 
 def gap_between(value: float, bound: float, sense: float) -> float:
-    """:func:`relative_gap` of one value; infinite, not certified, where value or bound is NaN or infinite."""
+    """:func:`relative_gap` of one value; infinite, not certified, where value or bound is NaN or
+    infinite.
+    """
     if not (math.isfinite(value) and math.isfinite(bound)):
         return math.inf
     return float(relative_gap(np.asarray(value), np.asarray(bound), sense))

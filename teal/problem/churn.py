@@ -1,21 +1,23 @@
-r"""A limit on churn: the volume that a new allocation moves onto paths, against the splits in force.
+r"""A limit on churn: the volume that a new allocation moves onto paths, against the splits in
+force.
 
-With w0[d, k] the splits in force, 0 on paths that are not live, the reference flows demand[d] w0[d, k] are what the
-network carries if nothing is changed.  An allocation x moves
+With w0[d, k] the splits in force, 0 on paths that are not live, the reference flows demand[d] w0[d,
+k] are what the network carries if nothing is changed.  An allocation x moves
 
     moved(x) = sum over d, k of max(0, x[d, k] - demand[d] w0[d, k])      Gbit/s,
 
-and may move ``share`` of the routable demand.  Taking flow off a path is free, since what is shed needs no new path.  A
-demand whose splits in force are 0, such as one that was 0 before, moves with all that it carries.
+and may move ``share`` of the routable demand.  Taking flow off a path is free, since what is shed
+needs no new path.  A demand whose splits in force are 0, such as one that was 0 before, moves with
+all that it carries.
 
-As a program: every column stands twice, for a share a <= w0 that stays and a share b that moves, and one row more holds
-what moves to the budget,
+As a program: every column stands twice, for a share a <= w0 that stays and a share b that moves,
+and one row more holds what moves to the budget,
 
     max sum v (a + b) demand  s.t.  load[e](a + b) <= c[e],  sum demand b <= share sum of demand,
     0 <= a <= w0,  b >= 0,  sum_k a + b <= 1.
 
-The part of a demand in the bound is then a knapsack, which is filled in the order of the profits; with pi the price of
-the row, a Gbit/s that moves has pi less of profit than one that stays.
+The part of a demand in the bound is then a knapsack, which is filled in the order of the profits;
+with pi the price of the row, a Gbit/s that moves has pi less of profit than one that stays.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class ChurnLimit(Condition):
     needs_previous: ClassVar[bool] = True
     option: ClassVar[Option | None] = Option(
         "max_churn",
-        "Of the demand that has a working path the share that may be on other paths than in the answer that the "
+        "Of the demand that has a working path the share that may be on other paths than in the "
+        "answer that the "
         "parameter previous of the address names.",
         low=0,
         high=1,
@@ -91,7 +94,9 @@ class ChurnLimit(Condition):
         if tuple(previous.shape) not in (tuple(shape), tuple(shape[1:])):
             raise InputError("churn", "previous", f"splits {tuple(shape)}", tuple(previous.shape))
         if not bool((torch.isfinite(previous) & (previous >= 0)).all()):
-            raise InputError("churn", "previous", "finite shares >= 0", "a negative, infinite or NaN entry")
+            raise InputError(
+                "churn", "previous", "finite shares >= 0", "a negative, infinite or NaN entry"
+            )
         return cls(previous.expand(*shape), share)
 
     def kept(self, program: Program) -> Float[Tensor, "B D K"]:
@@ -114,35 +119,45 @@ class ChurnLimit(Condition):
         """
         is_capped = getattr(program.demand_set, "max_share", None) is not None
         if is_capped or program.columns.mask.shape != self.previous.shape[1:]:
-            raise InputError("churn", "program", "one over paths", "one that another condition rewrote")
+            raise InputError(
+                "churn", "program", "one over paths", "one that another condition rewrote"
+            )
         kept = self.kept(program)
         largest, of_demand = _interleaved(kept, program.live.to(kept)), program.demand_set
         limited: DemandSet = Capped(largest)
         if isinstance(of_demand, Concave):
             limited = dataclasses.replace(of_demand, max_share=largest)
         doubled = dataclasses.replace(
-            program, columns=MoveOps(program.columns), value=program.value.repeat_interleave(2, -1),
+            program,
+            columns=MoveOps(program.columns),
+            value=program.value.repeat_interleave(2, -1),
             demand_set=limited,
             limit=torch.cat([program.limit, self.budget(program)[:, None]], 1),
-        )  # fmt: skip
+        )
 
         def shares(splits: Tensor) -> Tensor:
             stays = torch.minimum(splits, kept.to(splits))
             return _interleaved(stays, splits - stays)
 
-        return Rewritten(doubled, lambda both: both.unflatten(-1, (-1, 2)).sum(-1), shares, shares(kept))
+        return Rewritten(
+            doubled, lambda both: both.unflatten(-1, (-1, 2)).sum(-1), shares, shares(kept)
+        )
 
     def violation(self, program: Program, splits: Tensor) -> Tensor:
-        """The flow that moves beyond the budget, as a share of the routable demand (:meth:`Condition.violation`)."""
+        """The flow that moves beyond the budget, as a share of the routable demand
+        (:meth:`Condition.violation`).
+        """
         volume = program.routable_demand.sum(1).clamp(min=1e-30)
         return ((self.moved(program, splits) - self.budget(program)) / volume).clamp(min=0)
 
     def scaled(self, program: Program, splits: Tensor) -> Tensor:
-        """Scale down those demands first of which the largest share of a lost Gbit/s had moved (see Condition).
+        """Scale down those demands first of which the largest share of a lost Gbit/s had moved (see
+        Condition).
 
-        A demand of which the factor f is kept moves on the paths with f split > w0 alone, so that what moves is convex
-        in f, and its slope, a share of the demand's flow, rises at w0 / split of each path.  At the price p of what
-        moves, f is where the slope rises above p; the smallest price that meets the budget is found by bisection.
+        A demand of which the factor f is kept moves on the paths with f split > w0 alone, so that
+        what moves is convex in f, and its slope, a share of the demand's flow, rises at w0 / split
+        of each path.  At the price p of what moves, f is where the slope rises above p; the
+        smallest price that meets the budget is found by bisection.
         """
         kept, total = self.kept(program), splits.sum(-1, keepdim=True)
         begin = torch.where(splits > 0, kept / splits.clamp(min=_TINY), torch.inf)
@@ -151,7 +166,9 @@ class ChurnLimit(Condition):
         budget = self.budget(program)
 
         def at(price: Tensor) -> tuple[Tensor, Tensor]:
-            factor = torch.where(slope > price[:, None, None], begin, torch.inf).amin(-1).clamp(max=1)
+            factor = (
+                torch.where(slope > price[:, None, None], begin, torch.inf).amin(-1).clamp(max=1)
+            )
             fitted = factor[..., None] * splits
             return fitted, self.moved(program, fitted)
 
@@ -171,12 +188,16 @@ class ChurnLimit(Condition):
     @override
     def for_batch(self, batch: int) -> ChurnLimit:
         if bool((self.previous != self.previous[:1]).any()):
-            raise InputError("with_demand", "churn", "the same splits in force for all", "different ones")
+            raise InputError(
+                "with_demand", "churn", "the same splits in force for all", "different ones"
+            )
         return ChurnLimit(self.previous[:1].expand(batch, -1, -1), self.share)
 
     @override
     def on_paths(self, ops: PathOps, num_links: int) -> ChurnLimit:
-        raise InputError("with_paths", "churn", "none: its splits in force are over the old paths", "a limit")
+        raise InputError(
+            "with_paths", "churn", "none: its splits in force are over the old paths", "a limit"
+        )
 
 
 def _interleaved(stay: Tensor, move: Tensor) -> Tensor:

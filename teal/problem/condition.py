@@ -1,8 +1,10 @@
-"""Side conditions: each is one class, which says what it refuses, how it rewrites a program and how it is checked.
+"""Side conditions: each is one class, which says what it refuses, how it rewrites a program and how
+it is checked.
 
-A condition turns the program over paths into one over other columns and rows (:class:`teal.problem.program.Program`),
-whose solutions it turns back into splits.  Bound, engines and LP know columns and rows alone; the validator asks each
-condition how far an allocation breaks it, which is computed without the rewritten program.
+A condition turns the program over paths into one over other columns and rows
+(:class:`teal.problem.program.Program`), whose solutions it turns back into splits.  Bound, engines
+and LP know columns and rows alone; the validator asks each condition how far an allocation breaks
+it, which is computed without the rewritten program.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ from teal.pathops import PathOps
 from teal.problem.program import Program
 
 LinkGroups = Sequence[Sequence[int]]  # numbers of the links of each group
-VALIDATOR_RULES = ("capacity", "demand", "sign", "mask")  # of the validator, beside those of the conditions
+VALIDATOR_RULES = (
+    "capacity",
+    "demand",
+    "sign",
+    "mask",
+)  # of the validator, beside those of the conditions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,9 +58,11 @@ class Rewritten:
         if start is None and self.start is not None:
             start = last.shares(self.start)
         return Rewritten(
-            last.program, lambda shares: self.splits(last.splits(shares)),
-            lambda splits: last.shares(self.shares(splits)), start,
-        )  # fmt: skip
+            last.program,
+            lambda shares: self.splits(last.splits(shares)),
+            lambda splits: last.shares(self.shares(splits)),
+            start,
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,17 +87,22 @@ class ConditionRequest:
 class Condition:
     """A side condition of B matrices.  Subclasses are frozen dataclasses.
 
-    :meth:`rewrite` may change columns, rows, and how large a share of its demand a column may carry (a demand set
-    :class:`teal.problem.sets.Capped`), neither demands nor values.  A subclass that has data by matrix or by
-    path overrides :meth:`rows`, :meth:`for_batch` and :meth:`on_paths`, which return the condition itself.
+    :meth:`rewrite` may change columns, rows, and how large a share of its demand a column may carry
+    (a demand set :class:`teal.problem.sets.Capped`), neither demands nor values.  A subclass that
+    has data by matrix or by path overrides :meth:`rows`, :meth:`for_batch` and :meth:`on_paths`,
+    which return the condition itself.
 
     Attributes:
-        name: in messages, options and figures; each once in a problem, and no rule of the validator.
-        changes_columns: whether the columns of the rewritten program are others; such conditions rewrite first.
+        name: in messages, options and figures; each once in a problem, and no rule of the
+            validator.
+        changes_columns: whether the columns of the rewritten program are others; such conditions
+            rewrite first.
         option: option by which a request to the service asks for it; None for none.
         needs_previous: whether a request must name the splits in force beside the option.
-        splits_determine_shares: whether splits of paths say which shares of the rewritten columns they came from.
-        allows_rounding: whether splits that were rounded to whole-number weights can be scaled down to keep it.
+        splits_determine_shares: whether splits of paths say which shares of the rewritten columns
+            they came from.
+        allows_rounding: whether splits that were rounded to whole-number weights can be scaled down
+            to keep it.
     """
 
     name: ClassVar[str]
@@ -99,7 +113,9 @@ class Condition:
     allows_rounding: ClassVar[bool] = True
 
     @classmethod
-    def prepare(cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]) -> dict[str, Any]:
+    def prepare(
+        cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]
+    ) -> dict[str, Any]:
         """Compute what requests need, once for a network; {} for nothing.
 
         Args:
@@ -122,7 +138,8 @@ class Condition:
         raise NotImplementedError
 
     def figures(self, program: Program, splits: Tensor) -> dict[str, Tensor]:
-        """(B,) figures of splits (B, D, K) that answers have beside those of the objective, by their names.
+        """(B,) figures of splits (B, D, K) that answers have beside those of the objective, by
+        their names.
 
         Args:
             program: over paths.
@@ -159,11 +176,13 @@ class Condition:
         raise NotImplementedError
 
     def scaled(self, program: Program, splits: Tensor) -> Tensor:
-        """Splits (B, D, K) that keep the condition, in the same ratios a demand, as tables need them.
+        """Splits (B, D, K) that keep the condition, in the same ratios a demand, as tables need
+        them.
 
         Args:
             program: over paths.
-            splits: (B, D, K) that may break it; each demand may be scaled down by a factor of its own.
+            splits: (B, D, K) that may break it; each demand may be scaled down by a factor of its
+                own.
         """
         return splits
 
@@ -192,11 +211,14 @@ class Condition:
         return self
 
 
-def together(objective: Objective, conditions: Sequence[Condition], new: Condition) -> tuple[Condition, ...]:
+def together(
+    objective: Objective, conditions: Sequence[Condition], new: Condition
+) -> tuple[Condition, ...]:
     """Conditions and one more, in the order in which they rewrite a program.
 
     Raises:
-        InputError: one of them refuses the objective or another one, two have one name or change columns.
+        InputError: one of them refuses the objective or another one, two have one name or change
+            columns.
     """
     for one, others in ((new, conditions), *((one, (new,)) for one in conditions)):
         if expected := one.refuses(objective, others):
@@ -206,5 +228,7 @@ def together(objective: Objective, conditions: Sequence[Condition], new: Conditi
         raise InputError(new.name, "name", "one that no rule and no other condition has", new.name)
     changing = [one.name for one in conditions if one.changes_columns]
     if new.changes_columns and changing:
-        raise InputError(new.name, "problem", "no other condition that changes columns", changing[0])
+        raise InputError(
+            new.name, "problem", "no other condition that changes columns", changing[0]
+        )
     return tuple(sorted((*conditions, new), key=lambda one: not one.changes_columns))

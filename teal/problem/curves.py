@@ -2,25 +2,31 @@ r"""Demands whose value is a concave utility of the share that is carried: alpha
 
 With shares s[d] = x[d] / demand[d] in (0, 1], weights W[d] and (Mo & Walrand 2000, definition 2)
 
-    u(s) = (s^(1 - alpha) - 1) / (1 - alpha),    log s for alpha = 1,    so that u(1) = 0 and u'(1) = 1,
+    u(s) = (s^(1 - alpha) - 1) / (1 - alpha),    log s for alpha = 1,
+    so that u(1) = 0 and u'(1) = 1,
 
-the program is max sum over d of W[d] u(s[d]).  alpha = 0 is total flow, 1 proportional fairness (Kelly 1998), and as
-alpha grows the least share becomes the largest possible.  W[d] = demand[d] weighs each Gbit/s alike, W[d] = 1 each
-demand.  By weak duality, with y >= 0 the prices of links and pi[d] that of the cheapest path,
+the program is max sum over d of W[d] u(s[d]).  alpha = 0 is total flow, 1 proportional fairness
+(Kelly 1998), and as alpha grows the least share becomes the largest possible.  W[d] = demand[d]
+weighs each Gbit/s alike, W[d] = 1 each demand.  By weak duality, with y >= 0 the prices of links
+and pi[d] that of the cheapest path,
 
     sum W u(s)  <=  sum c y + sum over d of max over s in (0, 1] of W u(s) - demand pi s,
 
 where the maximum is at s = 1 if pi demand <= W, else at s = (pi demand / W)^(-1 / alpha).
 
-Figures are of the *equivalent common share*: the share M that, if all demands had it, would have the same utility,
+Figures are of the *equivalent common share*: the share M that, if all demands had it, would have
+the same utility,
 
-    u(M) = sum W u(s) / sum W,    M = exp(mean log share) for alpha = 1, the weighted mean share for alpha = 0.
+    u(M) = sum W u(s) / sum W,
+    M = exp(mean log share) for alpha = 1, the weighted mean share for alpha = 0.
 
-M is monotone in the utility, so that a bound on the one bounds the other.  Where most demands are carried whole, a
-small gap of M may be a large part of what is lost: the gap of the loss is (u(M bound) - u(M)) / -u(M).
+M is monotone in the utility, so that a bound on the one bounds the other.  Where most demands are
+carried whole, a small gap of M may be a large part of what is lost: the gap of the loss is (u(M
+bound) - u(M)) / -u(M).
 
-Engines maximise sum W (u(s) + 1), which at prices of 0 is sum W as for total flow; W is scaled so that this is the sum
-of all routable demand.  Demands of 0 and those without a live path have no weight: no allocation carries them.
+Engines maximise sum W (u(s) + 1), which at prices of 0 is sum W as for total flow; W is scaled so
+that this is the sum of all routable demand.  Demands of 0 and those without a live path have no
+weight: no allocation carries them.
 """
 
 from __future__ import annotations
@@ -35,8 +41,11 @@ from teal.problem.prox import project_box, project_splits
 from teal.problem.sets import ByBestColumn
 from teal.runtime.shapes import Float
 
-_NEWTON_STEPS = 60  # at most, of the sum of a demand's shares; each step comes from below, 3 to 8 are taken
-_BISECTIONS = 100  # of the shift of a demand with limits of its columns, as many as bring it to its last digit
+_NEWTON_STEPS = (
+    60  # at most, of the sum of a demand's shares; each step comes from below, 3 to 8 are taken
+)
+# of the shift of a demand with limits of its columns, as many as bring it to its last digit
+_BISECTIONS = 100
 _ROUNDING = 4  # units in the last place up to which a step counts as none
 _MIN_DIVISOR = 1e-300  # instead of 0 as a divisor
 _EQUAL_WORTH = 1e-9  # relative difference up to which worths are equal
@@ -57,10 +66,14 @@ class Curve:
         if self.alpha == 1:
             return share.log()
         power = 1 - self.alpha
-        return torch.expm1(power * share.log()) / power  # exact also next to alpha = 1 and to a share of 1
+        return (
+            torch.expm1(power * share.log()) / power
+        )  # exact also next to alpha = 1 and to a share of 1
 
     def share_of(self, utility: Tensor) -> Tensor:
-        """The share of a utility, its inverse; 1 for utilities above 0, 0 below the utility of every share."""
+        """The share of a utility, its inverse; 1 for utilities above 0, 0 below the utility of
+        every share.
+        """
         utility = utility.clamp(max=0)
         if self.alpha == 1:
             return utility.exp()
@@ -82,8 +95,10 @@ class Concave(ByBestColumn):
         curve: u.
         worth: (B, D) W / demand, value of a Gbit/s at the share 1; 0 where a demand has no weight.
         demand: (B, D) Gbit/s.
-        value: (D,) that columns have in the program, which is no part of this value and is taken off their profits.
-        max_share: (B, D, J) of its demand that each column may carry, w <= max_share; None for no limit.
+        value: (D,) that columns have in the program, which is no part of this value and is taken
+            off their profits.
+        max_share: (B, D, J) of its demand that each column may carry, w <= max_share; None for no
+            limit.
     """
 
     curve: Curve
@@ -103,12 +118,14 @@ class Concave(ByBestColumn):
         return (self.worth * self.demand).sum(-1)
 
     def value_scale(self, trial_utilisation: Tensor) -> Tensor:
-        """(B,) by which a Gbit/s is worth more than at the share 1, roughly: for the step sizes of engines.
+        """(B,) by which a Gbit/s is worth more than at the share 1, roughly: for the step sizes of
+        engines.
 
-        Where a routing of all demand uses the fullest link theta times, shares near 1 / theta have the worth
-        theta^alpha; few demands are there.  Of the powers that were tried on B4, GEANT and UsCarrier for alpha up to
-        16, these needed the fewest iterations: alpha - 3 but at least 0; and where a Gbit/s of all demands has one
-        worth, at least 1 (alpha, below 1).  Elsewhere the demands that lack capacity are those of little worth.
+        Where a routing of all demand uses the fullest link theta times, shares near 1 / theta have
+        the worth theta^alpha; few demands are there.  Of the powers that were tried on B4, GEANT
+        and UsCarrier for alpha up to 16, these needed the fewest iterations: alpha - 3 but at least
+        0; and where a Gbit/s of all demands has one worth, at least 1 (alpha, below 1).  Elsewhere
+        the demands that lack capacity are those of little worth.
 
         Args:
             trial_utilisation: (B,) theta.
@@ -141,8 +158,9 @@ class Concave(ByBestColumn):
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
         """The maximum of the module (:meth:`DemandSet.support`).
 
-        With limits the cheapest columns are filled first: with p[j] their prices in rising order and R[j] the sum of
-        the first j limits, the best share is max over j of min(R[j], the best share at the price p[j] alone).
+        With limits the cheapest columns are filled first: with p[j] their prices in rising order
+        and R[j] the sum of the first j limits, the best share is max over j of min(R[j], the best
+        share at the price p[j] alone).
         """
         if self.max_share is None:
             return super().support(profit, live)
@@ -153,9 +171,13 @@ class Concave(ByBestColumn):
         filled = room.cumsum(-1)
         worth = self.worth.to(profit)[..., None]
         alone = self.curve.best_share(price / worth.clamp(min=_MIN_DIVISOR))
-        share = torch.where(room > 0, torch.minimum(filled.clamp(max=1), alone), 0).amax(-1, keepdim=True)
+        share = torch.where(room > 0, torch.minimum(filled.clamp(max=1), alone), 0).amax(
+            -1, keepdim=True
+        )
         share = share.clamp(min=torch.finfo(share.dtype).tiny)
-        paid = (price * torch.minimum(room, (share - filled + room).clamp(min=0))).sum(-1, keepdim=True)
+        paid = (price * torch.minimum(room, (share - filled + room).clamp(min=0))).sum(
+            -1, keepdim=True
+        )
         best = worth * (self.curve.utility(share) + 1) - paid
         return torch.where(worth > 0, best, 0)[..., 0]
 
@@ -167,19 +189,23 @@ class Concave(ByBestColumn):
         if self.max_share is None:
             return project_concave(point, live, strength, self.curve.alpha)
         largest = torch.where(live, self.max_share.to(point), 0)
-        return project_concave_box(point, largest, (step / longest).expand_as(point), strength, self.curve.alpha)
+        return project_concave_box(
+            point, largest, (step / longest).expand_as(point), strength, self.curve.alpha
+        )
 
 
 def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float) -> Tensor:
     """Minimum of |w - y|^2 / 2 - c u(sum w) over {w >= 0, sum w <= 1}: (B, D, K).
 
-    By its optimality conditions w = max(0, y - t) with t = max(-c z^-alpha, shift of the simplex), z the sum of w.  If
-    the j largest entries, whose sum is Y, are above t, then z = Y + j c z^-alpha; the right j gives the largest t.
+    By its optimality conditions w = max(0, y - t) with t = max(-c z^-alpha, shift of the simplex),
+    z the sum of w.  If the j largest entries, whose sum is Y, are above t, then z = Y + j c
+    z^-alpha; the right j gives the largest t.
 
     Args:
         point: (B, D, K) y.
         live: (B, D, K) entries that take part; the others get 0.
-        strength: (B, D, 1) c, at least 0; a demand with 0 gets the projection of y onto the simplex.
+        strength: (B, D, 1) c, at least 0; a demand with 0 gets the projection of y onto the
+            simplex.
         alpha: exponent of u.
     """
     ordered = torch.where(live, point, -torch.inf).sort(-1, descending=True).values
@@ -195,11 +221,15 @@ def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float)
     return torch.where(strength > 0, moved, project_splits(point, live, carries_all=False))
 
 
-def project_concave_box(point: Tensor, largest: Tensor, slope: Tensor, strength: Tensor, alpha: float) -> Tensor:
-    """Minimum of sum (w - y)^2 / (2 slope) - c u(sum w) over {0 <= w <= largest, sum w <= 1}: (B, D, J).
+def project_concave_box(
+    point: Tensor, largest: Tensor, slope: Tensor, strength: Tensor, alpha: float
+) -> Tensor:
+    """Minimum of sum (w - y)^2 / (2 slope) - c u(sum w) over {0 <= w <= largest, sum w <= 1}: (B,
+    D, J).
 
-    By its optimality conditions w = clip(y - slope t, 0, largest) with t = -c z^-alpha, z the sum of w, or the larger t
-    at which z is 1.  t + c z(t)^-alpha rises with t, so that bisection finds its root.
+    By its optimality conditions w = clip(y - slope t, 0, largest) with t = -c z^-alpha, z the sum
+    of w, or the larger t at which z is 1.  t + c z(t)^-alpha rises with t, so that bisection finds
+    its root.
 
     Args:
         point: (B, D, J) y.
@@ -241,11 +271,18 @@ def _sum_of(total: Tensor, strength: Tensor, alpha: float) -> Tensor:
     if alpha == 1:
         root = (total.square() + 4 * strength).sqrt()
         # Of a negative Y the difference would lose all digits.
-        return torch.where(total >= 0, (total + root) / 2, 2 * strength / (root - total).clamp(min=_MIN_DIVISOR))
-    # z - Y - a z^-alpha is rising and concave: Newton's method from below the root stays below it, and converges.
+        return torch.where(
+            total >= 0, (total + root) / 2, 2 * strength / (root - total).clamp(min=_MIN_DIVISOR)
+        )
+    # z - Y - a z^-alpha is rising and concave: Newton's method from below the root stays below it,
+    # and converges.
     size = strength.clamp(min=_MIN_DIVISOR) ** (1 / (1 + alpha))
-    below = (strength / (size - total).clamp(min=_MIN_DIVISOR)).clamp(min=_MIN_DIVISOR) ** (1 / alpha)
-    z = torch.where(total >= 0, torch.maximum(total, size), torch.minimum(below, size)).clamp(min=_MIN_DIVISOR)
+    below = (strength / (size - total).clamp(min=_MIN_DIVISOR)).clamp(min=_MIN_DIVISOR) ** (
+        1 / alpha
+    )
+    z = torch.where(total >= 0, torch.maximum(total, size), torch.minimum(below, size)).clamp(
+        min=_MIN_DIVISOR
+    )
     for _ in range(_NEWTON_STEPS):
         pull = strength * z**-alpha
         step = -(z - total - pull) / (1 + alpha * pull / z)

@@ -1,4 +1,6 @@
-"""The validator: how far an allocation breaks the rules.  It uses no solver and is never switched off."""
+"""The validator: how far an allocation breaks the rules.  It uses no solver and is never switched
+off.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ class Violations:
     """How far each of B allocations breaks each rule; 0 where it does not.
 
     Attributes:
-        capacity: (B,) largest (load - c) / c over the links, load over the largest capacity for a failed link.  Under
-            max_link_utilisation only failed links are bound.
+        capacity: (B,) largest (load - c) / c over the links, load over the largest capacity for a
+            failed link.  Under max_link_utilisation only failed links are bound.
         demand: (B,) largest excess of a demand's splits over 1, as a share of the demand; under
             max_link_utilisation also the largest shortfall of a demand that has a path.
         sign: (B,) largest negative split, sign reversed.
@@ -47,7 +49,9 @@ class Violations:
 def check_shape(problem: Problem, splits: Tensor) -> None:
     """Raise ValueError for splits of another shape than (B, D, K)."""
     if splits.shape != problem.path_mask.shape:
-        raise ValueError(f"splits must be {tuple(problem.path_mask.shape)}, are {tuple(splits.shape)}")
+        raise ValueError(
+            f"splits must be {tuple(problem.path_mask.shape)}, are {tuple(splits.shape)}"
+        )
 
 
 def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) -> Violations:
@@ -70,7 +74,9 @@ def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) ->
     program, total = problem.program, splits.sum(-1)
     demand_error = total - 1
     if not problem.objective.may_shed:
-        demand_error = torch.where(problem.routable & (problem.demand > 0), demand_error.abs(), total)
+        demand_error = torch.where(
+            problem.routable & (problem.demand > 0), demand_error.abs(), total
+        )
     return Violations(
         capacity=overload(problem, problem.loads(splits) if loads is None else loads),
         demand=demand_error.amax(1).clamp(min=0),

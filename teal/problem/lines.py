@@ -1,4 +1,6 @@
-"""The certificate of an objective that is a sequence of programs, line by line: a class, a level of rates."""
+"""The certificate of an objective that is a sequence of programs, line by line: a class, a level of
+rates.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ class Line:
         value: Gbit/s that are carried.
         bound: certified bound on the value beside what the parts before have, Gbit/s.
         gap: (bound - value) / bound, at least 0.
-        more: further figures of such parts, by their names; where one has the name of the part itself, files have this
-            number in the place of ``name``.
+        more: further figures of such parts, by their names; where one has the name of the part
+            itself, files have this number in the place of ``name``.
     """
 
     name: str
@@ -40,7 +42,10 @@ class Line:
         satisfied = self.value / self.demand if self.demand > 0 else 1.0
         figures = {"demand": self.demand, "value": self.value, "bound": self.bound, "gap": self.gap}
         figures = {**figures, "satisfied_demand": satisfied, **self.more}
-        return {part: self.name, **{name: x if math.isfinite(x) else None for name, x in figures.items()}}
+        return {
+            part: self.name,
+            **{name: x if math.isfinite(x) else None for name, x in figures.items()},
+        }
 
     def text(self, part: str, width: int = 0) -> str:
         """The line for people.
@@ -49,7 +54,10 @@ class Line:
             part: what it is of.
             width: characters that the name is filled to.
         """
-        carried = f"{self.value:.6g} of {self.demand:.6g} Gbit/s, bound {self.bound:.6g}, gap {100 * self.gap:.3f}%"
+        carried = (
+            f"{self.value:.6g} of {self.demand:.6g} Gbit/s, bound {self.bound:.6g}, gap "
+            f"{100 * self.gap:.3f}%"
+        )
         more = [f"{name} {_plain(figure)}" for name, figure in self.more.items() if name != part]
         return ", ".join([f"{self.name:{width}}  {carried}", *more])
 
@@ -99,4 +107,7 @@ def texts(lines: Lines, row: int) -> list[str]:
     """The lines of one matrix as text."""
     of_row, headline = lines.lines(row), lines.headline(row)
     width = max((len(line.name) for line in of_row), default=0)
-    return [*([headline] if headline else []), *(f"  {line.text(lines.part, width)}" for line in of_row)]
+    return [
+        *([headline] if headline else []),
+        *(f"  {line.text(lines.part, width)}" for line in of_row),
+    ]

@@ -7,8 +7,8 @@ Value maximisation has the same allocations and optimum with
     capacity'[e] = min(capacity[e], sum over d of demand'[d]),
     demand'[d] = min(demand[d], sum over k of bottleneck[d, k]),
 
-and numbers of more equal size.  Demands are limited only in matrices whose largest demand is more than 10,000 times the
-smallest capacity.  In the other objectives, all demand and capacity counts.
+and numbers of more equal size.  Demands are limited only in matrices whose largest demand is more
+than 10,000 times the smallest capacity.  In the other objectives, all demand and capacity counts.
 """
 
 from __future__ import annotations
@@ -33,14 +33,25 @@ from teal.problem.condition import Condition, Rewritten, together
 from teal.problem.curves import Concave, Curve
 from teal.problem.program import Program, live_columns
 from teal.problem.protection import Protection
-from teal.problem.sets import AtMostOne, Capped, DemandSet, ExactlyOne, NonNegative, PriceSet, Simplex, Stepped
+from teal.problem.sets import (
+    AtMostOne,
+    Capped,
+    DemandSet,
+    ExactlyOne,
+    NonNegative,
+    PriceSet,
+    Simplex,
+    Stepped,
+)
 from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Bool, Float
 
 
 def checked(field: str, values: AnyArray, width: int) -> AnyArray:
-    """``values`` (n, width), or InputError for another shape, no matrix, or an entry that is no finite number >= 0."""
+    """``values`` (n, width), or InputError for another shape, no matrix, or an entry that is no
+    finite number >= 0.
+    """
     if values.ndim != 2 or values.shape[1] != width:
         raise InputError("problem", field, f"{width} entries for each matrix", values.shape)
     if not len(values):
@@ -48,7 +59,9 @@ def checked(field: str, values: AnyArray, width: int) -> AnyArray:
     bad = ~(np.isfinite(values) & (values >= 0))
     if bad.any():
         row, column = np.argwhere(bad)[0]
-        raise InputError("problem", f"{field}[{row}, {column}]", "a finite number >= 0", values[row, column])
+        raise InputError(
+            "problem", f"{field}[{row}, {column}]", "a finite number >= 0", values[row, column]
+        )
     return values
 
 
@@ -61,7 +74,8 @@ def arrays(
     weight: AnyArray | None,
     classes: DemandClasses | None,
 ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
-    """Demands (B, D), capacities (B, E) and weights (D,) of a problem; arguments as in :meth:`teal.Problem.create`.
+    """Demands (B, D), capacities (B, E) and weights (D,) of a problem; arguments as in
+    :meth:`teal.Problem.create`.
 
     Raises:
         InputError: see :meth:`teal.Problem.create`.
@@ -73,9 +87,13 @@ def arrays(
     if classes is not None and int(classes.ptr[-1]) != paths.num_demands:
         raise InputError("problem", "classes", f"{paths.num_demands} demands", int(classes.ptr[-1]))
     if not hasattr(paths, "topology_key"):
-        raise InputError("problem", "paths", "candidate paths, as of teal.compute_paths", type(paths).__name__)
+        raise InputError(
+            "problem", "paths", "candidate paths, as of teal.compute_paths", type(paths).__name__
+        )
     if paths.topology_key != topology.graph_key():
-        raise InputError(topology.name, "paths", "paths over this network's links", "those of another network")
+        raise InputError(
+            topology.name, "paths", "paths over this network's links", "those of another network"
+        )
     try:
         demand = np.atleast_2d(np.asarray(demand, dtype=np.float64))
     except (TypeError, ValueError):
@@ -85,7 +103,9 @@ def arrays(
     capacity = topology.capacity if capacity is None else capacity
     capacity = checked("capacity", np.atleast_2d(capacity), topology.num_links)
     if len(capacity) not in (1, len(demand)):
-        raise InputError("problem", "capacity", f"1 row, or {len(demand)} as in demand", len(capacity))
+        raise InputError(
+            "problem", "capacity", f"1 row, or {len(demand)} as in demand", len(capacity)
+        )
     if weight is not None:
         weight = np.asarray(weight)
         if weight.ndim != 1:
@@ -94,8 +114,8 @@ def arrays(
     return demand, np.broadcast_to(capacity, (len(demand), topology.num_links)).copy(), weight
 
 
-# Demand over the smallest capacity above which these limit demands to what their paths can carry.  In ordinary
-# networks the limits would change little, and take a pass over all paths.
+# Demand over the smallest capacity above which these limit demands to what their paths can carry.
+# In ordinary networks the limits would change little, and take a pass over all paths.
 _EXTREME_LOAD = 1e4
 
 
@@ -107,12 +127,14 @@ def usable_part(
     routable: Callable[[], Tensor],
     all_have_paths: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Demand (B, D) and capacity (B, E) of the module, Gbit/s; ``demand`` itself where it stays as it is.
+    """Demand (B, D) and capacity (B, E) of the module, Gbit/s; ``demand`` itself where it stays as
+    it is.
 
     Args:
         demand: (B, D) Gbit/s.
         capacity: (B, E) Gbit/s.
-        carried: gives (B, D) Gbit/s that the paths of each demand can carry; called where that matters.
+        carried: gives (B, D) Gbit/s that the paths of each demand can carry; called where that
+            matters.
         routable: gives (B, D) Gbit/s of the demands with a live path; called where that matters.
         all_have_paths: whether every demand has a candidate path.
     """
@@ -121,11 +143,14 @@ def usable_part(
     if bool(is_extreme.any()):
         demand = torch.where(is_extreme[:, None], torch.minimum(demand, carried()), demand)
     total = demand.sum(1, keepdim=True)
-    # A link that is narrow beside all demand is narrow beside the routable demand too, unless that is tiny.
+    # A link that is narrow beside all demand is narrow beside the routable demand too, unless that
+    # is tiny.
     is_wide = (_EXTREME_LOAD * capacity > total).any(1, keepdim=True)
     if not (all_have_paths and bool((capacity > 0).all())) and bool(is_wide.any()):
         total = torch.where(is_wide, torch.minimum(demand, routable()).sum(1, keepdim=True), total)
-    return demand, torch.where(total > 0, torch.minimum(capacity, total), capacity)  # 0 would mean a failed link
+    return demand, torch.where(
+        total > 0, torch.minimum(capacity, total), capacity
+    )  # 0 would mean a failed link
 
 
 AnyCondition = TypeVar("AnyCondition", bound=Condition)
@@ -133,13 +158,16 @@ AnyCondition = TypeVar("AnyCondition", bound=Condition)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """B traffic matrices of D demands, with at most K candidate paths each, to allocate on a network of E links.
+    """B traffic matrices of D demands, with at most K candidate paths each, to allocate on a
+    network of E links.
 
-    Validated by :meth:`create`.  Values are in units of value: 1 is the value of one Gbit/s in total_flow.
+    Validated by :meth:`create`.  Values are in units of value: 1 is the value of one Gbit/s in
+    total_flow.
 
     Attributes:
         topology: the network, with its regular capacities.
-        paths: candidate paths of the demands, or segment lists; then ``ops.is_over_paths`` is false.
+        paths: candidate paths of the demands, or segment lists; then ``ops.is_over_paths`` is
+            false.
         objective: the program to solve.
         demand: (B, D) Gbit/s.
         capacity: (B, E) Gbit/s in force for each matrix; 0 where a link has failed.
@@ -148,11 +176,14 @@ class Problem:
             v[d, k] = demand_value[d] - sum of link_cost along path (d, k).
         ops: sums of link values along paths, and of path values over links, on the tensors' device.
         classes: priority classes of the demands (see :mod:`teal.network.classes`); None for none.
-        steps: steps in which the value of a demand falls (see :mod:`teal.problem.steps`), where ``demand_value`` is
-            that of the first step; None for one step.  Of the solvers, only PDHG's fused and plain engines know steps.
-        conditions: side conditions (see :mod:`teal.problem.condition`), in the order in which they rewrite the program.
+        steps: steps in which the value of a demand falls (see :mod:`teal.problem.steps`), where
+            ``demand_value`` is that of the first step; None for one step.  Of the solvers, only
+            PDHG's fused and plain engines know steps.
+        conditions: side conditions (see :mod:`teal.problem.condition`), in the order in which they
+            rewrite the program.
         functions: bandwidth functions of the demands, of which ``steps`` are made; None for none.
-        largest_share: (B, D, K) of its demand that each path may carry, for the torch engines of PDHG; None for 1.
+        largest_share: (B, D, K) of its demand that each path may carry, for the torch engines of
+            PDHG; None for 1.
     """
 
     topology: Topology
@@ -193,24 +224,30 @@ class Problem:
             objective: the program to solve, or its name.
             demand: (B, D) or (D,) Gbit/s.
             capacity: (B, E) or (E,) Gbit/s; None for the topology's.
-            weight: (D,) of each demand, for weighted_flow (value of a Gbit/s) and max_min; None for 1 each.
+            weight: (D,) of each demand, for weighted_flow (value of a Gbit/s) and max_min; None for
+                1 each.
             functions: functions of the demands, for bandwidth_functions.
-            classes: classes of the demands, which priority needs; :func:`teal.problem.priority.priority_problem` makes
-                them.
+            classes: classes of the demands, which priority needs;
+                :func:`teal.problem.priority.priority_problem` makes them.
             device: device of the tensors.
             dtype: float32 or float64.
             backend: name of the path operations (see :func:`teal.pathops.make_path_ops`).
 
         Raises:
-            InputError: paths of another network, a wrong shape, entry or objective, priority without classes.
+            InputError: paths of another network, a wrong shape, entry or objective, priority
+                without classes.
         """
         objective = Objective.of(objective)
         if functions is not None:
             weight = functions.weight
         if objective.rules.needs_functions != (functions is not None):
-            expected, found = ("one for each demand", "none") if functions is None else ("none", "some")
+            expected, found = (
+                ("one for each demand", "none") if functions is None else ("none", "some")
+            )
             raise InputError(f"objective {objective.name}", "functions", expected, found)
-        demand, capacity, weight = arrays(topology, paths, objective, demand, capacity, weight, classes)
+        demand, capacity, weight = arrays(
+            topology, paths, objective, demand, capacity, weight, classes
+        )
         ops = make_path_ops(paths, device, backend)
         latency = torch.as_tensor(topology.latency[None], device=ops.device)
         value = objective.demand_value(weight, paths.num_demands)
@@ -231,11 +268,18 @@ class Problem:
         )
 
     def __repr__(self) -> str:
-        size = f"{self.batch} matrices of {self.paths.num_demands} demands, K = {self.paths.num_paths}"
-        return f"Problem({self.topology.name!r}, {self.objective.name}: {size}, on {self.demand.device})"
+        size = (
+            f"{self.batch} matrices of {self.paths.num_demands} demands, K = {self.paths.num_paths}"
+        )
+        return (
+            f"Problem({self.topology.name!r}, {self.objective.name}: {size}, on "
+            f"{self.demand.device})"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: what was computed from them holds functions, which cannot be pickled."""
+        """The fields alone: what was computed from them holds functions, which cannot be
+        pickled.
+        """
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
@@ -273,7 +317,8 @@ class Problem:
 
     @cached_property
     def inverse_capacity(self) -> Float[Tensor, "B E"]:
-        """(B, E) 1 / capacity in 1 / (Gbit/s), 0 for a failed link, so that no code divides by a capacity of 0.
+        """(B, E) 1 / capacity in 1 / (Gbit/s), 0 for a failed link, so that no code divides by a
+        capacity of 0.
 
         At most the largest number of the type, for capacities whose inverse is larger.
         """
@@ -292,15 +337,20 @@ class Problem:
 
     @cached_property
     def _limited(self) -> Problem | None:
-        """:attr:`usable`; None stands for the problem itself, since a cycle of references would keep tensors alive."""
+        """:attr:`usable`; None stands for the problem itself, since a cycle of references would
+        keep tensors alive.
+        """
         if self.price_set.on_simplex or self.largest_share is not None or not self.ops.counts_once:
             return None
         if self.utility is not None:  # of shares of the whole demand
             return None
         demand, capacity = usable_part(
-            self.demand, self.capacity, carried=lambda: self.bottleneck.sum(-1), routable=lambda: self.routable_demand,
+            self.demand,
+            self.capacity,
+            carried=lambda: self.bottleneck.sum(-1),
+            routable=lambda: self.routable_demand,
             all_have_paths=bool((self.ops.path_count > 0).all()),
-        )  # fmt: skip
+        )
         if demand is self.demand and bool((capacity == self.capacity).all()):
             return None
         steps = self.steps and self.steps.of_part(demand / self.demand)
@@ -315,13 +365,17 @@ class Problem:
 
     @cached_property
     def even_splits(self) -> Float[Tensor, "B D K"]:
-        """(B, D, K) each demand in equal parts over its live paths; 0 for a demand without a live path."""
+        """(B, D, K) each demand in equal parts over its live paths; 0 for a demand without a live
+        path.
+        """
         count = self.path_mask.sum(-1, keepdim=True).clamp(min=1)
         return self.path_mask.to(self.demand.dtype) / count
 
     @property
     def first_path_splits(self) -> Float[Tensor, "B D K"]:
-        """(B, D, K) each demand on its first candidate path, the shortest; 0 where that path is not live."""
+        """(B, D, K) each demand on its first candidate path, the shortest; 0 where that path is not
+        live.
+        """
         first = torch.zeros_like(self.even_splits)
         first[..., 0] = 1
         return torch.where(self.path_mask, first, 0)
@@ -341,23 +395,29 @@ class Problem:
     def utilisation_of(self, load: Float[Tensor, "B E"]) -> Float[Tensor, "B E"]:
         """:meth:`utilisation` of loads (B, E), Gbit/s."""
         is_broken = (self.capacity <= 0) & (load > 0)
-        # Divided, not multiplied by inverse_capacity, which is limited where the capacity is next to 0.
+        # Divided, not multiplied by inverse_capacity, which is limited where the capacity is next
+        # to 0.
         utilisation = load / torch.where(self.capacity > 0, self.capacity, 1)
         return torch.where(is_broken, torch.inf, torch.where(self.capacity > 0, utilisation, 0))
 
     def value(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
         """(B,) the objective.
 
-        The sum over paths of v[d, k] times flow, in units of value (under max_min of flows); the largest utilisation
-        of a link; or the least share carried of any demand above 0 that has a live path, at most 1.
+        The sum over paths of v[d, k] times flow, in units of value (under max_min of flows); the
+        largest utilisation of a link; or the least share carried of any demand above 0 that has a
+        live path, at most 1.
         """
         return self.objective.rules.value(self, splits)
 
     def capacity_value(self, prices: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
-        """(B,) sum over the links of capacity * price: the value of all capacity at these prices."""
+        """(B,) sum over the links of capacity * price: the value of all capacity at these
+        prices.
+        """
         return (self.capacity * prices).sum(1)
 
-    def cheapest_path_cost(self, path_cost: Float[Tensor, "B D K"], *, unroutable: float = 0.0) -> Float[Tensor, "B D"]:
+    def cheapest_path_cost(
+        self, path_cost: Float[Tensor, "B D K"], *, unroutable: float = 0.0
+    ) -> Float[Tensor, "B D"]:
         """(B, D) the least of ``path_cost`` over the live paths of each demand.
 
         Args:
@@ -368,38 +428,62 @@ class Problem:
         return torch.where(self.routable, least, unroutable)
 
     def with_demand(self, demand: Tensor | AnyArray) -> Problem:
-        """The network under other matrices, (B, D), with the capacities of the first matrix.  Not validated.
+        """The network under other matrices, (B, D), with the capacities of the first matrix.  Not
+        validated.
 
         Raises:
-            InputError: splits in force that differ between matrices; values in steps, which are shares of the demands.
+            InputError: splits in force that differ between matrices; values in steps, which are
+                shares of the demands.
         """
         if self.steps is not None and self.functions is None:
-            raise InputError("with_demand", "steps", "a problem without steps of value", "one with steps")
+            raise InputError(
+                "with_demand", "steps", "a problem without steps of value", "one with steps"
+            )
         conditions = tuple(condition.for_batch(len(demand)) for condition in self.conditions)
         capacity = self.capacity[:1].expand(len(demand), -1)
         demand = torch.as_tensor(demand).to(self.demand)
         steps = None if self.functions is None else ValueSteps.of_functions(self.functions, demand)
-        return dataclasses.replace(self, demand=demand, capacity=capacity, conditions=conditions, steps=steps)
+        return dataclasses.replace(
+            self, demand=demand, capacity=capacity, conditions=conditions, steps=steps
+        )
 
     def balanced(self, name: ObjectiveName, demand: Tensor) -> Problem:
-        """Matrices (B, D) under a balanced objective, where neither demands nor links have values."""
-        nothing: Any = {name: torch.zeros_like(getattr(self, name)) for name in ("demand_value", "link_cost")}
-        return dataclasses.replace(self, objective=Objective(name), demand=demand, classes=None, **nothing)
+        """Matrices (B, D) under a balanced objective, where neither demands nor links have
+        values.
+        """
+        nothing: Any = {
+            name: torch.zeros_like(getattr(self, name)) for name in ("demand_value", "link_cost")
+        }
+        return dataclasses.replace(
+            self, objective=Objective(name), demand=demand, classes=None, **nothing
+        )
 
     @property
     def weighted(self) -> Problem:
-        """Under priority the one program whose values order the classes (:data:`teal.objectives.CLASS_RATIO`)."""
-        weighted = dataclasses.replace(self, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None)
+        """Under priority the one program whose values order the classes
+        (:data:`teal.objectives.CLASS_RATIO`).
+        """
+        weighted = dataclasses.replace(
+            self, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None
+        )
         return weighted if self.objective.name == ObjectiveName.PRIORITY else self
 
     @property
     def solved(self) -> Problem:
-        """The problem whose values engines compute: max_link_utilisation in the place of max_concurrent_flow."""
+        """The problem whose values engines compute: max_link_utilisation in the place of
+        max_concurrent_flow.
+        """
         name = self.objective.rules.solved_as
-        return self if name in (None, self.objective.name) else dataclasses.replace(self, objective=Objective(name))
+        return (
+            self
+            if name in (None, self.objective.name)
+            else dataclasses.replace(self, objective=Objective(name))
+        )
 
     def with_capacity(self, capacity: Tensor | AnyArray) -> Problem:
-        """The matrices under other capacities, (E,) or (B, E): failures, upgrades.  Not validated."""
+        """The matrices under other capacities, (E,) or (B, E): failures, upgrades.  Not
+        validated.
+        """
         capacity = torch.as_tensor(capacity).to(self.capacity)
         return dataclasses.replace(self, capacity=capacity.expand(self.batch, -1))
 
@@ -412,30 +496,43 @@ class Problem:
             InputError: under a condition that speaks of the old paths, such as a limit on churn.
         """
         ops = make_path_ops(paths, self.ops.device)
-        conditions = tuple(condition.on_paths(ops, self.topology.num_links) for condition in self.conditions)
-        return dataclasses.replace(self, paths=cast(ProblemPaths, paths), ops=ops, conditions=conditions)
+        conditions = tuple(
+            condition.on_paths(ops, self.topology.num_links) for condition in self.conditions
+        )
+        return dataclasses.replace(
+            self, paths=cast(ProblemPaths, paths), ops=ops, conditions=conditions
+        )
 
     def under(self, condition: Condition) -> Problem:
-        """The matrices under one more side condition; raises InputError where it does not go with the rest."""
+        """The matrices under one more side condition; raises InputError where it does not go with
+        the rest.
+        """
         if self.steps is not None:
-            raise InputError(condition.name, "steps", "a problem without steps of value", "one with steps")
-        return dataclasses.replace(self, conditions=together(self.objective, self.conditions, condition))
+            raise InputError(
+                condition.name, "steps", "a problem without steps of value", "one with steps"
+            )
+        return dataclasses.replace(
+            self, conditions=together(self.objective, self.conditions, condition)
+        )
 
     def with_churn_limit(self, previous: Tensor, share: float) -> Problem:
-        """The matrices, of whose routable demand at most ``share``, in [0, 1], may move from ``previous`` splits.
+        """The matrices, of whose routable demand at most ``share``, in [0, 1], may move from
+        ``previous`` splits.
 
         Args:
             previous: (B, D, K) or (D, K) in force.
             share: see :mod:`teal.problem.churn`.
 
         Raises:
-            InputError: another shape, entries that are no shares, a share out of range; see :meth:`under`.
+            InputError: another shape, entries that are no shares, a share out of range; see
+                :meth:`under`.
         """
         previous = previous.to(self.demand.device, torch.float64)
         return self.under(ChurnLimit.checked(previous, share, self.path_mask.shape))
 
     def with_protection(self, groups: Sequence[Sequence[int]] | None = None) -> Problem:
-        """The matrices, whose flows survive the failure of any one group of links (None: of any one cable).
+        """The matrices, whose flows survive the failure of any one group of links (None: of any one
+        cable).
 
         Raises:
             InputError: an unknown link; see :meth:`under`.
@@ -449,22 +546,32 @@ class Problem:
 
     @property
     def is_linear(self) -> bool:
-        """Whether each demand's value is linear in its flow: neither a concave utility nor one that falls in steps."""
+        """Whether each demand's value is linear in its flow: neither a concave utility nor one that
+        falls in steps.
+        """
         return self.steps is None and self.utility is None
 
     @cached_property
     def utility(self) -> Concave | None:
-        """The concave utility of the demands; None where value is linear in flow, or falls in steps."""
+        """The concave utility of the demands; None where value is linear in flow, or falls in
+        steps.
+        """
         rules = self.objective.rules
         if rules.alpha is None:
             return None
         has_weight = (self.demand > 0) & live_columns(self.ops, self.capacity).any(-1)
         demand = torch.where(has_weight, self.demand, 0)
-        weight = {"demand": demand, "1": torch.ones_like(demand), "given": self.demand_value.expand_as(demand)}
+        weight = {
+            "demand": demand,
+            "1": torch.ones_like(demand),
+            "given": self.demand_value.expand_as(demand),
+        }
         own = torch.where(has_weight, weight[rules.weight_by], 0)
         scale = demand.sum(1, keepdim=True) / own.sum(1, keepdim=True).clamp(min=1e-300)
         worth = torch.where(has_weight, own * scale / torch.where(has_weight, demand, 1), 0)
-        return Concave(Curve(rules.alpha), worth, self.demand, self.demand_value, self.largest_share)
+        return Concave(
+            Curve(rules.alpha), worth, self.demand, self.demand_value, self.largest_share
+        )
 
     @property
     def demand_set(self) -> DemandSet:
@@ -485,35 +592,62 @@ class Problem:
     @cached_property
     def program(self) -> Program:
         """The program over paths and links, without the conditions."""
-        return Program(self.ops, self.demand, self.capacity, self.path_value, self.demand_set, self.price_set)
+        return Program(
+            self.ops, self.demand, self.capacity, self.path_value, self.demand_set, self.price_set
+        )
 
     @cached_property
     def rewritten(self) -> Rewritten:
         """The program under the conditions, in float64; :attr:`program` itself without any."""
-        rewritten = Rewritten.of(self.to(torch.float64).program if self.conditions else self.program)
+        rewritten = Rewritten.of(
+            self.to(torch.float64).program if self.conditions else self.program
+        )
         for condition in self.conditions:
             rewritten = rewritten.by(condition)
         return rewritten
 
     @cached_property
     def over_columns(self) -> Problem:
-        """The rewritten program as a problem without conditions, for engines: columns are its paths, rows its links."""
-        program, added = self.rewritten.program, self.rewritten.program.limit.shape[1] - self.capacity.shape[1]
-        largest = program.demand_set.max_share if isinstance(program.demand_set, Capped | Concave) else None
+        """The rewritten program as a problem without conditions, for engines: columns are its
+        paths, rows its links.
+        """
+        program, added = (
+            self.rewritten.program,
+            self.rewritten.program.limit.shape[1] - self.capacity.shape[1],
+        )
+        largest = (
+            program.demand_set.max_share
+            if isinstance(program.demand_set, Capped | Concave)
+            else None
+        )
         over = dataclasses.replace(
-            self.to(torch.float64), ops=program.columns, paths=program.columns.column_paths, capacity=program.limit,
-            largest_share=largest, conditions=(),
+            self.to(torch.float64),
+            ops=program.columns,
+            paths=program.columns.column_paths,
+            capacity=program.limit,
+            largest_share=largest,
+            conditions=(),
             link_cost=torch.cat([self.link_cost.to(torch.float64), program.limit.new_zeros(added)]),
-        )  # fmt: skip
-        is_same = torch.equal(program.demand, over.demand) and torch.allclose(program.value, over.path_value)
+        )
+        is_same = torch.equal(program.demand, over.demand) and torch.allclose(
+            program.value, over.path_value
+        )
         if not (is_same and isinstance(program.demand_set, Capped | AtMostOne | Concave)):
             names = ", ".join(one.name for one in self.conditions)
-            raise InputError(names, "rewrite", "other columns, rows or a Capped demand set", "other demands or values")
+            raise InputError(
+                names,
+                "rewrite",
+                "other columns, rows or a Capped demand set",
+                "other demands or values",
+            )
         if self.utility is not None:
             room = program.live if largest is None else program.live * largest
             without = (self.utility.worth > 0) & (room.sum(-1) <= 0)
             if bool(without.any()):
-                source, target = (self.topology.node_names[n] for n in self.paths.pairs[int(without.nonzero()[0, 1])])
+                source, target = (
+                    self.topology.node_names[n]
+                    for n in self.paths.pairs[int(without.nonzero()[0, 1])]
+                )
                 names = ", ".join(one.name for one in self.conditions)
                 expected = "a condition under which every demand may have a share"
                 raise InputError(names, "objective", expected, f"none for {source} -> {target}")
@@ -527,13 +661,19 @@ class Problem:
         """
         demand = self.demand[rows]
         if demand.shape[1:] != self.demand.shape[1:]:
-            raise InputError("problem", "rows", "a slice or a list of numbers; row(0) is one matrix", repr(rows))
+            raise InputError(
+                "problem", "rows", "a slice or a list of numbers; row(0) is one matrix", repr(rows)
+            )
         conditions = tuple(condition.rows(rows) for condition in self.conditions)
         largest = None if self.largest_share is None else self.largest_share[rows]
         return dataclasses.replace(
-            self, demand=demand, capacity=self.capacity[rows], conditions=conditions,
-            steps=self.steps and self.steps.rows(rows), largest_share=largest,
-        )  # fmt: skip
+            self,
+            demand=demand,
+            capacity=self.capacity[rows],
+            conditions=conditions,
+            steps=self.steps and self.steps.rows(rows),
+            largest_share=largest,
+        )
 
     def first_demands(self, count: int) -> Problem:
         """The problem of the first ``count`` demands alone, without classes and side conditions."""
@@ -541,10 +681,14 @@ class Problem:
             return dataclasses.replace(self, classes=None, conditions=())
         paths = first_demands(self.paths, count)
         return dataclasses.replace(
-            self, paths=paths, ops=make_path_ops(paths, self.ops.device), classes=None,
-            demand=self.demand[:, :count].contiguous(), demand_value=self.demand_value[:count],
+            self,
+            paths=paths,
+            ops=make_path_ops(paths, self.ops.device),
+            classes=None,
+            demand=self.demand[:, :count].contiguous(),
+            demand_value=self.demand_value[:count],
             conditions=(),
-        )  # fmt: skip
+        )
 
     def row(self, index: int) -> Problem:
         """The problem of one matrix, B = 1; a negative number counts from the end.
@@ -559,14 +703,21 @@ class Problem:
         """The problem in another floating-point type; itself if it has that type already."""
         if self.demand.dtype == dtype:
             return self
-        changed = {f: getattr(self, f).to(dtype) for f in ("demand", "capacity", "demand_value", "link_cost")}
+        changed = {
+            f: getattr(self, f).to(dtype)
+            for f in ("demand", "capacity", "demand_value", "link_cost")
+        }
         return dataclasses.replace(self, **changed)
 
 
 def mean_value(problem: Problem) -> Float[Tensor, ""]:
-    """() mean of v[d, k] over the paths that exist; 0 for max_link_utilisation and max_concurrent_flow."""
+    """() mean of v[d, k] over the paths that exist; 0 for max_link_utilisation and
+    max_concurrent_flow.
+    """
     count = problem.ops.path_count
-    total = problem.path_value.sum() if problem.has_link_cost else (problem.demand_value * count).sum()
+    total = (
+        problem.path_value.sum() if problem.has_link_cost else (problem.demand_value * count).sum()
+    )
     return total / count.sum().clamp(min=1)
 
 

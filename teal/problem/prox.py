@@ -10,14 +10,18 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import inner_kernel, parallel_kernel, prange, threads_for
 
 _MAX_NUMBERS = 20_000_000  # that project_box_plainly holds at once, 160 MB
-_MIN_PARALLEL_OPERATIONS = 3_000_000  # of project_box: below, compiling the form for all threads is not worth its time
+_MIN_PARALLEL_OPERATIONS = (
+    3_000_000  # of project_box: below, compiling the form for all threads is not worth its time
+)
 
 
-def project_splits(splits: Tensor, mask: Tensor, *, carries_all: bool, slope: Tensor | None = None) -> Tensor:
+def project_splits(
+    splits: Tensor, mask: Tensor, *, carries_all: bool, slope: Tensor | None = None
+) -> Tensor:
     """Nearest point of {w >= 0, sum w <= 1} (= 1 if ``carries_all``) for each demand: (B, D, K).
 
-    By sorting (Held, Wolfe & Crowder 1974): w = max(0, x - t s), with t such that the sum is 1, and t = 0 where the
-    positive part already sums to less.  Near in the metric diag(1 / s).
+    By sorting (Held, Wolfe & Crowder 1974): w = max(0, x - t s), with t such that the sum is 1, and
+    t = 0 where the positive part already sums to less.  Near in the metric diag(1 / s).
 
     Args:
         splits: (B, D, K) x.
@@ -34,9 +38,13 @@ def project_splits(splits: Tensor, mask: Tensor, *, carries_all: bool, slope: Te
 
 
 def _shifts(point: Tensor, slope: Tensor, mask: Tensor, sums: Tensor) -> Tensor:
-    """(B, D, C) the t for which max(0, point - t slope) sums to each of ``sums`` (..., C); 0 where no path is live."""
+    """(B, D, C) the t for which max(0, point - t slope) sums to each of ``sums`` (..., C); 0 where
+    no path is live.
+    """
     tiny = torch.finfo(slope.dtype).tiny
-    order = torch.where(mask, point / slope.clamp(min=tiny), -torch.inf).argsort(-1, descending=True)
+    order = torch.where(mask, point / slope.clamp(min=tiny), -torch.inf).argsort(
+        -1, descending=True
+    )
     points, slopes = point.gather(-1, order).cumsum(-1), slope.gather(-1, order).cumsum(-1)
     excess = (points[..., None] - sums[..., None, :]) / slopes.clamp(min=tiny)[..., None]
     # Of all prefixes of the sorted order, the right one gives the largest t.
@@ -47,14 +55,16 @@ def _shifts(point: Tensor, slope: Tensor, mask: Tensor, sums: Tensor) -> Tensor:
 def project_steps(splits: Tensor, mask: Tensor, end: Tensor, drop: Tensor) -> Tensor:
     """The step of a demand whose value falls in steps: (B, D, K).
 
-    The minimum of |w - x|^2 / 2 + sum over c of drop[c] (part of sum w in step c) over {w >= 0, sum w <= 1}: by its
-    optimality conditions w = max(0, x - t), t = min over c of max(drop[c], t_c), with t_c such that w sums to end[c].
+    The minimum of |w - x|^2 / 2 + sum over c of drop[c] (part of sum w in step c) over {w >= 0, sum
+    w <= 1}: by its optimality conditions w = max(0, x - t), t = min over c of max(drop[c], t_c),
+    with t_c such that w sums to end[c].
 
     Args:
         splits: (B, D, K) x, after a gradient step with the value of the first step.
         mask: (B, D, K) live paths; the others get 0.
         end: (B, D, C) share of the demand at which each step ends.
-        drop: (B, D, C) by which the gradient step of each step is shorter than that of the first; rising.
+        drop: (B, D, C) by which the gradient step of each step is shorter than that of the first;
+            rising.
     """
     point = torch.where(mask, splits, 0)
     shift = torch.maximum(drop, _shifts(point, mask.to(point), mask, end)).amin(-1, keepdim=True)
@@ -62,7 +72,8 @@ def project_steps(splits: Tensor, mask: Tensor, end: Tensor, drop: Tensor) -> Te
 
 
 def weighted_simplex(point: Tensor, slope: Tensor, total: Tensor | float, live: Tensor) -> Tensor:
-    """max(0, point - t slope) with t such that the entries sum to ``total``: (B, E), exact, by sorting.
+    """max(0, point - t slope) with t such that the entries sum to ``total``: (B, E), exact, by
+    sorting.
 
     This is the prox of a simplex in the metric diag(1 / slope).
 
@@ -73,17 +84,23 @@ def weighted_simplex(point: Tensor, slope: Tensor, total: Tensor | float, live: 
         live: (B, E) entries that take part; the others get 0.
     """
     point, slope = torch.where(live, point, 0), torch.where(live, slope, 0)
-    order = torch.where(live, point / slope.clamp(min=1e-30), -torch.inf).argsort(1, descending=True)
+    order = torch.where(live, point / slope.clamp(min=1e-30), -torch.inf).argsort(
+        1, descending=True
+    )
     sums, slopes = point.gather(1, order).cumsum(1), slope.gather(1, order).cumsum(1)
-    shift = ((sums - total) / slopes.clamp(min=1e-30)).amax(1, keepdim=True)  # t, again the largest of all prefixes
+    shift = ((sums - total) / slopes.clamp(min=1e-30)).amax(
+        1, keepdim=True
+    )  # t, again the largest of all prefixes
     return (point - shift * slope).clamp(min=0)
 
 
 def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
-    """Nearest w of {0 <= w <= limit, sum w <= 1} for each demand, in the metric diag(1 / slope): (B, D, n).
+    """Nearest w of {0 <= w <= limit, sum w <= 1} for each demand, in the metric diag(1 / slope):
+    (B, D, n).
 
-    w = clip(point - t slope, 0, limit) with the least t >= 0 for which the sum is at most 1.  The sum is linear between
-    the 2 n values of t at which an entry reaches a bound, so that its values there give t.
+    w = clip(point - t slope, 0, limit) with the least t >= 0 for which the sum is at most 1.  The
+    sum is linear between the 2 n values of t at which an entry reaches a bound, so that its values
+    there give t.
 
     Args:
         point: (B, D, n).
@@ -96,16 +113,24 @@ def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
             part.expand_as(point).reshape(-1, width).contiguous() for part in (point, limit, slope)
         )
         with threads_for(2 * point.numel() * point.shape[-1], least=_MIN_PARALLEL_OPERATIONS):
-            _project_rows(points.numpy(), limits.numpy(), slopes.numpy(), out.view(-1, width).numpy())
+            _project_rows(
+                points.numpy(), limits.numpy(), slopes.numpy(), out.view(-1, width).numpy()
+            )
         return out
     at_once = max(1, _MAX_NUMBERS // max(1, 2 * len(point) * point.shape[-1] ** 2))
-    parts = zip(point.split(at_once, 1), limit.split(at_once, 1), slope.split(at_once, 1), strict=True)
+    parts = zip(
+        point.split(at_once, 1), limit.split(at_once, 1), slope.split(at_once, 1), strict=True
+    )
     return torch.cat([project_box_plainly(*part) for part in parts], 1)
 
 
 @parallel_kernel
-def _project_rows(points: FloatArray, limits: FloatArray, slopes: FloatArray, out: FloatArray) -> None:
-    """:func:`project_box` of rows (m, n): of all breakpoints the two between which the sum falls to 1."""
+def _project_rows(
+    points: FloatArray, limits: FloatArray, slopes: FloatArray, out: FloatArray
+) -> None:
+    """:func:`project_box` of rows (m, n): of all breakpoints the two between which the sum falls to
+    1.
+    """
     width = points.shape[1]
     for row in prange(len(points)):
         point, limit, slope = points[row], limits[row], slopes[row]
@@ -147,9 +172,15 @@ def project_box_plainly(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
     moved = point[..., None, :] - breaks[..., None] * slope[..., None, :]
     is_over = torch.minimum(moved.clamp(min=0), limit[..., None, :]).sum(-1) > 1
     low = torch.where(is_over, breaks, 0).amax(-1, keepdim=True)
-    high = torch.where(is_over, torch.inf, breaks).amin(-1, keepdim=True)  # at the largest value all entries are 0
+    high = torch.where(is_over, torch.inf, breaks).amin(
+        -1, keepdim=True
+    )  # at the largest value all entries are 0
     at_low, at_high = at(low), at(high)
     excess = at_low.sum(-1, keepdim=True) - 1
     fall = (at_low - at_high).sum(-1, keepdim=True)
-    t = low + (high - low) * torch.where(fall > 0, excess / torch.where(fall > 0, fall, 1), 0).clamp(0, 1)
-    return torch.where(at(torch.zeros_like(low)).sum(-1, keepdim=True) > 1, at(t), at(torch.zeros_like(low)))
+    t = low + (high - low) * torch.where(
+        fall > 0, excess / torch.where(fall > 0, fall, 1), 0
+    ).clamp(0, 1)
+    return torch.where(
+        at(torch.zeros_like(low)).sum(-1, keepdim=True) > 1, at(t), at(torch.zeros_like(low))
+    )

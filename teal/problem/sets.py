@@ -1,10 +1,12 @@
-"""Sets of shares that a demand may have over its columns, with a support for bounds and a projection for PDHG.
+"""Sets of shares that a demand may have over its columns, with a support for bounds and a
+projection for PDHG.
 
-The shares w[d, j] of a demand d, of which w[d, j] demand[d] Gbit/s flow on column j, lie in a set W that each program
-chooses.  By weak duality a demand adds ``demand[d] support(g[d])`` to every bound, with g[d, j] the profit of a Gbit/s
-on column j (value less prices) and
+The shares w[d, j] of a demand d, of which w[d, j] demand[d] Gbit/s flow on column j, lie in a set W
+that each program chooses.  By weak duality a demand adds ``demand[d] support(g[d])`` to every
+bound, with g[d, j] the profit of a Gbit/s on column j (value less prices) and
 
-    support(g) = max over w in W of sum_j g[j] w[j]        (less what later steps lose, see :class:`Stepped`).
+    support(g) = max over w in W of sum_j g[j] w[j]
+        (less what later steps lose, see :class:`Stepped`).
 
 Where the prices of a program may lie: sets of y, with what they prove and a projection for PDHG.
 
@@ -12,8 +14,9 @@ Every program is solved as a maximum,
 
     max over w of min over y in Y of <value, w> - <y, load(w) - limit>.
 
-Non-negative prices belong to rows whose loads may not exceed their limits.  Prices on the simplex, where the sum of
-limit[r] y[r] is 1, belong to max -theta with load <= theta limit: the largest utilisation with its sign reversed.
+Non-negative prices belong to rows whose loads may not exceed their limits.  Prices on the simplex,
+where the sum of limit[r] y[r] is 1, belong to max -theta with load <= theta limit: the largest
+utilisation with its sign reversed.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ class DemandSet(Protocol):
     """One of the sets.
 
     Attributes:
-        uses_best_column: whether the support is a function of the largest profit alone, :meth:`of_best`.
+        uses_best_column: whether the support is a function of the largest profit alone,
+            :meth:`of_best`.
         carries_all: whether a demand with a live column is carried whole.
     """
 
@@ -50,7 +54,8 @@ class DemandSet(Protocol):
         ...
 
     def of_best(self, best: Tensor) -> Tensor:
-        """(B, D) support, of the largest profit (B, D) of a live column; 0 profit for a demand without one.
+        """(B, D) support, of the largest profit (B, D) of a live column; 0 profit for a demand
+        without one.
 
         Raises:
             NotImplementedError: the support depends on all profits.
@@ -72,9 +77,10 @@ class DemandSet(Protocol):
         Args:
             point: (B, D, J) shares after a gradient step with the value of the first Gbit/s.
             live: (B, D, J) columns that may be used; the others get 0.
-            slope: (B, D, J) step size of each column over the largest of its demand; None for one step size a demand.
-            step: (B, D, 1), or (B, D, J) with ``slope``: step size over the unit of value, by which a value per Gbit/s
-                moves a share.
+            slope: (B, D, J) step size of each column over the largest of its demand; None for one
+                step size a demand.
+            step: (B, D, 1), or (B, D, J) with ``slope``: step size over the unit of value, by which
+                a value per Gbit/s moves a share.
         """
         ...
 
@@ -145,7 +151,8 @@ class Stepped(ByBestColumn):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Capped:
-    """{0 <= w <= max_share, sum w <= 1}: the support is a knapsack, filled in the order of the profits.
+    """{0 <= w <= max_share, sum w <= 1}: the support is a knapsack, filled in the order of the
+    profits.
 
     Attributes:
         max_share: (B, D, J) of its demand that each column may carry.
@@ -166,7 +173,8 @@ class Capped:
         return (torch.where(taken > 0, ordered.clamp(min=0), 0) * taken).sum(-1)
 
     def knapsack(self, profit: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, D, J) columns in the order of falling profit, and the share that each takes of what is left.
+        """(B, D, J) columns in the order of falling profit, and the share that each takes of what
+        is left.
 
         Args:
             profit: (B, D, J), -inf for columns that may not be used.
@@ -204,7 +212,9 @@ class PriceSet(Protocol):
         ...
 
     def support(self, row_value: Tensor) -> Tensor:
-        """(B,) what rows add to the bound of the maximum, of the sum of limit times price (B,), prices in the set."""
+        """(B,) what rows add to the bound of the maximum, of the sum of limit times price (B,),
+        prices in the set.
+        """
         ...
 
     def usable(self, prices: Tensor, largest_value: Tensor, most: float) -> Tensor:
@@ -244,8 +254,8 @@ class NonNegative:
         return row_value
 
     def usable(self, prices: Tensor, largest_value: Tensor, most: float) -> Tensor:
-        """Prices of at most V, the value ``most``, at which no path over the row is worth using already
-        (:meth:`PriceSet.usable`).
+        """Prices of at most V, the value ``most``, at which no path over the row is worth using
+        already (:meth:`PriceSet.usable`).
         """
         return torch.where(prices > most * largest_value, largest_value, prices)
 
@@ -263,7 +273,9 @@ class Simplex:
     def scale(self, row_value: Tensor) -> Tensor:
         """Scale of the prices (:meth:`PriceSet.scale`)."""
         is_above = row_value > 0
-        return torch.where(is_above, 1 / torch.where(is_above, row_value, 1), 0)  # 1 / 0 has no gradient
+        return torch.where(
+            is_above, 1 / torch.where(is_above, row_value, 1), 0
+        )  # 1 / 0 has no gradient
 
     def support(self, row_value: Tensor) -> Tensor:
         """The support of the set (:meth:`PriceSet.support`)."""

@@ -2,15 +2,17 @@
 
 With C steps, a demand d of which the share z is carried has the value
 
-    demand[d] demand_value[d] sum over c of level[d, c] (min(z, end[d, c]) - min(z, end[d, c - 1])),    end[d, -1] = 0,
+    demand[d] demand_value[d] sum over c of level[d, c] (min(z, end[d, c]) - min(z, end[d, c - 1])),
+    end[d, -1] = 0,
 
-which is concave, since levels fall.  If the best path of d has the profit g for each Gbit/s in the first step (value
-less prices), then the part of d in weak duality is, for each Gbit/s of demand,
+which is concave, since levels fall.  If the best path of d has the profit g for each Gbit/s in the
+first step (value less prices), then the part of d in weak duality is, for each Gbit/s of demand,
 
     sum over c of (end[d, c] - end[d, c - 1]) max(0, g - demand_value[d] (1 - level[d, c])).
 
-Classes of a pair of nodes that may use the same paths are such steps of one demand: to serve the highest class first is
-never worse.  So are bandwidth functions, one for each demand (:mod:`teal.network.bandwidth_functions`).
+Classes of a pair of nodes that may use the same paths are such steps of one demand: to serve the
+highest class first is never worse.  So are bandwidth functions, one for each demand
+(:mod:`teal.network.bandwidth_functions`).
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ class ValueSteps:
     """C steps of the value of D demands in B matrices.
 
     Attributes:
-        level: (D, C) value of a Gbit/s in each step over that in the first one: 1 first, and falling; (1, C) if it is
-            the same for all demands.
-        end: (B, D, C) share of the demand at which each step ends, not falling; 1 for the last step.
+        level: (D, C) value of a Gbit/s in each step over that in the first one: 1 first, and
+            falling; (1, C) if it is the same for all demands.
+        end: (B, D, C) share of the demand at which each step ends, not falling; 1 for the last
+            step.
     """
 
     level: Float[Tensor, "D C"]
@@ -61,11 +64,15 @@ class ValueSteps:
         return total
 
     def lost(self, share: Tensor) -> Tensor:
-        """(B, D) share of the first step's value that is lost, since some of ``share`` (B, D) lies in later steps."""
+        """(B, D) share of the first step's value that is lost, since some of ``share`` (B, D) lies
+        in later steps.
+        """
         level = self.level.to(share)
         total = torch.zeros_like(share)
         for c in range(1, level.shape[-1]):
-            total = total + (level[:, c - 1] - level[:, c]) * (share - self.end[..., c - 1].to(share)).clamp(min=0)
+            total = total + (level[:, c - 1] - level[:, c]) * (
+                share - self.end[..., c - 1].to(share)
+            ).clamp(min=0)
         return total
 
     def of_part(self, share: Tensor) -> ValueSteps:
@@ -88,4 +95,6 @@ class ValueSteps:
 
     def demands(self, demands: slice | Tensor) -> ValueSteps:
         """The steps of some of the demands."""
-        return ValueSteps(self.level if len(self.level) == 1 else self.level[demands], self.end[:, demands])
+        return ValueSteps(
+            self.level if len(self.level) == 1 else self.level[demands], self.end[:, demands]
+        )

@@ -1,13 +1,18 @@
 """Check the proof of an allocation: python check.py NETWORK MATRIX PROOF[.gz] [GROUPS]
 
-Python 3.8 is enough.  docs/proofs.md has the theorems and the format of PROOF; the other files are the checking user's:
+Python 3.8 is enough.  docs/proofs.md has the theorems and the format of PROOF; the other files are
+the checking user's:
 
-    NETWORK  source,target,capacity[,cost]        a directed link a row, numbered from 0; capacity 0 closes it
-    MATRIX   source,target,rate[,weight][,class]  a demand a row, numbered from 0; without a weight it is 1
-    GROUPS   group,link                           links that fail together, for promises that survive each failure
+    NETWORK  source,target,capacity[,cost]
+             a directed link a row, numbered from 0; capacity 0 closes it
+    MATRIX   source,target,rate[,weight][,class]
+             a demand a row, numbered from 0; without a weight it is 1
+    GROUPS   group,link
+             links that fail together, for promises that survive each failure
 
-All numbers are whole: multiples of 2^-60, or of 2^-120 in what is claimed of a value.  Numbers of the user's files are
-rounded against the claim, so that nothing is proved that is not true of the decimals themselves.
+All numbers are whole: multiples of 2^-60, or of 2^-120 in what is claimed of a value.  Numbers of
+the user's files are rounded against the claim, so that nothing is proved that is not true of the
+decimals themselves.
 """
 
 import csv
@@ -22,7 +27,9 @@ from urllib.parse import quote
 BITS = 60  # binary digits after the point of every number; claims have twice as many
 ONE = 1 << BITS
 SQUARE = 1 << 2 * BITS
-CLOSED = 1 << 4000  # price of a closed link: more than prices of 100 digits and costs of 60 digits and 10^999 sum to
+CLOSED = (
+    1 << 4000
+)  # price of a closed link: more than prices of 100 digits and costs of 60 digits and 10^999 sum to
 LINEAR = ("value", "class", "promise")  # kinds of programs whose value is a sum of worth times flow
 DECIMAL = re.compile(r"(\d{1,60})(?:\.(\d{0,60}))?(?:[eE]([+-]?\d{1,3}))?", re.ASCII)
 
@@ -33,7 +40,10 @@ def need(condition, reason):
 
 
 def whole(text):
-    need(text.isascii() and text.isdigit() and len(text) <= 100, f"{text[:40]!r} is no whole number of at least 0")
+    need(
+        text.isascii() and text.isdigit() and len(text) <= 100,
+        f"{text[:40]!r} is no whole number of at least 0",
+    )
     return int(text)
 
 
@@ -55,7 +65,10 @@ def table(file, *names):
         columns = next(rows, [])
         need(set(names) <= set(columns), f"{file}: expected the columns {', '.join(names)}")
         for fields in filter(None, rows):
-            need(len(fields) == len(columns), "a row of a table has more or fewer fields than there are columns")
+            need(
+                len(fields) == len(columns),
+                "a row of a table has more or fewer fields than there are columns",
+            )
             yield dict(zip(columns, fields))
 
 
@@ -72,14 +85,20 @@ def distances(source, outgoing, length):
 
 
 class Network:
-    """Links by their numbers: ends, capacity and cost, each number rounded down and up; and the groups of each link."""
+    """Links by their numbers: ends, capacity and cost, each number rounded down and up; and the
+    groups of each link.
+    """
 
     def __init__(self, file, groups):
         rows = list(table(file, "source", "target", "capacity"))
         self.start = [row["source"] for row in rows]
         self.end = [row["target"] for row in rows]
-        self.capacity = [decimal(row["capacity"], f"capacity of link {i}") for i, row in enumerate(rows)]
-        self.cost = [decimal(row.get("cost") or "0", f"cost of link {i}") for i, row in enumerate(rows)]
+        self.capacity = [
+            decimal(row["capacity"], f"capacity of link {i}") for i, row in enumerate(rows)
+        ]
+        self.cost = [
+            decimal(row.get("cost") or "0", f"cost of link {i}") for i, row in enumerate(rows)
+        ]
         self.has_cost = any(up for _, up in self.cost)
         self.number = {str(i): i for i in range(len(rows))}
         self.outgoing = {}
@@ -87,17 +106,23 @@ class Network:
             self.outgoing.setdefault(node, []).append((i, self.end[i]))
         self.groups_of = {}
         for row in table(groups, "group", "link") if groups else ():
-            need(row["link"] in self.number, f"group {row['group']}: there is no link {row['link']}")
+            need(
+                row["link"] in self.number, f"group {row['group']}: there is no link {row['link']}"
+            )
             self.groups_of.setdefault(self.number[row["link"]], set()).add(row["group"])
 
     def lengths(self, program):
-        """The length of each link under the prices of a program: its price, and its cost where flow pays it."""
+        """The length of each link under the prices of a program: its price, and its cost where flow
+        pays it.
+        """
         costs = [low if program.kind == "value" else 0 for low, _ in self.cost]
         pairs = zip(program.price, costs, self.capacity)
         return [price + cost if up else CLOSED for price, cost, (_, up) in pairs]
 
     def links_of(self, path, demand):
-        """The numbers of the links of a path such as 3,17,4, which must lead from source to target of a demand."""
+        """The numbers of the links of a path such as 3,17,4, which must lead from source to target
+        of a demand.
+        """
         along = [self.number.get(i) for i in path.split(",")]
         ends = [demand.source, *map(self.end.__getitem__, along)] if None not in along else []
         if not ends or ends != [*map(self.start.__getitem__, along), demand.target]:
@@ -111,7 +136,10 @@ class Program:
 
     def __init__(self, links, kind, name, value, bound):
         known = ("value -", "promise -", "utilisation -", "concurrent -")
-        need(kind in ("class", "level") or f"{kind} {name}" in known, f"{kind[:40]!r} {name[:40]!r} is no program")
+        need(
+            kind in ("class", "level") or f"{kind} {name}" in known,
+            f"{kind[:40]!r} {name[:40]!r} is no program",
+        )
         self.kind, self.name = kind, name
         self.value, self.bound = whole(value), whole(bound)
         self.price, self.multiplier = [0] * links, {}
@@ -119,11 +147,15 @@ class Program:
         self.level = decimal(name, "level") if kind == "level" else None
 
     def add(self, demand, flow, paid, dist):
-        """A demand: its flow or promise, the cost that it pays, and the length of its shortest path."""
+        """A demand: its flow or promise, the cost that it pays, and the length of its shortest
+        path.
+        """
         low, high = demand.rate
         light, heavy = demand.weight
         if self.kind == "class":
-            light = heavy = ONE if demand.of_class == self.name else self.multiplier.get(demand.of_class, 0)
+            light = heavy = (
+                ONE if demand.of_class == self.name else self.multiplier.get(demand.of_class, 0)
+            )
             flow = flow if demand.of_class == self.name else 0
         if self.kind in LINEAR:
             self.reached += light * flow - (paid if self.kind == "value" else 0)
@@ -135,34 +167,60 @@ class Program:
             self.total += dist * (grown if grows else min(grown, flow) if may_grow else flow)
         elif dist < CLOSED:
             share = self.value if self.kind == "concurrent" else SQUARE
-            need(flow * SQUARE >= share * high, f"demand {demand.number} has a smaller share than is claimed")
+            need(
+                flow * SQUARE >= share * high,
+                f"demand {demand.number} has a smaller share than is claimed",
+            )
             self.total += dist * low
 
     def conclude(self, capacity, carried, left_out):
         """The sentence that is proved; ``carried`` is the flow of each class."""
-        need(self.kind != "class" or {self.name, *self.multiplier} <= set(carried), "no demand has such a class")
+        need(
+            self.kind != "class" or {self.name, *self.multiplier} <= set(carried),
+            "no demand has such a class",
+        )
         room = sum(y * up for y, (_, up) in zip(self.price, capacity))
         paid = room + self.total - sum(m * carried[name] for name, m in self.multiplier.items())
-        need(self.kind not in LINEAR or self.reached >= self.value, f"{self.kind}: the flows do not reach the value")
+        need(
+            self.kind not in LINEAR or self.reached >= self.value,
+            f"{self.kind}: the flows do not reach the value",
+        )
         proves = {
             "level": self.value == SQUARE and self.total > room,
             "utilisation": self.bound == 0 or self.total * SQUARE >= max(1, self.bound * room),
             "concurrent": self.bound >= SQUARE or self.bound * self.total >= max(1, SQUARE * room),
         }
-        need(proves.get(self.kind, paid <= self.bound), f"{self.kind}: the prices prove no such bound")
-        low, high = (self.bound, self.value) if self.kind == "utilisation" else (self.value, self.bound)
-        need(low <= high and (self.kind != "concurrent" or low <= SQUARE), f"{self.kind}: there is no such value")
+        need(
+            proves.get(self.kind, paid <= self.bound),
+            f"{self.kind}: the prices prove no such bound",
+        )
+        low, high = (
+            (self.bound, self.value) if self.kind == "utilisation" else (self.value, self.bound)
+        )
+        need(
+            low <= high and (self.kind != "concurrent" or low <= SQUARE),
+            f"{self.kind}: there is no such value",
+        )
         return self.sentence(low, high, left_out)
 
     def sentence(self, low, high, left_out):
-        """The sentence that is proved, with the least value rounded down and the largest one rounded up."""
+        """The sentence that is proved, with the least value rounded down and the largest one
+        rounded up.
+        """
         gap = -(-(high - low) * 10**8 // max(1, high)) / 10**6
         least = low * 10**9 // SQUARE
         most = -(-high * 10**9 // SQUARE)
         low, high = (f"{n // 10**9}.{n % 10**9:09}" for n in (least, most))
-        kept = f" while {', '.join(sorted(self.multiplier))} keep their flow" if self.multiplier else ""
+        kept = (
+            f" while {', '.join(sorted(self.multiplier))} keep their flow"
+            if self.multiplier
+            else ""
+        )
         kind = f"{self.kind} {self.name}" if self.kind in ("class", "level") else self.kind
-        return f"{kind}{kept}: the optimum is from {low} to {high}, gap {gap:.6f}%, {left_out} demands without a path"
+        return (
+            f"{kind}{kept}: the optimum is from {low} to {high}, gap {gap:.6f}%, {left_out} "
+            "demands without a path"
+        )
 
 
 class Demand:
@@ -172,12 +230,18 @@ class Demand:
         self.number = number
         self.source, self.target = row["source"], row["target"]
         self.rate = decimal(row["rate"], f"rate of demand {number}")
-        self.weight = decimal(row["weight"], f"weight of demand {number}") if row.get("weight") else (ONE, ONE)
+        self.weight = (
+            decimal(row["weight"], f"weight of demand {number}")
+            if row.get("weight")
+            else (ONE, ONE)
+        )
         self.of_class = quote(row["class"], safe="") if row.get("class") else ""
 
 
 class Flows:
-    """The flows of all demands, and what they add up to: loads of links, flow of each class, the list of paths."""
+    """The flows of all demands, and what they add up to: loads of links, flow of each class, the
+    list of paths.
+    """
 
     def __init__(self, network, programs, over_all, has_groups):
         self.network, self.programs = network, programs
@@ -187,17 +251,27 @@ class Flows:
         self.length_of = [lengths.__getitem__ for lengths in self.lengths]
         self.load = [0] * len(network.start)
         self.carried, self.left_out, self.listed = {}, 0, hashlib.sha256()
-        self.source, self.reach = None, []  # of the last demand, and the distances from there under each program
+        self.source, self.reach = (
+            None,
+            [],
+        )  # of the last demand, and the distances from there under each program
 
     def add(self, demand, line):
-        """Add a demand by its line: its number, multipliers of groups (@group:number), flow:links of each path."""
+        """Add a demand by its line: its number, multipliers of groups (@group:number), flow:links
+        of each path.
+        """
         name, *words = line.split(" ")
-        need(name == str(demand.number), f"expected the flows of demand {demand.number}, found {name[:40]!r}")
+        need(
+            name == str(demand.number),
+            f"expected the flows of demand {demand.number}, found {name[:40]!r}",
+        )
         flow, paid, listed, lost, multipliers = 0, 0, name, {}, {}
         least = self.shortest(demand)
         for word in words:
             amount, _, text = word.partition(":")
-            if amount[:1] == "@" and listed == name:  # the multiplier of a group, "" for no failure, before paths
+            if (
+                amount[:1] == "@" and listed == name
+            ):  # the multiplier of a group, "" for no failure, before paths
                 multipliers[amount[1:]] = whole(text)
                 continue
             sent, along = whole(amount), self.network.links_of(text, demand)
@@ -205,7 +279,10 @@ class Flows:
             flow += sent
             paid += self.send(sent, along)
             if not self.over_all:
-                least = [min(known, sum(map(length, along))) for known, length in zip(least, self.length_of)]
+                least = [
+                    min(known, sum(map(length, along)))
+                    for known, length in zip(least, self.length_of)
+                ]
             if self.has_groups:
                 self.lose(demand, sent, along, multipliers, lost)
         self.listed.update(f"{listed}\n".encode())
@@ -221,12 +298,16 @@ class Flows:
             program.add(demand, flow, paid, dist)
 
     def shortest(self, demand):
-        """The length of the demand's shortest path under each program, over all paths; CLOSED before any is listed."""
+        """The length of the demand's shortest path under each program, over all paths; CLOSED
+        before any is listed.
+        """
         if not self.over_all:
             return [CLOSED] * len(self.programs)
         if demand.source != self.source:
             self.source = demand.source
-            self.reach = [distances(self.source, self.network.outgoing, length) for length in self.lengths]
+            self.reach = [
+                distances(self.source, self.network.outgoing, length) for length in self.lengths
+            ]
         return [best.get(demand.target, CLOSED) for best in self.reach]
 
     def send(self, sent, along):
@@ -237,7 +318,9 @@ class Flows:
         return sent * sum(cost[i][1] for i in along) if self.network.has_cost else 0
 
     def lose(self, demand, sent, along, multipliers, lost):
-        """Note what each group takes of a promise; the multipliers of the others are at most the path's price."""
+        """Note what each group takes of a promise; the multipliers of the others are at most the
+        path's price.
+        """
         hit = set().union(*(self.network.groups_of.get(i, ()) for i in along))
         pays = sum(m for group, m in multipliers.items() if group not in hit)
         is_paid = pays <= sum(self.lengths[0][i] for i in along)
@@ -277,7 +360,10 @@ def read_programs(lines, network):
         elif key == "multiplier" and programs and last.kind == "class" and words[:1] != [last.name]:
             last.multiplier.update({of_class: whole(number) for of_class, number in [words]})
         else:
-            need([key, *words] == ["flows"] and programs, f"{key[:60]!r} was not expected before the flows")
+            need(
+                [key, *words] == ["flows"] and programs,
+                f"{key[:60]!r} was not expected before the flows",
+            )
             break
     return programs
 
@@ -285,22 +371,39 @@ def read_programs(lines, network):
 def check(network, matrix, proof, groups=None):
     """The sentences that the files prove; raises ValueError where they do not."""
     links = Network(network, groups)
-    with (gzip.open if proof.endswith(".gz") else open)(proof, "rt", encoding="utf-8", newline="\n") as stream:
+    with (gzip.open if proof.endswith(".gz") else open)(
+        proof, "rt", encoding="utf-8", newline="\n"
+    ) as stream:
         lines = (line.rstrip("\n") for line in stream)
         scope = read_scope(lines, (network, matrix))
         over_all = scope == "paths all"
         programs = read_programs(lines, links)
         kinds = {program.kind for program in programs}
-        need(len(programs) == 1 or not kinds & {"utilisation", "promise"}, "this program must be the only one")
-        need("promise" not in kinds or (groups and not over_all), "promises need GROUPS, and listed paths")
+        need(
+            len(programs) == 1 or not kinds & {"utilisation", "promise"},
+            "this program must be the only one",
+        )
+        need(
+            "promise" not in kinds or (groups and not over_all),
+            "promises need GROUPS, and listed paths",
+        )
         flows = Flows(links, programs, over_all, bool(groups))
         for number, row in enumerate(table(matrix, "source", "target", "rate")):
             flows.add(Demand(number, row), next(lines, ""))
-        need(next(lines, "") == "end" and next(lines, None) is None, "the file does not end where it should")
-    need(over_all or scope == f"paths listed {flows.listed.hexdigest()}", "the list of paths is another one")
+        need(
+            next(lines, "") == "end" and next(lines, None) is None,
+            "the file does not end where it should",
+        )
+    need(
+        over_all or scope == f"paths listed {flows.listed.hexdigest()}",
+        "the list of paths is another one",
+    )
     flows.check_loads()
     said = "proved over all paths: " if over_all else "proved over the listed paths: "
-    return [said + program.conclude(links.capacity, flows.carried, flows.left_out) for program in programs]
+    return [
+        said + program.conclude(links.capacity, flows.carried, flows.left_out)
+        for program in programs
+    ]
 
 
 if __name__ == "__main__":

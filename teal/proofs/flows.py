@@ -1,12 +1,14 @@
-"""Read the flows of anybody's solution: of Teal, of a solver's model over paths or over links, of a script.
+"""Read the flows of anybody's solution: of Teal, of a solver's model over paths or over links, of a
+script.
 
-A table (.csv or .parquet) has a row for each path, ``source, target, links, flow``, or a row for each link of each
-demand, ``source, target, link, flow``; flows are Gbit/s, links have the names of Teal's files (``A->B``, and
-``A->B#1`` for a parallel one) or are numbers counted from 0; several links are a JSON list, or have semicolons between
-them.  A .json file is what ``teal solve --out`` writes.
+A table (.csv or .parquet) has a row for each path, ``source, target, links, flow``, or a row for
+each link of each demand, ``source, target, link, flow``; flows are Gbit/s, links have the names of
+Teal's files (``A->B``, and ``A->B#1`` for a parallel one) or are numbers counted from 0; several
+links are a JSON list, or have semicolons between them.  A .json file is what ``teal solve --out``
+writes.
 
-Flows on links are decomposed into paths.  A decomposition exists where flow is conserved at every other node; flow in
-cycles carries nothing and is dropped.
+Flows on links are decomposed into paths.  A decomposition exists where flow is conserved at every
+other node; flow in cycles carries nothing and is dropped.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ from teal.formats.allocations import (
     read_allocation,
     require_path,
     stored_paths,
-)  # fmt: skip
+)
 from teal.network import DemandClasses, PathSet, Topology
 from teal.network.path_changes import with_listed_paths
 from teal.runtime.arrays import FloatArray
 
 _SUFFIXES = (".json", ".csv", ".parquet")
-_ROUNDING = 1e-9  # share of a demand's flow up to which missing conservation is rounding; solvers allow 1e-9 to 1e-6
+# share of a demand's flow up to which missing conservation is rounding; solvers allow 1e-9 to 1e-6
+_ROUNDING = 1e-9
 PathFlows = PathValues  # Gbit/s
 
 
@@ -42,11 +45,13 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
     """Gbit/s of each demand on each of its paths.
 
     Raises:
-        InputError: another format; a node or link that the network does not have; links that are no path; a flow below
-            0; flow over links that is not conserved at a node.
+        InputError: another format; a node or link that the network does not have; links that are no
+            path; a flow below 0; flow over links that is not conserved at a node.
     """
     if file.suffix.lower() not in _SUFFIXES:
-        raise InputError(str(file), "", f"a file that ends with {', '.join(_SUFFIXES)}", repr(file.name))
+        raise InputError(
+            str(file), "", f"a file that ends with {', '.join(_SUFFIXES)}", repr(file.name)
+        )
     if file.suffix.lower() == ".json":
         return stored_paths(read_allocation(file), topology, str(file))
     flows: dict[Demand, PathFlows] = defaultdict(dict)
@@ -57,21 +62,28 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
         ends = [node.get(str(row.get(name)), -1) for name in ("source", "target")]
         if min(ends) < 0:
             raise InputError(
-                where, "source and target", f"nodes of {topology.name}", f"{row.get('source')}, {row.get('target')}"
+                where,
+                "source and target",
+                f"nodes of {topology.name}",
+                f"{row.get('source')}, {row.get('target')}",
             )
         demand = ends[0], ends[1], str(row.get("class") or "")
         amount = amount_of(row.get("flow"), where, "flow", "a number of at least 0, Gbit/s")
         names = _links(row.get("links") if "links" in row else row.get("link"), where)
         unknown = [name for name in names if name not in link]
         if unknown or not names:
-            raise InputError(where, "links", f"links of {topology.name}", unknown[0] if unknown else "none")
+            raise InputError(
+                where, "links", f"links of {topology.name}", unknown[0] if unknown else "none"
+            )
         numbers = [link[name] for name in names]
         if "links" in row:
             path = tuple(numbers)
             require_path(path, topology, demand, where)
             flows[demand][path] = flows[demand].get(path, 0.0) + amount
         elif len(numbers) > 1:
-            raise InputError(where, "link", "one link; the column of paths is links", ", ".join(names))
+            raise InputError(
+                where, "link", "one link; the column of paths is links", ", ".join(names)
+            )
         else:
             on_links[demand][numbers[0]] = on_links[demand].get(numbers[0], 0.0) + amount
     for demand, of_demand in on_links.items():
@@ -117,8 +129,12 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
     try:
         if file.suffix.lower() == ".csv":
-            as_text = {name: pa.string() for name in ("source", "target", "links", "link", "flow", "class")}
-            table = pa.csv.read_csv(file, convert_options=pa.csv.ConvertOptions(column_types=as_text))
+            as_text = {
+                name: pa.string() for name in ("source", "target", "links", "link", "flow", "class")
+            }
+            table = pa.csv.read_csv(
+                file, convert_options=pa.csv.ConvertOptions(column_types=as_text)
+            )
         else:
             table = pa.parquet.read_table(file)
     except (OSError, pa.ArrowInvalid) as error:
@@ -127,7 +143,12 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     if len(columns) < len(table.column_names):
         raise InputError(str(file), "columns", "each column once", ", ".join(table.column_names))
     if not ({"source", "target", "flow"} <= columns and columns & {"links", "link"}):
-        raise InputError(str(file), "columns", "source, target, flow, and links or link", ", ".join(table.column_names))
+        raise InputError(
+            str(file),
+            "columns",
+            "source, target, flow, and links or link",
+            ", ".join(table.column_names),
+        )
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 
@@ -145,7 +166,9 @@ def _links(value: Any, where: str) -> list[str]:
     return [part.strip() for part in text.split(";") if part.strip()]
 
 
-def _decomposed(on_links: dict[int, float], topology: Topology, demand: Demand, where: str) -> PathFlows:
+def _decomposed(
+    on_links: dict[int, float], topology: Topology, demand: Demand, where: str
+) -> PathFlows:
     """Paths whose flows add up to those of the links, less cycles."""
     source, target, _ = demand
     names = topology.node_names
@@ -155,8 +178,12 @@ def _decomposed(on_links: dict[int, float], topology: Topology, demand: Demand, 
         balance[int(topology.link_target[link])] -= amount
     total = max(balance[source], 0.0)
     for node, surplus in balance.items():
-        if node not in (source, target) and abs(surplus) > _ROUNDING * max(total, max(on_links.values())):
-            expected = f"flow from {names[source]} to {names[target]} that is conserved at {names[node]}"
+        if node not in (source, target) and abs(surplus) > _ROUNDING * max(
+            total, max(on_links.values())
+        ):
+            expected = (
+                f"flow from {names[source]} to {names[target]} that is conserved at {names[node]}"
+            )
             raise InputError(where, "link, flow", expected, f"{surplus:+.9g} Gbit/s")
     left, paths = dict(on_links), PathFlows()
     while path := _path(left, topology, source, target):
@@ -192,7 +219,8 @@ def splits_over(
     classes: DemandClasses | None,
     where: str,
 ) -> tuple[PathSet, FloatArray]:
-    """Candidate paths with those of the flows that are none of them yet, and (D, K) shares of the demands on them.
+    """Candidate paths with those of the flows that are none of them yet, and (D, K) shares of the
+    demands on them.
 
     Args:
         flows: flows of :func:`read_flows`.
@@ -210,9 +238,13 @@ def splits_over(
     for key, of_demand in flows.items():
         if sum(of_demand.values()) > 0 and (key not in number or demand[number[key]] <= 0):
             names_of = topology.node_names
-            flow = f"flow from {names_of[key[0]]} to {names_of[key[1]]}" + (f" of class {key[2]}" if key[2] else "")
+            flow = f"flow from {names_of[key[0]]} to {names_of[key[1]]}" + (
+                f" of class {key[2]}" if key[2] else ""
+            )
             raise InputError(where, "source and target", "demands of the matrix", flow)
-    more = {d: list(of_demand.keys() - _candidates(paths, d).keys()) for d, of_demand in own.items()}
+    more = {
+        d: list(of_demand.keys() - _candidates(paths, d).keys()) for d, of_demand in own.items()
+    }
     paths = with_listed_paths(paths, more)
     splits = np.zeros(paths.leaf.shape)
     for d, of_demand in own.items():

@@ -1,19 +1,23 @@
-r"""Write the proof of an allocation, with network and matrix, as files that :mod:`teal.proofs.check` checks.
+r"""Write the proof of an allocation, with network and matrix, as files that
+:mod:`teal.proofs.check` checks.
 
-Flows x[d, k] of a matrix become whole numbers of 2^-60 Gbit/s.  They are multiplied with 1 - 2^-s first, where s is 40.
-Rounded sums, and the difference between a number and its shortest decimal, then stay below capacities and rates.  Where
-all demand must be carried, what rounding left out goes to the largest path.  Prices are rounded down to multiples of
-2^-60, since any prices prove a bound.  Claims leave twice as much room as the flows: they cost 2e-12 of the value.  If
-the checker refuses the files, s is lowered; an error says where no s is enough.
+Flows x[d, k] of a matrix become whole numbers of 2^-60 Gbit/s.  They are multiplied with 1 - 2^-s
+first, where s is 40. Rounded sums, and the difference between a number and its shortest decimal,
+then stay below capacities and rates.  Where all demand must be carried, what rounding left out goes
+to the largest path.  Prices are rounded down to multiples of 2^-60, since any prices prove a bound.
+Claims leave twice as much room as the flows: they cost 2e-12 of the value.  If the checker refuses
+the files, s is lowered; an error says where no s is enough.
 
 Multipliers that prove what a promise costs at given prices, for every demand at once.
 
-A promise of one Gbit/s reserves a[k] on the paths so that every group of failures leaves it: the least cost is
+A promise of one Gbit/s reserves a[k] on the paths so that every group of failures leaves it: the
+least cost is
 
-    min sum_k price[k] a[k]  s.t.  sum over k that survive g of a[k] >= 1 for every g   =   max sum_g m[g]
-                                                     s.t.  sum over g that k survives of m[g] <= price[k],  m >= 0,
+    min sum_k price[k] a[k]   s.t.   sum over k that survive g of a[k] >= 1 for every g
+    =  max sum_g m[g]         s.t.   sum over g that k survives of m[g] <= price[k],  m >= 0,
 
-by linear duality; the maximum over the groups is reached on the smallest sets of paths that groups leave.
+by linear duality; the maximum over the groups is reached on the smallest sets of paths that groups
+leave.
 """
 
 from __future__ import annotations
@@ -50,13 +54,16 @@ from teal.runtime.arrays import AnyArray, BoolArray, FloatArray
 from teal.runtime.lp import solve_lp
 
 _SCALE = 2.0**14  # of prices in the linear program, whose tolerance is then 6e-12 of a price of 1
-_ROUNDING = 2.0**-40  # share by which multipliers are lowered, so that their rounded sums stay within prices
+_ROUNDING = (
+    2.0**-40
+)  # share by which multipliers are lowered, so that their rounded sums stay within prices
 
 
 def group_multipliers(
     problem: Problem, protection: Protection, prices: FloatArray, bits: int
 ) -> tuple[list[list[str]], FloatArray]:
-    """For each demand the words ``@GROUP:MULTIPLIER`` of a proof, and (D,) the sums of its multipliers.
+    """For each demand the words ``@GROUP:MULTIPLIER`` of a proof, and (D,) the sums of its
+    multipliers.
 
     Args:
         problem: B = 1.
@@ -73,17 +80,23 @@ def group_multipliers(
     names, survives = _groups_of_sets(problem, protection)
     survives &= live[:, None]
     d, m = np.nonzero(survives.any(-1))
-    path_row, variable = np.cumsum(live.reshape(-1)).reshape(live.shape) - 1, np.zeros(names.shape, dtype=np.int64)
+    path_row, variable = (
+        np.cumsum(live.reshape(-1)).reshape(live.shape) - 1,
+        np.zeros(names.shape, dtype=np.int64),
+    )
     variable[d, m] = np.arange(len(d))
     of_demand, of_set, k = np.nonzero(survives)
     entries = np.ones(len(k)), (path_row[of_demand, k], variable[of_demand, of_set])
     matrix = coo_matrix(entries, shape=(int(live.sum()), len(d))).tocsr()
     solved = np.zeros(0)
     if len(d):
-        solved = solve_lp(-np.ones(len(d)), (matrix, _SCALE * price[live])).solution("the multipliers of the groups")
+        solved = solve_lp(-np.ones(len(d)), (matrix, _SCALE * price[live])).solution(
+            "the multipliers of the groups"
+        )
     words: list[list[str]] = [[] for _ in live]
     sums = np.zeros(len(live))
-    # The solver keeps its rows to 1e-7: each demand's multipliers are scaled until its paths' prices hold exactly.
+    # The solver keeps its rows to 1e-7: each demand's multipliers are scaled until its paths'
+    # prices hold exactly.
     multiplier = np.maximum(solved, 0) / _SCALE
     multiplier[(matrix.T @ (price[live] <= 0)) > 0] = 0
     paid = np.zeros(live.shape)
@@ -93,7 +106,8 @@ def group_multipliers(
         units = int(multiplier[number] * factor[number] * (1 - _ROUNDING) * 2.0**bits)
         words[d[number]].append(f"@{names[d[number], m[number]]}:{units}")
         sums[d[number]] += units / 2.0**bits
-    # A group that leaves nothing: no price limits its multiplier, and one of the demand's worth proves a promise of 0.
+    # A group that leaves nothing: no price limits its multiplier, and one of the demand's worth
+    # proves a promise of 0.
     worth = problem.demand_value.cpu().numpy()
     for lost in np.flatnonzero(~survives.any(-1).all(-1)).tolist():
         name = names[lost, np.flatnonzero(~survives[lost].any(-1))[0]]
@@ -102,18 +116,27 @@ def group_multipliers(
 
 
 def _groups_of_sets(problem: Problem, protection: Protection) -> tuple[np.ndarray, BoolArray]:
-    """(D, M) name of a group that leaves each set of paths, "" for no failure, and (D, M, K) the paths that it leaves.
+    """(D, M) name of a group that leaves each set of paths, "" for no failure, and (D, M, K) the
+    paths that it leaves.
 
-    Sets are those of the paths that carry promises; a group may leave further paths, which count here.
+    Sets are those of the paths that carry promises; a group may leave further paths, which count
+    here.
     """
     exists = problem.ops.mask.cpu().numpy()
     sets = protection.sets.cpu().numpy() & exists[:, None]
     carries = np.zeros_like(exists)
-    np.put_along_axis(carries, chosen_columns(problem.ops, problem.topology.num_links, protection.groups), True, 1)
+    np.put_along_axis(
+        carries, chosen_columns(problem.ops, problem.topology.num_links, protection.groups), True, 1
+    )
     carries = carries[:, None]
-    names, left = np.full(sets.shape[:2], "", dtype=object), np.repeat(exists[:, None], sets.shape[1], 1)
+    names, left = (
+        np.full(sets.shape[:2], "", dtype=object),
+        np.repeat(exists[:, None], sets.shape[1], 1),
+    )
     is_named = (exists[:, None] & carries == sets).all(-1)  # left by no failure
-    for group, failed in enumerate(failed_paths(problem.ops, problem.topology.num_links, protection.groups)):
+    for group, failed in enumerate(
+        failed_paths(problem.ops, problem.topology.num_links, protection.groups)
+    ):
         survivors = (exists & ~failed)[:, None]
         found = ~is_named & (survivors & carries == sets).all(-1)
         names[found] = str(group)
@@ -122,13 +145,23 @@ def _groups_of_sets(problem: Problem, protection: Protection) -> tuple[np.ndarra
     return names, left
 
 
-NETWORK, MATRIX, PROOF, GROUPS, CHECKER = "network.csv", "matrix.csv", "proof.txt", "groups.csv", "check.py"
+NETWORK, MATRIX, PROOF, GROUPS, CHECKER = (
+    "network.csv",
+    "matrix.csv",
+    "proof.txt",
+    "groups.csv",
+    "check.py",
+)
 FILES = (NETWORK, MATRIX, PROOF, f"{PROOF}.gz", GROUPS, CHECKER)
 _UNIT = float(1 << check.BITS)
 _ROUNDINGS = (40, 34, 28, 22)  # s, one after the other
-_LEVEL_ROUNDING = 1e-9  # share by which a level of rates is lowered, so that the demands of the level are members
+_LEVEL_ROUNDING = (
+    1e-9  # share by which a level of rates is lowered, so that the demands of the level are members
+)
 _LARGEST_PRICE = 2.0**40  # of programs whose prices have no unit; 2^-60 is then 8e-31 of it
-_MAX_TERMS = 2.0**10  # of a level: its bound is a quotient of sums, of which rounding is a larger share
+_MAX_TERMS = (
+    2.0**10
+)  # of a level: its bound is a quotient of sums, of which rounding is a larger share
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,7 +173,8 @@ class Claim:
         prices: (E,) y.
         value: reached by the flows.
         bound: proved by the prices.
-        terms: sum of the magnitudes of the terms of the bound, of which rounding is a share; 1 for a ratio.
+        terms: sum of the magnitudes of the terms of the bound, of which rounding is a share; 1 for
+            a ratio.
         name: class, or level.
         multiplier: multiplier of each class that keeps its flow.
     """
@@ -176,7 +210,12 @@ def _units(number: float) -> int:
 
 
 def write_proof(
-    folder: Path, problem: Problem, allocation: Allocation, *, over_all: bool = False, compressed: bool = False
+    folder: Path,
+    problem: Problem,
+    allocation: Allocation,
+    *,
+    over_all: bool = False,
+    compressed: bool = False,
 ) -> list[str]:
     """Write network, matrix, proof and checker, and check them.
 
@@ -184,15 +223,16 @@ def write_proof(
         folder: an empty folder, made where there is none.
         problem: B = 1.
         allocation: allocation of the problem, with prices.
-        over_all: whether the bound is to hold over all paths of the network; without, over the candidate paths.
+        over_all: whether the bound is to hold over all paths of the network; without, over the
+            candidate paths.
         compressed: whether the proof, the largest file, is written with gzip.
 
     Returns:
         the sentences that the checker prints.
 
     Raises:
-        InputError: an allocation that breaks a rule, which is named with its link or demand; a program of which there
-            is no proof.
+        InputError: an allocation that breaks a rule, which is named with its link or demand; a
+            program of which there is no proof.
         SolverError: the checker refuses the files.
     """
     problem = problem.to(torch.float64)
@@ -201,7 +241,9 @@ def write_proof(
     _require_provable(problem, over_all)
     splits = _live_splits(problem, allocation.splits.to(problem.demand))
     sent = _sent(problem, splits)
-    if problem.functions is not None:  # checked above: pieces have no room for flow beyond a demand's rate
+    if (
+        problem.functions is not None
+    ):  # checked above: pieces have no room for flow beyond a demand's rate
         problem, splits = _by_piece(problem, splits)
         sent = _sent(problem, splits)
     claims = claims_of(problem, splits, allocation, over_all=over_all)
@@ -215,7 +257,9 @@ def write_proof(
     if protection is not None:
         files.append(folder / GROUPS)
         groups = [
-            {"group": str(number), "link": link} for number, links in enumerate(protection.groups) for link in links
+            {"group": str(number), "link": link}
+            for number, links in enumerate(protection.groups)
+            for link in links
         ]
         _write_table(files[3], groups, ("group", "link"))
         multipliers, costs = group_multipliers(problem, protection, claims[0].prices, check.BITS)
@@ -225,7 +269,17 @@ def write_proof(
         claims = [dataclasses.replace(claims[0], bound=bound, terms=bound + room)]
     carries_all = claims[0].kind == "utilisation"
     for rounding in _ROUNDINGS:
-        _write_flows(files[2], files[:2], problem, sent[0], claims, rounding, carries_all, over_all, multipliers)
+        _write_flows(
+            files[2],
+            files[:2],
+            problem,
+            sent[0],
+            claims,
+            rounding,
+            carries_all,
+            over_all,
+            multipliers,
+        )
         try:
             return check.check(*map(str, files))
         except ValueError as refused:
@@ -235,30 +289,49 @@ def write_proof(
 
 def proved_gap(sentences: Sequence[str]) -> float:
     """The widest gap in the sentences of the checker; NaN of none."""
-    return max((float(one.rpartition("gap ")[2].partition("%")[0]) / 100 for one in sentences), default=math.nan)
+    return max(
+        (float(one.rpartition("gap ")[2].partition("%")[0]) / 100 for one in sentences),
+        default=math.nan,
+    )
 
 
 def _require_provable(problem: Problem, over_all: bool) -> None:
     """Raise InputError for a program of which there is no proof."""
-    rules, others = problem.objective.rules, [c.name for c in problem.conditions if not isinstance(c, Protection)]
+    rules, others = (
+        problem.objective.rules,
+        [c.name for c in problem.conditions if not isinstance(c, Protection)],
+    )
     is_linear = rules.is_sequence or rules.carries_all or type(rules).value is Rules.value
     if not isinstance(problem.paths, PathSet):
-        raise InputError("proof", "paths", "an allocation over paths of links", "one over segment lists")
+        raise InputError(
+            "proof", "paths", "an allocation over paths of links", "one over segment lists"
+        )
     if not is_linear or (problem.steps is not None and problem.functions is None):
-        raise InputError("proof", "objective", "an objective whose program is linear", problem.objective.name)
+        raise InputError(
+            "proof", "objective", "an objective whose program is linear", problem.objective.name
+        )
     if others:
         raise InputError("proof", "condition", "no side condition but promises", ", ".join(others))
     if problem.conditions and (over_all or rules.is_sequence):
-        raise InputError("proof", "", "one program over the candidate paths, for promises", problem.objective.name)
+        raise InputError(
+            "proof",
+            "",
+            "one program over the candidate paths, for promises",
+            problem.objective.name,
+        )
     if over_all and rules.carries_all and (d := _first_without_candidate(problem)) is not None:
         expected = "a candidate path, since the network connects it and all demand must be carried"
         raise InputError("proof", _name_of(problem, d), expected, "none")
     if over_all and rules.is_sequence:
-        raise InputError("proof", "", "candidate paths, for classes and levels", problem.objective.name)
+        raise InputError(
+            "proof", "", "candidate paths, for classes and levels", problem.objective.name
+        )
 
 
 def _first_without_candidate(problem: Problem) -> int | None:
-    """A demand without a live candidate path between nodes that live links connect; None if there is none."""
+    """A demand without a live candidate path between nodes that live links connect; None if there
+    is none.
+    """
     without = ((problem.demand[0] > 0) & ~problem.routable[0]).nonzero()[:, 0].tolist()
     if not without:
         return None
@@ -273,30 +346,45 @@ def _first_without_candidate(problem: Problem) -> int | None:
 
 
 def _name_of(problem: Problem, d: int) -> str:
-    return "demand from " + " to ".join(problem.topology.node_names[node] for node in problem.paths.pairs[d])
+    return "demand from " + " to ".join(
+        problem.topology.node_names[node] for node in problem.paths.pairs[d]
+    )
 
 
 def _live_splits(problem: Problem, splits: Tensor) -> Tensor:
-    """(1, D, K) splits of at least 0 on live paths; raises InputError for others, which are named."""
+    """(1, D, K) splits of at least 0 on live paths; raises InputError for others, which are
+    named.
+    """
     carries = splits.abs() > TOLERANCE
     if bool((carries & ~problem.path_mask).any()):
         d, k = (carries & ~problem.path_mask)[0].nonzero()[0].tolist()
         if not problem.paths.mask[d, k]:
-            raise InputError("proof", _name_of(problem, d), "splits on candidate paths", f"one on path {k}")
+            raise InputError(
+                "proof", _name_of(problem, d), "splits on candidate paths", f"one on path {k}"
+            )
         link = next(e for e in problem.paths.links_of(d, k) if problem.capacity[0, e] <= 0)
         flow = float(problem.flows(splits)[0, d, k])
         name = f"link {problem.topology.link_name(link)}"
         raise InputError(
-            "proof", name, "no flow: its capacity is 0", f"{flow:.9g} Gbit/s of the {_name_of(problem, d)}"
+            "proof",
+            name,
+            "no flow: its capacity is 0",
+            f"{flow:.9g} Gbit/s of the {_name_of(problem, d)}",
         )
     if bool((carries & (splits < 0)).any()):
         d, k = (carries & (splits < 0))[0].nonzero()[0].tolist()
-        raise InputError("proof", _name_of(problem, d), "flows of at least 0", float(problem.flows(splits)[0, d, k]))
+        raise InputError(
+            "proof",
+            _name_of(problem, d),
+            "flows of at least 0",
+            float(problem.flows(splits)[0, d, k]),
+        )
     return torch.where(problem.path_mask, splits.clamp(min=0), 0)
 
 
 def _by_piece(problem: Problem, splits: Tensor) -> tuple[Problem, Tensor]:
-    """The weighted program with a demand for each piece of a bandwidth function, and its splits: the same optimum.
+    """The weighted program with a demand for each piece of a bandwidth function, and its splits:
+    the same optimum.
 
     Slopes fall, so that to fill the pieces of a demand one after the other is best.
     """
@@ -314,19 +402,29 @@ def _by_piece(problem: Problem, splits: Tensor) -> tuple[Problem, Tensor]:
         parts.append(of_demands(problem.paths, rows.cpu().numpy()))
         rates.append(problem.demand[0, rows] * width)
         values.append(problem.demand_value[rows] * level[rows, c])
-        of_flow = torch.where(width > 0, filled[rows, c] / width.clamp(min=1e-300), 0) / total[rows].clamp(min=1e-300)
+        of_flow = torch.where(width > 0, filled[rows, c] / width.clamp(min=1e-300), 0) / total[
+            rows
+        ].clamp(min=1e-300)
         shares.append(splits[0, rows] * of_flow[:, None])
     paths = joined(parts)
     by_piece = dataclasses.replace(
-        problem, objective=Objective(ObjectiveName.WEIGHTED_FLOW), paths=paths, demand=torch.cat(rates)[None],
-        ops=make_path_ops(paths, problem.ops.device), demand_value=torch.cat(values), steps=None, functions=None,
+        problem,
+        objective=Objective(ObjectiveName.WEIGHTED_FLOW),
+        paths=paths,
+        demand=torch.cat(rates)[None],
+        ops=make_path_ops(paths, problem.ops.device),
+        demand_value=torch.cat(values),
+        steps=None,
+        functions=None,
         classes=None,
-    )  # fmt: skip
+    )
     return by_piece, torch.cat(shares)[None]
 
 
 def _sent(problem: Problem, splits: Tensor) -> Tensor:
-    """(1, D, K) Gbit/s on each path, within rates and capacities; raises InputError for what breaks a rule by more."""
+    """(1, D, K) Gbit/s on each path, within rates and capacities; raises InputError for what breaks
+    a rule by more.
+    """
     protection = problem.condition(Protection)
     flows = problem.flows(splits if protection is None else protection.reserved(splits))
     excess = flows.sum(-1) / problem.demand.clamp(min=1e-300) - 1
@@ -342,7 +440,9 @@ def _sent(problem: Problem, splits: Tensor) -> Tensor:
     if bool((over > TOLERANCE).any()):
         link = int(over.argmax())
         expected = f"at most {float(problem.capacity[0, link])!r} Gbit/s"
-        raise InputError("proof", f"link {problem.topology.link_name(link)}", expected, float(load[0, link]))
+        raise InputError(
+            "proof", f"link {problem.topology.link_name(link)}", expected, float(load[0, link])
+        )
     return flows / problem.ops.path_max(1 + over.clamp(min=0))[0].clamp(min=1)
 
 
@@ -351,14 +451,18 @@ def _broken_demand(problem: Problem, flows: Tensor, d: int, at_most: str) -> Inp
     return InputError("proof", _name_of(problem, d), expected, float(flows[0, d].sum()))
 
 
-def claims_of(problem: Problem, splits: Tensor, allocation: Allocation, *, over_all: bool) -> list[Claim]:
+def claims_of(
+    problem: Problem, splits: Tensor, allocation: Allocation, *, over_all: bool
+) -> list[Claim]:
     """The claims about an allocation, by the kind of its program."""
     given = torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
     rules, name = problem.objective.rules, problem.objective.name
     if rules.is_sequence:
         of_programs = allocation.program_prices
         if problem.classes is not None:
-            return _class_claims(problem, splits, given if of_programs is None else of_programs.prices[0])
+            return _class_claims(
+                problem, splits, given if of_programs is None else of_programs.prices[0]
+            )
         levels = [] if of_programs is None else _level_claims(problem, splits, allocation)
         if levels:
             return levels
@@ -370,7 +474,9 @@ def claims_of(problem: Problem, splits: Tensor, allocation: Allocation, *, over_
     if rules.carries_all:
         kind = "utilisation" if name == problem.solved.objective.name else "concurrent"
         prices = _without_unit(given)
-        bound = float(_bound(problem, prices, over_all=over_all)[0]) if bool(prices.any()) else math.inf
+        bound = (
+            float(_bound(problem, prices, over_all=over_all)[0]) if bool(prices.any()) else math.inf
+        )
         trivial = 0.0 if kind == "utilisation" else 1.0
         return [Claim(kind, _row(prices), value, bound if math.isfinite(bound) else trivial)]
     prices = usable_prices(problem, given)
@@ -384,7 +490,9 @@ def claims_of(problem: Problem, splits: Tensor, allocation: Allocation, *, over_
 
 
 def _without_unit(prices: Tensor) -> Tensor:
-    """Prices of which multiples prove the same, with the largest one at the largest that is written."""
+    """Prices of which multiples prove the same, with the largest one at the largest that is
+    written.
+    """
     prices = finite_prices(prices)
     largest = prices.amax()
     return prices * (_LARGEST_PRICE / largest) if largest > 0 else prices
@@ -403,7 +511,9 @@ def _row(prices: Tensor) -> FloatArray:
 
 
 def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Claim]:
-    """A claim a class: the multiplier of a higher class is the price of the dearest demand that it must carry."""
+    """A claim a class: the multiplier of a higher class is the price of the dearest demand that it
+    must carry.
+    """
     assert problem.classes is not None
     carried, claims = problem.flows(splits).sum(-1)[0], list[Claim]()
     names = _class_names(problem)
@@ -450,17 +560,24 @@ def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> l
 
 def _class_names(problem: Problem) -> list[str]:
     """Names of the classes as a proof has them, where spaces separate words."""
-    return [] if problem.classes is None else [quote(name, safe="") for name in problem.classes.names]
+    return (
+        [] if problem.classes is None else [quote(name, safe="") for name in problem.classes.names]
+    )
 
 
 def _network(problem: Problem) -> list[dict[str, object]]:
     topology, names = problem.topology, problem.topology.node_names
     rows: list[dict[str, object]] = [
         {"source": names[s], "target": names[t], "capacity": repr(abs(c))}
-        for s, t, c in zip(topology.link_source, topology.link_target, problem.capacity[0].tolist(), strict=True)
+        for s, t, c in zip(
+            topology.link_source, topology.link_target, problem.capacity[0].tolist(), strict=True
+        )
     ]
     if bool((problem.link_cost > 0).any()):
-        rows = [{**row, "cost": repr(cost)} for row, cost in zip(rows, problem.link_cost.tolist(), strict=True)]
+        rows = [
+            {**row, "cost": repr(cost)}
+            for row, cost in zip(rows, problem.link_cost.tolist(), strict=True)
+        ]
     return rows
 
 
@@ -468,18 +585,29 @@ def _matrix(problem: Problem) -> list[dict[str, object]]:
     names, rules = problem.topology.node_names, problem.objective.rules
     rows: list[dict[str, object]] = [
         {"source": names[s], "target": names[t], "rate": repr(abs(rate))}
-        for (s, t), rate in zip(problem.paths.pairs.tolist(), problem.demand[0].tolist(), strict=True)
+        for (s, t), rate in zip(
+            problem.paths.pairs.tolist(), problem.demand[0].tolist(), strict=True
+        )
     ]
-    is_weighted = problem.classes is None and not rules.carries_all and bool((problem.demand_value != 1).any())
+    is_weighted = (
+        problem.classes is None
+        and not rules.carries_all
+        and bool((problem.demand_value != 1).any())
+    )
     if is_weighted:
-        rows = [{**row, "weight": repr(w)} for row, w in zip(rows, problem.demand_value.tolist(), strict=True)]
+        rows = [
+            {**row, "weight": repr(w)}
+            for row, w in zip(rows, problem.demand_value.tolist(), strict=True)
+        ]
     if problem.classes is not None:
         of_demand = np.array(problem.classes.names, dtype=object)[problem.classes.of_demand]
         rows = [{**row, "class": name} for row, name in zip(rows, of_demand, strict=True)]
     return rows
 
 
-def _write_table(file: Path, rows: Sequence[dict[str, object]], columns: Sequence[str] = ()) -> None:
+def _write_table(
+    file: Path, rows: Sequence[dict[str, object]], columns: Sequence[str] = ()
+) -> None:
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, list(columns or rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -546,7 +674,13 @@ def _demand_lines(
             # One unit in 2^52 more than the float: at least the decimal that stands for it.
             missing = int(rate) + (int(rate) >> 52) + 1 - sum(flows)
             flows[flows.index(max(flows))] += max(0, missing)
-        paths = [",".join([numbers[i] for i in links[starts[j] : starts[j + 1]].tolist()]) for j in range(first, last)]
+        paths = [
+            ",".join([numbers[i] for i in links[starts[j] : starts[j + 1]].tolist()])
+            for j in range(first, last)
+        ]
         words = [f"{flow}:{path}" for flow, path in zip(flows, paths, strict=True)]
         first_words = multipliers[d] if multipliers is not None else ()
-        yield " ".join([str(d), *first_words, *words]) + "\n", (" ".join([str(d), *paths]) + "\n").encode()
+        yield (
+            " ".join([str(d), *first_words, *words]) + "\n",
+            (" ".join([str(d), *paths]) + "\n").encode(),
+        )

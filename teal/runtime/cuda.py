@@ -1,11 +1,11 @@
 """How CUDA kernels are compiled and launched: numba-cuda over torch's tensors and streams.
 
-Imported only where a GPU is used.  With ``NUMBA_ENABLE_CUDASIM=1`` in the environment before the first import,
-numba-cuda runs the same kernels on the CPU, thread by thread in Python, over CPU tensors: slow, and enough to
-test every line of them without a GPU.
+Imported only where a GPU is used.  With ``NUMBA_ENABLE_CUDASIM=1`` in the environment before the
+first import, numba-cuda runs the same kernels on the CPU, thread by thread in Python, over CPU
+tensors: slow, and enough to test every line of them without a GPU.
 
-Numba's kernels were chosen over Triton, whose blocks cannot scan a tree in shared memory, and over CUDA C++
-through CuPy, which nothing but a GPU can run.
+Numba's kernels were chosen over Triton, whose blocks cannot scan a tree in shared memory, and over
+CUDA C++ through CuPy, which nothing but a GPU can run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from teal.runtime.kernel_cache import stamp
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 # Threads of a block, a power of 2.  In the simulator each is a Python thread, so there are few.
 THREADS = 4 if SIMULATED else 128
-# Threads of a block that works on links: more, because the last step of an iteration is done by one block alone.
+# Threads of a block that works on links: more, because the last step of an iteration is done by one
+# block alone.
 LINK_THREADS = 4 if SIMULATED else 512
 _MAX_REGISTERS = 64  # per thread, so that _BLOCKS_PER_PROCESSOR blocks fit one processor of the GPU
 SHARED_BYTES = 48 << 10  # bytes of shared memory that every GPU grants a block
@@ -49,12 +50,17 @@ def missing() -> str | None:
     if SIMULATED:
         return None
     if not _compiler():
-        return "numba-cuda, in whose place Numba's own CUDA is not enough; pip install 'teal-te[cuda]'"
+        return (
+            "numba-cuda, in whose place Numba's own CUDA is not enough; pip install 'teal-te[cuda]'"
+        )
     if not torch.cuda.is_available():
         return "a GPU that torch sees (torch.cuda.is_available() is false)"
     try:
         if not cuda.is_available():
-            return "a CUDA driver and toolkit (libNVVM) that numba finds (numba.cuda.is_available() is false)"
+            return (
+                "a CUDA driver and toolkit (libNVVM) that numba finds (numba.cuda.is_available() "
+                "is false)"
+            )
         cuda.current_context()
         _compile_one()
     except Exception as error:  # numba-cuda raises errors of several packages
@@ -64,7 +70,9 @@ def missing() -> str | None:
 
 @functools.cache
 def _compile_one() -> None:
-    """Compile a kernel that does nothing: a numba-cuda that does not fit NumPy fails here, with its own error."""
+    """Compile a kernel that does nothing: a numba-cuda that does not fit NumPy fails here, with its
+    own error.
+    """
     from numba import cuda
 
     cuda.jit("void()")(_nothing)
@@ -82,11 +90,15 @@ def require() -> None:
 
 
 def cuda_kernel(function: _F) -> Any:
-    """Compile for the GPU, at the first launch; kept on disk by numba-cuda, under a stamp of all it depends on."""
+    """Compile for the GPU, at the first launch; kept on disk by numba-cuda, under a stamp of all it
+    depends on.
+    """
     from numba import cuda
 
     _without_occupancy_warnings()
-    kernel = cuda.jit(**({} if SIMULATED else {"cache": True, "max_registers": _MAX_REGISTERS}))(function)
+    kernel = cuda.jit(**({} if SIMULATED else {"cache": True, "max_registers": _MAX_REGISTERS}))(
+        function
+    )
     file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     if file is not None:
         for name in ("_load_index", "_save_index"):
@@ -96,8 +108,12 @@ def cuda_kernel(function: _F) -> Any:
 
 @functools.cache
 def _without_occupancy_warnings() -> None:
-    """Switch off numba-cuda's warnings of small grids: those of small networks are small on purpose."""
-    with contextlib.suppress(ImportError):  # numba-cuda has settings of its own; Numba's simulator has no warnings
+    """Switch off numba-cuda's warnings of small grids: those of small networks are small on
+    purpose.
+    """
+    with contextlib.suppress(
+        ImportError
+    ):  # numba-cuda has settings of its own; Numba's simulator has no warnings
         from numba.cuda.core import config
 
         config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
@@ -112,7 +128,9 @@ def _compiler() -> str:
         return ""
 
 
-def _stamped(file: Any, access: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> Any:
+def _stamped(
+    file: Any, access: Callable[..., Any], function: Callable[..., Any], *arguments: Any
+) -> Any:
     """Access the index of a kernel's files, whose own stamp is that of one source file."""
     file._source_stamp = stamp(function, (_compiler(), _MAX_REGISTERS))
     return access(*arguments)
@@ -149,7 +167,9 @@ def array(tensor: Tensor, unsigned: bool = False) -> Any:
 
 def upload(values: Any, device: torch.device) -> Tensor:
     """Copy an integer array to ``device`` as a tensor of signed integers of the same width."""
-    signed = values.view(values.dtype.str.replace("u", "i")) if values.dtype.itemsize > 1 else values
+    signed = (
+        values.view(values.dtype.str.replace("u", "i")) if values.dtype.itemsize > 1 else values
+    )
     return torch.from_numpy(np.ascontiguousarray(signed)).to(device)
 
 
@@ -157,7 +177,12 @@ _UNSIGNED = {torch.int16: np.uint16, torch.int32: np.uint32, torch.uint8: np.uin
 
 
 def launch(
-    kernel: Any, device: torch.device, blocks: int, shared: int, *arguments: Any, threads: int = THREADS
+    kernel: Any,
+    device: torch.device,
+    blocks: int,
+    shared: int,
+    *arguments: Any,
+    threads: int = THREADS,
 ) -> None:
     """Start ``kernel`` on torch's current stream.
 
@@ -186,22 +211,30 @@ def _stream(handle: int, device: int) -> Any:
 
 
 def resident_blocks(device: torch.device) -> int:
-    """Number of blocks that a GPU runs at once, approximately: so many need scratch space in global memory."""
+    """Number of blocks that a GPU runs at once, approximately: so many need scratch space in global
+    memory.
+    """
     if SIMULATED:
         return MAX_BLOCKS
-    return _BLOCKS_PER_PROCESSOR * int(torch.cuda.get_device_properties(device).multi_processor_count)
+    return _BLOCKS_PER_PROCESSOR * int(
+        torch.cuda.get_device_properties(device).multi_processor_count
+    )
 
 
 class LaunchGraph:
-    """A sequence of kernel launches, recorded once as a CUDA graph and replayed without the host in between."""
+    """A sequence of kernel launches, recorded once as a CUDA graph and replayed without the host in
+    between.
+    """
 
-    _recording_failed = False  # true once the driver has refused to record any graph in this process
+    _recording_failed = (
+        False  # true once the driver has refused to record any graph in this process
+    )
 
     def __init__(self, work: Callable[[], None], device: torch.device) -> None:
         """Record ``work``, which launches kernels on the current stream and must not synchronise.
 
-        ``work`` runs once before it is recorded, so that everything is compiled and loaded.  Where the driver refuses
-        to record, :meth:`replay` calls ``work`` instead.
+        ``work`` runs once before it is recorded, so that everything is compiled and loaded.  Where
+        the driver refuses to record, :meth:`replay` calls ``work`` instead.
         """
         self._work: Callable[[], None] | None = work
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -221,17 +254,24 @@ class LaunchGraph:
         side.wait_stream(torch.cuda.current_stream(device))
         graph = torch.cuda.CUDAGraph()
         try:
-            # Not torch.cuda.graph(): it collects garbage and empties torch's cache, which takes longer than a solve.
+            # Not torch.cuda.graph(): it collects garbage and empties torch's cache, which takes
+            # longer than a solve.
             with torch.cuda.device(device), torch.cuda.stream(side):
                 graph.capture_begin(capture_error_mode="thread_local")
                 try:
                     work()
                 finally:
                     graph.capture_end()
-            self._graph, self._work = graph, None  # no reference cycle, which would keep GPU memory until a collection
+            self._graph, self._work = (
+                graph,
+                None,
+            )  # no reference cycle, which would keep GPU memory until a collection
         except Exception as error:  # errors of torch, the driver or Numba
             LaunchGraph._recording_failed = True
-            warnings.warn(f"CUDA graphs cannot be recorded, kernels are launched one by one ({error})", stacklevel=2)
+            warnings.warn(
+                f"CUDA graphs cannot be recorded, kernels are launched one by one ({error})",
+                stacklevel=2,
+            )
         torch.cuda.current_stream(device).wait_stream(side)
 
     def replay(self) -> None:

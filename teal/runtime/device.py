@@ -10,8 +10,12 @@ from teal.errors import InputError
 def _missing_gpu() -> str:
     """Why torch finds no GPU, for an error message."""
     if torch.version.cuda is None:
-        return f"torch {torch.__version__}, a build without CUDA (pytorch.org says how to install one)"
-    return f"no GPU that torch {torch.__version__} can use (is the driver installed? nvidia-smi tells)"
+        return (
+            f"torch {torch.__version__}, a build without CUDA (pytorch.org says how to install one)"
+        )
+    return (
+        f"no GPU that torch {torch.__version__} can use (is the driver installed? nvidia-smi tells)"
+    )
 
 
 def pick_device(name: str) -> torch.device:
@@ -25,7 +29,9 @@ def pick_device(name: str) -> torch.device:
     if name.partition(":")[0] not in ("cpu", "cuda"):
         raise InputError("--device", "", "auto, cpu or cuda", repr(name))
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("--device", "", "a CUDA GPU, its driver and a torch build for it", _missing_gpu())
+        raise InputError(
+            "--device", "", "a CUDA GPU, its driver and a torch build for it", _missing_gpu()
+        )
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -1,8 +1,10 @@
-"""Long computations that pause at the end of each of their iterations, and go on, or end early, as their caller says.
+"""Long computations that pause at the end of each of their iterations, and go on, or end early, as
+their caller says.
 
-A computation is a generator that yields where it may pause and returns its result (:data:`Steps`).  :func:`complete`
-runs it to its end; :class:`Run` runs it in slices of time.  Whatever it looks at the clock for, it asks a
-:class:`Deadline`, which its caller may bring forward: a computation that was told to end returns the best it has.
+A computation is a generator that yields where it may pause and returns its result (:data:`Steps`).
+:func:`complete` runs it to its end; :class:`Run` runs it in slices of time.  Whatever it looks at
+the clock for, it asks a :class:`Deadline`, which its caller may bring forward: a computation that
+was told to end returns the best it has.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class Deadline:
 
     Args:
         end: by ``time.perf_counter()``; infinite for none.
-        whole: the deadline of the computation that this one is a part of, which ends the part too; None for none.
+        whole: the deadline of the computation that this one is a part of, which ends the part too;
+            None for none.
     """
 
     def __init__(self, end: float = math.inf, whole: Deadline | None = None) -> None:
@@ -110,11 +113,15 @@ class Run(Generic[_T]):
         """The result, once :attr:`is_done`."""
         return self._result[0]
 
-    def advance(self, seconds: float = math.inf, should_pause: Callable[[], bool] = lambda: False) -> bool:
-        """Go on until the result is there, ``seconds`` have passed, or something asks for a pause; whether it is there.
+    def advance(
+        self, seconds: float = math.inf, should_pause: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Go on until the result is there, ``seconds`` have passed, or something asks for a pause;
+        whether it is there.
 
         Args:
-            seconds: after which to pause, at the end of an iteration; one iteration is done in any case.
+            seconds: after which to pause, at the end of an iteration; one iteration is done in any
+                case.
             should_pause: asked after every iteration.
         """
         begin = time.perf_counter()

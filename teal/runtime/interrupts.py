@@ -10,7 +10,9 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal arrived and the work reached a place where it may stop; its files and state are consistent."""
+    """A signal arrived and the work reached a place where it may stop; its files and state are
+    consistent.
+    """
 
 
 def ignore_interrupts() -> None:
@@ -22,8 +24,8 @@ def ignore_interrupts() -> None:
 def interrupts_wait() -> Iterator[Callable[[], None]]:
     """Delay SIGINT and SIGTERM; yields a callable that raises Interrupted if a signal has arrived.
 
-    Call it wherever the work may stop.  A second signal is not delayed: it raises KeyboardInterrupt at once.
-    Outside the main thread, where Python delivers no signals, nothing is delayed.
+    Call it wherever the work may stop.  A second signal is not delayed: it raises KeyboardInterrupt
+    at once. Outside the main thread, where Python delivers no signals, nothing is delayed.
     """
     pending: list[bool] = []
 
@@ -37,7 +39,8 @@ def interrupts_wait() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
-    """Call ``act`` on SIGINT or SIGTERM in the place of ending; a second signal raises KeyboardInterrupt at once.
+    """Call ``act`` on SIGINT or SIGTERM in the place of ending; a second signal raises
+    KeyboardInterrupt at once.
 
     Outside the main thread, where Python delivers no signals, nothing happens.
     """
@@ -52,7 +55,9 @@ def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous_handlers = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous_handlers = {
+        number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:

@@ -1,16 +1,17 @@
 """Compiled kernels on disk, each under a stamp of all that its machine code was made from.
 
-Numba's own cache stamps a kernel with the content of its file alone: it keeps the old code of a helper in another
-file, and the old value of a constant.  Here a kernel's stamp is the SHA-256 of
+Numba's own cache stamps a kernel with the content of its file alone: it keeps the old code of a
+helper in another file, and the old value of a constant.  Here a kernel's stamp is the SHA-256 of
 
     its bytecode and constants, the values of the globals that it reads, and the same of every kernel that it calls;
     the content of :mod:`teal.runtime.lanes`, whose operators kernels use without naming them;
     the options of compilation, the versions of Numba and Python, and the processor with its features.
 
-Neither the place of the sources nor comments and docstrings are part of it: checkouts and installations share one
-folder, and an edit compiles only what it changes.  A form is a kernel compiled for arguments of given types; it is one
-file, named ``FUNCTION.STAMP.FORM.nbc``, written whole.  A form is compiled in one process at a time: others wait for
-its file.  The folder is ``kernels`` in ``$NUMBA_CACHE_DIR``, else in Teal's cache folder.
+Neither the place of the sources nor comments and docstrings are part of it: checkouts and
+installations share one folder, and an edit compiles only what it changes.  A form is a kernel
+compiled for arguments of given types; it is one file, named ``FUNCTION.STAMP.FORM.nbc``, written
+whole.  A form is compiled in one process at a time: others wait for its file.  The folder is
+``kernels`` in ``$NUMBA_CACHE_DIR``, else in Teal's cache folder.
 
 The files are pickles, as Numba's are: a folder that everybody may write to is not used.
 """
@@ -95,17 +96,22 @@ def announcing(announcer: Announcer) -> Iterator[None]:
         _announcer = before
 
 
-# Kinds of globals whose ``repr`` tells their value; among them the types of Numba, such as ``float64``.
-_PLAIN = bool | int | float | complex | str | bytes | np.generic | np.dtype | Enum | numba.types.Type
+# Kinds of globals whose ``repr`` tells their value; among them the types of Numba, such as
+# ``float64``.
+_PLAIN = (
+    bool | int | float | complex | str | bytes | np.generic | np.dtype | Enum | numba.types.Type
+)
 
 _interprets = False
 
 
 @contextlib.contextmanager
 def interpreting() -> Iterator[None]:
-    """In the block, kernels that are not on disk run as Python: for networks so small that this takes less time.
+    """In the block, kernels that are not on disk run as Python: for networks so small that this
+    takes less time.
 
-    A kernel over lanes (:mod:`teal.runtime.lanes`), which Python cannot run, is compiled all the same.
+    A kernel over lanes (:mod:`teal.runtime.lanes`), which Python cannot run, is compiled all the
+    same.
     """
     global _interprets
     before, _interprets = _interprets, True
@@ -122,7 +128,8 @@ def is_interpreting() -> bool:
 
 
 def stamp(function: Callable[..., Any], options: object = ()) -> str:
-    """Hexadecimal SHA-256 of all that the machine code of a kernel depends on but the types of its arguments.
+    """Hexadecimal SHA-256 of all that the machine code of a kernel depends on but the types of its
+    arguments.
 
     Args:
         function: the kernel's Python function, or anything with one (``py_func``).
@@ -141,7 +148,9 @@ def stamp(function: Callable[..., Any], options: object = ()) -> str:
 
 @functools.cache
 def machine() -> str:
-    """SHA-256 of the processor, the versions of Numba and Python, and the files that are part of every stamp."""
+    """SHA-256 of the processor, the versions of Numba and Python, and the files that are part of
+    every stamp.
+    """
     from numba.core.registry import cpu_target
 
     processor = cpu_target.target_context.codegen().magic_tuple()
@@ -198,16 +207,25 @@ def _of_value(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, str]
         yield name, _of_module(value.__name__)
     elif isinstance(value, type | types.BuiltinFunctionType | np.ufunc) or hasattr(value, "_defn"):
         definition = getattr(value, "_defn", value)  # of an intrinsic of Numba
-        yield name, f"{definition.__name__} {_of_module(getattr(definition, '__module__', None) or 'numpy')}"
+        yield (
+            name,
+            (
+                f"{definition.__name__} "
+                f"{_of_module(getattr(definition, '__module__', None) or 'numpy')}"
+            ),
+        )
     else:
         raise TypeError(
-            f"{name}: a kernel may read numbers, strings, types, arrays, kernels and modules, not {value!r}"
+            f"{name}: a kernel may read numbers, strings, types, arrays, kernels and modules, not "
+            f"{value!r}"
         )
 
 
 @functools.cache
 def _of_module(name: str) -> str:
-    """Libraries are part of the stamp by name: Numba's version decides what it makes of them. Ours are by content."""
+    """Libraries are part of the stamp by name: Numba's version decides what it makes of them. Ours
+    are by content.
+    """
     source = None
     if name.partition(".")[0] not in ("numba", "numpy", "math", "builtins"):
         with contextlib.suppress(TypeError, OSError):
@@ -216,7 +234,9 @@ def _of_module(name: str) -> str:
 
 
 def _of_types(kinds: Any) -> str:
-    """Types of arguments, and the fields of those that are named tuples, which machine code reads by position."""
+    """Types of arguments, and the fields of those that are named tuples, which machine code reads
+    by position.
+    """
     text = repr(kinds)
     for kind in kinds if isinstance(kinds, tuple) else getattr(kinds, "args", ()):
         fields = getattr(kind, "fields", None)
@@ -278,7 +298,9 @@ class KernelCache(NullCache):
             form = self._loaded(path, target_context)
             if form is None:
                 self._lock(path)
-                form = self._loaded(path, target_context)  # another process may have compiled it meanwhile
+                form = self._loaded(
+                    path, target_context
+                )  # another process may have compiled it meanwhile
             if form is not None:
                 self._unlock()
                 return form
@@ -293,7 +315,10 @@ class KernelCache(NullCache):
         path = self.path(signature)
         try:
             if path is not None and not form.lifted and not form.library.has_dynamic_globals:
-                with contextlib.suppress(OSError), atomic_file(path, 0o600) as file:  # a full disk: compiled each time
+                with (
+                    contextlib.suppress(OSError),
+                    atomic_file(path, 0o600) as file,
+                ):  # a full disk: compiled each time
                     file.write_bytes(dumps(form._reduce()))
                 _remove_old(path)
         finally:
@@ -340,7 +365,9 @@ class KernelCache(NullCache):
 
 @functools.cache
 def _lock_file(where: Path) -> int | None:
-    """One descriptor a process: to close a second one of the same file would free the locks of the first."""
+    """One descriptor a process: to close a second one of the same file would free the locks of the
+    first.
+    """
     try:
         return os.open(where / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -348,12 +375,16 @@ def _lock_file(where: Path) -> int | None:
 
 
 def _remove_old(path: Path) -> None:
-    """Remove forms of the same function whose stamps have not been used lately, and all that nothing uses any more."""
+    """Remove forms of the same function whose stamps have not been used lately, and all that
+    nothing uses any more.
+    """
     name, now = path.name.rsplit(".", 3)[0], time.time()
     used: dict[str, float] = {}
     files: dict[str, list[Path]] = {}
     for file in path.parent.glob("*.nbc"):
-        with contextlib.suppress(OSError, ValueError):  # another process may remove it at the same time
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # another process may remove it at the same time
             last = file.stat().st_mtime
             function, key, _, _ = file.name.rsplit(".", 3)
             if now - last > _KEPT_DAYS * 86_400:
@@ -366,7 +397,8 @@ def _remove_old(path: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-_QUIET_S = 1.0  # seconds that a command compiles before it prints a message: one or two kernels stay silent
+# seconds that a command compiles before it prints a message: one or two kernels stay silent
+_QUIET_S = 1.0
 _EVERY_S = 5.0  # seconds between two such messages
 
 
@@ -386,8 +418,16 @@ class _Report(Announcer):
             spent = self._seconds + time.perf_counter() - self._begin
             if spent > _QUIET_S and (not self._last or time.perf_counter() - self._last > _EVERY_S):
                 where = folder()
-                kept = "and kept nowhere: no folder can be written" if where is None else f"once; kept in {where}"
-                so_far = f" ({self._kernels} in {spent:.0f} s so far)" if self._last else f" for this machine, {kept}"
+                kept = (
+                    "and kept nowhere: no folder can be written"
+                    if where is None
+                    else f"once; kept in {where}"
+                )
+                so_far = (
+                    f" ({self._kernels} in {spent:.0f} s so far)"
+                    if self._last
+                    else f" for this machine, {kept}"
+                )
                 self._notify(f"compiling {name}{so_far}")
                 self._last = time.perf_counter()
 

@@ -1,9 +1,10 @@
 """SIMD lanes for Numba kernels: one source text serves a single matrix and L matrices side by side.
 
-Arrays are flat, (n * L,), row i holding the L lanes of entry i.  ``load(array, i, lanes)`` reads row i, where the
-length of the tuple ``lanes`` is L.  For L = 1 the result is a plain float; otherwise it is a ``Lanes`` value, which
-LLVM keeps in vector registers and which supports +, -, *, / with another value of its type.  Plain Numba loops over
-L elements stay scalar, because LLVM cannot prove that the arrays do not overlap.
+Arrays are flat, (n * L,), row i holding the L lanes of entry i.  ``load(array, i, lanes)`` reads
+row i, where the length of the tuple ``lanes`` is L.  For L = 1 the result is a plain float;
+otherwise it is a ``Lanes`` value, which LLVM keeps in vector registers and which supports +, -, *,
+/ with another value of its type.  Plain Numba loops over L elements stay scalar, because LLVM
+cannot prove that the arrays do not overlap.
 """
 
 # mypy cannot see through Numba's types.
@@ -79,7 +80,9 @@ def _filled(builder, scalar, width):
     if width == 1:
         return scalar
     vector = ir.VectorType(scalar.type, width)
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
+    one = builder.insert_element(
+        ir.Constant(vector, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0)
+    )
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
 
@@ -126,7 +129,9 @@ _LOG2_E, _MIN_EXPONENT = 1.44269504, -80.0
 
 @intrinsic
 def exponential(typingctx, value):
-    """exp(x) of x <= 0 in float32, lane by lane, with a relative error of about 1e-7; exp(-80) below -80."""
+    """exp(x) of x <= 0 in float32, lane by lane, with a relative error of about 1e-7; exp(-80)
+    below -80.
+    """
     width = value.width if isinstance(value, Lanes) else 1
 
     def codegen(context, builder, signature, arguments):
@@ -139,7 +144,9 @@ def exponential(typingctx, value):
         least = number(real, _MIN_EXPONENT)
         x = builder.select(builder.fcmp_ordered(">", arguments[0], least), arguments[0], least)
         y = builder.fmul(x, number(real, _LOG2_E))
-        n = builder.sub(builder.fptosi(y, whole), number(whole, 1))  # the conversion rounds towards 0
+        n = builder.sub(
+            builder.fptosi(y, whole), number(whole, 1)
+        )  # the conversion rounds towards 0
         f, power = builder.fsub(y, builder.sitofp(n, real)), number(real, _POWER_OF_TWO[-1])
         for coefficient in _POWER_OF_TWO[-2::-1]:
             product = builder.fmul(power, f, flags=("contract",))
@@ -166,7 +173,9 @@ def larger(typingctx, a, b):
     """The larger of two, lane by lane; ``b`` if either is NaN."""
 
     def codegen(context, builder, signature, arguments):
-        return builder.select(builder.fcmp_ordered(">", arguments[0], arguments[1]), arguments[0], arguments[1])
+        return builder.select(
+            builder.fcmp_ordered(">", arguments[0], arguments[1]), arguments[0], arguments[1]
+        )
 
     return a(a, a), codegen
 
@@ -236,7 +245,9 @@ def total(typingctx, value):
         while count > 1:
             half = ir.VectorType(ir.IntType(32), count // 2)
             parts = [
-                builder.shuffle_vector(vector, vector, ir.Constant(half, list(range(first, first + count // 2))))
+                builder.shuffle_vector(
+                    vector, vector, ir.Constant(half, list(range(first, first + count // 2)))
+                )
                 for first in (0, count // 2)
             ]
             vector, count = builder.fadd(*parts), count // 2

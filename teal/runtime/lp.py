@@ -1,8 +1,11 @@
-"""Linear and mixed-integer programs, solved by HiGHS through SciPy: the only place in ``teal/`` that calls it.
+"""Linear and mixed-integer programs, solved by HiGHS through SciPy: the only place in ``teal/``
+that calls it.
 
-    minimise cost' x   s.t.   A x <= b,   E x = f,   low <= x <= high      (x whole numbers where asked)
+    minimise cost' x   s.t.   A x <= b,   E x = f,   low <= x <= high
+        (x whole numbers where asked)
 
-Callers keep their own scaling: a program whose numbers are of equal size is solved best, and only they know its units.
+Callers keep their own scaling: a program whose numbers are of equal size is solved best, and only
+they know its units.
 """
 
 from __future__ import annotations
@@ -48,9 +51,10 @@ class LpResult:
     Attributes:
         x: (n,) the solution, or the best whole numbers that were found; None if there are none.
         value: cost' x; infinite without x.
-        duals: (R,) of ``at_most``, at least 0: by how much the value falls if a right side rises by 1; () for whole
-            numbers.
-        bound: lower bound on the value, of whole numbers as HiGHS proved it; minus infinity if it proved none.
+        duals: (R,) of ``at_most``, at least 0: by how much the value falls if a right side rises by
+            1; () for whole numbers.
+        bound: lower bound on the value, of whole numbers as HiGHS proved it; minus infinity if it
+            proved none.
         is_solved: whether x is an optimum.
         is_infeasible: whether HiGHS proved that there is no x.
         message: HiGHS's reason.
@@ -97,21 +101,37 @@ def solve_lp(
         low: (n,) or one number for all.
         high: (n,) or one number for all.
         seconds: time limit.
-        by_interior_points: by interior points and a crossover, in place of the method that HiGHS chooses.
+        by_interior_points: by interior points and a crossover, in place of the method that HiGHS
+            chooses.
     """
-    from scipy.optimize import linprog  # where it is used: many commands solve no program, and it takes 0.3 s
+    from scipy.optimize import (
+        linprog,
+    )  # where it is used: many commands solve no program, and it takes 0.3 s
 
-    bounds = np.column_stack([np.broadcast_to(low, np.shape(cost)), np.broadcast_to(high, np.shape(cost))])
+    bounds = np.column_stack(
+        [np.broadcast_to(low, np.shape(cost)), np.broadcast_to(high, np.shape(cost))]
+    )
     equal_rows, equal_right = (None, None) if equal is None else equal
     found = linprog(
-        cost, *at_most, equal_rows, equal_right, bounds=bounds, method="highs-ipm" if by_interior_points else "highs",
+        cost,
+        *at_most,
+        equal_rows,
+        equal_right,
+        bounds=bounds,
+        method="highs-ipm" if by_interior_points else "highs",
         options={"time_limit": seconds} if seconds < _MAX_SECONDS else {},
-    )  # fmt: skip
+    )
     is_solved = found.status == _SOLVED
     duals = np.maximum(-found.ineqlin.marginals, 0.0) if is_solved else np.zeros(0)
     value = float(found.fun) if is_solved else math.inf
     return LpResult(
-        found.x, value, duals, value if is_solved else -math.inf, is_solved, found.status == _INFEASIBLE, found.message
+        found.x,
+        value,
+        duals,
+        value if is_solved else -math.inf,
+        is_solved,
+        found.status == _INFEASIBLE,
+        found.message,
     )
 
 
@@ -139,19 +159,28 @@ def solve_milp(
 
     with _no_output():
         found = milp(
-            cost, constraints=[LinearConstraint(csr_array(one.rows), lb=one.low, ub=one.high) for one in rows],
-            integrality=is_whole, bounds=Bounds(0, high),
-            options={"mip_rel_gap": relative_gap} | ({"time_limit": seconds} if seconds < _MAX_SECONDS else {}),
-        )  # fmt: skip
+            cost,
+            constraints=[
+                LinearConstraint(csr_array(one.rows), lb=one.low, ub=one.high) for one in rows
+            ],
+            integrality=is_whole,
+            bounds=Bounds(0, high),
+            options={"mip_rel_gap": relative_gap}
+            | ({"time_limit": seconds} if seconds < _MAX_SECONDS else {}),
+        )
     bound = -math.inf if found.mip_dual_bound is None else float(found.mip_dual_bound)
     value = math.inf if found.x is None else float(found.fun)
     is_infeasible = found.status == _INFEASIBLE
-    return LpResult(found.x, value, np.zeros(0), bound, found.status == _SOLVED, is_infeasible, found.message)
+    return LpResult(
+        found.x, value, np.zeros(0), bound, found.status == _SOLVED, is_infeasible, found.message
+    )
 
 
 @contextlib.contextmanager
 def _no_output() -> Iterator[None]:
-    """Drop what HiGHS prints to standard output whatever its options say, which would end up between lines of JSON."""
+    """Drop what HiGHS prints to standard output whatever its options say, which would end up
+    between lines of JSON.
+    """
     if os.name != "posix":
         yield
         return

@@ -12,16 +12,25 @@ if TYPE_CHECKING:
     import torch
 
 _GIB = 1 << 30
-_CGROUP = Path("/sys/fs/cgroup")  # root of cgroup v2; in a container it has the limits of the container
-_RESERVED_SHARE = 0.05  # of the free memory, which callers may not use: for allocations that their estimates leave out
+_CGROUP = Path(
+    "/sys/fs/cgroup"
+)  # root of cgroup v2; in a container it has the limits of the container
+# of the free memory, which callers may not use: for allocations that their estimates leave out
+_RESERVED_SHARE = 0.05
 
 
 def available() -> int:
-    """Bytes that this process may still take, within the memory of the machine and the limit of its container."""
+    """Bytes that this process may still take, within the memory of the machine and the limit of its
+    container.
+    """
     free = _machine_free()
     try:
-        limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        cache = re.search(r"^inactive_file (\d+)$", (_CGROUP / "memory.stat").read_text(), re.MULTILINE)
+        limit, used = (
+            (_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current")
+        )
+        cache = re.search(
+            r"^inactive_file (\d+)$", (_CGROUP / "memory.stat").read_text(), re.MULTILINE
+        )
         # inactive_file: file cache that counts as used and that the kernel frees on demand.
         return min(free, int(limit) - int(used) + (int(cache[1]) if cache else 0))
     except (OSError, ValueError):  # no cgroup, or "max"
@@ -33,12 +42,21 @@ def _machine_free() -> int:
     try:
         import psutil
     except ImportError:  # psutil is optional on Linux
-        return int(re.findall(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)[0]) << 10
+        return (
+            int(
+                re.findall(
+                    r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE
+                )[0]
+            )
+            << 10
+        )
     return int(psutil.virtual_memory().available)
 
 
 def available_on(device: torch.device) -> int:
-    """Bytes that tensors on ``device`` may still take; memory that torch has cached but does not use counts as free."""
+    """Bytes that tensors on ``device`` may still take; memory that torch has cached but does not
+    use counts as free.
+    """
     if device.type != "cuda":
         return available()
     import torch
@@ -48,7 +66,12 @@ def available_on(device: torch.device) -> int:
 
 
 def max_batch(
-    operation: str, item_bytes: int, count: int, device: torch.device, remedy: str, fixed_bytes: int = 0
+    operation: str,
+    item_bytes: int,
+    count: int,
+    device: torch.device,
+    remedy: str,
+    fixed_bytes: int = 0,
 ) -> int:
     """How many of ``count`` items, ``item_bytes`` each, fit on ``device`` at once; at least 1.
 
@@ -58,20 +81,24 @@ def max_batch(
         count: items in all.
         device: device that holds the items.
         remedy: what would reduce the need, for the message.
-        fixed_bytes: bytes that are needed in addition when the items are processed in several batches, such as those of
-            the results of all batches.
+        fixed_bytes: bytes that are needed in addition when the items are processed in several
+            batches, such as those of the results of all batches.
 
     Raises:
         InputError: not even one item fits.
     """
     require(operation, item_bytes, remedy, device)
     free = int((1 - _RESERVED_SHARE) * available_on(device))
-    return count if count * item_bytes <= free else max(1, (free - fixed_bytes) // max(item_bytes, 1))
+    return (
+        count if count * item_bytes <= free else max(1, (free - fixed_bytes) // max(item_bytes, 1))
+    )
 
 
 def describe(num_bytes: int) -> str:
     """A number of bytes as text: ``1.5 GiB`` or ``20 MiB``."""
-    return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / (1 << 20):.0f} MiB"
+    return (
+        f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / (1 << 20):.0f} MiB"
+    )
 
 
 def require(operation: str, needed: int, remedy: str, device: torch.device | None = None) -> None:

@@ -1,4 +1,5 @@
-"""How Numba kernels are compiled: kept on disk, without the GIL, over a thread-safe threading layer.
+"""How Numba kernels are compiled: kept on disk, without the GIL, over a thread-safe threading
+layer.
 
 Numba's ``workqueue`` layer breaks when two threads start kernels at once, so it comes last.
 """
@@ -28,10 +29,11 @@ numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 
 def _load_own_openmp() -> None:
-    """Let Numba's threads use the OpenMP library that Numba names, and not the copy that torch has loaded before.
+    """Let Numba's threads use the OpenMP library that Numba names, and not the copy that torch has
+    loaded before.
 
-    torch makes its copy's functions visible to all libraries that are loaded later; the copy has read its settings
-    before Teal could make them (see :mod:`teal.runtime.openmp`).
+    torch makes its copy's functions visible to all libraries that are loaded later; the copy has
+    read its settings before Teal could make them (see :mod:`teal.runtime.openmp`).
     """
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags | os.RTLD_DEEPBIND)
@@ -47,35 +49,42 @@ if waits_of_torch_are_long() and hasattr(os, "RTLD_DEEPBIND"):  # Linux with gli
     _load_own_openmp()
 
 prange = numba.prange
-# For what a kernel hands to another one: the index of a prange loop is unsigned, and constants and lengths of tuples
-# have a type each, so that the other kernel would be compiled again for each of them.
+# For what a kernel hands to another one: the index of a prange loop is unsigned, and constants and
+# lengths of tuples have a type each, so that the other kernel would be compiled again for each of
+# them.
 as_int64 = cast(Callable[[int], int], np.int64)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 _state = threading.local()  # is_rehearsing: see on_all_threads
-# Scalar operations of a kernel from which on a second thread is worth waking, about 0.15 ms of work.  Measured on two
-# cores, time with two threads over time with one: 1.5 at 70,000 and 140,000 operations, 1.1 at 280,000, 0.9 at 330,000.
+# Scalar operations of a kernel from which on a second thread is worth waking, about 0.15 ms of
+# work.  Measured on two cores, time with two threads over time with one: 1.5 at 70,000 and 140,000
+# operations, 1.1 at 280,000, 0.9 at 330,000.
 _MIN_PARALLEL_OPERATIONS = 300_000
 _LOOK_EVERY_S = 0.02  # between two looks at the machine's load, each of about 10 us
-_MIN_TORCH_NUMBERS = 1_000_000  # numbers in a tensor from which on torch's operations gain from a second thread
+_MIN_TORCH_NUMBERS = (
+    1_000_000  # numbers in a tensor from which on torch's operations gain from a second thread
+)
 
 
 @contextlib.contextmanager
-def threads_for(operations: int, *, torch_too: bool = False, least: int = _MIN_PARALLEL_OPERATIONS) -> Iterator[None]:
+def threads_for(
+    operations: int, *, torch_too: bool = False, least: int = _MIN_PARALLEL_OPERATIONS
+) -> Iterator[None]:
     """Run the parallel kernels of the block on the calling thread alone if each has few operations.
 
-    Waking a team of threads costs more than a kernel of microseconds, and where other processes hold the
-    cores each such kernel waits for the scheduler: measured beside a training run, inference on B4
-    took 1 s in place of 8 ms.  Large kernels too run on one thread while others hold all cores: a team waits
-    at the end of each loop for the thread that the scheduler serves last.
+    Waking a team of threads costs more than a kernel of microseconds, and where other processes
+    hold the cores each such kernel waits for the scheduler: measured beside a training run,
+    inference on B4 took 1 s in place of 8 ms.  Large kernels too run on one thread while others
+    hold all cores: a team waits at the end of each loop for the thread that the scheduler serves
+    last.
 
     Args:
         operations: scalar operations of one kernel call, approximately.
-        torch_too: hold torch to one thread as well.  That setting belongs to the whole process, so use it only
-            around work that no other thread interleaves with.
-        least: operations from which on all threads are used; more for what is called seldom, since the form of a kernel
-            that runs on all threads takes seconds to compile.
+        torch_too: hold torch to one thread as well.  That setting belongs to the whole process, so
+            use it only around work that no other thread interleaves with.
+        least: operations from which on all threads are used; more for what is called seldom, since
+            the form of a kernel that runs on all threads takes seconds to compile.
     """
     uses_all = is_large(operations, least) or getattr(_state, "is_rehearsing", False)
     if uses_all and (numba.get_num_threads() == 1 or not _cores_are_taken()):
@@ -83,11 +92,15 @@ def threads_for(operations: int, *, torch_too: bool = False, least: int = _MIN_P
         return
     numba_threads, torch_threads = numba.get_num_threads(), 0
     keeps_form = getattr(_state, "keeps_form", False)
-    if numba_threads == 1 and keeps_form == uses_all and not torch_too:  # inside a block like this one
+    if (
+        numba_threads == 1 and keeps_form == uses_all and not torch_too
+    ):  # inside a block like this one
         yield
         return
     numba.set_num_threads(1)
-    _state.keeps_form = uses_all  # the form for all threads on one: the other form may not have been compiled
+    _state.keeps_form = (
+        uses_all  # the form for all threads on one: the other form may not have been compiled
+    )
     if torch_too:
         import torch
 
@@ -106,8 +119,8 @@ def threads_for(operations: int, *, torch_too: bool = False, least: int = _MIN_P
 def quiet_torch(numbers: int) -> Iterator[None]:
     """Run torch on one thread in the block, unless its tensors are large.
 
-    Its operations on smaller ones take less time than a second thread needs to wake, the more so where other processes
-    use the cores (``benchmarks/busy_machine.py``).
+    Its operations on smaller ones take less time than a second thread needs to wake, the more so
+    where other processes use the cores (``benchmarks/busy_machine.py``).
 
     Args:
         numbers: entries of the largest tensors that the block works on.
@@ -132,7 +145,8 @@ def is_large(operations: int, least: int = _MIN_PARALLEL_OPERATIONS) -> bool:
 
 @contextlib.contextmanager
 def on_all_threads(enabled: bool = True) -> Iterator[None]:
-    """Run the form of kernels that uses all threads however little there is to do: to have it compiled.
+    """Run the form of kernels that uses all threads however little there is to do: to have it
+    compiled.
 
     Args:
         enabled: false to leave the choice of the form as it is.
@@ -151,15 +165,22 @@ def is_alone() -> bool:
 
 
 def _cores_are_taken() -> bool:
-    """Whether at least as many other threads run or wait for a core as there are cores; false where none can tell."""
+    """Whether at least as many other threads run or wait for a core as there are cores; false where
+    none can tell.
+    """
     now = time.monotonic()
     if now > _seen.until:
-        _seen.until, _seen.is_taken = now + _LOOK_EVERY_S, _running_threads() - 1 >= (os.cpu_count() or 1)
+        _seen.until, _seen.is_taken = (
+            now + _LOOK_EVERY_S,
+            _running_threads() - 1 >= (os.cpu_count() or 1),
+        )
     return _seen.is_taken
 
 
 def _running_threads() -> int:
-    """Number of threads of the machine that run or wait for a core, this one among them; 0 if nothing says so."""
+    """Number of threads of the machine that run or wait for a core, this one among them; 0 if
+    nothing says so.
+    """
     try:
         with open("/proc/loadavg", encoding="ascii") as file:  # its fourth field: RUNNING/ALL
             return int(file.read().split()[3].partition("/")[0])
@@ -182,7 +203,9 @@ _seen = _Seen()
 
 
 def limit_threads(count: int) -> None:
-    """Let kernels and torch use at most ``count`` threads: for processes that share the cores with others."""
+    """Let kernels and torch use at most ``count`` threads: for processes that share the cores with
+    others.
+    """
     import torch
 
     torch.set_num_threads(max(1, count))
@@ -195,7 +218,9 @@ def kernel(function: _F) -> _F:
 
 
 def inner_kernel(function: _F) -> _F:
-    """Compile a kernel that kernels alone call, never Python: without the wrapper, a fifth of a compilation's time."""
+    """Compile a kernel that kernels alone call, never Python: without the wrapper, a fifth of a
+    compilation's time.
+    """
     return cast(_F, _compiled(function, no_cpython_wrapper=True))
 
 
@@ -205,16 +230,24 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     dispatcher = numba.njit(**options)(function)
     if hasattr(dispatcher, "_cache"):  # not where NUMBA_DISABLE_JIT leaves Python functions
         dispatcher._cache = KernelCache(function, sorted(options.items()))
-        dispatcher._compile_for_args = functools.partial(_form_for, dispatcher, dispatcher._compile_for_args)
+        dispatcher._compile_for_args = functools.partial(
+            _form_for, dispatcher, dispatcher._compile_for_args
+        )
     return dispatcher
 
 
 def _form_for(dispatcher: Any, compile_form: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the function that Numba then calls with arguments of new types: machine code, or the Python function."""
-    if is_interpreting() and dispatcher._cache.is_better_interpreted(tuple(map(dispatcher.typeof_pyval, arguments))):
+    """Return the function that Numba then calls with arguments of new types: machine code, or the
+    Python function.
+    """
+    if is_interpreting() and dispatcher._cache.is_better_interpreted(
+        tuple(map(dispatcher.typeof_pyval, arguments))
+    ):
         return _in_python(dispatcher.py_func)
     collects = gc.isenabled()
-    gc.disable()  # a compilation makes millions of objects that live until its end: looking for garbage takes a tenth
+    # a compilation makes millions of objects that live until its end: looking for garbage takes a
+    # tenth
+    gc.disable()
     try:
         return compile_form(*arguments)
     finally:
@@ -224,13 +257,18 @@ def _form_for(dispatcher: Any, compile_form: Callable[..., Any], *arguments: Any
 
 @functools.cache
 def _in_python(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with the Python functions of all kernels that it calls in the place of the kernels.
+    """The function, with the Python functions of all kernels that it calls in the place of the
+    kernels.
 
-    An inner kernel that another kernel has compiled in this process has machine code without a wrapper for Python:
-    a call of it from Python would end the process.
+    An inner kernel that another kernel has compiled in this process has machine code without a
+    wrapper for Python: a call of it from Python would end the process.
     """
     in_python = types.FunctionType(
-        function.__code__, dict(function.__globals__), function.__name__, function.__defaults__, function.__closure__
+        function.__code__,
+        dict(function.__globals__),
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
     for name in function.__code__.co_names:
         called = getattr(function.__globals__.get(name), "py_func", None)
@@ -240,12 +278,15 @@ def _in_python(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inlined_kernel(function: _F) -> _F:
-    """Compile into each caller: for a few lines that take many arrays, whose passing would cost more than they do."""
+    """Compile into each caller: for a few lines that take many arrays, whose passing would cost
+    more than they do.
+    """
     return cast(_F, numba.njit(inline="always", error_model="numpy")(function))
 
 
 class _ParallelKernel:
-    """A kernel with ``prange`` loops, compiled for all threads and for one; which of the two runs is decided by a call.
+    """A kernel with ``prange`` loops, compiled for all threads and for one; which of the two runs
+    is decided by a call.
 
     Without threads a kernel compiles in half the time, and small networks need no other form.
     """
@@ -274,7 +315,8 @@ def _renamed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def parallel_kernel(function: _F) -> _F:
-    """Compile a kernel whose ``prange`` loops run on all threads, or alone (see :func:`threads_for`).
+    """Compile a kernel whose ``prange`` loops run on all threads, or alone (see
+    :func:`threads_for`).
 
     It must be a function of a module, and must not call itself.
     """

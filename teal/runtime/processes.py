@@ -1,4 +1,6 @@
-"""Functions called in processes of their own, started afresh: threads of torch and Numba do not survive a fork."""
+"""Functions called in processes of their own, started afresh: threads of torch and Numba do not
+survive a fork.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,17 @@ from teal.runtime.parallel import limit_threads
 
 
 def call_all(
-    function: Callable[..., None], calls: Sequence[tuple[Any, ...]], *, workers: int = 0, threads: int = 0
+    function: Callable[..., None],
+    calls: Sequence[tuple[Any, ...]],
+    *,
+    workers: int = 0,
+    threads: int = 0,
 ) -> Generator[int, None, None]:
-    """Call ``function(*call)`` for each call; yields the number of each one that is done, in any order.
+    """Call ``function(*call)`` for each call; yields the number of each one that is done, in any
+    order.
 
-    Where the iteration ends early, by Ctrl-C for instance, the calls that have begun finish and no others begin.
+    Where the iteration ends early, by Ctrl-C for instance, the calls that have begun finish and no
+    others begin.
 
     Args:
         function: function of a module, so that a process can import it.

@@ -1,7 +1,8 @@
 """Array types with their shapes, for annotations: ``Float[Tensor, "B D K"]``.
 
-The axis letters are those of ARCHITECTURE.md.  Shapes are checked under test: tests/conftest.py loads jaxtyping and
-installs its import hook before Teal is imported.  Outside tests jaxtyping is not loaded and need not be installed.
+The axis letters are those of ARCHITECTURE.md.  Shapes are checked under test: tests/conftest.py
+loads jaxtyping and installs its import hook before Teal is imported.  Outside tests jaxtyping is
+not loaded and need not be installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Files: the cache folder, content keys, files written whole or not at all, the package's own files, JSON's values."""
+"""Files: the cache folder, content keys, files written whole or not at all, the package's own
+files, JSON's values.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _SCRATCH, _SCRATCH_LOCK = ".state-", "lock"
 
 
 def cache_dir(kind: str) -> Path:
-    """The folder ``kind`` (``paths``, ``traffic``, ...) in ``$TEAL_CACHE_DIR``, else in the platform's cache folder."""
+    """The folder ``kind`` (``paths``, ``traffic``, ...) in ``$TEAL_CACHE_DIR``, else in the
+    platform's cache folder.
+    """
     root = os.environ.get("TEAL_CACHE_DIR")
     if not root:
         try:
@@ -41,7 +45,9 @@ def cache_dir(kind: str) -> Path:
 
 
 def content_key(*parts: object) -> str:
-    """Hexadecimal SHA-256 of ``parts``: arrays by bytes, shape and dtype, any other value by its ``repr``."""
+    """Hexadecimal SHA-256 of ``parts``: arrays by bytes, shape and dtype, any other value by its
+    ``repr``.
+    """
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):
@@ -54,7 +60,9 @@ def content_key(*parts: object) -> str:
 
 
 def file_key(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's content or, for a folder, of the names and contents of its .xml files."""
+    """Hexadecimal SHA-256 of a file's content or, for a folder, of the names and contents of its
+    .xml files.
+    """
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*.xml")) if path.is_dir() else [path]:
         if path.is_dir():
@@ -67,21 +75,25 @@ def file_key(path: Path) -> str:
 
 @contextlib.contextmanager
 def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
-    """Yield a temporary path that becomes ``path`` if the block succeeds, and vanishes if it does not.
+    """Yield a temporary path that becomes ``path`` if the block succeeds, and vanishes if it does
+    not.
 
     Args:
         path: path of the file.
         mode: its permissions, less those that the process's umask takes away.
 
     Raises:
-        OSError: what the block raised; a full disk names ``path``, not the temporary file or nothing.
+        OSError: what the block raised; a full disk names ``path``, not the temporary file or
+            nothing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
     os.close(handle)
     try:
         yield Path(name)
-        os.chmod(name, mode & ~_umask())  # after the block: some writers replace the temporary file by a new one
+        os.chmod(
+            name, mode & ~_umask()
+        )  # after the block: some writers replace the temporary file by a new one
         os.replace(name, path)
     except OSError as error:
         if error.errno is not None and error.filename in (None, name):
@@ -93,17 +105,23 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_files(paths: Iterable[Path], mode: int = 0o666) -> Iterator[list[Path]]:
-    """:func:`atomic_file` for several files: what the block fails to write leaves all of them as they were."""
+    """:func:`atomic_file` for several files: what the block fails to write leaves all of them as
+    they were.
+    """
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(atomic_file(path, mode)) for path in paths]
 
 
-def check_out_folder(path: Path, files: Sequence[str], *, overwrite: bool, hint: str = "--overwrite") -> None:
-    """Raise InputError unless ``files`` can be written into the folder ``path``, before any work is done.
+def check_out_folder(
+    path: Path, files: Sequence[str], *, overwrite: bool, hint: str = "--overwrite"
+) -> None:
+    """Raise InputError unless ``files`` can be written into the folder ``path``, before any work is
+    done.
 
     Args:
         path: the folder; it may not exist yet.
-        files: names of the files that the command is about to write; other files in the folder are left alone.
+        files: names of the files that the command is about to write; other files in the folder are
+            left alone.
         overwrite: whether existing ones may be replaced.
         hint: the option that the message suggests.
     """
@@ -112,18 +130,23 @@ def check_out_folder(path: Path, files: Sequence[str], *, overwrite: bool, hint:
             if not parent.is_dir():
                 raise InputError(str(path), "out", "a folder", f"a file ({parent})")
             if not os.access(parent, os.W_OK | os.X_OK):
-                raise InputError(str(path), "out", "a folder that can be written to", f"no permission ({parent})")
+                raise InputError(
+                    str(path), "out", "a folder that can be written to", f"no permission ({parent})"
+                )
             break
     existing = [name for name in files if (path / name).exists()]
     if existing and not overwrite:
-        raise InputError(str(path), "out", f"a folder without these files, or {hint}", ", ".join(existing))
+        raise InputError(
+            str(path), "out", f"a folder without these files, or {hint}", ", ".join(existing)
+        )
 
 
 def small_text(file: Path, most_bytes: int) -> str:
     """The text of a regular file of at most so many bytes.
 
     Raises:
-        OSError: there is none, or something else than a file has its name: a pipe would keep its reader waiting.
+        OSError: there is none, or something else than a file has its name: a pipe would keep its
+            reader waiting.
         ValueError: it is larger, or no text.
     """
     with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as stream:
@@ -145,7 +168,12 @@ def check_out_file(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) ->
     """Raise InputError unless ``path`` can be written as a file with one of ``suffixes``."""
     suffix = "".join(path.suffixes[-2:]).lower()
     if path.suffix.lower() not in suffixes and suffix not in suffixes:
-        raise InputError(str(path), "out", "a file named " + " or ".join(f"*{s}" for s in suffixes), repr(path.name))
+        raise InputError(
+            str(path),
+            "out",
+            "a file named " + " or ".join(f"*{s}" for s in suffixes),
+            repr(path.name),
+        )
     if path.is_dir():
         raise InputError(str(path), "out", "a file", "a folder")
     check_out_folder(path.parent, (), overwrite=overwrite)
@@ -160,16 +188,21 @@ def _umask() -> int:
 
 
 def require_disk(folder: Path, needed: int, what: str) -> None:
-    """Raise InputError unless the file system of ``folder`` has ``needed`` free bytes for ``what``."""
+    """Raise InputError unless the file system of ``folder`` has ``needed`` free bytes for
+    ``what``.
+    """
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise InputError(str(folder), "", f"{needed / 1e9:.1f} GB on disk for {what}", f"{free / 1e9:.1f} GB")
+        raise InputError(
+            str(folder), "", f"{needed / 1e9:.1f} GB on disk for {what}", f"{free / 1e9:.1f} GB"
+        )
 
 
 class ScratchFolder:
     """A folder for the state of a running command, in the cache; it is deleted at the end.
 
-    Folders of processes that were killed are deleted when the next one is made: their locks are free.
+    Folders of processes that were killed are deleted when the next one is made: their locks are
+    free.
 
     Args:
         kind: kind of the cache, as in :func:`cache_dir`.
@@ -193,7 +226,10 @@ class ScratchFolder:
 
 
 def _remove_if_unused(folder: Path) -> None:
-    with contextlib.suppress(OSError), (folder / _SCRATCH_LOCK).open() as lock:  # no lock yet: it is being made
+    with (
+        contextlib.suppress(OSError),
+        (folder / _SCRATCH_LOCK).open() as lock,
+    ):  # no lock yet: it is being made
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -209,15 +245,22 @@ def packaged(name: str) -> Path:
 
 
 def model_folder(name: Path) -> Path:
-    """The folder of a checkpoint: ``name`` itself if it exists, else a checkpoint of that name that comes with Teal."""
+    """The folder of a checkpoint: ``name`` itself if it exists, else a checkpoint of that name that
+    comes with Teal.
+    """
     shipped = packaged(f"models/{name}")
     return shipped if not name.exists() and len(name.parts) == 1 and shipped.is_dir() else name
 
 
 def json_value(value: Any) -> Any:
-    """Dataclasses as objects, NumPy's numbers as Python's, and null for numbers that JSON cannot hold."""
+    """Dataclasses as objects, NumPy's numbers as Python's, and null for numbers that JSON cannot
+    hold.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: json_value(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+        }
     if isinstance(value, Mapping):
         return {key: json_value(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -231,7 +274,8 @@ def parsed_json(text: str) -> Any:
     """Parsed JSON.
 
     Raises:
-        ValueError: no JSON; an object that has a member twice, of which :func:`json.loads` keeps the last.
+        ValueError: no JSON; an object that has a member twice, of which :func:`json.loads` keeps
+            the last.
     """
     try:
         return json.loads(text, object_pairs_hook=_once)

@@ -1,7 +1,9 @@
-"""The scheme ``teal``: FlowGNN, whose policy allocates every demand at once, and the repair of its splits.
+"""The scheme ``teal``: FlowGNN, whose policy allocates every demand at once, and the repair of its
+splits.
 
-The model outputs splits and link prices; ADMM or PDHG repairs the splits; the projection makes them feasible.  The
-model is one that was trained for a network, or the one that comes with Teal, for any network.
+The model outputs splits and link prices; ADMM or PDHG repairs the splits; the projection makes them
+feasible.  The model is one that was trained for a network, or the one that comes with Teal, for any
+network.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from torch import Tensor
 from teal.errors import InputError
 from teal.network import PathSet
 from teal.network.path_changes import first_columns
-from teal.nn.checkpoint import FLOW_GNN_KIND, FlowGnnCard, check_fits, check_kind, load_flow_gnn, new_flow_model
+from teal.nn.checkpoint import (
+    FLOW_GNN_KIND,
+    FlowGnnCard,
+    check_fits,
+    check_kind,
+    load_flow_gnn,
+    new_flow_model,
+)
 from teal.nn.flow_models import FlowModel
 from teal.objectives import Objective
 from teal.problem import Allocation, Problem
@@ -38,13 +47,14 @@ class FlowGnnSchemeConfig:
     """How the model's splits are repaired.
 
     Attributes:
-        repair: ``admm``; ``pdhg``, which iterates until ``gap`` is certified; ``none``, to project only; or ``auto``:
-            admm, under the balanced programs 64 iterations of PDHG.
-        iterations: iterations of ADMM, -1 for the paper's (2 below 100 nodes, 5 from there on); of PDHG at most, -1 for
-            10,000.
+        repair: ``admm``; ``pdhg``, which iterates until ``gap`` is certified; ``none``, to project
+            only; or ``auto``: admm, under the balanced programs 64 iterations of PDHG.
+        iterations: iterations of ADMM, -1 for the paper's (2 below 100 nodes, 5 from there on); of
+            PDHG at most, -1 for 10,000.
         gap: certified gap at which PDHG stops.
         rho: relative penalty of ADMM (see :func:`teal.solvers.admm.scaling`).
-        entries: entries of a split table that the splits are rounded to (:mod:`teal.solvers.table_search`); 0 for none.
+        entries: entries of a split table that the splits are rounded to
+            (:mod:`teal.solvers.table_search`); 0 for none.
     """
 
     repair: str = "auto"
@@ -60,7 +70,8 @@ class FlowGnnScheme:
     Args:
         model: the model.
         config: how its splits are repaired.
-        card: card of the checkpoint, to check each problem against; None for a model that is being trained.
+        card: card of the checkpoint, to check each problem against; None for a model that is being
+            trained.
         folder: folder of the checkpoint, for messages.
     """
 
@@ -73,7 +84,9 @@ class FlowGnnScheme:
     ) -> None:
         self.model, self.config = model, config or FlowGnnSchemeConfig()
         self._card, self._folder = card, folder
-        self._first: tuple[PathSet, PathSet] | None = None  # paths of a problem, and the first K of each demand
+        self._first: tuple[PathSet, PathSet] | None = (
+            None  # paths of a problem, and the first K of each demand
+        )
 
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
@@ -98,7 +111,8 @@ class FlowGnnScheme:
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """The model's splits (B, D, K) and prices (B, E), before any repair.
 
-        A model of a form for J paths a demand splits over the first J of more paths, which carry most in a chosen set.
+        A model of a form for J paths a demand splits over the first J of more paths, which carry
+        most in a chosen set.
 
         Raises:
             InputError: the checkpoint is for another objective.
@@ -144,16 +158,24 @@ class FlowGnnScheme:
     def _by_admm(self, problem: Problem, splits: Tensor, prices: Tensor) -> tuple[Tensor, Tensor]:
         """Splits and prices after the repair, never worse than without it.
 
-        Both the model's own splits and the repaired ones are projected, and for each matrix the better are kept:
-        a few iterations improve a good start but may spoil a poor one.  Likewise the prices with the closer bound.
+        Both the model's own splits and the repaired ones are projected, and for each matrix the
+        better are kept: a few iterations improve a good start but may spoil a poor one.  Likewise
+        the prices with the closer bound.
         """
         count = self.config.iterations
         count = admm.default_iterations(problem) if count < 0 else count
         if admm_fused.accepts(problem):
-            repaired, repaired_prices = admm_fused.solve(problem, splits, count, self.config.rho, prices)
+            repaired, repaired_prices = admm_fused.solve(
+                problem, splits, count, self.config.rho, prices
+            )
         else:
-            repaired, repaired_prices, _ = admm.solve(problem, splits, count, self.config.rho, prices)
-        own, after = _finished(problem, splits, prices), _finished(problem, repaired, repaired_prices)
+            repaired, repaired_prices, _ = admm.solve(
+                problem, splits, count, self.config.rho, prices
+            )
+        own, after = (
+            _finished(problem, splits, prices),
+            _finished(problem, repaired, repaired_prices),
+        )
         sign = problem.objective.rules.sense
         return (
             _better(own.splits, after.splits, sign * own.value, sign * after.value),
@@ -162,7 +184,9 @@ class FlowGnnScheme:
 
 
 class _Finished(NamedTuple):
-    """The engine's result from splits and prices: feasible splits (B, D, K), prices (B, E), value and bound (B,)."""
+    """The engine's result from splits and prices: feasible splits (B, D, K), prices (B, E), value
+    and bound (B,).
+    """
 
     splits: Tensor
     prices: Tensor
@@ -170,15 +194,22 @@ class _Finished(NamedTuple):
     bound: Tensor
 
 
-def _finished(problem: Problem, splits: Tensor, prices: Tensor, max_iterations: int = 0, gap: float = 0.0) -> _Finished:
-    """The engine's result from this start; without iterations only its projection and its bound, which are compiled.
+def _finished(
+    problem: Problem, splits: Tensor, prices: Tensor, max_iterations: int = 0, gap: float = 0.0
+) -> _Finished:
+    """The engine's result from this start; without iterations only its projection and its bound,
+    which are compiled.
 
-    Without iterations there is no target, and float32, which the model's splits have, needs no kernels of its own.
+    Without iterations there is no target, and float32, which the model's splits have, needs no
+    kernels of its own.
     """
     result = pdhg.solve(
-        problem.weighted, gap=gap, max_iterations=max_iterations, warm_start=(splits, prices),
+        problem.weighted,
+        gap=gap,
+        max_iterations=max_iterations,
+        warm_start=(splits, prices),
         dtype=None if max_iterations else torch.float32,
-    )  # fmt: skip
+    )
     return _Finished(result.splits, result.prices, result.value, result.bound)
 
 
@@ -190,11 +221,13 @@ def _better(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
 def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,entries=0,model=,weights=trained,seed=0]``.
 
-    With the FlowGNN of ``model`` or else of ``--model``, a folder or a name that comes with Teal (``flow``, for any
-    network, which is taken without any).  ``weights=random`` has random ones in the place of the trained, by ``seed``:
-    a control, which shows what the repair does by itself.
+    With the FlowGNN of ``model`` or else of ``--model``, a folder or a name that comes with Teal
+    (``flow``, for any network, which is taken without any).  ``weights=random`` has random ones in
+    the place of the trained, by ``seed``: a control, which shows what the repair does by itself.
     """
-    options: Any = spec.parse_options(**dataclasses.asdict(FlowGnnSchemeConfig()), model="", weights="trained", seed=0)
+    options: Any = spec.parse_options(
+        **dataclasses.asdict(FlowGnnSchemeConfig()), model="", weights="trained", seed=0
+    )
     named, weights, seed = (options.pop(name) for name in ("model", "weights", "seed"))
     config = FlowGnnSchemeConfig(**options)
     if config.repair not in REPAIRS:

@@ -35,7 +35,8 @@ def hedge_names() -> list[str]:
 
 
 def make_hedge(text: str, model: Path | str | None = None) -> Hedge:
-    """Make the hedge that ``text`` specifies; a scheme of another kind allocates for the last known matrix.
+    """Make the hedge that ``text`` specifies; a scheme of another kind allocates for the last known
+    matrix.
 
     A name may end with its window: ``saa36`` is ``saa:window=36``.
 
@@ -56,7 +57,12 @@ def make_hedge(text: str, model: Path | str | None = None) -> Hedge:
     if spec.name in _HEDGES:
         return _HEDGES[spec.name](spec, model)
     if spec.name not in scheme_names():
-        raise InputError(text, "scheme", "one of: " + ", ".join(sorted({*hedge_names(), *scheme_names()})), spec.name)
+        raise InputError(
+            text,
+            "scheme",
+            "one of: " + ", ".join(sorted({*hedge_names(), *scheme_names()})),
+            spec.name,
+        )
     return OfLastMatrix(make_scheme(text, model))
 
 
@@ -64,7 +70,8 @@ class OfLastMatrix:
     """A scheme for known matrices, which acts on the newest one.
 
     Attributes:
-        paths: paths that the splits last returned are over; None for the candidate paths of the network.
+        paths: paths that the splits last returned are over; None for the candidate paths of the
+            network.
     """
 
     def __init__(self, scheme: Scheme) -> None:

@@ -17,10 +17,12 @@ from teal.solvers.projection import project
 
 @dataclasses.dataclass
 class Igp:
-    """Shortest paths of a problem's network, without the links that have failed; the last ones are kept.
+    """Shortest paths of a problem's network, without the links that have failed; the last ones are
+    kept.
 
     Attributes:
-        metric: ``file``, ``hops``, ``latency`` or ``inverse-capacity``; see :func:`teal.network.ecmp.igp_metric`.
+        metric: ``file``, ``hops``, ``latency`` or ``inverse-capacity``; see
+            :func:`teal.network.ecmp.igp_metric`.
     """
 
     metric: str = "file"
@@ -39,29 +41,39 @@ class Igp:
         """
         live = (problem.capacity > 0).cpu()
         if bool((live != live[:1]).any()):
-            raise InputError("segment lists", "capacity", "matrices with the same failed links", "others")
+            raise InputError(
+                "segment lists", "capacity", "matrices with the same failed links", "others"
+            )
         key = problem.topology.content_key(), live[0].numpy().tobytes()
         if self._last is None or self._last[0] != key:
             metric = igp_metric(problem.topology, self.metric)
             capacity = problem.capacity[0].to("cpu", torch.float64).numpy()
-            self._last = key, EcmpDag.of(dataclasses.replace(problem.topology, capacity=capacity), metric)
+            self._last = (
+                key,
+                EcmpDag.of(dataclasses.replace(problem.topology, capacity=capacity), metric),
+            )
         return self._last[1]
 
 
 def check_igp_program(problem: Problem, dag: EcmpDag) -> None:
-    """Raise InputError for side conditions, or for links that work in the problem and not in the shortest paths."""
+    """Raise InputError for side conditions, or for links that work in the problem and not in the
+    shortest paths.
+    """
     if problem.conditions:
         names = ", ".join(one.name for one in problem.conditions)
         raise InputError("segment lists", "conditions", "a program without side conditions", names)
     live = torch.from_numpy(np.isfinite(dag.links.metric)).to(problem.capacity.device)
     if bool(((problem.capacity > 0) != live).any()):
-        raise InputError("segment lists", "capacity", "matrices with the same failed links", "others")
+        raise InputError(
+            "segment lists", "capacity", "matrices with the same failed links", "others"
+        )
 
 
 def ecmp_allocation(problem: Problem, dag: EcmpDag) -> Allocation:
     """Every demand straight along the IGP's shortest paths; ``paths`` are these lists.
 
-    Where the objective may shed traffic, what passes an overloaded link is cut: see :func:`teal.project`.
+    Where the objective may shed traffic, what passes an overloaded link is cut: see
+    :func:`teal.project`.
 
     Raises:
         InputError: see :func:`check_igp_program`.

@@ -23,9 +23,10 @@ class MaxMin:
     """Max-min fair rates.
 
     Attributes:
-        by: ``rate`` for equal weights; ``demand`` for weights in proportion to the demands, so that shares are equal.
-        form: ``levels`` for the iteration over levels of links; ``filling`` for water-filling, which takes longer and
-            is nearly exact.
+        by: ``rate`` for equal weights; ``demand`` for weights in proportion to the demands, so that
+            shares are equal.
+        form: ``levels`` for the iteration over levels of links; ``filling`` for water-filling,
+            which takes longer and is nearly exact.
         iterations: over the levels; 0 for a number that suits the network.
         gap: gap of the program that routes the rates of ``levels``; certified by ``filling``.
     """
@@ -43,7 +44,9 @@ class MaxMin:
         """
         require_shedding("max-min", problem.objective)
         if self.by == "demand" and problem.objective.name == ObjectiveName.MAX_MIN:
-            raise InputError("max-min", "by=demand", "another objective than max_min, which has weights", self.by)
+            raise InputError(
+                "max-min", "by=demand", "another objective than max_min, which has weights", self.by
+            )
         begin = time.perf_counter()
         weight = problem.demand.clamp(min=1e-30) if self.by == "demand" else None
         if self.form == "levels":
@@ -51,7 +54,9 @@ class MaxMin:
         else:
             tasks = max_min.tasks(problem, self.gap, weight=weight)
         result = complete(carrying_out(tasks, pdhg.solving))
-        return Allocation.of_batch(result.splits, None, time.perf_counter() - begin, result.program_prices)
+        return Allocation.of_batch(
+            result.splits, None, time.perf_counter() - begin, result.program_prices
+        )
 
 
 def make(spec: Spec, model: Path | None) -> MaxMin:

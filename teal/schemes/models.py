@@ -1,4 +1,5 @@
-"""Models by name: the folder of a checkpoint says which kind of model it is, and commands take every kind.
+"""Models by name: the folder of a checkpoint says which kind of model it is, and commands take
+every kind.
 
 A model is what PDHG starts from (:meth:`start`), and a scheme (:meth:`solve`).
 """
@@ -10,7 +11,14 @@ from pathlib import Path
 
 from teal.errors import InputError
 from teal.network import PathSet
-from teal.nn.checkpoint import FLOW_GNN_KIND, PRICE_GNN_KIND, check_fits, kind_of, load_flow_gnn, load_price_gnn
+from teal.nn.checkpoint import (
+    FLOW_GNN_KIND,
+    PRICE_GNN_KIND,
+    check_fits,
+    kind_of,
+    load_flow_gnn,
+    load_price_gnn,
+)
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.storage import model_folder
@@ -31,7 +39,8 @@ def load_model(name: Path | str, objective: Objective | str | None = None) -> Mo
         objective: objective that it is wanted for; None for any.
 
     Raises:
-        InputError: no checkpoint there, a damaged one, a model of another kind, or one for another objective.
+        InputError: no checkpoint there, a damaged one, a model of another kind, or one for another
+            objective.
 
     Example:
         >>> model = teal.load_model("runs/abilene")
@@ -46,16 +55,21 @@ def load_model(name: Path | str, objective: Objective | str | None = None) -> Mo
         if objective is not None:
             check_fits(card, folder, Objective.of(objective))
         return FlowGnnScheme(model, None, card, folder)
-    raise InputError(str(folder), "model", f"{FLOW_GNN_KIND} or {PRICE_GNN_KIND}, which allocate", kind)
+    raise InputError(
+        str(folder), "model", f"{FLOW_GNN_KIND} or {PRICE_GNN_KIND}, which allocate", kind
+    )
 
 
 def named_model(name: str, objective: Objective | str | None = None) -> Model | None:
-    """The model that a setting names; None for ``auto`` and ``none``.  Arguments and faults of :func:`load_model`."""
+    """The model that a setting names; None for ``auto`` and ``none``.  Arguments and faults of
+    :func:`load_model`.
+    """
     return None if name in ("auto", "none") else load_model(name, objective)
 
 
 def starter_for(name: str, named: Model | None, paths: PathSet) -> Model | None:
-    """The model that PDHG starts from: the named one, or for ``auto`` the one that comes with Teal where it saves time.
+    """The model that PDHG starts from: the named one, or for ``auto`` the one that comes with Teal
+    where it saves time.
 
     Args:
         name: name of the setting.
@@ -70,8 +84,8 @@ def model_of_each(
 ) -> dict[str, Path | None]:
     """The model that each scheme gets of one that is named for all: those of its kind get it.
 
-    The others get none, which is said, so that schemes of several kinds are compared with one of them trained.  If no
-    scheme takes the model, each gets it, and refuses it.
+    The others get none, which is said, so that schemes of several kinds are compared with one of
+    them trained.  If no scheme takes the model, each gets it, and refuses it.
 
     Args:
         schemes: their specifications.
@@ -94,12 +108,15 @@ def model_of_each(
 
 
 def serves(model: object, objective: Objective) -> bool:
-    """Whether a model is for an objective: a FlowGNN is for the one that it was trained for, or for all."""
+    """Whether a model is for an objective: a FlowGNN is for the one that it was trained for, or for
+    all.
+    """
     return not isinstance(model, FlowGnnScheme) or model.serves(objective)
 
 
 def helps(model: object, problem: Problem) -> bool:
-    """Whether to give PDHG a model that somebody named: a FlowGNN for its objective, a PriceGNN where it can save time.
+    """Whether to give PDHG a model that somebody named: a FlowGNN for its objective, a PriceGNN
+    where it can save time.
 
     A PriceGNN can on large networks, and where PDHG itself decides whether to ask it.
     """

@@ -16,8 +16,11 @@ from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 
 _MAX_RATES = 10_000_000  # of the matrices of a window, 80 MB as float64; several hedges hold some
-_MIN_MATRICES = 16  # of a window on the largest networks: the scenarios that one pass over the paths serves
-# Matrices x path slots up to which the scenario program of dropped flow is solved: a second for some 300 iterations.
+_MIN_MATRICES = (
+    16  # of a window on the largest networks: the scenarios that one pass over the paths serves
+)
+# Matrices x path slots up to which the scenario program of dropped flow is solved: a second for
+# some 300 iterations.
 _MAX_FLOW_WORK = 400_000
 
 
@@ -34,7 +37,8 @@ class Past:
     """The matrices that were measured before the interval that is allocated for.
 
     Attributes:
-        network: network, paths and objective, and the capacities in force; B = 1, its demand means nothing.
+        network: network, paths and objective, and the capacities in force; B = 1, its demand means
+            nothing.
         traffic: the matrices that are known, oldest first; later ones are not in it.
         lead: intervals from the newest known matrix to the one that is allocated for, at least 1.
         first_row: number of the oldest of these matrices in the whole series.
@@ -53,7 +57,9 @@ class Past:
     @property
     def target(self) -> np.datetime64:
         """Time of the interval that is allocated for, if no interval is missing before it."""
-        return self.traffic.timestamps[-1] + np.timedelta64(self.lead * self.traffic.interval_s, "s")
+        return self.traffic.timestamps[-1] + np.timedelta64(
+            self.lead * self.traffic.interval_s, "s"
+        )
 
     @property
     def traffic_row(self) -> int:
@@ -65,18 +71,25 @@ class Past:
         return dataclasses.replace(self, traffic=self.traffic.part(0, known))
 
     def matrix(self, row: int) -> Problem | None:
-        """A known matrix, by its number in the whole series, as for :meth:`scenarios`; None without demand."""
-        demand = self.traffic.read([row - self.first_row]) if row >= self.first_row else np.zeros((1, 1))
+        """A known matrix, by its number in the whole series, as for :meth:`scenarios`; None without
+        demand.
+        """
+        demand = (
+            self.traffic.read([row - self.first_row]) if row >= self.first_row else np.zeros((1, 1))
+        )
         return self._under_own_objective(demand) if demand.sum() > 0 else None
 
     def most(self, window: int) -> int:
-        """``window``, or as many matrices of so many demands as a hedge may hold in memory; at least 16."""
+        """``window``, or as many matrices of so many demands as a hedge may hold in memory; at
+        least 16.
+        """
         return min(window, max(_MIN_MATRICES, _MAX_RATES // self.traffic.num_demands))
 
     def last(self, window: int, count: int = 0) -> Problem:
         """The last matrices, oldest first, to minimise the largest link utilisation.
 
-        Matrices without demand are left out, since they are gaps; if all have none, the newest is returned.
+        Matrices without demand are left out, since they are gaps; if all have none, the newest is
+        returned.
 
         Args:
             window: number of matrices; fewer if fewer are known.
@@ -85,8 +98,8 @@ class Past:
         return self._balanced(self._last(window, count))
 
     def scenarios(self, window: int, count: int = 0) -> Problem:
-        """Splits over scenarios that, under total_flow, lose as little as possible where that program is solved in
-        time.
+        """Splits over scenarios that, under total_flow, lose as little as possible where that
+        program is solved in time.
 
         Args:
             window, count: as in :meth:`last`.

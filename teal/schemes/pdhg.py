@@ -1,4 +1,5 @@
-"""The scheme ``pdhg``: PDHG to a certified gap, cold (from nothing) or warm (from the interval before).
+"""The scheme ``pdhg``: PDHG to a certified gap, cold (from nothing) or warm (from the interval
+before).
 
 It needs no model and no LP solver.
 """
@@ -29,7 +30,8 @@ class Pdhg:
         gap: certified gap at which it stops.
         deadline: seconds a batch; 0 for none.
         iterations: number of iterations, at most.
-        form: under priority, joint (classes may be rerouted for lower ones) or residual (each class on what is left).
+        form: under priority, joint (classes may be rerouted for lower ones) or residual (each class
+            on what is left).
     """
 
     gap: float = 1e-3
@@ -46,23 +48,32 @@ class Pdhg:
         begin = time.perf_counter()
         if self.form == "residual":
             if problem.objective.name != ObjectiveName.PRIORITY:
-                raise InputError("pdhg", "form=residual", "the objective priority", problem.objective.name)
+                raise InputError(
+                    "pdhg", "form=residual", "the objective priority", problem.objective.name
+                )
             tasks = residual_tasks(problem, self.gap)
             residual = complete(carrying_out(tasks, pdhg.solving, max_iterations=self.iterations))
             return Allocation.of_batch(residual.splits, None, time.perf_counter() - begin)
         result = self.search(problem, start)
-        return Allocation.of_batch(result.splits, result.prices, time.perf_counter() - begin, result.program_prices)
+        return Allocation.of_batch(
+            result.splits, result.prices, time.perf_counter() - begin, result.program_prices
+        )
 
     def search(self, problem: Problem, start: pdhg.PdhgResult | None = None) -> pdhg.PdhgResult:
         """The result of the search within these limits."""
         return pdhg.solve(
-            problem, gap=self.gap, deadline=self.deadline or math.inf, max_iterations=self.iterations, warm_start=start
+            problem,
+            gap=self.gap,
+            deadline=self.deadline or math.inf,
+            max_iterations=self.iterations,
+            warm_start=start,
         )
 
 
 @dataclass
 class WarmPdhg:
-    """PDHG from the state after the interval before, as a controller would keep it; from nothing where there is none.
+    """PDHG from the state after the interval before, as a controller would keep it; from nothing
+    where there is none.
 
     Attributes:
         pdhg: the limits, for the interval before too.
@@ -84,7 +95,9 @@ class WarmPdhg:
 
 def make(spec: Spec, model: Path | None) -> Pdhg | WarmPdhg:
     """``pdhg[:gap=0.001,deadline=0,iterations=10000,warm=false,form=joint|residual]``."""
-    options: Any = spec.parse_options(gap=1e-3, deadline=0.0, iterations=10_000, warm=False, form="joint")
+    options: Any = spec.parse_options(
+        gap=1e-3, deadline=0.0, iterations=10_000, warm=False, form="joint"
+    )
     warm = options.pop("warm")
     scheme = Pdhg(**options)
     if scheme.form not in ("joint", "residual"):

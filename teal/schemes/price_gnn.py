@@ -1,4 +1,6 @@
-"""The scheme ``price-gnn``: a PriceGNN, for any network and objective, whose prices certify its allocations."""
+"""The scheme ``price-gnn``: a PriceGNN, for any network and objective, whose prices certify its
+allocations.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,11 @@ from teal.solvers.table_search import in_tables
 from teal.spec import Spec
 
 DEFAULT_CHECKPOINT = Path("universal")  # the PriceGNN that comes with Teal
-LARGE = 50_000  # paths, from which on PDHG ends sooner from the model than from nothing (docs/learning.md)
-_OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in a round, approximately
+# paths, from which on PDHG ends sooner from the model than from nothing (docs/learning.md)
+LARGE = 50_000
+_OPERATIONS_PER_ENTRY = (
+    4  # scalar operations that a trie node or path takes in a round, approximately
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +41,10 @@ class PriceGnnSchemeConfig:
     Attributes:
         rounds: rounds of the allocating pass; 0 for the number that the model was trained for.
         bound_rounds: rounds of the bounding pass; 0 likewise.
-        repair: ``none`` to project the splits (under the balanced programs: 64 iterations of PDHG), or ``pdhg`` to
-            continue from splits and prices.
-        entries: entries of a split table that the splits are rounded to (:mod:`teal.solvers.split_table`); 0 for none.
+        repair: ``none`` to project the splits (under the balanced programs: 64 iterations of PDHG),
+            or ``pdhg`` to continue from splits and prices.
+        entries: entries of a split table that the splits are rounded to
+            (:mod:`teal.solvers.split_table`); 0 for none.
         gap: certified gap at which PDHG stops.
         iterations: iterations of PDHG, at most.
     """
@@ -51,10 +57,11 @@ class PriceGnnSchemeConfig:
     iterations: int = 10_000
 
 
-# Rounds of the allocating pass for a program of n iterations from nothing: 2.2 sqrt(n) within these limits, the fewest
-# after which PDHG ends first in the median, to 1% and to 0.1%.
+# Rounds of the allocating pass for a program of n iterations from nothing: 2.2 sqrt(n) within these
+# limits, the fewest after which PDHG ends first in the median, to 1% and to 0.1%.
 _ROUNDS_PER_ROOT, _MIN_ROUNDS, _MAX_ROUNDS = 2.2, 14, 40
-_SAMPLE_ROUNDS = 6  # rounds of each pass on a sample; with more the prices fit it better, and the other demands less
+# rounds of each pass on a sample; with more the prices fit it better, and the other demands less
+_SAMPLE_ROUNDS = 6
 
 
 class PriceGnnScheme:
@@ -76,7 +83,9 @@ class PriceGnnScheme:
         return self._start(problem, self.config.rounds, self.config.bound_rounds)
 
     def rehearse(self, problem: Problem) -> None:
-        """Call on three nodes the kernels that :meth:`start` calls, in the form for a problem of this size, once."""
+        """Call on three nodes the kernels that :meth:`start` calls, in the form for a problem of
+        this size, once.
+        """
         on_all = is_large(_operations(problem))
         if problem.demand.device.type == "cpu" and on_all not in self._rehearsed:
             self._rehearsed.add(on_all)
@@ -88,8 +97,13 @@ class PriceGnnScheme:
         return sum(self._rounds_for(iterations))
 
     def _rounds_for(self, iterations: float) -> tuple[int, int]:
-        adapted = min(max(round(_ROUNDS_PER_ROOT * math.sqrt(iterations)), _MIN_ROUNDS), _MAX_ROUNDS)
-        return self.config.rounds or adapted, self.config.bound_rounds or self.model.config.bound_rounds
+        adapted = min(
+            max(round(_ROUNDS_PER_ROOT * math.sqrt(iterations)), _MIN_ROUNDS), _MAX_ROUNDS
+        )
+        return (
+            self.config.rounds or adapted,
+            self.config.bound_rounds or self.model.config.bound_rounds,
+        )
 
     @torch.no_grad()
     def start_for(self, problem: Problem, iterations: float) -> tuple[Tensor, Tensor]:
@@ -105,7 +119,9 @@ class PriceGnnScheme:
         if next(self.model.parameters()).device != problem.demand.device:
             self.model.to(problem.demand.device)
         with threads_for(_operations(problem), torch_too=True):
-            results, prices = self.model(problem.to(torch.float32), rounds or None, bound_rounds or None)
+            results, prices = self.model(
+                problem.to(torch.float32), rounds or None, bound_rounds or None
+            )
         return results[-1].splits, prices
 
     def _solve(self, problem: Problem) -> Allocation:
@@ -113,16 +129,20 @@ class PriceGnnScheme:
         begin, config = time.perf_counter(), self.config
         start = self.start(problem)
         problem = problem.to(torch.float64)
-        # Without iterations only the engine's projection is done, which is compiled; float32 needs no further kernels.
+        # Without iterations only the engine's projection is done, which is compiled; float32 needs
+        # no further kernels.
         max_iterations, gap = 0, 0.0
         if config.repair == "pdhg":
             max_iterations, gap = config.iterations, config.gap
         elif problem.demand_set.carries_all:
             max_iterations, gap = BALANCING_ITERATIONS, BALANCED_GAP
         result = pdhg.solve(
-            problem.weighted, gap=gap, max_iterations=max_iterations, warm_start=start,
+            problem.weighted,
+            gap=gap,
+            max_iterations=max_iterations,
+            warm_start=start,
             dtype=None if max_iterations else torch.float32,
-        )  # fmt: skip
+        )
         splits = result.splits
         if config.entries:
             splits = in_tables(problem, splits, config.entries)
@@ -138,7 +158,9 @@ def _operations(problem: Problem) -> int:
 
 
 def saves_time(paths: PathSet) -> bool:
-    """Whether PDHG ends sooner with the model that comes with Teal than without a model: not on small networks."""
+    """Whether PDHG ends sooner with the model that comes with Teal than without a model: not on
+    small networks.
+    """
     return int(paths.mask.sum()) >= LARGE
 
 
@@ -146,10 +168,12 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
     """``price-gnn[:rounds=8,bound_rounds=8,repair=none|pdhg,entries=0,gap=0.01,iterations=10000,model=,
     weights=trained,seed=0]``.
 
-    With the PriceGNN of ``model`` or else of ``--model``, a folder or a name that comes with Teal (``universal``, which
-    is taken without any).  ``weights=random`` as of the scheme ``teal``.
+    With the PriceGNN of ``model`` or else of ``--model``, a folder or a name that comes with Teal
+    (``universal``, which is taken without any).  ``weights=random`` as of the scheme ``teal``.
     """
-    options: Any = spec.parse_options(**dataclasses.asdict(PriceGnnSchemeConfig()), model="", weights="trained", seed=0)
+    options: Any = spec.parse_options(
+        **dataclasses.asdict(PriceGnnSchemeConfig()), model="", weights="trained", seed=0
+    )
     named, weights, seed = (options.pop(name) for name in ("model", "weights", "seed"))
     config = PriceGnnSchemeConfig(**options)
     if config.repair not in ("none", "pdhg"):
@@ -160,4 +184,6 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
     folder = model_folder(Path(named or model or DEFAULT_CHECKPOINT))
     check_kind(folder, PRICE_GNN_KIND, spec.name)
     trained, card = load_price_gnn(folder)
-    return PriceGnnScheme(weights_of(spec.text, weights, seed, trained, lambda: PriceGNN(card.model)), config)
+    return PriceGnnScheme(
+        weights_of(spec.text, weights, seed, trained, lambda: PriceGNN(card.model)), config
+    )

@@ -1,4 +1,5 @@
-"""The scheme ``protected``: promises that hold under the failure of any one cable or group of cables.
+"""The scheme ``protected``: promises that hold under the failure of any one cable or group of
+cables.
 
 See :mod:`teal.solvers.protection`.
 """
@@ -23,15 +24,19 @@ class ProtectedScheme:
     """Allocates rates that remain when any one group of links fails.
 
     Attributes:
-        gap: certified gap of their value; the gap that an evaluation shows is to the optimum without protection.
-        groups: file of groups (see :mod:`teal.formats.groups`); "" for those of the problem, else every cable.
+        gap: certified gap of their value; the gap that an evaluation shows is to the optimum
+            without protection.
+        groups: file of groups (see :mod:`teal.formats.groups`); "" for those of the problem, else
+            every cable.
     """
 
     gap: float = 1e-3
     groups: str = ""
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve all matrices in one batch, each protected against every group; each has an equal share of the time."""
+        """Solve all matrices in one batch, each protected against every group; each has an equal
+        share of the time.
+        """
         groups = groups_to_survive(problem, self.groups)
         begin = time.perf_counter()
         result = protect(problem, groups, gap=self.gap).result

@@ -1,8 +1,10 @@
-"""Schemes by name.  A scheme turns a problem into an allocation, by a model, an LP or anything else.
+"""Schemes by name.  A scheme turns a problem into an allocation, by a model, an LP or anything
+else.
 
-A scheme is found by its kebab-case name among the package entry points ``teal.schemes`` and the schemes given to
-:func:`register_scheme`, and may have options: ``teal:repair=admm,iterations=5``.  ``package.module:factory`` names one
-of an importable module, or of one in the current folder, without any announcement; its options follow another colon.
+A scheme is found by its kebab-case name among the package entry points ``teal.schemes`` and the
+schemes given to :func:`register_scheme`, and may have options: ``teal:repair=admm,iterations=5``.
+``package.module:factory`` names one of an importable module, or of one in the current folder,
+without any announcement; its options follow another colon.
 """
 
 from __future__ import annotations
@@ -37,13 +39,15 @@ class Follower(Scheme, Protocol):
         """Set the state that this scheme would have after solving ``before``.  Not timed.
 
         Args:
-            before: the problem of the interval before the next one; None if there is no earlier interval.
+            before: the problem of the interval before the next one; None if there is no earlier
+                interval.
         """
         ...
 
 
 SchemeFactory = Callable[[Spec, Path | None], Scheme]
-"""Makes a scheme from its specification and the folder of the trained model, None if no model was given."""
+"""Makes a scheme from its specification and the folder of the trained model, None if no model was
+given."""
 
 _SCHEMES: Registry[SchemeFactory] = Registry("scheme", "teal.schemes")
 
@@ -51,7 +55,8 @@ _SCHEMES: Registry[SchemeFactory] = Registry("scheme", "teal.schemes")
 def register_scheme(name: str, factory: SchemeFactory, *, replace: bool = False) -> None:
     """Make ``factory`` available as ``--scheme name`` in this process.
 
-    A package announces its schemes without being imported, by entry points in the group ``teal.schemes``.
+    A package announces its schemes without being imported, by entry points in the group
+    ``teal.schemes``.
 
     Raises:
         InputError: another scheme has the name, and ``replace`` is false.
@@ -76,15 +81,21 @@ def _load_factory(module: str, name: str) -> SchemeFactory:
     Raises:
         InputError: no such module, or nothing of this name that can be called.
     """
-    sys.path.insert(0, "")  # commands do not search the current folder; a scheme under development is there
+    sys.path.insert(
+        0, ""
+    )  # commands do not search the current folder; a scheme under development is there
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
-        raise InputError(f"{module}:{name}", "scheme", "a module that can be imported", str(error)) from None
+        raise InputError(
+            f"{module}:{name}", "scheme", "a module that can be imported", str(error)
+        ) from None
     finally:
         sys.path.remove("")
     if not callable(found):
-        raise InputError(f"{module}:{name}", "scheme", f"a function {name} in {module}", repr(found))
+        raise InputError(
+            f"{module}:{name}", "scheme", f"a function {name} in {module}", repr(found)
+        )
     factory: SchemeFactory = found
     return factory
 

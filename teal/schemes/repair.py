@@ -1,4 +1,6 @@
-"""Shared by the schemes with a model: the problems that a model knows, its weights, and the repair."""
+"""Shared by the schemes with a model: the problems that a model knows, its weights, and the
+repair.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,17 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.protection import Protection
 
-# Under the balanced programs a projection changes nothing, and iterations of PDHG repair what the model leaves: with 64
-# of them held-out networks come to 99.96% of the optimum on average, 99.6% at worst; with none to 98.1 and 84%.
+# Under the balanced programs a projection changes nothing, and iterations of PDHG repair what the
+# model leaves: with 64 of them held-out networks come to 99.96% of the optimum on average, 99.6% at
+# worst; with none to 98.1 and 84%.
 BALANCING_ITERATIONS, BALANCED_GAP = 64, 1e-3
 
 _Model = TypeVar("_Model", bound=torch.nn.Module)
 
 
-def weights_of(scheme: str, weights: str, seed: int, trained: _Model, make: Callable[[], _Model]) -> _Model:
+def weights_of(
+    scheme: str, weights: str, seed: int, trained: _Model, make: Callable[[], _Model]
+) -> _Model:
     """The model of a scheme: with the weights of its training, or with random ones as a control.
 
     Args:
@@ -42,7 +47,8 @@ def weights_of(scheme: str, weights: str, seed: int, trained: _Model, make: Call
 
 
 def check_model_knows(scheme: str, problem: Problem) -> None:
-    """Raise InputError for a problem of which no model knows anything: max_min, and promises under failures.
+    """Raise InputError for a problem of which no model knows anything: max_min, and promises under
+    failures.
 
     Args:
         scheme: name, for the message.

@@ -1,4 +1,6 @@
-"""PDHG over matrices of one network that follow each other: each starts from the state after the one before."""
+"""PDHG over matrices of one network that follow each other: each starts from the state after the
+one before.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class SuccessivePdhg:
         self._state: pdhg.PdhgState | None = None
 
     def widened(self, num_paths: int) -> SuccessivePdhg:
-        """The state for a path set with further paths behind those of each demand, K = ``num_paths``."""
+        """The state for a path set with further paths behind those of each demand, K =
+        ``num_paths``.
+        """
         wider = SuccessivePdhg()
         if self._state is not None:
             splits = pad(self._state.splits, (0, num_paths - self._state.splits.shape[-1]))
@@ -47,9 +51,13 @@ class SuccessivePdhg:
             start: start of each matrix, in place of these.
         """
         steps = self.solving(
-            problem, gap=gap, deadline=Deadline.after(deadline), max_iterations=max_iterations, starter=starter,
+            problem,
+            gap=gap,
+            deadline=Deadline.after(deadline),
+            max_iterations=max_iterations,
+            starter=starter,
             start=start,
-        )  # fmt: skip
+        )
         return complete(steps)
 
     def solving(
@@ -62,10 +70,16 @@ class SuccessivePdhg:
         starter: pdhg.Starter | None = None,
         start: pdhg.PdhgState | None = None,
     ) -> Steps[pdhg.PdhgResult]:
-        """:meth:`solve` as a computation that pauses at the end of iterations; arguments as there."""
+        """:meth:`solve` as a computation that pauses at the end of iterations; arguments as
+        there.
+        """
         warm = start
         # A network may have other classes than in the call before, and then other rows.
-        if start is None and self._state is not None and self._state.splits.shape[1:] == problem.paths.mask.shape:
+        if (
+            start is None
+            and self._state is not None
+            and self._state.splits.shape[1:] == problem.paths.mask.shape
+        ):
             warm = self._state.repeated(problem.batch)
         result = yield from pdhg.solving(
             problem,

@@ -1,1 +1,3 @@
-"""The service for a controller: networks, batched allocation before a deadline, HTTP in front, Ray Serve around it."""
+"""The service for a controller: networks, batched allocation before a deadline, HTTP in front, Ray
+Serve around it.
+"""

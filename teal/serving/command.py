@@ -23,7 +23,10 @@ def serve_outcome(config: ServeConfig, notify: Notify) -> Outcome:
             from teal.serving.deployment import run_service
     except ImportError as error:
         raise InputError(
-            "teal serve", "", "the optional packages of the service: pip install 'teal-te[serve]'", str(error)
+            "teal serve",
+            "",
+            "the optional packages of the service: pip install 'teal-te[serve]'",
+            str(error),
         ) from None
     run_service(config, notify)
     return Outcome(data={})

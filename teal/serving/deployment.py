@@ -1,4 +1,5 @@
-"""Ray Serve around the service: an ingress that speaks HTTP, engines that compute, and a retry between the two.
+"""Ray Serve around the service: an ingress that speaks HTTP, engines that compute, and a retry
+between the two.
 
 Whoever imports this has called :func:`teal.cluster.guard.guard` first, because it imports Ray.
 """
@@ -32,16 +33,41 @@ from teal.serving.settings import ServeConfig
 from teal.serving.start import address_of, answers, app_settings, prepared, solver_settings
 from teal.solvers.pdhg import MAX_LANES
 
-APP, ENGINES = "teal", "teal-engines"  # applications of Ray Serve: what speaks HTTP, and what it asks
-_DRAIN_S = 620.0  # seconds that requests in flight have when the service is told to stop: past the longest deadline
-_MAX_LOOK_UP_S = 10.0  # seconds for an engine to look something up; engines that end take no calls, and refuse none
+APP, ENGINES = (
+    "teal",
+    "teal-engines",
+)  # applications of Ray Serve: what speaks HTTP, and what it asks
+# seconds that requests in flight have when the service is told to stop: past the longest deadline
+_DRAIN_S = 620.0
+# seconds for an engine to look something up; engines that end take no calls, and refuse none
+_MAX_LOOK_UP_S = 10.0
 _POLL_S = 0.2  # seconds between two looks at applications that end
 _START_S = 60.0  # that a new engine has for the paths of networks that are registered
 _CALLS = (
-    "names", "warnings", "queued", "check_ready", "model", "generation", "put", "info", "delete", "patch",
-    "paths", "map", "allocate", "measure", "measured", "forget_measured",
-)  # fmt: skip
-_LOOK_UPS = ("names", "warnings", "queued", "check_ready", "generation")  # calls that compute nothing
+    "names",
+    "warnings",
+    "queued",
+    "check_ready",
+    "model",
+    "generation",
+    "put",
+    "info",
+    "delete",
+    "patch",
+    "paths",
+    "map",
+    "allocate",
+    "measure",
+    "measured",
+    "forget_measured",
+)
+_LOOK_UPS = (
+    "names",
+    "warnings",
+    "queued",
+    "check_ready",
+    "generation",
+)  # calls that compute nothing
 
 
 class Engine(Solver):
@@ -53,10 +79,12 @@ class Engine(Solver):
         self._new = True
 
     async def check_health(self) -> None:
-        """Called by Ray Serve before the engine gets requests, and every two seconds: are there new networks?
+        """Called by Ray Serve before the engine gets requests, and every two seconds: are there new
+        networks?
 
-        Paths are computed before the first request, and on every engine when one of them is asked.  A new engine is
-        given some time for it; what takes longer goes on beside requests for others.
+        Paths are computed before the first request, and on every engine when one of them is asked.
+        A new engine is given some time for it; what takes longer goes on beside requests for
+        others.
         """
         preparing = await self.look()
         if self._new and preparing:
@@ -65,11 +93,17 @@ class Engine(Solver):
 
 
 class _Remote:
-    """The engines, as the ingress sees them: a call that an engine's death cut off is made once more."""
+    """The engines, as the ingress sees them: a call that an engine's death cut off is made once
+    more.
+    """
 
     def __init__(self, handle: Any) -> None:
         for name in _CALLS:
-            setattr(self, name, self._call(getattr(handle, name), _MAX_LOOK_UP_S if name in _LOOK_UPS else None))
+            setattr(
+                self,
+                name,
+                self._call(getattr(handle, name), _MAX_LOOK_UP_S if name in _LOOK_UPS else None),
+            )
 
     @staticmethod
     def _call(method: Any, limit_s: float | None) -> Callable[..., Any]:
@@ -87,7 +121,9 @@ class _Remote:
                     raise
                 except (RayActorError, DeploymentUnavailableError, TimeoutError):
                     if not again:
-                        raise ServiceError(503, "unavailable", "the engine is being restarted", 3.0) from None
+                        raise ServiceError(
+                            503, "unavailable", "the engine is being restarted", 3.0
+                        ) from None
             raise AssertionError
 
         return call
@@ -128,7 +164,9 @@ def _engines(config: ServeConfig, folder: Path) -> Any:
 
 
 def _ingress(config: ServeConfig, engines: Any) -> Any:
-    """The deployment that speaks HTTP, bound to its settings and to the engines or a handle of them."""
+    """The deployment that speaks HTTP, bound to its settings and to the engines or a handle of
+    them.
+    """
     deployment = serve.deployment(serve.ingress()(Ingress)).options(
         name="Ingress", num_replicas=config.ingresses, **_shared_options(config)
     )
@@ -143,18 +181,20 @@ def _ingress(config: ServeConfig, engines: Any) -> Any:
 
 
 def build(args: dict[str, Any]) -> Any:
-    """Build the application on somebody's cluster; a Serve config names this function as its ``import_path``
-    (deploy/serve.yaml).
+    """Build the application on somebody's cluster; a Serve config names this function as its
+    ``import_path`` (deploy/serve.yaml).
 
     Args:
-        args: settings of :class:`~teal.serving.settings.ServeConfig`; ``state`` is a folder that all nodes share.  Host
-            and port are Ray Serve's ``http_options``; a token is required (``TEAL_TOKEN``) unless ``host`` here is a
-            loopback address.
+        args: settings of :class:`~teal.serving.settings.ServeConfig`; ``state`` is a folder that
+            all nodes share.  Host and port are Ray Serve's ``http_options``; a token is required
+            (``TEAL_TOKEN``) unless ``host`` here is a loopback address.
 
     Raises:
         InputError: a fault in them.
     """
-    paths = {name: Path(args[name]) for name in ("state", "log_file", "token_file") if args.get(name)}
+    paths = {
+        name: Path(args[name]) for name in ("state", "log_file", "token_file") if args.get(name)
+    }
     try:
         config = ServeConfig(**{"host": "0.0.0.0", **args, **paths})
     except TypeError as error:
@@ -172,7 +212,10 @@ def running(config: ServeConfig, say: Callable[[str], None] = lambda _: None) ->
         InputError: a fault in the settings.
     """
     if os.environ.get("RAY_ADDRESS"):
-        expected = "none, or unset: this command is a service of its own; on a cluster, serve deploy deploy/serve.yaml"
+        expected = (
+            "none, or unset: this command is a service of its own; on a cluster, serve deploy "
+            "deploy/serve.yaml"
+        )
         raise InputError("RAY_ADDRESS", "", expected, os.environ["RAY_ADDRESS"])
     folder = prepared(config).resolve()  # a fault is the user's, now
     with connected("serve"), _stopped():
@@ -180,7 +223,8 @@ def running(config: ServeConfig, say: Callable[[str], None] = lambda _: None) ->
             http_options={"host": config.host, "port": config.port, "request_timeout_s": 900},
             logging_config={"log_level": "WARNING", "enable_access_log": False, "encoding": "JSON"},
         )
-        # Two applications: the one that speaks HTTP ends first, and may ask the other one until then.
+        # Two applications: the one that speaks HTTP ends first, and may ask the other one until
+        # then.
         engines = serve.run(_engines(config, folder), name=ENGINES, route_prefix=None)
         serve.run(_ingress(config, engines), name=APP, route_prefix="/")
         say(answers(config, folder))

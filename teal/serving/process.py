@@ -1,4 +1,6 @@
-"""The service in one process: HTTP on an event loop, the engine in a thread beside it.  No Ray is imported."""
+"""The service in one process: HTTP on an event loop, the engine in a thread beside it.  No Ray is
+imported.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +30,25 @@ from teal.serving.start import address_of, answers, app_settings, prepared, solv
 from teal.solvers.pdhg import MAX_LANES
 
 MAX_HEAD_BYTES = 64 << 10  # of the request line and headers of a request
-WRITE_S = 30.0  # seconds in which a client must read LEAST_READ bytes of its answer, or all that is left of it
+# seconds in which a client must read LEAST_READ bytes of its answer, or all that is left of it
+WRITE_S = 30.0
 LEAST_READ = 64 << 10
-HEAD_S = 10.0  # seconds in which a connection must send the whole head of its next request, from its first byte on
+# seconds in which a connection must send the whole head of its next request, from its first byte on
+HEAD_S = 10.0
 
 
 def limited(most: int, most_of_all: int = 1 << 20) -> type[asyncio.Protocol]:
-    """Uvicorn's protocol, which closes a connection where its address has more than ``most``, or its head is not right.
+    """Uvicorn's protocol, which closes a connection where its address has more than ``most``, or
+    its head is not right.
 
-    A head is the request line and headers; it must arrive within HEAD_S seconds and MAX_HEAD_BYTES bytes.  An answer
-    must be read: what nobody reads is kept in memory, also after the connection was closed on this side.
+    A head is the request line and headers; it must arrive within HEAD_S seconds and MAX_HEAD_BYTES
+    bytes.  An answer must be read: what nobody reads is kept in memory, also after the connection
+    was closed on this side.
 
     Args:
         most: connections of one address.
-        most_of_all: connections of all addresses; with fewer than there are files, some are left for the state folder.
+        most_of_all: connections of all addresses; with fewer than there are files, some are left
+            for the state folder.
     """
     counts: Counter[str] = Counter()
     base: Any = AutoHTTPProtocol
@@ -62,10 +69,14 @@ def limited(most: int, most_of_all: int = 1 << 20) -> type[asyncio.Protocol]:
                 self._wait_for_head(transport)
 
         def _look_later(self, cycle: Any, left: int) -> None:
-            self._reading = asyncio.get_running_loop().call_later(WRITE_S, self._look_at_reading, cycle, left)
+            self._reading = asyncio.get_running_loop().call_later(
+                WRITE_S, self._look_at_reading, cycle, left
+            )
 
         def _look_at_reading(self, cycle: Any, left: int) -> None:
-            """Give the connection up if ``left`` bytes of an answer were waiting before, and have not become fewer."""
+            """Give the connection up if ``left`` bytes of an answer were waiting before, and have
+            not become fewer.
+            """
             waiting = self.transport.get_write_buffer_size()
             if left and cycle is self.cycle and waiting > max(0, left - LEAST_READ):
                 self.transport.abort()
@@ -73,7 +84,8 @@ def limited(most: int, most_of_all: int = 1 << 20) -> type[asyncio.Protocol]:
 
         def data_received(self, data: bytes) -> None:
             if self._waiting is not None or self.cycle is None or self.cycle.response_complete:
-                # A part may hold the end of a head and much of a body: what counts is how long the head goes on.
+                # A part may hold the end of a head and much of a body: what counts is how long the
+                # head goes on.
                 end = data.find(b"\r\n\r\n")
                 self._head_bytes += len(data) if end < 0 else end
                 if self._head_bytes > MAX_HEAD_BYTES:
@@ -114,13 +126,16 @@ def allow_many_files() -> int:
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
-_SWITCH_S = 0.001  # that the event loop waits for its turn beside a thread that computes in Python; 0.005 by default
+# that the event loop waits for its turn beside a thread that computes in Python; 0.005 by default
+_SWITCH_S = 0.001
 _M_ARENA_MAX = -8  # of mallopt(3)
 _MOST_ARENAS = 2  # of glibc's allocator: of one per thread each keeps what its thread once needed
 
 
 def limit_arenas() -> None:
-    """Let all threads of this process allocate from the same few heaps, where the C library is glibc."""
+    """Let all threads of this process allocate from the same few heaps, where the C library is
+    glibc.
+    """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _MOST_ARENAS)
 
@@ -128,8 +143,8 @@ def limit_arenas() -> None:
 def collect_seldom() -> None:
     """Leave the objects of the libraries out of garbage collection, and collect less often.
 
-    A collection stops all threads until every object that is looked at has been visited: a tenth of a second for those
-    of the libraries, or for the parts of a large body.
+    A collection stops all threads until every object that is looked at has been visited: a tenth of
+    a second for those of the libraries, or for the parts of a large body.
     """
     gc.collect()
     gc.freeze()
@@ -139,7 +154,9 @@ def collect_seldom() -> None:
 _COLLECT_AFTER = 50_000  # objects that were made and are still there; 700 by default
 _LONGEST_DEADLINE_S = 620  # seconds that requests in flight have when the service is told to stop
 _LOOK_EVERY_S = 2.0
-_FILES_LEFT = 128  # files that connections leave: the state folder, the log, libraries that are loaded late
+_FILES_LEFT = (
+    128  # files that connections leave: the state folder, the log, libraries that are loaded late
+)
 _ACCEPTED_AT_ONCE = 64  # connections, before too many are closed: fewer than _FILES_LEFT
 _BACKLOG = 2048  # connections that may wait to be accepted
 
@@ -168,18 +185,23 @@ def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
 
 def _listen(config: ServeConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    # With the protocol said, asyncio sends small packets at once; without it, each answer waits 40 ms for an ACK.
+    # With the protocol said, asyncio sends small packets at once; without it, each answer waits 40
+    # ms for an ACK.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((config.host, config.port))
     except OSError as error:
         listening.close()
-        raise InputError("--host, --port", "", "an address to listen on", f"{address_of(config)}: {error}") from None
+        raise InputError(
+            "--host, --port", "", "an address to listen on", f"{address_of(config)}: {error}"
+        ) from None
     return listening
 
 
-async def _serve(config: ServeConfig, solver: Solver, listening: socket.socket, say: Callable[[str], None]) -> None:
+async def _serve(
+    config: ServeConfig, solver: Solver, listening: socket.socket, say: Callable[[str], None]
+) -> None:
     await solver.look()  # paths of registered networks are computed beside the first requests
     # What may wait, and what is being solved.
     app = make_app(solver, most_open=config.max_waiting + MAX_LANES, **app_settings(config))

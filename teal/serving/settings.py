@@ -11,46 +11,55 @@ from typing import Literal
 from teal.app.settings import require, seconds
 from teal.errors import InputError
 
-TOKEN = "TEAL_TOKEN"  # environment variable with the bearer token, for platforms that pass secrets as variables
+# environment variable with the bearer token, for platforms that pass secrets as variables
+TOKEN = "TEAL_TOKEN"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """Serve allocations over HTTP: register networks, send traffic matrices, receive feasible, certified splits.
+    """Serve allocations over HTTP: register networks, send traffic matrices, receive feasible,
+    certified splits.
 
-    The API is described at /docs.  The service listens on this machine only; another --host needs a token.  For TLS put
-    a reverse proxy in front (docs/service.md).  It is one process, unless --replicas or --ingresses ask for more, which
-    run under Ray Serve.
+    The API is described at /docs.  The service listens on this machine only; another --host needs a
+    token.  For TLS put a reverse proxy in front (docs/service.md).  It is one process, unless
+    --replicas or --ingresses ask for more, which run under Ray Serve.
     """
 
     topology: str = ""
-    """A network to register at the start, under the name default: b4, topohub:GROUP/NAME, or a file as in train."""
+    """A network to register at the start, under the name default: b4, topohub:GROUP/NAME, or a file
+    as in train."""
     num_paths: int | Literal["auto"] = "auto"
-    """K, the number of candidate paths of a demand, at most, of that network; auto: chosen for generated matrices."""
+    """K, the number of candidate paths of a demand, at most, of that network; auto: chosen for
+    generated matrices."""
     objective: str = "total_flow"
     """Objective of that network, unless a request has another one."""
     model: str = "auto"
-    """Model whose prediction the engine starts from where it has no earlier state: the PriceGNN that comes with Teal,
-    on large networks (auto); no model (none); or the model in this folder: a PriceGNN on large networks, a FlowGNN, as
-    teal train writes it, for every network with its objective."""
+    """Model whose prediction the engine starts from where it has no earlier state: the PriceGNN
+    that comes with Teal, on large networks (auto); no model (none); or the model in this folder: a
+    PriceGNN on large networks, a FlowGNN, as teal train writes it, for every network with its
+    objective."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 8000
     """Port to listen on."""
     token_file: Path | None = None
-    """File with the bearer tokens of which requests must have one, a line each; only its owner may read it.  Each token
-    is a client with its own share of the engine.  Alternative: the environment variable TEAL_TOKEN, with one."""
+    """File with the bearer tokens of which requests must have one, a line each; only its owner may
+    read it.  Each token is a client with its own share of the engine.  Alternative: the environment
+    variable TEAL_TOKEN, with one."""
     state: Path | None = None
-    """Folder where registered networks are stored, for restarts and for all replicas.  Default: in the cache folder."""
+    """Folder where registered networks are stored, for restarts and for all replicas.  Default: in
+    the cache folder."""
     log_file: Path | None = None
     """Append a line of JSON for each request, and for each internal error, to this file."""
     replicas: int = 1
-    """Number of processes that compute.  One uses all cores; more keep the service up while one is restarted."""
+    """Number of processes that compute.  One uses all cores; more keep the service up while one is
+    restarted."""
     ingresses: int = 1
-    """Number of processes that handle HTTP; more keep the service up while one is restarted.  The page at / and
-    /metrics then show the requests of the process that answers."""
+    """Number of processes that handle HTTP; more keep the service up while one is restarted.  The
+    page at / and /metrics then show the requests of the process that answers."""
     max_waiting: int = 128
-    """Requests that may wait for one network, three quarters of them from one client; others are refused with 503."""
+    """Requests that may wait for one network, three quarters of them from one client; others are
+    refused with 503."""
     max_networks: int = 100
     """Networks that may be registered."""
     max_path_time: str = "10m"
@@ -63,20 +72,35 @@ class ServeConfig:
     """Size of a request's body, at most, in MiB."""
 
     vary: float = 0.0
-    """Share of every demand that allocations for the next interval put on random, nearly optimal splits, others in each
-    interval, so that counters tell matrices apart (docs/counters.md); for networks of some hundred demands."""
+    """Share of every demand that allocations for the next interval put on random, nearly optimal
+    splits, others in each interval, so that counters tell matrices apart (docs/counters.md); for
+    networks of some hundred demands."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or an open address without a token."""
         require(self, "port", "1 to 65535", 0 < self.port < 65536)
-        require(self, "num_paths", "auto, or 1 to 32", self.num_paths == "auto" or 1 <= self.num_paths <= 32)
-        for field in ("replicas", "ingresses", "max_waiting", "max_networks", "max_connections", "max_body"):
+        require(
+            self,
+            "num_paths",
+            "auto, or 1 to 32",
+            self.num_paths == "auto" or 1 <= self.num_paths <= 32,
+        )
+        for field in (
+            "replicas",
+            "ingresses",
+            "max_waiting",
+            "max_networks",
+            "max_connections",
+            "max_body",
+        ):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
         require(self, "vary", "a share in [0, 1)", 0 <= self.vary < 1)
         seconds(self.max_path_time, "--max-path-time")
         seconds(self.max_deadline, "--max-deadline")
         if not self.loopback and self.token_file is None and not os.environ.get(TOKEN):
-            raise InputError("--host", "", f"a loopback address, or a --token-file (or {TOKEN})", self.host)
+            raise InputError(
+                "--host", "", f"a loopback address, or a --token-file (or {TOKEN})", self.host
+            )
 
     @property
     def is_one_process(self) -> bool:
@@ -114,9 +138,16 @@ class ServeConfig:
         assert self.token_file is not None
         where = str(self.token_file)
         try:
-            mode, text = self.token_file.stat().st_mode, self.token_file.read_text(encoding="utf-8").strip()
+            mode, text = (
+                self.token_file.stat().st_mode,
+                self.token_file.read_text(encoding="utf-8").strip(),
+            )
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError("--token-file", "", "a file with a token", f"{where}: {error}") from None
+            raise InputError(
+                "--token-file", "", "a file with a token", f"{where}: {error}"
+            ) from None
         if mode & 0o077:
-            raise InputError("--token-file", "", "a file that its owner alone may read (chmod 600)", where)
+            raise InputError(
+                "--token-file", "", "a file that its owner alone may read (chmod 600)", where
+            )
         return text

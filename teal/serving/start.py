@@ -1,4 +1,6 @@
-"""From the settings of `teal serve` to what both ways of serving need: one process, and Ray Serve."""
+"""From the settings of `teal serve` to what both ways of serving need: one process, and Ray
+Serve.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def app_settings(config: ServeConfig) -> dict[str, Any]:
         "tokens": tokens,
         "most_bytes": config.max_body << 20,
         # A page of another site has no token: with one, a proxy may name the service as it likes.
-        "hosts": (config.host, "127.0.0.1", "localhost", "[::1]") if config.loopback and not tokens else (),
+        "hosts": (config.host, "127.0.0.1", "localhost", "[::1]")
+        if config.loopback and not tokens
+        else (),
     }
 
 
@@ -56,11 +60,15 @@ def address_of(config: ServeConfig) -> str:
 def answers(config: ServeConfig, folder: Path) -> str:
     """The message that the service has started."""
     address = address_of(config)
-    return f"{address} answers; its API is described at {address}/docs, networks are kept in {folder}"
+    return (
+        f"{address} answers; its API is described at {address}/docs, networks are kept in {folder}"
+    )
 
 
 def prepared(config: ServeConfig) -> Path:
-    """The folder of the networks, after everything that may be wrong with the settings has been looked at."""
+    """The folder of the networks, after everything that may be wrong with the settings has been
+    looked at.
+    """
     config.tokens()
     folder = config.state or cache_dir("networks")
     named_model(config.model)
@@ -74,11 +82,15 @@ def _register(config: ServeConfig, folder: Path) -> None:
     topology = load_topology(config.topology)
     try:
         spec = NetworkSpec(
-            topology=config.topology if is_named(config.topology) else topology_to_node_link(topology),  # type: ignore[arg-type]
+            topology=config.topology
+            if is_named(config.topology)
+            else topology_to_node_link(topology),  # type: ignore[arg-type]
             num_paths=config.num_paths,
             objective=config.objective,
         )
     except ValueError as error:
-        raise InputError("teal serve", "", "settings of a network", " ".join(str(error).split())) from None
+        raise InputError(
+            "teal serve", "", "settings of a network", " ".join(str(error).split())
+        ) from None
     store, wanted = Store(folder), spec.stored()
     store.put(DEFAULT, wanted)

@@ -1,1 +1,3 @@
-"""Solvers: PDHG, ADMM, column generation; the projection to exact feasibility; integer split tables."""
+"""Solvers: PDHG, ADMM, column generation; the projection to exact feasibility; integer split
+tables.
+"""

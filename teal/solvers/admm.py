@@ -4,22 +4,26 @@ Teal (Xu et al., SIGCOMM 2023, section 3.4 and appendix C) copies each path flow
 that the path uses, so that the capacity rows separate by link.  With splits x[d, k], copies
 z[d, k, e], and rows divided by their capacity, the program is
 
-    max  sum v demand x   s.t.   sum_k x + s[d] = 1,   sum over paths through e of (demand/c) z + t[e] = 1,
+    max  sum v demand x
+    s.t.  sum_k x + s[d] = 1,   sum over paths through e of (demand/c) z + t[e] = 1,
                                  x[d, k] - z[d, k, e] = 0,   x, s, t >= 0,
 
-with penalty rho (demand/c) on each copy, rho on a capacity row, and rho demand eta on a demand row.  One iteration
-minimises the augmented Lagrangian over (z, t, s), updates the multipliers, then minimises over x.
+with penalty rho (demand/c) on each copy, rho on a capacity row, and rho demand eta on a demand row.
+One iteration minimises the augmented Lagrangian over (z, t, s), updates the multipliers, then
+minimises over x.
 
-The multipliers of all copies on a link come out equal to each other and to the multiplier y[e] of the link's
-capacity row (z is free; x alone carries the sign constraint), so that the copies need not be stored:
+The multipliers of all copies on a link come out equal to each other and to the multiplier y[e] of
+the link's capacity row (z is free; x alone carries the sign constraint), so that the copies need
+not be stored:
 
     y <- max(0, y + (load(x)/c - 1) / (1 + m));
     x <- argmin over x >= 0 of the demand's own K x K problem,
          h_k (x_k - x_old) + pathsum((2 y - y_old)/c) - v/rho + eta (sum x - q) = 0 where x_k > 0,
     q = 1 - s - u.
 
-The state is one number a link and demand and K numbers a demand, where the textbook form keeps several for each of
-the (path, link) pairs (30 million on Kdl).  ``tests/solvers/test_admm.py`` holds the two forms equal.
+The state is one number a link and demand and K numbers a demand, where the textbook form keeps
+several for each of the (path, link) pairs (30 million on Kdl).  ``tests/solvers/test_admm.py``
+holds the two forms equal.
 
 | symbol | meaning                                             | unit           | shape     | name in the code       |
 |--------|-----------------------------------------------------|----------------|-----------|------------------------|
@@ -37,8 +41,8 @@ the (path, link) pairs (30 million on Kdl).  ``tests/solvers/test_admm.py`` hold
 
 Demands of rate 0 follow the same recursion; nothing flows for them, whatever their splits.
 
-For max_link_utilisation the right-hand side 1 of the capacity rows is theta, minimised with (z, t), which
-makes the y sum to 1/rho.  Demand rows are equalities there.
+For max_link_utilisation the right-hand side 1 of the capacity rows is theta, minimised with (z, t),
+which makes the y sum to 1/rho.  Demand rows are equalities there.
 """
 
 from __future__ import annotations
@@ -94,10 +98,11 @@ class AdmmResiduals:
     """How far a state is from an optimum: (B,) each, 0 at an optimum.
 
     Attributes:
-        capacity: largest over-utilisation, load/c - 1 (0 for max_link_utilisation, which has no capacity rows).
+        capacity: largest over-utilisation, load/c - 1 (0 for max_link_utilisation, which has no
+            capacity rows).
         demand: largest violation of a demand row, as a share.
-        change: largest change of a split or multiplier in the last iteration; those of the link multipliers are
-            multiplied by 1 + m, as their rows are.
+        change: largest change of a split or multiplier in the last iteration; those of the link
+            multipliers are multiplied by 1 + m, as their rows are.
     """
 
     capacity: Tensor
@@ -106,7 +111,9 @@ class AdmmResiduals:
 
 
 class AdmmResult(NamedTuple):
-    """Where a run ended: splits (B, D, K), possibly over capacity; prices (B, E), value per Gbit/s; residuals."""
+    """Where a run ended: splits (B, D, K), possibly over capacity; prices (B, E), value per Gbit/s;
+    residuals.
+    """
 
     splits: Tensor
     prices: Tensor
@@ -127,8 +134,11 @@ def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
     count = mask.sum(-1, keepdim=True).clamp(min=1)
     demand_penalty = torch.where(mask, inverse_capacity_sum, 0).sum(-1, keepdim=True) / count
     return AdmmScaling(
-        penalty_of(problem, rho), inverse_capacity_sum, demand_penalty.clamp(min=1e-30), problem.full_path_utilisation
-    )  # fmt: skip
+        penalty_of(problem, rho),
+        inverse_capacity_sum,
+        demand_penalty.clamp(min=1e-30),
+        problem.full_path_utilisation,
+    )
 
 
 def penalty_of(problem: Problem, rho: float) -> Tensor:
@@ -139,13 +149,18 @@ def penalty_of(problem: Problem, rho: float) -> Tensor:
     return rho * typical_value.clamp(min=1e-30)
 
 
-def start(problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor | None = None) -> AdmmState:
+def start(
+    problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor | None = None
+) -> AdmmState:
     """The state with ``splits`` (B, D, K) and, unless None, with ``prices`` (B, E).
 
-    The multipliers of the demand rows start at 0.  Of the prices of the balanced programs only the ratios count.
+    The multipliers of the demand rows start at 0.  Of the prices of the balanced programs only the
+    ratios count.
     """
     dual = first_link_dual(problem, scale.penalty, prices)
-    return AdmmState(torch.where(problem.path_mask, splits, 0), dual, torch.zeros_like(problem.demand))
+    return AdmmState(
+        torch.where(problem.path_mask, splits, 0), dual, torch.zeros_like(problem.demand)
+    )
 
 
 def first_link_dual(problem: Problem, penalty: Tensor, prices: Tensor | None) -> Tensor:
@@ -159,7 +174,9 @@ def first_link_dual(problem: Problem, penalty: Tensor, prices: Tensor | None) ->
 def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
     """One iteration: multipliers of links and demands, then splits.  Pure."""
     utilisation = problem.loads(state.splits) * problem.inverse_capacity
-    link_dual = next_link_dual(problem, scale.penalty, scale.full_path_utilisation, utilisation, state.link_dual)
+    link_dual = next_link_dual(
+        problem, scale.penalty, scale.full_path_utilisation, utilisation, state.link_dual
+    )
     total = state.splits.sum(-1)
     demand_dual, slack = state.demand_dual + total - 1, torch.zeros_like(total)
     if not problem.demand_set.carries_all:
@@ -168,18 +185,34 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
     path_price = problem.ops.path_sum((2 * link_dual - state.link_dual) * problem.inverse_capacity)
     target = (1 - slack - demand_dual)[..., None]
     linear = (
-        scale.inverse_capacity_sum * state.splits - path_price + scaled_value + scale.demand_penalty * target
-    )  # fmt: skip
-    splits = _nonnegative_solve(linear, scale.inverse_capacity_sum, scale.demand_penalty, problem.path_mask)
+        scale.inverse_capacity_sum * state.splits
+        - path_price
+        + scaled_value
+        + scale.demand_penalty * target
+    )
+    splits = _nonnegative_solve(
+        linear, scale.inverse_capacity_sum, scale.demand_penalty, problem.path_mask
+    )
     return AdmmState(splits, link_dual, demand_dual)
 
 
-def residuals(problem: Problem, scale: AdmmScaling, before: AdmmState, after: AdmmState) -> AdmmResiduals:
-    """How far ``after`` is from an optimum, by its rows and by how much the last iteration changed."""
+def residuals(
+    problem: Problem, scale: AdmmScaling, before: AdmmState, after: AdmmState
+) -> AdmmResiduals:
+    """How far ``after`` is from an optimum, by its rows and by how much the last iteration
+    changed.
+    """
     total = after.splits.sum(-1)
-    carries_all, row_error, excess = problem.demand_set.carries_all, total - 1, problem.utilisation(after.splits) - 1
+    carries_all, row_error, excess = (
+        problem.demand_set.carries_all,
+        total - 1,
+        problem.utilisation(after.splits) - 1,
+    )
     if carries_all:
-        row_error, excess = torch.where(problem.routable, row_error.abs(), 0), torch.zeros_like(excess)
+        row_error, excess = (
+            torch.where(problem.routable, row_error.abs(), 0),
+            torch.zeros_like(excess),
+        )
     row_error = torch.where(problem.demand > 0, row_error, 0)
     changes = [
         (after.splits - before.splits).flatten(1),
@@ -199,14 +232,22 @@ def link_prices(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tenso
 
 
 def solve(
-    problem: Problem, splits: Tensor, iterations: int, rho: float = DEFAULT_RHO, prices: Tensor | None = None
+    problem: Problem,
+    splits: Tensor,
+    iterations: int,
+    rho: float = DEFAULT_RHO,
+    prices: Tensor | None = None,
 ) -> AdmmResult:
-    """Run ``iterations`` iterations from ``splits`` (B, D, K) and, unless None, ``prices`` (B, E)."""
+    """Run ``iterations`` iterations from ``splits`` (B, D, K) and, unless None, ``prices`` (B,
+    E).
+    """
     scale = scaling(problem, rho)
     before = state = start(problem, scale, splits, prices)
     for _ in range(iterations):
         before, state = state, step(problem, scale, state)
-    return AdmmResult(state.splits, link_prices(problem, scale, state), residuals(problem, scale, before, state))
+    return AdmmResult(
+        state.splits, link_prices(problem, scale, state), residuals(problem, scale, before, state)
+    )
 
 
 def default_iterations(problem: Problem) -> int:
@@ -215,7 +256,11 @@ def default_iterations(problem: Problem) -> int:
 
 
 def next_link_dual(
-    problem: Problem, penalty: Tensor, full_path_utilisation: Tensor, utilisation: Tensor, link_dual: Tensor
+    problem: Problem,
+    penalty: Tensor,
+    full_path_utilisation: Tensor,
+    utilisation: Tensor,
+    link_dual: Tensor,
 ) -> Tensor:
     """(B, E) the next y.
 
@@ -235,10 +280,12 @@ def next_link_dual(
 
 
 def _nonnegative_solve(linear: Tensor, diagonal: Tensor, coupling: Tensor, mask: Tensor) -> Tensor:
-    """Solve diagonal_k x_k + coupling sum(x) = linear_k where x_k > 0, for x >= 0: (B, D, K), exact.
+    """Solve diagonal_k x_k + coupling sum(x) = linear_k where x_k > 0, for x >= 0: (B, D, K),
+    exact.
 
-    x_k = max(0, linear_k - coupling total) / diagonal_k.  The total follows from which x_k are positive, and those
-    have the largest ``linear``: of all prefixes of the sorted order, the right one gives the largest total.
+    x_k = max(0, linear_k - coupling total) / diagonal_k.  The total follows from which x_k are
+    positive, and those have the largest ``linear``: of all prefixes of the sorted order, the right
+    one gives the largest total.
 
     Args:
         linear: (B, D, K).

@@ -1,8 +1,9 @@
-"""ADMM in compiled passes over the paths: the iteration of :mod:`teal.solvers.admm`, whose symbols it uses.
+"""ADMM in compiled passes over the paths: the iteration of :mod:`teal.solvers.admm`, whose symbols
+it uses.
 
-That form keeps splits, sums and masks in padded (B, D, K) tensors and reads each several times in an iteration; here
-an iteration is one scan of the packed paths: prices down a source's trie, the K x K problem of every demand, loads back
-up.
+That form keeps splits, sums and masks in padded (B, D, K) tensors and reads each several times in
+an iteration; here an iteration is one scan of the packed paths: prices down a source's trie, the K
+x K problem of every demand, loads back up.
 """
 
 # mypy cannot see through Numba's types.
@@ -20,12 +21,21 @@ from teal.network.packed import PathScan
 from teal.pathops.padding import pack_paths, pad_paths
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray, Int64Array
-from teal.runtime.parallel import as_int64, inlined_kernel, inner_kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import (
+    as_int64,
+    inlined_kernel,
+    inner_kernel,
+    parallel_kernel,
+    prange,
+    threads_for,
+)
 from teal.solvers import admm
 
 _MIN_BLOCK_WORK = 20_000  # trie nodes and paths of a block of sources, at least
 _MAX_BLOCKS = 16  # blocks of sources, each with loads of its own
-_OPERATIONS_PER_ENTRY = 20  # scalar operations that a trie node or path takes in an iteration, approximately
+_OPERATIONS_PER_ENTRY = (
+    20  # scalar operations that a trie node or path takes in an iteration, approximately
+)
 _MIN_COUPLING = 1e-30  # of h, as in :mod:`teal.solvers.admm`
 
 
@@ -49,8 +59,8 @@ class _Program(NamedTuple):
 
 @inlined_kernel
 def _solve_demand(linear, diagonal, coupling, order, x, n):
-    """X >= 0 with diagonal[k] x[k] + coupling sum(x) = linear[k] where x[k] > 0: the prefix of the largest ``linear``
-    whose total is largest.
+    """X >= 0 with diagonal[k] x[k] + coupling sum(x) = linear[k] where x[k] > 0: the prefix of the
+    largest ``linear`` whose total is largest.
     """
     for k in range(n):
         order[k] = k
@@ -71,8 +81,17 @@ def _solve_demand(linear, diagonal, coupling, order, x, n):
 
 @inner_kernel
 def _iterate_block(
-    block, program, price, scan, block_ptr, max_slots, splits, demand_dual, loads, is_first,
-):  # fmt: skip
+    block,
+    program,
+    price,
+    scan,
+    block_ptr,
+    max_slots,
+    splits,
+    demand_dual,
+    loads,
+    is_first,
+):
     """The part of :func:`_iterate` that one block of sources takes."""
     along, spent = np.zeros(max_slots), np.zeros(max_slots)
     flow, full = np.empty(max_slots), np.empty(max_slots)
@@ -109,7 +128,11 @@ def _iterate_block(
                         linear[k], diagonal[k] = -np.inf, 1.0
                         if h < np.inf:
                             diagonal[k] = max(h, _MIN_COUPLING)
-                            linear[k] = diagonal[k] * splits[b, path + k] - spent[scan.end_node[path + k]] + pull
+                            linear[k] = (
+                                diagonal[k] * splits[b, path + k]
+                                - spent[scan.end_node[path + k]]
+                                + pull
+                            )
                     _solve_demand(linear, diagonal, coupling, order, x, n)
                     for k in range(n):
                         splits[b, path + k] = x[k]
@@ -148,12 +171,22 @@ def _iterate(
         price: (B, E) (2 y - y_old) / c.
         splits: (B, P) x, in place.
         demand_dual: (B, D) u, in place.
-        loads: (blocks, B, 2, E) receives the loads of x, and those if every live path carried its whole demand.
+        loads: (blocks, B, 2, E) receives the loads of x, and those if every live path carried its
+            whole demand.
     """
     for block in prange(len(block_ptr) - 1):
         _iterate_block(
-            as_int64(block), program, price, scan, block_ptr, max_slots, splits, demand_dual, loads, is_first,
-        )  # fmt: skip
+            as_int64(block),
+            program,
+            price,
+            scan,
+            block_ptr,
+            max_slots,
+            splits,
+            demand_dual,
+            loads,
+            is_first,
+        )
 
 
 def accepts(problem: Problem) -> bool:
@@ -162,9 +195,14 @@ def accepts(problem: Problem) -> bool:
 
 
 def solve(
-    problem: Problem, splits: Tensor, iterations: int, rho: float = admm.DEFAULT_RHO, prices: Tensor | None = None
+    problem: Problem,
+    splits: Tensor,
+    iterations: int,
+    rho: float = admm.DEFAULT_RHO,
+    prices: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`teal.solvers.admm.solve` without residuals: splits (B, D, K) and prices (B, E), float64.
+    """:func:`teal.solvers.admm.solve` without residuals: splits (B, D, K) and prices (B, E),
+    float64.
 
     Args:
         problem: B matrices in float64, for which :func:`accepts` is true.
@@ -177,13 +215,18 @@ def solve(
     scan, links = packed.scan, packed.num_links
     penalty = admm.penalty_of(problem, rho)
     program = _Program(
-        problem.demand.numpy(), (problem.demand_value / penalty).numpy(),
+        problem.demand.numpy(),
+        (problem.demand_value / penalty).numpy(),
         (problem.link_cost / penalty).expand(batch, links).contiguous().numpy(),
-        torch.where(problem.capacity > 0, problem.inverse_capacity, torch.inf).numpy(), problem.demand_set.carries_all,
-    )  # fmt: skip
+        torch.where(problem.capacity > 0, problem.inverse_capacity, torch.inf).numpy(),
+        problem.demand_set.carries_all,
+    )
     block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
     loads = np.zeros((len(block_ptr) - 1, batch, 2, links))
-    share, demand_dual = np.zeros((batch, packed.num_paths)), np.zeros((batch, problem.paths.num_demands))
+    share, demand_dual = (
+        np.zeros((batch, packed.num_paths)),
+        np.zeros((batch, problem.paths.num_demands)),
+    )
     dual = admm.first_link_dual(problem, penalty, prices)
     price, full = torch.zeros_like(dual), torch.zeros_like(dual)
     with threads_for(_OPERATIONS_PER_ENTRY * batch * (packed.num_nodes + packed.num_paths)):
@@ -192,8 +235,16 @@ def solve(
             is_first = iteration == 0
             loads[:] = 0
             _iterate(
-                program, price.numpy(), scan, block_ptr, packed.max_slots, share, demand_dual, loads, is_first
-            )  # fmt: skip
+                program,
+                price.numpy(),
+                scan,
+                block_ptr,
+                packed.max_slots,
+                share,
+                demand_dual,
+                loads,
+                is_first,
+            )
             if is_first:
                 full = torch.from_numpy(loads[:, :, 1].sum(0)) * problem.inverse_capacity
             if iteration == iterations:

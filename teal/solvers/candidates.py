@@ -1,16 +1,19 @@
-"""A set of candidate paths chosen for representative matrices: few paths, over which little is lost against all paths.
+"""A set of candidate paths chosen for representative matrices: few paths, over which little is lost
+against all paths.
 
-From a first path set, column generation (:mod:`teal.solvers.columns`) adds paths for one matrix after the other, until
-the allocation over them is certified to be within ``gap`` of the optimum over all paths of the network.  Then
+From a first path set, column generation (:mod:`teal.solvers.columns`) adds paths for one matrix
+after the other, until the allocation over them is certified to be within ``gap`` of the optimum
+over all paths of the network.  Then
 
-- an added path that carries less than 5% of its demand in every matrix is left out again (less than 0.1%, if the
-  target gap is missed otherwise);
-- of a demand with more than ``max_paths`` paths those of the first set are kept, and of the added ones those that carry
-  the largest shares (of all paths those, if the first set alone has as many);
-- the paths of a demand are sorted by the largest share that each carries in a matrix, so that the first J of them are
-  the best J.
+- an added path that carries less than 5% of its demand in every matrix is left out again (less than
+  0.1%, if the target gap is missed otherwise);
+- of a demand with more than ``max_paths`` paths those of the first set are kept, and of the added
+  ones those that carry the largest shares (of all paths those, if the first set alone has as many);
+- the paths of a demand are sorted by the largest share that each carries in a matrix, so that the
+  first J of them are the best J.
 
-Paths of the first set are kept also where they carry nothing: what survives a failure there, survives it here.
+Paths of the first set are kept also where they carry nothing: what survives a failure there,
+survives it here.
 """
 
 from __future__ import annotations
@@ -44,14 +47,22 @@ from teal.solvers.columns import ColumnRound, improving
 from teal.solvers.pdhg import solving
 
 _FORMAT = 1  # part of the cache key: raise it when other paths are chosen
-_MATRICES = 4  # representative matrices; 8 lost 0.05 points less on unseen ones, and took twice the time
-# Path slots of all representative matrices, at most: Kdl's 2.3 million and ASN's 12 million allow one matrix.
+_MATRICES = (
+    4  # representative matrices; 8 lost 0.05 points less on unseen ones, and took twice the time
+)
+# Path slots of all representative matrices, at most: Kdl's 2.3 million and ASN's 12 million allow
+# one matrix.
 _MAX_SLOTS = 4_000_000
-_MAX_CHOSEN_SLOTS = 30_000_000  # path slots of a first set, above which rounds take minutes and many gigabytes
-# Least share of its demand that an added path must carry in some matrix, tried in this order: 5% costs nothing on
-# Rocketfuel's networks and halves the paths and the time of a solve, 20% costs up to 10% of the value.
+_MAX_CHOSEN_SLOTS = (
+    30_000_000  # path slots of a first set, above which rounds take minutes and many gigabytes
+)
+# Least share of its demand that an added path must carry in some matrix, tried in this order: 5%
+# costs nothing on Rocketfuel's networks and halves the paths and the time of a solve, 20% costs up
+# to 10% of the value.
 _MIN_SHARES = 0.05, 0.001
-_SEARCH_SHARE = 0.5  # of the target gap, to which paths are added; the rest is for leaving paths out
+_SEARCH_SHARE = (
+    0.5  # of the target gap, to which paths are added; the rest is for leaving paths out
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,7 +71,8 @@ class ChosenPaths:
 
     Attributes:
         paths: the set.
-        gaps: (B,) of each matrix: certified gap of an allocation over the set to the optimum over all paths.
+        gaps: (B,) of each matrix: certified gap of an allocation over the set to the optimum over
+            all paths.
         limited: number of demands for which ``max_paths`` left out a path that carried something.
     """
 
@@ -82,14 +94,17 @@ def choose_paths(
     cache: bool = True,
     report: Callable[[int, ColumnRound], None] | None = None,
 ) -> ChosenPaths:
-    """A path set for representative matrices; equal arguments give equal sets, but for a deadline that ends the choice.
+    """A path set for representative matrices; equal arguments give equal sets, but for a deadline
+    that ends the choice.
 
-    Under an objective that is a sequence of programs, paths are chosen for the single program that its rules name.
+    Under an objective that is a sequence of programs, paths are chosen for the single program that
+    its rules name.
 
     Args:
         topology: the network.
         demand: (B, D) or (D,) Gbit/s, of the pairs of ``paths``.
-        paths: the first set, of pairs of nodes that differ; None for 4 edge-disjoint paths of every pair.
+        paths: the first set, of pairs of nodes that differ; None for 4 edge-disjoint paths of every
+            pair.
         objective: the program, or its name; None for total_flow.
         weight: (D,) of the demands, for weighted_flow; None for 1 each.
         gap: target, of every matrix; missed where ``max_paths`` or the deadline forbids it.
@@ -99,7 +114,8 @@ def choose_paths(
         report: called after each round with the number of the matrix.
 
     Raises:
-        InputError: what :meth:`teal.Problem.create` refuses, or ``gap`` or ``max_paths`` out of range.
+        InputError: what :meth:`teal.Problem.create` refuses, or ``gap`` or ``max_paths`` out of
+            range.
 
     Example:
         >>> chosen = teal.choose_paths(topology, traffic.read([0, 10]), objective=objective)
@@ -113,15 +129,26 @@ def choose_paths(
     program = Objective.of(objective or Objective()).for_paths
     problem = Problem.create(topology, first, program, demand, weight=weight)
     key = content_key(
-        _FORMAT, first.key, topology.content_key(), str(program.name), program.epsilon, problem.demand_value.numpy(),
-        problem.demand.numpy(), gap, max_paths,
-    )  # fmt: skip
+        _FORMAT,
+        first.key,
+        topology.content_key(),
+        str(program.name),
+        program.epsilon,
+        problem.demand_value.numpy(),
+        problem.demand.numpy(),
+        gap,
+        max_paths,
+    )
     in_time = content_key(key, deadline)  # of a choice that the deadline ended
     for known in (key, in_time) if cache else ():
-        with contextlib.suppress(InputError, OSError, ValueError, KeyError, TypeError):  # absent, damaged: chosen again
+        with contextlib.suppress(
+            InputError, OSError, ValueError, KeyError, TypeError
+        ):  # absent, damaged: chosen again
             figures = json.loads(cache_file(known).with_suffix(".json").read_text())
             gaps = torch.tensor(figures["gaps"], dtype=torch.float64)
-            return ChosenPaths(load_paths(cache_file(known), topology), gaps, int(figures["limited"]))
+            return ChosenPaths(
+                load_paths(cache_file(known), topology), gaps, int(figures["limited"])
+            )
     end = Deadline.after(deadline)
     chosen = _chosen(problem, gap, max_paths, end, report)
     key = in_time if end.is_over else key
@@ -130,14 +157,20 @@ def choose_paths(
     if cache and not is_interpreting():  # HiGHS has chosen then, and the engine may choose others
         save_paths(file, chosen.paths)
         with atomic_file(file.with_suffix(".json")) as temporary:
-            temporary.write_text(json.dumps({"gaps": chosen.gaps.tolist(), "limited": chosen.limited}))
+            temporary.write_text(
+                json.dumps({"gaps": chosen.gaps.tolist(), "limited": chosen.limited})
+            )
     return chosen
 
 
-def more_paths(problem: Problem, *, gap: float, max_paths: int, deadline: float = math.inf) -> PathSet:
-    """The paths of a problem and, at the end of each demand's columns, those that its matrix misses.
+def more_paths(
+    problem: Problem, *, gap: float, max_paths: int, deadline: float = math.inf
+) -> PathSet:
+    """The paths of a problem and, at the end of each demand's columns, those that its matrix
+    misses.
 
-    The same set if its optimum is certified to be within ``gap`` of that over all paths, so that it seldom changes.
+    The same set if its optimum is certified to be within ``gap`` of that over all paths, so that it
+    seldom changes.
 
     Args:
         problem: one matrix under an objective that is a single program.
@@ -161,16 +194,24 @@ def more_paths(problem: Problem, *, gap: float, max_paths: int, deadline: float 
 
 
 def representative_matrices(paths: PathSet) -> int:
-    """Number of matrices for which paths should be chosen, from a first set: 4, 1 where that takes long, 0 too long."""
+    """Number of matrices for which paths should be chosen, from a first set: 4, 1 where that takes
+    long, 0 too long.
+    """
     if paths.leaf.size > _MAX_CHOSEN_SLOTS:
         return 0
     return int(np.clip(_MAX_SLOTS // max(1, paths.leaf.size), 1, _MATRICES))
 
 
 def _chosen(
-    problem: Problem, gap: float, max_paths: int, end: Deadline, report: Callable[[int, ColumnRound], None] | None
+    problem: Problem,
+    gap: float,
+    max_paths: int,
+    end: Deadline,
+    report: Callable[[int, ColumnRound], None] | None,
 ) -> ChosenPaths:
-    """The set for the matrices of a problem, whose paths are the first set; arguments as in :func:`choose_paths`."""
+    """The set for the matrices of a problem, whose paths are the first set; arguments as in
+    :func:`choose_paths`.
+    """
     first = paths = problem.paths
     most: FloatArray = np.zeros(first.leaf.shape)  # largest share that each path carries
     bounds = []
@@ -190,14 +231,21 @@ def _chosen(
         paths = last.paths
         if row < problem.batch - 1:  # the last one's unused paths go below
             keep, _ = _kept(paths, first, most, _MIN_SHARES[-1], MAX_PATHS)
-            paths, most = _in_order(paths, most, np.argsort(~keep, axis=1, kind="stable"), keep.sum(1))
+            paths, most = _in_order(
+                paths, most, np.argsort(~keep, axis=1, kind="stable"), keep.sum(1)
+            )
     for least_share in _MIN_SHARES:
         keep, limited = _kept(paths, first, most, least_share, max_paths)
-        order = np.argsort(np.where(keep, -most, np.inf), axis=1, kind="stable")  # the best one first
+        order = np.argsort(
+            np.where(keep, -most, np.inf), axis=1, kind="stable"
+        )  # the best one first
         kept, _ = _in_order(paths, most, order, keep.sum(1))
         chosen = problem.with_paths(kept)
         # One matrix at a time, as before: a batch would compile kernels for more lanes.
-        solved = (complete(solving(chosen.row(b), gap=_SEARCH_SHARE * gap, deadline=end)) for b in range(chosen.batch))
+        solved = (
+            complete(solving(chosen.row(b), gap=_SEARCH_SHARE * gap, deadline=end))
+            for b in range(chosen.batch)
+        )
         gaps = certified_gap(chosen, torch.cat([one.value for one in solved]), torch.cat(bounds))
         if float(gaps.max()) <= gap or end.is_over:
             break
@@ -218,11 +266,13 @@ def _carried(problem: Problem, splits: Tensor) -> FloatArray:
 def _kept(
     paths: PathSet, first: PathSet, most: FloatArray, least_share: float, max_paths: int
 ) -> tuple[BoolArray, int]:
-    """(D, K) whether each path is kept, and the number of demands that lose a used one because of ``max_paths``.
+    """(D, K) whether each path is kept, and the number of demands that lose a used one because of
+    ``max_paths``.
 
     Args:
         paths: the first set's paths of each demand in front, then added ones.
-        first: the first set, whose paths are kept before added ones, if ``max_paths`` leaves room for more.
+        first: the first set, whose paths are kept before added ones, if ``max_paths`` leaves room
+            for more.
         most: (D, K) largest share that each path carries.
         least_share: share that an added path must carry.
         max_paths: paths of a demand.
@@ -231,13 +281,19 @@ def _kept(
     is_used = paths.mask & (most >= least_share)
     bonus = 2 if max_paths > first.num_paths else 0  # shares are at most 1
     rank = np.where(is_first, most + bonus, np.where(is_used, most, -1))
-    above = np.argsort(np.argsort(-rank, axis=1, kind="stable"), axis=1)  # number of paths that rank above each
+    above = np.argsort(
+        np.argsort(-rank, axis=1, kind="stable"), axis=1
+    )  # number of paths that rank above each
     keep = (rank >= 0) & (above < max_paths)
     return keep, int((is_used & ~keep).any(1).sum())
 
 
-def _in_order(paths: PathSet, most: FloatArray, order: Int64Array, count: Int64Array) -> tuple[PathSet, FloatArray]:
-    """The first ``count`` (D,) paths of each demand in an order (D, K), and their entries of ``most`` (D, K)."""
+def _in_order(
+    paths: PathSet, most: FloatArray, order: Int64Array, count: Int64Array
+) -> tuple[PathSet, FloatArray]:
+    """The first ``count`` (D,) paths of each demand in an order (D, K), and their entries of
+    ``most`` (D, K).
+    """
     if (count == paths.mask.sum(1)).all() and (order == np.arange(paths.num_paths)).all():
         return paths, most
     width = max(1, int(count.max(initial=1)))

@@ -1,9 +1,9 @@
 """Column generation: the paths that a path set lacks, found by link prices.
 
-A demand's best missing path is its shortest path under the link prices p.  It is worth adding if its
-reduced profit v - p(path) exceeds that of all paths that the demand has (and 0).  When no demand has such a
-path, prices and allocation are optimal over all paths of the network (Dantzig & Wolfe 1960; for
-multicommodity flow Tomlin 1966).
+A demand's best missing path is its shortest path under the link prices p.  It is worth adding if
+its reduced profit v - p(path) exceeds that of all paths that the demand has (and 0).  When no
+demand has such a path, prices and allocation are optimal over all paths of the network (Dantzig &
+Wolfe 1960; for multicommodity flow Tomlin 1966).
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.solvers.pdhg import PdhgResult, PdhgState, Stop, solving
 from teal.solvers.pdhg.fused.rehearsal import three_nodes
 
-_SKIPPED_SHARE = 0.1  # of the target gap: what all paths that a round leaves out may be worth together
-_TIE_WEIGHT = 1e-6  # x the largest price, added per link: of equally cheap paths the one with fewer links is taken
+_SKIPPED_SHARE = (
+    0.1  # of the target gap: what all paths that a round leaves out may be worth together
+)
+# x the largest price, added per link: of equally cheap paths the one with fewer links is taken
+_TIE_WEIGHT = 1e-6
 _FIRST_GAP = 0.1  # to the optimum over all paths, assumed before the first round has measured it
 
 
@@ -70,8 +73,8 @@ def improving(
 ) -> Steps[ColumnRound]:
     """Add paths until the allocation over them is within ``target`` of the optimum over all paths.
 
-    Each round solves to a third of the target, or to half of the gap to the optimum over all paths while that is
-    more, and adds for each matrix and demand the path of best reduced profit.
+    Each round solves to a third of the target, or to half of the gap to the optimum over all paths
+    while that is more, and adds for each matrix and demand the path of best reduced profit.
 
     Args:
         problem: B matrices; the added paths serve all of them.
@@ -88,7 +91,11 @@ def improving(
     widest_gap, last, iterations = _FIRST_GAP, None, 0
     for number in range(max_rounds):
         result = yield from solving(
-            problem, gap=max(target / 3, widest_gap / 2), warm_start=state, deadline=end, max_iterations=max_iterations
+            problem,
+            gap=max(target / 3, widest_gap / 2),
+            warm_start=state,
+            deadline=end,
+            max_iterations=max_iterations,
         )
         iterations += result.iterations
         result = dataclasses.replace(result, iterations=iterations)
@@ -104,7 +111,9 @@ def improving(
         last = ColumnRound(problem.paths, result, best_bound, gaps, added)
         if report is not None:
             report(last)
-        is_solved = float(result.gap.max()) <= target / 3 or any(stop is not Stop.GAP for stop in result.stopped_by)
+        is_solved = float(result.gap.max()) <= target / 3 or any(
+            stop is not Stop.GAP for stop in result.stopped_by
+        )
         if is_last or (not added and is_solved):
             break
         state = result.state
@@ -124,12 +133,16 @@ def _with_best_paths(problem: Problem, result: PdhgResult, target: float) -> Pat
         if problem.utility is not None:
             target_value = target * float(problem.utility.total[row])
         elif problem.solved is not problem:
-            target_value = target / max(float(result.bound[row]), 1e-12)  # in utilisations: theta = 1 / bound
+            target_value = target / max(
+                float(result.bound[row]), 1e-12
+            )  # in utilisations: theta = 1 / bound
         paths = _add_for_matrix(problem.row(row), result.prices[row : row + 1], target_value, paths)
     return paths
 
 
-def _add_for_matrix(problem: Problem, prices: Tensor, target_value: float, paths: PathSet) -> PathSet:
+def _add_for_matrix(
+    problem: Problem, prices: Tensor, target_value: float, paths: PathSet
+) -> PathSet:
     """``paths`` and the best missing path of each demand for which it is worth adding.
 
     Args:
@@ -147,7 +160,9 @@ def _add_for_matrix(problem: Problem, prices: Tensor, target_value: float, paths
     tie_weight = _TIE_WEIGHT * float(finite.max(initial=0.0)) or 1.0
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
     nodes, tail, head = topology.num_nodes, topology.link_source, topology.link_target
-    distance, into = shortest_trees(nodes, tail, head, weight + tie_weight, sources, topology.no_transit)
+    distance, into = shortest_trees(
+        nodes, tail, head, weight + tie_weight, sources, topology.no_transit
+    )
     shortest = distance[source_row, pairs[:, 1]]
     demand = problem.demand[0].cpu().numpy()
     limit = np.minimum(cheapest, value.cpu().numpy())  # a new path must cost less than this

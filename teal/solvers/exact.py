@@ -1,15 +1,17 @@
-"""Programs of one matrix by HiGHS: small ones, and priority classes beyond a first-order method's accuracy.
+"""Programs of one matrix by HiGHS: small ones, and priority classes beyond a first-order method's
+accuracy.
 
-A first-order method solves the weighted program of :mod:`teal.solvers.sequences.priority` to an accuracy relative to
-all of its value, of which a class of a millionth of the volume is a millionth. The program of class c here has that
-class alone as its objective, and each higher class keeps its flow V_j as a constraint, as in
-:mod:`teal.problem.priority`:
+A first-order method solves the weighted program of :mod:`teal.solvers.sequences.priority` to an
+accuracy relative to all of its value, of which a class of a millionth of the volume is a millionth.
+The program of class c here has that class alone as its objective, and each higher class keeps its
+flow V_j as a constraint, as in :mod:`teal.problem.priority`:
 
     max sum of x over class c  s.t.  the rows of the program,  sum_j x[d, j] <= demand[d],
                                      sum of x over class j >= V_j (1 - 1e-9) for every higher class j.
 
-Its dual variables of the rows are the prices that prove the bound of the class.  Solvers have absolute tolerances, so
-that variables are shares of what a demand can have, and rows shares of their right-hand sides.
+Its dual variables of the rows are the prices that prove the bound of the class.  Solvers have
+absolute tolerances, so that variables are shares of what a demand can have, and rows shares of
+their right-hand sides.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _PROMISE_SLACK = 1e-9
 
 
 def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
-    """Shares (1, D, J) and prices (1, R) of the optimum of one program; None if it was not solved in time.
+    """Shares (1, D, J) and prices (1, R) of the optimum of one program; None if it was not solved
+    in time.
 
     Args:
         program: B = 1, in float64; either of non-negative prices or of the largest utilisation.
@@ -49,8 +52,11 @@ def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | N
     return lps.shares(solved[0]), torch.from_numpy(solved[1])[None].to(program.demand)
 
 
-def exact_classes(program: Program, classes: DemandClasses, end: Deadline) -> tuple[Tensor, Tensor] | None:
-    """Shares (1, D, J) of all classes and prices (1, C, R) of each program; None if one was not solved in time.
+def exact_classes(
+    program: Program, classes: DemandClasses, end: Deadline
+) -> tuple[Tensor, Tensor] | None:
+    """Shares (1, D, J) of all classes and prices (1, C, R) of each program; None if one was not
+    solved in time.
 
     Args:
         program: B = 1, in float64.
@@ -68,9 +74,11 @@ def exact_classes(program: Program, classes: DemandClasses, end: Deadline) -> tu
 
 
 def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
-    """:func:`exact_program` of the largest utilisation: min theta s.t. load[r] <= theta limit[r], all demand carried.
+    """:func:`exact_program` of the largest utilisation: min theta s.t. load[r] <= theta limit[r],
+    all demand carried.
 
-    The dual variables of the rows, shares of utilisation that sum to 1, are the prices times the limits.
+    The dual variables of the rows, shares of utilisation that sum to 1, are the prices times the
+    limits.
     """
     limit, demand = program.limit[0].cpu().numpy(), program.routable_demand[0].cpu().numpy()
     live = program.live[0].cpu().numpy() & (demand > 0)[:, None]
@@ -81,18 +89,25 @@ def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | 
     if len(column):
         rows = sp.csr_array(program.columns.incidence(len(limit)))[links][:, column]
         load = sp.diags_array(1 / limit[links]) @ rows @ sp.diags_array(demand[demand_of])
-        served = sp.csr_array((np.ones(len(column)), (np.searchsorted(carried, demand_of), np.arange(len(column)))))
+        served = sp.csr_array(
+            (np.ones(len(column)), (np.searchsorted(carried, demand_of), np.arange(len(column))))
+        )
         solution = solve_lp(
             np.append(np.zeros(len(column)), 1),
             (sp.hstack([load, -np.ones((len(links), 1))], format="csr"), np.zeros(len(links))),
-            (sp.hstack([served, sp.csr_array((len(carried), 1))], format="csr"), np.ones(len(carried))),
+            (
+                sp.hstack([served, sp.csr_array((len(carried), 1))], format="csr"),
+                np.ones(len(carried)),
+            ),
             seconds=seconds,
         )
         if solution.x is None or not solution.is_solved:
             return None
         shares.reshape(-1)[column] = np.maximum(solution.x[:-1], 0)
         prices[links] = solution.duals / limit[links]
-    return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(program.demand)
+    return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(
+        program.demand
+    )
 
 
 class _ExactLps:
@@ -109,13 +124,17 @@ class _ExactLps:
         demand_of: (n,) demand of each.
     """
 
-    def __init__(self, program: Program, class_of_demand: IntArray, *, is_ordered: bool = False) -> None:
+    def __init__(
+        self, program: Program, class_of_demand: IntArray, *, is_ordered: bool = False
+    ) -> None:
         self._program = program
         self.limit, demand = program.limit[0].cpu().numpy(), program.demand[0].cpu().numpy()
         live = program.live[0].cpu().numpy()
         bottleneck = -program.columns.path_max(-program.limit)[0][0].cpu().numpy()
         carried = np.where(live, bottleneck, 0)
-        largest = np.full(live.shape, np.inf)  # Gbit/s; a bound that a row implies would take the row's dual variable
+        largest = np.full(
+            live.shape, np.inf
+        )  # Gbit/s; a bound that a row implies would take the row's dual variable
         if isinstance(program.demand_set, Capped):
             largest = demand[:, None] * program.demand_set.max_share[0].cpu().numpy()
             carried = np.minimum(carried, largest)
@@ -130,9 +149,11 @@ class _ExactLps:
         self._inverse = np.where(self.limit > 0, 1 / np.where(self.limit > 0, self.limit, 1), 0)
         rows = program.columns.incidence(len(self.limit))[:, self.column]
         scaled = sp.csr_array(sp.diags_array(self._inverse) @ rows @ sp.diags_array(self._size))
-        # The row of a demand with one column is a bound, and the row of a link that all flows together do not fill is
-        # none: a tenth of the time on UsCarrier.
-        most = np.where(unit > 0, demand / np.where(unit > 0, unit, 1), 1)  # of each demand, in shares of its unit
+        # The row of a demand with one column is a bound, and the row of a link that all flows
+        # together do not fill is none: a tenth of the time on UsCarrier.
+        most = np.where(
+            unit > 0, demand / np.where(unit > 0, unit, 1), 1
+        )  # of each demand, in shares of its unit
         columns_of = np.bincount(self.demand_of, minlength=len(demand))
         is_alone = columns_of[self.demand_of] == 1
         self._upper = np.where(is_alone, np.minimum(self._upper, most[self.demand_of]), self._upper)
@@ -142,19 +163,24 @@ class _ExactLps:
         row_of[several] = np.arange(len(several))
         shared = np.flatnonzero(~is_alone)
         served = sp.csr_array(
-            (np.ones(len(shared)), (row_of[self.demand_of[shared]], shared)), shape=(len(several), len(self.column))
+            (np.ones(len(shared)), (row_of[self.demand_of[shared]], shared)),
+            shape=(len(several), len(self.column)),
         )
         self._rows = [scaled[self._link_rows], served]
         self._right = [np.ones(len(self._link_rows)), most[several]]
 
     def shares(self, flows: FloatArray) -> Tensor:
         """(1, D, J) of flows (n,), Gbit/s."""
-        demand, shares = self._program.demand[0].cpu().numpy(), np.zeros(tuple(self._program.live.shape[1:]))
+        demand, shares = (
+            self._program.demand[0].cpu().numpy(),
+            np.zeros(tuple(self._program.live.shape[1:])),
+        )
         shares.reshape(-1)[self.column] = flows / demand[self.demand_of]
         return torch.from_numpy(shares)[None].to(self._program.demand)
 
     def solve(self, number: int, seconds: float = math.inf) -> tuple[FloatArray, FloatArray] | None:
-        """Flows (n,), Gbit/s, and prices (R,) of the program of a class, after those of the higher ones.
+        """Flows (n,), Gbit/s, and prices (R,) of the program of a class, after those of the higher
+        ones.
 
         None if it was not solved, or not in so many seconds.
         """

@@ -1,7 +1,8 @@
-"""Certified growth of the levels of any allocation (see :mod:`teal.problem.fair_levels`), whatever made it.
+"""Certified growth of the levels of any allocation (see :mod:`teal.problem.fair_levels`), whatever
+made it.
 
-The prices are those of a max_link_utilisation program with the rates of a theta that is slightly too large: they lie on
-the links that stop the level, and not on those that stop lower ones.
+The prices are those of a max_link_utilisation program with the rates of a theta that is slightly
+too large: they lie on the links that stop the level, and not on those that stop lower ones.
 """
 
 from __future__ import annotations
@@ -27,11 +28,19 @@ _GROWTH_FACTORS = (
     16.0,
 )  # theta of the programs whose prices are tried, until one is large enough
 _SAME_LEVEL_RATIO = 1.02  # levels up to so many times the least of a group are one level
-_PROGRAM_GAP, _PROGRAM_ITERATIONS = 1e-3, 2000  # of the programs; wider gaps only give looser bounds
+_PROGRAM_GAP, _PROGRAM_ITERATIONS = (
+    1e-3,
+    2000,
+)  # of the programs; wider gaps only give looser bounds
 
 
 def level_growths(
-    problem: Problem, splits: Tensor, weight: Tensor | None = None, *, levels: int = 8, least: float = 0.0
+    problem: Problem,
+    splits: Tensor,
+    weight: Tensor | None = None,
+    *,
+    levels: int = 8,
+    least: float = 0.0,
 ) -> list[LevelGrowth]:
     """Certified growth of some levels, the lowest first.
 
@@ -42,7 +51,9 @@ def level_growths(
         levels: number of them at most; those at which most flow stops.
         least: levels below it are left out.
     """
-    problem = dataclasses.replace(problem.to(torch.float64), classes=None, steps=None, conditions=())
+    problem = dataclasses.replace(
+        problem.to(torch.float64), classes=None, steps=None, conditions=()
+    )
     rate, demand = problem.flows(splits.to(problem.demand)).sum(-1)[0], problem.demand[0]
     weight = weights_of(problem, weight)[0]
     level = rate / weight
@@ -57,7 +68,9 @@ def level_growths(
 
 
 def _levels(level: Tensor, rate: Tensor, count: int) -> list[float]:
-    """The least entry of each of the ``count`` groups of nearly equal levels that have most flow, ascending."""
+    """The least entry of each of the ``count`` groups of nearly equal levels that have most flow,
+    ascending.
+    """
     ordered, order = level.sort()
     groups: list[tuple[float, float]] = []  # flow, level
     for level_here, flow in zip(ordered.tolist(), rate[order].tolist(), strict=True):

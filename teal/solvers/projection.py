@@ -1,8 +1,10 @@
 """From any splits to an allocation that is exactly feasible.
 
-The model alone: what its splits carry when they are cut to fit, and the gap that its own prices certify.
+The model alone: what its splits carry when they are cut to fit, and the gap that its own prices
+certify.
 
-Repair hides what a model has learnt: on small networks random weights come next to the optimum after it.
+Repair hides what a model has learnt: on small networks random weights come next to the optimum
+after it.
 """
 
 from __future__ import annotations
@@ -24,18 +26,19 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
 
     max_link_utilisation: the splits of each routable demand are scaled to sum to 1.
 
-    max_concurrent_flow: the same, then all splits are divided by the largest utilisation where that is above 1, and
-    unserved demand takes up unused capacity as in step 3.
+    max_concurrent_flow: the same, then all splits are divided by the largest utilisation where that
+    is above 1, and unserved demand takes up unused capacity as in step 3.
 
     Value maximisation, in three steps:
 
-    1. splits that are negative, NaN or on paths that are not live go to 0, those above the largest share of their path
-       to that; a sum above 1 is scaled to 1;
+    1. splits that are negative, NaN or on paths that are not live go to 0, those above the largest
+       share of their path to that; a sum above 1 is scaled to 1;
     2. every path is divided by the worst over-utilisation along it, max(1, max_e load[e] / c[e]),
        after which no link is over capacity;
-    3. step 2 wastes capacity wherever a path was cut at another link.  So in each of ``refill`` rounds the unserved
-       part of each demand requests the capacity that its paths had left a round before, and gets the share that
-       step 2 grants on the residual capacities.  The allocation is feasible after every round.
+    3. step 2 wastes capacity wherever a path was cut at another link.  So in each of ``refill``
+       rounds the unserved part of each demand requests the capacity that its paths had left a round
+       before, and gets the share that step 2 grants on the residual capacities.  The allocation is
+       feasible after every round.
 
     Args:
         problem: B matrices.
@@ -70,37 +73,51 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
 
 
 def scaled_to_one(problem: Problem, splits: Tensor) -> Tensor:
-    """(B, D, K) splits >= 0 of live paths, scaled to a sum of 1 for each demand; even splits where all are 0."""
+    """(B, D, K) splits >= 0 of live paths, scaled to a sum of 1 for each demand; even splits where
+    all are 0.
+    """
     total = splits.sum(-1, keepdim=True)
-    return torch.where(total > MIN_SPLIT_SUM, splits / total.clamp(min=MIN_SPLIT_SUM), problem.even_splits)
+    return torch.where(
+        total > MIN_SPLIT_SUM, splits / total.clamp(min=MIN_SPLIT_SUM), problem.even_splits
+    )
 
 
 def granted_share(problem: Problem, requested: Tensor, available: Tensor) -> Tensor:
-    """(B, D, K) share of its requested flow that each path gets: 1 / max(1, max requested / available along it).
+    """(B, D, K) share of its requested flow that each path gets: 1 / max(1, max requested /
+    available along it).
 
     Args:
         problem: for paths.
         requested: (B, E) load if every request were granted; where it is 0 the link cuts no path.
         available: (B, E) capacity that may be used.
     """
-    smallest = torch.finfo(available.dtype).tiny  # positive in this type: the gradient of 0 / 0 would be NaN
+    smallest = torch.finfo(
+        available.dtype
+    ).tiny  # positive in this type: the gradient of 0 / 0 would be NaN
     ratio = torch.where(requested > 0, requested / available.clamp(min=smallest), 0)
     return 1 / problem.ops.path_max(ratio)[0].clamp(min=1)
 
 
 def _requested_flow(problem: Problem, flow: Tensor, unused: Tensor) -> Tensor:
-    """(B, D, K) Gbit/s that unserved demand requests, divided among its paths by the unused capacity along them.
+    """(B, D, K) Gbit/s that unserved demand requests, divided among its paths by the unused
+    capacity along them.
 
     Args:
         problem: B matrices.
         flow: (B, D, K) that is allocated.
         unused: (B, E) capacity.
     """
-    path_unused = torch.where(problem.path_mask, -problem.ops.path_max(-unused)[0], 0)  # least along the path
+    path_unused = torch.where(
+        problem.path_mask, -problem.ops.path_max(-unused)[0], 0
+    )  # least along the path
     if problem.largest_share is not None:
-        path_unused = torch.minimum(path_unused, (problem.flows(problem.largest_share) - flow).clamp(min=0))
+        path_unused = torch.minimum(
+            path_unused, (problem.flows(problem.largest_share) - flow).clamp(min=0)
+        )
     unserved = (problem.demand - flow.sum(-1)).clamp(min=0)[..., None]
-    return path_unused * (unserved / path_unused.sum(-1, keepdim=True).clamp(min=1e-30)).clamp(max=1)
+    return path_unused * (unserved / path_unused.sum(-1, keepdim=True).clamp(min=1e-30)).clamp(
+        max=1
+    )
 
 
 class CutOnly(NamedTuple):
@@ -108,7 +125,8 @@ class CutOnly(NamedTuple):
 
     Attributes:
         satisfied_demand: (B,) share of the demand that is carried; 1 where there is none.
-        gap: (B,) certified, by the best multiple of the model's prices; under priority that of the weighted sum.
+        gap: (B,) certified, by the best multiple of the model's prices; under priority that of the
+            weighted sum.
     """
 
     satisfied_demand: Tensor

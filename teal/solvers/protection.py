@@ -1,4 +1,6 @@
-"""Promises that hold (see :mod:`teal.problem.protection`), with their reservations; and a simulation of failures."""
+"""Promises that hold (see :mod:`teal.problem.protection`), with their reservations; and a
+simulation of failures.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ class Protected:
     """A protected allocation of B matrices.
 
     Attributes:
-        result: splits (what is sent while nothing fails: the promises in the ratio of the reservations), prices, value
-            and certified bound of all promises that hold.
+        result: splits (what is sent while nothing fails: the promises in the ratio of the
+            reservations), prices, value and certified bound of all promises that hold.
         reserved: (B, D, K) share of the demand that is reserved on each path.
         unprotected: (B,) share of all demand that no reservation can protect.
     """
@@ -33,17 +35,24 @@ class Protected:
 
 
 def groups_to_survive(problem: Problem, file: str) -> Sequence[Sequence[int]]:
-    """Numbers of the links of each group in a file; for "" of the problem's groups, or of every cable without any.
+    """Numbers of the links of each group in a file; for "" of the problem's groups, or of every
+    cable without any.
 
     Raises:
         InputError: see :func:`teal.formats.groups.load_groups`.
     """
     protection = problem.condition(Protection)
-    return failing_links(file, problem.topology) if file or protection is None else protection.groups
+    return (
+        failing_links(file, problem.topology) if file or protection is None else protection.groups
+    )
 
 
 def protect(
-    problem: Problem, groups: Sequence[Sequence[int]] | None = None, *, gap: float = 1e-3, max_iterations: int = 10_000
+    problem: Problem,
+    groups: Sequence[Sequence[int]] | None = None,
+    *,
+    gap: float = 1e-3,
+    max_iterations: int = 10_000,
 ) -> Protected:
     """The largest promises that hold under the failure of any one group.
 
@@ -81,7 +90,9 @@ def under_failures(
         lost: (G, B) Gbit/s of demands none of whose used paths is left.
     """
     groups = problem.topology.cables() if groups is None else groups
-    failed = torch.from_numpy(failed_paths(problem.ops, problem.topology.num_links, groups)).to(problem.ops.device)
+    failed = torch.from_numpy(failed_paths(problem.ops, problem.topology.num_links, groups)).to(
+        problem.ops.device
+    )
     carried = splits.sum(-1, keepdim=True)
     utilisation, lost = [], []
     for number, links in enumerate(groups):

@@ -1,4 +1,6 @@
-"""The result of a solve: the best allocation and prices, how good they are, and what ended the search."""
+"""The result of a solve: the best allocation and prices, how good they are, and what ended the
+search.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +48,10 @@ class PdhgState:
 class Starter(Protocol):
     """A start of PDHG, such as a PriceGNN.
 
-    It may also have a method ``start_sample`` of the same form, for samples of the demands; ``rehearse(problem)``,
-    called before a clock starts, that loads what ``start`` needs; and, if its work can be chosen,
-    ``start_for(problem, iterations)`` for a program that would take so many iterations from nothing, with
-    ``rounds_for(iterations)``, the rounds that it makes there.
+    It may also have a method ``start_sample`` of the same form, for samples of the demands;
+    ``rehearse(problem)``, called before a clock starts, that loads what ``start`` needs; and, if
+    its work can be chosen, ``start_for(problem, iterations)`` for a program that would take so many
+    iterations from nothing, with ``rounds_for(iterations)``, the rounds that it makes there.
     """
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -63,20 +65,33 @@ def start_of_sample(starter: Starter, problem: Problem) -> tuple[Tensor, Tensor]
 
 
 def start_for(starter: Starter, problem: Problem, iterations: float) -> tuple[Tensor, Tensor]:
-    """The start for a program of so many iterations: that of ``start_for`` where the starter has it."""
+    """The start for a program of so many iterations: that of ``start_for`` where the starter has
+    it.
+    """
     adapted = getattr(starter, "start_for", None)
     return starter.start(problem) if adapted is None else adapted(problem, iterations)
 
 
 def rounds_for(starter: Starter, iterations: float) -> int:
-    """The rounds of :func:`start_for`: those of ``rounds_for`` where the starter has it, else those of a PriceGNN."""
+    """The rounds of :func:`start_for`: those of ``rounds_for`` where the starter has it, else those
+    of a PriceGNN.
+    """
     found = getattr(starter, "rounds_for", None)
     return _USUAL_ROUNDS if found is None else found(iterations)
 
 
 _USUAL_ROUNDS = 22
-_TENSORS = ("splits", "prices", "value", "bound", "gap")  # fields of PdhgResult with an entry a matrix
-_OF_SEQUENCES = ("program_prices", "lines")  # fields of PdhgResult that only sequences of programs have
+_TENSORS = (
+    "splits",
+    "prices",
+    "value",
+    "bound",
+    "gap",
+)  # fields of PdhgResult with an entry a matrix
+_OF_SEQUENCES = (
+    "program_prices",
+    "lines",
+)  # fields of PdhgResult that only sequences of programs have
 
 
 class Stop(StrEnum):
@@ -84,8 +99,10 @@ class Stop(StrEnum):
 
     GAP = "gap"  # the target gap is certified
     DEADLINE = "deadline"
-    ITERATIONS = "iterations"  # the largest number of them; of a sequence also where no program helps any more
-    ROUNDING = "rounding"  # the gap was reached in a reduced program, and lost to the range of numbers in this one
+    # the largest number of them; of a sequence also where no program helps any more
+    ITERATIONS = "iterations"
+    # the gap was reached in a reduced program, and lost to the range of numbers in this one
+    ROUNDING = "rounding"
     STALLED = "stalled"  # the gap no longer shrinks; only where another engine goes on
 
 
@@ -111,7 +128,9 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """(bound - value) / bound, or (value - bound) / value for a minimum (:func:`teal.problem.bounds.gap`)."""
+        """(bound - value) / bound, or (value - bound) / value for a minimum
+        (:func:`teal.problem.bounds.gap`).
+        """
         return gap_between(self.value, self.bound, self.sense)
 
     @property
@@ -121,7 +140,9 @@ class Solution:
 
 
 def stops_of_sequence(gaps: Tensor, target: float) -> tuple[Stop, ...]:
-    """The reasons why a sequence of programs ended, by the certified gaps (B,) of its allocation."""
+    """The reasons why a sequence of programs ended, by the certified gaps (B,) of its
+    allocation.
+    """
     return tuple(Stop.GAP if gap <= target else Stop.ITERATIONS for gap in gaps.tolist())
 
 
@@ -137,15 +158,18 @@ class PdhgResult(WithLines):
         splits: (B, D, K) share of the demand on each path; feasible.
         prices: (B, E) value per Gbit/s; 1/(Gbit/s) where all demand is carried, and under max_min.
         value: (B,) objective of the splits.
-        bound: (B,) limit of the objective that the prices prove: upper for a maximum, lower for a minimum.
+        bound: (B,) limit of the objective that the prices prove: upper for a maximum, lower for a
+            minimum.
         gap: (B,) certified gap between value and bound; infinite if either is no number.
-        iterations: number of iterations done; of matrices that were solved in several parts, the largest number.
+        iterations: number of iterations done; of matrices that were solved in several parts, the
+            largest number.
         solve_s: wall-clock seconds.
         state: best splits and prices, from which the solve of another matrix can start.
         stopped_by: (B,) what ended the search.
-        program_prices: prices of each program of a sequence, see :class:`teal.problem.ProgramPrices`.
-        lines: certified figures of each class or level of a sequence; under priority value and bound are sums over the
-            classes, and the gap is that of the class with the widest one.
+        program_prices: prices of each program of a sequence, see
+            :class:`teal.problem.ProgramPrices`.
+        lines: certified figures of each class or level of a sequence; under priority value and
+            bound are sums over the classes, and the gap is that of the class with the widest one.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -161,9 +185,14 @@ class PdhgResult(WithLines):
     lines: Lines | None = None
 
     def __repr__(self) -> str:
-        value, gap = (", ".join(f"{x:.6g}" for x in part[:4].tolist()) for part in (self.value, self.gap))
+        value, gap = (
+            ", ".join(f"{x:.6g}" for x in part[:4].tolist()) for part in (self.value, self.gap)
+        )
         more = ", ..." if len(self.value) > 4 else ""
-        return f"PdhgResult(value {value}{more}; gap {gap}{more}; {self.iterations} iterations, {self.solve_s:.3g} s)"
+        return (
+            f"PdhgResult(value {value}{more}; gap {gap}{more}; {self.iterations} iterations, "
+            f"{self.solve_s:.3g} s)"
+        )
 
     @property
     def allocation(self) -> Allocation:
@@ -177,16 +206,21 @@ class PdhgResult(WithLines):
             part = getattr(self, field)
             changed[field] = None if part is None else part.rows(rows)
         stopped_by = tuple(self.stopped_by[row] for row in rows.tolist())
-        return dataclasses.replace(self, **changed, state=self.state.rows(rows), stopped_by=stopped_by)
+        return dataclasses.replace(
+            self, **changed, state=self.state.rows(rows), stopped_by=stopped_by
+        )
 
     def replaced(self, rows: Tensor, others: PdhgResult) -> PdhgResult:
-        """The result with those of some of the matrices replaced by ``others``; for a single program alone.
+        """The result with those of some of the matrices replaced by ``others``; for a single
+        program alone.
 
         Raises:
             ValueError: results of a sequence of programs.
         """
         if any(getattr(self, field) is not None for field in _OF_SEQUENCES):
-            raise ValueError("results of a sequence of programs have certificates for all matrices together")
+            raise ValueError(
+                "results of a sequence of programs have certificates for all matrices together"
+            )
 
         def put(old: Tensor, new: Tensor) -> Tensor:
             return old.index_copy(0, rows.to(old.device), new)
@@ -194,14 +228,22 @@ class PdhgResult(WithLines):
         stopped_by = list(self.stopped_by)
         for row, stop in zip(rows.tolist(), others.stopped_by, strict=True):
             stopped_by[row] = stop
-        tensors: dict[str, Any] = {field: put(getattr(self, field), getattr(others, field)) for field in _TENSORS}
-        state = PdhgState(put(self.state.splits, others.state.splits), put(self.state.prices, others.state.prices))
+        tensors: dict[str, Any] = {
+            field: put(getattr(self, field), getattr(others, field)) for field in _TENSORS
+        }
+        state = PdhgState(
+            put(self.state.splits, others.state.splits), put(self.state.prices, others.state.prices)
+        )
         iterations = max(self.iterations, others.iterations)
-        return dataclasses.replace(self, **tensors, state=state, stopped_by=tuple(stopped_by), iterations=iterations)
+        return dataclasses.replace(
+            self, **tensors, state=state, stopped_by=tuple(stopped_by), iterations=iterations
+        )
 
 
 def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResult:
-    """The better allocation and the better prices of each matrix, from two results for the same matrices."""
+    """The better allocation and the better prices of each matrix, from two results for the same
+    matrices.
+    """
     sense = problem.objective.rules.sense
     is_better = sense * first.value > sense * second.value
     is_tighter = sense * first.bound < sense * second.bound

@@ -1,18 +1,21 @@
 """Short paths where nothing is gained by long ones.
 
-Objectives such as total_flow do not care which of a demand's paths carries a Gbit/s, and an optimum may send traffic
-over long paths on an empty network.  From a feasible allocation, flow moves to shorter paths of the same demand.  What
-each demand carries in total stays, and so do value, bound and gap, exactly; only mean latency falls.  Under
-max_link_utilisation links may be loaded up to the largest utilisation that there is.
+Objectives such as total_flow do not care which of a demand's paths carries a Gbit/s, and an optimum
+may send traffic over long paths on an empty network.  From a feasible allocation, flow moves to
+shorter paths of the same demand.  What each demand carries in total stays, and so do value, bound
+and gap, exactly; only mean latency falls.  Under max_link_utilisation links may be loaded up to the
+largest utilisation that there is.
 
-1. All demands take their shortest path, but for those whose shortest path has a link that would then be overfull: these
-   keep their splits.  Some rounds, since the splits that are kept need capacity too.
-2. Those that kept their splits move flow one after the other, from the longest path that carries any to the shortest
-   one with capacity left.
+1. All demands take their shortest path, but for those whose shortest path has a link that would
+   then be overfull: these keep their splits.  Some rounds, since the splits that are kept need
+   capacity too.
+2. Those that kept their splits move flow one after the other, from the longest path that carries
+   any to the shortest one with capacity left.
 
-This is greedy: it does not find the least mean latency among all allocations of the same value.  A price on latency in
-the program itself cannot replace it at usual gaps: a price that is small enough to cost less than the gap is lost in
-the error that the gap allows (docs/operating.md has a measurement).
+This is greedy: it does not find the least mean latency among all allocations of the same value.  A
+price on latency in the program itself cannot replace it at usual gaps: a price that is small enough
+to cost less than the gap is lost in the error that the gap allows (docs/operating.md has a
+measurement).
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
     """Splits of the same value on shorter paths.
 
     Args:
-        problem: B matrices.  Under side conditions, with costs of links, and on a GPU the splits stay as they are.
+        problem: B matrices.  Under side conditions, with costs of links, and on a GPU the splits
+            stay as they are.
         splits: (B, D, K), feasible.
         length: (E,) what is preferred to be small, such as ms; None for the latency.
 
@@ -52,13 +56,20 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
     capacity = problem.capacity.to(torch.float64)
     limit = capacity
     if problem.demand_set.carries_all:
-        limit = capacity * problem.utilisation(splits.to(problem.demand)).amax(1, keepdim=True).to(torch.float64)
+        limit = capacity * problem.utilisation(splits.to(problem.demand)).amax(1, keepdim=True).to(
+            torch.float64
+        )
     packed, moved = problem.paths.packed, splits.to(torch.float64, copy=True).contiguous()
     with threads_for(_OPERATIONS_PER_PATH * len(moved) * packed.num_paths):
         _shorten(
-            packed.scan, packed.max_slots, lengths.numpy(), problem.demand.to(torch.float64).contiguous().numpy(),
-            capacity.contiguous().numpy(), limit.contiguous().numpy(), moved.numpy(),
-        )  # fmt: skip
+            packed.scan,
+            packed.max_slots,
+            lengths.numpy(),
+            problem.demand.to(torch.float64).contiguous().numpy(),
+            capacity.contiguous().numpy(),
+            limit.contiguous().numpy(),
+            moved.numpy(),
+        )
     return moved.to(splits.dtype)
 
 
@@ -66,28 +77,47 @@ def preferred(problem: Problem, splits: Tensor, prefer: str) -> Tensor:
     """:func:`shortened` by latency, by hops, or not at all (none)."""
     if prefer == "none":
         return splits
-    return shortened(problem, splits, torch.ones(problem.topology.num_links) if prefer == "hops" else None)
+    return shortened(
+        problem, splits, torch.ones(problem.topology.num_links) if prefer == "hops" else None
+    )
 
 
 @parallel_kernel
 def _shorten(
-    scan: PathScan, slots: int, length: FloatArray, demand: FloatArray, capacity: FloatArray, limit: FloatArray,
-    splits: FloatArray
-) -> None:  # fmt: skip
-    """Move the splits (B, D, K) in place; links may carry ``limit`` (B, E), or what they carry now."""
+    scan: PathScan,
+    slots: int,
+    length: FloatArray,
+    demand: FloatArray,
+    capacity: FloatArray,
+    limit: FloatArray,
+    splits: FloatArray,
+) -> None:
+    """Move the splits (B, D, K) in place; links may carry ``limit`` (B, E), or what they carry
+    now.
+    """
     for b in prange(len(splits)):
         _shorten_matrix(scan, slots, length, demand[b], capacity[b], limit[b], splits[b])
 
 
 @kernel
 def _shorten_matrix(
-    scan: PathScan, slots: int, length: FloatArray, demand: FloatArray, capacity: FloatArray, limit: FloatArray,
-    splits: FloatArray
-) -> None:  # fmt: skip
-    """Both stages for one matrix; loops in the place of NumPy's operations, which take seconds to compile."""
+    scan: PathScan,
+    slots: int,
+    length: FloatArray,
+    demand: FloatArray,
+    capacity: FloatArray,
+    limit: FloatArray,
+    splits: FloatArray,
+) -> None:
+    """Both stages for one matrix; loops in the place of NumPy's operations, which take seconds to
+    compile.
+    """
     (demands, num_paths), links = splits.shape, len(capacity)
     slot, marked = np.empty(slots), np.empty(slots, np.bool_)
-    live, touched = np.ones((demands, num_paths), np.bool_), np.zeros((demands, num_paths), np.bool_)
+    live, touched = (
+        np.ones((demands, num_paths), np.bool_),
+        np.zeros((demands, num_paths), np.bool_),
+    )
     is_closed, is_over, any_closed = np.empty(links, np.bool_), np.empty(links, np.bool_), False
     for e in range(links):
         is_closed[e] = capacity[e] <= 0
@@ -191,7 +221,10 @@ def _mark_paths(scan: PathScan, on_link: BoolArray, marked: BoolArray, on_path: 
     for s in range(len(scan.node_ptr) - 1):
         begin, path = scan.node_ptr[s], scan.path_ptr[s]
         for node in range(1, scan.node_ptr[s + 1] - begin + 1):
-            link, parent = np.int64(scan.link[begin + node - 1]), np.int64(scan.parent[begin + node - 1])
+            link, parent = (
+                np.int64(scan.link[begin + node - 1]),
+                np.int64(scan.parent[begin + node - 1]),
+            )
             marked[node] = marked[parent] or on_link[link]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             count = np.int64(scan.path_count[d])
@@ -202,15 +235,23 @@ def _mark_paths(scan: PathScan, on_link: BoolArray, marked: BoolArray, on_path: 
 
 @kernel
 def _move_kept(
-    scan: PathScan, is_open: BoolArray, live: BoolArray, length: FloatArray, demand: FloatArray, free: FloatArray,
-    moving: FloatArray
-) -> None:  # fmt: skip
-    """Move flow (D, K) of open demands (D,) in place; ``free`` (E,) is what each link may still take."""
+    scan: PathScan,
+    is_open: BoolArray,
+    live: BoolArray,
+    length: FloatArray,
+    demand: FloatArray,
+    free: FloatArray,
+    moving: FloatArray,
+) -> None:
+    """Move flow (D, K) of open demands (D,) in place; ``free`` (E,) is what each link may still
+    take.
+    """
     for s in range(len(scan.node_ptr) - 1):
         first, path = scan.node_ptr[s], scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             count = np.int64(scan.path_count[d])
-            # The longest path that carries flow gives to the shortest with room, until lengths meet.
+            # The longest path that carries flow gives to the shortest with room, until lengths
+            # meet.
             for _ in range(count if is_open[d] else 0):
                 giver = -1
                 for k in range(count):
@@ -231,7 +272,11 @@ def _move_kept(
                     for k in range(count):
                         is_next = length[d, k] > last and live[d, k]
                         is_shorter = length[d, k] < length[d, giver] * (1 - _MIN_GAIN)
-                        if is_next and is_shorter and (taker < 0 or length[d, k] < length[d, taker]):
+                        if (
+                            is_next
+                            and is_shorter
+                            and (taker < 0 or length[d, k] < length[d, taker])
+                        ):
                             taker = k
                     if taker < 0:
                         break

@@ -1,16 +1,20 @@
-"""Traffic matrices from byte counters: estimates, their intervals, and checks of the counters themselves.
+"""Traffic matrices from byte counters: estimates, their intervals, and checks of the counters
+themselves.
 
-With the measurement matrix F (R, D), the counters y (R,) of an interval, their standard deviations s (R,), a prior p
-(D,) and the dispersion phi (Gbit/s, variance over mean of what the prior does not know), an estimate is
+With the measurement matrix F (R, D), the counters y (R,) of an interval, their standard deviations
+s (R,), a prior p (D,) and the dispersion phi (Gbit/s, variance over mean of what the prior does not
+know), an estimate is
 
     x = argmin over x >= 0 of  sum_d KL(x_d || p_d) / phi + 1/2 sum_r ((y_r - (F x)_r) / s_r)^2,
-    KL(x || p) = x log(x / p) - x + p        (Zhang, Roughan, Lund, Donoho: "Estimating point-to-point and
-                                              point-to-multipoint traffic matrices", IEEE/ACM ToN 2005)
+    KL(x || p) = x log(x / p) - x + p
+
+(Zhang, Roughan, Lund, Donoho: "Estimating point-to-point and point-to-multipoint traffic matrices",
+IEEE/ACM ToN 2005)
 
 - :mod:`teal_ip.counters.projection` solves that, by Newton steps on its dual;
-- :mod:`teal_ip.counters.estimator`: priors (gravity, tracked shares, what a history says), and one interval after the
-  other, with intervals for each demand;
-- :mod:`teal_ip.counters.repair` and :mod:`teal_ip.counters.check`: which counters to believe, and whether
-  counters, matrix and topology agree;
+- :mod:`teal_ip.counters.estimator`: priors (gravity, tracked shares, what a history says), and one
+  interval after the other, with intervals for each demand;
+- :mod:`teal_ip.counters.repair` and :mod:`teal_ip.counters.check`: which counters to believe, and
+  whether counters, matrix and topology agree;
 - :mod:`teal_ip.counters.worst_load`: the largest load over all matrices that the counters allow.
 """

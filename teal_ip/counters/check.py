@@ -1,18 +1,21 @@
-"""Do counters, matrix and topology agree?  A statistic, an alarm of a known level, and suspects by name.
+"""Do counters, matrix and topology agree?  A statistic, an alarm of a known level, and suspects by
+name.
 
 With the repaired values u (:mod:`teal_ip.counters.repair`) and what the matrix puts there, F x,
 
     z = (F x - u) / (2% u),    T = mean over all links, ingress and egress of min(z^2, 9).
 
-The alarm is raised above a + b d, where d is the share of links whose two ends disagree by more than 6%: corrupted
-counters alone raise T, by an amount that depends on how many there are.  a and b come from matrices that are believed
-(:meth:`Checker.calibrate`), whose counters are corrupted on purpose, 0 to 30% of them.  T and d may be averaged over
-the last intervals (:attr:`Checker.window`): a mean of several varies less, so that its limit is lower, and smaller
+The alarm is raised above a + b d, where d is the share of links whose two ends disagree by more
+than 6%: corrupted counters alone raise T, by an amount that depends on how many there are.  a and b
+come from matrices that are believed (:meth:`Checker.calibrate`), whose counters are corrupted on
+purpose, 0 to 30% of them.  T and d may be averaged over the last intervals
+(:attr:`Checker.window`): a mean of several varies less, so that its limit is lower, and smaller
 faults are found where they persist.
 
-Suspects are sources or targets whose demands of the history explain the deviation best, |g'z| / |g| with g the load of
-one router's demands (it must come from the history: of demands that are missing the present matrix knows nothing),
-counters that repair blames, and links that carry nothing though they are said to be up.
+Suspects are sources or targets whose demands of the history explain the deviation best, |g'z| / |g|
+with g the load of one router's demands (it must come from the history: of demands that are missing
+the present matrix knows nothing), counters that repair blames, and links that carry nothing though
+they are said to be up.
 """
 
 from __future__ import annotations
@@ -30,18 +33,23 @@ from teal.runtime.arrays import FloatArray, IntArray
 from teal_ip.counters.repair import Repaired, repair
 from teal_ip.readings.readings import Readings
 
-_UNIT = 0.02  # of a value, in which deviations are measured: the error that demands are expected to have
+# of a value, in which deviations are measured: the error that demands are expected to have
+_UNIT = 0.02
 _MAX_Z2 = 9.0  # of one value, in the mean
 _DISAGREE = 0.06  # relative difference of the two ends of a link
 _MIN_VALUE_SHARE = 1e-3  # share of the mean value that a value counts as at least
 _CORRUPTED = (0.0, 0.05, 0.1, 0.2, 0.3)  # shares of counters that calibration corrupts
 _DEMAND_ERROR = 0.02  # standard deviation of demands that are believed, in calibration
-_MARGIN = 1.3  # of the alarm limit over the largest statistic of calibration, which has seen some hundred intervals
+# of the alarm limit over the largest statistic of calibration, which has seen some hundred
+# intervals
+_MARGIN = 1.3
 _SUSPECTS = 3  # routers that are named, at most
 _UNIT_RATIOS = {
-    8.0: "bits in the place of bytes", 1 / 8: "bytes in the place of bits",
-    1000.0: "a prefix (k, M, G) too small", 1 / 1000: "a prefix (k, M, G) too large",
-}  # fmt: skip
+    8.0: "bits in the place of bytes",
+    1 / 8: "bytes in the place of bits",
+    1000.0: "a prefix (k, M, G) too small",
+    1 / 1000: "a prefix (k, M, G) too large",
+}
 _RATIO_TOLERANCE = 0.1  # relative, of a ratio that is recognised
 
 
@@ -53,11 +61,13 @@ class Check:
         repaired: what the counters say.
         statistic: T of this interval.
         mean_statistic: T, mean over the window.
-        limit: a + b d, with d the mean over the window, above which that is an alarm; infinite without calibration.
+        limit: a + b d, with d the mean over the window, above which that is an alarm; infinite
+            without calibration.
         alarm: whether it is above.
         disagreeing: share of links whose ends disagree.
         suspects: names of counters, routers and links, the most suspicious first.
-        unit: what the ratio of matrix and counters looks like, such as bits in the place of bytes; "" for nothing.
+        unit: what the ratio of matrix and counters looks like, such as bits in the place of bytes;
+            "" for nothing.
     """
 
     repaired: Repaired
@@ -109,8 +119,9 @@ class Checker:
     def calibrate(self, matrices: FloatArray, *, snapshots: int = 300, seed: int = 0) -> None:
         """Set the limit from believed matrices (T, D), Gbit/s, under corrupted counters.
 
-        The limit is the line a + b d above the statistics of all ``snapshots`` by a margin of 30%; with a window above
-        the means of as many statistics, drawn among those with the same share of corrupted counters.
+        The limit is the line a + b d above the statistics of all ``snapshots`` by a margin of 30%;
+        with a window above the means of as many statistics, drawn among those with the same share
+        of corrupted counters.
 
         Raises:
             InputError: no matrix with traffic.
@@ -121,7 +132,10 @@ class Checker:
         self._mean = matrices.mean(0)
         rng, points = np.random.default_rng(seed), []
         for number in range(snapshots):
-            truth, other = matrices[rng.integers(len(matrices))], matrices[rng.integers(len(matrices))]
+            truth, other = (
+                matrices[rng.integers(len(matrices))],
+                matrices[rng.integers(len(matrices))],
+            )
             share = _CORRUPTED[number % len(_CORRUPTED)]
             counters = self.corrupted_counters(truth, other, share, rng)
             believed = truth * np.maximum(0.0, 1 + _DEMAND_ERROR * rng.normal(size=len(truth)))
@@ -132,7 +146,9 @@ class Checker:
         above = t - self.slope * d
         if self.window > 1:
             kinds = [above[kind :: len(_CORRUPTED)] for kind in range(len(_CORRUPTED))]
-            above = np.concatenate([rng.choice(kind, (snapshots, self.window)).mean(1) for kind in kinds if len(kind)])
+            above = np.concatenate(
+                [rng.choice(kind, (snapshots, self.window)).mean(1) for kind in kinds if len(kind)]
+            )
         self.offset = _MARGIN * float(above.max())
 
     def corrupted_counters(
@@ -152,16 +168,21 @@ class Checker:
         noisy = clean * (1 + self._relative * rng.normal(size=len(clean)))
         kind = rng.integers(0, 4, len(clean))
         factor = np.where(
-            rng.random(len(clean)) < 0.5, rng.uniform(0.25, 0.75, len(clean)), rng.uniform(1.3, 3, len(clean))
+            rng.random(len(clean)) < 0.5,
+            rng.uniform(0.25, 0.75, len(clean)),
+            rng.uniform(1.3, 3, len(clean)),
         )
         wrong = np.select(
-            [kind == 0, kind == 1, kind == 2], [np.zeros(len(clean)), stuck, noisy * factor],
+            [kind == 0, kind == 1, kind == 2],
+            [np.zeros(len(clean)), stuck, noisy * factor],
             rng.uniform(0, 2 * clean.mean(), len(clean)),
-        )  # fmt: skip
+        )
         counters = np.maximum(np.where(rng.random(len(clean)) < share, wrong, noisy), 0.0)
         return Readings(*np.split(counters, np.cumsum([links, links, nodes])))
 
-    def _statistic(self, readings: Readings, matrix: FloatArray) -> tuple[float, float, FloatArray, Repaired]:
+    def _statistic(
+        self, readings: Readings, matrix: FloatArray
+    ) -> tuple[float, float, FloatArray, Repaired]:
         """T, d, z (E + 2 N,), and the repaired counters."""
         predicted = self._measurements @ matrix
         repaired = repair(self._topology, readings, predicted, self._relative)
@@ -172,7 +193,12 @@ class Checker:
         both = np.isfinite(sent) & np.isfinite(received)
         larger = np.maximum(np.maximum(sent, received), 1e-300)
         disagrees = np.abs(sent - received)[both] > _DISAGREE * larger[both]
-        return float(np.minimum(z * z, _MAX_Z2).mean()), float(disagrees.mean()) if both.any() else 0.0, z, repaired
+        return (
+            float(np.minimum(z * z, _MAX_Z2).mean()),
+            float(disagrees.mean()) if both.any() else 0.0,
+            z,
+            repaired,
+        )
 
     def check(self, readings: Readings, matrix: FloatArray) -> Check:
         """The verdict on the next interval.
@@ -187,16 +213,26 @@ class Checker:
         limit = self.offset + self.slope * mean_disagreeing
         alarm = mean > limit
         return Check(
-            repaired, statistic, mean, limit, alarm, disagreeing,
-            tuple(self._suspects(z, readings, repaired, matrix, alarm)), self._unit(readings.values, matrix),
-        )  # fmt: skip
+            repaired,
+            statistic,
+            mean,
+            limit,
+            alarm,
+            disagreeing,
+            tuple(self._suspects(z, readings, repaired, matrix, alarm)),
+            self._unit(readings.values, matrix),
+        )
 
     def _unit(self, counters: FloatArray, matrix: FloatArray) -> str:
-        """The unit that the ratio of matrix and counters (E + 2 N,) suggests; not for repaired counters, which know the
-        matrix.
+        """The unit that the ratio of matrix and counters (E + 2 N,) suggests; not for repaired
+        counters, which know the matrix.
         """
         known = np.nan_to_num(counters) > 0
-        ratio = float(np.median((self._measurements @ matrix)[known] / counters[known])) if known.any() else 1.0
+        ratio = (
+            float(np.median((self._measurements @ matrix)[known] / counters[known]))
+            if known.any()
+            else 1.0
+        )
         for factor, name in _UNIT_RATIOS.items():
             if abs(ratio / factor - 1) < _RATIO_TOLERANCE:
                 return f"the matrix is {factor:g} times what the counters say: {name}?"
@@ -216,13 +252,17 @@ class Checker:
         if alarm:
             names += self._routers(z, repaired)
         return names + [
-            name for name in repaired.blamed_names(topology) if not any(name.endswith(links[e]) for e in down)
+            name
+            for name in repaired.blamed_names(topology)
+            if not any(name.endswith(links[e]) for e in down)
         ]
 
     def _routers(self, z: FloatArray, repaired: Repaired) -> list[str]:
         if self._mean is None:
             return []
-        scale = _UNIT * np.maximum(repaired.values, _MIN_VALUE_SHARE * max(float(repaired.values.mean()), 1e-300))
+        scale = _UNIT * np.maximum(
+            repaired.values, _MIN_VALUE_SHARE * max(float(repaired.values.mean()), 1e-300)
+        )
         clipped = np.clip(z, -math.sqrt(_MAX_Z2), math.sqrt(_MAX_Z2))
         found = []
         for end, name in ((0, "from"), (1, "to")):
@@ -232,6 +272,9 @@ class Checker:
                 length = float(np.linalg.norm(g))
                 if length > 0:
                     found.append(
-                        (abs(float(g @ clipped)) / length, f"demands {name} {self._topology.node_names[node]}")
+                        (
+                            abs(float(g @ clipped)) / length,
+                            f"demands {name} {self._topology.node_names[node]}",
+                        )
                     )
         return [name for _, name in sorted(found, reverse=True)[:_SUSPECTS]]

@@ -17,7 +17,14 @@ from teal.app.web.layout import drawing_of, utilisation_map
 from teal.formats import save_traffic
 from teal.formats.rows import write_csv
 from teal.runtime.storage import check_out_file, check_out_folder, json_value
-from teal_ip.counters.estimate import CheckedInterval, CheckRun, EstimateRun, check, estimate, save_intervals
+from teal_ip.counters.estimate import (
+    CheckedInterval,
+    CheckRun,
+    EstimateRun,
+    check,
+    estimate,
+    save_intervals,
+)
 from teal_ip.counters.settings import CheckConfig, EstimateConfig
 
 _MAX_DEMANDS = 200  # rows of the page's table
@@ -25,7 +32,9 @@ _MAX_CHECKS = 20  # rows of the table in the terminal
 
 
 def write_estimate_page(path: Path, run: EstimateRun) -> None:
-    """A page with the largest demands, their intervals and, where it is known, the truth; a map of the residuals."""
+    """A page with the largest demands, their intervals and, where it is known, the truth; a map of
+    the residuals.
+    """
     topology, traffic = run.topology, run.traffic
     mean = traffic.mean()
     lower, upper = run.lower.mean(0), run.upper.mean(0)
@@ -51,8 +60,10 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
         traffic="counters",
         table=Table("", columns, np.argsort(-mean)[:_MAX_DEMANDS].tolist()),
         map=utilisation_map(drawing_of(topology), shown),
-    )  # fmt: skip
-    write_page(path, f"Matrices of {topology.name}, from counters", _sentences(run.describe()), [section])
+    )
+    write_page(
+        path, f"Matrices of {topology.name}, from counters", _sentences(run.describe()), [section]
+    )
 
 
 def check_table(rows: Sequence[CheckedInterval]) -> Table:
@@ -60,21 +71,30 @@ def check_table(rows: Sequence[CheckedInterval]) -> Table:
     alarms = [row for row in rows if row.alarm]
     nearest = sorted(rows, key=lambda row: row.mean_statistic - row.limit, reverse=True)
     columns = (
-        Column("interval", "timestamp"), Column("statistic", "mean_statistic", _decimals),
-        Column("limit", "limit", _decimals), Column("ends disagree", "disagreeing", percent),
-        Column("counters named", "blamed", str), Column("suspects", lambda row: row.unit or row.suspects),
-    )  # fmt: skip
-    title = f"{len(alarms):,} of {len(rows):,} intervals raise an alarm" if alarms else "no alarm; nearest to one"
+        Column("interval", "timestamp"),
+        Column("statistic", "mean_statistic", _decimals),
+        Column("limit", "limit", _decimals),
+        Column("ends disagree", "disagreeing", percent),
+        Column("counters named", "blamed", str),
+        Column("suspects", lambda row: row.unit or row.suspects),
+    )
+    title = (
+        f"{len(alarms):,} of {len(rows):,} intervals raise an alarm"
+        if alarms
+        else "no alarm; nearest to one"
+    )
     return Table(title, columns, alarms or nearest[:_MAX_CHECKS], _MAX_CHECKS)
 
 
 def named_table(run: CheckRun) -> Table:
     """All counters that contradict the others, a row a router and interface."""
     columns = (
-        Column("router", "router"), Column("interface", "interface"), Column("counters", "kind"),
+        Column("router", "router"),
+        Column("interface", "interface"),
+        Column("counters", "kind"),
         Column("named in", "share", percent, most_is_best=True),
         Column("counted, over what the others say", "ratio", digits(3), optional=True),
-    )  # fmt: skip
+    )
     return Table("counters that contradict the others", columns, run.named)
 
 
@@ -88,12 +108,17 @@ def _sentences(text: str) -> str:
 
 
 FILES = MATRICES, INTERVALS, ROWS, PAGE, MANIFEST = (
-    "matrices.npz", "intervals.npz", "estimate.csv", "estimate.html", "manifest.json",
-)  # fmt: skip
+    "matrices.npz",
+    "intervals.npz",
+    "estimate.csv",
+    "estimate.html",
+    "manifest.json",
+)
 
 
 def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateRun:
-    """Estimate, and write the files if there is a folder for them: as intervals are done, also before an interruption.
+    """Estimate, and write the files if there is a folder for them: as intervals are done, also
+    before an interruption.
 
     Raises:
         InputError: a fault in the settings, or results in OUT that must not be replaced.
@@ -144,7 +169,9 @@ def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
     run = run_estimate(config, notify)
     return Outcome(
         text=run.describe(),
-        written="" if config.out is None else f"{config.out / PAGE}: open it in a browser; matrices are beside it",
+        written=""
+        if config.out is None
+        else f"{config.out / PAGE}: open it in a browser; matrices are beside it",
         data=run.to_json,
     )
 

@@ -36,8 +36,12 @@ from teal_ip.routing.simulate import measurements_of
 
 _UNEXPLAINED = 0.25  # share of what was counted, from which on the routing is doubted
 _SAVE_EVERY_S = 10.0  # seconds between two saves of the results so far, at least
-_SAVE_SHARE = 0.05  # of the run, at most, that goes into saving: after a slow save the next one waits longer
-_BETTER_FIT = 0.7  # of the error of matrices at the counters, below which the other labels are the right ones
+_SAVE_SHARE = (
+    0.05  # of the run, at most, that goes into saving: after a slow save the next one waits longer
+)
+_BETTER_FIT = (
+    0.7  # of the error of matrices at the counters, below which the other labels are the right ones
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +86,8 @@ class EstimateRun:
         residual: (E,) mean of counted less explained, Gbit/s, of the links.
         truth: (T, D) Gbit/s; None if it was not given.
         labels: end or start, which the timestamps of the intervals are.
-        expected_error: NMAE that the first matrix is expected to have without a history; NaN with one.
+        expected_error: NMAE that the first matrix is expected to have without a history; NaN with
+            one.
     """
 
     topology: Topology
@@ -96,7 +101,9 @@ class EstimateRun:
     expected_error: float = math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """Means over the intervals, and a record of each; numbers that JSON cannot hold become null."""
+        """Means over the intervals, and a record of each; numbers that JSON cannot hold become
+        null.
+        """
         means = {
             name: float(np.mean([getattr(one, name) for one in self.intervals]))
             for name in ("total", "unexplained", "error", "covered", "covered_volume")
@@ -108,24 +115,37 @@ class EstimateRun:
         """The run in a few lines."""
         rows = self.intervals
         lines = [
-            f"{len(rows):,} matrices of {self.traffic.num_demands:,} demands, {rows[0].timestamp} to "
-            f"{rows[-1].timestamp} ({self.labels} of the intervals); {np.mean([one.total for one in rows]):.6g} Gbit/s "
+            f"{len(rows):,} matrices of {self.traffic.num_demands:,} demands, {rows[0].timestamp} "
+            "to "
+            f"{rows[-1].timestamp} ({self.labels} of the intervals); "
+            f"{np.mean([one.total for one in rows]):.6g} Gbit/s "
             "on average",
-            f"what the matrices leave unexplained: {100 * np.mean([one.unexplained for one in rows]):.2f}% of what was "
+            "what the matrices leave unexplained: "
+            f"{100 * np.mean([one.unexplained for one in rows]):.2f}% of what was "
             f"counted; {sum(one.blamed for one in rows):,} readings replaced, "
             f"{sum(one.missing for one in rows):,} missing",
         ]
         if not math.isnan(self.expected_error):
             lines.append(
-                f"without a history, by what gravity leaves of the counters: a matrix has an error (NMAE) of about "
-                f"{self.expected_error:.1g}, so single demands are not known; loads after the failure of a cable, "
+                "without a history, by what gravity leaves of the counters: a matrix has an error "
+                "(NMAE) of about "
+                f"{self.expected_error:.1g}, so single demands are not known; loads after the "
+                "failure of a cable, "
                 "which are sums of many, are mostly within 3% of themselves (docs/counters.md)"
             )
         if self.truth is not None:
-            covered, volume = (np.mean([getattr(one, name) for one in rows]) for name in ("covered", "covered_volume"))
-            held = f"; intervals hold {100 * covered:.1f}% of the demands and {100 * volume:.1f}% of the traffic"
+            covered, volume = (
+                np.mean([getattr(one, name) for one in rows])
+                for name in ("covered", "covered_volume")
+            )
+            held = (
+                f"; intervals hold {100 * covered:.1f}% of the demands and {100 * volume:.1f}% of "
+                "the traffic"
+            )
             held = "" if math.isnan(covered) else held
-            lines.append(f"error (NMAE) {np.mean([one.error for one in rows]):.4f} against the truth{held}")
+            lines.append(
+                f"error (NMAE) {np.mean([one.error for one in rows]):.4f} against the truth{held}"
+            )
         return "\n".join(lines)
 
 
@@ -156,7 +176,9 @@ class CheckedInterval:
     unit: str
 
 
-def load_measured(config: CounterConfig, notify: Callable[[str], None]) -> tuple[Topology, EcmpDag, Counters]:
+def load_measured(
+    config: CounterConfig, notify: Callable[[str], None]
+) -> tuple[Topology, EcmpDag, Counters]:
     """The network as its routers use it, its shortest paths, and the counters.
 
     Raises:
@@ -186,8 +208,11 @@ def _step(counters: Counters) -> np.timedelta64:
     return np.timedelta64(round(counters.interval_s), "s")
 
 
-def _other_labels(config: CounterConfig, counters: Counters, matrices: TrafficMatrices, f: sp.csr_array) -> str:
-    """A sentence if measured matrices fit the counters better by the other end of their intervals; else nothing.
+def _other_labels(
+    config: CounterConfig, counters: Counters, matrices: TrafficMatrices, f: sp.csr_array
+) -> str:
+    """A sentence if measured matrices fit the counters better by the other end of their intervals;
+    else nothing.
 
     Args:
         config: settings.
@@ -195,7 +220,9 @@ def _other_labels(config: CounterConfig, counters: Counters, matrices: TrafficMa
         matrices: matrices of the same times.
         f: (E + 2 N, D) over the pairs of the matrices.
     """
-    other, shift = ("start", -_step(counters)) if config.labels == "end" else ("end", _step(counters))
+    other, shift = (
+        ("start", -_step(counters)) if config.labels == "end" else ("end", _step(counters))
+    )
     errors: tuple[list[FloatArray], list[FloatArray]] = [], []
     for values, stamp in zip(counters.values, counters.timestamps, strict=True):
         counted = np.nan_to_num(values) > 0
@@ -207,13 +234,16 @@ def _other_labels(config: CounterConfig, counters: Counters, matrices: TrafficMa
     if not better < _BETTER_FIT * own:
         return ""
     return (
-        f"matrices labelled by the {other} of their intervals would fit the counters better (error {100 * better:.2g}% "
+        f"matrices labelled by the {other} of their intervals would fit the counters better (error "
+        f"{100 * better:.2g}% "
         f"for {100 * own:.2g}%): --labels {other}?"
     )
 
 
 def estimate(
-    config: EstimateConfig, notify: Callable[[str], None], keep: Callable[[EstimateRun], None] = lambda _: None
+    config: EstimateConfig,
+    notify: Callable[[str], None],
+    keep: Callable[[EstimateRun], None] = lambda _: None,
 ) -> EstimateRun:
     """The matrices of all intervals.
 
@@ -227,15 +257,21 @@ def estimate(
         KeyboardInterrupt: on Ctrl-C or SIGTERM, after the present interval.
     """
     topology, dag, counters = load_measured(config, notify)
-    history = load_traffic(config.history, topology, unit=config.traffic_unit) if config.history else None
+    history = (
+        load_traffic(config.history, topology, unit=config.traffic_unit) if config.history else None
+    )
     pairs = all_pairs(topology) if history is None else history.pairs
     flows = _flows(config, topology, counters, notify) if config.flows else None
     truth = load_traffic(config.truth, topology, unit=config.traffic_unit) if config.truth else None
     past = None if history is None else history.read(slice(None))
     estimator = Estimator(
-        pairs, topology.num_nodes, history=past, relative=config.counter_error, level=config.level,
+        pairs,
+        topology.num_nodes,
+        history=past,
+        relative=config.counter_error,
+        level=config.level,
         tracking=config.tracking,
-    )  # fmt: skip
+    )
     measured = partial(measurements_of, config.policies, dag)
     measurements = measured(pairs)
     estimator.route(measurements)
@@ -251,12 +287,23 @@ def estimate(
     def so_far() -> EstimateRun:
         done = slice(len(rows))
         traffic = TrafficMatrices(
-            "estimate", pairs, counters.timestamps[done], ArrayRates(matrices[done]), round(counters.interval_s)
+            "estimate",
+            pairs,
+            counters.timestamps[done],
+            ArrayRates(matrices[done]),
+            round(counters.interval_s),
         )
         return EstimateRun(
-            topology, traffic, lower[done], upper[done], rows, residual / max(1, len(rows)),
-            None if known_truth is None else known_truth[done], config.labels, expected,
-        )  # fmt: skip
+            topology,
+            traffic,
+            lower[done],
+            upper[done],
+            rows,
+            residual / max(1, len(rows)),
+            None if known_truth is None else known_truth[done],
+            config.labels,
+            expected,
+        )
 
     for t in _keeping(count, lambda: keep(so_far())):
         y, blamed = values[t], 0
@@ -268,41 +315,61 @@ def estimate(
         else:
             known_flows = _at(flows, counters.timestamps[t], pairs)
             if past is None and not estimator.knows_traffic:
-                expected = expected_error(measurements, topology.num_links, pairs, y, config.counter_error)
+                expected = expected_error(
+                    measurements, topology.num_links, pairs, y, config.counter_error
+                )
             found = estimator.estimate(y, flows=known_flows, robust=not config.no_repair)
             matrices[t], lower[t], upper[t] = found.matrix, found.lower, found.upper
             residual += np.nan_to_num(found.residual[: topology.num_links])
         error = covered = covered_volume = math.nan
         real = _at(truth, counters.timestamps[t], pairs)
-        if known_truth is not None and real is not None and np.isfinite(real).any() and found is not None:
+        if (
+            known_truth is not None
+            and real is not None
+            and np.isfinite(real).any()
+            and found is not None
+        ):
             real = np.nan_to_num(real)
             known_truth[t] = real
             error = float(np.abs(matrices[t] - real).sum() / max(float(real.sum()), 1e-300))
             if past is not None:
                 is_held = (real >= lower[t]) & (real <= upper[t])
-                covered, covered_volume = float(is_held.mean()), float(real[is_held].sum() / max(real.sum(), 1e-300))
+                covered, covered_volume = (
+                    float(is_held.mean()),
+                    float(real[is_held].sum() / max(real.sum(), 1e-300)),
+                )
         rows.append(
             EstimatedInterval(
-                timestamp=str(counters.timestamps[t]), total=float(matrices[t].sum()),
-                prior="" if found is None else found.prior, dispersion=0.0 if found is None else found.dispersion,
-                unexplained=0.0 if found is None else found.unexplained, blamed=blamed,
-                missing=int(np.isnan(values[t]).sum()), error=error, covered=covered,
+                timestamp=str(counters.timestamps[t]),
+                total=float(matrices[t].sum()),
+                prior="" if found is None else found.prior,
+                dispersion=0.0 if found is None else found.dispersion,
+                unexplained=0.0 if found is None else found.unexplained,
+                blamed=blamed,
+                missing=int(np.isnan(values[t]).sum()),
+                error=error,
+                covered=covered,
                 covered_volume=covered_volume,
             )
-        )  # fmt: skip
+        )
     unexplained = float(np.mean([one.unexplained for one in rows]))
     if unexplained > _UNEXPLAINED:
         notify(
-            f"no matrix explains {100 * unexplained:.0f}% of what was counted under this routing: are metrics, failed "
+            f"no matrix explains {100 * unexplained:.0f}% of what was counted under this routing: "
+            "are metrics, failed "
             "links and the units of the counters those of the network?"
         )
-    if truth is not None and (note := _other_labels(config, counters, truth, measured(truth.pairs))):
+    if truth is not None and (
+        note := _other_labels(config, counters, truth, measured(truth.pairs))
+    ):
         notify(f"--truth: {note}")
     return so_far()
 
 
 def _keeping(count: int, keep: Callable[[], None]) -> Iterator[int]:
-    """The numbers of all intervals; what is done is kept now and then, and when the run is interrupted."""
+    """The numbers of all intervals; what is done is kept now and then, and when the run is
+    interrupted.
+    """
     with interrupts_wait() as stop_if_requested:
         due = time.monotonic() + _SAVE_EVERY_S
         for t in tqdm(range(count), desc="estimating", unit="interval"):
@@ -325,9 +392,13 @@ def _flows(
     if config.prefixes is None:
         return _in_time(load_traffic(config.flows, topology, unit=config.traffic_unit), counters)
     found = load_flows(
-        Path(config.flows), topology, Prefixes.load(config.prefixes, topology), interval_s=counters.interval_s,
-        sampling=config.sampling, exporters=config.exporters,
-    )  # fmt: skip
+        Path(config.flows),
+        topology,
+        Prefixes.load(config.prefixes, topology),
+        interval_s=counters.interval_s,
+        sampling=config.sampling,
+        exporters=config.exporters,
+    )
     for note in found.notes:
         notify(f"{config.flows}: {note}")
     flows = found.traffic  # by the ends of intervals
@@ -339,8 +410,13 @@ def _flows(
 def _in_time(flows: TrafficMatrices, counters: Counters) -> TrafficMatrices:
     """The flows; raises InputError if none is of an interval of the counters."""
     if not np.isin(flows.timestamps, counters.timestamps).any():
-        times = f"{counters.timestamps[0]} to {counters.timestamps[-1]}, every {counters.interval_s:g} s"
-        raise InputError("--flows", "times", f"those of the counters, {times}", f"{flows.timestamps[0]}, ...")
+        times = (
+            f"{counters.timestamps[0]} to {counters.timestamps[-1]}, every {counters.interval_s:g} "
+            "s"
+        )
+        raise InputError(
+            "--flows", "times", f"those of the counters, {times}", f"{flows.timestamps[0]}, ..."
+        )
     return flows
 
 
@@ -364,41 +440,70 @@ def check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
     """
     topology, dag, counters = load_measured(config, notify)
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
-    history = load_traffic(config.history, topology, unit=config.traffic_unit) if config.history else traffic
+    history = (
+        load_traffic(config.history, topology, unit=config.traffic_unit)
+        if config.history
+        else traffic
+    )
     pairs = traffic.pairs
     measurements = measurements_of(config.policies, dag, pairs)
-    checker = Checker(topology, pairs, measurements, relative=config.counter_error, window=config.window)
+    checker = Checker(
+        topology, pairs, measurements, relative=config.counter_error, window=config.window
+    )
     notify(f"calibrating the alarm on {history.num_matrices:,} matrices")
     checker.calibrate(_over(history, pairs), seed=config.seed)
     rows, named = list[CheckedInterval](), NamedCounters(topology)
     for t in tqdm(range(counters.num_intervals), desc="checking", unit="interval"):
-        matrix = traffic.read([0])[0] if traffic.num_matrices == 1 else _at(traffic, counters.timestamps[t], pairs)
+        matrix = (
+            traffic.read([0])[0]
+            if traffic.num_matrices == 1
+            else _at(traffic, counters.timestamps[t], pairs)
+        )
         if matrix is None or not np.isfinite(matrix).all():
             continue
         one = checker.check(counters.at(t), matrix)
         named.add(counters.at(t), one.repaired)
         rows.append(
             CheckedInterval(
-                timestamp=str(counters.timestamps[t]), statistic=one.statistic, mean_statistic=one.mean_statistic,
-                limit=one.limit, alarm=one.alarm, disagreeing=one.disagreeing, blamed=one.repaired.num_blamed,
-                suspects="; ".join(one.suspects[:8]), unit=one.unit,
+                timestamp=str(counters.timestamps[t]),
+                statistic=one.statistic,
+                mean_statistic=one.mean_statistic,
+                limit=one.limit,
+                alarm=one.alarm,
+                disagreeing=one.disagreeing,
+                blamed=one.repaired.num_blamed,
+                suspects="; ".join(one.suspects[:8]),
+                unit=one.unit,
             )
-        )  # fmt: skip
+        )
     if not rows:
         times = f"{counters.timestamps[0]} to {counters.timestamps[-1]}"
-        raise InputError("--traffic", "timestamps", f"matrices of the times of the counters, {times}", "none of them")
-    if any(row.alarm for row in rows) and (note := _other_labels(config, counters, traffic, measurements)):
+        raise InputError(
+            "--traffic",
+            "timestamps",
+            f"matrices of the times of the counters, {times}",
+            "none of them",
+        )
+    if any(row.alarm for row in rows) and (
+        note := _other_labels(config, counters, traffic, measurements)
+    ):
         notify(note)
         rows = [
-            dataclasses.replace(row, suspects="; ".join(filter(None, (note, row.suspects)))) if row.alarm else row
+            dataclasses.replace(row, suspects="; ".join(filter(None, (note, row.suspects))))
+            if row.alarm
+            else row
             for row in rows
         ]
-    interfaces = ({}, {}) if config.interfaces is None else interfaces_of(config.interfaces, topology)
+    interfaces = (
+        ({}, {}) if config.interfaces is None else interfaces_of(config.interfaces, topology)
+    )
     return CheckRun(rows, named.rows(*interfaces))
 
 
 def _at(traffic: TrafficMatrices | None, time: np.datetime64, pairs: IntArray) -> FloatArray | None:
-    """(D,) the matrix of a time over other pairs, NaN for demands that the traffic does not have; None for none."""
+    """(D,) the matrix of a time over other pairs, NaN for demands that the traffic does not have;
+    None for none.
+    """
     if traffic is None:
         return None
     row = int(np.searchsorted(traffic.timestamps, time))
@@ -421,7 +526,9 @@ def _spread(traffic: TrafficMatrices, rates: FloatArray, pairs: IntArray) -> Flo
 
 
 def save_intervals(path: Path, run: EstimateRun) -> None:
-    """Write the ends of all intervals to a .npz file: lower and upper (T, D), Gbit/s, in the order of matrices.npz."""
+    """Write the ends of all intervals to a .npz file: lower and upper (T, D), Gbit/s, in the order
+    of matrices.npz.
+    """
     from teal.runtime.storage import atomic_file
 
     with atomic_file(path) as temporary, temporary.open("wb") as stream:

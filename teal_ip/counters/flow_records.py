@@ -1,14 +1,15 @@
 """Flow records -> measured demands of the routers that export them.
 
-Read are nfdump's CSV (``-o csv`` of versions 1.6 and 1.7, which has a duration in the place of an end from 1.7.5 on,
-and ``-o csv-fast``, whose times are milliseconds) and JSON (``-o json``), and pmacct's JSON, a line a record.
-A table of prefixes and routers says where addresses are: the longest prefix counts.  The source's router is where a
-record enters the network, the destination's where it leaves; records within a router, or of addresses in no prefix, are
-left out and counted.  Bytes are spread evenly over the time of a record, and multiplied by the sampling rate (of the
+Read are nfdump's CSV (``-o csv`` of versions 1.6 and 1.7, which has a duration in the place of an
+end from 1.7.5 on, and ``-o csv-fast``, whose times are milliseconds) and JSON (``-o json``), and
+pmacct's JSON, a line a record. A table of prefixes and routers says where addresses are: the
+longest prefix counts.  The source's router is where a record enters the network, the destination's
+where it leaves; records within a router, or of addresses in no prefix, are left out and counted.
+Bytes are spread evenly over the time of a record, and multiplied by the sampling rate (of the
 record, if it has one).
 
-A router that exports has measured demands to all others, 0 where no record says anything; of a router that does not
-export nothing is known.
+A router that exports has measured demands to all others, 0 where no record says anything; of a
+router that does not export nothing is known.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ _FIELDS = {  # of a record: names in nfdump's CSV 1.6, 1.7, its JSON, and pmacct
     "duration": ("td", "duration"),
 }
 _NEEDED = ("source", "target", "bytes", "first")
-_OTHERS = {"time_flow_start_ns": "goflow2", "sampler_address": "goflow2", "flowStartMilliseconds": "an IPFIX collector"}
+_OTHERS = {
+    "time_flow_start_ns": "goflow2",
+    "sampler_address": "goflow2",
+    "flowStartMilliseconds": "an IPFIX collector",
+}
 _MAX_INTERVALS = 1_000_000
 
 
@@ -82,17 +87,23 @@ class Prefixes:
             try:
                 network = ipaddress.ip_network(cell["prefix"], strict=False)
             except ValueError:
-                raise InputError(str(path), field, "a prefix such as 10.1.0.0/16", repr(cell["prefix"])) from None
+                raise InputError(
+                    str(path), field, "a prefix such as 10.1.0.0/16", repr(cell["prefix"])
+                ) from None
             router = topology.name_of(cell["router"])
             if router not in index:
-                raise InputError(str(path), field, f"a node of {topology.name}", repr(cell["router"]))
+                raise InputError(
+                    str(path), field, f"a node of {topology.name}", repr(cell["router"])
+                )
             routers[network] = index[router]
         if not routers:
             raise InputError(str(path), "prefixes", "at least one prefix", "none")
         return cls(routers)
 
     def router(self, address: str) -> int:
-        """Number of the router of an address; -1 for an address in no prefix, or for none at all."""
+        """Number of the router of an address; -1 for an address in no prefix, or for none at
+        all.
+        """
         if address not in self._known:
             self._known[address] = self._search(address)
         return self._known[address]
@@ -143,7 +154,8 @@ def load_flows(
         exporters: routers whose records these are; () for all at which some record enters.
 
     Raises:
-        InputError: no such file, another format, a record without what is needed, or no record between two routers.
+        InputError: no such file, another format, a record without what is needed, or no record
+            between two routers.
     """
     if not interval_s > 0:
         raise InputError(str(path), "interval", "seconds above 0", interval_s)
@@ -165,18 +177,25 @@ def load_flows(
         begin, end = record.first, max(record.last, record.first)
         first, last = int(begin // interval_s), int(end // interval_s)
         if last - first > _MAX_INTERVALS:
-            raise InputError(str(path), "times", f"records of at most {_MAX_INTERVALS} intervals", end - begin)
+            raise InputError(
+                str(path), "times", f"records of at most {_MAX_INTERVALS} intervals", end - begin
+            )
         for interval in range(first, last + 1):
             overlap = min(end, (interval + 1) * interval_s) - max(begin, interval * interval_s)
             share = overlap / (end - begin) if end > begin else 1.0
             key = interval, source, target
             amounts[key] = amounts.get(key, 0.0) + share * record.amount
     if not amounts:
-        raise InputError(str(path), "records", "some between two routers", f"none; {outside} outside all prefixes")
+        raise InputError(
+            str(path),
+            "records",
+            "some between two routers",
+            f"none; {outside} outside all prefixes",
+        )
     routers = sorted(only or {source for _, source, _ in amounts})
     pairs = np.array(
         [(s, t) for s in routers for t in range(topology.num_nodes) if s != t], dtype=np.int32
-    )  # fmt: skip
+    )
     place = {(int(s), int(t)): d for d, (s, t) in enumerate(pairs)}
     intervals = sorted({interval for interval, _, _ in amounts})
     row = {interval: number for number, interval in enumerate(intervals)}
@@ -186,8 +205,12 @@ def load_flows(
     ends = (np.array(intervals) + 1) * interval_s
     times = np.round(ends).astype("int64").astype("datetime64[s]")
     notes = [f"{outside:,} records of addresses in no prefix"] if outside else []
-    notes += [f"{inside:,} records within a router, or of one that does not export"] if inside else []
-    traffic = TrafficMatrices(path.stem, pairs, times, ArrayRates(rates), round(interval_s), origin=str(path))
+    notes += (
+        [f"{inside:,} records within a router, or of one that does not export"] if inside else []
+    )
+    traffic = TrafficMatrices(
+        path.stem, pairs, times, ArrayRates(rates), round(interval_s), origin=str(path)
+    )
     return Flows(traffic, tuple(notes))
 
 
@@ -200,7 +223,10 @@ def _records(path: Path, sampling: float) -> Iterator[_Record]:
                 _check_kind(dict.fromkeys(columns, ""), path)
                 if not {"da", "dstAddr"} & set(columns):
                     raise InputError(
-                        str(path), "columns", "those of nfdump's CSV, such as sa, da, ibyt", ", ".join(columns)
+                        str(path),
+                        "columns",
+                        "those of nfdump's CSV, such as sa, da, ibyt",
+                        ", ".join(columns),
                     )
                 for line, row in enumerate(reader, 2):
                     if not row.get("da") and not row.get("dstAddr"):
@@ -208,10 +234,14 @@ def _records(path: Path, sampling: float) -> Iterator[_Record]:
                     yield _record(row, f"line {line}", path, sampling)
             return
         if path.suffix.lower() != ".json":
-            raise InputError(str(path), "", "a .csv or .json file of flow records", path.suffix or "no ending")
+            raise InputError(
+                str(path), "", "a .csv or .json file of flow records", path.suffix or "no ending"
+            )
         text = path.read_text(encoding="utf-8")
         objects = (
-            json.loads(text) if text.lstrip().startswith("[") else map(json.loads, filter(str.strip, text.splitlines()))
+            json.loads(text)
+            if text.lstrip().startswith("[")
+            else map(json.loads, filter(str.strip, text.splitlines()))
         )
         for number, one in enumerate(objects):
             if not isinstance(one, dict):
@@ -222,7 +252,9 @@ def _records(path: Path, sampling: float) -> Iterator[_Record]:
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(str(path), "", "flow records of nfdump or pmacct", str(error).splitlines()[0]) from None
+        raise InputError(
+            str(path), "", "flow records of nfdump or pmacct", str(error).splitlines()[0]
+        ) from None
 
 
 def _record(row: dict[str, Any], where: str, path: Path, sampling: float) -> _Record:
@@ -239,15 +271,22 @@ def _record(row: dict[str, Any], where: str, path: Path, sampling: float) -> _Re
         last = first + _duration(values["duration"], where, path)
     if last < first:
         raise InputError(
-            str(path), where, "an end that is not before the start", f"{values['first']}, {values['last']}"
+            str(path),
+            where,
+            "an end that is not before the start",
+            f"{values['first']}, {values['last']}",
         )
     try:
-        amount = float(values["bytes"]) * _GBIT_OF_BYTE * float(row.get("sampling_rate") or sampling)
+        amount = (
+            float(values["bytes"]) * _GBIT_OF_BYTE * float(row.get("sampling_rate") or sampling)
+        )
     except (TypeError, ValueError):
         amount = math.nan
     if not 0 <= amount < math.inf:
         raise InputError(str(path), where, "a number of bytes of at least 0", repr(values["bytes"]))
-    return _Record(str(values["source"]).strip(), str(values["target"]).strip(), amount, first, last)
+    return _Record(
+        str(values["source"]).strip(), str(values["target"]).strip(), amount, first, last
+    )
 
 
 def _duration(value: Any, where: str, path: Path) -> float:
@@ -258,7 +297,9 @@ def _duration(value: Any, where: str, path: Path) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise InputError(str(path), where, "a duration in seconds, or hours:minutes:seconds", repr(value))
+        raise InputError(
+            str(path), where, "a duration in seconds, or hours:minutes:seconds", repr(value)
+        )
     return seconds
 
 
@@ -267,4 +308,6 @@ def _check_kind(row: dict[str, Any], path: Path) -> None:
     for name, program in _OTHERS.items():
         if name in row:
             expected = "flow records of nfdump (-o csv or -o json) or pmacct"
-            raise InputError(str(path), "records", expected, f"records of {program} ({keys_of([row])}, ...)")
+            raise InputError(
+                str(path), "records", expected, f"records of {program} ({keys_of([row])}, ...)"
+            )

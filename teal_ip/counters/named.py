@@ -21,9 +21,11 @@ class NamedCounter:
     Attributes:
         router: name.
         interface: its names in the table of interfaces, else the neighbour, or external.
-        kind: sent, received, or both, of a link; ingress, egress, or both, of what enters and leaves.
+        kind: sent, received, or both, of a link; ingress, egress, or both, of what enters and
+            leaves.
         share: share of the intervals in which one of them was named.
-        ratio: what they counted in these intervals over what the others say; NaN where that is nothing.
+        ratio: what they counted in these intervals over what the others say; NaN where that is
+            nothing.
     """
 
     router: str
@@ -46,7 +48,8 @@ class NamedCounters:
         for pair in topology.link_pairs():
             if len(pair) == 2:
                 back[list(pair)] = pair[::-1]
-        # A counter is at a router: of the link that leaves it (-1 for none), of the one that enters, or external.
+        # A counter is at a router: of the link that leaves it (-1 for none), of the one that
+        # enters, or external.
         source, target = topology.link_source.tolist(), topology.link_target.tolist()
         links = [
             *zip(source, range(len(source)), back.tolist(), strict=True),
@@ -60,14 +63,21 @@ class NamedCounters:
         self._place = np.array([number[one] for one in self._of])
         self._named = np.zeros(len(self._of), dtype=np.int64)
         self._intervals = np.zeros(len(self._interfaces), dtype=np.int64)
-        self._counted, self._right = np.zeros(len(self._interfaces)), np.zeros(len(self._interfaces))
+        self._counted, self._right = (
+            np.zeros(len(self._interfaces)),
+            np.zeros(len(self._interfaces)),
+        )
         self._total = 0
 
     def add(self, readings: Readings, repaired: Repaired) -> None:
         """Note those of an interval."""
         links = self._topology.num_links
-        counted = np.concatenate([readings.sent, readings.received, readings.ingress, readings.egress])
-        is_named = np.concatenate([repaired.blamed_sent, repaired.blamed_received, repaired.blamed_external])
+        counted = np.concatenate(
+            [readings.sent, readings.received, readings.ingress, readings.egress]
+        )
+        is_named = np.concatenate(
+            [repaired.blamed_sent, repaired.blamed_received, repaired.blamed_external]
+        )
         right = np.concatenate([repaired.values[:links], repaired.values])
         self._total += 1
         self._named += is_named
@@ -76,12 +86,15 @@ class NamedCounters:
         np.add.at(self._right, self._place[is_named], right[is_named])
 
     def rows(
-        self, of_link: Mapping[str, Sequence[str]] | None = None, external: Mapping[str, Sequence[str]] | None = None
+        self,
+        of_link: Mapping[str, Sequence[str]] | None = None,
+        external: Mapping[str, Sequence[str]] | None = None,
     ) -> list[NamedCounter]:
         """All of them, those of most intervals first.
 
         Args:
-            of_link: names of the interfaces of each link, by the name of the link that leaves the router.
+            of_link: names of the interfaces of each link, by the name of the link that leaves the
+                router.
             external: names of the external interfaces of each router.
         """
         topology, names, result = self._topology, self._topology.link_names(), list[NamedCounter]()
@@ -97,9 +110,13 @@ class NamedCounters:
                 usual = names[out].partition("->")[2] if out >= 0 else f"from {names[into]}"
             own = np.flatnonzero((self._place == place) & (self._named > 0)).tolist()
             right = self._right[place]
-            result.append(NamedCounter(
-                router=name, interface=" + ".join(known) or usual, kind=" and ".join(self._kind[one] for one in own),
-                share=float(self._intervals[place]) / self._total,
-                ratio=float(self._counted[place] / right) if right > 0 else np.nan,
-            ))  # fmt: skip
+            result.append(
+                NamedCounter(
+                    router=name,
+                    interface=" + ".join(known) or usual,
+                    kind=" and ".join(self._kind[one] for one in own),
+                    share=float(self._intervals[place]) / self._total,
+                    ratio=float(self._counted[place] / right) if right > 0 else np.nan,
+                )
+            )
         return result

@@ -1,22 +1,26 @@
 """Which counters to believe: repair by voting rounds.
 
-The unknown values are the load u of every link and what enters and leaves at every router, (E + 2 N).  Witnesses of a
-value are
+The unknown values are the load u of every link and what enters and leaves at every router, (E + 2
+N).  Witnesses of a value are
 
-- its counters: both ends of a link, one for what enters or leaves (weight 1; 0.4 for a zero where traffic is expected);
-- the load that a matrix puts there: of a matrix that was measured (1.05), which is right more often than a single
-  counter without any other support (at 0.9, 94% of values are within 5% in place of 98%); or of the matrix that is
-  estimated from the counters whose two ends agree (0.9), by :func:`believed`;
-- conservation at a router: what all other values there leave for this one (0.15 + 0.85 f^2, with the share f of the
-  router's other values that are settled), at both ends of a link, and at its router for what enters or leaves.
+- its counters: both ends of a link, one for what enters or leaves (weight 1; 0.4 for a zero where
+  traffic is expected);
+- the load that a matrix puts there: of a matrix that was measured (1.05), which is right more often
+  than a single counter without any other support (at 0.9, 94% of values are within 5% in place of
+  98%); or of the matrix that is estimated from the counters whose two ends agree (0.9), by
+  :func:`believed`;
+- conservation at a router: what all other values there leave for this one (0.15 + 0.85 f^2, with
+  the share f of the router's other values that are settled), at both ends of a link, and at its
+  router for what enters or leaves.
 
-Witnesses agree within 3 standard deviations of the value (6 for a measured matrix, 20% of the value for an estimated
-one, 2.5 standard deviations of the router's sum for conservation).  In each round every witness of an open value gets
-the sum of weights of those that agree with it; values whose best score passes the round's threshold are settled at the
-mean of the agreeing witnesses.  Thresholds fall, until all are settled.
+Witnesses agree within 3 standard deviations of the value (6 for a measured matrix, 20% of the value
+for an estimated one, 2.5 standard deviations of the router's sum for conservation).  In each round
+every witness of an open value gets the sum of weights of those that agree with it; values whose
+best score passes the round's threshold are settled at the mean of the agreeing witnesses.
+Thresholds fall, until all are settled.
 
-Linear programs that minimise the sum of all changes repair less: the error of a wrong counter is spread over
-conservation at two routers, and drags their good values along.
+Linear programs that minimise the sum of all changes repair less: the error of a wrong counter is
+spread over conservation at two routers, and drags their good values along.
 """
 
 from __future__ import annotations
@@ -33,7 +37,10 @@ from teal_ip.readings.readings import Readings
 
 _THRESHOLDS = (3.4, 3.0, 2.6, 2.6, 2.2, 2.2, 1.9, 1.9, 1.6, 1.6, 0.0)
 _WEIGHT_OF_ZERO = 0.4
-_WEIGHT_OF_MEASURED, _WEIGHT_OF_ESTIMATED = 1.05, 0.9  # of loads of a matrix: more and less than one counter
+_WEIGHT_OF_MEASURED, _WEIGHT_OF_ESTIMATED = (
+    1.05,
+    0.9,
+)  # of loads of a matrix: more and less than one counter
 _TOLERANCE, _OF_MEASURED, _OF_SUM = 3.0, 6.0, 2.5  # standard deviations
 _OF_ESTIMATED = 0.2  # share of a value, by which an estimated matrix may miss it
 _BLAMED = 0.08  # relative error from which on a counter is named
@@ -99,17 +106,25 @@ def repair(
     counters = np.full((2, count), np.nan)
     counters[0] = np.concatenate([readings.sent, readings.ingress, readings.egress])
     counters[1, :links] = readings.received
-    # What a value does to the balance of the routers: in minus out; a link leaves its start and enters its end.
+    # What a value does to the balance of the routers: in minus out; a link leaves its start and
+    # enters its end.
     router = np.full((2, count), -1)
     router[0, :links], router[1, :links] = topology.link_source, topology.link_target
     router[0, links : links + nodes] = router[0, links + nodes :] = np.arange(nodes)
     sign = np.zeros((2, count))
-    sign[0, :links], sign[1, :links], sign[0, links : links + nodes], sign[0, links + nodes :] = -1, 1, 1, -1
+    sign[0, :links], sign[1, :links], sign[0, links : links + nodes], sign[0, links + nodes :] = (
+        -1,
+        1,
+        1,
+        -1,
+    )
     size = np.zeros(nodes)
     for side in (0, 1):
         used = router[side] >= 0
         np.add.at(size, router[side][used], 1)
-    direct = np.vstack([counters, np.full((1, count), np.nan) if expected is None else expected[None]])
+    direct = np.vstack(
+        [counters, np.full((1, count), np.nan) if expected is None else expected[None]]
+    )
     values = _median(direct)
     least = _MIN_VALUE_SHARE * max(float(values.mean()), 1e-300)
     settled, support = np.zeros(count, dtype=bool), np.zeros(count)
@@ -139,20 +154,26 @@ def repair(
             others = np.maximum(size[at] - 1, 1)
             share = (settled_at[at] - settled) / others
             spread = _OF_SUM * relative * np.sqrt(np.maximum(gross[at] - values**2, 0.0))
-            witness[3 + side] = np.where(used & (implied >= -spread), np.maximum(implied, 0.0), np.nan)
+            witness[3 + side] = np.where(
+                used & (implied >= -spread), np.maximum(implied, 0.0), np.nan
+            )
             weight[3 + side] = 0.15 + 0.85 * share**2
             tolerance[3 + side] = np.maximum(spread, _TOLERANCE * relative * scale)
         weight = np.where(np.isfinite(witness), weight, 0.0)
         filled = np.nan_to_num(witness)
         apart = np.abs(filled[:, None] - filled[None])
-        agrees = apart <= tolerance[None]  # is the value of the first witness one that the second may stand for?
+        agrees = (
+            apart <= tolerance[None]
+        )  # is the value of the first witness one that the second may stand for?
         score = np.where(weight > 0, (agrees * weight[None]).sum(1), -1.0)
         best = score.argmax(0)
         top = np.take_along_axis(score, best[None], 0)[0]
         joined = np.take_along_axis(agrees, best[None, None], 0)[0] * weight
         precise = joined / np.maximum(tolerance**2, 1e-300)
         total = precise.sum(0)
-        mean = np.where(total > 0, (precise * filled).sum(0) / np.where(total > 0, total, 1), values)
+        mean = np.where(
+            total > 0, (precise * filled).sum(0) / np.where(total > 0, total, 1), values
+        )
         new = ~settled & (top >= threshold)
         values = np.where(new, mean, values)
         support = np.where(new, top, support)
@@ -167,17 +188,26 @@ def repair(
 def believed(
     estimator: Estimator, topology: Topology, readings: Readings, relative: float = 0.01
 ) -> tuple[FloatArray, Repaired]:
-    """(E + 2 N,) the values of an interval that an estimate should be made of, NaN for missing ones, and their repair.
+    """(E + 2 N,) the values of an interval that an estimate should be made of, NaN for missing
+    ones, and their repair.
 
-    The load of a link whose two counters disagree is predicted by a robust estimate from the links whose counters agree
-    and, before anything is known of the traffic, from what enters and leaves.  The prediction is one of the witnesses.
+    The load of a link whose two counters disagree is predicted by a robust estimate from the links
+    whose counters agree and, before anything is known of the traffic, from what enters and leaves.
+    The prediction is one of the witnesses.
 
     Args:
         estimator: its prior and routing; it learns nothing here.
         topology: as in :func:`repair`, and so are all others.
     """
-    sent, received, values, links = readings.sent, readings.received, readings.values, topology.num_links
-    disagree = np.abs(sent - received) > math.sqrt(2) * _TOLERANCE * relative * np.fmax(sent, received)
+    sent, received, values, links = (
+        readings.sent,
+        readings.received,
+        readings.values,
+        topology.num_links,
+    )
+    disagree = np.abs(sent - received) > math.sqrt(2) * _TOLERANCE * relative * np.fmax(
+        sent, received
+    )
     agreed = values.copy()
     agreed[:links][disagree] = np.nan
     # What enters or leaves has one counter alone, so that a wrong one would be predicted as it is.
@@ -190,13 +220,16 @@ def believed(
     fixed = repair(topology, readings, expected, relative, is_estimated=True)
     of_link = fixed.blamed_sent | fixed.blamed_received
     least = _MIN_VALUE_SHARE * float(fixed.values.mean())
-    is_silent = (np.minimum(sent, received) <= least) & estimator.is_used[:links]  # both ends may be dead
+    is_silent = (np.minimum(sent, received) <= least) & estimator.is_used[
+        :links
+    ]  # both ends may be dead
     agrees = np.isfinite(sent) & np.isfinite(received) & ~disagree & ~of_link & ~is_silent
     is_replaced = np.concatenate([of_link, fixed.blamed_external])
     repaired = np.where(is_replaced & np.isfinite(values), fixed.values, values)
     if not np.nansum(values) > 0:
         return repaired, fixed
-    # An external counter has no second reading, and conservation does not show that all of a router are halved.
+    # An external counter has no second reading, and conservation does not show that all of a router
+    # are halved.
     decides = np.tile(_with_links(topology, agrees), 2)
     is_firm = np.concatenate([agrees, np.zeros(len(decides), dtype=bool)])
     seen = estimator.explained(np.concatenate([repaired[:links], values[links:]]), is_firm)[links:]

@@ -1,16 +1,19 @@
-"""Estimates from counters, in a process of their own: no other request waits for the seconds that they may take.
+"""Estimates from counters, in a process of their own: no other request waits for the seconds that
+they may take.
 
-The process has the :class:`teal_ip.counters.service.CountedTraffic` of every network whose counters were sent.  It
-begins with the first of them, and again should it end.  Intervals wait for it as requests wait for the engine: the next
-one is that of the client for which it has worked least.  One that could not be estimated by its deadline, by the times
-of those before, is refused when it arrives, and nothing is estimated that nobody waits for any more.
+The process has the :class:`teal_ip.counters.service.CountedTraffic` of every network whose counters
+were sent.  It begins with the first of them, and again should it end.  Intervals wait for it as
+requests wait for the engine: the next one is that of the client for which it has worked least.  One
+that could not be estimated by its deadline, by the times of those before, is refused when it
+arrives, and nothing is estimated that nobody waits for any more.
 
-Counters that are sent to the service: what matrix they say, and whether they agree with one sent beside them.
+Counters that are sent to the service: what matrix they say, and whether they agree with one sent
+beside them.
 
 The process has one :class:`CountedTraffic` a network.  Matrices that were measured themselves are
-its history; without any, estimates begin with gravity.  An interval whose counters contradict each other, or the matrix
-that was sent with them, raises an alarm: it is answered, and the matrix is not kept, so that the last good one stays in
-force.
+its history; without any, estimates begin with gravity.  An interval whose counters contradict each
+other, or the matrix that was sent with them, raises an alarm: it is answered, and the matrix is not
+kept, so that the last good one stays in force.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ from teal_ip.readings.readings import Readings, without_own_traffic
 from teal_ip.routing.measurements import ecmp_measurements, path_measurements
 
 _MIN_HISTORY = 20  # measured matrices, from which on they are a history
-_MAX_UNEXPLAINED = 0.1  # share of what was counted that no matrix explains, above which there is an alarm
+_MAX_UNEXPLAINED = (
+    0.1  # share of what was counted that no matrix explains, above which there is an alarm
+)
 _MAX_BLAMED = 0.3  # share of the counters that repair replaces or the estimate doubts, likewise
 _MAX_NAMES = 8  # suspects in an answer
 
@@ -74,9 +79,12 @@ class Interval(NamedTuple):
 
 
 def interval_of(
-    sent_counters: CounterReadings, topology: Topology, capacity: FloatArray, splits: FloatArray | None,
+    sent_counters: CounterReadings,
+    topology: Topology,
+    capacity: FloatArray,
+    splits: FloatArray | None,
     matrix: FloatArray | None,
-) -> Interval:  # fmt: skip
+) -> Interval:
     """The counters of a request as those of an interval.
 
     Args:
@@ -85,18 +93,24 @@ def interval_of(
         capacity, splits, matrix: as in :class:`Interval`.
 
     Raises:
-        ServiceError: links or nodes that the network does not have, or nothing that enters or leaves.
+        ServiceError: links or nodes that the network does not have, or nothing that enters or
+            leaves.
     """
     index, nodes = topology.node_index(), topology.num_nodes
     sent, received = np.full(topology.num_links, np.nan), np.full(topology.num_links, np.nan)
     ingress, egress = np.full(nodes, np.nan), np.full(nodes, np.nan)
     links: dict[tuple[int, int], list[int]] = {}
-    for link, ends in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)):
+    for link, ends in enumerate(
+        zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
+    ):
         links.setdefault(ends, []).append(link)
     for one in sent_counters.links:
         found = links.get((index.get(one.source, -1), index.get(one.target, -1)), [])
         if one.number >= len(found):
-            raise wrong(f"counters.links: there is no link {one.number} from {one.source!r} to {one.target!r}")
+            raise wrong(
+                f"counters.links: there is no link {one.number} from {one.source!r} to "
+                f"{one.target!r}"
+            )
         link = found[one.number]
         sent[link] = np.nan if one.sent is None else one.sent
         received[link] = np.nan if one.received is None else one.received
@@ -109,7 +123,9 @@ def interval_of(
     if np.isnan(ingress).all() and np.isnan(egress).all():
         raise wrong("counters.nodes: what enters or leaves the network at some node")
     unnamed = ~np.isin(topology.node_names, [border.node for border in sent_counters.nodes])
-    inner = without_own_traffic(topology.with_capacity(capacity), unnamed, sent[None], received[None])
+    inner = without_own_traffic(
+        topology.with_capacity(capacity), unnamed, sent[None], received[None]
+    )
     ingress[inner] = egress[inner] = 0.0
     counters = Readings(sent, received, ingress, egress)
     return Interval(counters, sent_counters.counter_error, capacity, splits, matrix)
@@ -163,7 +179,8 @@ class CountedTraffic:
         """The matrix of an interval, and the verdict on it.
 
         Raises:
-            ServiceError: a matrix to be checked before enough are known, or counters of which no matrix can be made.
+            ServiceError: a matrix to be checked before enough are known, or counters of which no
+                matrix can be made.
         """
         measurements = self._measurements(interval)
         topology = self._topology
@@ -180,17 +197,29 @@ class CountedTraffic:
         alarm = one.unexplained > _MAX_UNEXPLAINED or share > _MAX_BLAMED
         if alarm:
             estimator.forget_last()
-        return Counted(one.matrix[None], {
-            "found_by": one.prior, "total_gbps": float(one.matrix.sum()), "unexplained": one.unexplained,
-            "alarm": alarm, "replaced": fixed.num_blamed, "suspects": fixed.blamed_names(topology)[:_MAX_NAMES],
-        })  # fmt: skip
+        return Counted(
+            one.matrix[None],
+            {
+                "found_by": one.prior,
+                "total_gbps": float(one.matrix.sum()),
+                "unexplained": one.unexplained,
+                "alarm": alarm,
+                "replaced": fixed.num_blamed,
+                "suspects": fixed.blamed_names(topology)[:_MAX_NAMES],
+            },
+        )
 
-    def _checked(self, readings: Readings, measurements: sp.csr_array, matrix: FloatArray) -> Counted:
-        """The verdict on a matrix that was sent, by a checker that is calibrated on the matrices before."""
+    def _checked(
+        self, readings: Readings, measurements: sp.csr_array, matrix: FloatArray
+    ) -> Counted:
+        """The verdict on a matrix that was sent, by a checker that is calibrated on the matrices
+        before.
+        """
         if self._checker is None:
             if len(self._matrices) < _MIN_HISTORY:
                 raise wrong(
-                    f"counters: a matrix is checked against them once {_MIN_HISTORY} matrices are known, not after "
+                    f"counters: a matrix is checked against them once {_MIN_HISTORY} matrices are "
+                    "known, not after "
                     f"{len(self._matrices)}"
                 )
             self._checker = Checker(self._topology, self._pairs, measurements)
@@ -199,29 +228,41 @@ class CountedTraffic:
         found = self._checker.check(readings, matrix[0])
         predicted = measurements @ matrix[0]
         total = max(float(found.repaired.values.sum()), 1e-300)
-        return Counted(matrix, {
-            "found_by": "sent", "total_gbps": float(matrix.sum()),
-            "unexplained": float(np.abs(predicted - found.repaired.values).sum()) / total, "alarm": found.alarm,
-            "replaced": found.repaired.num_blamed,
-            "suspects": [*([found.unit] if found.unit else []), *found.suspects][:_MAX_NAMES],
-        })  # fmt: skip
+        return Counted(
+            matrix,
+            {
+                "found_by": "sent",
+                "total_gbps": float(matrix.sum()),
+                "unexplained": float(np.abs(predicted - found.repaired.values).sum()) / total,
+                "alarm": found.alarm,
+                "replaced": found.repaired.num_blamed,
+                "suspects": [*([found.unit] if found.unit else []), *found.suspects][:_MAX_NAMES],
+            },
+        )
 
     def _estimating(self, measurements: sp.csr_array, relative: float) -> Estimator:
         if self._estimator is None:
             enough = len(self._matrices) >= _MIN_HISTORY
             history = np.array(self._matrices) if enough else None
-            self._estimator = Estimator(self._pairs, self._topology.num_nodes, history=history, relative=relative)
+            self._estimator = Estimator(
+                self._pairs, self._topology.num_nodes, history=history, relative=relative
+            )
         self._estimator.route(measurements)
         return self._estimator
 
     def _measurements(self, interval: Interval) -> sp.csr_array:
         if interval.splits is not None:
-            splits = np.pad(interval.splits, ((0, 0), (0, self.paths.num_paths - interval.splits.shape[1])))
+            splits = np.pad(
+                interval.splits, ((0, 0), (0, self.paths.num_paths - interval.splits.shape[1]))
+            )
             return path_measurements(self.paths, splits, self._topology.num_nodes)
         key = (interval.capacity > 0).tobytes()
         if self._igp is None or self._igp[0] != key:
             topology = dataclasses.replace(self._topology, capacity=interval.capacity)
-            self._igp = key, ecmp_measurements(EcmpDag.of(topology, igp_metric(topology, "file")), self._pairs)
+            self._igp = (
+                key,
+                ecmp_measurements(EcmpDag.of(topology, igp_metric(topology, "file")), self._pairs),
+            )
         return self._igp[1]
 
 
@@ -271,9 +312,15 @@ class Counting:
         self._worked: dict[str, float] = {}  # seconds, by client
 
     async def take(
-        self, key: str, topology: Topology, paths: PathSet, matrices: MeasuredMatrices, interval: Interval,
-        client: str, deadline: float,
-    ) -> Counted:  # fmt: skip
+        self,
+        key: str,
+        topology: Topology,
+        paths: PathSet,
+        matrices: MeasuredMatrices,
+        interval: Interval,
+        client: str,
+        deadline: float,
+    ) -> Counted:
         """The matrix of an interval, and the verdict on it.
 
         Args:
@@ -286,7 +333,8 @@ class Counting:
             deadline: by time.perf_counter().
 
         Raises:
-            ServiceError: see :meth:`CountedTraffic.take`; or the estimate is not there by the deadline.
+            ServiceError: see :meth:`CountedTraffic.take`; or the estimate is not there by the
+                deadline.
         """
         self._refuse_late(key, client, deadline)
         answer = asyncio.get_running_loop().create_future()
@@ -314,10 +362,14 @@ class Counting:
             raise overloaded() from None
 
     def _refuse_late(self, key: str, client: str, deadline: float) -> None:
-        """Raise ServiceError if too many wait, or if this one would be late; a client may have three quarters."""
+        """Raise ServiceError if too many wait, or if this one would be late; a client may have
+        three quarters.
+        """
         here = [one for one in self._queue if not one.answer.done()]
         of_client = Counter(one.client for one in here)
-        if len(here) >= self._most_waiting or of_client[client] >= places_of_one(self._most_waiting):
+        if len(here) >= self._most_waiting or of_client[client] >= places_of_one(
+            self._most_waiting
+        ):
             raise overloaded()
         if not here:  # an estimate that took long once may be short now
             return
@@ -397,9 +449,13 @@ class _Process:
     """
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")  # threads of torch and Numba do not survive a fork
+        context = multiprocessing.get_context(
+            "spawn"
+        )  # threads of torch and Numba do not survive a fork
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_estimates, args=(theirs,), name="counting", daemon=True)
+        self._process = context.Process(
+            target=_estimates, args=(theirs,), name="counting", daemon=True
+        )
         self._process.start()
         theirs.close()
         self.begun: dict[str, PathSet] = {}
@@ -412,7 +468,9 @@ class _Process:
             outcome = self._connection.recv()
         except (EOFError, OSError):
             self.end()  # it may be half gone
-            raise ServiceError(503, "unavailable", "the process for counters has ended; try again", 1.0) from None
+            raise ServiceError(
+                503, "unavailable", "the process for counters has ended; try again", 1.0
+            ) from None
         if isinstance(outcome, Exception):
             raise outcome
         return outcome

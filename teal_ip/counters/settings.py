@@ -1,4 +1,6 @@
-"""Settings that the commands about counters share, and those of `teal estimate` and `teal check`."""
+"""Settings that the commands about counters share, and those of `teal estimate` and `teal
+check`.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,14 @@ from teal.option import OVERWRITE, TOPOLOGY
 from teal_ip.routing.settings import IgpConfig
 
 _COUNTER_OPTIONS = (  # of both commands, in the order of --help
-    "counters", "interfaces", "ignore_interfaces", "counter_unit", "labels", "interval", "counter_error"
-)  # fmt: skip
+    "counters",
+    "interfaces",
+    "ignore_interfaces",
+    "counter_unit",
+    "labels",
+    "interval",
+    "counter_error",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,29 +30,30 @@ class CounterConfig(IgpConfig, TopologyFileConfig):
 
     topology: Annotated[str, TOPOLOGY]
     counters: Path
-    """Readings of interface counters: a .csv or .parquet table with the columns time, router, interface or neighbour,
-    direction (in or out), and bytes (a counter that rises) or rate; or a .npz file of teal simulate --counters.  The
-    time of a rate is the end of its interval, or its start in a column start in the place of time."""
+    """Readings of interface counters: a .csv or .parquet table with the columns time, router,
+    interface or neighbour, direction (in or out), and bytes (a counter that rises) or rate; or a
+    .npz file of teal simulate --counters.  The time of a rate is the end of its interval, or its
+    start in a column start in the place of time."""
     interfaces: Path | None = None
-    """Table (.csv or .parquet) that leads interfaces back to links: router, interface, neighbour (empty: external) and,
-    for parallel links, number, from 1 on as in the names of links.  Interfaces of one link are summed.  Default: an
-    interface that is named like a neighbour (b, or b#2 for the second of parallel links) is the link to it, and any
-    other one is external."""
+    """Table (.csv or .parquet) that leads interfaces back to links: router, interface, neighbour
+    (empty: external) and, for parallel links, number, from 1 on as in the names of links.
+    Interfaces of one link are summed.  Default: an interface that is named like a neighbour (b, or
+    b#2 for the second of parallel links) is the link to it, and any other one is external."""
     ignore_interfaces: str = ""
-    """Regular expression of the names of interfaces that are left out, such as 'lo\\d*|.*\\.\\d+'; a column ignore
-    (yes) of the table of interfaces does the same for single ones."""
+    """Regular expression of the names of interfaces that are left out, such as 'lo\\d*|.*\\.\\d+';
+    a column ignore (yes) of the table of interfaces does the same for single ones."""
     counter_unit: str = ""
     """Unit of the column rate, such as Mbit/s; Gbit/s by default."""
     labels: Literal["end", "start"] = "end"
-    """Whether the time of a matrix, read or written, is the start or the end of its interval; the time of a counter's
-    reading is always the end."""
+    """Whether the time of a matrix, read or written, is the start or the end of its interval; the
+    time of a counter's reading is always the end."""
     interval: float = 0.0
     """Seconds of an interval; 0 for the median time between two readings."""
     counter_error: float = 0.01
     """Standard deviation of a counter, as a share of it."""
     policies: Path | None = None
-    """Installed segment lists, a .json file of teal segments; all other demands take the IGP's shortest
-    paths."""
+    """Installed segment lists, a .json file of teal segments; all other demands take the IGP's
+    shortest paths."""
     traffic_unit: str = ""
     """Unit of the rates in traffic files, such as Mbit/s; Gbit/s by default."""
 
@@ -58,31 +67,41 @@ class CounterConfig(IgpConfig, TopologyFileConfig):
 class EstimateConfig(CounterConfig):
     """Estimate traffic matrices from the byte counters of interfaces.
 
-    Each interval's matrix is the one nearest to what is expected (from past matrices if there are any, else from
-    gravity and the estimates before) that explains the counters, after repair of counters that contradict the others.
+    Each interval's matrix is the one nearest to what is expected (from past matrices if there are
+    any, else from gravity and the estimates before) that explains the counters, after repair of
+    counters that contradict the others.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "counters": (*_COUNTER_OPTIONS, "no_repair"),
         "routing": ("metric", "set_metric", "ucmp", "fail", "policies"),
         "what is known besides": (
-            "history", "flows", "prefixes", "sampling", "exporters", "traffic_unit", "tracking", "level",
+            "history",
+            "flows",
+            "prefixes",
+            "sampling",
+            "exporters",
+            "traffic_unit",
+            "tracking",
+            "level",
         ),
         "output": ("out", "truth", "overwrite"),
-    }  # fmt: skip
+    }
 
     history: str = ""
-    """Past traffic matrices, a file as for teal solve: with a week of them errors halve, and demands get intervals."""
+    """Past traffic matrices, a file as for teal solve: with a week of them errors halve, and
+    demands get intervals."""
     flows: str = ""
-    """Measured demands (flow records, tunnel counters): a .csv, .parquet or .npz file of traffic; its demands, and only
-    those, are taken as measured in the intervals of its times."""
+    """Measured demands (flow records, tunnel counters): a .csv, .parquet or .npz file of traffic;
+    its demands, and only those, are taken as measured in the intervals of its times."""
     prefixes: Path | None = None
-    """Table (.csv: prefix, router) that says where addresses are; --flows is then a file of flow records: nfdump's .csv
-    or .json, or pmacct's .json."""
+    """Table (.csv: prefix, router) that says where addresses are; --flows is then a file of flow
+    records: nfdump's .csv or .json, or pmacct's .json."""
     sampling: float = 1.0
     """Packets for each one that was counted, for flow records that do not say."""
     exporters: tuple[str, ...] = ()
-    """A router whose flow records these are; repeat for more.  Default: all at which some record enters."""
+    """A router whose flow records these are; repeat for more.  Default: all at which some record
+    enters."""
     no_repair: bool = False
     """Take the counters as they are."""
     tracking: float = 0.1
@@ -90,18 +109,26 @@ class EstimateConfig(CounterConfig):
     level: float = 0.9
     """Probability of the interval of each demand."""
     truth: str = ""
-    """Traffic matrices of the same times to compare with: the error of the estimates, and how often intervals hold."""
+    """Traffic matrices of the same times to compare with: the error of the estimates, and how often
+    intervals hold."""
     out: Path | None = None
-    """Folder for matrices.npz (which --traffic reads), intervals.npz, estimate.csv, estimate.html and manifest.json:
-    written every ten seconds, and when the run is interrupted."""
+    """Folder for matrices.npz (which --traffic reads), intervals.npz, estimate.csv, estimate.html
+    and manifest.json: written every ten seconds, and when the run is interrupted."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
         require(self, "sampling", "a number of at least 1", self.sampling >= 1)
-        require(self, "prefixes", "together with --flows", bool(self.flows) or self.prefixes is None)
-        require(self, "exporters", "together with --prefixes", self.prefixes is not None or not self.exporters)
+        require(
+            self, "prefixes", "together with --flows", bool(self.flows) or self.prefixes is None
+        )
+        require(
+            self,
+            "exporters",
+            "together with --prefixes",
+            self.prefixes is not None or not self.exporters,
+        )
         require(self, "tracking", "a number in [0, 1]", 0 <= self.tracking <= 1)
         require(self, "level", "a number in (0, 1)", 0 < self.level < 1)
 
@@ -110,8 +137,9 @@ class EstimateConfig(CounterConfig):
 class CheckConfig(CounterConfig):
     """Check counters, traffic matrix and topology against each other.
 
-    Counters that contradict all others are named and repaired; an alarm says that the matrix does not explain what was
-    counted, at a level that is calibrated on past matrices.  The exit code is 4 if any interval raises an alarm.
+    Counters that contradict all others are named and repaired; an alarm says that the matrix does
+    not explain what was counted, at a level that is calibrated on past matrices.  The exit code is
+    4 if any interval raises an alarm.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -123,11 +151,14 @@ class CheckConfig(CounterConfig):
     }
 
     traffic: str
-    """The matrices that are to be acted on: those of the same times as the counters, or a single one for all."""
+    """The matrices that are to be acted on: those of the same times as the counters, or a single
+    one for all."""
     history: str = ""
-    """Past traffic matrices that are believed, to calibrate the alarm; default: those of --traffic."""
+    """Past traffic matrices that are believed, to calibrate the alarm; default: those of
+    --traffic."""
     window: int = 1
-    """Intervals over which the statistic is averaged: more find smaller faults that last, and take longer."""
+    """Intervals over which the statistic is averaged: more find smaller faults that last, and take
+    longer."""
     seed: int = 0
     """Seed of the calibration's draws."""
     out: Path | None = None

@@ -2,10 +2,12 @@
 
 For each link e with shares a_e (D,) of the demands, under the new splits,
 
-    max  a_e' x / c_e   s.t.   x >= 0,  |F x - y| <= eps y,  and with a ball  sum_d |x_d - x0_d| <= g sum x0.
+    max  a_e' x / c_e
+    s.t.  x >= 0,  |F x - y| <= eps y,  and with a ball  sum_d |x_d - x0_d| <= g sum x0.
 
-Each is a linear program (HiGHS), max cost' z over z >= 0 with A z <= b.  Any y >= 0 with A' y >= cost proves the bound
-b' y, which is computed again from the solver's duals, whatever the solver says.
+Each is a linear program (HiGHS), max cost' z over z >= 0 with A z <= b.  Any y >= 0 with A' y >=
+cost proves the bound b' y, which is computed again from the solver's duals, whatever the solver
+says.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ def worst_load(
     near: FloatArray | None = None,
     ball: float | None = None,
 ) -> WorstLoad:
-    """The largest utilisation of a link over all matrices that the counters allow (equations in the module).
+    """The largest utilisation of a link over all matrices that the counters allow (equations in the
+    module).
 
     Args:
         shares: (E, D) of each demand on the links under the splits in question.
@@ -61,7 +64,8 @@ def worst_load(
         ball: g, calibrated share of the traffic by which the truth may be off the estimate.
 
     Raises:
-        InputError: a ball without an estimate, or counters that no matrix explains within the tolerance.
+        InputError: a ball without an estimate, or counters that no matrix explains within the
+            tolerance.
         SolverError: HiGHS failed.
     """
     if (near is None) != (ball is None):
@@ -88,7 +92,9 @@ def worst_load(
         result = solve_lp(-cost, (rows, limit))
         if result.is_infeasible:
             expected = f"counters that some matrix explains within {tolerance:.3g}"
-            raise InputError("worst_load", "counters", expected, "none: a larger tolerance, or repaired counters")
+            raise InputError(
+                "worst_load", "counters", expected, "none: a larger tolerance, or repaired counters"
+            )
         matrix = np.maximum(result.solution("worst_load")[:demands], 0.0) * scale
         value = float(cost[:demands] @ matrix) / capacity[link]
         bound = max(bound, _certified(cost, rows, limit, result.duals) * scale / capacity[link])
@@ -102,8 +108,8 @@ def worst_load(
 def _certified(cost: FloatArray, rows: sp.csr_array, limit: FloatArray, dual: FloatArray) -> float:
     """The bound limit' y for duals y >= 0 made feasible (rows' y >= cost), in float64.
 
-    What rounding leaves violated is covered by more of the row that covers the most of that column: for x >= 0 this
-    proves a bound as long as every column has a positive entry in some row.
+    What rounding leaves violated is covered by more of the row that covers the most of that column:
+    for x >= 0 this proves a bound as long as every column has a positive entry in some row.
     """
     y = np.maximum(dual, 0.0)
     missing = cost - rows.T @ y

@@ -28,7 +28,13 @@ from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.storage import atomic_file, check_out_file, json_value
 from teal_ip.metrics.near_changes import near_changes
-from teal_ip.metrics.search import MetricResult, MetricSearch, improve_metrics, largest_utilisation, useful_changes
+from teal_ip.metrics.search import (
+    MetricResult,
+    MetricSearch,
+    improve_metrics,
+    largest_utilisation,
+    useful_changes,
+)
 from teal_ip.metrics.settings import MetricsConfig
 from teal_ip.readings.files import interface_names
 from teal_ip.routing.igp import load_routed
@@ -42,7 +48,10 @@ SUFFIXES = (".json", ".csv", ".conf")
 
 
 def write_changes(
-    path: Path, changes: Sequence[Any], figures: dict[str, Any], interfaces: Mapping[str, Sequence[str]] | None = None
+    path: Path,
+    changes: Sequence[Any],
+    figures: dict[str, Any],
+    interfaces: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Write changes in their order.
 
@@ -50,7 +59,8 @@ def write_changes(
         path: path of a .json, .csv or .conf file.
         changes: with the fields link, source, target, before, after and utilisation.
         figures: figures of the result, for JSON.
-        interfaces: names of interfaces by the name of the link, for a .conf file; None for to-NEIGHBOUR.
+        interfaces: names of interfaces by the name of the link, for a .conf file; None for
+            to-NEIGHBOUR.
     """
     with atomic_file(path) as temporary:
         match path.suffix.lower():
@@ -59,7 +69,9 @@ def write_changes(
             case ".csv" if changes:
                 write_csv(temporary, changes)
             case ".csv":
-                temporary.write_text("link,source,target,before,after,utilisation\n", encoding="utf-8")
+                temporary.write_text(
+                    "link,source,target,before,after,utilisation\n", encoding="utf-8"
+                )
             case _:
                 temporary.write_text(frr_lines(changes, interfaces), encoding="utf-8")
 
@@ -77,14 +89,20 @@ def read_changes(path: Path, links: Sequence[str]) -> dict[int, int]:
     number = {name: link for link, name in enumerate(links)}
     try:
         with path.open(encoding="utf-8", newline="") as stream:
-            entries = list(csv.DictReader(stream)) if path.suffix == ".csv" else json.load(stream)["changes"]
+            entries = (
+                list(csv.DictReader(stream))
+                if path.suffix == ".csv"
+                else json.load(stream)["changes"]
+            )
         after = {str(entry["link"]): int(entry["after"]) for entry in entries}
     except (OSError, ValueError, KeyError, TypeError) as error:
         expected = "changes as teal metrics --out writes them, .json or .csv"
         raise InputError(str(path), "", expected, f"{type(error).__name__}: {error}") from None
     unknown = [name for name in after if name not in number]
     if unknown:
-        raise InputError(str(path), f"link {unknown[0]}", "a link of the network", "none of this name")
+        raise InputError(
+            str(path), f"link {unknown[0]}", "a link of the network", "none of this name"
+        )
     return {number[name]: value for name, value in after.items()}
 
 
@@ -93,19 +111,26 @@ def frr_lines(changes: Sequence[Any], interfaces: Mapping[str, Sequence[str]] | 
 
     Args:
         changes: the changes.
-        interfaces: names of interfaces by the name of the link; None for the node at the other end, ``to-NODE``.
+        interfaces: names of interfaces by the name of the link; None for the node at the other end,
+            ``to-NODE``.
 
     Raises:
         InputError: a link that changes and has no interface in the table.
     """
-    hint = "" if interfaces is not None else "; name the interfaces as your routers do (--interfaces)"
+    hint = (
+        "" if interfaces is not None else "; name the interfaces as your routers do (--interfaces)"
+    )
     lines = [f"! metrics, in the order in which to change them{hint}"]
     for number, one in enumerate(changes, 1):
         named = [f"to-{one.target}"] if interfaces is None else interfaces.get(one.link, ())
         if not named:
-            raise InputError("--interfaces", one.link, "an interface of each link whose metric changes", "none")
+            raise InputError(
+                "--interfaces", one.link, "an interface of each link whose metric changes", "none"
+            )
         reached = percent(one.utilisation)  # "-" where the deadline came before it was measured
-        lines.append(f"! {number}: on {one.source}, was {one.before}; largest utilisation then {reached}")
+        lines.append(
+            f"! {number}: on {one.source}, was {one.before}; largest utilisation then {reached}"
+        )
         for name in named:
             lines += [f"interface {name}", f" isis metric {one.after}", "exit"]
     return "\n".join(lines) + "\n"
@@ -113,10 +138,16 @@ def frr_lines(changes: Sequence[Any], interfaces: Mapping[str, Sequence[str]] | 
 
 _USUAL_MOST = 100  # largest metric
 _PRICE_RANGE = 50.0  # largest metric of the start from prices
-_PRICE_SECONDS, _PRICE_TIME = 2.0, 0.1  # for the prices, and for the bounds; and their share of the deadline
+_PRICE_SECONDS, _PRICE_TIME = (
+    2.0,
+    0.1,
+)  # for the prices, and for the bounds; and their share of the deadline
 _ORDER_SECONDS = 2.0  # for the order of the changes after Ctrl-C
 _POLICY_GAP = 0.01  # over the optimum with two segments, at which policies are counted
-_POLICY_SECONDS, _POLICY_TIME = 20.0, 0.5  # for the policies of each metrics, and for both of the deadline
+_POLICY_SECONDS, _POLICY_TIME = (
+    20.0,
+    0.5,
+)  # for the policies of each metrics, and for both of the deadline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,8 +181,8 @@ class MetricsReport:
         utilisation: with the new ones.
         changes: in the order in which to make them.
         on_the_way: largest utilisation during the changes.
-        optimum: bound on the largest utilisation over any two-segment lists with the metrics in force, for the matrix
-            with most demand; no metrics are proven to reach it.
+        optimum: bound on the largest utilisation over any two-segment lists with the metrics in
+            force, for the matrix with most demand; no metrics are proven to reach it.
         policies_before: demands that need a list for 1% over the optimum now; -1 unless asked for.
         policies: likewise with the new ones.
         moves: number of moves that were tried.
@@ -170,20 +201,28 @@ class MetricsReport:
     def to_json(self) -> dict[str, Any]:
         """All figures and changes."""
         hidden = ("topology", "changes")
-        figures = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in hidden}
+        figures = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in hidden
+        }
         return dict(json_value({**figures, "changes": self.changes}))
 
     def describe(self) -> str:
         """The report in a few lines."""
         lines = [
             f"largest utilisation {100 * self.before:.2f}% -> {100 * self.utilisation:.2f}% "
-            f"({self.moves:,} moves tried); segment lists could reach {100 * self.optimum:.2f}% at best, "
+            f"({self.moves:,} moves tried); segment lists could reach {100 * self.optimum:.2f}% at "
+            "best, "
             "under the same failures",
-            f"{len(self.changes)} links change; at most {100 * self.on_the_way:.2f}% on the way, one by one",
+            (
+                f"{len(self.changes)} links change; at most {100 * self.on_the_way:.2f}% on the "
+                "way, "
+                "one by one"
+            ),
         ]
         if self.policies >= 0:
             lines.append(
-                f"demands that need a segment list to come within 1% of the optimum: {self.policies_before} with the "
+                "demands that need a segment list to come within 1% of the optimum: "
+                f"{self.policies_before} with the "
                 f"metrics in force, {self.policies} with the new ones"
             )
         return "\n".join(lines)
@@ -192,9 +231,11 @@ class MetricsReport:
 def change_table(report: MetricsReport) -> Table:
     """The changes, in the order in which they are made."""
     columns = (
-        Column("link", "link"), Column("metric now", "before", str), Column("metric to come", "after", str),
+        Column("link", "link"),
+        Column("metric now", "before", str),
+        Column("metric to come", "after", str),
         Column("largest utilisation after this change", "utilisation", percent),
-    )  # fmt: skip
+    )
     return Table("metrics to change, in this order", columns, report.changes)
 
 
@@ -214,15 +255,21 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
     failures = [one.links for one in failing]
     start = np.where(topology.capacity > 0, dag.links.metric, 1.0)
     most = config.most or max(_USUAL_MOST, int(start.max()))
-    search = MetricSearch(topology, volume, failures, most, start, config.at_most or topology.num_links)
+    search = MetricSearch(
+        topology, volume, failures, most, start, config.at_most or topology.num_links
+    )
     busiest = demand[int(demand.sum(1).argmax())]
     whole = Deadline.after(seconds(config.deadline, "--deadline"))
     end = whole.share(1 - _POLICY_TIME) if config.with_policies else whole
     prices, optimum = _prices(dag, traffic.pairs, busiest, end.share(_PRICE_TIME))
     before = _utilisations(search, start)
-    of_failures = _bound_under_failures(dag, traffic.pairs, demand, failures, before, end.share(_PRICE_TIME))
+    of_failures = _bound_under_failures(
+        dag, traffic.pairs, demand, failures, before, end.share(_PRICE_TIME)
+    )
     optimum = max(optimum, of_failures)
-    notify(f"segment lists could reach {100 * optimum:.2f}% at best; searching for {config.deadline}")
+    notify(
+        f"segment lists could reach {100 * optimum:.2f}% at best; searching for {config.deadline}"
+    )
     earlier = None
     if config.start is not None:
         earlier = start.copy()
@@ -240,16 +287,23 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
         before_policies = _policies(dag, traffic.pairs, busiest, whole.share(0.5))
         policies = _policies(EcmpDag.of(topology, metric), traffic.pairs, busiest, whole)
         if policies > before_policies:
-            notify(f"the new metrics need {policies} policies, those in force {before_policies}: nothing changes")
+            notify(
+                f"the new metrics need {policies} policies, those in force {before_policies}: "
+                "nothing changes"
+            )
             metric, order, after, policies = start, [], [], before_policies
     steps = [found.before, *after]
     changes = [
         MetricChange(
-            topology.link_names()[link], topology.node_names[topology.link_source[link]],
-            topology.node_names[topology.link_target[link]], int(start[link]), int(metric[link]), most_used,
+            topology.link_names()[link],
+            topology.node_names[topology.link_source[link]],
+            topology.node_names[topology.link_target[link]],
+            int(start[link]),
+            int(metric[link]),
+            most_used,
         )
         for link, most_used in zip(order, after, strict=True)
-    ]  # fmt: skip
+    ]
     changed = dataclasses.replace(topology, metric=metric.astype(np.int64))
     return MetricsReport(
         changed,
@@ -275,9 +329,15 @@ _FEW = 4  # matrices that are searched over at a time
 
 
 def _searched(
-    search: MetricSearch, end: Deadline, prices: FloatArray, seed: int, earlier: FloatArray | None, used: FloatArray
+    search: MetricSearch,
+    end: Deadline,
+    prices: FloatArray,
+    seed: int,
+    earlier: FloatArray | None,
+    used: FloatArray,
 ) -> MetricResult:
-    """The best metrics of all matrices, by a search over the fullest ones, to which those are added that it missed.
+    """The best metrics of all matrices, by a search over the fullest ones, to which those are added
+    that it missed.
 
     Args:
         search: program of all matrices.
@@ -309,7 +369,9 @@ def _searched(
     return MetricResult(best, reached, float(used.max()), moves, found.was_interrupted)
 
 
-def _ordered(search: MetricSearch, found: MetricResult, end: Deadline) -> tuple[list[int], list[float]]:
+def _ordered(
+    search: MetricSearch, found: MetricResult, end: Deadline
+) -> tuple[list[int], list[float]]:
     """The useful changes of a search; Ctrl-C ends their order as the deadline does."""
     end = Deadline.after(_ORDER_SECONDS) if found.was_interrupted else end
     try:
@@ -318,12 +380,18 @@ def _ordered(search: MetricSearch, found: MetricResult, end: Deadline) -> tuple[
         return useful_changes(search, found.metric, Deadline.after(0.0))
 
 
-def _prices(dag: EcmpDag, pairs: IntArray, demand: FloatArray, end: Deadline) -> tuple[FloatArray, float]:
+def _prices(
+    dag: EcmpDag, pairs: IntArray, demand: FloatArray, end: Deadline
+) -> tuple[FloatArray, float]:
     """(E,) metrics in proportion to the prices of two-segment routing, and its bound."""
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
     result = solve(problem, 0.01, Deadline(time.perf_counter() + _PRICE_SECONDS, end))
     live = problem.capacity > 0
-    uniform = float((problem.capacity * result.prices).sum()) * problem.inverse_capacity / max(1, int(live.sum()))
+    uniform = (
+        float((problem.capacity * result.prices).sum())
+        * problem.inverse_capacity
+        / max(1, int(live.sum()))
+    )
     mixed = result.prices + uniform
     return 1 + (_PRICE_RANGE - 1) * mixed / max(float(mixed.max()), 1e-300), result.bound
 
@@ -332,9 +400,13 @@ _BOUNDED = 10  # failures, the fullest ones, whose bounds are computed
 
 
 def _bound_under_failures(
-    dag: EcmpDag, pairs: IntArray, demand: FloatArray, failures: Sequence[Sequence[int]], used: FloatArray,
+    dag: EcmpDag,
+    pairs: IntArray,
+    demand: FloatArray,
+    failures: Sequence[Sequence[int]],
+    used: FloatArray,
     end: Deadline,
-) -> float:  # fmt: skip
+) -> float:
     """The largest bound over any two-segment lists of a failure under its fullest matrix.
 
     Args:
@@ -350,18 +422,27 @@ def _bound_under_failures(
         if end.is_over:
             break
         matrix = demand[int(used[:, 1 + failure].argmax())]
-        problem = SegmentProblem.of(dag.without(list(failures[failure])), pairs, matrix, balances=True)
+        problem = SegmentProblem.of(
+            dag.without(list(failures[failure])), pairs, matrix, balances=True
+        )
         largest = max(
-            largest, solve(problem, 0.01, Deadline(time.perf_counter() + _PRICE_SECONDS / _BOUNDED, end)).bound
+            largest,
+            solve(
+                problem, 0.01, Deadline(time.perf_counter() + _PRICE_SECONDS / _BOUNDED, end)
+            ).bound,
         )
     return largest
 
 
 def _policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray, end: Deadline) -> int:
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
-    result = solve(problem, _POLICY_GAP / 10, Deadline(time.perf_counter() + _POLICY_SECONDS, end.share(0.5)))
+    result = solve(
+        problem, _POLICY_GAP / 10, Deadline(time.perf_counter() + _POLICY_SECONDS, end.share(0.5))
+    )
     allowed = result.value * (1 + _POLICY_GAP)
-    return fewest_policies(problem, result, allowed, Deadline(time.perf_counter() + _POLICY_SECONDS, end)).policies
+    return fewest_policies(
+        problem, result, allowed, Deadline(time.perf_counter() + _POLICY_SECONDS, end)
+    ).policies
 
 
 def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsReport:
@@ -379,7 +460,12 @@ def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> Metrics
         live = zip(topology.link_names(), topology.capacity > 0, strict=True)
         lacking = [name for name, is_live in live if is_live and name not in named]
         if lacking:
-            raise InputError(str(config.interfaces), "", "an interface of each link", f"none of {listed(lacking)}")
+            raise InputError(
+                str(config.interfaces),
+                "",
+                "an interface of each link",
+                f"none of {listed(lacking)}",
+            )
     report = improve(config, notify)
     if config.out is not None:
         write_changes(config.out, report.changes, report.to_json(), named)

@@ -1,8 +1,9 @@
 """Few changes of metrics around the fullest link, tried one by one: what a planner would try first.
 
-A change matters where it makes a link as short as the way that traffic takes now, or one longer or shorter: for each
-link near the fullest one these metrics are tried, first under the scenarios that are fullest now, then, the best of
-them, under all.  The best few after each change are kept, since two changes may mend what neither does alone.
+A change matters where it makes a link as short as the way that traffic takes now, or one longer or
+shorter: for each link near the fullest one these metrics are tried, first under the scenarios that
+are fullest now, then, the best of them, under all.  The best few after each change are kept, since
+two changes may mend what neither does alone.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Tried:
 
 
 def near_changes(search: MetricSearch, deadline: Deadline) -> tuple[FloatArray, int]:
-    """The best metrics (E,) of at most ``search.at_most`` changes, one added at a time, and the number of trials."""
+    """The best metrics (E,) of at most ``search.at_most`` changes, one added at a time, and the
+    number of trials.
+    """
     sets = [[], *(list(one) for one in search.failures)]
     best = Tried(search.start, _score(search, search.start, sets))
     kept, trials = [best], 0
@@ -67,7 +70,9 @@ def _score(search: MetricSearch, metric: FloatArray, sets: list[list[int]]) -> t
     return float(used.max()), float((used**_POWER).sum())
 
 
-def _fullest(search: MetricSearch, metric: FloatArray, sets: list[list[int]]) -> tuple[list[list[int]], int]:
+def _fullest(
+    search: MetricSearch, metric: FloatArray, sets: list[list[int]]
+) -> tuple[list[list[int]], int]:
     """The failures under which links are fullest, and the fullest link of all."""
     found = IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(sets)
     most = found.utilisation.max(1)
@@ -77,7 +82,9 @@ def _fullest(search: MetricSearch, metric: FloatArray, sets: list[list[int]]) ->
 
 
 def _values(search: MetricSearch, metric: FloatArray, busiest: int) -> Iterator[tuple[int, float]]:
-    """Links near a link, the nearest first, and metrics at which some traffic comes to them or leaves them."""
+    """Links near a link, the nearest first, and metrics at which some traffic comes to them or
+    leaves them.
+    """
     topology = search.topology
     source, target = topology.link_source, topology.link_target
     hops = EcmpDag.of(topology, np.ones(len(source))).dags.distance
@@ -90,10 +97,14 @@ def _values(search: MetricSearch, metric: FloatArray, busiest: int) -> Iterator[
         if topology.capacity[link] <= 0:
             continue
         others = np.flatnonzero((source == source[link]) & (np.arange(len(source)) != link))
-        ways = [distance[:, source[link]]]  # the way that is taken, and the best one without the link
+        ways = [
+            distance[:, source[link]]
+        ]  # the way that is taken, and the best one without the link
         if len(others):
             ways.append((metric[others] + distance[:, target[others]]).min(1))
         ties = np.concatenate([way - distance[:, target[link]] for way in ways])
         around = np.unique(ties[np.isfinite(ties)][:, None] + np.array([-1.0, 0.0, 1.0]))
-        for value in around[(around >= 1) & (around <= search.most) & (around != metric[link])].tolist():
+        for value in around[
+            (around >= 1) & (around <= search.most) & (around != metric[link])
+        ].tolist():
             yield link, value

@@ -1,13 +1,15 @@
 """IGP metrics by simulated annealing, with exact incremental shortest paths and ECMP loads.
 
-Score of metrics: (1 / p) log sum u^p over the utilisations u of all links, in all matrices and all scenarios (none or
-some links failed), p = 10; the metrics with the least largest utilisation are kept.  A move changes one or a few links.
-Only destinations whose shortest paths may change are computed anew: those where a link that rises is a next hop, or one
-that falls is as short as the present way; the test is exact.
+Score of metrics: (1 / p) log sum u^p over the utilisations u of all links, in all matrices and all
+scenarios (none or some links failed), p = 10; the metrics with the least largest utilisation are
+kept.  A move changes one or a few links. Only destinations whose shortest paths may change are
+computed anew: those where a link that rises is a next hop, or one that falls is as short as the
+present way; the test is exact.
 
-Moves (after Fortz and Thorup, "Internet traffic engineering by optimizing OSPF weights", INFOCOM 2000, and measured
-here): make several next hops of a node equally good towards a destination of traffic on a busy link; raise a busy link
-to tie with an alternative or pass it, or lower the alternative; small steps; a random value.
+Moves (after Fortz and Thorup, "Internet traffic engineering by optimizing OSPF weights", INFOCOM
+2000, and measured here): make several next hops of a node equally good towards a destination of
+traffic on a busy link; raise a busy link to tie with an alternative or pass it, or lower the
+alternative; small steps; a random value.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ def load_all(links, metric, distance, by_destination, load, volume, after, keys,
 
 @inner_kernel
 def _propose(links, metric, distance, load, inverse, has_demand, most, rng, changed, values):  # type: ignore[no-untyped-def]
-    """A move for the scenario without failure: fills ``changed`` and ``values``; the number of links."""
+    """A move for the scenario without failure: fills ``changed`` and ``values``; the number of
+    links.
+    """
     num_links = len(metric)
     kind = rng.random()
     m = rng.integers(0, load.shape[0])
@@ -106,7 +110,11 @@ def _propose(links, metric, distance, load, inverse, has_demand, most, rng, chan
     for i in range(nodes):
         candidate = (begin + i) % nodes
         to_end = distance[candidate, links.head[busy]]
-        if has_demand[candidate] and to_end < np.inf and distance[candidate, u] == metric[busy] + to_end:
+        if (
+            has_demand[candidate]
+            and to_end < np.inf
+            and distance[candidate, u] == metric[busy] + to_end
+        ):
             t = candidate
             break
     if t < 0:
@@ -158,16 +166,35 @@ def _propose(links, metric, distance, load, inverse, has_demand, most, rng, chan
 
 @kernel
 def anneal(  # type: ignore[no-untyped-def]
-    links: IgpLinks, metric, start, distance, by_destination, load, volume, inverse, has_demand, is_failed,
-    most, at_most, temperature, moves, rng, best_metric, best_value,
-):  # fmt: skip
+    links: IgpLinks,
+    metric,
+    start,
+    distance,
+    by_destination,
+    load,
+    volume,
+    inverse,
+    has_demand,
+    is_failed,
+    most,
+    at_most,
+    temperature,
+    moves,
+    rng,
+    best_metric,
+    best_value,
+):
     """Try so many moves; the least largest utilisation so far.  Changes the state in place."""
     scenarios, matrices, num_links = load.shape
     nodes = distance.shape[1]
     after = new_dags(1, nodes, num_links)
     keys, heap = np.empty(2 * num_links + 2), np.empty(2 * num_links + 2, dtype=np.int32)
     passing = np.empty(nodes)
-    changed, values, old = np.empty(_MAX_CHANGED, dtype=np.int64), np.empty(_MAX_CHANGED), np.empty(_MAX_CHANGED)
+    changed, values, old = (
+        np.empty(_MAX_CHANGED, dtype=np.int64),
+        np.empty(_MAX_CHANGED),
+        np.empty(_MAX_CHANGED),
+    )
     affected = np.empty((scenarios * nodes, 2), dtype=np.int64)
     new_distance = np.empty((scenarios * nodes, nodes))
     new_load = np.empty((scenarios * nodes, matrices, num_links))
@@ -175,7 +202,9 @@ def anneal(  # type: ignore[no-untyped-def]
     now, _ = score_of(load, inverse)
     plain = metric[0]
     for _ in range(moves):
-        size = _propose(links, plain, distance[0], load[0], inverse[0], has_demand, most, rng, changed, values)
+        size = _propose(
+            links, plain, distance[0], load[0], inverse[0], has_demand, most, rng, changed, values
+        )
         different = 0
         for e in range(num_links):
             value = plain[e]
@@ -314,25 +343,47 @@ class _Walk:
         self.best_metric, self.best = first.copy(), math.inf
 
     def run(self, whole: Deadline, share: float) -> MetricResult:
-        """Anneal for a share of the time until the deadline that is left once the state is filled."""
+        """Anneal for a share of the time until the deadline that is left once the state is
+        filled.
+        """
         self._load_all(whole)
         end, moves, count = whole.share(share), 0, _FIRST_MOVES
         begin = now = time.perf_counter()
         length = max(end.left, 1e-9)
         while not end.is_over:
             temperature = _HOT * (_COLD / _HOT) ** min(1.0, (now - begin) / length)
-            self.best = float(anneal(
-                self.links, self.metric, self.search.start, self.distance, self.by_destination, self.load,
-                self.search.volume, self.inverse, self.has_demand, self.is_failed, float(self.search.most),
-                self.search.at_most, temperature, count, self.rng, self.best_metric, self.best,
-            ))  # fmt: skip
+            self.best = float(
+                anneal(
+                    self.links,
+                    self.metric,
+                    self.search.start,
+                    self.distance,
+                    self.by_destination,
+                    self.load,
+                    self.search.volume,
+                    self.inverse,
+                    self.has_demand,
+                    self.is_failed,
+                    float(self.search.most),
+                    self.search.at_most,
+                    temperature,
+                    count,
+                    self.rng,
+                    self.best_metric,
+                    self.best,
+                )
+            )
             moves += count
             before, now = now, time.perf_counter()
-            count = max(1, min(_MOST_MOVES, int(count * _LOOK_EVERY_S / max(now - before, 1e-9)), 4 * count))
+            count = max(
+                1, min(_MOST_MOVES, int(count * _LOOK_EVERY_S / max(now - before, 1e-9)), 4 * count)
+            )
         return MetricResult(self.best_metric, self.best, math.nan, moves)
 
     def _load_all(self, end: Deadline) -> None:
-        """Fill the state, one scenario after the other, and measure it; nothing is measured after the deadline."""
+        """Fill the state, one scenario after the other, and measure it; nothing is measured after
+        the deadline.
+        """
         nodes, links = self.distance.shape[1], self.load.shape[2]
         after, keys = new_dags(1, nodes, links), np.empty(2 * links + 2)
         heap, passing = np.empty(2 * links + 2, dtype=np.int32), np.empty(nodes)
@@ -341,13 +392,23 @@ class _Walk:
                 return
             part = slice(s, s + 1)
             load_all(
-                self.links, self.metric[part], self.distance[part], self.by_destination[part], self.load[part],
-                self.search.volume, after, keys, heap, passing,
-            )  # fmt: skip
+                self.links,
+                self.metric[part],
+                self.distance[part],
+                self.by_destination[part],
+                self.load[part],
+                self.search.volume,
+                after,
+                keys,
+                heap,
+                passing,
+            )
         self.best = float(score_of(self.load, self.inverse)[1])
 
 
-def _walk(search: MetricSearch, first: FloatArray, seed: int, whole: Deadline, share: float) -> MetricResult:
+def _walk(
+    search: MetricSearch, first: FloatArray, seed: int, whole: Deadline, share: float
+) -> MetricResult:
     """One annealing run, whose memory is given back at its end."""
     return _Walk(search, first, seed).run(whole, share)
 
@@ -365,7 +426,8 @@ def improve_metrics(
     Args:
         search: what is optimised.
         seconds: length of the search.
-        starts: metrics (E,) to start from beside those in force and random ones; not used where changes are limited.
+        starts: metrics (E,) to start from beside those in force and random ones; not used where
+            changes are limited.
         seed: seed of all draws.
         threads: walks at a time.
         best_so_far: metrics (E,) of an earlier search, than which the result is not worse.
@@ -373,15 +435,25 @@ def improve_metrics(
     Ctrl-C ends the search with the best so far.
 
     Raises:
-        InputError: metrics in force above ``most``, an earlier result with too many changes, or a state that does not
-            fit into memory.
+        InputError: metrics in force above ``most``, an earlier result with too many changes, or a
+            state that does not fit into memory.
     """
     topology = search.topology
     check_metric(topology, search.start)
     if search.start[topology.capacity > 0].max() > search.most:
-        raise InputError("metrics", "most", f"at least {search.start.max():g}, the largest in force", search.most)
+        raise InputError(
+            "metrics", "most", f"at least {search.start.max():g}, the largest in force", search.most
+        )
     scenarios = len(search.failures) + 1
-    needed = 8 * scenarios * len(search.volume) * topology.num_nodes * topology.num_links * _COPIES * threads
+    needed = (
+        8
+        * scenarios
+        * len(search.volume)
+        * topology.num_nodes
+        * topology.num_links
+        * _COPIES
+        * threads
+    )
     require("metrics", needed, "fewer matrices or failures")
     before = largest_utilisation(search, search.start)
     firsts = [search.start]
@@ -395,17 +467,23 @@ def improve_metrics(
     if search.at_most >= topology.num_links:
         rng = np.random.default_rng(seed)
         firsts += [np.clip(np.round(one), 1, search.most) for one in starts]
-        firsts.append(rng.integers(5, 16, topology.num_links).clip(1, search.most).astype(np.float64))
+        firsts.append(
+            rng.integers(5, 16, topology.num_links).clip(1, search.most).astype(np.float64)
+        )
     end = Deadline.after(seconds)
     was_interrupted = False
     for group in range(0, len(firsts), threads):
         numbers = range(group, min(group + threads, len(firsts)))
         share = len(numbers) / (len(firsts) - group)
         with ThreadPoolExecutor(threads) as pool:
-            running = [pool.submit(_walk, search, firsts[n], seed + 1_000_003 * n, end, share) for n in numbers]
+            running = [
+                pool.submit(_walk, search, firsts[n], seed + 1_000_003 * n, end, share)
+                for n in numbers
+            ]
             try:
                 while wait(running, _SIGNALS_EVERY_S).not_done:
-                    pass  # a wait without an end would not see a signal that another thread received
+                    # a wait without an end would not see a signal that another thread received
+                    pass
             except KeyboardInterrupt:  # the walks end within a second, with the best so far
                 end.expire()
                 was_interrupted = True
@@ -414,7 +492,9 @@ def improve_metrics(
             break
     best = min(found, key=lambda one: one.utilisation)
     metric = np.where(topology.capacity > 0, best.metric, search.start)
-    return MetricResult(metric, best.utilisation, before, sum(one.moves for one in found), was_interrupted)
+    return MetricResult(
+        metric, best.utilisation, before, sum(one.moves for one in found), was_interrupted
+    )
 
 
 def largest_utilisation(search: MetricSearch, metric: FloatArray) -> float:
@@ -430,16 +510,19 @@ def change_order(
     report: Callable[[int], None] = lambda _: None,
     end: Deadline | None = None,
 ) -> tuple[list[int], list[float]]:
-    """Links in an order in which their metrics can change one by one, and the largest utilisation after each change.
+    """Links in an order in which their metrics can change one by one, and the largest utilisation
+    after each change.
 
-    Greedy: the next change is the one after which the largest utilisation is least; changes that can no longer be made
-    without exceeding both ends come last, so that the second result says how far the order exceeds them.
+    Greedy: the next change is the one after which the largest utilisation is least; changes that
+    can no longer be made without exceeding both ends come last, so that the second result says how
+    far the order exceeds them.
 
     Args:
         search: search whose ``start`` are the metrics in force.
         metric: (E,) to come to.
         report: called with the number of changes that are placed.
-        end: after which the changes that are left follow in the order of their numbers, each with NaN but the last.
+        end: after which the changes that are left follow in the order of their numbers, each with
+            NaN but the last.
     """
     end = end or Deadline()
     left = [int(e) for e in np.flatnonzero(metric != search.start)]
@@ -462,7 +545,8 @@ def change_order(
 def useful_changes(
     search: MetricSearch, metric: FloatArray, end: Deadline | None = None
 ) -> tuple[list[int], list[float]]:
-    """The order of changes up to the least utilisation on the way, without changes that gain nothing.
+    """The order of changes up to the least utilisation on the way, without changes that gain
+    nothing.
 
     Arguments and results are those of :func:`change_order`.
     """

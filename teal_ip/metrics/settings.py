@@ -16,33 +16,45 @@ from teal_ip.routing.settings import RoutedConfig
 class MetricsConfig(RoutedConfig):
     """Search for IGP metrics with which shortest paths and ECMP load the busiest link least.
 
-    Simulated annealing from the metrics in force, from prices of the certified optimum over segment lists, and from
-    random metrics.  Ctrl-C ends the search with the best so far.
+    Simulated annealing from the metrics in force, from prices of the certified optimum over segment
+    lists, and from random metrics.  Ctrl-C ends the search with the best so far.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "routing": ("metric", "set_metric", "ucmp", "fail"),
         "matrices": ("index", "limit"),
-        "search": ("failures", "groups", "most", "at_most", "with_policies", "start", "deadline", "seed"),
+        "search": (
+            "failures",
+            "groups",
+            "most",
+            "at_most",
+            "with_policies",
+            "start",
+            "deadline",
+            "seed",
+        ),
         "output": ("out", "interfaces", "overwrite"),
     }
 
     interfaces: Path | None = None
-    """For a .conf file: table (.csv or .parquet) with the interfaces of links: router, interface, neighbour, number."""
+    """For a .conf file: table (.csv or .parquet) with the interfaces of links: router, interface,
+    neighbour, number."""
     failures: Literal["none", "cables", "nodes"] = "none"
-    """none; cables, or nodes: the largest utilisation counts over the failure of every one of them too.  What a failed
-    node sends and receives takes no link."""
+    """none; cables, or nodes: the largest utilisation counts over the failure of every one of them
+    too.  What a failed node sends and receives takes no link."""
     groups: Path | None = None
-    """Groups of cables that fail together, which count too: a .csv (group,source,target), .json or .graphml file."""
+    """Groups of cables that fail together, which count too: a .csv (group,source,target), .json or
+    .graphml file."""
     most: int = 0
     """Largest metric; 0 for 100, or the largest in force if that is more."""
     at_most: int = 0
     """Number of links whose metrics may change, at most; 0 for all."""
     with_policies: bool = False
-    """Also say how few demands need a segment list to come within 1% of the optimum, with the metrics in force and with
-    the new ones, and keep those which need fewer."""
+    """Also say how few demands need a segment list to come within 1% of the optimum, with the
+    metrics in force and with the new ones, and keep those which need fewer."""
     start: Path | None = None
-    """Go on from what an earlier search wrote (--out, .json or .csv); changes still count from the metrics in force."""
+    """Go on from what an earlier search wrote (--out, .json or .csv); changes still count from the
+    metrics in force."""
     deadline: str = "10s"
     """Length of the search, with the order of the changes and --with-policies: 500ms, 10s, 5m."""
     seed: int = 0
@@ -52,8 +64,8 @@ class MetricsConfig(RoutedConfig):
     limit: int = 0
     """Number of matrices, at most, the first ones in time order; 0 for all."""
     out: Path | None = None
-    """Write the changes, in an order in which they can be made one by one, to this .json or .csv file, or as
-    configuration lines of FRR to a .conf file."""
+    """Write the changes, in an order in which they can be made one by one, to this .json or .csv
+    file, or as configuration lines of FRR to a .conf file."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:

@@ -18,11 +18,16 @@ from teal_ip.purchases.scenarios import Scenarios
 from teal_ip.purchases.testing import FITS, GAPS, Tester
 
 _MIN_GAP = 3e-5  # certified, of the engine in a test
-_MIN_MODULE_GAP = 1e-6  # the same where modules decide: the most that fits is not approached from above there
-_FOCUS = 64  # scenarios, those that a purchase misses by most, that are tested alone until all of them fit
+_MIN_MODULE_GAP = (
+    1e-6  # the same where modules decide: the most that fits is not approached from above there
+)
+# scenarios, those that a purchase misses by most, that are tested alone until all of them fit
+_FOCUS = 64
 _FIRST_FOCUS = 256  # scenarios, of the first test of this kind, when nothing is known yet
 _FOCUS_ROUNDS = 12  # tests of these alone, at most, before all scenarios are tested again
-_INFLATION = 1.0 / 4.0  # of the target gap, by which the master's purchase is enlarged in a test of all scenarios
+_INFLATION = (
+    1.0 / 4.0
+)  # of the target gap, by which the master's purchase is enlarged in a test of all scenarios
 _MAX_ROUNDS = 300  # tests
 _ROUNDING = 1e-9  # relative, by which modules may pass what can be bought at most
 
@@ -44,8 +49,10 @@ class Upgrade:
         solve_s: seconds.
         reached: whether the target gap was reached.
         modules: (C, J) number of modules of each kind; None where any amounts can be bought.
-        dual: (n,) of the first n cuts, which prove the bound; of modules those of the purchase in any amounts.
-        bound_all_paths: what every purchase in any amounts costs at least, whichever paths are used; NaN if unknown.
+        dual: (n,) of the first n cuts, which prove the bound; of modules those of the purchase in
+            any amounts.
+        bound_all_paths: what every purchase in any amounts costs at least, whichever paths are
+            used; NaN if unknown.
     """
 
     bought: FloatArray
@@ -74,15 +81,18 @@ def buy(
     report: ReportRound | None = None,
     cuts: Cuts | None = None,
 ) -> tuple[Upgrade, Cuts]:
-    """The cheapest purchase, in any amounts, to a certified gap; and the cuts, for :func:`buy_modules`.
+    """The cheapest purchase, in any amounts, to a certified gap; and the cuts, for
+    :func:`buy_modules`.
 
-    A round tests all scenarios at the cheapest purchase that keeps the cuts so far, enlarged by a quarter of the target
-    gap; those that it misses by most are then tested alone, and cut, until they fit.
+    A round tests all scenarios at the cheapest purchase that keeps the cuts so far, enlarged by a
+    quarter of the target gap; those that it misses by most are then tested alone, and cut, until
+    they fit.
 
     Args:
         scenarios: what has to fit.
         gap: target, (cost - bound) / cost.
-        deadline: after which the best so far is returned; the first test of all scenarios is done in any case.
+        deadline: after which the best so far is returned; the first test of all scenarios is done
+            in any case.
         report: see :data:`ReportRound`.
         cuts: cuts that are known to hold; more are added to them.
 
@@ -94,7 +104,11 @@ def buy(
     cuts = Cuts(scenarios.num_cables, len(scenarios.cable)) if cuts is None else cuts
     everything = np.arange(scenarios.num_scenarios)
     point, bound, dual = cheapest_purchase(scenarios, cuts)
-    best_cost, best, utilisation = math.inf, np.zeros(scenarios.num_cables), np.zeros(len(everything))
+    best_cost, best, utilisation = (
+        math.inf,
+        np.zeros(scenarios.num_cables),
+        np.zeros(len(everything)),
+    )
     number, finest = 0, max(_MIN_GAP, gap / 300)
     focus = tester.worst(point, _FIRST_FOCUS, end)
     while True:
@@ -125,18 +139,25 @@ def buy(
         if not len(tested.cuts):  # all fit, or cannot be told apart from what fits
             if finest <= GAPS[-1]:
                 break
-            finest /= 10  # the purchase, or what a cable's limit is passed by, is less than this test told
+            # the purchase, or what a cable's limit is passed by, is less than this test told
+            finest /= 10
     seconds = time.perf_counter() - begin
     if not math.isfinite(best_cost):
         raise SolverError("upgrade: no purchase within the limits of the cables was found in time")
     reached = best_cost - bound <= gap * best_cost
     bound = min(bound, best_cost)  # rounding of duals may pass it in the last digit
-    result = Upgrade(best, best_cost, bound, utilisation, number, len(cuts), seconds, reached, dual=dual)
+    result = Upgrade(
+        best, best_cost, bound, utilisation, number, len(cuts), seconds, reached, dual=dual
+    )
     return result, cuts
 
 
-def _after(scenarios: Scenarios, cuts: Cuts, bound: float, dual: FloatArray) -> tuple[FloatArray, float, FloatArray]:
-    """The cheapest purchase after cuts were added, and the better of its bound and an earlier one."""
+def _after(
+    scenarios: Scenarios, cuts: Cuts, bound: float, dual: FloatArray
+) -> tuple[FloatArray, float, FloatArray]:
+    """The cheapest purchase after cuts were added, and the better of its bound and an earlier
+    one.
+    """
     point, proven, new = cheapest_purchase(scenarios, cuts)
     return (point, proven, new) if proven >= bound else (point, bound, dual)
 
@@ -150,7 +171,8 @@ def buy_modules(
     deadline: Deadline | None = None,
     report: ReportRound | None = None,
 ) -> Upgrade:
-    """The cheapest purchase in whole modules, over the cuts of :func:`buy`, until every scenario fits.
+    """The cheapest purchase in whole modules, over the cuts of :func:`buy`, until every scenario
+    fits.
 
     Args:
         scenarios: what has to fit.
@@ -165,7 +187,9 @@ def buy_modules(
         SolverError: no purchase that fits was found in time.
     """
     begin, end = time.perf_counter(), deadline or Deadline(math.inf)
-    if not sizes or any(not (math.isfinite(size) and size > 0 and price > 0) for size, price in sizes):
+    if not sizes or any(
+        not (math.isfinite(size) and size > 0 and price > 0) for size, price in sizes
+    ):
         raise InputError("upgrade", "modules", "sizes and prices above 0", list(sizes))
     size, price = np.array(sizes).T
     tester, everything = Tester(scenarios), np.arange(scenarios.num_scenarios)
@@ -175,14 +199,18 @@ def buy_modules(
     while True:
         number += 1
         left = max(1.0, min(end.left, 1e6))
-        chosen, proven = cheapest_modules(scenarios, cuts, size, price, left / 2 if math.isfinite(end.left) else left)
+        chosen, proven = cheapest_modules(
+            scenarios, cuts, size, price, left / 2 if math.isfinite(end.left) else left
+        )
         bound = max(bound, proven)
         point = (chosen * size).sum(1)
         tested = tester.test(point, everything, end, finest=_MIN_MODULE_GAP, until_cut=True)
         new_cost = float(cost @ chosen.reshape(-1))
         if tested.fits.all() and new_cost < best_cost:
             best, best_cost, utilisation = chosen, new_cost, tested.utilisation
-        elif not len(tested.cuts):  # cannot be told apart from what fits: a module more where the load is above
+        elif not len(
+            tested.cuts
+        ):  # cannot be told apart from what fits: a module more where the load is above
             more = chosen + (scenarios.needed(tested.load) > point)[:, None] * (size == size.min())
             new_cost = float(cost @ more.reshape(-1))
             if new_cost < best_cost:
@@ -191,15 +219,27 @@ def buy_modules(
         cuts.add(tested.cuts)
         if report is not None:
             report(number, best_cost, bound)
-        if not len(tested.cuts) or best_cost - bound <= gap * best_cost or end.is_over or number >= _MAX_ROUNDS:
+        if (
+            not len(tested.cuts)
+            or best_cost - bound <= gap * best_cost
+            or end.is_over
+            or number >= _MAX_ROUNDS
+        ):
             break
     if best is None:
         best, best_cost, utilisation = _rounded_up(scenarios, tester, size, cost, point, end)
     bound = min(bound, best_cost)
     return Upgrade(
-        (best * size).sum(1), best_cost, bound, utilisation, number, len(cuts), time.perf_counter() - begin,
-        best_cost - bound <= max(gap, 1e-6) * best_cost, modules=best,
-    )  # fmt: skip
+        (best * size).sum(1),
+        best_cost,
+        bound,
+        utilisation,
+        number,
+        len(cuts),
+        time.perf_counter() - begin,
+        best_cost - bound <= max(gap, 1e-6) * best_cost,
+        modules=best,
+    )
 
 
 def needs(scenarios: Scenarios, needed: FloatArray) -> Cuts:
@@ -213,9 +253,13 @@ def needs(scenarios: Scenarios, needed: FloatArray) -> Cuts:
 
 
 def buy_for_loads(
-    scenarios: Scenarios, load: FloatArray, sizes: Sequence[tuple[float, float]] = (), deadline: Deadline | None = None
+    scenarios: Scenarios,
+    load: FloatArray,
+    sizes: Sequence[tuple[float, float]] = (),
+    deadline: Deadline | None = None,
 ) -> Upgrade:
-    """The cheapest purchase for loads (S, E) that no choice of splits changes, such as those of the IGP: exact.
+    """The cheapest purchase for loads (S, E) that no choice of splits changes, such as those of the
+    IGP: exact.
 
     Raises:
         InputError: more is needed than can be bought.
@@ -231,17 +275,34 @@ def buy_for_loads(
             size, price = np.array(sizes).T
             left = 1e6 if deadline is None else max(1.0, min(deadline.left, 1e6))
             modules, bound = cheapest_modules(scenarios, cuts, size, price, left)
-            bought, cost = (modules * size).sum(1), float((scenarios.cost[:, None] * price * modules).sum())
+            bought, cost = (
+                (modules * size).sum(1),
+                float((scenarios.cost[:, None] * price * modules).sum()),
+            )
     return Upgrade(
-        bought, cost, min(bound, cost), scenarios.utilisation(load, bought), 1, 0, time.perf_counter() - begin,
-        cost <= bound * (1 + 1e-6), modules=modules,
-    )  # fmt: skip
+        bought,
+        cost,
+        min(bound, cost),
+        scenarios.utilisation(load, bought),
+        1,
+        0,
+        time.perf_counter() - begin,
+        cost <= bound * (1 + 1e-6),
+        modules=modules,
+    )
 
 
 def _rounded_up(
-    scenarios: Scenarios, tester: Tester, size: FloatArray, cost: FloatArray, point: FloatArray, end: Deadline
+    scenarios: Scenarios,
+    tester: Tester,
+    size: FloatArray,
+    cost: FloatArray,
+    point: FloatArray,
+    end: Deadline,
 ) -> tuple[Int64Array, float, FloatArray]:
-    """Modules that hold what the loads at a purchase need: of each cable the cheapest kind, rounded up."""
+    """Modules that hold what the loads at a purchase need: of each cable the cheapest kind, rounded
+    up.
+    """
     rows = np.arange(scenarios.num_scenarios)
     load = tester.test(point, rows, end, finest=1e-3, until_cut=False).load
     needed = scenarios.needed(load)

@@ -1,12 +1,19 @@
-"""Check that no purchase of capacity costs less: python check_purchase.py NETWORK DEMANDS FAILURES PROOF
+"""Check that no purchase of capacity costs less.
 
-Python 3.8 is enough.  docs/proofs.md has the theorem and the format of PROOF; the other files are the checking user's:
+    python check_purchase.py NETWORK DEMANDS FAILURES PROOF
 
-    NETWORK   source,target,capacity,cable,cost[,most]  a directed link a row, numbered from 0, before the purchase
-    DEMANDS   matrix,source,target,rate                 the demands of each matrix that PROOF names
-    FAILURES  failure,link                              the links of each failure that PROOF names
+Python 3.8 is enough.  docs/proofs.md has the theorem and the format of PROOF; the other files are
+the checking user's:
 
-A purchase adds one amount to every link of a cable, at the cable's cost for each Gbit/s, and at most ``most`` of it.
+    NETWORK   source,target,capacity,cable,cost[,most]
+              a directed link a row, numbered from 0, before the purchase
+    DEMANDS   matrix,source,target,rate
+              the demands of each matrix that PROOF names
+    FAILURES  failure,link
+              the links of each failure that PROOF names
+
+A purchase adds one amount to every link of a cable, at the cable's cost for each Gbit/s, and at
+most ``most`` of it.
 """
 
 import csv
@@ -26,7 +33,10 @@ def need(condition, reason):
 
 
 def whole(text):
-    need(text.isascii() and text.isdigit() and len(text) <= 100, f"{text[:40]!r} is no whole number of at least 0")
+    need(
+        text.isascii() and text.isdigit() and len(text) <= 100,
+        f"{text[:40]!r} is no whole number of at least 0",
+    )
     return int(text)
 
 
@@ -48,12 +58,17 @@ def table(file, *names):
         columns = next(rows, [])
         need(set(names) <= set(columns), f"{file}: expected the columns {', '.join(names)}")
         for fields in filter(None, rows):
-            need(len(fields) == len(columns), "a row of a table has more or fewer fields than there are columns")
+            need(
+                len(fields) == len(columns),
+                "a row of a table has more or fewer fields than there are columns",
+            )
             yield dict(zip(columns, fields))
 
 
 def distances(source, outgoing, length):
-    """The least sum of lengths from a node to each node that it reaches by links with a length (Dijkstra)."""
+    """The least sum of lengths from a node to each node that it reaches by links with a length
+    (Dijkstra).
+    """
     best, queue = {}, [(0, source)]
     while queue:
         so_far, node = heapq.heappop(queue)
@@ -68,28 +83,49 @@ def distances(source, outgoing, length):
 def check(network, demands, failures, proof):
     """The sentence that the files prove; raises ValueError where they do not."""
     links = list(table(network, "source", "target", "capacity", "cable", "cost"))
-    hashes = [hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest() for file in (network, demands, failures)]
+    hashes = [
+        hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()
+        for file in (network, demands, failures)
+    ]
     capacity = [decimal(row["capacity"], f"capacity of link {i}")[1] for i, row in enumerate(links)]
     outgoing, cost, most, used = {}, {}, {}, {}
     for i, row in enumerate(links):
         outgoing.setdefault(row["source"], []).append((i, row["target"]))
         price, limit = decimal(row["cost"], f"cost of link {i}")[0], row.get("most") or None
-        need(cost.setdefault(row["cable"], price) == price, f"cable {row['cable']}: its links have different costs")
-        need(most.setdefault(row["cable"], limit) == limit, f"cable {row['cable']}: its links have different limits")
+        need(
+            cost.setdefault(row["cable"], price) == price,
+            f"cable {row['cable']}: its links have different costs",
+        )
+        need(
+            most.setdefault(row["cable"], limit) == limit,
+            f"cable {row['cable']}: its links have different limits",
+        )
     rates, down = {}, {}
     for row in table(demands, "matrix", "source", "target", "rate"):
         low = decimal(row["rate"], f"a rate of matrix {row['matrix']}")[0]
         rates.setdefault(row["matrix"], []).append((row["source"], row["target"], low))
     for row in table(failures, "failure", "link"):
-        need(whole(row["link"]) < len(links), f"failure {row['failure']}: there is no link {row['link']}")
+        need(
+            whole(row["link"]) < len(links),
+            f"failure {row['failure']}: there is no link {row['link']}",
+        )
         down.setdefault(row["failure"], set()).add(int(row["link"]))
     with open(proof, encoding="utf-8", newline="\n") as stream:
         lines = [line.rstrip("\n") for line in stream]
-    head = ["teal-purchase 1", *(f"{name} {found}" for name, found in zip(("network", "demands", "failures"), hashes))]
+    head = [
+        "teal-purchase 1",
+        *(f"{name} {found}" for name, found in zip(("network", "demands", "failures"), hashes)),
+    ]
     need(lines[:4] == head, "the proof is not of these files")
     words = [line.split(" ") for line in lines[4:]]
-    need(len(words) >= 4 and [one[0] for one in words[:3]] == ["limit", "cost", "bound"], "limit, cost and bound")
-    need(all(len(one) == 2 for one in words[:3]) and words[-1] == ["end"], "the file does not end where it should")
+    need(
+        len(words) >= 4 and [one[0] for one in words[:3]] == ["limit", "cost", "bound"],
+        "limit, cost and bound",
+    )
+    need(
+        all(len(one) == 2 for one in words[:3]) and words[-1] == ["end"],
+        "the file does not end where it should",
+    )
     limit = decimal(words[0][1], "limit")[1]
     claimed, bound = decimal(words[1][1], "cost")[1], whole(words[2][1])
     proved, left_out = 0, 0  # units of 2^-180
@@ -101,7 +137,10 @@ def check(network, demands, failures, proof):
         failed = down.get(failure, set()) if failure != "-" else set()
         price = [None if i in failed else 0 for i in range(len(links))]
         for link, _, number in (word.partition(":") for word in prices):
-            need(whole(link) < len(links) and int(link) not in failed, f"cut: link {link[:40]} does not work")
+            need(
+                whole(link) < len(links) and int(link) not in failed,
+                f"cut: link {link[:40]} does not work",
+            )
             price[int(link)] = whole(number)
         for i, y in enumerate(price):
             if y:
@@ -115,14 +154,24 @@ def check(network, demands, failures, proof):
     for cable, paid in used.items():
         excess = paid - (cost[cable] << BITS)
         if excess > 0:
-            need(most[cable] is not None, f"cable {cable}: the cuts pay more than it costs, and nothing limits it")
+            need(
+                most[cable] is not None,
+                f"cable {cable}: the cuts pay more than it costs, and nothing limits it",
+            )
             proved -= excess * decimal(most[cable], f"limit of cable {cable}")[1]
     need(proved >= bound << 2 * BITS, "the cuts prove no such bound")
     need(claimed >= bound, "the purchase costs less than every purchase")
-    low, high = (f"{n // 10**9}.{n % 10**9:09}" for n in (bound * 10**9 >> BITS, -(-claimed * 10**9 >> BITS)))
+    low, high = (
+        f"{n // 10**9}.{n % 10**9:09}" for n in (bound * 10**9 >> BITS, -(-claimed * 10**9 >> BITS))
+    )
     gap = -(-(claimed - bound) * 10**8 // max(1, claimed)) / 10**6
-    scope = f"no purchase with which the matrices fit under the failures at a utilisation of {words[0][1]} costs less"
-    return f"proved: {scope} than {low}; claimed is {high}, gap {gap:.6f}%, {left_out} demands cut off"
+    scope = (
+        "no purchase with which the matrices fit under the failures at a utilisation of "
+        f"{words[0][1]} costs less"
+    )
+    return (
+        f"proved: {scope} than {low}; claimed is {high}, gap {gap:.6f}%, {left_out} demands cut off"
+    )
 
 
 if __name__ == "__main__":

@@ -34,9 +34,10 @@ def purchase_table(plan: UpgradePlan) -> Table:
         Column("cable", lambda one: f"{one.source} - {one.target}"),
         Column("capacity, Gbit/s", "capacity", digits(6)),
         Column("buy, Gbit/s in each direction", "bought", digits(6), most_is_best=True),
-        Column("modules", "modules", optional=True), Column("cost", "cost", digits(6), most_is_best=True),
+        Column("modules", "modules", optional=True),
+        Column("cost", "cost", digits(6), most_is_best=True),
         Column("by", "by", optional=True),
-    )  # fmt: skip
+    )
     return Table("what to buy", columns, plan.purchases, _MAX_LINES)
 
 
@@ -52,13 +53,23 @@ def tables(plan: UpgradePlan) -> Iterator[Table]:
     if full := [one for one in plan.forecasts if one.full_under_failure]:
         title = "when links are full, if nothing is bought"
         fitted = plan.growth is not None and plan.growth.fitted
-        yield forecast_table(full, title, routing=plan.routing_text, fitted=fitted, shown=_MAX_LINES)
+        yield forecast_table(
+            full, title, routing=plan.routing_text, fitted=fitted, shown=_MAX_LINES
+        )
     if plan.alternatives:
         dropped = {
-            "dropped later": "dropped", "under failures": "dropped_under_failure", "at the worst": "dropped_at_worst"
-        }  # fmt: skip
+            "dropped later": "dropped",
+            "under failures": "dropped_under_failure",
+            "at the worst": "dropped_at_worst",
+        }
         shares = [Column(label, name, _share, optional=True) for label, name in dropped.items()]
-        columns = [Column("planned for", "demands"), Column("Gbit/s", "bought", digits(6)), cost, bound, *shares]
+        columns = [
+            Column("planned for", "demands"),
+            Column("Gbit/s", "bought", digits(6)),
+            cost,
+            bound,
+            *shares,
+        ]
         yield Table("planned for other demands, in any amounts", columns, plan.alternatives)
     if plan.curve:
         failures = Column("with failures", lambda one: "yes" if one.failures else "no")
@@ -71,7 +82,9 @@ def _share(value: float) -> str:
 
 
 def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
-    """A page: maps of what is bought and of utilisation before and after, the table of purchases, and charts."""
+    """A page: maps of what is bought and of utilisation before and after, the table of purchases,
+    and charts.
+    """
     topology = plan.topology
     bought = np.maximum(0.0, _on_links(plan))
     share = bought / max(float(bought.max(initial=0.0)), 1e-300)
@@ -82,13 +95,18 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
     drawn = drawing_of(topology, np.maximum(topology.capacity + bought, 1e-9))
     section = Section(
         title=topology.name,
-        facts=f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {len(plan.scenarios):,} scenarios",
+        facts=(
+            f"{topology.num_nodes} nodes, {len(topology.cables())} cables, "
+            f"{len(plan.scenarios):,} scenarios"
+        ),
         traffic="purchase",
         table=purchase_table(plan),
         charts=tuple(_charts(plan)),
         map=utilisation_map(drawn, {case: {"purchase": links} for case, links in shown.items()}),
-    )  # fmt: skip
-    write_page(path, f"What to buy for {topology.name}", plan.describe().replace("\n", ".  "), [section])
+    )
+    write_page(
+        path, f"What to buy for {topology.name}", plan.describe().replace("\n", ".  "), [section]
+    )
 
 
 def _on_links(plan: UpgradePlan) -> np.ndarray:
@@ -109,48 +127,78 @@ def _charts(plan: UpgradePlan) -> Iterator[Chart]:
         names = sorted(by_cable, key=lambda name: -by_cable[name])
         series = Series("cost", "points", names, [by_cable[name] for name in names])
         yield Chart(
-            "cost_by_cable", "Cost by cable", "What each cable costs, the dearest first.", "cable", "cost", (series,),
+            "cost_by_cable",
+            "Cost by cable",
+            "What each cable costs, the dearest first.",
+            "cable",
+            "cost",
+            (series,),
             x_scale="category",
-        )  # fmt: skip
+        )
     if plan.before is not None:
         both = [
-            Series(name, "line", np.arange(1, len(values) + 1).tolist(), (100 * np.sort(values)[::-1]).tolist())
+            Series(
+                name,
+                "line",
+                np.arange(1, len(values) + 1).tolist(),
+                (100 * np.sort(values)[::-1]).tolist(),
+            )
             for name, values in (("before", plan.before), ("with the purchase", plan.after))
         ]
         yield Chart(
-            "utilisation", "Largest utilisation of links",
-            "The largest utilisation of each link in any scenario, the fullest links first.", "links",
-            "utilisation, %", tuple(both),
-        )  # fmt: skip
+            "utilisation",
+            "Largest utilisation of links",
+            "The largest utilisation of each link in any scenario, the fullest links first.",
+            "links",
+            "utilisation, %",
+            tuple(both),
+        )
     if plan.quarters:
         quarters = [one.by for one in plan.quarters]
         yield Chart(
-            "by_quarter", "Cost by quarter", "What must be there by the end of each quarter, and the least that a "
-            "purchase for that quarter alone would cost.", "quarter", "cost",
+            "by_quarter",
+            "Cost by quarter",
+            "What must be there by the end of each quarter, and the least that a "
+            "purchase for that quarter alone would cost.",
+            "quarter",
+            "cost",
             (
                 Series("cost", "marked", quarters, [one.cost for one in plan.quarters]),
                 Series("at least", "marked", quarters, [one.bound for one in plan.quarters]),
             ),
             x_scale="category",
-        )  # fmt: skip
+        )
     if plan.curve:
         kinds = {False: "without failures", True: "with failures"}
         parts = [
             Series(
-                kinds[kind], "marked", [one.growth for one in plan.curve if one.failures is kind],
+                kinds[kind],
+                "marked",
+                [one.growth for one in plan.curve if one.failures is kind],
                 [one.cost for one in plan.curve if one.failures is kind],
             )
-            for kind in (False, True) if any(one.failures is kind for one in plan.curve)
-        ]  # fmt: skip
+            for kind in (False, True)
+            if any(one.failures is kind for one in plan.curve)
+        ]
         yield Chart(
-            "cost_by_growth", "Cost against growth", "The cheapest purchase in any amounts, for other growths of all "
-            "demands; the distance of the curves is what protection costs.", "factor of demands", "cost", tuple(parts),
-        )  # fmt: skip
+            "cost_by_growth",
+            "Cost against growth",
+            "The cheapest purchase in any amounts, for other growths of all "
+            "demands; the distance of the curves is what protection costs.",
+            "factor of demands",
+            "cost",
+            tuple(parts),
+        )
 
 
 FILES = PAGE, PURCHASES, SCENARIOS, FORECAST, TOPOLOGY, MANIFEST = (
-    "upgrade.html", "purchases.csv", "scenarios.csv", "forecast.csv", "topology.json", "manifest.json",
-)  # fmt: skip
+    "upgrade.html",
+    "purchases.csv",
+    "scenarios.csv",
+    "forecast.csv",
+    "topology.json",
+    "manifest.json",
+)
 
 
 def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> UpgradePlan:
@@ -163,7 +211,9 @@ def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> Upgrade
         check_out_folder(config.out, FILES, overwrite=config.overwrite)
     if config.prove is not None:
         check_out_folder(config.prove, proof.FILES, overwrite=config.overwrite)
-    plan = plan_upgrade(config.topology, config.traffic, config, notify, proves=config.prove is not None)
+    plan = plan_upgrade(
+        config.topology, config.traffic, config, notify, proves=config.prove is not None
+    )
     if config.out is not None:
         nothing = [Purchase(source="", target="", capacity=0.0, bought=0.0, cost=0.0)]
         files: dict[str, Callable[[Path], None]] = {
@@ -171,7 +221,9 @@ def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> Upgrade
             SCENARIOS: partial(write_csv, rows=plan.scenarios),
             TOPOLOGY: partial(save_topology, topology=plan.upgraded),
             MANIFEST: partial(write_manifest, settings=config),
-            PAGE: partial(write_upgrade_page, plan=plan),  # behind the tables, which must not be lost with it
+            PAGE: partial(
+                write_upgrade_page, plan=plan
+            ),  # behind the tables, which must not be lost with it
         }
         if plan.forecasts:
             files[FORECAST] = partial(write_csv, rows=plan.forecasts)

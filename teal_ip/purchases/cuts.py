@@ -1,5 +1,5 @@
-"""Cuts: what the prices of one scenario prove about every purchase that serves it; and the cheapest purchase that keeps
-them.
+"""Cuts: what the prices of one scenario prove about every purchase that serves it; and the cheapest
+purchase that keeps them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _VIOLATED = 1e-7  # of a cut, relative to its right side, from which on it is ad
 class Cuts:
     """Rows coefficient' a >= needed - existing.
 
-    With prices y of the live links of a scenario, u the limit, c the capacities before the purchase:
+    With prices y of the live links of a scenario, u the limit, c the capacities before the
+    purchase:
 
         coefficient_c = u sum of y over the links of cable c,   existing = u sum_e c_e y_e,
         needed = sum_d demand_d min over live paths of sum_{e in path} y_e.
 
-    Each row is divided by its largest coefficient.  ``needed`` is in proportion to the demands, so that a cut holds for
-    other growths too.
+    Each row is divided by its largest coefficient.  ``needed`` is in proportion to the demands, so
+    that a cut holds for other growths too.
 
     Attributes:
         coefficient: (n, C).
@@ -37,7 +38,11 @@ class Cuts:
     """
 
     def __init__(self, cables: int, links: int) -> None:
-        self.coefficient, self.needed, self.existing = np.zeros((0, cables)), np.zeros(0), np.zeros(0)
+        self.coefficient, self.needed, self.existing = (
+            np.zeros((0, cables)),
+            np.zeros(0),
+            np.zeros(0),
+        )
         self.prices, self.row = np.zeros((0, links)), np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -66,14 +71,18 @@ class Cuts:
         return scaled
 
     def lacking(self, bought: FloatArray) -> FloatArray:
-        """(n,) by how much a purchase (C,) misses each row, relative to its terms; above 0 where it is missed."""
+        """(n,) by how much a purchase (C,) misses each row, relative to its terms; above 0 where it
+        is missed.
+        """
         right = self.right()
         size = np.maximum(np.abs(right), 1e-300)
         lacking = (right - self.coefficient @ bought) / size
         return np.where(lacking > _VIOLATED, lacking, 0.0)
 
     def over_paths(self, scenarios: Scenarios) -> None:
-        """Compute ``needed`` again over other candidate paths, since a cut over fewer paths may demand too much."""
+        """Compute ``needed`` again over other candidate paths, since a cut over fewer paths may
+        demand too much.
+        """
         for first in range(0, len(self), _CUTS_AT_A_TIME):
             part = slice(first, first + _CUTS_AT_A_TIME)
             problem = scenarios.batch(self.row[part], np.zeros(scenarios.num_cables))
@@ -84,12 +93,15 @@ def cheapest_cost(problem: Problem, prices: FloatArray) -> FloatArray:
     """(B,) sum over the demands of demand times its cheapest live path under prices (B, E)."""
     import torch
 
-    cheapest = problem.cheapest_path_cost(problem.ops.path_sum(torch.from_numpy(np.ascontiguousarray(prices))))
+    cheapest = problem.cheapest_path_cost(
+        problem.ops.path_sum(torch.from_numpy(np.ascontiguousarray(prices)))
+    )
     return np.asarray((problem.demand * cheapest).sum(1).numpy())
 
 
 def cuts_of(scenarios: Scenarios, rows: Int64Array, prices: FloatArray, needed: FloatArray) -> Cuts:
-    """The cuts that prices (n, E) of some scenarios prove; rows without a price on any cable are left out.
+    """The cuts that prices (n, E) of some scenarios prove; rows without a price on any cable are
+    left out.
 
     Args:
         scenarios: scenarios whose numbers the rows are.
@@ -107,7 +119,9 @@ def cuts_of(scenarios: Scenarios, rows: Int64Array, prices: FloatArray, needed: 
     cuts.coefficient = coefficient[usable] * scale[:, None]
     cuts.prices = prices[usable] * scale[:, None]
     cuts.needed = needed[usable] * scale
-    cuts.existing = limit * (prices[usable] * np.where(scenarios.live[rows[usable]], scenarios.regular, 0.0)).sum(1)
+    cuts.existing = limit * (
+        prices[usable] * np.where(scenarios.live[rows[usable]], scenarios.regular, 0.0)
+    ).sum(1)
     cuts.existing *= scale
     cuts.row = rows[usable]
     return cuts
@@ -116,9 +130,9 @@ def cuts_of(scenarios: Scenarios, rows: Int64Array, prices: FloatArray, needed: 
 def cheapest_purchase(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, float, FloatArray]:
     """The cheapest purchase (C,) that keeps the cuts, its bound, and the duals (n,) that prove it.
 
-    With l >= 0 of the cuts and m = max(0, coefficient' l - cost) of the limits of cables, every purchase that keeps
-    both costs at least right' l - most' m.  HiGHS's duals are clipped at 0, and scaled where a cable without a limit
-    would cost more than its price.
+    With l >= 0 of the cuts and m = max(0, coefficient' l - cost) of the limits of cables, every
+    purchase that keeps both costs at least right' l - most' m.  HiGHS's duals are clipped at 0, and
+    scaled where a cable without a limit would cost more than its price.
 
     Raises:
         InputError: the limits of the cables forbid every purchase.
@@ -130,15 +144,22 @@ def cheapest_purchase(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, flo
     result = solve_lp(scenarios.cost, (-cuts.coefficient, -right), high=scenarios.most)
     if result.is_infeasible:
         raise InputError(
-            "upgrade", "purchase", "cables that may be bought in sufficient amounts", _bottleneck(scenarios, cuts)
+            "upgrade",
+            "purchase",
+            "cables that may be bought in sufficient amounts",
+            _bottleneck(scenarios, cuts),
         )
     amounts, dual = result.solution("upgrade"), result.duals
     used = dual @ cuts.coefficient
     free = np.isinf(scenarios.most)
-    scale = min(1.0, float((scenarios.cost[free] / np.maximum(used[free], 1e-300)).min(initial=1.0)))
+    scale = min(
+        1.0, float((scenarios.cost[free] / np.maximum(used[free], 1e-300)).min(initial=1.0))
+    )
     dual *= scale
     excess = np.maximum(scale * used - scenarios.cost, 0.0)
-    bound = float(dual @ right) - float(np.where(excess > 0, np.where(free, 0.0, scenarios.most), 0.0) @ excess)
+    bound = float(dual @ right) - float(
+        np.where(excess > 0, np.where(free, 0.0, scenarios.most), 0.0) @ excess
+    )
     return np.maximum(amounts, 0.0), bound, dual
 
 
@@ -147,9 +168,14 @@ def _bottleneck(scenarios: Scenarios, cuts: Cuts) -> str:
     most = np.where(np.isinf(scenarios.most), 1e15, scenarios.most)
     worst = int(np.argmax(cuts.right() - cuts.coefficient @ most))
     topology, row = scenarios.problem.topology, int(cuts.row[worst])
-    failed = [topology.link_name(int(e)) for e in np.flatnonzero(~scenarios.live[row] & (topology.capacity > 0))]
+    failed = [
+        topology.link_name(int(e))
+        for e in np.flatnonzero(~scenarios.live[row] & (topology.capacity > 0))
+    ]
     names = [topology.link_name(int(e)) for e in np.argsort(-cuts.prices[worst])[:3]]
-    return f"too little can be bought around {', '.join(names)}" + (f" when {', '.join(failed)} fail" if failed else "")
+    return f"too little can be bought around {', '.join(names)}" + (
+        f" when {', '.join(failed)} fail" if failed else ""
+    )
 
 
 def cheapest_modules(
@@ -180,7 +206,9 @@ def cheapest_modules(
         constraints.append(Between(per_cable, high=scenarios.most[limited]))
     result = solve_milp(cost, constraints, np.ones(len(cost)), seconds=seconds, relative_gap=1e-6)
     if result.is_infeasible:
-        raise InputError("--modules", "sizes", "modules that cover what is needed", _bottleneck(scenarios, cuts))
+        raise InputError(
+            "--modules", "sizes", "modules that cover what is needed", _bottleneck(scenarios, cuts)
+        )
     if result.x is None:
         raise SolverError(f"upgrade: HiGHS: {result.message}")
     return np.round(result.x).astype(np.int64).reshape(cables, kinds), max(result.bound, 0.0)

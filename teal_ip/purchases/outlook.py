@@ -29,7 +29,9 @@ _REPLAY_BATCH = 512  # scenarios at a time
 _FORECAST_GAP = 1e-3  # certified, of the engine in forecasts
 
 
-def alternative(question: Question, demands: str, scenarios: Scenarios, upgrade: Upgrade) -> Alternative:
+def alternative(
+    question: Question, demands: str, scenarios: Scenarios, upgrade: Upgrade
+) -> Alternative:
     """A purchase for other demands, and the part of the replayed traffic that would not fit."""
     share = question.config.replay
     traffic = question.instance.traffic
@@ -38,17 +40,31 @@ def alternative(question: Question, demands: str, scenarios: Scenarios, upgrade:
         rows = np.arange(planned_matrices(traffic, question.config), traffic.num_matrices)
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _REPLAYED)).astype(int))]
         live = live_links(scenarios.problem, [one.links for one in question.failures])
-        dropped = _dropped(scenarios, upgrade.bought, question.config.growth * traffic.read(rows), live)
-        none, failed = float(dropped[:, 0].mean()), float(dropped[:, 1:].mean()) if live.shape[0] > 1 else math.nan
+        dropped = _dropped(
+            scenarios, upgrade.bought, question.config.growth * traffic.read(rows), live
+        )
+        none, failed = (
+            float(dropped[:, 0].mean()),
+            float(dropped[:, 1:].mean()) if live.shape[0] > 1 else math.nan,
+        )
         worst = float(dropped.mean(0).max())
     return Alternative(
-        demands=demands, bought=float(upgrade.bought.sum()), cost=upgrade.cost, bound=upgrade.bound, dropped=none,
-        dropped_under_failure=failed, dropped_at_worst=worst,
-    )  # fmt: skip
+        demands=demands,
+        bought=float(upgrade.bought.sum()),
+        cost=upgrade.cost,
+        bound=upgrade.bound,
+        dropped=none,
+        dropped_under_failure=failed,
+        dropped_at_worst=worst,
+    )
 
 
-def _dropped(scenarios: Scenarios, bought: FloatArray, matrices: FloatArray, live: BoolArray) -> FloatArray:
-    """(M, F) share of matrices (M, D) that the upgraded network does not carry, of demands that have a live path."""
+def _dropped(
+    scenarios: Scenarios, bought: FloatArray, matrices: FloatArray, live: BoolArray
+) -> FloatArray:
+    """(M, F) share of matrices (M, D) that the upgraded network does not carry, of demands that
+    have a live path.
+    """
     count, failures = len(matrices), len(live)
     demand, alive = np.repeat(matrices, failures, axis=0), np.tile(live, (count, 1))
     replayed = scenarios.some(demand, alive)
@@ -67,15 +83,23 @@ def _dropped(scenarios: Scenarios, bought: FloatArray, matrices: FloatArray, liv
     return share.reshape(count, failures)
 
 
-def by_quarter(question: Question, periods: Sequence[Period], months: Sequence[str]) -> list[Purchase]:
-    """Purchases of each quarter, the earliest first; none is ever removed, so their costs sum up to the plan's."""
+def by_quarter(
+    question: Question, periods: Sequence[Period], months: Sequence[str]
+) -> list[Purchase]:
+    """Purchases of each quarter, the earliest first; none is ever removed, so their costs sum up to
+    the plan's.
+    """
     rows: list[Purchase] = []
     before: Period | None = None
     for one, month in zip(periods, months, strict=True):
         added, modules = one.bought, one.modules
         if before is not None:
             added = one.bought - before.bought
-            modules = None if one.modules is None or before.modules is None else one.modules - before.modules
+            modules = (
+                None
+                if one.modules is None or before.modules is None
+                else one.modules - before.modules
+            )
         rows += purchases(question, added, modules, month)
         before = one
     return rows
@@ -84,17 +108,25 @@ def by_quarter(question: Question, periods: Sequence[Period], months: Sequence[s
 def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[LinkForecast]:
     """When each link is full, if nothing is bought, with today's demands in ``scenarios``.
 
-    Under the IGP these are its loads; else those of splits with the least largest utilisation of each scenario, so that
-    the first link to be full is certain and later ones depend on the splits chosen.
+    Under the IGP these are its loads; else those of splits with the least largest utilisation of
+    each scenario, so that the first link to be full is certain and later ones depend on the splits
+    chosen.
     """
     nothing = np.zeros(scenarios.num_cables)
-    topology, names = question.offer.topology, [one.name for one in (NO_FAILURE, *question.failures)]
+    topology, names = (
+        question.offer.topology,
+        [one.name for one in (NO_FAILURE, *question.failures)],
+    )
     if question.config.routing == "ecmp":
         per_link = largest_igp_loads(question)
     else:
         rows = np.arange(scenarios.num_scenarios)
         relaxed = dataclasses.replace(scenarios, limit=0.0)
-        load = Tester(relaxed).test(nothing, rows, question.deadline, finest=_FORECAST_GAP, until_cut=False).load
+        load = (
+            Tester(relaxed)
+            .test(nothing, rows, question.deadline, finest=_FORECAST_GAP, until_cut=False)
+            .load
+        )
         per_link = load.reshape(-1, len(names), topology.num_links).max(0)
     today, capacity = question.instance.traffic.timestamps[-1], question.offer.regular
     return link_forecasts(topology, capacity, per_link, names, scenarios.limit, growth, today)
@@ -116,11 +148,19 @@ def curve(question: Question, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoi
                 found = buy_for_igp(question, one.scaled(factor), (), failures)
             else:
                 found, grown = buy(
-                    one.scaled(factor), gap=config.gap, deadline=question.deadline, cuts=known.at_growth(factor)
+                    one.scaled(factor),
+                    gap=config.gap,
+                    deadline=question.deadline,
+                    cuts=known.at_growth(factor),
                 )
                 known = grown.at_growth(1 / factor)
             points.append(
-                CurvePoint(growth=factor * config.growth, failures=has_failures, cost=found.cost, bound=found.bound)
+                CurvePoint(
+                    growth=factor * config.growth,
+                    failures=has_failures,
+                    cost=found.cost,
+                    bound=found.bound,
+                )
             )
             question.notify(f"demands x {factor * config.growth:.3g}: cost {found.cost:.6g}")
     return points

@@ -1,11 +1,14 @@
-"""The proof that no purchase costs less: files that :mod:`teal_ip.purchases.check_purchase` checks with Python alone.
+"""The proof that no purchase costs less: files that :mod:`teal_ip.purchases.check_purchase` checks
+with Python alone.
 
-With duals l >= 0 of the cuts and prices y of each, z = l y are prices that prove, over all paths of the network,
+With duals l >= 0 of the cuts and prices y of each, z = l y are prices that prove, over all paths of
+the network,
 
-    cost' x >= sum over the cuts of (sum_d demand_d dist_z(d) - u sum_e z_e c_e) - sum over cables of most m,
+    cost' x >= sum over the cuts of (sum_d demand_d dist_z(d) - u sum_e z_e c_e)
+               - sum over cables of most m,
 
-where m = max(0, u sum of all z over a cable's links - its cost).  Prices are rounded down to multiples of 2^-60 of the
-largest, and the bound is what the checker's own sums give.
+where m = max(0, u sum of all z over a cable's links - its cost).  Prices are rounded down to
+multiples of 2^-60 of the largest, and the bound is what the checker's own sums give.
 """
 
 from __future__ import annotations
@@ -29,10 +32,18 @@ from teal_ip.purchases.cuts import Cuts
 from teal_ip.purchases.scenarios import Scenarios
 
 NETWORK, DEMANDS, FAILURES, PROOF, CHECKER = FILES = (
-    "network.csv", "demands.csv", "failures.csv", "purchase.txt", "check_purchase.py",
-)  # fmt: skip
+    "network.csv",
+    "demands.csv",
+    "failures.csv",
+    "purchase.txt",
+    "check_purchase.py",
+)
 _UNIT = float(1 << check_purchase.BITS)
-_ROUNDINGS = (40, 34, 28)  # s: prices are multiplied with 1 - 2^-s, so that rounded sums stay within costs
+_ROUNDINGS = (
+    40,
+    34,
+    28,
+)  # s: prices are multiplied with 1 - 2^-s, so that rounded sums stay within costs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,20 +81,43 @@ def write_purchase_proof(folder: Path, proof: CutProof) -> str:
     number = {int(link): i for i, link in enumerate(exists)}
     names = topology.node_names
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / NETWORK, ("source", "target", "capacity", "cable", "cost", "most"), (
-        (names[topology.link_source[e]], names[topology.link_target[e]], repr(float(scenarios.regular[e])),
-         int(scenarios.cable[e]), repr(float(scenarios.cost[scenarios.cable[e]])),
-         "" if math.isinf(scenarios.most[scenarios.cable[e]]) else repr(float(scenarios.most[scenarios.cable[e]])))
-        for e in exists
-    ))  # fmt: skip
+    _write(
+        folder / NETWORK,
+        ("source", "target", "capacity", "cable", "cost", "most"),
+        (
+            (
+                names[topology.link_source[e]],
+                names[topology.link_target[e]],
+                repr(float(scenarios.regular[e])),
+                int(scenarios.cable[e]),
+                repr(float(scenarios.cost[scenarios.cable[e]])),
+                ""
+                if math.isinf(scenarios.most[scenarios.cable[e]])
+                else repr(float(scenarios.most[scenarios.cable[e]])),
+            )
+            for e in exists
+        ),
+    )
     pairs, rows = scenarios.problem.paths.pairs, sorted({int(row) for row in proof.row})
-    _write(folder / DEMANDS, ("matrix", "source", "target", "rate"), (
-        (row, names[pairs[d, 0]], names[pairs[d, 1]], repr(float(scenarios.demand[row, d])))
-        for row in rows for d in np.flatnonzero(scenarios.demand[row] > 0)
-    ))  # fmt: skip
-    _write(folder / FAILURES, ("failure", "link"), (
-        (row, number[int(e)]) for row in rows for e in np.flatnonzero(~scenarios.live[row]) if int(e) in number
-    ))  # fmt: skip
+    _write(
+        folder / DEMANDS,
+        ("matrix", "source", "target", "rate"),
+        (
+            (row, names[pairs[d, 0]], names[pairs[d, 1]], repr(float(scenarios.demand[row, d])))
+            for row in rows
+            for d in np.flatnonzero(scenarios.demand[row] > 0)
+        ),
+    )
+    _write(
+        folder / FAILURES,
+        ("failure", "link"),
+        (
+            (row, number[int(e)])
+            for row in rows
+            for e in np.flatnonzero(~scenarios.live[row])
+            if int(e) in number
+        ),
+    )
     shutil.copy(check_purchase.__file__, folder / CHECKER)
     arguments = [str(folder / name) for name in (NETWORK, DEMANDS, FAILURES, PROOF)]
     for bits in _ROUNDINGS:
@@ -107,7 +141,9 @@ def _bound(proof: CutProof, prices: FloatArray) -> float:
     used = np.zeros(scenarios.num_cables)
     for row, price in zip(proof.row.tolist(), prices, strict=True):
         live = scenarios.live[row]
-        distance, _ = shortest_trees(*ends, np.where(live, price, np.inf), sources, topology.no_transit)
+        distance, _ = shortest_trees(
+            *ends, np.where(live, price, np.inf), sources, topology.no_transit
+        )
         shortest, demand = distance[source_row, pairs[:, 1]], scenarios.demand[row]
         wanted = (demand > 0) & np.isfinite(shortest)
         total += float(demand[wanted] @ shortest[wanted])
@@ -119,14 +155,21 @@ def _bound(proof: CutProof, prices: FloatArray) -> float:
 
 
 def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    with atomic_file(file) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+    with (
+        atomic_file(file) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as stream,
+    ):
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(rows)
 
 
 def _write_proof(
-    folder: Path, proof: CutProof, number: dict[int, int], units: Sequence[Sequence[int]], bound: int
+    folder: Path,
+    proof: CutProof,
+    number: dict[int, int],
+    units: Sequence[Sequence[int]],
+    bound: int,
 ) -> None:
     lines = ["teal-purchase 1"]
     for name, file in (("network", NETWORK), ("demands", DEMANDS), ("failures", FAILURES)):

@@ -32,7 +32,8 @@ class Offer:
     """A network with the cables that can be bought.
 
     Attributes:
-        topology: with candidate cables as links; their capacity is the median of the others', for the path search.
+        topology: with candidate cables as links; their capacity is the median of the others', for
+            the path search.
         regular: (E,) Gbit/s that are there; 0 on candidate cables.
         cost: (C,) of a Gbit/s on each pair of links; a cable of parallel links has several.
         most: (C,) Gbit/s that can be bought; infinite where nothing limits it.
@@ -83,7 +84,9 @@ def failures_of(config: UpgradeOptions, topology: Topology) -> list[Failure]:
     return failures
 
 
-def hose_of(config: UpgradeOptions, topology: Topology, pairs: IntArray, matrices: FloatArray) -> Hose:
+def hose_of(
+    config: UpgradeOptions, topology: Topology, pairs: IntArray, matrices: FloatArray
+) -> Hose:
     """The hose of a file, or of the peaks of matrices (M, D), times the growth.
 
     Raises:
@@ -101,7 +104,12 @@ def hose_of(config: UpgradeOptions, topology: Topology, pairs: IntArray, matrice
             limits[side, index[node]] = _number(where, row, field, least=0.0)
     missing = np.flatnonzero(np.isnan(limits).any(0))
     if len(missing):
-        raise InputError(str(config.hose), "node", "limits of every node", f"none of {topology.node_names[missing[0]]}")
+        raise InputError(
+            str(config.hose),
+            "node",
+            "limits of every node",
+            f"none of {topology.node_names[missing[0]]}",
+        )
     return Hose(pairs, config.growth * limits[0], config.growth * limits[1])
 
 
@@ -129,7 +137,9 @@ def _costs(text: str, topology: Topology) -> FloatArray:
 
 
 def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArray, FloatArray]:
-    """The network with new cables, (n,) their costs, NaN where none is given, and (n,) their limits."""
+    """The network with new cables, (n,) their costs, NaN where none is given, and (n,) their
+    limits.
+    """
     index, taken = topology.node_index(), {tuple(sorted(one)) for one in _ends(topology)}
     ends, latency, cost, most = [], [], [], []
     for where, row in _rows(path, "--candidates"):
@@ -158,12 +168,16 @@ def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArra
         link_target=np.concatenate([topology.link_target, both[:, ::-1].reshape(-1)]),
         capacity=np.concatenate([topology.capacity, np.full(len(new), capacity)]),
         latency=np.concatenate([topology.latency, new]),
-        metric=None if topology.metric is None else np.concatenate([
-            topology.metric, np.maximum(1, np.round(new)).astype(topology.metric.dtype)
-        ]),
+        metric=None
+        if topology.metric is None
+        else np.concatenate(
+            [topology.metric, np.maximum(1, np.round(new)).astype(topology.metric.dtype)]
+        ),
         te_metric=None if topology.te_metric is None else np.pad(topology.te_metric, (0, len(new))),
-        affinities=(*topology.affinities, *[frozenset[str]()] * len(new)) if topology.affinities else (),
-    )  # fmt: skip
+        affinities=(*topology.affinities, *[frozenset[str]()] * len(new))
+        if topology.affinities
+        else (),
+    )
     return whole, np.array(cost), np.array(most)
 
 
@@ -171,7 +185,9 @@ def _ends(topology: Topology) -> Iterator[tuple[int, int]]:
     yield from zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
 
 
-def _rows(path: str, option: str, expected: str = "a .csv file") -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows(
+    path: str, option: str, expected: str = "a .csv file"
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """File and line, and the row, of a table with a header.
 
     Raises:
@@ -231,12 +247,20 @@ class Question:
     failed: list[str] = dataclasses.field(default_factory=list)
     proves: bool = False
 
-    def scenarios(self, matrices: FloatArray, failures: Sequence[Failure]) -> tuple[Scenarios, dict[int, list[int]]]:
+    def scenarios(
+        self, matrices: FloatArray, failures: Sequence[Failure]
+    ) -> tuple[Scenarios, dict[int, list[int]]]:
         """Matrices (M, D), as they are, under no failure and under each."""
         return scenarios_of(
-            self.problem, matrices, [one.links for one in failures], self.offer.cost, self.config.max_utilisation,
-            regular=self.offer.regular, most=self.offer.most, max_latency=self.instance.max_latency,
-        )  # fmt: skip
+            self.problem,
+            matrices,
+            [one.links for one in failures],
+            self.offer.cost,
+            self.config.max_utilisation,
+            regular=self.offer.regular,
+            most=self.offer.most,
+            max_latency=self.instance.max_latency,
+        )
 
     def with_more(self, rows: Int64Array, scenarios: Scenarios) -> tuple[Question, Scenarios]:
         """The question with more matrices to plan for, and their scenarios behind the others."""
@@ -274,7 +298,8 @@ def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: N
     if config.demands == "hose":  # any two nodes may exchange traffic, whatever pairs the file has
         given = given.over(all_pairs(network))
 
-    # The IGP's routing asks no candidate paths: one a demand is enough, unless demands are calibrated over them.
+    # The IGP's routing asks no candidate paths: one a demand is enough, unless demands are
+    # calibrated over them.
     is_igp = config.routing == "ecmp" and config.calibrate is None and config.paths is None
     chosen = dataclasses.replace(config.program, num_paths=1 if is_igp else config.num_paths)
     deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
@@ -296,24 +321,44 @@ def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: N
     whole = given if factor == 1.0 else given.scaled(factor)
     instance = dataclasses.replace(instance, traffic=whole)
     matrices, failures = whole.read(rows), failures_of(config, bought.topology)
-    instance = instance.surviving([one.links for one in failures], notify)  # once, not for each block of matrices
+    instance = instance.surviving(
+        [one.links for one in failures], notify
+    )  # once, not for each block of matrices
     return Question(
-        config, instance, bought, instance.problem(matrices[:1]), count, rows, matrices, failures, instance.end, notify
+        config,
+        instance,
+        bought,
+        instance.problem(matrices[:1]),
+        count,
+        rows,
+        matrices,
+        failures,
+        instance.end,
+        notify,
     )
 
 
 def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topology) -> PathSet:
-    """The candidate paths without new cables, and those that a search with them finds: no new cable is presumed.
+    """The candidate paths without new cables, and those that a search with them finds: no new cable
+    is presumed.
 
-    The links of new cables are the last ones of ``topology``, so that the numbers of the others stay.
+    The links of new cables are the last ones of ``topology``, so that the numbers of the others
+    stay.
     """
     found = compute_paths(
-        topology, paths.pairs, num_paths=config.first_paths, method=config.path_method, weight=config.path_weight,
+        topology,
+        paths.pairs,
+        num_paths=config.first_paths,
+        method=config.path_method,
+        weight=config.path_weight,
         cache=False,
-    )  # fmt: skip
-    paths = dataclasses.replace(paths, num_links=topology.num_links, topology_key=topology.graph_key())
+    )
+    paths = dataclasses.replace(
+        paths, num_links=topology.num_links, topology_key=topology.graph_key()
+    )
     more = {
-        d: [found.links_of(d, k) for k in range(found.num_paths) if found.mask[d, k]] for d in range(found.num_demands)
+        d: [found.links_of(d, k) for k in range(found.num_paths) if found.mask[d, k]]
+        for d in range(found.num_demands)
     }
     return with_listed_paths(paths, more)
 
@@ -323,7 +368,9 @@ def planned_matrices(traffic: TrafficMatrices, config: UpgradeOptions) -> int:
     return max(1, round((1 - config.replay) * traffic.num_matrices))
 
 
-def purchases(question: Question, bought: FloatArray, modules: Int64Array | None, by: str = "") -> list[Purchase]:
+def purchases(
+    question: Question, bought: FloatArray, modules: Int64Array | None, by: str = ""
+) -> list[Purchase]:
     """The cables of which something is bought, the dearest first; parallel links are one cable.
 
     Args:
@@ -347,9 +394,13 @@ def purchases(question: Question, bought: FloatArray, modules: Int64Array | None
             Purchase(
                 source=topology.node_names[topology.link_source[first]],
                 target=topology.node_names[topology.link_target[first]],
-                capacity=float(question.offer.regular[forth].sum()), bought=float(bought[pairs].sum()),
-                cost=float(cost[pairs].sum()), by=by,
-                modules=" + ".join(f"{n} x {size:g}" for n, (size, _) in zip(count, sizes, strict=False) if n),
+                capacity=float(question.offer.regular[forth].sum()),
+                bought=float(bought[pairs].sum()),
+                cost=float(cost[pairs].sum()),
+                by=by,
+                modules=" + ".join(
+                    f"{n} x {size:g}" for n, (size, _) in zip(count, sizes, strict=False) if n
+                ),
             )
-        )  # fmt: skip
+        )
     return sorted(found, key=lambda one: -one.cost)

@@ -94,7 +94,8 @@ class Replayed:
         if self.is_complete:
             return f"{text}; the others were replayed and fit, {percent}"
         return (
-            f"{text}; {self.replayed:,} of the others were replayed in time, of which {self.overloaded:,} do not fit, "
+            f"{text}; {self.replayed:,} of the others were replayed in time, of which "
+            f"{self.overloaded:,} do not fit, "
             f"{percent}"
         )
 
@@ -127,7 +128,8 @@ class Alternative:
         bought: Gbit/s over all cables.
         cost: cost of the purchase.
         bound: certified.
-        dropped: share of the replayed traffic that does not fit, without failure; NaN without replay.
+        dropped: share of the replayed traffic that does not fit, without failure; NaN without
+            replay.
         dropped_under_failure: the same, mean over all failures.
         dropped_at_worst: the same, under the worst failure, mean over the matrices.
     """
@@ -166,17 +168,23 @@ class UpgradePlan:
         topology: network before the purchase, with candidate cables at a capacity of 0.
         upgraded: network after the purchase, without candidate cables that were not bought.
         upgrade: cost, bound, utilisation of each scenario.
-        purchases: the cables on which something is bought, the dearest first (with a horizon the earliest first).
+        purchases: the cables on which something is bought, the dearest first (with a horizon the
+            earliest first).
         scenarios: fit of each scenario, in the order of the matrices.
-        cut_off: names of the demands that each failure disconnects; under "" those disconnected without a failure.
+        cut_off: names of the demands that each failure disconnects; under "" those disconnected
+            without a failure.
         continuous: cost if any amount could be bought, where only modules can; else NaN.
-        before: (E,) largest utilisation of each link over all scenarios, before the purchase; None if
-            computing the loads failed.
+        before: (E,) largest utilisation of each link over all scenarios, before the purchase; None
+            if computing the loads failed.
         after: (E,) largest utilisation of each link after the purchase.
-        worst_demands: largest utilisation under the worst demands found in the hose; NaN without a hose.
-        worst_limit: certified upper bound on the utilisation under any demands of the hose; NaN if not computed.
-        replayed: result of replaying the matrices that were not planned for; None without ``--demands matrices``.
-        routing: routing of loads and forecasts, optimal or ecmp (:class:`teal.planning.settings.UpgradeConfig`).
+        worst_demands: largest utilisation under the worst demands found in the hose; NaN without a
+            hose.
+        worst_limit: certified upper bound on the utilisation under any demands of the hose; NaN if
+            not computed.
+        replayed: result of replaying the matrices that were not planned for; None without
+            ``--demands matrices``.
+        routing: routing of loads and forecasts, optimal or ecmp
+            (:class:`teal.planning.settings.UpgradeConfig`).
         growth: growth of the demands in time; None if it was not asked for.
         forecasts: when each link is full, the earliest first.
         quarters: capacity needed by the end of each quarter up to the horizon.
@@ -210,11 +218,17 @@ class UpgradePlan:
     @property
     def routing_text(self) -> str:
         """Which routing the loads are of, for headings."""
-        return "shortest paths of the IGP" if self.routing == "ecmp" else "splits chosen anew in every scenario"
+        return (
+            "shortest paths of the IGP"
+            if self.routing == "ecmp"
+            else "splits chosen anew in every scenario"
+        )
 
     @property
     def bound_all_paths(self) -> float:
-        """Lower bound on the cost of every purchase (in any amounts), whichever paths are used; NaN if unknown."""
+        """Lower bound on the cost of every purchase (in any amounts), whichever paths are used; NaN
+        if unknown.
+        """
         return self.upgrade.bound_all_paths
 
     def to_frame(self) -> Any:
@@ -229,13 +243,25 @@ class UpgradePlan:
         one = self.upgrade
         names = ("purchases", "forecasts", "quarters", "alternatives", "curve")
         figures = {
-            "cost": one.cost, "bound": one.bound, "gap": one.gap, "bound_all_paths": self.bound_all_paths,
-            "cost_of_any_amounts": self.continuous, "rounds": one.rounds, "cuts": one.cuts, "solve_s": one.solve_s,
-            "reached": one.reached, "largest_utilisation": float(one.utilisation.max(initial=0.0)),
-            "worst_demands_found": self.worst_demands, "worst_demands_limit": self.worst_limit,
-            "scenarios": len(self.scenarios), "cut_off": self.cut_off,
-            "replayed": self.replayed, "routing": self.routing, "growth": self.growth, "failed": self.failed,
-        }  # fmt: skip
+            "cost": one.cost,
+            "bound": one.bound,
+            "gap": one.gap,
+            "bound_all_paths": self.bound_all_paths,
+            "cost_of_any_amounts": self.continuous,
+            "rounds": one.rounds,
+            "cuts": one.cuts,
+            "solve_s": one.solve_s,
+            "reached": one.reached,
+            "largest_utilisation": float(one.utilisation.max(initial=0.0)),
+            "worst_demands_found": self.worst_demands,
+            "worst_demands_limit": self.worst_limit,
+            "scenarios": len(self.scenarios),
+            "cut_off": self.cut_off,
+            "replayed": self.replayed,
+            "routing": self.routing,
+            "growth": self.growth,
+            "failed": self.failed,
+        }
         return dict(json_value(figures | {name: getattr(self, name) for name in names}))
 
     def describe(self) -> str:
@@ -244,7 +270,8 @@ class UpgradePlan:
         total = sum(part.bought for part in self.purchases)
         cables = len({(part.source, part.target) for part in self.purchases})
         lines = [
-            f"buy {total:.6g} Gbit/s on {cables} of {len(self.topology.cables())} cables: cost {one.cost:.6g}, "
+            f"buy {total:.6g} Gbit/s on {cables} of {len(self.topology.cables())} cables: cost "
+            f"{one.cost:.6g}, "
             f"at least {one.bound:.6g} (gap {100 * one.gap:.3f}%)",
             f"{len(self.scenarios):,} scenarios fit, the fullest link of any at "
             f"{100 * float(one.utilisation.max(initial=0.0)):.2f}%",
@@ -253,15 +280,23 @@ class UpgradePlan:
             lines.append(str(self.replayed))
         if math.isfinite(self.worst_demands):
             is_certified = math.isfinite(self.worst_limit)
-            limit = f"certified at most {100 * self.worst_limit:.2f}%" if is_certified else "others may be worse"
-            lines.append(f"the worst demands of the hose that were found: {100 * self.worst_demands:.2f}%, {limit}")
+            limit = (
+                f"certified at most {100 * self.worst_limit:.2f}%"
+                if is_certified
+                else "others may be worse"
+            )
+            lines.append(
+                f"the worst demands of the hose that were found: {100 * self.worst_demands:.2f}%, "
+                f"{limit}"
+            )
         if math.isfinite(self.continuous):
             lines.append(f"in any amounts, each Gbit/s at --cost: {self.continuous:.6g}")
         if math.isfinite(self.bound_all_paths):
             base = self.continuous if math.isfinite(self.continuous) else one.cost
             more = max(0.0, base - self.bound_all_paths) / base if base > 0 else 0.0
             lines.append(
-                f"over all paths of the network at least {self.bound_all_paths:.6g}: candidate paths buy at most "
+                f"over all paths of the network at least {self.bound_all_paths:.6g}: candidate "
+                "paths buy at most "
                 f"{100 * more:.2f}% too much"
                 if more <= _PROVES_SOMETHING
                 else "what other paths would save is unknown"
@@ -270,7 +305,8 @@ class UpgradePlan:
             lines.append(f"{self.growth}; {self.routing_text}")
             full = [part for part in self.forecasts if part.full_under_failure]
             lines += [
-                f"{part.link} is full under failure of {part.worst_failure or 'nothing'} in {part.full_under_failure}"
+                f"{part.link} is full under failure of {part.worst_failure or 'nothing'} in "
+                f"{part.full_under_failure}"
                 for part in full[:_MAX_NAMED]
             ]
         for failure, names in list(self.cut_off.items())[:_MAX_NAMED]:

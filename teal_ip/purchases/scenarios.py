@@ -1,4 +1,6 @@
-"""The scenarios that must fit after a purchase: matrices, failures, costs, and the limit of utilisation."""
+"""The scenarios that must fit after a purchase: matrices, failures, costs, and the limit of
+utilisation.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
-# Gbit/s of a cable that exists in the plan alone, over the median capacity: with none of it the engine would take the
-# cable for failed, and would find no price for it.
+# Gbit/s of a cable that exists in the plan alone, over the median capacity: with none of it the
+# engine would take the cable for failed, and would find no price for it.
 _UNBOUGHT_SHARE = 1e-3
 
 
@@ -33,7 +35,8 @@ class Scenarios:
         limit: u, largest utilisation.
         regular: (E,) Gbit/s before the purchase; 0 on candidate cables.
         most: (C,) Gbit/s that can be bought at most; infinite where nothing limits it.
-        intact: (S,) number of the scenario of the same matrix without failure; its own where there is no other.
+        intact: (S,) number of the scenario of the same matrix without failure; its own where there
+            is no other.
     """
 
     problem: Problem
@@ -49,7 +52,9 @@ class Scenarios:
     def __post_init__(self) -> None:
         """Raise InputError for a cost that is not above 0."""
         if not (np.isfinite(self.cost) & (self.cost > 0)).all():
-            raise InputError("upgrade", "cost", "a finite cost above 0 of a Gbit/s on every cable", self.cost)
+            raise InputError(
+                "upgrade", "cost", "a finite cost above 0 of a Gbit/s on every cable", self.cost
+            )
 
     @property
     def num_cables(self) -> int:
@@ -72,9 +77,11 @@ class Scenarios:
     def joined(self, more: Scenarios) -> Scenarios:
         """These scenarios and, behind them, others of the same network."""
         return dataclasses.replace(
-            self, demand=np.concatenate([self.demand, more.demand]), live=np.concatenate([self.live, more.live]),
+            self,
+            demand=np.concatenate([self.demand, more.demand]),
+            live=np.concatenate([self.live, more.live]),
             intact=np.concatenate([self.intact, self.num_scenarios + more.intact]),
-        )  # fmt: skip
+        )
 
     def some(self, demand: FloatArray, live: BoolArray) -> Scenarios:
         """The network and costs with other scenarios: (n, D) Gbit/s and (n, E), each on its own."""
@@ -87,7 +94,9 @@ class Scenarios:
     def batch(self, rows: IntArray | Int64Array, bought: FloatArray) -> Problem:
         """Some of the scenarios as matrices of a problem, with a purchase (C,) in force."""
         capacity = torch.from_numpy(np.ascontiguousarray(self.capacity(bought, rows)))
-        return dataclasses.replace(self.problem, demand=torch.from_numpy(self.demand[rows]), capacity=capacity)
+        return dataclasses.replace(
+            self.problem, demand=torch.from_numpy(self.demand[rows]), capacity=capacity
+        )
 
     def capacity(self, bought: FloatArray, rows: IntArray | Int64Array) -> FloatArray:
         """(n, E) Gbit/s of some scenarios with a purchase (C,); never 0 on a link that works."""
@@ -97,14 +106,18 @@ class Scenarios:
         return np.where(self.live[rows], with_purchase[None], 0.0)
 
     def needed(self, load: FloatArray) -> FloatArray:
-        """(C,) the least purchase with which loads (S, E), Gbit/s, of all scenarios keep to the limit."""
+        """(C,) the least purchase with which loads (S, E), Gbit/s, of all scenarios keep to the
+        limit.
+        """
         missing = np.where(self.live, load / self.limit - self.regular, 0.0).max(0, initial=0.0)
         bought = np.zeros(self.num_cables)
         np.maximum.at(bought, self.cable, missing)
         return bought
 
     def utilisation(self, load: FloatArray, bought: FloatArray) -> FloatArray:
-        """(S,) largest of loads (S, E) over the capacities with a purchase (C,); rounding of a bare candidate aside."""
+        """(S,) largest of loads (S, E) over the capacities with a purchase (C,); rounding of a bare
+        candidate aside.
+        """
         capacity = np.where(self.live, (self.regular + bought[self.cable])[None], 0.0)
         return np.asarray(load_over_capacity(load, capacity).max(1, initial=0.0))
 
@@ -126,20 +139,24 @@ def scenarios_of(
     most: FloatArray | None = None,
     max_latency: FloatArray | None = None,
 ) -> tuple[Scenarios, dict[int, list[int]]]:
-    """Every matrix under no failure and under each; and for each failure (-1: none) the demands that it cuts off.
+    """Every matrix under no failure and under each; and for each failure (-1: none) the demands
+    that it cuts off.
 
-    A demand is cut off where the network with all candidate cables has no path for it: it is not in the scenario, since
-    no purchase on the given cables could carry it.  A demand that the network connects and no candidate path does gets
-    a path (:mod:`teal.network.reachability`).
+    A demand is cut off where the network with all candidate cables has no path for it: it is not in
+    the scenario, since no purchase on the given cables could carry it.  A demand that the network
+    connects and no candidate path does gets a path (:mod:`teal.network.reachability`).
 
     Args:
-        problem: network and paths, B = 1; candidate cables are links of it, with any capacity above 0.
+        problem: network and paths, B = 1; candidate cables are links of it, with any capacity above
+            0.
         matrices: (M, D) Gbit/s.
         failures: links of each.
-        cost: (C,) of a Gbit/s on each link and its opposite, in the order of ``problem.topology.link_pairs()``.
+        cost: (C,) of a Gbit/s on each link and its opposite, in the order of
+            ``problem.topology.link_pairs()``.
         limit: largest utilisation, above 0.
         growth: factor of all demands.
-        regular: (E,) Gbit/s before the purchase, 0 on candidate cables; None for the capacities of the topology.
+        regular: (E,) Gbit/s before the purchase, 0 on candidate cables; None for the capacities of
+            the topology.
         most: (C,) that can be bought at most; None for no limit.
         max_latency: (D,) ms that a path may take, infinite for no limit; None for no limits.
     """
@@ -150,21 +167,33 @@ def scenarios_of(
     live = live_links(problem, failures)
     connected = np.array([reaches(topology, problem.paths.pairs, row, max_latency) for row in live])
     if isinstance(problem.paths, PathSet):
-        paths = with_surviving_paths(problem.paths, topology, [(), *failures], max_latency=max_latency)
+        paths = with_surviving_paths(
+            problem.paths, topology, [(), *failures], max_latency=max_latency
+        )
         problem = problem if paths is problem.paths else problem.with_paths(paths)
     wanted = (matrices > 0).any(0)
     cut_off = {
         row - 1: np.flatnonzero(~connected[row] & wanted).tolist()
-        for row in range(len(live)) if (~connected[row] & wanted).any()
-    }  # fmt: skip
-    demand = growth * np.repeat(matrices, len(live), axis=0) * np.tile(connected, (len(matrices), 1))
-    balanced = dataclasses.replace(problem, objective=Objective("max_link_utilisation")).to(torch.float64)
+        for row in range(len(live))
+        if (~connected[row] & wanted).any()
+    }
+    demand = (
+        growth * np.repeat(matrices, len(live), axis=0) * np.tile(connected, (len(matrices), 1))
+    )
+    balanced = dataclasses.replace(problem, objective=Objective("max_link_utilisation")).to(
+        torch.float64
+    )
     scenarios = Scenarios(
-        balanced, demand, np.tile(live, (len(matrices), 1)), cable, cost, limit,
+        balanced,
+        demand,
+        np.tile(live, (len(matrices), 1)),
+        cable,
+        cost,
+        limit,
         topology.capacity if regular is None else regular,
         np.full(len(cost), np.inf) if most is None else most,
         np.repeat(np.arange(len(matrices)) * len(live), len(live)),
-    )  # fmt: skip
+    )
     return scenarios, cut_off
 
 

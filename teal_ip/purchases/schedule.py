@@ -1,13 +1,14 @@
 r"""Schedules: the purchase of a horizon, spread over periods, each as late as its traffic allows.
 
-Period q has all demands times g_q.  First the cheapest purchase for the last period is found (in modules, if they are
-sold so): nothing is bought twice that one larger module would have covered.  Then backwards, for every period before,
+Period q has all demands times g_q.  First the cheapest purchase for the last period is found (in
+modules, if they are sold so): nothing is bought twice that one larger module would have covered.
+Then backwards, for every period before,
 
     min k'a_q   over the cuts with the demands of period q,   0 <= a_q <= a_{q+1},
 
-in modules of which none is bought before it is needed: each period's purchase is tested, cut, and its cost is compared
-with the bound of a purchase for this period alone.  Where demands fall, g_q above is the largest factor so far, since
-what was bought stays.
+in modules of which none is bought before it is needed: each period's purchase is tested, cut, and
+its cost is compared with the bound of a purchase for this period alone.  Where demands fall, g_q
+above is the largest factor so far, since what was bought stays.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Period:
         cost: cost of all that is bought by then.
         bound: certified, that no purchase for this period alone costs less.
         utilisation: (S,) largest of a link in each scenario.
-        modules: (C, J) number of modules of each kind by then; None where any amounts can be bought.
+        modules: (C, J) number of modules of each kind by then; None where any amounts can be
+            bought.
     """
 
     growth: float
@@ -62,13 +64,15 @@ def schedule(
     notify: Callable[[str], None] | None = None,
     cuts: Cuts | None = None,
 ) -> tuple[list[Period], Upgrade, Scenarios, Cuts]:
-    """Periods in time order, the purchase for all of them, and its scenarios (of the largest demands) and cuts.
+    """Periods in time order, the purchase for all of them, and its scenarios (of the largest
+    demands) and cuts.
 
     Args:
         scenarios: with the demands of today.
         growths: factor of all demands in each period.
         gap: certified gap of the purchase for all periods.
-        sizes: sizes of modules and their prices, as :func:`buy_modules` takes them; () for any amounts.
+        sizes: sizes of modules and their prices, as :func:`buy_modules` takes them; () for any
+            amounts.
         deadline: after which periods get what the last one has.
         notify: called with a line after each period.
         cuts: cuts that are known to hold for the largest demands; more are added to them.
@@ -82,7 +86,14 @@ def schedule(
     price = np.array([one for _, one in sizes]) if sizes else None
     limit = upgrade.bought if upgrade.modules is None else upgrade.modules
     at_peak = {
-        peaks[-1]: Period(peaks[-1], upgrade.bought, upgrade.cost, upgrade.bound, upgrade.utilisation, upgrade.modules)
+        peaks[-1]: Period(
+            peaks[-1],
+            upgrade.bought,
+            upgrade.cost,
+            upgrade.bound,
+            upgrade.utilisation,
+            upgrade.modules,
+        )
     }
     for growth in sorted(set(peaks[:-1]) - {peaks[-1]}, reverse=True):
         now = scenarios.scaled(growth)
@@ -91,14 +102,19 @@ def schedule(
         cuts.add(relative.some(np.arange(len(cuts), len(relative))).at_growth(peaks[-1] / growth))
         at_peak[growth] = period
         if notify is not None:
-            notify(f"demands x {growth:.4g}: cost {period.cost:.6g}, alone at least {period.bound:.6g}")
+            notify(
+                f"demands x {growth:.4g}: cost {period.cost:.6g}, alone at least {period.bound:.6g}"
+            )
     periods = []
     for growth, peak in zip(growths, peaks, strict=True):
         period = at_peak[peak]
         if growth < peak:
             bound = _bound(scenarios, cuts.at_growth(growth / peaks[-1]), size, price)
             period = dataclasses.replace(
-                period, growth=growth, bound=min(bound, period.cost), utilisation=growth / peak * period.utilisation
+                period,
+                growth=growth,
+                bound=min(bound, period.cost),
+                utilisation=growth / peak * period.utilisation,
             )
         periods.append(period)
     return periods, upgrade, last, cuts
@@ -112,7 +128,8 @@ def schedule_of_loads(
     sizes: Sequence[tuple[float, float]] = (),
     deadline: Deadline | None = None,
 ) -> tuple[list[Period], Upgrade]:
-    """Periods in time order, and the purchase for all of them, under loads that no choice of splits changes.
+    """Periods in time order, and the purchase for all of them, under loads that no choice of splits
+    changes.
 
     Args:
         scenarios: with the demands of today.
@@ -134,36 +151,52 @@ def schedule_of_loads(
         if growth < peak:
             alone = buy_for_loads(scenarios, growth * load, sizes, deadline).bound
         used = scenarios.utilisation(growth * load, there.bought)
-        periods.append(Period(growth, there.bought, there.cost, min(alone, there.cost), used, there.modules))
+        periods.append(
+            Period(growth, there.bought, there.cost, min(alone, there.cost), used, there.modules)
+        )
     return periods, upgrade
 
 
 def _before(
-    scenarios: Scenarios, load: FloatArray, sizes: Sequence[tuple[float, float]], deadline: Deadline | None,
+    scenarios: Scenarios,
+    load: FloatArray,
+    sizes: Sequence[tuple[float, float]],
+    deadline: Deadline | None,
     later: Upgrade,
-) -> Upgrade:  # fmt: skip
+) -> Upgrade:
     """The purchase of a period, of modules that are there later too."""
     alone = buy_for_loads(scenarios, load, sizes, deadline)
     if later.modules is None:
         return alone
     size, price = np.array(sizes).T
     unit_cost, cuts = scenarios.cost[:, None] * price, needs(scenarios, scenarios.needed(load))
-    modules = np.asarray(_cheapest_below(cuts, later.modules, size, unit_cost, True), dtype=np.int64)
+    modules = np.asarray(
+        _cheapest_below(cuts, later.modules, size, unit_cost, True), dtype=np.int64
+    )
     cost = float((unit_cost * modules).sum())
     return dataclasses.replace(alone, modules=modules, bought=(modules * size).sum(1), cost=cost)
 
 
 def _period(
-    scenarios: Scenarios, cuts: Cuts, limit: FloatArray | Int64Array, size: FloatArray | None,
-    price: FloatArray | None, growth: float, deadline: Deadline,
-) -> tuple[FloatArray | Int64Array, Period]:  # fmt: skip
+    scenarios: Scenarios,
+    cuts: Cuts,
+    limit: FloatArray | Int64Array,
+    size: FloatArray | None,
+    price: FloatArray | None,
+    growth: float,
+    deadline: Deadline,
+) -> tuple[FloatArray | Int64Array, Period]:
     """The latest purchase of a period: the amounts or modules of it, and the figures."""
     tester, everything = Tester(scenarios), np.arange(scenarios.num_scenarios)
     amounts = np.ones(1) if size is None else size
     unit_cost = scenarios.cost[:, None] * (np.ones(1) if price is None else price)[None]
     upper = limit.reshape(scenarios.num_cables, -1)
     for _ in range(_MAX_ROUNDS):
-        chosen = upper if deadline.is_over else _cheapest_below(cuts, upper, amounts, unit_cost, size is not None)
+        chosen = (
+            upper
+            if deadline.is_over
+            else _cheapest_below(cuts, upper, amounts, unit_cost, size is not None)
+        )
         point = (chosen * amounts).sum(1)
         tested = tester.test(point, everything, deadline, finest=_MIN_GAP, until_cut=True)
         if not len(tested.cuts):
@@ -180,29 +213,47 @@ def _period(
     cost = float((unit_cost * chosen).sum())
     utilisation = scenarios.utilisation(tested.load, point)
     modules = None if size is None else np.asarray(chosen, dtype=np.int64)
-    return chosen.reshape(limit.shape), Period(growth, point, cost, min(bound, cost), utilisation, modules)
+    return chosen.reshape(limit.shape), Period(
+        growth, point, cost, min(bound, cost), utilisation, modules
+    )
 
 
-def _bound(scenarios: Scenarios, cuts: Cuts, size: FloatArray | None, price: FloatArray | None) -> float:
-    """Lower bound on the cost of every purchase that keeps the cuts, in any amounts or in modules."""
+def _bound(
+    scenarios: Scenarios, cuts: Cuts, size: FloatArray | None, price: FloatArray | None
+) -> float:
+    """Lower bound on the cost of every purchase that keeps the cuts, in any amounts or in
+    modules.
+    """
     if size is None or price is None:
         return cheapest_purchase(scenarios, cuts)[1]
     return cheapest_modules(scenarios, cuts, size, price, _MODULE_SECONDS)[1]
 
 
 def _cheapest_below(
-    cuts: Cuts, upper: FloatArray | Int64Array, amounts: FloatArray, unit_cost: FloatArray, whole: bool
+    cuts: Cuts,
+    upper: FloatArray | Int64Array,
+    amounts: FloatArray,
+    unit_cost: FloatArray,
+    whole: bool,
 ) -> FloatArray | Int64Array:
-    """(C, J) the cheapest numbers of modules, or amounts, that keep the cuts and are at most ``upper``."""
+    """(C, J) the cheapest numbers of modules, or amounts, that keep the cuts and are at most
+    ``upper``.
+    """
     if not len(cuts):
         return np.zeros_like(upper)
     rows = np.repeat(cuts.coefficient, len(amounts), axis=1) * np.tile(amounts, len(upper))[None]
     most = upper.reshape(-1).astype(np.float64)
-    right = np.minimum(cuts.right(), rows @ most)  # what the next period has fits this one, rounding aside
+    right = np.minimum(
+        cuts.right(), rows @ most
+    )  # what the next period has fits this one, rounding aside
     is_whole = np.full(most.size, int(whole))
-    result = solve_milp(unit_cost.reshape(-1), [Between(rows, low=right)], is_whole, high=most, relative_gap=1e-6)
+    result = solve_milp(
+        unit_cost.reshape(-1), [Between(rows, low=right)], is_whole, high=most, relative_gap=1e-6
+    )
     if result.x is None:
         raise SolverError(f"upgrade: HiGHS: {result.message}")
     if whole:
         return np.round(result.x).astype(np.int64).reshape(upper.shape)
-    return np.asarray(np.minimum(np.maximum(result.x, 0.0), most).reshape(upper.shape), dtype=np.float64)
+    return np.asarray(
+        np.minimum(np.maximum(result.x, 0.0), most).reshape(upper.shape), dtype=np.float64
+    )

@@ -24,47 +24,54 @@ from teal_ip.routing.settings import GrowthConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UpgradeOptions(GrowthConfig, CalibratedConfig, LatencyConfig, CandidateConfig, TrafficFileConfig):
+class UpgradeOptions(
+    GrowthConfig, CalibratedConfig, LatencyConfig, CandidateConfig, TrafficFileConfig
+):
     """The demands to plan for, the capacity that can be bought, and when the search stops."""
 
     demands: Literal["matrices", "pipe", "hose"] = "matrices"
-    """matrices of the traffic; pipe: one matrix of every pair's peak; hose: every matrix in which each node sends and
-    receives at most its peak.  pipe and hose are computed both, and compared."""
+    """matrices of the traffic; pipe: one matrix of every pair's peak; hose: every matrix in which
+    each node sends and receives at most its peak.  pipe and hose are computed both, and
+    compared."""
     matrices: int = 24
-    """Number of matrices, evenly spread over the traffic, to plan for at first; 0 for all.  The others are replayed on
-    the plan under every failure, and planned for too where they do not fit."""
+    """Number of matrices, evenly spread over the traffic, to plan for at first; 0 for all.  The
+    others are replayed on the plan under every failure, and planned for too where they do not
+    fit."""
     hose: Path | None = None
-    """For --demands hose: a .csv file of node,out,in in Gbit/s, in the place of the peaks of the traffic."""
+    """For --demands hose: a .csv file of node,out,in in Gbit/s, in the place of the peaks of the
+    traffic."""
     replay: float = 0.0
-    """Share of the traffic, the latest, that is not planned for: it is replayed on the plan, without failure and under
-    each, and what would be dropped is printed."""
+    """Share of the traffic, the latest, that is not planned for: it is replayed on the plan,
+    without failure and under each, and what would be dropped is printed."""
     certify: bool = False
-    """For --demands hose: also compute how full a link can be at most, under each failure, by splits fixed beforehand;
-    for networks of up to some 25 nodes."""
+    """For --demands hose: also compute how full a link can be at most, under each failure, by
+    splits fixed beforehand; for networks of up to some 25 nodes."""
     failures: Literal["none", "cables", "pairs"] = "cables"
-    """none; cables: every single cable (all links between two nodes, both directions) fails in turn; pairs: every pair
-    of cables too."""
+    """none; cables: every single cable (all links between two nodes, both directions) fails in
+    turn; pairs: every pair of cables too."""
     groups: Path | None = None
-    """Also fail groups of cables that share a risk: a .csv (group,source,target), .json or .graphml file."""
+    """Also fail groups of cables that share a risk: a .csv (group,source,target), .json or .graphml
+    file."""
     horizon: str = ""
-    """With --growth-per-year: how far to plan, such as 2y, 6q or 18m from the last matrix; prints what to buy in which
-    quarter."""
+    """With --growth-per-year: how far to plan, such as 2y, 6q or 18m from the last matrix; prints
+    what to buy in which quarter."""
     cost: str = "capacity"
-    """Cost of a Gbit/s: capacity (1 on every cable), length (its latency in ms), or a .csv file with the columns
-    source, target, cost for every cable."""
+    """Cost of a Gbit/s: capacity (1 on every cable), length (its latency in ms), or a .csv file
+    with the columns source, target, cost for every cable."""
     modules: str = ""
-    """Sizes that can be bought, Gbit/s, such as 100, or with what each costs, 100=1,400=3 (in units of 1 Gbit/s times
-    --cost: 100=100 is the price of single Gbit/s).  Default: any amount."""
+    """Sizes that can be bought, Gbit/s, such as 100, or with what each costs, 100=1,400=3 (in units
+    of 1 Gbit/s times --cost: 100=100 is the price of single Gbit/s).  Default: any amount."""
     candidates: Path | None = None
-    """New cables that can be bought: a .csv file of source,target,latency (ms) and, if they are to be limited, most
-    (Gbit/s) and, if it differs from --cost, cost.  With --routing ecmp at most ten, of which every set is routed."""
+    """New cables that can be bought: a .csv file of source,target,latency (ms) and, if they are to
+    be limited, most (Gbit/s) and, if it differs from --cost, cost.  With --routing ecmp at most
+    ten, of which every set is routed."""
     routing: Literal["optimal", "ecmp"] = "optimal"
-    """optimal: splits are chosen anew in every scenario; ecmp: the IGP's shortest paths, converged after each
-    failure."""
+    """optimal: splits are chosen anew in every scenario; ecmp: the IGP's shortest paths, converged
+    after each failure."""
     gap: Annotated[float, GAP] = 0.01
     over_all_paths: bool = False
-    """Count --gap as reached only if the cost is so close to the cheapest purchase over all paths of the network; paths
-    are added in any case."""
+    """Count --gap as reached only if the cost is so close to the cheapest purchase over all paths
+    of the network; paths are added in any case."""
     deadline: str = ""
     """Time after which to stop with the best so far: 30s, 5m.  Default: none."""
     curve: bool = False
@@ -78,13 +85,30 @@ class UpgradeOptions(GrowthConfig, CalibratedConfig, LatencyConfig, CandidateCon
         require(self, "hose", "--demands hose", self.hose is None or self.demands == "hose")
         require(self, "certify", "--demands hose", not self.certify or self.demands == "hose")
         is_optimal = self.routing == "optimal"
-        require(self, "routing", "optimal with --demands hose", is_optimal or self.demands != "hose")
+        require(
+            self, "routing", "optimal with --demands hose", is_optimal or self.demands != "hose"
+        )
         require(self, "over_all_paths", "--routing optimal", is_optimal or not self.over_all_paths)
-        require(self, "over_all_paths", "--demands matrices or pipe", self.demands != "hose" or not self.over_all_paths)
+        require(
+            self,
+            "over_all_paths",
+            "--demands matrices or pipe",
+            self.demands != "hose" or not self.over_all_paths,
+        )
         self.check_growth()
-        require(self, "horizon", "--demands matrices or pipe", not self.horizon or self.demands != "hose")
+        require(
+            self,
+            "horizon",
+            "--demands matrices or pipe",
+            not self.horizon or self.demands != "hose",
+        )
         is_new = bool(self.candidates) and not is_optimal
-        require(self, "candidates", "nothing with --horizon and --routing ecmp", not (self.horizon and is_new))
+        require(
+            self,
+            "candidates",
+            "nothing with --horizon and --routing ecmp",
+            not (self.horizon and is_new),
+        )
         _ = self.sizes
         if self.deadline:
             seconds(self.deadline, "--deadline")
@@ -93,8 +117,14 @@ class UpgradeOptions(GrowthConfig, CalibratedConfig, LatencyConfig, CandidateCon
     def program(self) -> ProgramFileConfig:
         """The settings of files, traffic and paths, to balance the links."""
         bases = CalibratedConfig, LatencyConfig, CandidateConfig, TrafficFileConfig
-        shared = {field.name: getattr(self, field.name) for base in bases for field in dataclasses.fields(base)}
-        return ProgramFileConfig(objective=ObjectiveName.MAX_LINK_UTILISATION, device="cpu", **shared)
+        shared = {
+            field.name: getattr(self, field.name)
+            for base in bases
+            for field in dataclasses.fields(base)
+        }
+        return ProgramFileConfig(
+            objective=ObjectiveName.MAX_LINK_UTILISATION, device="cpu", **shared
+        )
 
     @property
     def sizes(self) -> list[tuple[float, float]]:
@@ -109,7 +139,9 @@ class UpgradeOptions(GrowthConfig, CalibratedConfig, LatencyConfig, CandidateCon
             try:
                 pair = float(size), float(price or size)
             except ValueError:
-                raise InputError("--modules", "", "sizes such as 100 or 100=1,400=3", repr(part)) from None
+                raise InputError(
+                    "--modules", "", "sizes such as 100 or 100=1,400=3", repr(part)
+                ) from None
             if not all(0 < number < float("inf") for number in pair):
                 raise InputError("--modules", "", "sizes and prices above 0", repr(part))
             sizes.append(pair)
@@ -118,11 +150,13 @@ class UpgradeOptions(GrowthConfig, CalibratedConfig, LatencyConfig, CandidateCon
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradeConfig(UpgradeOptions, NetworkConfig):
-    """Find the cheapest capacity to buy so that all traffic fits, without a failure and under each one considered.
+    """Find the cheapest capacity to buy so that all traffic fits, without a failure and under each
+    one considered.
 
-    A scenario is one traffic matrix and one failure, or none; by default the controller computes splits anew in each.
-    Certified lower bounds on the cost are given over the candidate paths and over all paths.  --path-method survivable
-    gives every demand a path under every failure, where there is one.
+    A scenario is one traffic matrix and one failure, or none; by default the controller computes
+    splits anew in each. Certified lower bounds on the cost are given over the candidate paths and
+    over all paths.  --path-method survivable gives every demand a path under every failure, where
+    there is one.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -136,14 +170,20 @@ class UpgradeConfig(UpgradeOptions, NetworkConfig):
     }
 
     out: Path | None = None
-    """Folder for upgrade.html, purchases.csv, scenarios.csv, topology.json (with what is bought) and manifest.json."""
+    """Folder for upgrade.html, purchases.csv, scenarios.csv, topology.json (with what is bought)
+    and manifest.json."""
     prove: Path | None = None
-    """Folder for a proof that no purchase costs less than the bound over all paths, which Python alone checks: any
-    amounts, --routing optimal, without --horizon."""
+    """Folder for a proof that no purchase costs less than the bound over all paths, which Python
+    alone checks: any amounts, --routing optimal, without --horizon."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or settings that do not go together."""
         super().__post_init__()
         is_provable = self.routing == "optimal" and not self.modules and not self.horizon
-        require(self, "prove", "--routing optimal, no --modules, no --horizon", self.prove is None or is_provable)
+        require(
+            self,
+            "prove",
+            "--routing optimal, no --modules, no --horizon",
+            self.prove is None or is_provable,
+        )

@@ -10,24 +10,27 @@ A table has a row for each reading, in any order:
 | ``direction`` | ``in`` or ``out``, as the router sees it |
 | ``bytes`` | a counter that only rises (32 or 64 bits), or instead ``rate``, by default in Gbit/s |
 
-Interfaces are led back to links by a table of router, interface, neighbour (empty: external) and, where there are
-parallel links, number, which counts from 1 like the names of links; by default an interface that is named like a
-neighbour (``b``, or ``b#2`` where links are parallel) is the link to it, and any other one is external.  External
-interfaces of a router are summed, and so are several interfaces of one link.  A router whose links are all read and
-that has no external interface, while others have some, sends and receives nothing of its own, unless what enters and
-leaves by its links differs by more than 10%.
+Interfaces are led back to links by a table of router, interface, neighbour (empty: external) and,
+where there are parallel links, number, which counts from 1 like the names of links; by default an
+interface that is named like a neighbour (``b``, or ``b#2`` where links are parallel) is the link to
+it, and any other one is external.  External interfaces of a router are summed, and so are several
+interfaces of one link.  A router whose links are all read and that has no external interface, while
+others have some, sends and receives nothing of its own, unless what enters and leaves by its links
+differs by more than 10%.
 
-Counters become rates over the intervals between two readings.  A fall is a wrap where the counter was in the last
-quarter of its width and the rate stays below what the interface can carry, else a reset, after which that interval is
-missing. Readings need not be simultaneous: the rate of an interval is the mean over what it shares with the readings.
+Counters become rates over the intervals between two readings.  A fall is a wrap where the counter
+was in the last quarter of its width and the rate stays below what the interface can carry, else a
+reset, after which that interval is missing. Readings need not be simultaneous: the rate of an
+interval is the mean over what it shares with the readings.
 
-A .npz file holds the arrays of :class:`teal_ip.readings.readings.Counters` by their names, as `teal estimate` writes
-them.
+A .npz file holds the arrays of :class:`teal_ip.readings.readings.Counters` by their names, as `teal
+estimate` writes them.
 
 The answers to a Prometheus range query (``/api/v1/query_range``) become such a table.
 
-A file has one answer, or a list of answers, such as those to ``ifHCInOctets`` and ``ifHCOutOctets`` (snmp_exporter) or
-``interfaces_interface_state_counters_in_octets`` (gnmic).  A series becomes rows of
+A file has one answer, or a list of answers, such as those to ``ifHCInOctets`` and ``ifHCOutOctets``
+(snmp_exporter) or ``interfaces_interface_state_counters_in_octets`` (gnmic).  A series becomes rows
+of
 
     router      label router, instance, source, agent_host, hostname or sysName, without a port
     interface   label ifName, interface, interface_name, ifDescr, device or name
@@ -73,7 +76,8 @@ def read_prometheus(path: Path) -> Any:
     """A pandas frame with the columns time, router, interface, direction, bytes.
 
     Raises:
-        InputError: no JSON, no range query, or a series whose router, interface or direction is not said.
+        InputError: no JSON, no range query, or a series whose router, interface or direction is not
+            said.
     """
     import pandas as pd
 
@@ -88,19 +92,26 @@ def read_prometheus(path: Path) -> Any:
 
 
 def _rows(document: Any, where: str) -> Iterator[tuple[float, str, str, str, float]]:
-    """Time, router, interface, direction and value of each reading of an answer, or of a list of answers."""
+    """Time, router, interface, direction and value of each reading of an answer, or of a list of
+    answers.
+    """
     seen: dict[tuple[str, str, str], dict[str, Any]] = {}
     kept: dict[tuple[str, str, str], list[Any]] = {}
     for place, one in _series(document, where):
         labels = object_of(one.get("metric"), where, f"{place}: metric")
         router = without_port(_label(labels, _ROUTER, where, place))
         interface, name = _label(labels, _INTERFACE, where, place), str(labels.get("__name__", ""))
-        direction = labels.get("direction") or next((d for d, words in _DIRECTIONS.items() if words.search(name)), "")
+        direction = labels.get("direction") or next(
+            (d for d, words in _DIRECTIONS.items() if words.search(name)), ""
+        )
         if direction not in _DIRECTIONS:
             raise InputError(
-                where, f"{place}: direction", "a label direction, or a name such as ifHCInOctets (rate() and sum() "
-                "drop the name: query the counter itself)", name or "no name",
-            )  # fmt: skip
+                where,
+                f"{place}: direction",
+                "a label direction, or a name such as ifHCInOctets (rate() and sum() "
+                "drop the name: query the counter itself)",
+                name or "no name",
+            )
         key = router, interface, direction
         values = list_of(one.get("values"), where, f"{place}: values")
         before = seen.setdefault(key, labels)
@@ -108,10 +119,18 @@ def _rows(document: Any, where: str) -> Iterator[tuple[float, str, str, str, flo
             seen[key], kept[key] = labels, values
         elif _is_wide(labels) == _is_wide(before):
             names = [*before, *labels]
-            differing = [f"{n}={before.get(n)!r} and {labels.get(n)!r}" for n in dict.fromkeys(names)
-                         if before.get(n) != labels.get(n)]  # fmt: skip
-            expected = f"one series of {interface}, {direction}, of {router} (choose by a label in the query)"
-            raise InputError(where, place, expected, f"two: {', '.join(differing) or 'with the same labels'}")
+            differing = [
+                f"{n}={before.get(n)!r} and {labels.get(n)!r}"
+                for n in dict.fromkeys(names)
+                if before.get(n) != labels.get(n)
+            ]
+            expected = (
+                f"one series of {interface}, {direction}, of {router} (choose by a label in the "
+                "query)"
+            )
+            raise InputError(
+                where, place, expected, f"two: {', '.join(differing) or 'with the same labels'}"
+            )
     for key, values in kept.items():
         for position, entry in enumerate(values):
             field = f"{' '.join(key)}: values[{position}]"
@@ -136,13 +155,20 @@ def _series(document: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
             expected = "data.result with metric and values, of a range query"
             raise InputError(where, place, expected, f"the keys {keys_of([answer])}")
         if data.get("resultType", "matrix") != "matrix":
-            raise InputError(where, f"{place}data.resultType", "matrix, of a range query", repr(data["resultType"]))
+            raise InputError(
+                where,
+                f"{place}data.resultType",
+                "matrix, of a range query",
+                repr(data["resultType"]),
+            )
         for position, series in enumerate(objects_of(data["result"], where, f"{place}data.result")):
             yield f"{place}data.result[{position}]", series
 
 
 def _is_wide(labels: dict[str, Any]) -> bool:
-    """Whether a series is a counter of 64 bits by its name: ifHCInOctets, where ifInOctets has 32."""
+    """Whether a series is a counter of 64 bits by its name: ifHCInOctets, where ifInOctets has
+    32.
+    """
     return "hc" in str(labels.get("__name__", "")).lower()
 
 
@@ -158,7 +184,9 @@ def _label(labels: dict[str, Any], names: tuple[str, ...], where: str, place: st
     for name in names:
         if labels.get(name):
             return str(labels[name])
-    raise InputError(where, f"{place}: metric", "one of the labels " + ", ".join(names), sorted(labels))
+    raise InputError(
+        where, f"{place}: metric", "one of the labels " + ", ".join(names), sorted(labels)
+    )
 
 
 _ARRAYS = ("timestamps", "interval_s", "sent", "received", "ingress", "egress")
@@ -191,15 +219,21 @@ def load_counters(
         ignore: regular expression of the names of interfaces that are left out; "" for none.
 
     Raises:
-        InputError: no such file, a missing column, an invalid value, an unknown router or interface, or no
-            external interface.
+        InputError: no such file, a missing column, an invalid value, an unknown router or
+            interface, or no external interface.
     """
     path = Path(path)
     if path.suffix.lower() == ".npz":
         counters = _from_npz(path)
     else:
         counters = counters_from_frame(
-            _read(path), topology, str(path), interfaces and _read(Path(interfaces)), unit, interval_s, ignore
+            _read(path),
+            topology,
+            str(path),
+            interfaces and _read(Path(interfaces)),
+            unit,
+            interval_s,
+            ignore,
         )
     counters.check(topology)
     return counters
@@ -219,24 +253,35 @@ def _from_npz(path: Path) -> Counters:
         with np.load(path, allow_pickle=False) as stored:
             missing = [name for name in _ARRAYS if name not in stored.files]
             if missing:
-                raise InputError(str(path), "arrays", ", ".join(_ARRAYS), "no " + ", ".join(missing))
+                raise InputError(
+                    str(path), "arrays", ", ".join(_ARRAYS), "no " + ", ".join(missing)
+                )
             arrays = {name: stored[name] for name in _ARRAYS}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(str(path), "", "a .npz file of counters", str(error)) from None
     times = arrays.pop("timestamps").astype("datetime64[s]")
     interval_s = float(arrays.pop("interval_s"))
-    return Counters(times, interval_s, **{name: array.astype(np.float64) for name, array in arrays.items()})
+    return Counters(
+        times, interval_s, **{name: array.astype(np.float64) for name, array in arrays.items()}
+    )
 
 
 def _read(path: Path) -> Any:
     import pandas as pd
 
     readers: dict[str, Callable[..., Any]] = {
-        ".csv": _read_csv, ".parquet": pd.read_parquet, ".json": read_prometheus
-    }  # fmt: skip
+        ".csv": _read_csv,
+        ".parquet": pd.read_parquet,
+        ".json": read_prometheus,
+    }
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise InputError(str(path), "", "a .csv, .parquet, .json (Prometheus) or .npz file", path.suffix or "no ending")
+        raise InputError(
+            str(path),
+            "",
+            "a .csv, .parquet, .json (Prometheus) or .npz file",
+            path.suffix or "no ending",
+        )
     try:
         frame = reader(path)
         frame.attrs["where"] = str(path)  # for messages
@@ -260,7 +305,9 @@ def _read_csv(path: Path) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Interface:
-    """Where an interface leads: the link out of the router, the one into it; None for both if it is external."""
+    """Where an interface leads: the link out of the router, the one into it; None for both if it is
+    external.
+    """
 
     out_link: int | None
     in_link: int | None
@@ -273,7 +320,9 @@ class _Interface:
 
 
 _Place = tuple[str, str]  # router and interface
-_Leads = Callable[[str, str], _Interface | None]  # from router and interface to where it leads; None if that is unknown
+_Leads = Callable[
+    [str, str], _Interface | None
+]  # from router and interface to where it leads; None if that is unknown
 
 
 def counters_from_frame(
@@ -306,7 +355,9 @@ def counters_from_frame(
     by_start = "start" in frame.columns and "time" not in frame.columns
     time_column = "start" if by_start else "time"
     if by_start and value_column == "bytes":
-        raise InputError(where, "start", "the time at which the counter was read, in a column time", "a start")
+        raise InputError(
+            where, "start", "the time at which the counter was read, in a column time", "a start"
+        )
     needed = (time_column, "router", name_column, "direction", value_column)
     missing = [name for name in needed if name not in frame.columns]
     if missing:
@@ -315,31 +366,47 @@ def counters_from_frame(
     times = _times(frame[time_column], where)
     value = _values(frame[value_column], where, value_column, separator)
     bad = np.flatnonzero(~np.isfinite(value) | (value < 0))
-    notes = [f"{len(bad):,} of {len(frame):,} readings are empty or negative, and left out"] if len(bad) else []
+    notes = (
+        [f"{len(bad):,} of {len(frame):,} readings are empty or negative, and left out"]
+        if len(bad)
+        else []
+    )
     direction = frame["direction"].astype(str).str.strip().str.lower().to_numpy()
     wrong = np.flatnonzero((direction != "in") & (direction != "out"))
     if len(wrong):
-        raise InputError(where, f"row {wrong[0] + 2}: direction", "in or out", repr(direction[wrong[0]]))
+        raise InputError(
+            where, f"row {wrong[0] + 2}: direction", "in or out", repr(direction[wrong[0]])
+        )
     leads, in_table = _leads_of(topology, interfaces, where)
     names = _texts(frame[name_column], cell_text)
     routers = _texts(frame["router"], lambda cell: topology.name_of(cell_text(cell)))
     index = topology.node_index()
     unknown = sorted(set(routers) - set(index))
     if unknown:
-        expected = f"a node of {topology.name} (--routers says by which other names routers are called)"
-        raise InputError(where, "router", expected, listed([repr(name) for name in unknown], _MAX_LISTED))
+        expected = (
+            f"a node of {topology.name} (--routers says by which other names routers are called)"
+        )
+        raise InputError(
+            where, "router", expected, listed([repr(name) for name in unknown], _MAX_LISTED)
+        )
     lead_of = {place: leads(*place) for place in set(zip(routers, names, strict=True))}
     ignored = _ignored(lead_of, ignore)
     if ignored:
         notes.append(f"{len(ignored):,} interfaces are ignored")
     _check_known({place: lead for place, lead in lead_of.items() if place not in ignored}, where)
-    is_ignored = np.array([place in ignored for place in zip(routers, names, strict=True)], dtype=bool)
+    is_ignored = np.array(
+        [place in ignored for place in zip(routers, names, strict=True)], dtype=bool
+    )
     keep = np.isfinite(value) & (value >= 0) & ~is_ignored
     step = interval_s or _usual_step(times[keep], routers[keep], names[keep], direction[keep])
     if not step > 0:
         raise InputError(where, "time", "at least two readings of an interface", "one")
     times = times + step if by_start else times
-    ends = np.arange(times[keep].min() + (step if value_column == "bytes" else 0), times[keep].max() + step / 2, step)
+    ends = np.arange(
+        times[keep].min() + (step if value_column == "bytes" else 0),
+        times[keep].max() + step / 2,
+        step,
+    )
     shape = len(ends), topology.num_links
     sent, received = np.full(shape, np.nan), np.full(shape, np.nan)
     ingress, egress = (np.full((len(ends), topology.num_nodes), np.nan) for _ in range(2))
@@ -349,20 +416,31 @@ def counters_from_frame(
         factor = _BITS / _GIGA
     wraps = resets = 0
     members: dict[tuple[str, int], list[str]] = {}
-    groups = pd.DataFrame({"r": routers[keep], "n": names[keep], "d": direction[keep]}).groupby(["r", "n", "d"]).indices
+    groups = (
+        pd.DataFrame({"r": routers[keep], "n": names[keep], "d": direction[keep]})
+        .groupby(["r", "n", "d"])
+        .indices
+    )
     for (router, name, way), rows in groups.items():
         at, reading = times[keep][rows], value[keep][rows]
         order = np.argsort(at, kind="stable")
         at, reading = at[order], reading[order]
         again = np.diff(at, prepend=-math.inf) == 0
         if (again & (np.diff(reading, prepend=0.0) != 0)).any():
-            expected = "one reading at a time; interfaces that have a name each (--interfaces), or neighbours a#1, a#2"
-            raise InputError(where, name_column, expected, f"several of {name!r}, {way}, at {router}")
+            expected = (
+                "one reading at a time; interfaces that have a name each (--interfaces), or "
+                "neighbours a#1, a#2"
+            )
+            raise InputError(
+                where, name_column, expected, f"several of {name!r}, {way}, at {router}"
+            )
         at, reading = at[~again], reading[~again]
         lead = lead_of[router, name]
         assert lead is not None  # _check_known
         link = lead.out_link if way == "out" else lead.in_link
-        capacity = float(topology.capacity[link]) if link is not None else float(topology.capacity.sum())
+        capacity = (
+            float(topology.capacity[link]) if link is not None else float(topology.capacity.sum())
+        )
         if value_column == "bytes":
             _check_width(at, reading, capacity, where, f"{name or 'external'} of {router}, {way}")
             rate, starts, found = _rates(at, reading * factor, capacity, factor)
@@ -378,10 +456,15 @@ def counters_from_frame(
         elif lead.is_border:
             side = egress if way == "out" else ingress
             node = index[router]
-            side[:, node] = np.where(np.isnan(side[:, node]), series, side[:, node] + np.nan_to_num(series))
+            side[:, node] = np.where(
+                np.isnan(side[:, node]), series, side[:, node] + np.nan_to_num(series)
+            )
     for (way, link), named in members.items():
         if len(named) > 1:
-            notes.append(f"{topology.link_names()[link]}, {way}: the sum of the interfaces {', '.join(named)}")
+            notes.append(
+                f"{topology.link_names()[link]}, {way}: the sum of the interfaces "
+                f"{', '.join(named)}"
+            )
     notes += [f"{wraps:,} counter wraps, {resets:,} resets"] if wraps or resets else []
     used = {place: lead for place, lead in (in_table | lead_of).items() if place not in ignored}
     borders = {router for (router, _), lead in used.items() if lead is not None and lead.is_border}
@@ -390,7 +473,10 @@ def counters_from_frame(
     if inner:
         ingress[:, inner] = egress[:, inner] = 0.0
         named_inner = ", ".join(topology.node_names[node] for node in inner)
-        notes.append(f"no traffic of their own, as all interfaces are read and none is external: {named_inner}")
+        notes.append(
+            "no traffic of their own, as all interfaces are read and none is external: "
+            f"{named_inner}"
+        )
     notes += _too_large(topology, sent, received, value_column)
     silent = int((np.isnan(sent) & np.isnan(received)).all(0).sum())
     notes += [f"{silent} of {topology.num_links} links have no counter"] if silent else []
@@ -427,8 +513,11 @@ def _times(column: Any, where: str) -> FloatArray:
     return seconds_of_texts(column.map(cell_text), where, "time", first_row=2)
 
 
-def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_Leads, dict[_Place, _Interface]]:
-    """The function from router and interface to where that leads (None where the table does not say it).
+def _leads_of(
+    topology: Topology, interfaces: Any | None, where: str
+) -> tuple[_Leads, dict[_Place, _Interface]]:
+    """The function from router and interface to where that leads (None where the table does not say
+    it).
 
     Beside it what the table says of all of its interfaces; {} without a table.
     """
@@ -442,14 +531,21 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
         forth = [link for link in links if topology.link_source[link] == index[router]]
         back = [link for link in links if topology.link_target[link] == index[router]]
         if max(len(forth), len(back)) != 1:
-            expected = f"a neighbour of {router} in {topology.name}, and which of parallel links: 1, 2, ..."
-            raise InputError(file, what, expected, repr(f"{neighbour}#{member}" if member else neighbour))
+            expected = (
+                f"a neighbour of {router} in {topology.name}, and which of parallel links: 1, 2, "
+                "..."
+            )
+            raise InputError(
+                file, what, expected, repr(f"{neighbour}#{member}" if member else neighbour)
+            )
         return _Interface(forth[0] if forth else None, back[0] if back else None)
 
     if interfaces is None:
         neighbours = {
             (topology.node_names[a], topology.node_names[b])
-            for a, b in zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
+            for a, b in zip(
+                topology.link_source.tolist(), topology.link_target.tolist(), strict=True
+            )
         }
 
         def by_name(router: str, name: str) -> _Interface:
@@ -459,33 +555,46 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> tuple[_
             return to_neighbour(router, other, member, where, "interface") if is_link else external
 
         return by_name, {}
-    table = interfaces.rename(columns={name: str(name).strip().lower() for name in interfaces.columns})
+    table = interfaces.rename(
+        columns={name: str(name).strip().lower() for name in interfaces.columns}
+    )
     file = str(interfaces.attrs.get("where", "--interfaces"))
     missing = [name for name in ("router", "interface", "neighbour") if name not in table.columns]
     if missing:
-        raise InputError(file, "columns", "router, interface, neighbour", "no " + ", ".join(missing))
+        raise InputError(
+            file, "columns", "router, interface, neighbour", "no " + ", ".join(missing)
+        )
     known: dict[_Place, _Interface] = {}
     for line, row in enumerate(table.to_dict("records"), 2):
         router, name = topology.name_of(cell_text(row["router"])), cell_text(row["interface"])
         neighbour = cell_text(row["neighbour"])
         number = cell_text(row.get("number")).removesuffix(".0")
         if number and not (number.isdecimal() and int(number)):
-            raise InputError(file, f"row {line}: number", "a whole number of at least 1", repr(number))
+            raise InputError(
+                file, f"row {line}: number", "a whole number of at least 1", repr(number)
+            )
         member = int(number or 0)
         if router not in index:
-            raise InputError(file, f"row {line}: router", f"a node of {topology.name}", repr(router))
+            raise InputError(
+                file, f"row {line}: router", f"a node of {topology.name}", repr(router)
+            )
         if str(row.get("ignore", "")).strip().lower() in _YES:
             known[router, name] = _Interface(None, None, is_ignored=True)
         elif not neighbour:
             known[router, name] = external
         else:
             other = topology.name_of(neighbour)
-            known[router, name] = to_neighbour(router, other, member, file, f"row {line}: neighbour")
+            known[router, name] = to_neighbour(
+                router, other, member, file, f"row {line}: neighbour"
+            )
     return lambda router, name: known.get((router, name)), known
 
 
-def interfaces_of(path: Path, topology: Topology) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Names of interfaces in a table: by the link that leaves the router, and the external ones by router.
+def interfaces_of(
+    path: Path, topology: Topology
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Names of interfaces in a table: by the link that leaves the router, and the external ones by
+    router.
 
     Raises:
         InputError: no such file, or a row that the network does not have.
@@ -501,7 +610,9 @@ def interfaces_of(path: Path, topology: Topology) -> tuple[dict[str, list[str]],
 
 
 def interface_names(path: Path, topology: Topology) -> dict[str, list[str]]:
-    """Names of the interfaces of links in a table of interfaces, by the link; errors as of :func:`interfaces_of`."""
+    """Names of the interfaces of links in a table of interfaces, by the link; errors as of
+    :func:`interfaces_of`.
+    """
     return interfaces_of(path, topology)[0]
 
 
@@ -514,20 +625,32 @@ def _ignored(lead_of: Mapping[_Place, _Interface | None], pattern: str) -> set[_
     try:
         expression = re.compile(pattern) if pattern else None
     except re.error as error:
-        raise InputError("--ignore-interfaces", "", "a regular expression", f"{pattern!r}: {error}") from None
+        raise InputError(
+            "--ignore-interfaces", "", "a regular expression", f"{pattern!r}: {error}"
+        ) from None
     by_table = {place for place, lead in lead_of.items() if lead is not None and lead.is_ignored}
-    return by_table | {place for place in lead_of if expression is not None and expression.fullmatch(place[1])}
+    return by_table | {
+        place for place in lead_of if expression is not None and expression.fullmatch(place[1])
+    }
 
 
 def _check_known(lead_of: Mapping[_Place, _Interface | None], where: str) -> None:
-    """Raise InputError for all interfaces that the table does not have, with a pattern that would leave them out."""
+    """Raise InputError for all interfaces that the table does not have, with a pattern that would
+    leave them out.
+    """
     unknown = sorted(place for place, lead in lead_of.items() if lead is None)
     if unknown:
         forms = sorted({re.sub(r"\d+", r"\\d+", re.escape(name)) for _, name in unknown})
-        advice = f"add these {len(unknown):,} (neighbour empty: external), or --ignore-interfaces '{'|'.join(forms)}'"
+        advice = (
+            f"add these {len(unknown):,} (neighbour empty: external), or --ignore-interfaces "
+            f"'{'|'.join(forms)}'"
+        )
         expected = f"interfaces of the table --interfaces: {advice}"
         raise InputError(
-            where, "interface", expected, listed([f"{name} of {router}" for router, name in unknown], _MAX_LISTED)
+            where,
+            "interface",
+            expected,
+            listed([f"{name} of {router}" for router, name in unknown], _MAX_LISTED),
         )
 
 
@@ -540,8 +663,11 @@ def _usual_step(times: FloatArray, *keys: Any) -> float:
     return float(np.median(np.concatenate(steps))) if steps else 0.0
 
 
-def _check_width(at: FloatArray, reading: FloatArray, capacity: float, where: str, name: str) -> None:
-    """Refuse a counter of 32 bits that may wrap more than once between two readings: no rate can be known from it.
+def _check_width(
+    at: FloatArray, reading: FloatArray, capacity: float, where: str, name: str
+) -> None:
+    """Refuse a counter of 32 bits that may wrap more than once between two readings: no rate can be
+    known from it.
 
     RFC 2863 3.1.6 asks for counters of 64 bits (ifHCInOctets) above 20 Mbit/s for this reason.
 
@@ -562,23 +688,35 @@ def _check_width(at: FloatArray, reading: FloatArray, capacity: float, where: st
     wrap_s = _WIDTHS[0] * _BITS / (capacity * _GIGA)
     if seconds > wrap_s:
         raise InputError(
-            where, name,
-            f"counters of 64 bits (ifHCInOctets, ifHCOutOctets), or readings every {wrap_s:.3g} s: at {capacity:g} "
+            where,
+            name,
+            f"counters of 64 bits (ifHCInOctets, ifHCOutOctets), or readings every {wrap_s:.3g} s: "
+            f"at {capacity:g} "
             "Gbit/s a counter of 32 bits wraps more than once between two readings",
             f"32 bits, read every {seconds:g} s",
-        )  # fmt: skip
+        )
 
 
-def _too_large(topology: Topology, sent: FloatArray, received: FloatArray, column: str) -> list[str]:
+def _too_large(
+    topology: Topology, sent: FloatArray, received: FloatArray, column: str
+) -> list[str]:
     """A warning about links on which more was counted than they can carry."""
     capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
-    largest = np.fmax(*(np.where(np.isnan(rates), 0.0, rates).max(0, initial=0.0) for rates in (sent, received)))
+    largest = np.fmax(
+        *(np.where(np.isnan(rates), 0.0, rates).max(0, initial=0.0) for rates in (sent, received))
+    )
     names = topology.link_names()
-    found = [f"{names[link]} ({largest[link]:g} of {capacity[link]:g} Gbit/s)"
-             for link in np.flatnonzero(largest > _SPARE * capacity)]  # fmt: skip
+    found = [
+        f"{names[link]} ({largest[link]:g} of {capacity[link]:g} Gbit/s)"
+        for link in np.flatnonzero(largest > _SPARE * capacity)
+    ]
     if not found:
         return []
-    advice = "--counter-unit names the unit of rates" if column == "rate" else "the counters may be of bits, not bytes"
+    advice = (
+        "--counter-unit names the unit of rates"
+        if column == "rate"
+        else "the counters may be of bits, not bytes"
+    )
     return [f"{WARNING}more was counted than the links can carry ({advice}): {listed(found)}"]
 
 
@@ -595,7 +733,9 @@ def _rates(
     """
     seconds, change = np.diff(at), np.diff(amount)
     falls = np.flatnonzero(change < 0)
-    is_narrow = len(falls) >= _FALLS_OF_A_NARROW_COUNTER and bool((amount < _WIDTHS[0] * factor).all())
+    is_narrow = len(falls) >= _FALLS_OF_A_NARROW_COUNTER and bool(
+        (amount < _WIDTHS[0] * factor).all()
+    )
     wraps = 0
     for i in falls.tolist():
         for width in _WIDTHS:
@@ -607,12 +747,18 @@ def _rates(
                 change[i], wraps = wrapped, wraps + 1
                 break
     resets = int((change < 0).sum())
-    rate = np.where((change >= 0) & (seconds > 0), change / np.where(seconds > 0, seconds, 1), np.nan)
+    rate = np.where(
+        (change >= 0) & (seconds > 0), change / np.where(seconds > 0, seconds, 1), np.nan
+    )
     return rate, at[:-1], (wraps, resets)
 
 
-def _means(starts: FloatArray, stops: FloatArray, rate: FloatArray, ends: FloatArray, step: float) -> FloatArray:
-    """(T,) mean of piecewise constant rates over the intervals that end at ``ends``; NaN where half is unknown."""
+def _means(
+    starts: FloatArray, stops: FloatArray, rate: FloatArray, ends: FloatArray, step: float
+) -> FloatArray:
+    """(T,) mean of piecewise constant rates over the intervals that end at ``ends``; NaN where half
+    is unknown.
+    """
     known = np.isfinite(rate)
     starts, stops, rate = starts[known], stops[known], rate[known]
     if not len(rate):
@@ -626,12 +772,16 @@ def _means(starts: FloatArray, stops: FloatArray, rate: FloatArray, ends: FloatA
         return np.asarray(total[i] + slope[i] * inside)
 
     amount = until(ends, volume, rate) - until(ends - step, volume, rate)
-    seconds = until(ends, covered, np.ones_like(rate)) - until(ends - step, covered, np.ones_like(rate))
+    seconds = until(ends, covered, np.ones_like(rate)) - until(
+        ends - step, covered, np.ones_like(rate)
+    )
     return np.where(seconds >= _MIN_SHARE * step, amount / np.maximum(seconds, 1e-300), np.nan)
 
 
 def _nearest(at: FloatArray, rate: FloatArray, ends: FloatArray, step: float) -> FloatArray:
-    """(T,) mean of the rates that were read nearest to each end; NaN where none is within half a step."""
+    """(T,) mean of the rates that were read nearest to each end; NaN where none is within half a
+    step.
+    """
     place = np.round((at - ends[0]) / step).astype(int)
     inside = (place >= 0) & (place < len(ends))
     total = np.bincount(place[inside], rate[inside], len(ends))

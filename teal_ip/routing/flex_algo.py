@@ -1,8 +1,9 @@
 """Demands on flexible algorithms of the IGP (:mod:`teal.network.flex_algo`).
 
-Traffic of an algorithm takes its shortest paths alone, with ECMP: where it has none, traffic is lost, even if the IGP
-has a path.  After a failure each algorithm converges, and repairs, within its own links.  Segment lists lead along the
-shortest paths of one algorithm, and steer the demands that are on it.
+Traffic of an algorithm takes its shortest paths alone, with ECMP: where it has none, traffic is
+lost, even if the IGP has a path.  After a failure each algorithm converges, and repairs, within its
+own links.  Segment lists lead along the shortest paths of one algorithm, and steer the demands that
+are on it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def algorithms_of(
 
     Args:
         definitions: algorithms.
-        file: table (.csv) of source, target and algorithm, where ``*`` stands for any node and the first row that
-            fits decides; demands that no row names stay with the IGP.  None: all demands take the one algorithm.
+        file: table (.csv) of source, target and algorithm, where ``*`` stands for any node and the
+            first row that fits decides; demands that no row names stay with the IGP.  None: all
+            demands take the one algorithm.
         topology: the network.
         pairs: (D, 2) source and target of each demand.
 
@@ -46,18 +48,27 @@ def algorithms_of(
     numbers = [one.number for one in definitions]
     if file is None:
         if len(numbers) != 1:
-            raise InputError(_FILE_OPTION, "", "a table of source, target, algorithm, for several algorithms", "none")
+            raise InputError(
+                _FILE_OPTION,
+                "",
+                "a table of source, target, algorithm, for several algorithms",
+                "none",
+            )
         return np.full(len(pairs), numbers[0], dtype=np.int64)
     found, index = np.full(len(pairs), -1, dtype=np.int64), topology.node_index()
     for place, source, target, algorithm in _rows(file):
         if algorithm not in {"0", *map(str, numbers)}:
-            raise InputError(str(file), f"{place}: algorithm", f"0 or a number of {FLEX_ALGO}", repr(algorithm))
+            raise InputError(
+                str(file), f"{place}: algorithm", f"0 or a number of {FLEX_ALGO}", repr(algorithm)
+            )
         fits = found < 0
         for column, name in enumerate((source, target)):
             own = topology.name_of(name)
             if name != _ANY and own not in index:
                 expected = "a node of the network, or *"
-                raise InputError(str(file), f"{place}: {('source', 'target')[column]}", expected, repr(name))
+                raise InputError(
+                    str(file), f"{place}: {('source', 'target')[column]}", expected, repr(name)
+                )
             if name != _ANY:
                 fits &= pairs[:, column] == index[own]
         found[fits] = int(algorithm)
@@ -96,9 +107,14 @@ def igp_routing(
         if outside := sorted(taken.intersection(unused.tolist())):
             expected = f"adjacencies over links of algorithm {lists.algorithm.number}"
             raise InputError(
-                str(policies), "segments", expected, listed([dag.topology.link_names()[e] for e in outside])
+                str(policies),
+                "segments",
+                expected,
+                listed([dag.topology.link_names()[e] for e in outside]),
             )
-    return FlexRouting(dag, pairs, known, algorithms_of(known, algorithm_of, dag.topology, pairs), lists)
+    return FlexRouting(
+        dag, pairs, known, algorithms_of(known, algorithm_of, dag.topology, pairs), lists
+    )
 
 
 def lists_and_algorithms(
@@ -111,7 +127,11 @@ def lists_and_algorithms(
     """
     lists = None if policies is None else read_policies(policies, topology)
     known = [FlexAlgo.parse(text) for text in definitions]
-    known += [] if lists is None or lists.algorithm is None or lists.algorithm in known else [lists.algorithm]
+    known += (
+        []
+        if lists is None or lists.algorithm is None or lists.algorithm in known
+        else [lists.algorithm]
+    )
     if len(set(numbers := [str(one.number) for one in known])) < len(numbers):
         raise InputError(FLEX_ALGO, "", "one definition for each number", listed(numbers))
     return lists, known
@@ -150,11 +170,19 @@ class FlexRouting:
         policies: SegmentPolicies | None = None,
     ) -> None:
         self.dag, self._demands = dag, len(pairs)
-        dags = {0: dag, **{one.number: one.dag(dag.topology, dag.links.metric) for one in definitions}}
+        dags = {
+            0: dag,
+            **{one.number: one.dag(dag.topology, dag.links.metric) for one in definitions},
+        }
         steered = policies.algorithm_number if policies is not None and policies.lists else -1
         if steered >= 0 and not (algorithm == steered).any():
             found = f"algorithm {steered}" if steered else "algorithm 0, the IGP's own"
-            raise InputError("--policies", "", "lists of an algorithm that demands are on (--algorithm-of)", found)
+            raise InputError(
+                "--policies",
+                "",
+                "lists of an algorithm that demands are on (--algorithm-of)",
+                found,
+            )
         self._parts = [
             (of, IgpRouting(dags[number], pairs[of], policies if number == steered else None))
             for number in np.unique(algorithm).tolist()
@@ -163,7 +191,9 @@ class FlexRouting:
 
     def loads(self, demand: FloatArray) -> SumOfLoads:
         """Loads (:meth:`InstalledRouting.loads`)."""
-        return SumOfLoads([part.loads(demand[:, of]) for of, part in self._parts], self.dag.topology.capacity)
+        return SumOfLoads(
+            [part.loads(demand[:, of]) for of, part in self._parts], self.dag.topology.capacity
+        )
 
     def latency(self) -> FloatArray:
         """Latencies (:meth:`InstalledRouting.latency`)."""
@@ -196,13 +226,16 @@ class SumOfLoads:
         self.load: FloatArray = np.sum([part.load for part in parts], axis=0)
         self.lost: FloatArray = np.sum([part.lost for part in parts], axis=0)
 
-    def under(self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False) -> FailureResults:
+    def under(
+        self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False
+    ) -> FailureResults:
         """The loads after failures (:meth:`Loads.under`)."""
 
         def some(chunk: list[list[int]]) -> FailureResults:
             each = [part.under(chunk, repairing=repairing, loads=True) for part in self._parts]
             load, lost, at_risk = (
-                np.sum([getattr(one, name) for one in each], axis=0) for name in ("load", "lost", "at_risk")
+                np.sum([getattr(one, name) for one in each], axis=0)
+                for name in ("load", "lost", "at_risk")
             )
             return results_of(load, lost, at_risk, self._capacity, loads=loads)
 

@@ -1,12 +1,14 @@
 """Flexible algorithms as routers take them: configuration of Cisco IOS-XR, Juniper Junos and FRR 9.
 
-Every router takes part in every algorithm: it has the affinities as bits, a node segment in each algorithm, and the
-affinities of its interfaces.  Two routers, those with the most links, advertise the definitions: one more than is
-needed, for the case that one fails.  The metric ``delay`` is the delays of the network on IOS-XR, which advertises them
-as constants, and is measured by Junos; FRR computes with the metric of the IGP alone, and others are refused there.
+Every router takes part in every algorithm: it has the affinities as bits, a node segment in each
+algorithm, and the affinities of its interfaces.  Two routers, those with the most links, advertise
+the definitions: one more than is needed, for the case that one fails.  The metric ``delay`` is the
+delays of the network on IOS-XR, which advertises them as constants, and is measured by Junos; FRR
+computes with the metric of the IGP alone, and others are refused there.
 
-The texts follow Cisco's *Segment Routing Configuration Guide*, Juniper's reference of ``flex-algorithm`` and FRR's user
-guide (isisd); tests compare them with examples, and no router has loaded them.
+The texts follow Cisco's *Segment Routing Configuration Guide*, Juniper's reference of
+``flex-algorithm`` and FRR's user guide (isisd); tests compare them with examples, and no router has
+loaded them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _MAX_JUNOS_BIT = 31  # of ``protocols mpls admin-groups``
 
 
 class _Interface(NamedTuple):
-    """An interface: its name, affinities, delay in whole microseconds, and TE metric, 0 for none."""
+    """An interface: its name, affinities, delay in whole microseconds, and TE metric, 0 for
+    none.
+    """
 
     name: str
     affinities: list[str]
@@ -62,14 +66,21 @@ class _Node(NamedTuple):
         return any(one.metric == metric for one in self.algorithms)
 
     def rules(self, algorithm: FlexAlgo, exclude: str) -> list[tuple[str, list[str]]]:
-        """Name and affinities of each rule of an algorithm; ``exclude`` is the vendor's name of the first one."""
-        rules = ((exclude, algorithm.exclude), ("include-any", algorithm.include_any),
-                 ("include-all", algorithm.include_all))  # fmt: skip
+        """Name and affinities of each rule of an algorithm; ``exclude`` is the vendor's name of the
+        first one.
+        """
+        rules = (
+            (exclude, algorithm.exclude),
+            ("include-any", algorithm.include_any),
+            ("include-all", algorithm.include_all),
+        )
         return [(name, sorted(affinities)) for name, affinities in rules if affinities]
 
 
 def _bits(topology: Topology) -> dict[str, int]:
-    """A bit for each affinity of the network: N for ``bitN``, the first free ones for others in the order of names."""
+    """A bit for each affinity of the network: N for ``bitN``, the first free ones for others in the
+    order of names.
+    """
     names = sorted(frozenset[str]().union(*topology.affinities))
     numbers = {name: int(name[3:]) for name in names if re.fullmatch(r"bit(0|[1-9]\d{0,3})", name)}
     free = iter(sorted(set(range(_MAX_BIT + 1)) - set(numbers.values())))
@@ -84,11 +95,16 @@ def _iosxr(node: _Node) -> list[str]:
     for one in node.algorithms:
         lines.append(f" flex-algo {one.number}")
         lines += [] if one.metric == "igp" else [f"  metric-type {one.metric}"]
-        lines += [f"  affinity {rule} {' '.join(names)}" for rule, names in node.rules(one, "exclude-any")]
+        lines += [
+            f"  affinity {rule} {' '.join(names)}" for rule, names in node.rules(one, "exclude-any")
+        ]
         lines += ["  advertise-definition", " !"] if node.advertises else [" !"]
     family = f"  address-family {prefix_of(node.router)[1]} unicast"
     lines += [" interface Loopback0", family]
-    lines += [f"   prefix-sid algorithm {one.number} index {node.router.sid_of(one.number)}" for one in node.algorithms]
+    lines += [
+        f"   prefix-sid algorithm {one.number} index {node.router.sid_of(one.number)}"
+        for one in node.algorithms
+    ]
     lines += ["  !", " !"]
     for port in node.interfaces:
         own = [f"  affinity flex-algo {' '.join(port.affinities)}"] if port.affinities else []
@@ -99,26 +115,46 @@ def _iosxr(node: _Node) -> list[str]:
     if node.uses("delay"):
         lines.append("performance-measurement")
         for port in node.interfaces:
-            lines += [f" interface {port.name}", "  delay-measurement", f"   advertise-delay {port.delay}", "  !", " !"]
+            lines += [
+                f" interface {port.name}",
+                "  delay-measurement",
+                f"   advertise-delay {port.delay}",
+                "  !",
+                " !",
+            ]
         lines.append("!")
     return lines
 
 
 def _frr(node: _Node) -> list[str]:
     if other := sorted({one.metric for one in node.algorithms} - {"igp"}):
-        expected = f"igp for {node.router.name}, a router of FRR (as where the table says no vendor)"
+        expected = (
+            f"igp for {node.router.name}, a router of FRR (as where the table says no vendor)"
+        )
         raise InputError(FLEX_ALGO, "metric", expected, listed(other))
-    if (largest := max(node.router.sid_of(one.number) or 0 for one in node.algorithms)) > _MAX_FRR_SID:
-        raise InputError("--routers", node.router.name, f"SIDs up to {_MAX_FRR_SID} on routers of FRR", largest)
+    if (
+        largest := max(node.router.sid_of(one.number) or 0 for one in node.algorithms)
+    ) > _MAX_FRR_SID:
+        raise InputError(
+            "--routers", node.router.name, f"SIDs up to {_MAX_FRR_SID} on routers of FRR", largest
+        )
     lines = [f"affinity-map {name} bit-position {bit}" for name, bit in node.bits.items()]
     for port in node.interfaces:
         if port.affinities:
-            lines += [f"interface {port.name}", " link-params", f"  affinity {' '.join(port.affinities)}"]
+            lines += [
+                f"interface {port.name}",
+                " link-params",
+                f"  affinity {' '.join(port.affinities)}",
+            ]
             lines += [" exit-link-params", "exit"]
     lines.append(f"router isis {_INSTANCE}")
     for one in node.algorithms:
         lines += [f" flex-algo {one.number}", "  dataplane sr-mpls"]
-        lines += [f"  affinity {rule} {name}" for rule, names in node.rules(one, "exclude-any") for name in names]
+        lines += [
+            f"  affinity {rule} {name}"
+            for rule, names in node.rules(one, "exclude-any")
+            for name in names
+        ]
         lines += ["  advertise-definition", " exit"] if node.advertises else [" exit"]
     lines += [
         f" segment-routing prefix {prefix_of(node.router)[0]} algorithm {one.number} index "
@@ -130,7 +166,9 @@ def _frr(node: _Node) -> list[str]:
 
 def _junos(node: _Node) -> list[str]:
     if above := [f"{name} ({bit})" for name, bit in node.bits.items() if bit > _MAX_JUNOS_BIT]:
-        raise InputError("affinities", "", f"bits from 0 to {_MAX_JUNOS_BIT} on routers of Junos", listed(above))
+        raise InputError(
+            "affinities", "", f"bits from 0 to {_MAX_JUNOS_BIT} on routers of Junos", listed(above)
+        )
     lines, metrics = list[str](), {"igp": "igp-metric", "delay": "delay-metric", "te": "te-metric"}
     lines += [f"set protocols mpls admin-groups {name} {bit}" for name, bit in node.bits.items()]
     statement = "set policy-options policy-statement FLEX-ALGO term node"
@@ -141,18 +179,28 @@ def _junos(node: _Node) -> list[str]:
             lines.append(f"{definition} metric-type {metrics[one.metric]}")
             lines += [
                 f"{definition} admin-group {rule} {name}"
-                for rule, names in node.rules(one, "exclude") for name in names
-            ]  # fmt: skip
+                for rule, names in node.rules(one, "exclude")
+                for name in names
+            ]
         segment = f"{statement} then prefix-segment algorithm {one.number}"
         lines += [f"{segment} index {node.router.sid_of(one.number)}", f"{segment} node-segment"]
         lines.append(f"set protocols isis source-packet-routing flex-algorithm {one.number}")
     lines += [f"{statement} then accept", "set protocols isis export FLEX-ALGO"]
     lines.append("set protocols isis traffic-engineering advertisement always")
     for port in node.interfaces:
-        lines += [f"set protocols mpls interface {port.name} admin-group {name}" for name in port.affinities]
+        lines += [
+            f"set protocols mpls interface {port.name} admin-group {name}"
+            for name in port.affinities
+        ]
         if node.uses("te") and port.te_metric:
-            lines.append(f"set protocols isis interface {port.name} level 2 te-metric {port.te_metric}")
-        lines += [f"set protocols isis interface {port.name} delay-measurement"] if node.uses("delay") else []
+            lines.append(
+                f"set protocols isis interface {port.name} level 2 te-metric {port.te_metric}"
+            )
+        lines += (
+            [f"set protocols isis interface {port.name} delay-measurement"]
+            if node.uses("delay")
+            else []
+        )
     return lines
 
 
@@ -160,9 +208,13 @@ _WRITERS = {"frr": _frr, "iosxr": _iosxr, "junos": _junos}
 
 
 def algorithm_config(
-    topology: Topology, algorithms: Sequence[FlexAlgo], routers: Routers, interfaces: Mapping[str, Sequence[str]]
+    topology: Topology,
+    algorithms: Sequence[FlexAlgo],
+    routers: Routers,
+    interfaces: Mapping[str, Sequence[str]],
 ) -> dict[str, str]:
-    """The configuration of every router, by its name, in the form of its vendor (FRR where none is given).
+    """The configuration of every router, by its name, in the form of its vendor (FRR where none is
+    given).
 
     Args:
         topology: the network; affinities, TE metrics and delays are those of its links.
@@ -171,26 +223,34 @@ def algorithm_config(
         interfaces: names of the interfaces of each link, by its name.
 
     Raises:
-        InputError: a router without loopback or SID, a link without an interface, an affinity that no link has or that
-            no bit is left for, or a metric or SID that a vendor does not take.
+        InputError: a router without loopback or SID, a link without an interface, an affinity that
+            no link has or that no bit is left for, or a metric or SID that a vendor does not take.
     """
     check_routers(Path("algorithms.conf"), topology, routers, [one.number for one in algorithms])
     for one in algorithms:
         one.admits(topology)
     live, names = np.flatnonzero(topology.capacity > 0), topology.link_names()
     if lacking := [names[link] for link in live if not interfaces.get(names[link])]:
-        raise InputError("--interfaces", "", "an interface of each link", f"none of {listed(lacking)}")
-    bits, degree = _bits(topology), np.bincount(topology.link_source[live], minlength=topology.num_nodes)
+        raise InputError(
+            "--interfaces", "", "an interface of each link", f"none of {listed(lacking)}"
+        )
+    bits, degree = (
+        _bits(topology),
+        np.bincount(topology.link_source[live], minlength=topology.num_nodes),
+    )
     advertising = set(np.argsort(-degree, kind="stable")[:_ADVERTISING].tolist())
     texts, delay = {}, delay_us(topology)
     for number, name in enumerate(topology.node_names):
         ports = [
             _Interface(
-                port, sorted(topology.affinities[link]) if topology.affinities else [],
-                int(delay[link]), 0 if topology.te_metric is None else int(topology.te_metric[link]),
+                port,
+                sorted(topology.affinities[link]) if topology.affinities else [],
+                int(delay[link]),
+                0 if topology.te_metric is None else int(topology.te_metric[link]),
             )
-            for link in live[topology.link_source[live] == number] for port in interfaces[names[link]]
-        ]  # fmt: skip
+            for link in live[topology.link_source[live] == number]
+            for port in interfaces[names[link]]
+        ]
         node = _Node(routers[name], ports, bits, algorithms, number in advertising)
         texts[name] = "\n".join(_WRITERS[vendor_of(routers[name])](node)) + "\n"
     return texts

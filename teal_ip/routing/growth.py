@@ -1,16 +1,18 @@
 r"""How traffic grows, and when links are full.
 
-The growth of a history is that of its daily means of all traffic: a straight line through their logarithms by least
-squares, with a level for each day of the week,
+The growth of a history is that of its daily means of all traffic: a straight line through their
+logarithms by least squares, with a level for each day of the week,
 
     log(traffic on day t) = a_weekday(t) + r t,    growth in a year e^r - 1.
 
-The standard error of r is enlarged by the root of f = (1 + rho) / (1 - rho), since days resemble the days before; rho
-is the correlation of neighbouring residuals, less its bias of some -(2 + 4 rho) / n in a line through n days.  The
-interval has the quantile of Student's t for n / f independent days.  Histories of less than eight weeks are refused:
-the intervals that they allow are mostly too wide for any plan, and those that are not hold the growth too seldom.
+The standard error of r is enlarged by the root of f = (1 + rho) / (1 - rho), since days resemble
+the days before; rho is the correlation of neighbouring residuals, less its bias of some -(2 + 4
+rho) / n in a line through n days.  The interval has the quantile of Student's t for n / f
+independent days.  Histories of less than eight weeks are refused: the intervals that they allow are
+mostly too wide for any plan, and those that are not hold the growth too seldom.
 
-A link whose largest load is utilisation x today is full, at the limit u, after log(u / x) / r years.
+A link whose largest load is utilisation x today is full, at the limit u, after log(u / x) / r
+years.
 """
 
 from __future__ import annotations
@@ -31,8 +33,12 @@ from teal_ip.routing.settings import GrowthConfig
 
 _DAY_S, _YEAR_S = 86_400.0, 365.25 * 86_400.0
 _MIN_DAYS = 56  # days from the first mean to the last
-_MIN_FREEDOM = 10  # degrees of freedom: daily means less the fitted slope and the level of each weekday
-_MAX_WIDTH = math.log(16.0)  # log growth per year: an interval whose ends differ 16 times says nothing of the future
+_MIN_FREEDOM = (
+    10  # degrees of freedom: daily means less the fitted slope and the level of each weekday
+)
+_MAX_WIDTH = math.log(
+    16.0
+)  # log growth per year: an interval whose ends differ 16 times says nothing of the future
 _MAX_YEARS = 30.0  # years, beyond which a link counts as never full
 _ROUNDING = 1e-9  # relative, of a sum of demands at the limit
 _QUANTILE = 0.95  # of Student's t, at the upper end of a two-sided interval of 90%
@@ -73,7 +79,9 @@ class Growth:
         return "growth of {:.3g}% a year, fitted (90%: {:.3g}% to {:.3g}%)".format(*numbers)
 
 
-def growth_of(config: GrowthConfig, traffic: TrafficMatrices, notify: Callable[[str], None]) -> Growth:
+def growth_of(
+    config: GrowthConfig, traffic: TrafficMatrices, notify: Callable[[str], None]
+) -> Growth:
     """The growth that the settings give, or fitted to the traffic.
 
     Raises:
@@ -88,7 +96,8 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     """The growth of a history.
 
     Raises:
-        InputError: a history of less than eight weeks, a day of no traffic, or an interval too wide for any plan.
+        InputError: a history of less than eight weeks, a day of no traffic, or an interval too wide
+            for any plan.
     """
     totals = np.concatenate(
         [
@@ -96,7 +105,9 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
             for first in range(0, traffic.num_matrices, _BLOCK)
         ]
     )
-    seconds = (traffic.timestamps - traffic.timestamps[0]).astype("timedelta64[s]").astype(np.float64)
+    seconds = (
+        (traffic.timestamps - traffic.timestamps[0]).astype("timedelta64[s]").astype(np.float64)
+    )
     day = (seconds // _DAY_S).astype(np.int64)
     counts = np.bincount(day)
     full = counts >= 0.9 * counts.max()  # the first and the last day may be parts of one
@@ -106,9 +117,11 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     span = int(number[-1] - number[0]) + 1
     if span < _MIN_DAYS or free < _MIN_FREEDOM:
         raise InputError(
-            "--growth-per-year", "fit", f"traffic of at least {_MIN_DAYS} days, or a number such as 0.3",
+            "--growth-per-year",
+            "fit",
+            f"traffic of at least {_MIN_DAYS} days, or a number such as 0.3",
             f"{len(number)} full days in {span}",
-        )  # fmt: skip
+        )
     means = np.bincount(day, totals)[full] / counts[full]
     if not (means > 0).all():
         raise InputError("--growth-per-year", "fit", "traffic in every day", "a day without any")
@@ -127,9 +140,11 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     growth = Growth(rate, rate - width, rate + width, True)
     if growth.high - growth.low > _MAX_WIDTH:
         raise InputError(
-            "--growth-per-year", "fit", "traffic from which a growth can be told, or a number such as 0.3",
+            "--growth-per-year",
+            "fit",
+            "traffic from which a growth can be told, or a number such as 0.3",
             f"{len(number)} days, {growth}",
-        )  # fmt: skip
+        )
     return growth
 
 
@@ -143,7 +158,8 @@ class LinkForecast:
         utilisation: largest, without failure, today.
         failed_utilisation: largest under the worst failure, today.
         worst_failure: its name.
-        full: date (month) from which it passes the limit without failure; "" beyond 30 years, or never.
+        full: date (month) from which it passes the limit without failure; "" beyond 30 years, or
+            never.
         full_under_failure: the same under the worst failure.
         earliest: month of ``full_under_failure`` at the high end of the growth's interval.
         latest: at its low end.
@@ -161,7 +177,12 @@ class LinkForecast:
 
 
 def forecast_table(
-    forecasts: Sequence[LinkForecast], title: str, *, routing: str, fitted: bool, shown: int | None = None
+    forecasts: Sequence[LinkForecast],
+    title: str,
+    *,
+    routing: str,
+    fitted: bool,
+    shown: int | None = None,
 ) -> Table:
     """When each link is full.
 
@@ -174,25 +195,34 @@ def forecast_table(
     """
     interval = (Column("earliest", "earliest"), Column("latest", "latest")) if fitted else ()
     columns = (
-        Column("link", "link"), Column(f"today, {routing}", "utilisation", percent, most_is_best=True),
+        Column("link", "link"),
+        Column(f"today, {routing}", "utilisation", percent, most_is_best=True),
         Column("full in", lambda one: one.full or "-"),
         Column("under its worst failure", "failed_utilisation", percent, most_is_best=True),
-        Column("full under failure in", lambda one: one.full_under_failure or "-"), *interval,
+        Column("full under failure in", lambda one: one.full_under_failure or "-"),
+        *interval,
         Column("worst failure", "worst_failure"),
-    )  # fmt: skip
+    )
     return Table(title, columns, forecasts, shown)
 
 
 def link_forecasts(
-    topology: Topology, capacity: FloatArray, load: FloatArray, failures: Sequence[str], limit: float, growth: Growth,
+    topology: Topology,
+    capacity: FloatArray,
+    load: FloatArray,
+    failures: Sequence[str],
+    limit: float,
+    growth: Growth,
     today: np.datetime64,
-) -> list[LinkForecast]:  # fmt: skip
-    """When each link with a capacity is full under a routing that does not change, the fullest under failure first.
+) -> list[LinkForecast]:
+    """When each link with a capacity is full under a routing that does not change, the fullest
+    under failure first.
 
     Args:
         topology: gives the names of the links.
         capacity: (E,) Gbit/s.
-        load: (F, E) Gbit/s today, the largest of all matrices, without failure and then under each failure.
+        load: (F, E) Gbit/s today, the largest of all matrices, without failure and then under each
+            failure.
         failures: F names, of which the first stands for no failure.
         limit: utilisation above which a link is full.
         growth: growth of all demands, to which loads are in proportion.
@@ -206,15 +236,26 @@ def link_forecasts(
         worst = int(np.argmax(utilisation))
         times = [
             month_when_full(float(utilisation[which]), limit, rate, today)
-            for which, rate in ((0, growth.rate), (worst, growth.rate), (worst, growth.high), (worst, growth.low))
+            for which, rate in (
+                (0, growth.rate),
+                (worst, growth.rate),
+                (worst, growth.high),
+                (worst, growth.low),
+            )
         ]
         found.append(
             LinkForecast(
-                link=name, capacity=float(capacity[link]), utilisation=float(utilisation[0]),
-                failed_utilisation=float(utilisation[worst]), worst_failure=failures[worst], full=times[0],
-                full_under_failure=times[1], earliest=times[2], latest=times[3],
+                link=name,
+                capacity=float(capacity[link]),
+                utilisation=float(utilisation[0]),
+                failed_utilisation=float(utilisation[worst]),
+                worst_failure=failures[worst],
+                full=times[0],
+                full_under_failure=times[1],
+                earliest=times[2],
+                latest=times[3],
             )
-        )  # fmt: skip
+        )
     return sorted(found, key=lambda one: -one.failed_utilisation)
 
 
@@ -246,7 +287,9 @@ def month_after(today: np.datetime64, years: float) -> str:
 
 
 def quarters(growth: Growth, years: float) -> tuple[FloatArray, FloatArray]:
-    """Ends of the quarters up to the horizon, in years from today, and the factor of demands at each."""
+    """Ends of the quarters up to the horizon, in years from today, and the factor of demands at
+    each.
+    """
     ends = np.arange(1, math.ceil(years * 4 - 1e-9) + 1) / 4
     ends[-1] = min(ends[-1], years)
     return ends, np.array([growth.factor(float(end)) for end in ends])

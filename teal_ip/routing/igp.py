@@ -18,7 +18,9 @@ from teal.runtime.arrays import FloatArray
 from teal_ip.routing.settings import IgpConfig, RoutedConfig
 
 
-def load_igp(config: IgpConfig, topology: Topology, notify: Callable[[str], None]) -> tuple[Topology, EcmpDag]:
+def load_igp(
+    config: IgpConfig, topology: Topology, notify: Callable[[str], None]
+) -> tuple[Topology, EcmpDag]:
     """The network with the metrics in force and capacity 0 on failed links, and its shortest paths.
 
     Raises:
@@ -26,11 +28,17 @@ def load_igp(config: IgpConfig, topology: Topology, notify: Callable[[str], None
     """
     metric = metric_in_force(config, topology, notify)
     failed = topology.links_named(config.fail, "--fail")
-    topology = dataclasses.replace(topology.with_failed_links(failed), metric=metric.astype(np.int64))
-    return topology, EcmpDag.of(topology, metric, positive(topology.capacity) if config.ucmp else None)
+    topology = dataclasses.replace(
+        topology.with_failed_links(failed), metric=metric.astype(np.int64)
+    )
+    return topology, EcmpDag.of(
+        topology, metric, positive(topology.capacity) if config.ucmp else None
+    )
 
 
-def load_routed(config: RoutedConfig, notify: Callable[[str], None]) -> tuple[EcmpDag, TrafficMatrices]:
+def load_routed(
+    config: RoutedConfig, notify: Callable[[str], None]
+) -> tuple[EcmpDag, TrafficMatrices]:
     """Shortest paths of the network with the metrics in force, and the traffic.
 
     Raises:
@@ -40,7 +48,11 @@ def load_routed(config: RoutedConfig, notify: Callable[[str], None]) -> tuple[Ec
 
 
 def routed(
-    topology: Any, traffic: Any, files: TrafficFileConfig, igp: IgpConfig, notify: Callable[[str], None]
+    topology: Any,
+    traffic: Any,
+    files: TrafficFileConfig,
+    igp: IgpConfig,
+    notify: Callable[[str], None],
 ) -> tuple[EcmpDag, TrafficMatrices]:
     """Shortest paths of a network with the metrics in force, and its traffic.
 
@@ -62,18 +74,25 @@ def routed(
 
 
 def positive(capacity: FloatArray) -> FloatArray:
-    """The capacities (E,), 1 for links that have failed, which carry nothing whatever their weight."""
+    """The capacities (E,), 1 for links that have failed, which carry nothing whatever their
+    weight.
+    """
     return np.where(capacity > 0, capacity, 1.0)
 
 
-def metric_in_force(config: IgpConfig, topology: Topology, notify: Callable[[str], None]) -> FloatArray:
+def metric_in_force(
+    config: IgpConfig, topology: Topology, notify: Callable[[str], None]
+) -> FloatArray:
     """(E,) the metrics that the settings say.
 
     Raises:
         InputError: see :func:`load_igp`.
     """
     if config.metric == "file" and topology.metric is None:
-        notify(f"{topology.name}: the file has no IGP metrics: 1 on every link (--metric says otherwise)")
+        notify(
+            f"{topology.name}: the file has no IGP metrics: 1 on every link (--metric says "
+            "otherwise)"
+        )
     metric = check_metric(topology, igp_metric(topology, config.metric)).copy()
     for text in config.set_metric:
         match = re.fullmatch(r"(.+)=(\d+)", text)
@@ -86,6 +105,8 @@ def metric_in_force(config: IgpConfig, topology: Topology, notify: Callable[[str
         if direction == ">":
             links = links[topology.link_source[links] == topology.node_index()[a]]
         if not len(links):
-            raise InputError("--set-metric", "", f"a link from {a} to {b}", "none in this direction")
+            raise InputError(
+                "--set-metric", "", f"a link from {a} to {b}", "none in this direction"
+            )
         metric[links] = float(value)
     return check_metric(topology, metric)

@@ -1,36 +1,42 @@
-"""Loads under shortest-path routing when links fail: after convergence, and while backup paths are in use.
+"""Loads under shortest-path routing when links fail: after convergence, and while backup paths are
+in use.
 
-For every destination what passes each node without failure is kept.  A failure changes a destination only if a failed
-link is on its DAG, and then only the nodes behind it.
+For every destination what passes each node without failure is kept.  A failure changes a
+destination only if a failed link is on its DAG, and then only the nodes behind it.
 
 - *After convergence* every node uses the shortest paths of the network without the failed links.
-- *Under fast reroute* (TI-LFA, RFC 9855) only the node at a failed link has acted.  If it has other next hops of equal
-  cost, these take all; else it sends over its shortest path after convergence, by a list of segments.  All other nodes
-  still use the paths of before.
-- *Micro-loops* are possible for a destination if next hops of before and after convergence together contain a cycle,
-  since nodes do not change at the same time (RFC 8333).  Traffic at risk is that of nodes which can reach the cycle.
+- *Under fast reroute* (TI-LFA, RFC 9855) only the node at a failed link has acted.  If it has other
+  next hops of equal cost, these take all; else it sends over its shortest path after convergence,
+  by a list of segments.  All other nodes still use the paths of before.
+- *Micro-loops* are possible for a destination if next hops of before and after convergence together
+  contain a cycle, since nodes do not change at the same time (RFC 8333).  Traffic at risk is that
+  of nodes which can reach the cycle.
 
-The loads of one destination after links fail, found from those before at the nodes that change alone.
+The loads of one destination after links fail, found from those before at the nodes that change
+alone.
 
 Towards one destination, a failure of links divides the nodes into three kinds:
 
-- *cut*: every next hop is gone, or leads over nodes that are themselves cut; the distance grows, or becomes infinite;
+- *cut*: every next hop is gone, or leads over nodes that are themselves cut; the distance grows, or
+  becomes infinite;
 - *narrowed*: some next hops are gone, others remain; the distance stays, and the others take all;
 - *unchanged*: all next hops remain.
 
-Nodes are told apart in the order of their distances, and only cut ones are searched anew, by Dijkstra's algorithm from
-the nodes that are not cut (Ramalingam and Reps, "An incremental algorithm for a generalization of the shortest-path
-problem", 1996).  The loads follow in two passes, since loads are linear in what is sent:
+Nodes are told apart in the order of their distances, and only cut ones are searched anew, by
+Dijkstra's algorithm from the nodes that are not cut (Ramalingam and Reps, "An incremental algorithm
+for a generalization of the shortest-path problem", 1996).  The loads follow in two passes, since
+loads are linear in what is sent:
 
-1. from far to near along the old next hops: cut and narrowed nodes withdraw all that they send, and unchanged ones
-   what no longer reaches them;
+1. from far to near along the old next hops: cut and narrowed nodes withdraw all that they send, and
+   unchanged ones what no longer reaches them;
 2. from far to near along the new next hops: what remains at cut and narrowed nodes is sent anew.
 
-With k nodes behind a failure both passes cost the arcs of these and of the nodes on their ways, not all arcs.
+With k nodes behind a failure both passes cost the arcs of these and of the nodes on their ways, not
+all arcs.
 
-The kernels take arrays, not the named tuples that hold them: reading a tuple's array counts a reference, and two
-threads that count at once wait for each other (3,828 pairs of Germany50's cables on two cores: 0.35 s with tuples,
-0.18 s).
+The kernels take arrays, not the named tuples that hold them: reading a tuple's array counts a
+reference, and two threads that count at once wait for each other (3,828 pairs of Germany50's cables
+on two cores: 0.35 s with tuples, 0.18 s).
 """
 
 from __future__ import annotations
@@ -45,7 +51,14 @@ from teal.network.segment_lists import SegmentPolicies
 from teal.network.shortest import heap_pop, heap_push
 from teal.pathops.segment_passes import MAX_BLOCKS, load_inwards
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
-from teal.runtime.parallel import as_int64, inner_kernel, kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import (
+    as_int64,
+    inner_kernel,
+    kernel,
+    parallel_kernel,
+    prange,
+    threads_for,
+)
 from teal_ip.routing.steering import steering_of
 
 _UNCHANGED, _NARROWED, _CUT = 0, 1, 2  # kinds of nodes
@@ -80,15 +93,22 @@ def new_reroute_scratch(nodes: int, links: int) -> RerouteScratch:
     """Memory for :func:`reroute`."""
     size = links + nodes + 1
     return RerouteScratch(
-        np.zeros(nodes, dtype=np.int8), np.empty(nodes), np.empty(nodes, dtype=np.int32),
-        np.empty(nodes, dtype=np.int32), np.empty(links, dtype=np.int32), np.empty(size),
-        np.empty(size, dtype=np.int32), np.empty(nodes),
-    )  # fmt: skip
+        np.zeros(nodes, dtype=np.int8),
+        np.empty(nodes),
+        np.empty(nodes, dtype=np.int32),
+        np.empty(nodes, dtype=np.int32),
+        np.empty(links, dtype=np.int32),
+        np.empty(size),
+        np.empty(size, dtype=np.int32),
+        np.empty(nodes),
+    )
 
 
 @kernel
 def places_in_order(order: IntArray, reached: IntArray, place: IntArray) -> None:
-    """Fill ``place`` (D, N) with the place of each node in ``order`` (D, N); nodes without a path keep theirs."""
+    """Fill ``place`` (D, N) with the place of each node in ``order`` (D, N); nodes without a path
+    keep theirs.
+    """
     for t in range(len(order)):
         for i in range(reached[t]):
             place[t, order[t, i]] = i
@@ -124,12 +144,28 @@ def reroute(  # type: ignore[no-untyped-def]
                 first = min(first, place[t, tail[e]])
         if first == nodes:
             continue
-        last, cuts = _find_kinds(t, first, order, reached, arc_start, arc, head, is_failed, kind, cut)
+        last, cuts = _find_kinds(
+            t, first, order, reached, arc_start, arc, head, is_failed, kind, cut
+        )
         distance_after[:] = distance[t]
         paths = _settle(
-            cut, cuts, out_ptr, out_link, in_ptr, in_link, tail, head, metric, has_transit, is_failed, kind,
-            distance_after, settled, keys, heap_nodes,
-        )  # fmt: skip
+            cut,
+            cuts,
+            out_ptr,
+            out_link,
+            in_ptr,
+            in_link,
+            tail,
+            head,
+            metric,
+            has_transit,
+            is_failed,
+            kind,
+            distance_after,
+            settled,
+            keys,
+            heap_nodes,
+        )
         for m in range(len(volume)):
             _withdraw(t, last, order, arc_start, arc, share, head, kind, m, passing, load, moved)
             if paths < cuts:
@@ -138,9 +174,29 @@ def reroute(  # type: ignore[no-untyped-def]
                         lost[m] += volume[m, t, cut[c]]
                         moved[cut[c]] = 0.0
             _send(
-                t, last, settled, paths, order, reached, arc_start, arc, share, out_ptr, out_link, head, metric, weight,
-                has_transit, is_failed, kind, distance_after, hop, m, load, moved,
-            )  # fmt: skip
+                t,
+                last,
+                settled,
+                paths,
+                order,
+                reached,
+                arc_start,
+                arc,
+                share,
+                out_ptr,
+                out_link,
+                head,
+                metric,
+                weight,
+                has_transit,
+                is_failed,
+                kind,
+                distance_after,
+                hop,
+                m,
+                load,
+                moved,
+            )
 
 
 @inner_kernel
@@ -172,10 +228,26 @@ def _find_kinds(  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _settle(  # type: ignore[no-untyped-def]
-    cut, cuts, out_ptr, out_link, in_ptr, in_link, tail, head, metric, has_transit, is_failed, kind, distance, settled,
-    keys, heap_nodes
-):  # fmt: skip
-    """Find the distances of cut nodes; the number of those that have a path, which ``settled`` lists by distance."""
+    cut,
+    cuts,
+    out_ptr,
+    out_link,
+    in_ptr,
+    in_link,
+    tail,
+    head,
+    metric,
+    has_transit,
+    is_failed,
+    kind,
+    distance,
+    settled,
+    keys,
+    heap_nodes,
+):
+    """Find the distances of cut nodes; the number of those that have a path, which ``settled``
+    lists by distance.
+    """
     for c in range(cuts):
         distance[cut[c]] = np.inf
     size = 0
@@ -183,7 +255,9 @@ def _settle(  # type: ignore[no-untyped-def]
         u, best = cut[c], np.inf
         for j in range(out_ptr[u], out_ptr[u + 1]):
             e = out_link[j]
-            is_allowed = has_transit[head[e]] or distance[head[e]] == 0.0  # that of the destination alone is 0
+            is_allowed = (
+                has_transit[head[e]] or distance[head[e]] == 0.0
+            )  # that of the destination alone is 0
             if not is_failed[e] and kind[head[e]] != _CUT and is_allowed:
                 best = min(best, metric[e] + distance[head[e]])
         if best < np.inf:
@@ -212,7 +286,9 @@ def _settle(  # type: ignore[no-untyped-def]
 def _withdraw(  # type: ignore[no-untyped-def]
     t, last, order, arc_start, arc, share, head, kind, m, passing, load, moved
 ):
-    """Take back what changed nodes send; ``moved`` (N,) becomes what they have to send anew, 0 at unchanged nodes."""
+    """Take back what changed nodes send; ``moved`` (N,) becomes what they have to send anew, 0 at
+    unchanged nodes.
+    """
     moved[:] = 0.0
     for j in range(last):
         i = last - j
@@ -229,10 +305,32 @@ def _withdraw(  # type: ignore[no-untyped-def]
 
 @kernel
 def _send(  # type: ignore[no-untyped-def]
-    t, last, settled, paths, order, reached, arc_start, arc, share, out_ptr, out_link, head, metric, weight,
-    has_transit, is_failed, kind, distance, hop, m, load, moved
-):  # fmt: skip
-    """Send ``moved`` along the new next hops, from far to near: cut nodes and the others, merged by distance."""
+    t,
+    last,
+    settled,
+    paths,
+    order,
+    reached,
+    arc_start,
+    arc,
+    share,
+    out_ptr,
+    out_link,
+    head,
+    metric,
+    weight,
+    has_transit,
+    is_failed,
+    kind,
+    distance,
+    hop,
+    m,
+    load,
+    moved,
+):
+    """Send ``moved`` along the new next hops, from far to near: cut nodes and the others, merged by
+    distance.
+    """
     j = paths - 1
     farthest = distance[settled[j]] if paths else 0.0
     i = last  # nothing is moved at nodes behind it, but what cut nodes send them
@@ -298,8 +396,15 @@ class FailureResults(NamedTuple):
 def _load_without(  # type: ignore[no-untyped-def]
     row, links, dags, is_failed, volume, load, stuck
 ):
-    """:func:`load_inwards` where the next hops that are left take all; what has none is added to ``stuck`` (N,)."""
-    order, arc_start, arc, share = dags.order[row], dags.arc_start[row], dags.arc[row], dags.share[row]
+    """:func:`load_inwards` where the next hops that are left take all; what has none is added to
+    ``stuck`` (N,).
+    """
+    order, arc_start, arc, share = (
+        dags.order[row],
+        dags.arc_start[row],
+        dags.arc[row],
+        dags.share[row],
+    )
     for j in range(dags.reached[row] - 1):
         i = dags.reached[row] - 1 - j
         passing = volume[order[i]]
@@ -326,14 +431,17 @@ def _volume_at_loops(  # type: ignore[no-untyped-def]
 ):
     """Gbit/s of nodes that can reach a cycle of the next hops of before and after together.
 
-    Nodes without next hops are removed, then those whose next hops are all removed, until none is left to remove.
+    Nodes without next hops are removed, then those whose next hops are all removed, until none is
+    left to remove.
     """
     nodes = len(hops_left)
     distance, distance_after = dags.distance[row], after.distance[0]
     tail = links.tail
     hops_left[:] = 0
     for e in range(len(tail)):
-        if not is_failed[e] and (is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)):
+        if not is_failed[e] and (
+            is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)
+        ):
             hops_left[tail[e]] += 1
     size = 0
     for u in range(nodes):
@@ -346,7 +454,9 @@ def _volume_at_loops(  # type: ignore[no-untyped-def]
         done += 1
         for j in range(links.in_ptr[u], links.in_ptr[u + 1]):
             e = links.in_link[j]
-            if not is_failed[e] and (is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)):
+            if not is_failed[e] and (
+                is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)
+            ):
                 hops_left[tail[e]] -= 1
                 if hops_left[tail[e]] == 0:
                     queue[size] = tail[e]
@@ -360,9 +470,22 @@ def _volume_at_loops(  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _repair(  # type: ignore[no-untyped-def]
-    links, failed_links, dags, after, volume, is_failed, keys, heap_nodes, passing, stuck, hops_left, queue,
-    load, lost, at_risk
-):  # fmt: skip
+    links,
+    failed_links,
+    dags,
+    after,
+    volume,
+    is_failed,
+    keys,
+    heap_nodes,
+    passing,
+    stuck,
+    hops_left,
+    queue,
+    load,
+    lost,
+    at_risk,
+):
     """Loads (M, E) of a failure while backup paths are in use, by changing those without it.
 
     Adds what is lost to ``lost`` (M,) and what micro-loops may take to ``at_risk`` (M,).
@@ -394,25 +517,53 @@ def _repair(  # type: ignore[no-untyped-def]
             stuck[:nodes] = 0.0
             _load_without(t, links, dags, is_failed, passing, load[m], stuck)
             for u in range(nodes):
-                if after.distance[0, u] == np.inf:  # sent there by nodes that know of no failure yet
+                if (
+                    after.distance[0, u] == np.inf
+                ):  # sent there by nodes that know of no failure yet
                     lost[m] += stuck[u]
             load_inwards(0, links.head, after, stuck[:nodes], load[m])
-            at_risk[m] += _volume_at_loops(t, links, dags, after, is_failed, hops_left, queue, volume[m, t])
+            at_risk[m] += _volume_at_loops(
+                t, links, dags, after, is_failed, hops_left, queue, volume[m, t]
+            )
 
 
 @parallel_kernel
 def _all_failures(  # type: ignore[no-untyped-def]
-    links, dags, place, set_ptr, set_link, volume, passing, base, lost_before, inverse_capacity, capacity,
-    is_repairing, blocks, utilisation, busiest, overload, lost, at_risk, loads
-):  # fmt: skip
+    links,
+    dags,
+    place,
+    set_ptr,
+    set_link,
+    volume,
+    passing,
+    base,
+    lost_before,
+    inverse_capacity,
+    capacity,
+    is_repairing,
+    blocks,
+    utilisation,
+    busiest,
+    overload,
+    lost,
+    at_risk,
+    loads,
+):
     for block in prange(blocks):
         matrices, nodes, num_links = volume.shape[0], volume.shape[1], base.shape[1]
         scratch = new_reroute_scratch(nodes, num_links)
         repairs = num_links if is_repairing else 0
         own = IgpLinks(
-            links.out_ptr, links.out_link, links.in_ptr, links.in_link, links.tail, links.head,
-            links.metric.copy(), links.weight, links.has_transit,
-        )  # fmt: skip
+            links.out_ptr,
+            links.out_link,
+            links.in_ptr,
+            links.in_link,
+            links.tail,
+            links.head,
+            links.metric.copy(),
+            links.weight,
+            links.has_transit,
+        )
         after = new_dags(1, nodes, repairs)
         keys, heap_nodes = np.empty(2 * repairs + 2), np.empty(2 * repairs + 2, dtype=np.int32)
         at_node, stuck = np.empty(nodes), np.zeros(nodes + num_links)
@@ -427,18 +578,44 @@ def _all_failures(  # type: ignore[no-untyped-def]
                 lost[s, m] = lost_before[m]
             if is_repairing:
                 _repair(
-                    own, failed_links, dags, after, volume, is_failed, keys, heap_nodes, at_node, stuck, hops_left,
-                    queue, load, lost[s], at_risk[s],
-                )  # fmt: skip
+                    own,
+                    failed_links,
+                    dags,
+                    after,
+                    volume,
+                    is_failed,
+                    keys,
+                    heap_nodes,
+                    at_node,
+                    stuck,
+                    hops_left,
+                    queue,
+                    load,
+                    lost[s],
+                    at_risk[s],
+                )
             else:
-                reroute(links, dags, place, is_failed, failed_links, volume, passing, load, lost[s], scratch)
+                reroute(
+                    links,
+                    dags,
+                    place,
+                    is_failed,
+                    failed_links,
+                    volume,
+                    passing,
+                    load,
+                    lost[s],
+                    scratch,
+                )
             for m in range(matrices):
                 largest, where, over = 0.0, -1, 0.0
                 for e in range(num_links):
                     if is_failed[e]:
                         load[m, e] = 0.0
                         continue
-                    load[m, e] = max(0.0, load[m, e])  # a difference of loads, which rounding may leave below 0
+                    load[m, e] = max(
+                        0.0, load[m, e]
+                    )  # a difference of loads, which rounding may leave below 0
                     u = load[m, e] * inverse_capacity[e]
                     if u > largest:
                         largest, where = u, e
@@ -455,7 +632,9 @@ def _all_failures(  # type: ignore[no-untyped-def]
 def _loads_without_failure(  # type: ignore[no-untyped-def]
     head, dags, volume, passing, load, blocks
 ):
-    """Fill ``passing`` (M, N, N), Gbit/s to the first node that pass the second one, and add to ``load``."""
+    """Fill ``passing`` (M, N, N), Gbit/s to the first node that pass the second one, and add to
+    ``load``.
+    """
     for block in prange(blocks):
         for t in range(as_int64(block), volume.shape[1], blocks):
             for m in range(len(volume)):
@@ -470,8 +649,9 @@ class IgpFailures:
     Args:
         dag: shortest paths without failure.
         volume: (M, N, N) Gbit/s to the first node, the destination, from the second one.
-        adjacency: (M, E) Gbit/s that takes a link whatever the metrics say; None for none.  It is lost when the link
-            fails: adjacency segments are taken as unprotected, and no source has withdrawn the list yet.
+        adjacency: (M, E) Gbit/s that takes a link whatever the metrics say; None for none.  It is
+            lost when the link fails: adjacency segments are taken as unprotected, and no source has
+            withdrawn the list yet.
         looping: (M,) Gbit/s that is lost in forwarding loops; None for none.
 
     Attributes:
@@ -481,7 +661,11 @@ class IgpFailures:
     """
 
     def __init__(
-        self, dag: EcmpDag, volume: FloatArray, adjacency: FloatArray | None = None, looping: FloatArray | None = None
+        self,
+        dag: EcmpDag,
+        volume: FloatArray,
+        adjacency: FloatArray | None = None,
+        looping: FloatArray | None = None,
     ) -> None:
         self.dag, self._volume = dag, np.ascontiguousarray(volume)
         nodes, num_links = dag.topology.num_nodes, dag.topology.num_links
@@ -492,19 +676,32 @@ class IgpFailures:
         blocks = max(1, min(nodes, MAX_BLOCKS))
         load = np.zeros((blocks, len(volume), num_links))
         with threads_for(self._operations):
-            _loads_without_failure(dag.links.head, dag.dags, self._volume, self.passing, load, blocks)
-        adjacency, is_live = np.zeros((len(volume), num_links)) if adjacency is None else adjacency, _live(dag)
+            _loads_without_failure(
+                dag.links.head, dag.dags, self._volume, self.passing, load, blocks
+            )
+        adjacency, is_live = (
+            np.zeros((len(volume), num_links)) if adjacency is None else adjacency,
+            _live(dag),
+        )
         self._adjacency = np.where(is_live, adjacency, 0)
         self.load: FloatArray = load.sum(0) + self._adjacency
-        self.lost: FloatArray = np.where(dag.reaches, 0, self._volume).sum((1, 2)) + adjacency[:, ~is_live].sum(1)
+        self.lost: FloatArray = np.where(dag.reaches, 0, self._volume).sum((1, 2)) + adjacency[
+            :, ~is_live
+        ].sum(1)
         self.lost += 0.0 if looping is None else looping
         self._demands: tuple[IntArray, FloatArray, SegmentPolicies] | None = None
 
     @classmethod
     def of_demands(
-        cls, dag: EcmpDag, pairs: IntArray, demand: FloatArray, policies: SegmentPolicies, after: EcmpDag | None = None
+        cls,
+        dag: EcmpDag,
+        pairs: IntArray,
+        demand: FloatArray,
+        policies: SegmentPolicies,
+        after: EcmpDag | None = None,
     ) -> IgpFailures:
-        """Demands along their segment lists; a list whose midpoint or adjacency fails loses its traffic there, once.
+        """Demands along their segment lists; a list whose midpoint or adjacency fails loses its
+        traffic there, once.
 
         Args:
             dag: shortest paths without failure.
@@ -517,12 +714,15 @@ class IgpFailures:
         loads._demands = (pairs, demand, policies) if policies.lists and after is None else None
         return loads
 
-    def under(self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False) -> FailureResults:
+    def under(
+        self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False
+    ) -> FailureResults:
         """The loads when all links of each set fail.
 
         Args:
             failures: numbers of the links of each set.
-            repairing: loads while backup paths are in use, not after convergence, and the traffic at risk.
+            repairing: loads while backup paths are in use, not after convergence, and the traffic
+                at risk.
             loads: also return the loads of all links.
         """
         topology, matrices, sets = self.dag.topology, len(self._volume), len(failures)
@@ -532,26 +732,49 @@ class IgpFailures:
         capacity = topology.capacity
         inverse = np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
         results = FailureResults(
-            utilisation=np.zeros((sets, matrices)), busiest=np.zeros((sets, matrices), dtype=np.int64),
-            overload=np.zeros((sets, matrices)), lost=np.zeros((sets, matrices)), at_risk=np.zeros((sets, matrices)),
+            utilisation=np.zeros((sets, matrices)),
+            busiest=np.zeros((sets, matrices), dtype=np.int64),
+            overload=np.zeros((sets, matrices)),
+            lost=np.zeros((sets, matrices)),
+            at_risk=np.zeros((sets, matrices)),
             load=np.zeros((sets if loads else 0, matrices, topology.num_links)),
-        )  # fmt: skip
+        )
         with threads_for(self._operations * sets):
             _all_failures(
-                self.dag.links, self.dag.dags, self._place, ptr, flat, self._volume, self.passing, self.load,
-                self.lost, inverse, capacity, repairing, max(1, min(sets, MAX_BLOCKS)), *results,
-            )  # fmt: skip
+                self.dag.links,
+                self.dag.dags,
+                self._place,
+                ptr,
+                flat,
+                self._volume,
+                self.passing,
+                self.load,
+                self.lost,
+                inverse,
+                capacity,
+                repairing,
+                max(1, min(sets, MAX_BLOCKS)),
+                *results,
+            )
         for s, links in enumerate(failures):
             results.lost[s] += self._adjacency[:, links].sum(1)
         if self._demands is not None:
-            is_changed = np.array((results.lost > self.lost).any(1))  # a failure that cuts lists loses
+            is_changed = np.array(
+                (results.lost > self.lost).any(1)
+            )  # a failure that cuts lists loses
             if self._demands[2].is_transit:  # what crosses a router depends on the failure
                 if repairing:
-                    raise InputError("--repair", "", "policies of single demands", "transit policies")
+                    raise InputError(
+                        "--repair", "", "policies of single demands", "transit policies"
+                    )
                 is_changed[:] = True
             for s in np.flatnonzero(is_changed).tolist():
-                cut = IgpFailures.of_demands(self.dag, *self._demands, self.dag.without(failures[s]))
-                for every, one in zip(results, cut.under([failures[s]], repairing=repairing, loads=loads), strict=True):
+                cut = IgpFailures.of_demands(
+                    self.dag, *self._demands, self.dag.without(failures[s])
+                )
+                for every, one in zip(
+                    results, cut.under([failures[s]], repairing=repairing, loads=loads), strict=True
+                ):
                     every[s : s + 1] = one
         return results
 

@@ -1,4 +1,6 @@
-"""The routing that is installed: which links the traffic of each demand takes, without failure and under failures."""
+"""The routing that is installed: which links the traffic of each demand takes, without failure and
+under failures.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,12 @@ class Loads(Protocol):
     load: FloatArray
     lost: FloatArray
 
-    def under(self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False) -> FailureResults:
-        """The loads after all links of each set have failed; arguments as of ``IgpFailures.under``."""
+    def under(
+        self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False
+    ) -> FailureResults:
+        """The loads after all links of each set have failed; arguments as of
+        ``IgpFailures.under``.
+        """
         ...
 
 
@@ -55,7 +61,9 @@ class InstalledRouting(Protocol):
         ...
 
     def measurements(self) -> sp.csr_array:
-        """(E + 2 N, D) F of :mod:`teal_ip.routing.measurements`: what a Gbit/s of each demand adds to each counter."""
+        """(E + 2 N, D) F of :mod:`teal_ip.routing.measurements`: what a Gbit/s of each demand adds
+        to each counter.
+        """
         ...
 
 
@@ -68,7 +76,9 @@ class IgpRouting:
         policies: segment lists.
     """
 
-    def __init__(self, dag: EcmpDag, pairs: IntArray, policies: SegmentPolicies | None = None) -> None:
+    def __init__(
+        self, dag: EcmpDag, pairs: IntArray, policies: SegmentPolicies | None = None
+    ) -> None:
         self.dag, self._pairs = dag, pairs
         self._policies = SegmentPolicies.none() if policies is None else policies
         self.is_igp_alone = not self._policies.lists
@@ -94,7 +104,9 @@ class IgpRouting:
         return policy_measurements(self.dag, self._pairs, self._policies)
 
 
-_CHUNK_NUMBERS = 2**25  # numbers of loads by failure, matrix and link that are in memory at a time, 256 MiB
+_CHUNK_NUMBERS = (
+    2**25
+)  # numbers of loads by failure, matrix and link that are in memory at a time, 256 MiB
 
 
 def in_chunks(
@@ -108,15 +120,24 @@ def in_chunks(
         under: gives the results of some of the failures.
     """
     at_once = max(1, _CHUNK_NUMBERS // max(1, size))
-    parts = [under(failures[first : first + at_once]) for first in range(0, max(1, len(failures)), at_once)]
+    parts = [
+        under(failures[first : first + at_once])
+        for first in range(0, max(1, len(failures)), at_once)
+    ]
     return FailureResults(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def loads_under(
-    routing: InstalledRouting, pairs: IntArray, demand: FloatArray, failures: Sequence[Failure],
-    *, repairing: bool = False, loads: bool = False,
-) -> FailureResults:  # fmt: skip
-    """The loads of matrices under failures; traffic of a failed node itself is lost before it takes any link.
+    routing: InstalledRouting,
+    pairs: IntArray,
+    demand: FloatArray,
+    failures: Sequence[Failure],
+    *,
+    repairing: bool = False,
+    loads: bool = False,
+) -> FailureResults:
+    """The loads of matrices under failures; traffic of a failed node itself is lost before it takes
+    any link.
 
     A policy would send it as far as the last midpoint that is left.
 
@@ -128,12 +149,18 @@ def loads_under(
         repairing: see ``IgpFailures.under``.
         loads: likewise.
     """
-    results = routing.loads(demand).under([list(one.links) for one in failures], repairing=repairing, loads=loads)
+    results = routing.loads(demand).under(
+        [list(one.links) for one in failures], repairing=repairing, loads=loads
+    )
     if routing.is_igp_alone:
         return results
     index = routing.dag.topology.node_index()
     for s, one in enumerate(failures):
-        own = (pairs == index[one.name]).any(1) if one.kind == "node" else np.zeros(len(pairs), dtype=bool)
+        own = (
+            (pairs == index[one.name]).any(1)
+            if one.kind == "node"
+            else np.zeros(len(pairs), dtype=bool)
+        )
         if demand[:, own].any():
             others = routing.loads(np.where(own, 0.0, demand))
             found = others.under([list(one.links)], repairing=repairing, loads=loads)
@@ -163,4 +190,6 @@ def results_of(
     utilisation = load * np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
     busiest = np.where(load.max(2) > 0, utilisation.argmax(2), -1)
     overload = np.maximum(0, load - capacity).sum(2)
-    return FailureResults(utilisation.max(2), busiest, overload, lost, at_risk, load if loads else load[:0].copy())
+    return FailureResults(
+        utilisation.max(2), busiest, overload, lost, at_risk, load if loads else load[:0].copy()
+    )

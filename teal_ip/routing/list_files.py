@@ -1,12 +1,14 @@
 """Installed segment lists as JSON: what `teal segments` writes and `teal simulate` reads.
 
     {"format": 1, "topology": "germany50", "policies": [
-        {"source": "a", "target": "b", "lists": [{"share": 0.6, "segments": ["m", "b"]}, {"share": 0.4, ...}]}]}
+        {"source": "a", "target": "b",
+         "lists": [{"share": 0.6, "segments": ["m", "b"]}, {"share": 0.4, ...}]}]}
 
-With "transit": true a policy steers all traffic that crosses its source towards its target; with "flex_algo", the
-definition of a flexible algorithm, segments take its shortest paths, and the lists steer traffic that is on it.  Other
-traffic goes along the shortest paths of its own algorithm or of the IGP.  A segment is the name of a node, or an
-adjacency: an object {"link": 17, "from": "a", "to": "b"} with the number of the link, which tells parallel links apart.
+With "transit": true a policy steers all traffic that crosses its source towards its target; with
+"flex_algo", the definition of a flexible algorithm, segments take its shortest paths, and the lists
+steer traffic that is on it.  Other traffic goes along the shortest paths of its own algorithm or of
+the IGP.  A segment is the name of a node, or an adjacency: an object {"link": 17, "from": "a",
+"to": "b"} with the number of the link, which tells parallel links apart.
 """
 
 from __future__ import annotations
@@ -36,18 +38,22 @@ def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str,
         **({"flex_algo": str(policies.algorithm)} if policies.algorithm else {}),
         "policies": [
             {
-                "source": names[source], "target": names[target],
+                "source": names[source],
+                "target": names[target],
                 "lists": [
-                    {"share": one.share, "segments": _segments(topology, one, source, target)} for one in lists
+                    {"share": one.share, "segments": _segments(topology, one, source, target)}
+                    for one in lists
                 ],
             }
             for (source, target), lists in sorted(policies.lists.items())
         ],
-    }  # fmt: skip
+    }
 
 
 def _segments(topology: Topology, one: SegmentList, source: int, target: int) -> list[Any]:
-    """Names of nodes, and objects for adjacencies; without a segment that leads to where the list is already."""
+    """Names of nodes, and objects for adjacencies; without a segment that leads to where the list
+    is already.
+    """
     names, result, here = topology.node_names, list[Any](), source
     for stop, link in (*one.stops, (target, -1)):
         end = stop if link < 0 else int(topology.link_source[link])
@@ -57,7 +63,9 @@ def _segments(topology: Topology, one: SegmentList, source: int, target: int) ->
     return result
 
 
-def write_policies(path: Path, topology: Topology, policies: SegmentPolicies, figures: dict[str, Any]) -> None:
+def write_policies(
+    path: Path, topology: Topology, policies: SegmentPolicies, figures: dict[str, Any]
+) -> None:
     """Write the lists, with figures of the result under the key ``figures``."""
     with atomic_file(path) as temporary:
         document = {**policies_to_json(topology, policies), "figures": figures}
@@ -68,8 +76,8 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
     """Read the lists.
 
     Raises:
-        InputError: no such file, another format, an unknown node, a list that does not end at its target, or shares
-            that do not sum to 1.
+        InputError: no such file, another format, an unknown node, a list that does not end at its
+            target, or shares that do not sum to 1.
     """
     where = str(path)
     try:
@@ -89,11 +97,22 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
         raise InputError(where, "policies", "a list", repr(entries))
     for number, entry in enumerate(entries):
         field = f"policies[{number}]"
-        if not isinstance(entry, dict) or not isinstance(entry.get("lists"), list) or not entry["lists"]:
-            raise InputError(where, field, "an object with source, target and lists", repr(entry)[:80])
-        pair = node(entry.get("source"), f"{field}.source"), node(entry.get("target"), f"{field}.target")
+        if (
+            not isinstance(entry, dict)
+            or not isinstance(entry.get("lists"), list)
+            or not entry["lists"]
+        ):
+            raise InputError(
+                where, field, "an object with source, target and lists", repr(entry)[:80]
+            )
+        pair = (
+            node(entry.get("source"), f"{field}.source"),
+            node(entry.get("target"), f"{field}.target"),
+        )
         if pair[0] == pair[1]:
-            raise InputError(where, field, "a source and another target", f"{entry['source']} for both")
+            raise InputError(
+                where, field, "a source and another target", f"{entry['source']} for both"
+            )
         found = []
         for place, one in enumerate(entry["lists"]):
             here = f"{field}.lists[{place}]"
@@ -105,7 +124,10 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
             stops = [_stop(segment, topology, where, f"{here}.segments") for segment in segments]
             if not stops or stops[-1][0] != pair[1]:
                 raise InputError(
-                    where, f"{here}.segments", f"a list that ends at {entry['target']}", one.get("segments")
+                    where,
+                    f"{here}.segments",
+                    f"a list that ends at {entry['target']}",
+                    one.get("segments"),
                 )
             if not (math.isfinite(one["share"]) and one["share"] >= 0):
                 raise InputError(where, f"{here}.share", "a share in [0, 1]", one["share"])
@@ -114,20 +136,26 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
             links = tuple(link for _, link in stops)
             found.append(
                 SegmentList(
-                    float(one["share"]), tuple(stop for stop, _ in stops), links if any(e >= 0 for e in links) else ()
+                    float(one["share"]),
+                    tuple(stop for stop, _ in stops),
+                    links if any(e >= 0 for e in links) else (),
                 )
             )
         if abs(sum(one.share for one in found) - 1) > _SHARE_TOLERANCE:
             raise InputError(where, field, "shares that sum to 1", sum(one.share for one in found))
         if pair in lists:
-            raise InputError(where, field, "each pair once", f"{entry['source']} -> {entry['target']} again")
+            raise InputError(
+                where, field, "each pair once", f"{entry['source']} -> {entry['target']} again"
+            )
         lists[pair] = tuple(found)
     is_transit = document.get("transit", False)
     if not isinstance(is_transit, bool):
         raise InputError(where, "transit", "true or false", repr(is_transit)[:80])
     text, here = document.get("flex_algo"), f"{where}: flex_algo"
     if text is not None and not isinstance(text, str):
-        raise InputError(here, "", "the definition of an algorithm, such as 128:metric=delay", repr(text)[:80])
+        raise InputError(
+            here, "", "the definition of an algorithm, such as 128:metric=delay", repr(text)[:80]
+        )
     return SegmentPolicies(lists, is_transit, None if text is None else FlexAlgo.parse(text, here))
 
 
@@ -144,10 +172,17 @@ def _stop(segment: Any, topology: Topology, where: str, field: str) -> tuple[int
         return _node(segment, topology, where, field), -1
     link = segment.get("link")
     if not isinstance(link, int) or not 0 <= link < topology.num_links:
-        raise InputError(where, f"{field}.link", f"the number of a link, 0 to {topology.num_links - 1}", repr(link))
+        raise InputError(
+            where,
+            f"{field}.link",
+            f"the number of a link, 0 to {topology.num_links - 1}",
+            repr(link),
+        )
     ends = int(topology.link_source[link]), int(topology.link_target[link])
     for key, end in zip(("from", "to"), ends, strict=True):
         name = topology.node_names[end]
         if topology.name_of(str(segment.get(key, name))) != name:
-            raise InputError(where, f"{field}.{key}", f"{name}, an end of link {link}", repr(segment[key])[:80])
+            raise InputError(
+                where, f"{field}.{key}", f"{name}, an end of link {link}", repr(segment[key])[:80]
+            )
     return ends[1], link

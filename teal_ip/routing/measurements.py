@@ -1,7 +1,7 @@
 """Measurement matrices: what a Gbit/s of each demand puts on every counter.
 
-F (R, D) has R = E + 2 N rows: the E links, then what enters at each of the N routers, then what leaves there.  With the
-matrix x (D,) the counters read F x.
+F (R, D) has R = E + 2 N rows: the E links, then what enters at each of the N routers, then what
+leaves there.  With the matrix x (D,) the counters read F x.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def with_borders(shares: sp.csr_array, pairs: IntArray, nodes: int) -> sp.csr_ar
 
 
 def ecmp_measurements(dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
-    """(E + 2 N, D) F under the IGP's shortest paths; a demand without a path has zeros on all links."""
+    """(E + 2 N, D) F under the IGP's shortest paths; a demand without a path has zeros on all
+    links.
+    """
     return policy_measurements(dag, pairs, SegmentPolicies.none())
 
 
@@ -48,13 +50,22 @@ def path_measurements(paths: PathSet, splits: FloatArray, nodes: int) -> sp.csr_
     """
     path, link = paths.incidences()
     share = splits.reshape(-1)[path]
-    entries = sp.csr_array((share, (link, path // paths.num_paths)), shape=(paths.num_links, paths.num_demands))
+    entries = sp.csr_array(
+        (share, (link, path // paths.num_paths)), shape=(paths.num_links, paths.num_demands)
+    )
     return with_borders(entries, paths.pairs, nodes)
 
 
 def policy_measurements(dag: EcmpDag, pairs: IntArray, policies: SegmentPolicies) -> sp.csr_array:
-    """(E + 2 N, D) F with installed segment lists; demands without one take the IGP's shortest paths."""
-    links, passes, steering, parts = dag.topology.num_links, SegmentPasses(dag), steering_of(dag, policies), []
+    """(E + 2 N, D) F with installed segment lists; demands without one take the IGP's shortest
+    paths.
+    """
+    links, passes, steering, parts = (
+        dag.topology.num_links,
+        SegmentPasses(dag),
+        steering_of(dag, policies),
+        [],
+    )
     for first in range(0, links, _LINKS_AT_A_TIME):
         units = np.eye(links)[first : first + _LINKS_AT_A_TIME]
         value = passes.segment_sum(units)

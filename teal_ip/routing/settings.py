@@ -28,7 +28,9 @@ class GrowthConfig:
     def check_growth(self) -> None:
         """Raise InputError for a number out of its range, or a horizon without a growth."""
         check_options(self)
-        require(self, "horizon", "--growth-per-year too", not self.horizon or bool(self.growth_per_year))
+        require(
+            self, "horizon", "--growth-per-year too", not self.horizon or bool(self.growth_per_year)
+        )
         _ = self.rate, self.horizon_years
 
     @property
@@ -63,7 +65,12 @@ class GrowthConfig:
         except (ValueError, KeyError):
             years = 0.0
         if not 0 < years <= _MAX_YEARS:
-            raise InputError("--horizon", "", "a time after the traffic, such as 2y, 6q or 18m", repr(self.horizon))
+            raise InputError(
+                "--horizon",
+                "",
+                "a time after the traffic, such as 2y, 6q or 18m",
+                repr(self.horizon),
+            )
         return years
 
 
@@ -72,14 +79,18 @@ class IgpConfig:
     """How routers find shortest paths."""
 
     metric: Literal["file", "hops", "latency", "inverse-capacity"] = "file"
-    """IGP metrics of the links: those of the topology's file (1 each where it has none), or hops (1 each), latency
-    (units of 0.01 ms), inverse-capacity (10,000 Gbit/s over the capacity); rounded to whole numbers of at least 1."""
+    """IGP metrics of the links: those of the topology's file (1 each where it has none), or hops (1
+    each), latency (units of 0.01 ms), inverse-capacity (10,000 Gbit/s over the capacity); rounded
+    to whole numbers of at least 1."""
     set_metric: tuple[str, ...] = ()
-    """Another metric for the links between two nodes, A,B=20, or from A to B alone, A>B=20; repeat for more."""
+    """Another metric for the links between two nodes, A,B=20, or from A to B alone, A>B=20; repeat
+    for more."""
     ucmp: bool = False
-    """Next hops of equal cost share traffic in proportion to their capacities (UCMP), not evenly (ECMP)."""
+    """Next hops of equal cost share traffic in proportion to their capacities (UCMP), not evenly
+    (ECMP)."""
     fail: tuple[str, ...] = ()
-    """A link A,B (node names; both directions) that is out of service throughout; repeat for more."""
+    """A link A,B (node names; both directions) that is out of service throughout; repeat for
+    more."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,22 +105,26 @@ class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
     policies: Path | None = None
     """Installed segment lists, a .json file written by teal segments --out."""
     allocation: Path | None = None
-    """Installed explicit paths with their shares, such as RSVP-TE tunnels: a .json file as teal solve --out writes it.
-    Tunnels over failed links are taken down, the others carry their demand; one without any follows the IGP."""
+    """Installed explicit paths with their shares, such as RSVP-TE tunnels: a .json file as teal
+    solve --out writes it. Tunnels over failed links are taken down, the others carry their demand;
+    one without any follows the IGP."""
     flex_algo: tuple[str, ...] = ()
-    """A flexible algorithm (RFC 9350), such as 128:metric=delay,exclude=red+blue: its metric (igp, delay or te), and
-    exclude, include-any, include-all with names of affinities; repeat for more algorithms."""
+    """A flexible algorithm (RFC 9350), such as 128:metric=delay,exclude=red+blue: its metric (igp,
+    delay or te), and exclude, include-any, include-all with names of affinities; repeat for more
+    algorithms."""
     algorithm_of: Path | None = None
-    """Which demands use which algorithm: a .csv file of source, target (* for any) and algorithm (0 for the IGP's own);
-    the first row that fits decides, and without one a demand stays with the IGP."""
+    """Which demands use which algorithm: a .csv file of source, target (* for any) and algorithm (0
+    for the IGP's own); the first row that fits decides, and without one a demand stays with the
+    IGP."""
     failures: tuple[Literal["cables", "links", "nodes", "pairs"], ...] = ()
-    """Failures: cables (all links between two nodes, both directions), links (each pair of directions of one link
-    alone, so that a parallel one is left), nodes, or pairs of cables; repeat for more kinds."""
+    """Failures: cables (all links between two nodes, both directions), links (each pair of
+    directions of one link alone, so that a parallel one is left), nodes, or pairs of cables; repeat
+    for more kinds."""
     groups: Path | None = None
     """Groups of cables that fail together: a .csv (group,source,target), .json or .graphml file."""
     repair: bool = False
-    """For each failure also the loads while backup paths are in use (TI-LFA fast reroute), before the other routers
-    have converged, and the traffic that may run into a micro-loop meanwhile."""
+    """For each failure also the loads while backup paths are in use (TI-LFA fast reroute), before
+    the other routers have converged, and the traffic that may run into a micro-loop meanwhile."""
     index: int = -1
     """Number of one matrix, counted from 0; -1 for all."""
     limit: int = 0
@@ -124,9 +139,24 @@ class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
         require(self, "limit", "a whole number of at least 0", self.limit >= 0)
         require(self, "worst", "a whole number of at least 1", self.worst >= 1)
         needs = bool(self.failures or self.groups)
-        require(self, "allocation", "no --policies beside it", self.allocation is None or self.policies is None)
-        require(self, "allocation", "no --repair: tunnels have another one", self.allocation is None or not self.repair)
-        require(self, "flex_algo", "no --allocation beside it", not self.flex_algo or self.allocation is None)
+        require(
+            self,
+            "allocation",
+            "no --policies beside it",
+            self.allocation is None or self.policies is None,
+        )
+        require(
+            self,
+            "allocation",
+            "no --repair: tunnels have another one",
+            self.allocation is None or not self.repair,
+        )
+        require(
+            self,
+            "flex_algo",
+            "no --allocation beside it",
+            not self.flex_algo or self.allocation is None,
+        )
         is_known = self.algorithm_of is None or self.allocation is None
         require(self, "algorithm_of", "no --allocation beside it", is_known)
         require(self, "flex_algo", "no --ucmp beside it", not (self.flex_algo and self.ucmp))
@@ -135,15 +165,24 @@ class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimulateConfig(SimulateOptions, RoutedConfig):
-    """Loads of today's routing: shortest paths of the IGP with ECMP, and segment lists or tunnels that are installed.
+    """Loads of today's routing: shortest paths of the IGP with ECMP, and segment lists or tunnels
+    that are installed.
 
-    For every matrix, without failure and under every failure that is asked for; nothing is optimised.  With
-    --growth-per-year, the month in which each link is full if the routing stays.  With --out, a page with a map, and
-    tables.
+    For every matrix, without failure and under every failure that is asked for; nothing is
+    optimised.  With --growth-per-year, the month in which each link is full if the routing stays.
+    With --out, a page with a map, and tables.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "routing": ("metric", "set_metric", "ucmp", "policies", "allocation", "flex_algo", "algorithm_of"),
+        "routing": (
+            "metric",
+            "set_metric",
+            "ucmp",
+            "policies",
+            "allocation",
+            "flex_algo",
+            "algorithm_of",
+        ),
         "configuration": ("algorithm_config", "interfaces"),
         "failures": ("fail", "failures", "groups", "repair"),
         "matrices": ("index", "limit"),
@@ -152,15 +191,16 @@ class SimulateConfig(SimulateOptions, RoutedConfig):
     }
 
     algorithm_config: Path | None = None
-    """Write the algorithms as configuration of all routers (IOS-XR, Junos, FRR) to this .conf file, with --routers
-    (loopback, sid_128, vendor) and --interfaces."""
+    """Write the algorithms as configuration of all routers (IOS-XR, Junos, FRR) to this .conf file,
+    with --routers (loopback, sid_128, vendor) and --interfaces."""
     interfaces: Path | None = None
-    """For --algorithm-config: table (.csv or .parquet) with the interfaces of links, as teal metrics takes it."""
+    """For --algorithm-config: table (.csv or .parquet) with the interfaces of links, as teal
+    metrics takes it."""
     out: Path | None = None
     """Folder for simulate.html, links.csv, failures.csv, forecast.csv and manifest.json."""
     counters: Path | None = None
-    """Write what the byte counters of all interfaces would read, to this .npz file, which teal estimate and teal check
-    take: to try them, or to know what to expect."""
+    """Write what the byte counters of all interfaces would read, to this .npz file, which teal
+    estimate and teal check take: to try them, or to know what to expect."""
     counter_error: float = 0.01
     """Standard deviation of these counters, as a share of each."""
     overwrite: Annotated[bool, OVERWRITE] = False
@@ -170,7 +210,12 @@ class SimulateConfig(SimulateOptions, RoutedConfig):
         super().__post_init__()
         require(self, "counter_error", "a number in [0, 1)", 0 <= self.counter_error < 1)
         has_algorithm = bool(self.flex_algo) or self.policies is not None
-        is_whole = bool(has_algorithm and self.algorithm_config and self.interfaces and self.routers)
+        is_whole = bool(
+            has_algorithm and self.algorithm_config and self.interfaces and self.routers
+        )
         for field in ("algorithm_config", "interfaces"):
-            expected = "--algorithm-config, --interfaces and --routers together, and --flex-algo or --policies"
+            expected = (
+                "--algorithm-config, --interfaces and --routers together, and --flex-algo or "
+                "--policies"
+            )
             require(self, field, expected, is_whole or getattr(self, field) is None)

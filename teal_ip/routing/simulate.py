@@ -26,8 +26,12 @@ from teal_ip.routing.installed import InstalledRouting, Loads, igp_loads, loads_
 from teal_ip.routing.settings import SimulateOptions
 from teal_ip.routing.tunnels import TunnelRouting, Tunnels
 
-_MAX_KEPT_NUMBERS = 400_000  # failures times links up to which the page has the loads of all failures, 1 MB at most
-_BLOCK_NUMBERS = 2**25  # numbers of loads by matrix, destination and link that are in memory at a time, 256 MiB
+_MAX_KEPT_NUMBERS = (
+    400_000  # failures times links up to which the page has the loads of all failures, 1 MB at most
+)
+_BLOCK_NUMBERS = (
+    2**25
+)  # numbers of loads by matrix, destination and link that are in memory at a time, 256 MiB
 _ROUNDING = 1e-12  # relative error of a sum of demands
 _TAIL = 0.99  # share of the volume whose latency is printed
 
@@ -45,7 +49,8 @@ class MatrixLoad:
         overload: Gbit/s above the capacities, over all links.
         lost: Gbit/s between nodes without a path.
         latency_mean: ms, mean over the volume that has a path.
-        latency_99: ms, least that 99% of the volume do not exceed; each demand has the mean of its paths.
+        latency_99: ms, least that 99% of the volume do not exceed; each demand has the mean of its
+            paths.
         latency_worst: ms, largest of a demand.
     """
 
@@ -74,9 +79,11 @@ class FailureLoad:
         busiest: name of that link.
         overload: Gbit/s above the capacities.
         lost: Gbit/s between nodes that work and have no path.
-        own: Gbit/s that a failed node itself sends and receives, which no routing carries; 0 if links fail.
+        own: Gbit/s that a failed node itself sends and receives, which no routing carries; 0 if
+            links fail.
         repair_utilisation: largest while backup paths are in use; NaN unless asked for.
-        at_risk: Gbit/s that may run into a micro-loop before all routers have converged; NaN unless asked for.
+        at_risk: Gbit/s that may run into a micro-loop before all routers have converged; NaN unless
+            asked for.
     """
 
     failure: str
@@ -110,9 +117,13 @@ class Outlook:
 
     @property
     def full(self) -> list[LinkForecast]:
-        """The links that are full by the horizon without failure or under one, the first to be full first."""
+        """The links that are full by the horizon without failure or under one, the first to be full
+        first.
+        """
         in_time = [
-            one for one in self.links if one.full_under_failure and one.full_under_failure <= (self.horizon or "9999")
+            one
+            for one in self.links
+            if one.full_under_failure and one.full_under_failure <= (self.horizon or "9999")
         ]
         return sorted(in_time, key=lambda one: (one.full_under_failure, -one.failed_utilisation))
 
@@ -127,11 +138,13 @@ class Simulation:
         failures: the worst first.
         mean_load: (E,) Gbit/s without failure.
         largest_load: (E,) Gbit/s without failure.
-        failure_loads: load (E,) Gbit/s of its worst matrix under each of the worst failures, by name, the worst first;
-            NaN on links that are down.
-        plain_load: (E,) Gbit/s, largest without failure if all demands took the IGP's shortest paths; None if they do.
+        failure_loads: load (E,) Gbit/s of its worst matrix under each of the worst failures, by
+            name, the worst first; NaN on links that are down.
+        plain_load: (E,) Gbit/s, largest without failure if all demands took the IGP's shortest
+            paths; None if they do.
         outlook: how traffic grows, and when each link is full; None unless asked for.
-        without_path: demands of the worst matrix that have no path, or of which policies lose a part.
+        without_path: demands of the worst matrix that have no path, or of which policies lose a
+            part.
     """
 
     topology: Topology
@@ -152,17 +165,21 @@ class Simulation:
     def to_json(self) -> dict[str, Any]:
         """All figures; numbers that JSON cannot hold become null."""
         figures = {
-            "matrices": self.matrices, "failures": self.failures,
+            "matrices": self.matrices,
+            "failures": self.failures,
             "links": [
                 {"link": name, "mean_load": mean, "largest_load": most, "capacity": capacity}
                 for name, mean, most, capacity in zip(
-                    self.topology.link_names(), self.mean_load.tolist(), self.largest_load.tolist(),
-                    self.topology.capacity.tolist(), strict=True,
+                    self.topology.link_names(),
+                    self.mean_load.tolist(),
+                    self.largest_load.tolist(),
+                    self.topology.capacity.tolist(),
+                    strict=True,
                 )
             ],
             **({} if self.without_path is None else {"without_path": self.without_path.to_json()}),
             **({} if self.outlook is None else {"forecasts": self.outlook.links}),
-        }  # fmt: skip
+        }
         return dict(json_value(figures))
 
 
@@ -181,14 +198,16 @@ def simulate(
         traffic: the matrices.
         options: what is installed, and which failures and matrices.
         notify: called with the progress.
-        keeps_all: whether the loads of links are kept for all failures, where they are not too many, and not just for
-            the worst ones.
+        keeps_all: whether the loads of links are kept for all failures, where they are not too
+            many, and not just for the worst ones.
 
     Raises:
         InputError: a fault in what the user gave.
     """
     topology = dag.topology
-    growth = growth_of(options, traffic, notify) if options.growth_per_year else None  # of the traffic as it was
+    growth = (
+        growth_of(options, traffic, notify) if options.growth_per_year else None
+    )  # of the traffic as it was
     traffic = traffic.scaled(options.growth)
     rows = chosen_rows(options.index, options.limit, traffic)
     routing = installed_routing(options, dag, traffic.pairs)
@@ -197,17 +216,26 @@ def simulate(
     block = max(1, _BLOCK_NUMBERS // (topology.num_nodes * topology.num_links))
     is_for_all = keeps_all and len(failures) * topology.num_links <= _MAX_KEPT_NUMBERS
     kept = len(failures) if is_for_all else options.worst
-    result = simulated(routing, traffic, rows, failures, kept, repairing=options.repair, block=block, notify=notify)
+    result = simulated(
+        routing, traffic, rows, failures, kept, repairing=options.repair, block=block, notify=notify
+    )
     demand = traffic.read([result.worst_matrix.index])[0]
     lost = WithoutPath.of(topology, traffic.pairs, demand, np.isfinite(routing.latency()))
     result = dataclasses.replace(result, without_path=lost)
     if growth is None:
         return result
     load = largest_loads(routing, traffic, rows, failures, block=block, notify=notify)
-    today, names = traffic.timestamps[rows[-1]], [NO_FAILURE.name, *(failure.name for failure in failures)]
-    links = link_forecasts(topology, topology.capacity, load, names, options.max_utilisation, growth, today)
+    today, names = (
+        traffic.timestamps[rows[-1]],
+        [NO_FAILURE.name, *(failure.name for failure in failures)],
+    )
+    links = link_forecasts(
+        topology, topology.capacity, load, names, options.max_utilisation, growth, today
+    )
     horizon = month_after(today, options.horizon_years) if options.horizon else ""
-    return dataclasses.replace(result, outlook=Outlook(growth, options.max_utilisation, horizon, links))
+    return dataclasses.replace(
+        result, outlook=Outlook(growth, options.max_utilisation, horizon, links)
+    )
 
 
 def installed_routing(config: SimulateOptions, dag: EcmpDag, pairs: IntArray) -> InstalledRouting:
@@ -262,7 +290,11 @@ def simulated(
             matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, routing))
         if failures:
             after = loads_under(routing, traffic.pairs, demand, failures)
-            repair = loads_under(routing, traffic.pairs, demand, failures, repairing=True) if repairing else None
+            repair = (
+                loads_under(routing, traffic.pairs, demand, failures, repairing=True)
+                if repairing
+                else None
+            )
             for s, failure in enumerate(failures):
                 own = np.zeros(len(part))
                 if failure.kind == "node":
@@ -271,12 +303,18 @@ def simulated(
                 others = np.where(others > _ROUNDING * own, others, 0.0)
                 m = int(np.lexsort((others, after.utilisation[s]))[-1])
                 one = FailureLoad(
-                    failure.name, failure.kind, int(part[m]), str(traffic.timestamps[part[m]]),
-                    float(after.utilisation[s, m]), _name(names, int(after.busiest[s, m])),
-                    float(after.overload[s].max()), float(others.max()), float(own.max()),
+                    failure.name,
+                    failure.kind,
+                    int(part[m]),
+                    str(traffic.timestamps[part[m]]),
+                    float(after.utilisation[s, m]),
+                    _name(names, int(after.busiest[s, m])),
+                    float(after.overload[s].max()),
+                    float(others.max()),
+                    float(own.max()),
                     math.nan if repair is None else float(repair.utilisation[s].max()),
                     math.nan if repair is None else float(repair.at_risk[s].max()),
-                )  # fmt: skip
+                )
                 found[s] = _joined(found[s], one) if s in found else one
         if len(rows) > block:
             notify(f"{min(begin + block, len(rows)):,} of {len(rows):,} matrices")
@@ -286,12 +324,16 @@ def simulated(
     for index in {found[s].index for s in kept}:
         of_matrix = [s for s in kept if found[s].index == index]
         of_failures = [failures[s] for s in of_matrix]
-        after_each = loads_under(routing, traffic.pairs, traffic.read([index]), of_failures, loads=True).load[:, 0]
+        after_each = loads_under(
+            routing, traffic.pairs, traffic.read([index]), of_failures, loads=True
+        ).load[:, 0]
         for s, load in zip(of_matrix, after_each, strict=True):
             load[sets[s]] = np.nan
             load_of[s] = load
     mean, failure_loads = total / max(1, len(rows)), {failures[s].name: load_of[s] for s in kept}
-    return Simulation(topology, matrices, [found[s] for s in order], mean, largest, failure_loads, plain)
+    return Simulation(
+        topology, matrices, [found[s] for s in order], mean, largest, failure_loads, plain
+    )
 
 
 def largest_loads(
@@ -303,7 +345,8 @@ def largest_loads(
     block: int = 16,
     notify: Callable[[str], None] = lambda _: None,
 ) -> FloatArray:
-    """(1 + F, E) Gbit/s: the largest load of each link of all matrices, without failure and under each of F failures.
+    """(1 + F, E) Gbit/s: the largest load of each link of all matrices, without failure and under
+    each of F failures.
 
     Arguments are those of :func:`simulated`.
     """
@@ -325,16 +368,24 @@ def largest_loads(
 
 
 def utilisations(
-    routing: InstalledRouting, traffic: TrafficMatrices, failures: Sequence[Failure], block: int = 16
+    routing: InstalledRouting,
+    traffic: TrafficMatrices,
+    failures: Sequence[Failure],
+    block: int = 16,
 ) -> FloatArray:
-    """(M, 1 + F) largest utilisation of a link, of each matrix without failure and under each of F failures."""
+    """(M, 1 + F) largest utilisation of a link, of each matrix without failure and under each of F
+    failures.
+    """
     every = [NO_FAILURE, *failures]
-    parts = [loads_under(routing, traffic.pairs, demand, every) for demand in traffic.chunks(size=block)]
+    parts = [
+        loads_under(routing, traffic.pairs, demand, every) for demand in traffic.chunks(size=block)
+    ]
     return np.concatenate([part.utilisation.T for part in parts])
 
 
 def worst_rows(utilisation: FloatArray, count: int) -> Int64Array:
-    """Numbers of matrices: that of the largest utilisation under each failure, those of the fullest failures first.
+    """Numbers of matrices: that of the largest utilisation under each failure, those of the fullest
+    failures first.
 
     Args:
         utilisation: (M, F) of each matrix under each failure.
@@ -346,7 +397,13 @@ def worst_rows(utilisation: FloatArray, count: int) -> Int64Array:
     return np.array(list(dict.fromkeys(utilisation.argmax(0)[order].tolist()))[:count])
 
 
-_FIGURES = "overload", "lost", "own", "repair_utilisation", "at_risk"  # beside the utilisation and where it is
+_FIGURES = (
+    "overload",
+    "lost",
+    "own",
+    "repair_utilisation",
+    "at_risk",
+)  # beside the utilisation and where it is
 
 
 def _joined(first: FailureLoad, second: FailureLoad) -> FailureLoad:
@@ -365,9 +422,14 @@ def _name(names: list[str], link: int) -> str:
 
 
 def _matrix_load(
-    index: int, traffic: TrafficMatrices, demand: FloatArray, loads: Loads, m: int, names: list[str],
+    index: int,
+    traffic: TrafficMatrices,
+    demand: FloatArray,
+    loads: Loads,
+    m: int,
+    names: list[str],
     routing: InstalledRouting,
-) -> MatrixLoad:  # fmt: skip
+) -> MatrixLoad:
     capacity, load = routing.dag.topology.capacity, loads.load[m]
     utilisation = np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1), 0)
     busiest = int(utilisation.argmax())
@@ -378,12 +440,17 @@ def _matrix_load(
     reached = np.cumsum(volume[order])
     at = int(np.searchsorted(reached, _TAIL * reached[-1] - 1e-12)) if len(order) else 0
     return MatrixLoad(
-        index, str(traffic.timestamps[index]), float(demand.sum()), float(utilisation[busiest]), names[busiest],
-        float(np.maximum(0, load - capacity).sum()), float(loads.lost[m]),
+        index,
+        str(traffic.timestamps[index]),
+        float(demand.sum()),
+        float(utilisation[busiest]),
+        names[busiest],
+        float(np.maximum(0, load - capacity).sum()),
+        float(loads.lost[m]),
         float((volume * delay).sum() / volume.sum()) if len(order) else math.nan,
         float(delay[order[min(at, len(order) - 1)]]) if len(order) else math.nan,
         float(delay.max()) if len(order) else math.nan,
-    )  # fmt: skip
+    )
 
 
 def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
@@ -399,14 +466,17 @@ def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
 
 
 def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
-    """(E + 2 N, D) F under the IGP's shortest paths and the segment lists of a file, if there are any."""
+    """(E + 2 N, D) F under the IGP's shortest paths and the segment lists of a file, if there are
+    any.
+    """
     return igp_routing(dag, pairs, policies).measurements()
 
 
 def synthetic_counters(
     dag: EcmpDag, measurements: sp.csr_array, traffic: TrafficMatrices, error: float, seed: int
 ) -> Counters:
-    """The counters that would be read: loads of the matrices, each counter off by so much, independently.
+    """The counters that would be read: loads of the matrices, each counter off by so much,
+    independently.
 
     Args:
         dag: shortest paths.

@@ -29,37 +29,61 @@ from teal_ip.routing.growth import forecast_table
 from teal_ip.routing.igp import load_routed
 from teal_ip.routing.router_config import write_texts
 from teal_ip.routing.settings import SimulateConfig
-from teal_ip.routing.simulate import FailureLoad, Outlook, Simulation, installed_routing, simulate, synthetic_counters
+from teal_ip.routing.simulate import (
+    FailureLoad,
+    Outlook,
+    Simulation,
+    installed_routing,
+    simulate,
+    synthetic_counters,
+)
 
 
 def describe(simulation: Simulation) -> str:
-    """The worst matrix without failure, and the growth and the first links that it fills, a line each."""
+    """The worst matrix without failure, and the growth and the first links that it fills, a line
+    each.
+    """
     one, count = simulation.worst_matrix, len(simulation.matrices)
-    of = f"worst of {count:,} matrices, {one.index} of {one.timestamp}" if count > 1 else f"matrix {one.index}"
+    of = (
+        f"worst of {count:,} matrices, {one.index} of {one.timestamp}"
+        if count > 1
+        else f"matrix {one.index}"
+    )
     lost = f", {one.lost:.6g} Gbit/s between nodes without a path" if one.lost else ""
     without = simulation.without_path
-    return "\n".join([
-        f"{of}: {one.demand:.6g} Gbit/s of demand{lost}",
-        *([without.sentence()] if without is not None and without.pairs else []),
-        f"largest link utilisation {100 * one.utilisation:.2f}% on {one.busiest}, "
-        f"{one.overload:.6g} Gbit/s above the capacities",
-        f"latency {one.latency_mean:.4g} ms on average, {one.latency_99:.4g} ms for 99% of the volume, "
-        f"{one.latency_worst:.4g} ms at worst",
-        *([] if simulation.outlook is None else [summary(simulation.outlook)]),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"{of}: {one.demand:.6g} Gbit/s of demand{lost}",
+            *([without.sentence()] if without is not None and without.pairs else []),
+            f"largest link utilisation {100 * one.utilisation:.2f}% on {one.busiest}, "
+            f"{one.overload:.6g} Gbit/s above the capacities",
+            f"latency {one.latency_mean:.4g} ms on average, {one.latency_99:.4g} ms for 99% of the "
+            "volume, "
+            f"{one.latency_worst:.4g} ms at worst",
+            *([] if simulation.outlook is None else [summary(simulation.outlook)]),
+        ]
+    )
 
 
 def summary(outlook: Outlook) -> str:
     """How many links are full by the horizon, and which first, in a sentence."""
-    full, normal = outlook.full, [one for one in outlook.full if one.full and one.full <= (outlook.horizon or "9999")]
+    full, normal = (
+        outlook.full,
+        [one for one in outlook.full if one.full and one.full <= (outlook.horizon or "9999")],
+    )
     by = f" by {outlook.horizon}" if outlook.horizon else ""
     if not full:
-        return f"With {outlook.growth}, no link passes {percent(outlook.limit)}{by}, if the routing stays"
+        return (
+            f"With {outlook.growth}, no link passes {percent(outlook.limit)}{by}, if the routing "
+            "stays"
+        )
     first, count = full[0], len(full)
     where = f"when {first.worst_failure} fails" if first.worst_failure else "without failure"
     return (
-        f"With {outlook.growth}, {count:,} link{'' if count == 1 else 's'} pass{'es' if count == 1 else ''} "
-        f"{percent(outlook.limit)}{by} if the routing stays, {len(normal):,} of them without failure; first "
+        f"With {outlook.growth}, {count:,} link{'' if count == 1 else 's'} "
+        f"pass{'es' if count == 1 else ''} "
+        f"{percent(outlook.limit)}{by} if the routing stays, {len(normal):,} of them without "
+        "failure; first "
         f"{first.link} in {first.full_under_failure}, {where}"
     )
 
@@ -67,14 +91,22 @@ def summary(outlook: Outlook) -> str:
 def link_table(simulation: Simulation, shown: int) -> Table:
     """The loads of all links with a capacity without failure, the fullest first."""
     topology = simulation.topology
-    names, capacity, live = topology.link_names(), topology.capacity, np.flatnonzero(topology.capacity > 0)
-    largest, mean = (load[live] / capacity[live] for load in (simulation.largest_load, simulation.mean_load))
+    names, capacity, live = (
+        topology.link_names(),
+        topology.capacity,
+        np.flatnonzero(topology.capacity > 0),
+    )
+    largest, mean = (
+        load[live] / capacity[live] for load in (simulation.largest_load, simulation.mean_load)
+    )
     order = np.argsort(-largest, kind="stable")
     columns = (
         Column("link", lambda at: names[live[at]]),
         Column("largest utilisation", lambda at: float(largest[at]), percent, most_is_best=True),
         Column("mean", lambda at: float(mean[at]), percent, most_is_best=True),
-        Column("capacity, Gbit/s", lambda at: float(capacity[live[at]]), digits(6), most_is_best=True),
+        Column(
+            "capacity, Gbit/s", lambda at: float(capacity[live[at]]), digits(6), most_is_best=True
+        ),
     )
     return Table("fullest links without failure", columns, order.tolist(), shown)
 
@@ -82,14 +114,17 @@ def link_table(simulation: Simulation, shown: int) -> Table:
 def failure_table(simulation: Simulation, shown: int | None = None) -> Table:
     """The worst matrix without failure, then the failures, the worst first."""
     columns = (
-        Column("failure", lambda one: one.failure if isinstance(one, FailureLoad) else "no failure"),
-        Column("largest utilisation", "utilisation", percent, most_is_best=True), Column("on", "busiest"),
+        Column(
+            "failure", lambda one: one.failure if isinstance(one, FailureLoad) else "no failure"
+        ),
+        Column("largest utilisation", "utilisation", percent, most_is_best=True),
+        Column("on", "busiest"),
         Column("above capacity, Gbit/s", "overload", digits(4), most_is_best=True),
         Column("lost, Gbit/s", "lost", digits(4), most_is_best=True),
         _of_failure("own traffic of failed nodes, Gbit/s", _own_traffic, digits(4)),
         _of_failure("during repair", lambda one: one.repair_utilisation, percent),
         _of_failure("at risk of micro-loops, Gbit/s", lambda one: one.at_risk, digits(4)),
-    )  # fmt: skip
+    )
     records = [simulation.worst_matrix, *simulation.failures]
     return Table(f"worst failures of {len(simulation.failures):,}", columns, records, shown)
 
@@ -98,18 +133,25 @@ def _own_traffic(one: FailureLoad) -> float:
     return one.own if one.kind == "node" else math.nan
 
 
-def _of_failure(label: str, value: Callable[[FailureLoad], float], show: Callable[[float], str]) -> Column:
+def _of_failure(
+    label: str, value: Callable[[FailureLoad], float], show: Callable[[float], str]
+) -> Column:
     """A column that is empty without failure, and left out where no failure has a value."""
     return Column(
-        label, lambda one: value(one) if isinstance(one, FailureLoad) else math.nan, show, most_is_best=True,
+        label,
+        lambda one: value(one) if isinstance(one, FailureLoad) else math.nan,
+        show,
+        most_is_best=True,
         optional=True,
-    )  # fmt: skip
+    )
 
 
 def _full_links(outlook: Outlook, shown: int) -> Table:
     by = f" by {outlook.horizon}" if outlook.horizon else ""
     title = f"links that pass {percent(outlook.limit)}{by}, if the routing stays"
-    return forecast_table(outlook.full, title, routing="as installed", fitted=outlook.growth.fitted, shown=shown)
+    return forecast_table(
+        outlook.full, title, routing="as installed", fitted=outlook.growth.fitted, shown=shown
+    )
 
 
 def tables(simulation: Simulation, worst: int) -> Iterator[Table]:
@@ -125,7 +167,9 @@ _ROUNDING = 1e-9  # relative, of a sum of demands at the capacity
 
 
 def write_simulation_page(path: Path, simulation: Simulation) -> None:
-    """A page with the map of the loads without failure and under failures, and the table of all failures."""
+    """A page with the map of the loads without failure and under failures, and the table of all
+    failures.
+    """
     topology = simulation.topology
     loads = {"no failure, largest of all matrices": simulation.largest_load}
     loads |= {f"{name} down": load for name, load in simulation.failure_loads.items()}
@@ -139,23 +183,36 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         next(iter(cases.values()))["shortest paths alone"] = utilisation(simulation.plain_load)
     section = Section(
         title=topology.name,
-        facts=f"{topology.num_nodes} nodes, {topology.num_links} directed links, {len(simulation.matrices):,} matrices",
+        facts=(
+            f"{topology.num_nodes} nodes, {topology.num_links} directed links, "
+            f"{len(simulation.matrices):,} matrices"
+        ),
         traffic="shortest paths",
         table=failure_table(simulation),
-        map=utilisation_map(drawing_of(topology), cases) | _case_without(topology, list(loads.values())),
-        map_first=True, case_label="Failure", scheme_label="Routing",
-    )  # fmt: skip
+        map=utilisation_map(drawing_of(topology), cases)
+        | _case_without(topology, list(loads.values())),
+        map_first=True,
+        case_label="Failure",
+        scheme_label="Routing",
+    )
     introduction = (
-        f"{_answer(simulation)} Loads are those of shortest paths with equal-cost multipath, and of segment lists, "
-        "tunnels or flexible algorithms where any are installed. Each figure of a failure is the largest of all "
+        f"{_answer(simulation)} Loads are those of shortest paths with equal-cost multipath, and "
+        "of segment lists, "
+        "tunnels or flexible algorithms where any are installed. Each figure of a failure is the "
+        "largest of all "
         "matrices; the map shows the matrix with the largest utilisation."
     )
-    links = _link_section(simulation) if simulation.outlook is None else _outlook_section(simulation.outlook)
+    links = (
+        _link_section(simulation)
+        if simulation.outlook is None
+        else _outlook_section(simulation.outlook)
+    )
     write_page(path, f"Routing of {topology.name}", introduction, [section, links])
 
 
 def _case_without(topology: Topology, loads: Sequence[FloatArray]) -> dict[str, list[int]]:
-    """For each link the case, a number, in which it is down and nothing between other nodes is; -1 if there is none.
+    """For each link the case, a number, in which it is down and nothing between other nodes is; -1
+    if there is none.
 
     {} where no link has such a case.
     """
@@ -177,7 +234,10 @@ def _answer(simulation: Simulation) -> str:
 def loads_sentence(simulation: Simulation) -> str:
     """The fullest link without failure, and the worst failure."""
     one = simulation.worst_matrix
-    sentences = [f"The fullest link is {one.busiest} at {percent(one.utilisation)} of its capacity without failure."]
+    sentences = [
+        f"The fullest link is {one.busiest} at {percent(one.utilisation)} of its capacity without "
+        "failure."
+    ]
     if simulation.failures:
         worst, over = (
             simulation.failures[0],
@@ -187,12 +247,16 @@ def loads_sentence(simulation: Simulation) -> str:
         fills = f": it fills {worst.busiest} to {percent(worst.utilisation)}"
         loads = fills if worst.busiest else ", under which no link is used"
         takes = "takes" if over == 1 else "take"
-        sentences.append(f"{worst_of}{loads}. {over or 'None'} of the failures {takes} a link beyond its capacity.")
+        sentences.append(
+            f"{worst_of}{loads}. {over or 'None'} of the failures {takes} a link beyond its "
+            "capacity."
+        )
         cut = [failure for failure in simulation.failures if failure.lost > 0]
         if cut:
             most = max(cut, key=lambda failure: failure.lost)
             sentences.append(
-                f"{len(cut):,} of the failures cut demand off, that of {most.failure} most: {most.lost:.4g} Gbit/s."
+                f"{len(cut):,} of the failures cut demand off, that of {most.failure} most: "
+                f"{most.lost:.4g} Gbit/s."
             )
     return " ".join(sentences)
 
@@ -200,10 +264,15 @@ def loads_sentence(simulation: Simulation) -> str:
 def _link_section(simulation: Simulation) -> Section:
     """The loads of all links without failure, the fullest first."""
     table = link_table(simulation, 0)
-    count = f"{len(table.records):,} links with a capacity, of {len(simulation.matrices):,} matrices"
+    count = (
+        f"{len(table.records):,} links with a capacity, of {len(simulation.matrices):,} matrices"
+    )
     return Section(
-        title="Links without failure", facts=f"{count} the largest and the mean", traffic="shortest paths", table=table
-    )  # fmt: skip
+        title="Links without failure",
+        facts=f"{count} the largest and the mean",
+        traffic="shortest paths",
+        table=table,
+    )
 
 
 def _outlook_section(outlook: Outlook) -> Section:
@@ -213,17 +282,24 @@ def _outlook_section(outlook: Outlook) -> Section:
         facts=f"{len(outlook.full):,} of {len(outlook.links):,} links pass {percent(outlook.limit)}"
         + (f" by {outlook.horizon}" if outlook.horizon else ""),
         traffic=str(outlook.growth),
-        table=forecast_table(outlook.links, "", routing="as installed", fitted=outlook.growth.fitted),
+        table=forecast_table(
+            outlook.links, "", routing="as installed", fitted=outlook.growth.fitted
+        ),
         findings=[
-            "A month is the first one in which the largest load passes the limit. Earliest and latest: at the ends of "
+            "A month is the first one in which the largest load passes the limit. Earliest and "
+            "latest: at the ends of "
             "the interval of a fitted growth."
         ],
     )
 
 
 FILES = PAGE, LINKS, FAILURES, FORECAST, MANIFEST = (
-    "simulate.html", "links.csv", "failures.csv", "forecast.csv", "manifest.json"
-)  # fmt: skip
+    "simulate.html",
+    "links.csv",
+    "failures.csv",
+    "forecast.csv",
+    "manifest.json",
+)
 
 
 def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulation:
@@ -270,8 +346,12 @@ def _algorithm_texts(config: SimulateConfig) -> tuple[dict[str, str], Routers]:
     topology, routers = topology_of(config), read_routers(config.routers)
     _, known = lists_and_algorithms(config.policies, config.flex_algo, topology)
     if not known:
-        raise InputError("--algorithm-config", "", "--flex-algo, or policies of an algorithm", "neither")
-    return algorithm_config(topology, known, routers, interface_names(config.interfaces, topology)), routers
+        raise InputError(
+            "--algorithm-config", "", "--flex-algo, or policies of an algorithm", "neither"
+        )
+    return algorithm_config(
+        topology, known, routers, interface_names(config.interfaces, topology)
+    ), routers
 
 
 def _write_links(path: Path, result: Simulation) -> None:
@@ -279,7 +359,9 @@ def _write_links(path: Path, result: Simulation) -> None:
     frame["metric"] = result.topology.metric
     frame["mean_load"], frame["largest_load"] = result.mean_load, result.largest_load
     capacity = result.topology.capacity
-    frame["largest_utilisation"] = np.where(capacity > 0, result.largest_load / np.where(capacity > 0, capacity, 1), 0)
+    frame["largest_utilisation"] = np.where(
+        capacity > 0, result.largest_load / np.where(capacity > 0, capacity, 1), 0
+    )
     frame.to_csv(path, index=False)
 
 
@@ -289,6 +371,8 @@ def simulate_outcome(config: SimulateConfig, notify: Notify) -> Outcome:
     return Outcome(
         text=describe(result),
         tables=tables(result, config.worst),
-        written="" if config.out is None else f"{config.out / PAGE}: open it in a browser; tables are beside it",
+        written=""
+        if config.out is None
+        else f"{config.out / PAGE}: open it in a browser; tables are beside it",
         data=result.to_json,
     )

@@ -1,4 +1,6 @@
-"""Where installed segment lists send traffic on one set of shortest paths, whatever kind of policies they are."""
+"""Where installed segment lists send traffic on one set of shortest paths, whatever kind of
+policies they are.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from teal_ip.routing.transit_policies import TransitSteering
 
 
 class Steering(Protocol):
-    """Policies on one set of shortest paths; a list ends with the first segment that cannot be followed."""
+    """Policies on one set of shortest paths; a list ends with the first segment that cannot be
+    followed.
+    """
 
     def traffic(self, pairs: IntArray, demand: FloatArray) -> SteeredTraffic:
         """Traffic of matrices on segments.
@@ -26,7 +30,8 @@ class Steering(Protocol):
         ...
 
     def values(self, pairs: IntArray, value: FloatArray, link_value: FloatArray) -> FloatArray:
-        """(L, D) sums of values along the lists of each demand, weighted by shares, up to a segment that is cut.
+        """(L, D) sums of values along the lists of each demand, weighted by shares, up to a segment
+        that is cut.
 
         Args:
             pairs: (D, 2) source and target of each demand.
@@ -36,7 +41,9 @@ class Steering(Protocol):
         ...
 
     def loses(self, pairs: IntArray) -> BoolArray:
-        """(D,) the demands of which a part is lost: without a path, at a list that is cut, or in a forwarding loop."""
+        """(D,) the demands of which a part is lost: without a path, at a list that is cut, or in a
+        forwarding loop.
+        """
         ...
 
 
@@ -58,8 +65,12 @@ class DemandSteering:
         self._steps = steps = policies.steps(list(policies.lists), dag.topology.link_source)
         works, numbers = steps.works(dag), np.arange(len(steps.share))
         first = np.maximum.accumulate(np.where(steps.is_first, numbers, 0))
-        cuts = np.append(0, np.cumsum(~works))[:-1]  # number of unusable segments that precede each one
-        self._weight: FloatArray = np.where(cuts == cuts[first], steps.share, 0.0)  # 0 behind an unusable one
+        cuts = np.append(0, np.cumsum(~works))[
+            :-1
+        ]  # number of unusable segments that precede each one
+        self._weight: FloatArray = np.where(
+            cuts == cuts[first], steps.share, 0.0
+        )  # 0 behind an unusable one
         self._arriving = np.where(works, self._weight, 0.0)
         self._is_cut = np.zeros(len(policies.lists), dtype=bool)
         self._is_cut[steps.policy[~works & (self._weight > 0)]] = True

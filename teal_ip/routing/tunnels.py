@@ -1,8 +1,9 @@
-"""Loads of explicit paths with fixed shares, such as RSVP-TE tunnels, without failure and under failures.
+"""Loads of explicit paths with fixed shares, such as RSVP-TE tunnels, without failure and under
+failures.
 
-A demand takes its tunnels in the ratio of their shares, whole: routers shed nothing.  A failure takes down the tunnels
-over its links, and the rest of the demand's tunnels carry it in their ratio; a demand without a tunnel that is left
-follows the shortest paths of the IGP.
+A demand takes its tunnels in the ratio of their shares, whole: routers shed nothing.  A failure
+takes down the tunnels over its links, and the rest of the demand's tunnels carry it in their ratio;
+a demand without a tunnel that is left follows the shortest paths of the IGP.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Tunnels:
 
     @classmethod
     def read(cls, file: Path, topology: Topology, pairs: IntArray) -> Tunnels:
-        """Tunnels of an allocation that ``teal solve --out`` wrote; classes of a pair of nodes add up by their rates.
+        """Tunnels of an allocation that ``teal solve --out`` wrote; classes of a pair of nodes add
+        up by their rates.
 
         Args:
             file: .json.
@@ -49,21 +51,28 @@ class Tunnels:
             pairs: (D, 2) source and target of each demand; tunnels of others are left out.
 
         Raises:
-            InputError: no such file, another format, links that the network does not have, or tunnels of no pair.
+            InputError: no such file, another format, links that the network does not have, or
+                tunnels of no pair.
         """
         number = {(int(source), int(target)): d for d, (source, target) in enumerate(pairs)}
         rates: dict[tuple[int, tuple[int, ...]], float] = {}
-        for (source, target, _), paths in stored_paths(read_allocation(file), topology, str(file)).items():
+        for (source, target, _), paths in stored_paths(
+            read_allocation(file), topology, str(file)
+        ).items():
             d = number.get((source, target))
             for links, gbps in paths.items():
                 if d is not None and gbps > 0:
                     rates[d, links] = rates.get((d, links), 0.0) + gbps
         if not rates:
-            raise InputError(str(file), "routers", "paths with a rate between nodes that have traffic", "none")
+            raise InputError(
+                str(file), "routers", "paths with a rate between nodes that have traffic", "none"
+            )
         of, rate = np.array([d for d, _ in rates]), np.array(list(rates.values()))
         rows = np.repeat(np.arange(len(rates)), [len(links) for _, links in rates])
         flat = np.concatenate([links for _, links in rates])
-        entries = sp.csr_array((np.ones(len(rows)), (rows, flat)), shape=(len(rates), topology.num_links))
+        entries = sp.csr_array(
+            (np.ones(len(rows)), (rows, flat)), shape=(len(rates), topology.num_links)
+        )
         return cls(of, rate / np.bincount(of, rate)[of], entries)
 
     def steered(self, num_demands: int) -> BoolArray:
@@ -71,16 +80,22 @@ class Tunnels:
         return np.bincount(self.demand, minlength=num_demands) > 0
 
     def latency(self, latency: FloatArray, of_links: FloatArray) -> FloatArray:
-        """(D,) ms: mean over the tunnels of a demand, and of the others as given, of links' latencies (E,)."""
+        """(D,) ms: mean over the tunnels of a demand, and of the others as given, of links'
+        latencies (E,).
+        """
         mean = np.bincount(self.demand, self.share * (self.links @ of_links), len(latency))
         return np.where(self.steered(len(latency)), mean, latency)
 
     def measurements(self, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
-        """(E + 2 N, D) F of :mod:`teal_ip.routing.measurements`: what a Gbit/s of each demand adds to each counter."""
+        """(E + 2 N, D) F of :mod:`teal_ip.routing.measurements`: what a Gbit/s of each demand adds
+        to each counter.
+        """
         plain, links = ecmp_measurements(dag, pairs), dag.topology.num_links
         steered = self.steered(len(pairs))
         of_links = plain[:links] @ sp.diags_array((~steered).astype(np.float64))
-        place = sp.csr_array((self.share, (np.arange(len(self.share)), self.demand)), (len(self.share), len(pairs)))
+        place = sp.csr_array(
+            (self.share, (np.arange(len(self.share)), self.demand)), (len(self.share), len(pairs))
+        )
         return sp.csr_array(sp.vstack([of_links + self.links.T @ place, plain[links:]]))
 
 
@@ -104,7 +119,9 @@ class TunnelRouting:
 
     @cached_property
     def _latency(self) -> FloatArray:
-        return self._tunnels.latency(IgpRouting(self.dag, self._pairs).latency(), self.dag.topology.latency)
+        return self._tunnels.latency(
+            IgpRouting(self.dag, self._pairs).latency(), self.dag.topology.latency
+        )
 
     def latency(self) -> FloatArray:
         """Latencies (:meth:`InstalledRouting.latency`)."""
@@ -125,8 +142,12 @@ class TunnelLoads:
 
     def __init__(self, dag: EcmpDag, pairs: IntArray, demand: FloatArray, tunnels: Tunnels) -> None:
         self._dag, self._pairs, self._demand, self._tunnels = dag, pairs, demand, tunnels
-        live = np.asarray(tunnels.links @ (dag.topology.capacity <= 0)) == 0  # a link that is down throughout fails too
-        self._plain = IgpFailures.of_demands(dag, pairs, demand * self._without_any(live), SegmentPolicies.none())
+        live = (
+            np.asarray(tunnels.links @ (dag.topology.capacity <= 0)) == 0
+        )  # a link that is down throughout fails too
+        self._plain = IgpFailures.of_demands(
+            dag, pairs, demand * self._without_any(live), SegmentPolicies.none()
+        )
         self._live = live
         self.load: FloatArray = self._plain.load + self._flow(live) @ tunnels.links
         self.lost: FloatArray = self._plain.lost
@@ -146,14 +167,18 @@ class TunnelLoads:
         ratio = np.where(left > 0, 1 / np.where(left > 0, left, 1), 0.0)
         return np.asarray(self._demand[:, of] * (self._tunnels.share * live * ratio[of]))
 
-    def under(self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False) -> FailureResults:
+    def under(
+        self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False
+    ) -> FailureResults:
         """The loads after all links of each set have failed; arguments as of ``IgpFailures.under``.
 
         Raises:
             InputError: fast reroute, which tunnels have of their own kind.
         """
         if repairing:
-            raise InputError("--repair", "", "no tunnels: their fast reroute is another one", "--allocation")
+            raise InputError(
+                "--repair", "", "no tunnels: their fast reroute is another one", "--allocation"
+            )
 
         def some(chunk: list[list[int]]) -> FailureResults:
             plain = self._plain.under(chunk, loads=True)
@@ -161,18 +186,24 @@ class TunnelLoads:
                 load, lost = self._after(links)
                 plain.load[s] += load
                 plain.lost[s] += lost
-            return results_of(plain.load, plain.lost, plain.at_risk, self._dag.topology.capacity, loads=loads)
+            return results_of(
+                plain.load, plain.lost, plain.at_risk, self._dag.topology.capacity, loads=loads
+            )
 
         return in_chunks(failures, self.load.size, some)
 
     def _after(self, links: list[int]) -> tuple[FloatArray, FloatArray]:
-        """Loads (M, E) of demands that had tunnels before some links failed, and (M,) Gbit/s of them without a path."""
+        """Loads (M, E) of demands that had tunnels before some links failed, and (M,) Gbit/s of
+        them without a path.
+        """
         live = self._live & (np.asarray(self._tunnels.links[:, links].sum(1)).reshape(-1) == 0)
         load = self._flow(live) @ self._tunnels.links
         stranded = self._without_any(live) & ~self._without_any(self._live)
         lost = np.zeros(len(load))
         if stranded.any() and self._demand[:, stranded].any():
             pairs, demand = self._pairs[stranded], self._demand[:, stranded]
-            after = IgpFailures.of_demands(self._dag, pairs, demand, SegmentPolicies.none()).under([links], loads=True)
+            after = IgpFailures.of_demands(self._dag, pairs, demand, SegmentPolicies.none()).under(
+                [links], loads=True
+            )
             load, lost = load + after.load[0], after.lost[0]
         return load, lost

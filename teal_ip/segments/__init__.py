@@ -1,7 +1,9 @@
-r"""Two-segment routing with ECMP, solved by PDHG over all midpoints, of which K a demand are held in memory.
+r"""Two-segment routing with ECMP, solved by PDHG over all midpoints, of which K a demand are held
+in memory.
 
-With g(t, u, e) the share of a Gbit/s from u to t that ECMP sends over link e (:mod:`teal.pathops.segment_passes`), a
-demand d = (s, t) sends the share x[d, m] by midpoint m (m = t: straight to t).  The load of a link is
+With g(t, u, e) the share of a Gbit/s from u to t that ECMP sends over link e
+(:mod:`teal.pathops.segment_passes`), a demand d = (s, t) sends the share x[d, m] by midpoint m (m =
+t: straight to t).  The load of a link is
 
     load[e] = sum_d demand[d] sum_m x[d, m] (g(m, s, e) + g(t, m, e)),
 
@@ -10,13 +12,15 @@ and the programs are
     max_link_utilisation:  min theta   s.t.  load[e] <= theta c[e],  sum_m x[d, m] = 1,   x >= 0
     total_flow:            max sum_d demand[d] sum_m x[d, m]   s.t.  load[e] <= c[e],  sum_m x[d, m] <= 1,   x >= 0.
 
-For link prices p >= 0 let pi[t, u] = sum_e g(t, u, e) p[e], and cost[d] = min_m pi[m, s] + pi[t, m].  Then
+For link prices p >= 0 let pi[t, u] = sum_e g(t, u, e) p[e], and cost[d] = min_m pi[m, s] + pi[t,
+m].  Then
 
     theta >= sum_d demand[d] cost[d] / sum_e c[e] p[e]
     flow  <= sum_e c[e] p[e] + sum_d demand[d] max(0, 1 - cost[d]),
 
 with all midpoints: the bounds hold for the whole program, whatever columns are held.
 
-Symbols in the code: ``y`` = c p (in theta's program on the simplex), ``mid`` (D, K) midpoints that are held, -1 for
-none, ``share`` (D, K) x, ``tau`` and ``sigma`` step sizes, ``omega`` primal weight.
+Symbols in the code: ``y`` = c p (in theta's program on the simplex), ``mid`` (D, K) midpoints that
+are held, -1 for none, ``share`` (D, K) x, ``tau`` and ``sigma`` step sizes, ``omega`` primal
+weight.
 """

@@ -1,7 +1,8 @@
 """Column generation over midpoints with HiGHS: the end of searches that stall.
 
-A column (d, m) moves the share x[d, m] of demand d from its direct way to midpoint m, so that with the loads ``load0``
-of direct routing and a[e, d, m] = demand[d] (g(m, s, e) + g(t, m, e) - g(t, s, e)),
+A column (d, m) moves the share x[d, m] of demand d from its direct way to midpoint m, so that with
+the loads ``load0`` of direct routing and a[e, d, m] = demand[d] (g(m, s, e) + g(t, m, e) - g(t, s,
+e)),
 
     load[e] = load0[e] + sum a[e, d, m] x[d, m],    sum_m x[d, m] <= 1.
 
@@ -28,9 +29,12 @@ from teal_ip.segments.problem import SegmentProblem
 from teal_ip.segments.search import SegmentResult, feasible
 
 _MAX_ADDED = 400  # columns in a round: those of the largest demand times reduced price
-_OF_MASTER = 0.7  # weight of the master's prices, beside the best prices so far, in what columns are chosen by
+# weight of the master's prices, beside the best prices so far, in what columns are chosen by
+_OF_MASTER = 0.7
 _UNIFORM = 1e-4  # weight of equal prices, so that no way is free of cost
-_FIRST_SHARE = 1e-2  # of a demand, that a midpoint must carry in the search's end to be a first column
+_FIRST_SHARE = (
+    1e-2  # of a demand, that a midpoint must carry in the search's end to be a first column
+)
 _MIN_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
 _MAX_ROUNDS = 60
 
@@ -46,7 +50,9 @@ def _column_entries(
     replaces: bool,
     load: FloatArray,
 ) -> None:
-    """(C, E) a of columns with these sources, targets and midpoints (C,), which may replace the direct way."""
+    """(C, E) a of columns with these sources, targets and midpoints (C,), which may replace the
+    direct way.
+    """
     volume = np.zeros(dags.distance.shape[1])
     for c in range(len(source)):
         volume[:] = 0.0
@@ -71,7 +77,9 @@ class _Master:
         self.load0 = problem.loads(direct, whole * problem.balances)
         self.live = problem.capacity > 0
         u0 = self.load0 * problem.inverse_capacity
-        self.unit = float(u0.max(initial=0.0)) or 1.0 if problem.balances else 1.0  # HiGHS takes less than 1e-7 for 0
+        self.unit = (
+            float(u0.max(initial=0.0)) or 1.0 if problem.balances else 1.0
+        )  # HiGHS takes less than 1e-7 for 0
         self.demand_of: Int64Array = np.empty(0, dtype=np.int64)
         self.mid_of = np.empty(0, dtype=np.int32)
         self.entries = sp.csc_array((int(self.live.sum()), 0))
@@ -79,7 +87,12 @@ class _Master:
 
     def add_used(self, mid: IntArray, share: FloatArray) -> None:
         """New columns for the midpoints (D, K) that carry more than _FIRST_SHARE; -1 for none."""
-        used = (share > _FIRST_SHARE) & (mid >= 0) & (mid != self.p.target[:, None]) & (mid != self.p.source[:, None])
+        used = (
+            (share > _FIRST_SHARE)
+            & (mid >= 0)
+            & (mid != self.p.target[:, None])
+            & (mid != self.p.source[:, None])
+        )
         if not self.p.balances:
             used[:, 0] = True  # the direct way, which must not be taken whole
         demands, slots = np.nonzero(used)
@@ -89,28 +102,47 @@ class _Master:
         """New columns; those that are there already are left out."""
         nodes = self.p.num_nodes
         have = self.demand_of * nodes + self.mid_of
-        keys, first = np.unique(np.asarray(demands, dtype=np.int64) * nodes + mids, return_index=True)
+        keys, first = np.unique(
+            np.asarray(demands, dtype=np.int64) * nodes + mids, return_index=True
+        )
         first = first[~np.isin(keys, have)]
-        demands, mids = np.asarray(demands, dtype=np.int64)[first], np.asarray(mids, dtype=np.int32)[first]
+        demands, mids = (
+            np.asarray(demands, dtype=np.int64)[first],
+            np.asarray(mids, dtype=np.int32)[first],
+        )
         parts = [self.entries]
         for begin in range(0, len(demands), 2000):  # columns whose dense form is in memory
             part = slice(begin, begin + 2000)
             dense = np.zeros((len(demands[part]), len(self.live)))
             p, d = self.p, demands[part]
             _column_entries(
-                p.dag.links.head, p.dag.dags, p.source[d], p.target[d], p.demand[d], mids[part], p.balances, dense
-            )  # fmt: skip
+                p.dag.links.head,
+                p.dag.dags,
+                p.source[d],
+                p.target[d],
+                p.demand[d],
+                mids[part],
+                p.balances,
+                dense,
+            )
             scaled = (dense * p.inverse_capacity)[:, self.live] / self.unit
             scaled[np.abs(scaled) < 1e-14] = 0  # what shares of common links leave by rounding
             parts.append(sp.csc_array(scaled.T))
         self.entries = sp.csc_array(sp.hstack(parts))
-        self.demand_of, self.mid_of = np.concatenate([self.demand_of, demands]), np.concatenate([self.mid_of, mids])
+        self.demand_of, self.mid_of = (
+            np.concatenate([self.demand_of, demands]),
+            np.concatenate([self.mid_of, mids]),
+        )
 
     def solve(self, seconds: float) -> tuple[FloatArray, FloatArray, FloatArray] | None:
-        """Shares (C,), prices (E,) of rows load / c and (D,) of demands; None if not solved in so many seconds."""
+        """Shares (C,), prices (E,) of rows load / c and (D,) of demands; None if not solved in so
+        many seconds.
+        """
         columns = len(self.demand_of)
         demands, row = np.unique(self.demand_of, return_inverse=True)
-        one_each = sp.csc_array((np.ones(columns), (row, np.arange(columns))), shape=(len(demands), columns))
+        one_each = sp.csc_array(
+            (np.ones(columns), (row, np.arange(columns))), shape=(len(demands), columns)
+        )
         u0 = (self.load0 * self.p.inverse_capacity)[self.live] / self.unit
         rows, cost = sp.vstack([self.entries, one_each]), -self.p.demand[self.demand_of]
         right = np.ones(len(u0) + len(demands))
@@ -118,7 +150,8 @@ class _Master:
             theta = sp.csc_array(np.repeat([[-1.0], [0.0]], [len(u0), len(demands)], axis=0))
             rows, cost = sp.hstack([rows, theta]), np.append(np.zeros(columns), 1.0)
             right[: len(u0)] = -u0
-        # Interior points and a crossover take an eighth of the time of the simplex method on networks with many ties.
+        # Interior points and a crossover take an eighth of the time of the simplex method on
+        # networks with many ties.
         at_most = sp.csr_array(rows), right
         solution = solve_lp(cost, at_most, seconds=max(0.05, seconds), by_interior_points=True)
         if solution.x is None or not solution.is_solved:
@@ -128,7 +161,9 @@ class _Master:
         return solution.x[:columns], prices, of_demand
 
     def slots(self, share: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Midpoints and shares (D, K) of shares (C,); the rest of each demand goes straight to its target."""
+        """Midpoints and shares (D, K) of shares (C,); the rest of each demand goes straight to its
+        target.
+        """
         used = np.flatnonzero(share > _MIN_SHARE)
         demands = self.demand_of[used]
         order = np.argsort(demands, kind="stable")
@@ -147,7 +182,9 @@ class _Master:
         return mid, result
 
 
-def finish(problem: SegmentProblem, start: SegmentResult, gap: float, deadline: Deadline) -> SegmentResult:
+def finish(
+    problem: SegmentProblem, start: SegmentResult, gap: float, deadline: Deadline
+) -> SegmentResult:
     """Continue a search that stopped without its gap, by column generation.
 
     Args:
@@ -176,8 +213,13 @@ def finish(problem: SegmentProblem, start: SegmentResult, gap: float, deadline: 
             value, best = found, dataclasses.replace(best, mid=mid, share=slots)
         at_master = duals * problem.inverse_capacity
         added = 0
-        for weight in (_OF_MASTER, 1.0):  # the master's own prices are needed where a mixture finds nothing
-            mixed = _mixture(problem, weight * at_master + (1 - weight) * prices, 0 if weight == 1 else _UNIFORM)
+        for weight in (
+            _OF_MASTER,
+            1.0,
+        ):  # the master's own prices are needed where a mixture finds nothing
+            mixed = _mixture(
+                problem, weight * at_master + (1 - weight) * prices, 0 if weight == 1 else _UNIFORM
+            )
             pi = problem.segment_prices(mixed)
             chosen, cost = problem.cheapest(pi)
             proven = problem.bound(mixed, cost)
@@ -189,10 +231,16 @@ def finish(problem: SegmentProblem, start: SegmentResult, gap: float, deadline: 
         if not added:
             break
     return dataclasses.replace(
-        best, value=value, bound=bound, prices=prices, free_bound=problem.free_bound(prices),
+        best,
+        value=value,
+        bound=bound,
+        prices=prices,
+        free_bound=problem.free_bound(prices),
         solve_s=start.solve_s + time.perf_counter() - begin,
-        stopped_by=Stop.GAP if gap_between(value, bound, problem.sense) <= gap else start.stopped_by,
-    )  # fmt: skip
+        stopped_by=Stop.GAP
+        if gap_between(value, bound, problem.sense) <= gap
+        else start.stopped_by,
+    )
 
 
 def _mixture(problem: SegmentProblem, prices: FloatArray, part: float) -> FloatArray:
@@ -203,10 +251,16 @@ def _mixture(problem: SegmentProblem, prices: FloatArray, part: float) -> FloatA
     return (1 - part) * prices / max(total, 1e-300) + part * uniform
 
 
-def _add_cheapest(master: _Master, pi: FloatArray, chosen: IntArray, cost: FloatArray, of_demand: FloatArray) -> int:
+def _add_cheapest(
+    master: _Master, pi: FloatArray, chosen: IntArray, cost: FloatArray, of_demand: FloatArray
+) -> int:
     """Add the columns that save most at these prices; their number."""
     p = master.p
-    saving = p.demand * (pi[p.target, p.source] - cost) if p.balances else p.demand * (1 - cost) - of_demand
+    saving = (
+        p.demand * (pi[p.target, p.source] - cost)
+        if p.balances
+        else p.demand * (1 - cost) - of_demand
+    )
     saving[(chosen == p.target) | (chosen == p.source)] = 0
     most = np.argsort(-saving)[:_MAX_ADDED]
     most = most[saving[most] > 1e-12 * max(float(saving.max()), 1e-300)]

@@ -60,7 +60,9 @@ from teal_ip.segments.static_lists import (
 
 _FINISH_S = 30.0  # for column generation where a search stalls, unless there is a deadline
 _EXTRA_S = 60.0  # for the fewest policies or one list each, likewise
-_UNSPLIT_S = 10.0  # of _EXTRA_S, for the integer program of one list each, where local search misses the gap
+_UNSPLIT_S = (
+    10.0  # of _EXTRA_S, for the integer program of one list each, where local search misses the gap
+)
 _MAX_UNSPLIT = 20_000  # demands, up to which the integer program is tried
 
 
@@ -83,12 +85,15 @@ class SegmentReport:
         lost: Gbit/s of demands whose ends are cut off from each other.
         latency_ms: mean over the volume.
         demands: number of demands above 0 that have a path.
-        policies_bound: least number of policies of any solution within the allowed utilisation; NaN unless asked for.
-        at_most: number of policies that were allowed, of which value and bound are; 0 for any number.
+        policies_bound: least number of policies of any solution within the allowed utilisation; NaN
+            unless asked for.
+        at_most: number of policies that were allowed, of which value and bound are; 0 for any
+            number.
         fractional: value before one list was chosen for each demand; NaN unless asked for.
         iterations: iterations of PDHG.
         solve_s: seconds.
-        reached: whether the search, with any number of policies and with splits, reached the target gap.
+        reached: whether the search, with any number of policies and with splits, reached the target
+            gap.
         stopped_by: what ended the search.
     """
 
@@ -117,17 +122,24 @@ class SegmentReport:
     def to_json(self) -> dict[str, Any]:
         """All figures; numbers that JSON cannot hold become null."""
         hidden = ("topology", "policies")
-        figures = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in hidden}
+        figures = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in hidden
+        }
         return dict(json_value({**figures, "policies": len(self.policies.lists)}))
 
     def describe(self) -> str:
         """The report in a few lines."""
         balances = self.objective == "max_link_utilisation"
         unit = " Gbit/s" if self.objective in ("total_flow", "max_min") else ""
-        few = f" (at least {self.policies_bound:g} are needed)" if math.isfinite(self.policies_bound) else ""
+        few = (
+            f" (at least {self.policies_bound:g} are needed)"
+            if math.isfinite(self.policies_bound)
+            else ""
+        )
         few = f" (value and bound are of at most {self.at_most:,})" if self.at_most else few
         lines = [
-            f"{self.objective}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap {100 * self.gap:.3f}%",
+            f"{self.objective}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap "
+            f"{100 * self.gap:.3f}%",
             f"shortest paths alone {self.ecmp:.6g}{unit}",
             f"{len(self.policies.lists):,} of {self.demands:,} demands have a policy{few}; "
             f"mean latency {self.latency_ms:.4g} ms",
@@ -135,9 +147,14 @@ class SegmentReport:
         if math.isfinite(self.free_bound):
             least = "least" if balances else "most"
             one = self.policies.algorithm
-            any_paths = "any paths" if one is None else f"any paths over the links of algorithm {one.number}"
+            any_paths = (
+                "any paths"
+                if one is None
+                else f"any paths over the links of algorithm {one.number}"
+            )
             lines[1] = (
-                f"over {any_paths} at {least} {self.free_bound:.6g}{unit}: gap {100 * self.free_gap:.3f}%; {lines[1]}"
+                f"over {any_paths} at {least} {self.free_bound:.6g}{unit}: gap "
+                f"{100 * self.free_gap:.3f}%; {lines[1]}"
             )
         if math.isfinite(self.fractional):
             lines.append(f"one list for each demand; with splits {self.fractional:.6g}{unit}")
@@ -156,7 +173,9 @@ def _of_algorithm(policies: SegmentPolicies, config: SegmentsConfig) -> SegmentP
     return dataclasses.replace(policies, algorithm=algorithm_of(config))
 
 
-def load_segments(config: SegmentsConfig, notify: Callable[[str], None]) -> tuple[EcmpDag, TrafficMatrices]:
+def load_segments(
+    config: SegmentsConfig, notify: Callable[[str], None]
+) -> tuple[EcmpDag, TrafficMatrices]:
     """Shortest paths of the network, and its traffic.
 
     Raises:
@@ -168,7 +187,9 @@ def load_segments(config: SegmentsConfig, notify: Callable[[str], None]) -> tupl
         live = int(np.isfinite(dag.links.metric).sum())
         notify(f"algorithm {algorithm.number} uses {live:,} of {dag.topology.num_links:,} links")
     if config.index >= traffic.num_matrices:
-        raise InputError("--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index)
+        raise InputError(
+            "--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index
+        )
     return dag, traffic
 
 
@@ -191,11 +212,15 @@ def solved(
         notify: called with the progress.
     """
     begin = time.perf_counter()
-    problem = SegmentProblem.of(dag, pairs, demand, balances=config.objective == "max_link_utilisation")
+    problem = SegmentProblem.of(
+        dag, pairs, demand, balances=config.objective == "max_link_utilisation"
+    )
     lost = float(demand[~dag.reaches[pairs[:, 1], pairs[:, 0]]].sum())
     if lost > 0:
         notify(f"{lost:.6g} Gbit/s of demand between nodes without a path are left out")
-    result = _ecmp(problem, config) if config.igp_alone else _solve(problem, config, deadline, notify)
+    result = (
+        _ecmp(problem, config) if config.igp_alone else _solve(problem, config, deadline, notify)
+    )
     mid, shares, value, bound = result.mid, result.share, result.value, result.bound
     policies_bound = fractional = math.nan
     allowed = math.inf
@@ -210,46 +235,76 @@ def solved(
         mid, shares, value = few.mid, few.share, few.utilisation
     if config.one_list:
         fractional = value
-        starts = [(mid, shares)] if math.isfinite(allowed) else [(mid, shares), _basic(problem, result, extra)]
+        starts = (
+            [(mid, shares)]
+            if math.isfinite(allowed)
+            else [(mid, shares), _basic(problem, result, extra)]
+        )
         tried: list[OneList] = [one_list(problem, *start, extra) for start in starts]
         best = min(tried, key=lambda one: one.utilisation)
         mid, shares, value = best.mid, np.ones(best.mid.shape), best.utilisation
         is_free = math.isinf(allowed) and len(mid) <= _MAX_UNSPLIT
         if is_free and gap_between(value, result.bound, problem.sense) > config.gap:
-            notify(f"one list each: {value:.6g} by local search; an integer program follows, within {_UNSPLIT_S:g} s")
+            notify(
+                f"one list each: {value:.6g} by local search; an integer program follows, within "
+                f"{_UNSPLIT_S:g} s"
+            )
             in_time = Deadline(time.perf_counter() + _UNSPLIT_S, extra)
             mid, value = unsplit(problem, result, mid, in_time, config.gap)
         if value > allowed * (1 + TARGET_ROUNDING):
             policies_bound = math.nan  # which is of lists within the utilisation
             if config.target_utilisation:
-                found = f"{config.target_utilisation:g}, where one list each was found for {value:.6g}"
-                raise InputError("--one-list", "", "splits, or a larger --target-utilisation", found)
+                found = (
+                    f"{config.target_utilisation:g}, where one list each was found for {value:.6g}"
+                )
+                raise InputError(
+                    "--one-list", "", "splits, or a larger --target-utilisation", found
+                )
     load = problem.loads(mid, shares)
     policies = _of_algorithm(problem.policies(mid, shares), config)
     pairs = np.stack([problem.source, problem.target], 1)
     admitted = problem.demand * (1.0 if problem.balances else shares.sum(1))
     per_demand = IgpRouting(dag, pairs, policies).latency()
     return SegmentReport(
-        topology=dag.topology, policies=policies, objective=str(config.objective), value=value, bound=bound,
-        free_bound=result.free_bound, gap=gap_between(value, bound, problem.sense),
-        free_gap=gap_between(value, result.free_bound, problem.sense), ecmp=_ecmp_value(problem),
-        max_link_utilisation=problem.utilisation(load), demand=float(problem.demand.sum()), lost=lost,
-        latency_ms=float((admitted * per_demand).sum() / max(admitted.sum(), 1e-300)), demands=len(problem.demand),
-        policies_bound=policies_bound, at_most=config.at_most, fractional=fractional, iterations=result.iterations,
-        solve_s=time.perf_counter() - begin, reached=result.gap <= config.gap, stopped_by=result.stopped_by,
-    )  # fmt: skip
+        topology=dag.topology,
+        policies=policies,
+        objective=str(config.objective),
+        value=value,
+        bound=bound,
+        free_bound=result.free_bound,
+        gap=gap_between(value, bound, problem.sense),
+        free_gap=gap_between(value, result.free_bound, problem.sense),
+        ecmp=_ecmp_value(problem),
+        max_link_utilisation=problem.utilisation(load),
+        demand=float(problem.demand.sum()),
+        lost=lost,
+        latency_ms=float((admitted * per_demand).sum() / max(admitted.sum(), 1e-300)),
+        demands=len(problem.demand),
+        policies_bound=policies_bound,
+        at_most=config.at_most,
+        fractional=fractional,
+        iterations=result.iterations,
+        solve_s=time.perf_counter() - begin,
+        reached=result.gap <= config.gap,
+        stopped_by=result.stopped_by,
+    )
 
 
 def _few(config: SegmentsConfig) -> Few | None:
     """The limit on policies that the settings name; None for none."""
     if not (config.fewest_policies or config.target_utilisation or config.at_most):
         return None
-    within = share(config.fewest_policies, "--fewest-policies") if config.fewest_policies else math.nan
+    within = (
+        share(config.fewest_policies, "--fewest-policies") if config.fewest_policies else math.nan
+    )
     return Few(within, config.target_utilisation or math.nan, config.at_most)
 
 
 def _solve(
-    problem: SegmentProblem, config: SegmentsConfig, deadline: Deadline, notify: Callable[[str], None]
+    problem: SegmentProblem,
+    config: SegmentsConfig,
+    deadline: Deadline,
+    notify: Callable[[str], None],
 ) -> SegmentResult:
     progress = seldom(notify)
 
@@ -258,20 +313,27 @@ def _solve(
 
     result = solve(problem, config.gap, deadline, config.max_iterations, report)
     if result.stopped_by == Stop.STALLED:
-        notify(f"gap {100 * result.gap:.3f}% after {result.iterations} iterations: column generation ends the search")
+        notify(
+            f"gap {100 * result.gap:.3f}% after {result.iterations} iterations: column generation "
+            "ends the search"
+        )
         rest = deadline if config.deadline else Deadline.after(_FINISH_S)
         result = finish(problem, result, config.gap, rest)
     return result
 
 
-def _basic(problem: SegmentProblem, result: SegmentResult, deadline: Deadline) -> tuple[IntArray, FloatArray]:
+def _basic(
+    problem: SegmentProblem, result: SegmentResult, deadline: Deadline
+) -> tuple[IntArray, FloatArray]:
     """A solution that splits few demands, a good start for one list each."""
     few = fewest_policies(problem, result, result.value * (1 + 1e-3), deadline)
     return few.mid, few.share
 
 
 def _ecmp_value(problem: SegmentProblem) -> float:
-    """Utilisation of the shortest paths, or the flow if every demand is cut by the same factor that makes it fit."""
+    """Utilisation of the shortest paths, or the flow if every demand is cut by the same factor that
+    makes it fit.
+    """
     utilisation = problem.utilisation(problem.loads(*problem.direct()))
     return utilisation if problem.balances else float(problem.demand.sum() / max(1.0, utilisation))
 
@@ -298,7 +360,11 @@ def is_compiled_case(config: SegmentsConfig) -> bool:
 
 
 def solve_over(
-    config: SegmentsConfig, dag: EcmpDag, traffic: TrafficMatrices, deadline: Deadline, notify: Callable[[str], None]
+    config: SegmentsConfig,
+    dag: EcmpDag,
+    traffic: TrafficMatrices,
+    deadline: Deadline,
+    notify: Callable[[str], None],
 ) -> SegmentReport:
     """The result for the matrix of the settings.
 
@@ -313,9 +379,13 @@ def solve_over(
     topology = dag.topology
     lists = CandidateLists.straight(dag, traffic.pairs)
     problem = Problem.create(
-        topology, lists, Objective(config.objective, config.epsilon), traffic.read([config.index]),
-        weight=given_weights(config, topology, traffic, notify), classes=traffic.classes,
-    )  # fmt: skip
+        topology,
+        lists,
+        Objective(config.objective, config.epsilon),
+        traffic.read([config.index]),
+        weight=given_weights(config, topology, traffic, notify),
+        classes=traffic.classes,
+    )
     straight = ecmp_allocation(problem, dag)
 
     def report(rounds: int, gap: float) -> None:
@@ -325,18 +395,33 @@ def solve_over(
         found = OverLists(problem, straight, assess(problem, straight), 0, 0.0, reached=True)
     else:
         found = solve_over_lists(
-            problem, dag, segments=config.max_segments, adjacencies=config.adjacency, gap=config.gap,
-            deadline=deadline, report=report,
-        )  # fmt: skip
+            problem,
+            dag,
+            segments=config.max_segments,
+            adjacencies=config.adjacency,
+            gap=config.gap,
+            deadline=deadline,
+            report=report,
+        )
     return _report(
-        config, topology, problem, found, float(assess(problem, straight).value), time.perf_counter() - begin
+        config,
+        topology,
+        problem,
+        found,
+        float(assess(problem, straight).value),
+        time.perf_counter() - begin,
     )
 
 
 def with_tighter_free_bound(
-    config: SegmentsConfig, report: SegmentReport, dag: EcmpDag, traffic: TrafficMatrices, notify: Callable[[str], None]
+    config: SegmentsConfig,
+    report: SegmentReport,
+    dag: EcmpDag,
+    traffic: TrafficMatrices,
+    notify: Callable[[str], None],
 ) -> SegmentReport:
-    """A report with the bound of a search over paths, where the prices of segments say little about any paths.
+    """A report with the bound of a search over paths, where the prices of segments say little about
+    any paths.
 
     Args:
         config: the settings; under a deadline nothing is searched.
@@ -352,7 +437,9 @@ def with_tighter_free_bound(
     live = dag.reaches[traffic.pairs[:, 1], traffic.pairs[:, 0]]
     demand = np.where(live, traffic.read([config.index])[0], 0.0)
     lists = CandidateLists.straight(dag, traffic.pairs)
-    problem = Problem.create(dag.topology, lists, Objective(config.objective, config.epsilon), demand[None])
+    problem = Problem.create(
+        dag.topology, lists, Objective(config.objective, config.epsilon), demand[None]
+    )
     bound = float(searched_free_bound(problem, _FREE_SEARCH_S))
     sense = problem.objective.rules.sense
     if sense * bound >= sense * report.free_bound:
@@ -363,7 +450,12 @@ def with_tighter_free_bound(
 
 
 def _report(
-    config: SegmentsConfig, topology: Topology, problem: Problem, found: OverLists, ecmp: float, solve_s: float
+    config: SegmentsConfig,
+    topology: Topology,
+    problem: Problem,
+    found: OverLists,
+    ecmp: float,
+    solve_s: float,
 ) -> SegmentReport:
     lists, figures = found.allocation.paths, found.assessment.figures(0)
     assert isinstance(lists, CandidateLists)
@@ -378,15 +470,34 @@ def _report(
         free, free_gap = float(bound), float(certified_gap(problem, found.assessment.value, bound))
     volume = float(carried.sum())
     return SegmentReport(
-        topology=topology, policies=policies, objective=str(config.objective), value=figures.value,
-        bound=figures.bound, free_bound=free, gap=figures.gap, free_gap=free_gap, ecmp=ecmp,
-        max_link_utilisation=figures.max_link_utilisation, demand=float(demand[has_path].sum()),
+        topology=topology,
+        policies=policies,
+        objective=str(config.objective),
+        value=figures.value,
+        bound=figures.bound,
+        free_bound=free,
+        gap=figures.gap,
+        free_gap=free_gap,
+        ecmp=ecmp,
+        max_link_utilisation=figures.max_link_utilisation,
+        demand=float(demand[has_path].sum()),
         lost=float(demand[~has_path].sum()),
-        latency_ms=float((carried * np.where(np.isfinite(delay), delay, 0)).sum() / volume) if volume else math.nan,
-        demands=int((has_path & (demand > 0)).sum()), policies_bound=math.nan, at_most=0, fractional=math.nan,
-        iterations=found.rounds, solve_s=solve_s, reached=found.reached,
-        stopped_by=Stop.GAP if found.reached else Stop.DEADLINE if config.deadline else Stop.ITERATIONS,
-    )  # fmt: skip
+        latency_ms=float((carried * np.where(np.isfinite(delay), delay, 0)).sum() / volume)
+        if volume
+        else math.nan,
+        demands=int((has_path & (demand > 0)).sum()),
+        policies_bound=math.nan,
+        at_most=0,
+        fractional=math.nan,
+        iterations=found.rounds,
+        solve_s=solve_s,
+        reached=found.reached,
+        stopped_by=Stop.GAP
+        if found.reached
+        else Stop.DEADLINE
+        if config.deadline
+        else Stop.ITERATIONS,
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -398,10 +509,13 @@ class StaticReport:
         lists: shares, value and bound.
         worst: name of the failure under which the fullest link is fullest; "" for none.
         failures: number of failures.
-        lost: largest Gbit/s of demands whose ends are cut off from each other, of any matrix and failure.
-        reached: whether the search, with any number of policies and with splits, reached the target gap.
+        lost: largest Gbit/s of demands whose ends are cut off from each other, of any matrix and
+            failure.
+        reached: whether the search, with any number of policies and with splits, reached the target
+            gap.
         stopped_by: what ended the search.
-        at_most: number of policies that were allowed, of which value and bound are; 0 for any number.
+        at_most: number of policies that were allowed, of which value and bound are; 0 for any
+            number.
     """
 
     topology: Topology
@@ -422,12 +536,23 @@ class StaticReport:
         """All figures."""
         one = self.lists
         figures = {
-            "value": one.value, "bound": one.bound, "gap": one.gap, "straight": one.straight, "worst": self.worst,
-            "without_failure": float(one.utilisation[:, 0].max()), "matrices": len(one.utilisation),
-            "failures": self.failures, "policies": len(self.policies.lists), "policies_bound": one.policies_bound,
-            "fractional": one.fractional, "lost": self.lost, "at_most": self.at_most, "rounds": one.iterations,
-            "solve_s": one.solve_s, "reached": self.reached,
-        }  # fmt: skip
+            "value": one.value,
+            "bound": one.bound,
+            "gap": one.gap,
+            "straight": one.straight,
+            "worst": self.worst,
+            "without_failure": float(one.utilisation[:, 0].max()),
+            "matrices": len(one.utilisation),
+            "failures": self.failures,
+            "policies": len(self.policies.lists),
+            "policies_bound": one.policies_bound,
+            "fractional": one.fractional,
+            "lost": self.lost,
+            "at_most": self.at_most,
+            "rounds": one.iterations,
+            "solve_s": one.solve_s,
+            "reached": self.reached,
+        }
         return dict(json_value(figures))
 
     def describe(self) -> str:
@@ -435,22 +560,43 @@ class StaticReport:
         one = self.lists
         where = f" when {self.worst} fails" if self.worst else " without failure"
         is_transit = self.policies.is_transit
-        what, of = ("transit policies", "policy") if is_transit else ("demands with a policy", "demand")
-        few = f" (at least {one.policies_bound:g} are needed)" if math.isfinite(one.policies_bound) else ""
+        what, of = (
+            ("transit policies", "policy") if is_transit else ("demands with a policy", "demand")
+        )
+        few = (
+            f" (at least {one.policies_bound:g} are needed)"
+            if math.isfinite(one.policies_bound)
+            else ""
+        )
         few = f" (value and bound are of at most {self.at_most:,})" if self.at_most else few
         few += "; bounds are of policies that no other one steers again" if is_transit else ""
-        return "\n".join([
-            f"max_link_utilisation over {len(one.utilisation)} matrices, {self.failures} failures and none: "
-            f"{one.value:.6g}, bound {one.bound:.6g}, gap {100 * one.gap:.3f}%",
-            f"fullest{where}; without failure {one.utilisation[:, 0].max():.6g}; shortest paths alone "
-            f"{one.straight:.6g}",
-            *([f"one list for each {of}; with splits {one.fractional:.6g}"] if math.isfinite(one.fractional) else []),
-            f"{what}: {len(self.policies.lists):,}{few}; {one.iterations} rounds, {one.solve_s:.3g} s",
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                f"max_link_utilisation over {len(one.utilisation)} matrices, {self.failures} "
+                "failures and none: "
+                f"{one.value:.6g}, bound {one.bound:.6g}, gap {100 * one.gap:.3f}%",
+                f"fullest{where}; without failure {one.utilisation[:, 0].max():.6g}; shortest "
+                "paths alone "
+                f"{one.straight:.6g}",
+                *(
+                    [f"one list for each {of}; with splits {one.fractional:.6g}"]
+                    if math.isfinite(one.fractional)
+                    else []
+                ),
+                (
+                    f"{what}: {len(self.policies.lists):,}{few}; {one.iterations} rounds, "
+                    f"{one.solve_s:.3g} s"
+                ),
+            ]
+        )
 
 
 def solve_static(
-    config: SegmentsConfig, dag: EcmpDag, traffic: TrafficMatrices, deadline: Deadline, notify: Callable[[str], None]
+    config: SegmentsConfig,
+    dag: EcmpDag,
+    traffic: TrafficMatrices,
+    deadline: Deadline,
+    notify: Callable[[str], None],
 ) -> StaticReport:
     """The lists.
 
@@ -476,34 +622,60 @@ def solve_static(
 
     pairs = np.asarray(traffic.pairs, dtype=np.int64)
     cut_off = [
-        max(float(part[:, ~one.reaches[pairs[:, 1], pairs[:, 0]]].sum(1).max()) for part in traffic.chunks())
+        max(
+            float(part[:, ~one.reaches[pairs[:, 1], pairs[:, 0]]].sum(1).max())
+            for part in traffic.chunks()
+        )
         for one in dags
     ]
     if max(cut_off) > 0:
         place = int(np.argmax(cut_off))
         when = f" when {failures[place - 1].name} fails" if place else " without failure"
-        notify(f"up to {max(cut_off):.6g} Gbit/s of demand are between nodes without a path{when}: they are left out")
+        notify(
+            f"up to {max(cut_off):.6g} Gbit/s of demand are between nodes without a path{when}: "
+            "they are left out"
+        )
     while True:
         found = static_lists(
-            dags, pairs, traffic.read(rows), gap=config.gap, few=_few(config), one_list=config.one_list,
-            transit=config.transit, deadline=deadline, max_rounds=config.max_iterations, report=report,
-        )  # fmt: skip
+            dags,
+            pairs,
+            traffic.read(rows),
+            gap=config.gap,
+            few=_few(config),
+            one_list=config.one_list,
+            transit=config.transit,
+            deadline=deadline,
+            max_rounds=config.max_iterations,
+            report=report,
+        )
         used = utilisations(IgpRouting(dag, traffic.pairs, found.policies), traffic, failures)
         most = max(found.value, config.target_utilisation) * (1 + TARGET_ROUNDING)
         missed = np.setdiff1d(np.flatnonzero(used.max(1) > most), rows)
         if not len(missed) or deadline.is_over:
             break
-        notify(f"{len(missed)} matrices that were left out pass {100 * most:.2f}%: the worst of them are added")
+        notify(
+            f"{len(missed)} matrices that were left out pass {100 * most:.2f}%: the worst of them "
+            "are added"
+        )
         rows = np.concatenate([rows, missed[np.argsort(-used.max(1)[missed])[:_MAX_ADDED]]])
     found = dataclasses.replace(
-        found, policies=_of_algorithm(found.policies, config), utilisation=used, value=float(used.max()),
+        found,
+        policies=_of_algorithm(found.policies, config),
+        utilisation=used,
+        value=float(used.max()),
         straight=float(straight.max()),
-    )  # fmt: skip
+    )
     worst = int(found.utilisation.max(0).argmax())
     return StaticReport(
-        dag.topology, found, failures[worst - 1].name if worst else "", len(failures), max(cut_off),
-        found.reached and not len(missed), found.stopped_by, config.at_most,
-    )  # fmt: skip
+        dag.topology,
+        found,
+        failures[worst - 1].name if worst else "",
+        len(failures),
+        max(cut_off),
+        found.reached and not len(missed),
+        found.stopped_by,
+        config.at_most,
+    )
 
 
 _MAX_ADDED = 4  # matrices that a round adds to those that lists are found for
@@ -517,7 +689,9 @@ def _is_labelled(path: Path) -> bool:
     return path.suffix.lower() == ".conf" or path.name.endswith(_SR_POLICY)
 
 
-def run_segments(config: SegmentsConfig, notify: Callable[[str], None]) -> SegmentReport | StaticReport:
+def run_segments(
+    config: SegmentsConfig, notify: Callable[[str], None]
+) -> SegmentReport | StaticReport:
     """Solve the matrix and, if there is an output file, write the lists.
 
     Raises:
@@ -529,13 +703,21 @@ def run_segments(config: SegmentsConfig, notify: Callable[[str], None]) -> Segme
     dag, traffic = load_segments(config, notify)
     if config.out is not None and _is_labelled(config.out):
         algorithm = algorithm_of(config)
-        check_routers(config.out, dag.topology, routers, (algorithm.number if algorithm else 0,))  # before the search
-    deadline = Deadline.after(seconds(config.deadline, "--deadline")) if config.deadline else Deadline(math.inf)
+        check_routers(
+            config.out, dag.topology, routers, (algorithm.number if algorithm else 0,)
+        )  # before the search
+    deadline = (
+        Deadline.after(seconds(config.deadline, "--deadline"))
+        if config.deadline
+        else Deadline(math.inf)
+    )
     report: SegmentReport | StaticReport
     if config.is_static:
         report = solve_static(config, dag, traffic, deadline, notify)
     elif is_compiled_case(config):
-        report = solved(config, dag, traffic.pairs, traffic.read([config.index])[0], deadline, notify)
+        report = solved(
+            config, dag, traffic.pairs, traffic.read([config.index])[0], deadline, notify
+        )
     else:
         report = solve_over(config, dag, traffic, deadline, notify)
     if isinstance(report, SegmentReport):
@@ -560,7 +742,10 @@ def segments_outcome(config: SegmentsConfig, notify: Notify) -> Outcome:
     """`teal segments`."""
     report = run_segments(config, notify)
     if not report.reached and not config.igp_alone:
-        notify(f"the target gap of {100 * config.gap:g}% was not reached: stopped by {report.stopped_by}")
+        notify(
+            f"the target gap of {100 * config.gap:g}% was not reached: stopped by "
+            f"{report.stopped_by}"
+        )
     return Outcome(
         text=report.describe(),
         data=report.to_json(),

@@ -1,9 +1,10 @@
 """Few policies, and one list for each demand: whole numbers near the bounds of the linear programs.
 
-Lists of so many policies are found by a dive: the demands that move most get a policy that counts no more, and the
-program is solved again for the others, until no other demand moves.  For at most N policies, the least utilisation over
-those N demands that move most at the fewest policies of several utilisations is tried too.  Of transit policies some
-exclude each other, so that a dive may end without any: then the columns so far are solved in whole numbers.
+Lists of so many policies are found by a dive: the demands that move most get a policy that counts
+no more, and the program is solved again for the others, until no other demand moves.  For at most N
+policies, the least utilisation over those N demands that move most at the fewest policies of
+several utilisations is tried too.  Of transit policies some exclude each other, so that a dive may
+end without any: then the columns so far are solved in whole numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from teal.runtime.lp import Between, solve_milp
 from teal_ip.segments.problem import TARGET_ROUNDING, require_target
 from teal_ip.segments.programs import Master, Point, Program, fullest, optimum
 
-FEW_GAP = 0.02  # of few policies, their number or utilisation, at which further ways to find them are not tried
+# of few policies, their number or utilisation, at which further ways to find them are not tried
+FEW_GAP = 0.02
 DIVE_GAP = 1e-3  # of the programs of a dive
 _TARGETS = 10  # utilisations whose fewest policies are tried for at most N
 _DIVES = 10  # a dive gives at least the n-th part of the demands that move a policy at a time
@@ -42,7 +44,11 @@ def _of_largest(master: Master, point: Point, most: int) -> Point | None:
 def best_of(master: Master, *points: Point | None) -> Point:
     """The point of least utilisation, of those that can be installed; the first one always can."""
     return min(
-        (one for one in points if one is not None and (one is points[0] or master.can_be_installed(one))),
+        (
+            one
+            for one in points
+            if one is not None and (one is points[0] or master.can_be_installed(one))
+        ),
         key=lambda one: one.value,
     )
 
@@ -50,7 +56,8 @@ def best_of(master: Master, *points: Point | None) -> Point:
 def _dive(master: Master, program: Program, start: Point, deadline: Deadline) -> Point | None:
     """Give policies to the demands that move most, until no other demand moves (see the module).
 
-    Where time is over, None for fewest policies, and else what the columns so far allow those that move most.
+    Where time is over, None for fewest policies, and else what the columns so far allow those that
+    move most.
 
     Args:
         master: rows and columns so far.
@@ -76,14 +83,23 @@ def _dive(master: Master, program: Program, start: Point, deadline: Deadline) ->
             left -= len(freed)
             closed |= master.scenarios.excluded(freed)
         found, _, _ = optimum(
-            master, dataclasses.replace(program, counts=counts, policies=left, closed=closed), DIVE_GAP, deadline
-        )  # fmt: skip
+            master,
+            dataclasses.replace(program, counts=counts, policies=left, closed=closed),
+            DIVE_GAP,
+            deadline,
+        )
         if found is None or deadline.is_over:
-            return None if program.utilisation is not None else _of_largest(master, point, int(program.policies))
+            return (
+                None
+                if program.utilisation is not None
+                else _of_largest(master, point, int(program.policies))
+            )
         point = found
 
 
-def fewest(master: Master, utilisation: float, gap: float, deadline: Deadline) -> tuple[list[Point], float, int]:
+def fewest(
+    master: Master, utilisation: float, gap: float, deadline: Deadline
+) -> tuple[list[Point], float, int]:
     """Points with few policies within a utilisation, the bound on their number, and the rounds.
 
     Args:
@@ -97,11 +113,21 @@ def fewest(master: Master, utilisation: float, gap: float, deadline: Deadline) -
     least = float(max(0, math.ceil(bound - 1e-6)))
     is_near = start is None or len(start.steered) <= least * (1 + FEW_GAP)
     dived = None if start is None or is_near else _dive(master, program, start, deadline)
-    if master.scenarios.is_transit and (dived is None or len(dived.steered) > least * (1 + FEW_GAP)):
-        in_time = deadline if dived is None else Deadline(time.perf_counter() + _WHOLE_S / 2, deadline)
-        found = [one for one in (dived, whole(master, program, FEW_GAP, in_time)) if one is not None]
+    if master.scenarios.is_transit and (
+        dived is None or len(dived.steered) > least * (1 + FEW_GAP)
+    ):
+        in_time = (
+            deadline if dived is None else Deadline(time.perf_counter() + _WHOLE_S / 2, deadline)
+        )
+        found = [
+            one for one in (dived, whole(master, program, FEW_GAP, in_time)) if one is not None
+        ]
         dived = min(found, key=lambda one: len(one.steered), default=None)
-    return [one for one in (start, dived) if one is not None and master.can_be_installed(one)], least, rounds
+    return (
+        [one for one in (start, dived) if one is not None and master.can_be_installed(one)],
+        least,
+        rounds,
+    )
 
 
 def at_most(
@@ -112,7 +138,8 @@ def at_most(
     deadline: Deadline,
     report: Callable[[int, float, float], None] | None = None,
 ) -> tuple[Point, float, int]:
-    """The point of least utilisation with at most so many policies, the bound on it, and the rounds.
+    """The point of least utilisation with at most so many policies, the bound on it, and the
+    rounds.
 
     Args:
         master: rows and columns so far.
@@ -148,8 +175,11 @@ def at_most(
     return best, min(bound, best.value), rounds
 
 
-def one_list_each(master: Master, most: float, start: Point, gap: float, deadline: Deadline) -> Point:
-    """One list for each demand, and at most so many policies: the least utilisation over the columns of :func:`whole`.
+def one_list_each(
+    master: Master, most: float, start: Point, gap: float, deadline: Deadline
+) -> Point:
+    """One list for each demand, and at most so many policies: the least utilisation over the
+    columns of :func:`whole`.
 
     Args:
         master: rows and columns so far, which grow.
@@ -159,15 +189,22 @@ def one_list_each(master: Master, most: float, start: Point, gap: float, deadlin
         deadline: after which to stop with the best so far.
     """
     is_split = bool(((start.share > 0) & (start.share < 1)).any())
-    best, program = master.straight if is_split else start, Program(np.ones(master.demands), policies=most)
+    best, program = (
+        master.straight if is_split else start,
+        Program(np.ones(master.demands), policies=most),
+    )
     return best_of(master, best, whole(master, program, gap, deadline, one_list=True))
 
 
-def whole(master: Master, program: Program, gap: float, deadline: Deadline, *, one_list: bool = False) -> Point | None:
-    """The fewest policies within a utilisation, or the least utilisation of at most so many, in whole numbers.
+def whole(
+    master: Master, program: Program, gap: float, deadline: Deadline, *, one_list: bool = False
+) -> Point | None:
+    """The fewest policies within a utilisation, or the least utilisation of at most so many, in
+    whole numbers.
 
-    Over the columns so far and those that save most at the prices of the program with splits; None if none is found in
-    time.  What is violated becomes a row: links, policies that exclude each other, and lists that another policy takes.
+    Over the columns so far and those that save most at the prices of the program with splits; None
+    if none is found in time.  What is violated becomes a row: links, policies that exclude each
+    other, and lists that another policy takes.
 
     Args:
         master: rows and columns so far, which grow.
@@ -178,17 +215,26 @@ def whole(master: Master, program: Program, gap: float, deadline: Deadline, *, o
     """
     relaxed = master.solve(dataclasses.replace(program, utilisation=None), deadline.left)
     if relaxed is not None:
-        master.add_columns(*master.scenarios.promising(master.of_links(relaxed.prices), _WHOLE_COLUMNS, deadline))
+        master.add_columns(
+            *master.scenarios.promising(master.of_links(relaxed.prices), _WHOLE_COLUMNS, deadline)
+        )
     of, mid, count = master.of, master.mid, len(master.of)
     policies, number = np.unique(of, return_inverse=True)
-    is_least, most = program.utilisation is None, len(policies)  # variables: shares, policies, utilisation
+    is_least, most = (
+        program.utilisation is None,
+        len(policies),
+    )  # variables: shares, policies, utilisation
     none, size = sp.csr_array((most, 1)), count + most + 1
     has = sp.csr_array((np.ones(count), (number, np.arange(count))), shape=(most, count))
     has = sp.hstack([has, -sp.eye_array(most), none])  # the shares of a policy are at most itself
     alone = master.scenarios.sums(policies)
-    alone = sp.hstack([sp.csr_array((alone.shape[0], count)), alone, sp.csr_array((alone.shape[0], 1))])
+    alone = sp.hstack(
+        [sp.csr_array((alone.shape[0], count)), alone, sp.csr_array((alone.shape[0], 1))]
+    )
     pairs: set[tuple[int, int]] = set()  # of variables whose sum is at most 1
-    cost = np.concatenate([np.zeros(count), np.full(most, 0.0 if is_least else 1.0), [float(is_least)]])
+    cost = np.concatenate(
+        [np.zeros(count), np.full(most, 0.0 if is_least else 1.0), [float(is_least)]]
+    )
     many = np.concatenate([np.zeros(count), np.ones(most), [0.0]])
     is_whole = np.concatenate([np.ones(count), np.zeros(most + 1)]) if one_list else many
     limit, high = program.utilisation or 0.0, np.append(np.ones(size - 1), math.inf)
@@ -198,24 +244,41 @@ def whole(master: Master, program: Program, gap: float, deadline: Deadline, *, o
         rows = np.zeros((len(straight), size))
         rows[:, :count], rows[:, -1] = master.entries / master.unit, -float(is_least)
         limits = [
-            Between(sp.csr_array(rows), high=limit / master.unit - straight), Between(sp.csr_array(has), high=0.0),
-            Between(sp.csr_array(alone), high=1.0), Between(sp.csr_array(many[None]), high=program.policies),
-        ]  # fmt: skip
+            Between(sp.csr_array(rows), high=limit / master.unit - straight),
+            Between(sp.csr_array(has), high=0.0),
+            Between(sp.csr_array(alone), high=1.0),
+            Between(sp.csr_array(many[None]), high=program.policies),
+        ]
         if pairs:
             places, row = np.array(sorted(pairs)).ravel(), np.repeat(np.arange(len(pairs)), 2)
-            limits.append(Between(sp.csr_array((np.ones(len(places)), (row, places)), (len(pairs), size)), high=1.0))
+            limits.append(
+                Between(
+                    sp.csr_array((np.ones(len(places)), (row, places)), (len(pairs), size)),
+                    high=1.0,
+                )
+            )
         found = solve_milp(
-            cost, limits, is_whole, high=high, seconds=max(0.1, min(deadline.left, _WHOLE_S)), relative_gap=gap
-        )  # fmt: skip
+            cost,
+            limits,
+            is_whole,
+            high=high,
+            seconds=max(0.1, min(deadline.left, _WHOLE_S)),
+            relative_gap=gap,
+        )
         if found.x is None:
             break
         share = np.where(found.x[:count] > _WHOLE, found.x[:count], 0.0)
         share = np.round(share) if one_list else share
-        point = master.point(of, mid, share / np.maximum(1.0, np.bincount(of, share, minlength=master.demands))[of])
+        point = master.point(
+            of, mid, share / np.maximum(1.0, np.bincount(of, share, minlength=master.demands))[of]
+        )
         before = len(pairs), len(master.rows)
         master.add_rows(fullest(point.used, program.utilisation))
         pairs |= _forbidden(master, point, policies)
-        is_better = best is None or (point.value, len(point.steered)) < (best.value, len(best.steered))
+        is_better = best is None or (point.value, len(point.steered)) < (
+            best.value,
+            len(best.steered),
+        )
         is_kept = is_least or point.value <= limit * (1 + TARGET_ROUNDING)
         best = point if is_better and is_kept and master.can_be_installed(point) else best
         if (len(pairs), len(master.rows)) == before or deadline.is_over:
@@ -224,7 +287,9 @@ def whole(master: Master, program: Program, gap: float, deadline: Deadline, *, o
 
 
 def _forbidden(master: Master, point: Point, policies: Int64Array) -> set[tuple[int, int]]:
-    """The pairs of variables of :func:`whole` that a point has together and that cannot be installed together."""
+    """The pairs of variables of :func:`whole` that a point has together and that cannot be
+    installed together.
+    """
     count, steered, result = len(point.of), point.steered, set[tuple[int, int]]()
     variable = {d: count + int(np.searchsorted(policies, d)) for d in steered.tolist()}
     for d in steered.tolist():
@@ -232,7 +297,9 @@ def _forbidden(master: Master, point: Point, policies: Int64Array) -> set[tuple[
         result |= {(min(variable[d], variable[e]), max(variable[d], variable[e])) for e in others}
     for c in np.flatnonzero(master.conflicts(point)).tolist():
         for e in steered.tolist():
-            if master.scenarios.conflicting(np.array([point.of[c], e]), np.array([point.mid[c]] * 2))[0]:
+            if master.scenarios.conflicting(
+                np.array([point.of[c], e]), np.array([point.mid[c]] * 2)
+            )[0]:
                 result.add((c, variable[e]))
     return result
 
@@ -242,7 +309,8 @@ class Few:
     """A limit on policies, one of three.
 
     Attributes:
-        within: share of the least utilisation by which it may be exceeded for fewest policies; NaN for none.
+        within: share of the least utilisation by which it may be exceeded for fewest policies; NaN
+            for none.
         target: utilisation that fewest policies keep; NaN for none.
         at_most: number of policies; 0 for any.
 
@@ -256,7 +324,11 @@ class Few:
 
     def __post_init__(self) -> None:
         given = [not math.isnan(self.within), not math.isnan(self.target), self.at_most != 0]
-        if sum(given) != 1 or min(self.at_most, *(x for x in (self.within, self.target) if not math.isnan(x)), 0) < 0:
+        if (
+            sum(given) != 1
+            or min(self.at_most, *(x for x in (self.within, self.target) if not math.isnan(x)), 0)
+            < 0
+        ):
             raise InputError("few", "", "one of within, target and at_most, at least 0", self)
 
     def limit(self, value: float, bound: float, lists: str) -> float:

@@ -19,9 +19,15 @@ def grouped(node: IntArray, nodes: int) -> tuple[IntArray, IntArray]:
 
 @parallel_kernel
 def cheapest_midpoints(
-    pi: FloatArray, pi_from: FloatArray, source: IntArray, target: IntArray, ptr: IntArray, order: IntArray,
-    best: IntArray, cost: FloatArray,
-) -> None:  # fmt: skip
+    pi: FloatArray,
+    pi_from: FloatArray,
+    source: IntArray,
+    target: IntArray,
+    ptr: IntArray,
+    order: IntArray,
+    best: IntArray,
+    cost: FloatArray,
+) -> None:
     """The least pi[m, s] + pi[t, m] of each demand over all midpoints m.
 
     Args:
@@ -56,9 +62,16 @@ def cheapest_midpoints(
 
 @parallel_kernel
 def first_segments(
-    ptr: IntArray, order: IntArray, demand: FloatArray, mid: IntArray, share: FloatArray, volume: FloatArray
-) -> None:  # fmt: skip
-    """Add the volumes from sources to midpoints to (N, N) volume[source, midpoint]; one source a thread."""
+    ptr: IntArray,
+    order: IntArray,
+    demand: FloatArray,
+    mid: IntArray,
+    share: FloatArray,
+    volume: FloatArray,
+) -> None:
+    """Add the volumes from sources to midpoints to (N, N) volume[source, midpoint]; one source a
+    thread.
+    """
     for s in prange(len(volume)):
         for i in range(ptr[s], ptr[s + 1]):
             d = order[i]
@@ -69,9 +82,16 @@ def first_segments(
 
 @parallel_kernel
 def last_segments(
-    ptr: IntArray, order: IntArray, demand: FloatArray, mid: IntArray, share: FloatArray, volume: FloatArray
-) -> None:  # fmt: skip
-    """Add the volumes from midpoints to targets to (N, N) volume[target, midpoint]; one target a thread."""
+    ptr: IntArray,
+    order: IntArray,
+    demand: FloatArray,
+    mid: IntArray,
+    share: FloatArray,
+    volume: FloatArray,
+) -> None:
+    """Add the volumes from midpoints to targets to (N, N) volume[target, midpoint]; one target a
+    thread.
+    """
     for t in prange(len(volume)):
         for i in range(ptr[t], ptr[t + 1]):
             d = order[i]
@@ -111,10 +131,21 @@ def _project(share: FloatArray, count: int, sums_to_one: bool) -> None:
 
 @parallel_kernel
 def step(
-    pi: FloatArray, pi_from: FloatArray, target: IntArray, ptr: IntArray, order: IntArray, mid: IntArray,
-    tau: FloatArray, omega: float, value: float, share: FloatArray, extrapolated: FloatArray, total: FloatArray,
-) -> None:  # fmt: skip
-    """One primal step of all demands: shares, their extrapolation 2 x' - x, and their running total.
+    pi: FloatArray,
+    pi_from: FloatArray,
+    target: IntArray,
+    ptr: IntArray,
+    order: IntArray,
+    mid: IntArray,
+    tau: FloatArray,
+    omega: float,
+    value: float,
+    share: FloatArray,
+    extrapolated: FloatArray,
+    total: FloatArray,
+) -> None:
+    """One primal step of all demands: shares, their extrapolation 2 x' - x, and their running
+    total.
 
     Args:
         pi: (N, N) prices of segments, destination first.
@@ -151,10 +182,18 @@ def step(
 
 @parallel_kernel
 def take_midpoints(
-    pi: FloatArray, pi_from: FloatArray, source: IntArray, target: IntArray, best: IntArray, cost: FloatArray,
-    mid: IntArray, share: FloatArray, average: FloatArray,
-) -> None:  # fmt: skip
-    """Let each demand hold its cheapest midpoint: in a free slot, or in that of the least share, which it takes over.
+    pi: FloatArray,
+    pi_from: FloatArray,
+    source: IntArray,
+    target: IntArray,
+    best: IntArray,
+    cost: FloatArray,
+    mid: IntArray,
+    share: FloatArray,
+    average: FloatArray,
+) -> None:
+    """Let each demand hold its cheapest midpoint: in a free slot, or in that of the least share,
+    which it takes over.
 
     The first slot, straight to the target, stays.
 
@@ -193,7 +232,9 @@ def take_midpoints(
 
 @kernel
 def first_next_hops(head: IntArray, dags: Dags, parent: IntArray) -> None:
-    """Fill ``parent`` (N, N) with the first next hop towards the first node from the second one; others stay."""
+    """Fill ``parent`` (N, N) with the first next hop towards the first node from the second one;
+    others stay.
+    """
     for t in range(len(parent)):
         for i in range(1, dags.reached[t]):
             parent[t, dags.order[t, i]] = head[dags.arc[t, dags.arc_start[t, i]]]
@@ -201,9 +242,11 @@ def first_next_hops(head: IntArray, dags: Dags, parent: IntArray) -> None:
 
 @kernel
 def most_saved(dags: Dags, parent: IntArray, saving: FloatArray) -> float:
-    """The largest sum of savings of nodes (N, N), by destination, of which none is on the way of another.
+    """The largest sum of savings of nodes (N, N), by destination, of which none is on the way of
+    another.
 
-    Towards each destination the ways along ``parent`` are a tree, where a node saves itself or lets those behind it.
+    Towards each destination the ways along ``parent`` are a tree, where a node saves itself or lets
+    those behind it.
     """
     total, behind = 0.0, np.empty(len(parent))
     for t in range(len(parent)):

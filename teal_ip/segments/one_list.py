@@ -1,8 +1,9 @@
-"""One list for each demand: rounding of a fractional solution, and local search from there, compiled.
+"""One list for each demand: rounding of a fractional solution, and local search from there,
+compiled.
 
-A round takes the busiest link, and of the demands on it the move to another midpoint that lowers the sum of p-th powers
-of utilisations most, with p from 8 to 64: high powers see the busiest links alone.  Midpoints are proposed by the
-prices u^(p - 1) / c, the gradient of that sum.
+A round takes the busiest link, and of the demands on it the move to another midpoint that lowers
+the sum of p-th powers of utilisations most, with p from 8 to 64: high powers see the busiest links
+alone.  Midpoints are proposed by the prices u^(p - 1) / c, the gradient of that sum.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from teal.runtime.parallel import inner_kernel, kernel
 from teal_ip.segments.problem import SegmentProblem
 
 _POWERS = (8.0, 16.0, 32.0, 64.0)
-_MAX_TRIED = 64  # demands on the busiest link for which a move is computed in a round, those with most on it
+_MAX_TRIED = (
+    64  # demands on the busiest link for which a move is computed in a round, those with most on it
+)
 _MAX_MOVES = 20_000
 
 
@@ -43,7 +46,9 @@ class OneList:
     solve_s: float
 
 
-def one_list(problem: SegmentProblem, mid: IntArray, share: FloatArray, deadline: Deadline) -> OneList:
+def one_list(
+    problem: SegmentProblem, mid: IntArray, share: FloatArray, deadline: Deadline
+) -> OneList:
     """Give each demand the list with its largest share, then improve.
 
     Args:
@@ -65,9 +70,17 @@ def one_list(problem: SegmentProblem, mid: IntArray, share: FloatArray, deadline
         links, dags = problem.dag.links, problem.dag.dags
         while moves < _MAX_MOVES and not deadline.is_over:
             made = _improve(
-                links.head, dags, problem.source, problem.target, problem.demand, problem.inverse_capacity, power,
-                chosen, load, 200,
-            )  # fmt: skip
+                links.head,
+                dags,
+                problem.source,
+                problem.target,
+                problem.demand,
+                problem.inverse_capacity,
+                power,
+                chosen,
+                load,
+                200,
+            )
             moves += made
             value = problem.utilisation(load)
             if value < best_value:
@@ -93,9 +106,17 @@ def _move_load(head, dags, source, target, mid, amount, volume, load):  # type: 
 
 @kernel
 def _improve(  # type: ignore[no-untyped-def]
-    head: IntArray, dags: Dags, source: IntArray, target: IntArray, demand: FloatArray, inverse: FloatArray,
-    power: float, chosen: IntArray, load: FloatArray, most: int,
-):  # fmt: skip
+    head: IntArray,
+    dags: Dags,
+    source: IntArray,
+    target: IntArray,
+    demand: FloatArray,
+    inverse: FloatArray,
+    power: float,
+    chosen: IntArray,
+    load: FloatArray,
+    most: int,
+):
     """Make up to ``most`` moves, changing ``chosen`` (D,) and ``load`` (E,); their number."""
     nodes, links, demands = dags.distance.shape[1], len(load), len(demand)
     on_link, pi = np.empty((nodes, nodes)), np.empty((nodes, nodes))

@@ -1,13 +1,15 @@
-"""Any program over segment lists: column generation, with a certificate over all lists of at most L segments.
+"""Any program over segment lists: column generation, with a certificate over all lists of at most L
+segments.
 
-The program is solved over the lists that its demands have so far; under its prices the cheapest list of every demand is
-found and added.  With these lists added the usual bound of
-:mod:`teal.problem` holds for all lists, since no demand has a better one.  So every objective, and every rule of the
-validator, is that of explicit paths.
+The program is solved over the lists that its demands have so far; under its prices the cheapest
+list of every demand is found and added.  With these lists added the usual bound of
+:mod:`teal.problem` holds for all lists, since no demand has a better one.  So every objective, and
+every rule of the validator, is that of explicit paths.
 
 The cheapest segment list of every demand, of all lists with at most L segments.
 
-With the price S[t, u] of segment (t, u), and p[e] of link e, the least cost of leading from s to v by l segments is
+With the price S[t, u] of segment (t, u), and p[e] of link e, the least cost of leading from s to v
+by l segments is
 
     C_0[s, v] = 0 for v = s, infinite otherwise,
     C_l[s, v] = min( C_(l-1)[s, v],  min over u of C_(l-1)[s, u] + S[v, u],
@@ -87,7 +89,9 @@ def _extend(  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _walk_back(source, target, from_node, by_link, stop, link) -> None:  # type: ignore[no-untyped-def]
-    """Fill the stops (M,) of a list and their links; a node segment to the target itself is no stop."""
+    """Fill the stops (M,) of a list and their links; a node segment to the target itself is no
+    stop.
+    """
     level, node, count = len(from_node) - 1, target, 0
     while level >= 0 and node != source:
         taken = by_link[level, source, node]
@@ -110,7 +114,8 @@ def _all_lists(pairs, from_node, by_link, stop, link) -> None:  # type: ignore[n
 def cheapest_lists(
     dag: EcmpDag, pairs: IntArray, prices: FloatArray, segments: int, *, adjacencies: bool = False
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """Stops (D, M), their links (D, M) as in :class:`CandidateLists`, and costs (D,), infinite without a path.
+    """Stops (D, M), their links (D, M) as in :class:`CandidateLists`, and costs (D,), infinite
+    without a path.
 
     Args:
         dag: shortest paths of the IGP.
@@ -129,7 +134,17 @@ def cheapest_lists(
     with threads_for(segments * nodes**3):
         for level in range(segments):
             after = np.empty_like(cost)
-            _extend(outward, price, links.tail, links.head, adjacencies, cost, after, from_node[level], by_link[level])
+            _extend(
+                outward,
+                price,
+                links.tail,
+                links.head,
+                adjacencies,
+                cost,
+                after,
+                from_node[level],
+                by_link[level],
+            )
             cost = after
     stop = np.full((len(pairs), max(1, segments)), -1, dtype=np.int32)
     link = np.full(stop.shape, -1, dtype=np.int32)
@@ -143,7 +158,9 @@ def with_cheapest(
 ) -> CandidateLists:
     """The lists and, for each demand, the cheapest one of all under each of the prices (L, E)."""
     for row in prices:
-        stop, link, _ = cheapest_lists(lists.dag, lists.pairs, row, segments, adjacencies=adjacencies)
+        stop, link, _ = cheapest_lists(
+            lists.dag, lists.pairs, row, segments, adjacencies=adjacencies
+        )
         lists = lists.with_lists(stop, link)
     return lists
 
@@ -189,7 +206,8 @@ def solve_over_lists(
     """Add lists until the allocation over them is within ``gap`` of the optimum over all.
 
     Args:
-        problem: B matrices over any columns of the demands, whose capacities are 0 where ``dag`` has no link.
+        problem: B matrices over any columns of the demands, whose capacities are 0 where ``dag``
+            has no link.
         dag: the IGP's shortest paths.
         segments: L, the most of a list, the one to the target included.
         adjacencies: whether a list may take links whatever the metrics say.
@@ -198,12 +216,15 @@ def solve_over_lists(
         report: called after each round, with its number and the gap.
 
     Raises:
-        InputError: no segments, links that fail in some matrices alone, a side condition, or priority classes.
+        InputError: no segments, links that fail in some matrices alone, a side condition, or
+            priority classes.
     """
     begin, end = time.perf_counter(), deadline or Deadline(math.inf)
     _check(problem, dag, segments)
     if problem.objective.name == ObjectiveName.PRIORITY:
-        raise InputError("segment lists", "objective", "one without classes", problem.objective.name)
+        raise InputError(
+            "segment lists", "objective", "one without classes", problem.objective.name
+        )
     problem = problem.to(torch.float64)
     lists = CandidateLists.straight(dag, problem.paths.pairs, segments)
     if segments > 1:
@@ -224,10 +245,18 @@ def solve_over_lists(
         measured = assess(problem, allocation)
         if not problem.objective.rules.is_sequence:
             proven = measured.bound
-            if problem.has_link_cost:  # the cheapest list under a multiple of the prices may be another one
+            if (
+                problem.has_link_cost
+            ):  # the cheapest list under a multiple of the prices may be another one
                 proven = dual_bound(problem.with_paths(richer), result.prices)
-            bound = proven if bound is None else torch.where(sense * proven < sense * bound, proven, bound)
-            measured = dataclasses.replace(measured, bound=bound, gap=certified_gap(problem, measured.value, bound))
+            bound = (
+                proven
+                if bound is None
+                else torch.where(sense * proven < sense * bound, proven, bound)
+            )
+            measured = dataclasses.replace(
+                measured, bound=bound, gap=certified_gap(problem, measured.value, bound)
+            )
         widest = float(measured.gap.max())
         if best is None or widest < best[0]:
             best = widest, problem.with_paths(richer), allocation, measured
@@ -248,8 +277,8 @@ def solve_over_lists(
 def free_bound(problem: Problem, prices: Tensor) -> Tensor:
     """(B,) bound on the optimum over any paths, by the prices of an allocation over lists.
 
-    Links that no list can load have a price of 0, which any path may use; so mixtures with equal prices of all
-    capacity are tried too, and the best bound counts.
+    Links that no list can load have a price of 0, which any path may use; so mixtures with equal
+    prices of all capacity are tried too, and the best bound counts.
 
     Args:
         problem: B matrices of a single program.
@@ -258,12 +287,15 @@ def free_bound(problem: Problem, prices: Tensor) -> Tensor:
     prices = finite_prices(prices)
     live = (problem.capacity > 0).sum(1).clamp(min=1)
     even = (problem.capacity_value(prices) / live)[:, None] * problem.inverse_capacity
-    bounds = torch.stack([all_paths_bound(problem, (1 - part) * prices + part * even) for part in UNIFORM_PARTS])
+    bounds = torch.stack(
+        [all_paths_bound(problem, (1 - part) * prices + part * even) for part in UNIFORM_PARTS]
+    )
     return bounds.amin(0) if problem.objective.rules.sense > 0 else bounds.amax(0)
 
 
 def searched_free_bound(problem: Problem, seconds: float) -> Tensor:
-    """(B,) bound on the optimum over any paths, by a search over paths of its own; looser, the less time it has.
+    """(B,) bound on the optimum over any paths, by a search over paths of its own; looser, the less
+    time it has.
 
     Args:
         problem: B matrices of a single program over segment lists.
@@ -280,9 +312,13 @@ def _check(problem: Problem, dag: EcmpDag, segments: int) -> None:
     check_igp_program(problem, dag)
 
 
-def _first_lists(problem: Problem, lists: CandidateLists, segments: int, end: Deadline) -> CandidateLists:
+def _first_lists(
+    problem: Problem, lists: CandidateLists, segments: int, end: Deadline
+) -> CandidateLists:
     """Lists with one midpoint that the search for two segments uses for the first matrix."""
-    balances = problem.objective.rules.carries_all or problem.objective.name == ObjectiveName.MAX_MIN
+    balances = (
+        problem.objective.rules.carries_all or problem.objective.name == ObjectiveName.MAX_MIN
+    )
     demand = problem.demand[0].cpu().numpy()
     try:
         two = SegmentProblem.of(lists.dag, lists.pairs, demand, balances=balances)
@@ -293,7 +329,9 @@ def _first_lists(problem: Problem, lists: CandidateLists, segments: int, end: De
     at = np.array([row.get((int(s), int(t)), -1) for s, t in lists.pairs])
     for k in range(found.mid.shape[1]):
         mid = np.where(at >= 0, found.mid[at, k], -1)
-        is_used = (at >= 0) & (mid >= 0) & (found.share[at, k] > _MIN_SHARE) & (mid != lists.pairs[:, 1])
+        is_used = (
+            (at >= 0) & (mid >= 0) & (found.share[at, k] > _MIN_SHARE) & (mid != lists.pairs[:, 1])
+        )
         stop = np.full((len(at), lists.stop.shape[2]), -1, dtype=np.int32)
         stop[:, 0] = np.where(is_used & (mid != lists.pairs[:, 0]), mid, -1)
         lists = lists.with_lists(stop, np.full_like(stop, -1))

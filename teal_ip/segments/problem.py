@@ -23,7 +23,14 @@ from teal_ip.segments.kernels import (
     last_segments,
 )
 
-UNIFORM_PARTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)  # of equal prices in a mixture, for the bound on any paths
+UNIFORM_PARTS = (
+    0.0,
+    0.003,
+    0.01,
+    0.03,
+    0.1,
+    0.3,
+)  # of equal prices in a mixture, for the bound on any paths
 MIN_SHARE = 1e-9  # of a demand, below which a list is dropped
 TARGET_ROUNDING = 1e-6  # relative, by which a utilisation may exceed the one that was asked for
 
@@ -47,7 +54,9 @@ def require_target(target: float, value: float, bound: float, lists: str) -> Non
 
 
 def distinct(pairs: AnyArray) -> tuple[IntArray, IntArray, Int64Array]:
-    """Source and target (P,) of the different pairs (D, 2), in ascending order, and the pair (D,) of each demand."""
+    """Source and target (P,) of the different pairs (D, 2), in ascending order, and the pair (D,)
+    of each demand.
+    """
     ends, of = np.unique(pairs, axis=0, return_inverse=True)
     source, target = (np.ascontiguousarray(ends[:, i], dtype=np.int32) for i in (0, 1))
     return source, target, of.reshape(-1)
@@ -72,7 +81,9 @@ class SegmentProblem:
     balances: bool
 
     @classmethod
-    def of(cls, dag: EcmpDag, pairs: IntArray, demand: FloatArray, *, balances: bool) -> SegmentProblem:
+    def of(
+        cls, dag: EcmpDag, pairs: IntArray, demand: FloatArray, *, balances: bool
+    ) -> SegmentProblem:
         """Check, sort, add up what is between the same nodes, and leave out what cannot be sent.
 
         Args:
@@ -87,7 +98,9 @@ class SegmentProblem:
         pairs = np.asarray(pairs)
         sends = (demand > 0) & dag.reaches[pairs[:, 1], pairs[:, 0]] & (pairs[:, 0] != pairs[:, 1])
         if not sends.any():
-            raise InputError("segments", "demand", "a demand above 0 between nodes with a path", "none")
+            raise InputError(
+                "segments", "demand", "a demand above 0 between nodes with a path", "none"
+            )
         kept = np.flatnonzero(sends)
         source, target, of = distinct(pairs[kept])
         return cls(dag, source, target, np.bincount(of, demand[kept]).astype(np.float64), balances)
@@ -148,7 +161,15 @@ class SegmentProblem:
         """(D,) the midpoint of least cost, the target itself on a tie, and its cost."""
         with threads_for(len(self.demand) * self.num_nodes):
             best, cost = np.empty(len(self.demand), dtype=np.int32), np.empty(len(self.demand))
-            cheapest_midpoints(pi, np.ascontiguousarray(pi.T), self.source, self.target, *self.by_source, best, cost)
+            cheapest_midpoints(
+                pi,
+                np.ascontiguousarray(pi.T),
+                self.source,
+                self.target,
+                *self.by_source,
+                best,
+                cost,
+            )
         return best, cost
 
     def bound(self, prices: FloatArray, cost: FloatArray) -> float:
@@ -161,18 +182,24 @@ class SegmentProblem:
     def free_bound(self, prices: FloatArray) -> float:
         """A bound on routing over any paths: the costs are those of shortest paths.
 
-        Links that no segment list can load have a price of 0, which any path may use; so mixtures with equal prices
-        are tried too, and the best bound counts.
+        Links that no segment list can load have a price of 0, which any path may use; so mixtures
+        with equal prices are tried too, and the best bound counts.
         """
         links, live = self.dag.links, self.capacity > 0
         nodes, roots = self.num_nodes, np.unique(self.source)
-        uniform = float((self.capacity * prices).sum()) * self.inverse_capacity / max(1, int(live.sum()))
+        uniform = (
+            float((self.capacity * prices).sum()) * self.inverse_capacity / max(1, int(live.sum()))
+        )
         bounds = []
         for part in UNIFORM_PARTS:
             mixed = (1 - part) * prices + part * uniform
             weight = np.where(live, mixed, np.inf)
-            distance, _ = shortest_trees(nodes, links.tail, links.head, weight, roots.astype(np.int32))
-            bounds.append(self.bound(mixed, distance[np.searchsorted(roots, self.source), self.target]))
+            distance, _ = shortest_trees(
+                nodes, links.tail, links.head, weight, roots.astype(np.int32)
+            )
+            bounds.append(
+                self.bound(mixed, distance[np.searchsorted(roots, self.source), self.target])
+            )
         return max(bounds) if self.balances else min(bounds)
 
     def utilisation(self, load: FloatArray) -> float:
@@ -184,11 +211,15 @@ class SegmentProblem:
         return np.ascontiguousarray(self.target[:, None]), np.ones((len(self.target), 1))
 
     def steered(self, mid: IntArray, share: FloatArray) -> BoolArray:
-        """(D,) the demands that have a policy: some list of theirs, of more than MIN_SHARE, has a midpoint."""
+        """(D,) the demands that have a policy: some list of theirs, of more than MIN_SHARE, has a
+        midpoint.
+        """
         return ((share > MIN_SHARE) & (mid >= 0) & (mid != self.target[:, None])).any(1)
 
     def policies(self, mid: IntArray, share: FloatArray) -> SegmentPolicies:
-        """The lists of demands that do not go straight to their targets; shares of a demand sum to 1."""
+        """The lists of demands that do not go straight to their targets; shares of a demand sum to
+        1.
+        """
         lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
         is_used = (share > MIN_SHARE) & (mid >= 0)
         steered = self.steered(mid, share)
@@ -200,5 +231,7 @@ class SegmentProblem:
                 parts[stops] = parts.get(stops, 0.0) + float(share[d, k])
             total = sum(parts.values())
             if set(parts) != {()}:
-                lists[s, t] = tuple(SegmentList(part / total, stops) for stops, part in sorted(parts.items()))
+                lists[s, t] = tuple(
+                    SegmentList(part / total, stops) for stops, part in sorted(parts.items())
+                )
         return SegmentPolicies(lists)

@@ -1,4 +1,6 @@
-"""The linear programs of :mod:`teal_ip.segments.static_lists`, over the rows and columns that were generated."""
+"""The linear programs of :mod:`teal_ip.segments.static_lists`, over the rows and columns that were
+generated.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,14 @@ from teal_ip.segments.scenarios import Key, Scenarios
 MAX_ROUNDS = 200
 _ROWS_A_SCENARIO = 3  # links that are added of a scenario in a round
 _MAX_ADDED = 400  # columns in a round: those that save most
-_OF_MASTER = 0.7  # weight of the master's prices, beside the best prices so far, in what columns are chosen by
+# weight of the master's prices, beside the best prices so far, in what columns are chosen by
+_OF_MASTER = 0.7
 _FIRST_SHARE = 1e-2  # of a demand, that a midpoint must carry in a start to be a first column
 MIN_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
-_FAR_BELOW, _LEAST_UNIT = 1e-2, 1e-6  # of the unit: values that change it, and how far it falls in a round at most
+_FAR_BELOW, _LEAST_UNIT = (
+    1e-2,
+    1e-6,
+)  # of the unit: values that change it, and how far it falls in a round at most
 _CHEAPER = 1e-9  # relative, by which a list must be cheaper to be added
 
 
@@ -109,7 +115,9 @@ class Master:
         is_new &= (mid != self.scenarios.target[demand]) & (mid != self.scenarios.source[demand])
         demand, mid = demand[is_new], mid[is_new]
         more = [self.scenarios.row(key, demand, mid) for key in self.rows]
-        self.entries = np.hstack([self.entries, np.array(more).reshape(len(self.rows), len(demand))])
+        self.entries = np.hstack(
+            [self.entries, np.array(more).reshape(len(self.rows), len(demand))]
+        )
         self.of, self.mid = np.concatenate([self.of, demand]), np.concatenate([self.mid, mid])
         return bool(len(demand))
 
@@ -121,7 +129,9 @@ class Master:
         self._banned = np.append(self._banned, keys)
 
     def conflicts(self, point: Point) -> BoolArray:
-        """(n,) the columns of a point whose loads are others than the program's (:meth:`Scenarios.conflicting`)."""
+        """(n,) the columns of a point whose loads are others than the program's
+        (:meth:`Scenarios.conflicting`).
+        """
         used = point.share > 0
         result = np.zeros(len(used), dtype=bool)
         result[used] = self.scenarios.conflicting(point.of[used], point.mid[used])
@@ -130,10 +140,14 @@ class Master:
     def can_be_installed(self, point: Point) -> bool:
         """Whether no policy excludes another one, and none takes what another one steers."""
         steered = point.steered
-        return not self.scenarios.excluded(steered)[steered].any() and not self.conflicts(point).any()
+        return (
+            not self.scenarios.excluded(steered)[steered].any() and not self.conflicts(point).any()
+        )
 
     def largest(self, volume: FloatArray, most: int) -> Int64Array:
-        """The policies of the largest volumes (D,), so many at most, of which none excludes another one."""
+        """The policies of the largest volumes (D,), so many at most, of which none excludes another
+        one.
+        """
         order = np.argsort(-volume, kind="stable")
         if not self.scenarios.is_transit:
             return np.asarray(order[:most])
@@ -148,20 +162,29 @@ class Master:
         """Columns for the midpoints (D, K) that carry more than _FIRST_SHARE; -1 for none."""
         demands, slots = np.nonzero((share > _FIRST_SHARE) & (mid >= 0))
         keys = np.unique(demands * self.scenarios.nodes + mid[demands, slots])
-        self.add_columns(keys // self.scenarios.nodes, (keys % self.scenarios.nodes).astype(np.int32))
+        self.add_columns(
+            keys // self.scenarios.nodes, (keys % self.scenarios.nodes).astype(np.int32)
+        )
 
     def solve(self, program: Program, seconds: float) -> Point | None:
         """The optimum over rows and columns so far; None if HiGHS finds none in time."""
         count, counted = len(self.of), program.counts[self.of]
         if not count and program.utilisation is not None:
             is_kept = self.straight.value <= program.utilisation * (1 + TARGET_ROUNDING)
-            return dataclasses.replace(self.straight, prices=np.zeros(len(self.rows))) if is_kept else None
+            return (
+                dataclasses.replace(self.straight, prices=np.zeros(len(self.rows)))
+                if is_kept
+                else None
+            )
         sums = self.scenarios.sums(self.of)
         blocks = [sp.csr_array(self.entries / self.unit), sums]
         straight = np.array([self.straight.used[key] for key in self.rows]) / self.unit
         right = [-straight, np.ones(sums.shape[0])]
         if math.isfinite(program.policies):
-            blocks, right = [*blocks, sp.csr_array(counted[None])], [*right, np.array([program.policies])]
+            blocks, right = (
+                [*blocks, sp.csr_array(counted[None])],
+                [*right, np.array([program.policies])],
+            )
         rows, cost = sp.vstack(blocks), counted
         is_closed = (counted > 0) & (program.policies == 0)
         is_closed |= False if program.closed is None else program.closed[self.of]
@@ -173,11 +196,15 @@ class Master:
             high = np.append(high, math.inf)
         else:
             right[0] = right[0] + program.utilisation / self.unit
-        # Interior points and a crossover take an eighth of the time of the simplex method on networks with many ties.
+        # Interior points and a crossover take an eighth of the time of the simplex method on
+        # networks with many ties.
         found = solve_lp(
-            cost, (sp.csr_array(rows), np.concatenate(right)), high=high, seconds=max(0.05, seconds),
+            cost,
+            (sp.csr_array(rows), np.concatenate(right)),
+            high=high,
+            seconds=max(0.05, seconds),
             by_interior_points=True,
-        )  # fmt: skip
+        )
         if found.x is None or not found.is_solved:
             return None
         share = np.where(found.x[:count] > MIN_SHARE, found.x[:count], 0.0)
@@ -191,7 +218,12 @@ class Master:
         return self.point(self.of, self.mid, share, prices, price)
 
     def point(
-        self, of: Int64Array, mid: IntArray, share: FloatArray, prices: FloatArray | None = None, price: float = 0.0
+        self,
+        of: Int64Array,
+        mid: IntArray,
+        share: FloatArray,
+        prices: FloatArray | None = None,
+        price: float = 0.0,
     ) -> Point:
         """The point of shares (n,) of demands by midpoints, with prices where they are known."""
         used = self.scenarios.utilisation(of, mid, share)
@@ -199,7 +231,9 @@ class Master:
         return Point(of, mid, share, used, moved, np.zeros(0) if prices is None else prices, price)
 
     def largest_free(self, point: Point, most: int) -> Program:
-        """The least utilisation with policies of those demands alone that move the largest volume at a point."""
+        """The least utilisation with policies of those demands alone that move the largest volume
+        at a point.
+        """
         counts = np.ones(self.demands)
         counts[self.largest(point.moved * self.scenarios.largest_offered, most)] = 0.0
         return Program(counts, policies=0.0)
@@ -209,7 +243,9 @@ class Master:
         of_links: dict[tuple[int, int], FloatArray] = {}
         for (failure, matrix, link), y in zip(self.rows, prices, strict=True):
             if y > 0:
-                price = of_links.setdefault((failure, matrix), np.zeros(self.scenarios.capacity.shape[1]))
+                price = of_links.setdefault(
+                    (failure, matrix), np.zeros(self.scenarios.capacity.shape[1])
+                )
                 price[link] += y / self.scenarios.capacity[failure, link]
         return of_links
 
@@ -235,7 +271,8 @@ def optimum(
     report: Callable[[int, float, float], None] | None = None,
     max_rounds: int = MAX_ROUNDS,
 ) -> tuple[Point | None, float, int]:
-    """Generate rows and columns until the gap: the best point, the bound on value or policies, and the rounds.
+    """Generate rows and columns until the gap: the best point, the bound on value or policies, and
+    the rounds.
 
     Args:
         master: rows and columns so far, which grow.
@@ -264,12 +301,19 @@ def optimum(
             value, best = found, point
         is_new = False
         before = np.pad(best_prices, (0, len(point.prices) - len(best_prices)))
-        for weight in (_OF_MASTER, 1.0):  # the master's own prices are needed where a mixture finds nothing
+        for weight in (
+            _OF_MASTER,
+            1.0,
+        ):  # the master's own prices are needed where a mixture finds nothing
             prices = weight * point.prices + (1 - weight) * before
             price = point.policy_price
             price = price if math.isinf(price) else weight * price + (1 - weight) * best_price
             of_policy = np.where(program.counts > 0, price, 0.0)
-            of_policy = of_policy if program.closed is None else np.where(program.closed, math.inf, of_policy)
+            of_policy = (
+                of_policy
+                if program.closed is None
+                else np.where(program.closed, math.inf, of_policy)
+            )
             of_links = master.of_links(prices)
             answer = master.scenarios.cheapest(of_links, deadline)
             if answer is None:
@@ -285,7 +329,11 @@ def optimum(
             if proven > bound:
                 bound, best_prices, best_price = proven, prices, price
             at_hand = direct.copy()
-            np.minimum.at(at_hand, master.of, direct[master.of] + prices @ master.entries + of_policy[master.of])
+            np.minimum.at(
+                at_hand,
+                master.of,
+                direct[master.of] + prices @ master.entries + of_policy[master.of],
+            )
             saving = at_hand - cost
             most = np.argsort(-saving)[:_MAX_ADDED]
             most = most[saving[most] > _CHEAPER * at_hand[most]]
@@ -304,9 +352,15 @@ def optimum(
 def fullest(used: FloatArray, limit: float | None) -> list[Key]:
     """The fullest links of the scenarios that are near the worst one, or above a limit."""
     worst = float(used.max())
-    near, of_link = (0.9 * worst, 0.8 * worst) if limit is None else (limit * (1 + TARGET_ROUNDING / 2),) * 2
+    near, of_link = (
+        (0.9 * worst, 0.8 * worst) if limit is None else (limit * (1 + TARGET_ROUNDING / 2),) * 2
+    )
     keys = []
     for failure, matrix in zip(*np.nonzero(used.max(2) >= near), strict=True):
         order = np.argsort(-used[failure, matrix])[:_ROWS_A_SCENARIO]
-        keys += [(int(failure), int(matrix), int(link)) for link in order if used[failure, matrix, link] >= of_link]
+        keys += [
+            (int(failure), int(matrix), int(link))
+            for link in order
+            if used[failure, matrix, link] >= of_link
+        ]
     return keys

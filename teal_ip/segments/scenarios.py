@@ -1,4 +1,6 @@
-"""Matrices under failures: loads and prices of lists with one midpoint, of demands or of what crosses a router."""
+"""Matrices under failures: loads and prices of lists with one midpoint, of demands or of what
+crosses a router.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ Key = tuple[int, int, int]  # failure, matrix, link
 class Scenarios:
     """Loads and prices of all matrices under all failures.
 
-    Where a failure cuts the ends of a demand off from each other, its lists take it as far as their midpoints.
+    Where a failure cuts the ends of a demand off from each other, its lists take it as far as their
+    midpoints.
 
     Args:
         dags: shortest paths without failure, then under each.
@@ -32,17 +35,22 @@ class Scenarios:
 
     Attributes:
         is_transit: whether policies steer what crosses a router, and not a demand.
-        source: (D,) node where each policy begins: that of a demand, or a router that traffic crosses.
+        source: (D,) node where each policy begins: that of a demand, or a router that traffic
+            crosses.
         target: (D,) node where it ends.
         offered: (M, D) Gbit/s that it can take, under each of F failures.
     """
 
     is_transit = False
 
-    def __init__(self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray) -> None:
+    def __init__(
+        self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray
+    ) -> None:
         self.passes, self.source, self.target = [SegmentPasses(dag) for dag in dags], source, target
         self.nodes = dags[0].topology.num_nodes
-        self.capacity = np.array([np.where(np.isfinite(dag.links.metric), dag.topology.capacity, 0.0) for dag in dags])
+        self.capacity = np.array(
+            [np.where(np.isfinite(dag.links.metric), dag.topology.capacity, 0.0) for dag in dags]
+        )
         self._demands = source, target, demand
         self.offered = [demand] * len(dags)
         self._set_policies()
@@ -50,7 +58,9 @@ class Scenarios:
     def _set_policies(self) -> None:
         self._kept: dict[int, BoolArray] = {}  # midpoints, by the first demand of each block
         self._by_source = grouped(self.source, self.nodes)
-        self.connected = np.array([passes.dag.reaches[self.target, self.source] for passes in self.passes])  # (F, D)
+        self.connected = np.array(
+            [passes.dag.reaches[self.target, self.source] for passes in self.passes]
+        )  # (F, D)
 
     def utilisation(self, policy: Int64Array, mid: IntArray, share: FloatArray) -> FloatArray:
         """(F, M, E) of columns (n,); everything else goes straight."""
@@ -58,10 +68,16 @@ class Scenarios:
         begins, ends, demand = self._demands
         for failure, passes in enumerate(self.passes):
             reaches, size = passes.dag.reaches, nodes * nodes
-            volume = np.array([np.bincount(ends.astype(np.int64) * nodes + begins, one, size) for one in demand])
+            volume = np.array(
+                [np.bincount(ends.astype(np.int64) * nodes + begins, one, size) for one in demand]
+            )
             moved = self.offered[failure][:, policy] * share
             arrives = reaches[target, source]  # at the end of the last segment
-            steps = ((-1, target, source, arrives), (1, mid, source, reaches[mid, source]), (1, target, mid, arrives))
+            steps = (
+                (-1, target, source, arrives),
+                (1, mid, source, reaches[mid, source]),
+                (1, target, mid, arrives),
+            )
             for sign, end, begin, does in steps:
                 used = (end != begin) & does
                 place = end[used].astype(np.int64) * nodes + begin[used]
@@ -72,8 +88,11 @@ class Scenarios:
             result.append(np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0))
         return np.array(result)
 
-    def least(self, cost: FloatArray, direct: FloatArray, prices: dict[tuple[int, int], FloatArray]) -> float:
-        """Least cost of all traffic, by the costs (D,) of the cheapest list and of the direct way of each policy.
+    def least(
+        self, cost: FloatArray, direct: FloatArray, prices: dict[tuple[int, int], FloatArray]
+    ) -> float:
+        """Least cost of all traffic, by the costs (D,) of the cheapest list and of the direct way
+        of each policy.
 
         Args:
             prices: (E,) of links, by failure and matrix.
@@ -91,18 +110,24 @@ class Scenarios:
     def sums(self, policy: Int64Array) -> sp.csr_array:
         """(R, n) ones for the columns (n,) of which the shares together are at most 1."""
         rows, row = np.unique(policy, return_inverse=True)
-        return sp.csr_array((np.ones(len(policy)), (row, np.arange(len(policy)))), shape=(len(rows), len(policy)))
+        return sp.csr_array(
+            (np.ones(len(policy)), (row, np.arange(len(policy)))), shape=(len(rows), len(policy))
+        )
 
     def excluded(self, policies: Int64Array) -> BoolArray:
         """(D,) the policies that cannot be installed together with one of these (n,)."""
         return np.zeros(len(self.source), dtype=bool)
 
     def conflicting(self, policy: Int64Array, mid: IntArray) -> BoolArray:
-        """(n,) the columns whose loads other ones of these change; none where each policy steers its demand alone."""
+        """(n,) the columns whose loads other ones of these change; none where each policy steers
+        its demand alone.
+        """
         return np.zeros(len(policy), dtype=bool)
 
     def row(self, key: Key, demand: Int64Array, mid: IntArray) -> FloatArray:
-        """(n,) by how much the utilisation of a link rises if whole demands go by midpoints and not straight."""
+        """(n,) by how much the utilisation of a link rises if whole demands go by midpoints and not
+        straight.
+        """
         failure, matrix, link = key
         unit = np.zeros((1, self.capacity.shape[1]))
         unit[0, link] = 1.0 / self.capacity[failure, link]
@@ -116,20 +141,29 @@ class Scenarios:
     def cheapest(
         self, prices: dict[tuple[int, int], FloatArray], end: Deadline
     ) -> tuple[IntArray, FloatArray, FloatArray] | None:
-        """The cheapest midpoint of each demand (D,), its cost (D,) and that of the direct way (D,), of whole demands.
+        """The cheapest midpoint of each demand (D,), its cost (D,) and that of the direct way (D,),
+        of whole demands.
 
         Args:
             prices: (E,) of links, by failure and matrix.
             end: deadline after which there is no answer.
         """
-        values = {key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()}
+        values = {
+            key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()
+        }
         best, cost = self.target.copy(), np.empty(len(self.source))
         if len(self.passes) == 1 and len(self.offered[0]) == 1 and not self.is_transit:
             pi = next(iter(values.values()), np.zeros((self.nodes, self.nodes)))
             with threads_for(len(self.source) * self.nodes):
                 cheapest_midpoints(
-                    pi, np.ascontiguousarray(pi.T), self.source, self.target, *self._by_source, best, cost
-                )  # fmt: skip
+                    pi,
+                    np.ascontiguousarray(pi.T),
+                    self.source,
+                    self.target,
+                    *self._by_source,
+                    best,
+                    cost,
+                )
             offered = self.offered[0][0]
             return best, offered * cost, offered * pi[self.target, self.source]
         direct = np.zeros(len(self.source))
@@ -141,8 +175,12 @@ class Scenarios:
             cost[part], direct[part] = total[at, best[part]], total[at, self.target[part]]
         return best, cost, direct
 
-    def _costs(self, values: dict[tuple[int, int], FloatArray]) -> Iterator[tuple[slice, FloatArray]]:
-        """Some demands, and the cost of each over each midpoint (n, N), at sums of prices (N, N) of segments."""
+    def _costs(
+        self, values: dict[tuple[int, int], FloatArray]
+    ) -> Iterator[tuple[slice, FloatArray]]:
+        """Some demands, and the cost of each over each midpoint (n, N), at sums of prices (N, N) of
+        segments.
+        """
         for value in values.values():
             value[~np.isfinite(value)] = 0.0
             np.fill_diagonal(value, 0.0)
@@ -161,12 +199,19 @@ class Scenarios:
     def promising(
         self, prices: dict[tuple[int, int], FloatArray], count: int, deadline: Deadline
     ) -> tuple[Int64Array, IntArray]:
-        """The ``count`` columns, demands (n,) and midpoints (n,), that save most at prices of links.
+        """The ``count`` columns, demands (n,) and midpoints (n,), that save most at prices of
+        links.
 
         At the deadline those of the demands that were looked at.
         """
-        values = {key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()}
-        demands, mids, savings = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), np.zeros(0)
+        values = {
+            key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()
+        }
+        demands, mids, savings = (
+            np.zeros(0, dtype=np.int64),
+            np.zeros(0, dtype=np.int32),
+            np.zeros(0),
+        )
         for part, total in self._costs(values):
             if deadline.is_over:
                 break
@@ -175,14 +220,19 @@ class Scenarios:
                 rise[np.arange(len(rise)), end] = np.inf
             first = np.argpartition(rise, min(count, rise.size - 1), axis=None)[:count]
             at, mid = np.unravel_index(first, rise.shape)
-            demands, mids = np.append(demands, at + part.start), np.append(mids, mid.astype(np.int32))
+            demands, mids = (
+                np.append(demands, at + part.start),
+                np.append(mids, mid.astype(np.int32)),
+            )
             savings = np.append(savings, -rise[at, mid])
         order = np.argsort(-savings, kind="stable")[:count]
         order = order[np.isfinite(savings[order])]
         return demands[order], mids[order]
 
     def kept(self, source: IntArray, target: IntArray) -> BoolArray:
-        """(n, N) the midpoints that no failure cuts off from one end of a demand whose ends it leaves connected."""
+        """(n, N) the midpoints that no failure cuts off from one end of a demand whose ends it
+        leaves connected.
+        """
         kept = np.ones((len(source), self.nodes), dtype=bool)
         for passes in self.passes:
             reaches = passes.dag.reaches
@@ -193,23 +243,30 @@ class Scenarios:
 class TransitScenarios(Scenarios):
     """Scenarios of policies that steer all traffic which crosses a router towards an endpoint.
 
-    What crosses a router m towards t is V[m, t] under a failure, as long as no policy takes what another one steers.
-    So lists of m whose last segment comes back to m under any failure are left out.  Of two policies of an endpoint
-    neither router may be on the way of the other (:meth:`excluded`), and no list may lead over the router of another
-    policy that would take it (:meth:`conflicting`), under any failure: bounds are those of such policies.
+    What crosses a router m towards t is V[m, t] under a failure, as long as no policy takes what
+    another one steers. So lists of m whose last segment comes back to m under any failure are left
+    out.  Of two policies of an endpoint neither router may be on the way of the other
+    (:meth:`excluded`), and no list may lead over the router of another policy that would take it
+    (:meth:`conflicting`), under any failure: bounds are those of such policies.
 
-    Linear programs and bounds relax both: they know the first one along one way of every router alone, without failure
-    by its first next hop, and the second one not at all.
+    Linear programs and bounds relax both: they know the first one along one way of every router
+    alone, without failure by its first next hop, and the second one not at all.
     """
 
     is_transit = True
 
-    def __init__(self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray) -> None:
+    def __init__(
+        self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray
+    ) -> None:
         super().__init__(dags, source, target, demand)
         volume = volumes(np.stack([source, target], 1), demand, self.nodes)
-        crossing = np.array([np.where(dag.reaches, IgpFailures(dag, volume).passing, 0.0) for dag in dags])
+        crossing = np.array(
+            [np.where(dag.reaches, IgpFailures(dag, volume).passing, 0.0) for dag in dags]
+        )
         crossing[..., np.arange(self.nodes), np.arange(self.nodes)] = 0.0
-        self.source, self.target = (ends.astype(np.int32) for ends in np.nonzero(crossing.max((0, 1)).T))
+        self.source, self.target = (
+            ends.astype(np.int32) for ends in np.nonzero(crossing.max((0, 1)).T)
+        )
         self.offered = list(crossing[:, :, self.target, self.source])
         self._set_policies()
         dag = dags[0]
@@ -217,7 +274,9 @@ class TransitScenarios(Scenarios):
         first_next_hops(dag.links.head, dag.dags, self._parent)
 
     @override
-    def least(self, cost: FloatArray, direct: FloatArray, prices: dict[tuple[int, int], FloatArray]) -> float:
+    def least(
+        self, cost: FloatArray, direct: FloatArray, prices: dict[tuple[int, int], FloatArray]
+    ) -> float:
         source, target, demand = self._demands
         straight = 0.0
         for (failure, matrix), price in prices.items():
@@ -245,7 +304,9 @@ class TransitScenarios(Scenarios):
                 entries += [(row, column) for column in columns.get((node, target), ())]
                 node = int(self._parent[target, node])
         places = np.array(entries, dtype=np.int64).reshape(-1, 2).T
-        return sp.csr_array((np.ones(len(entries)), (places[0], places[1])), shape=(len(columns), len(policy)))
+        return sp.csr_array(
+            (np.ones(len(entries)), (places[0], places[1])), shape=(len(columns), len(policy))
+        )
 
     @override
     def excluded(self, policies: Int64Array) -> BoolArray:

@@ -1,7 +1,9 @@
-"""The scheme ``segments``: segment lists over the IGP's shortest paths, certified over all lists of a length.
+"""The scheme ``segments``: segment lists over the IGP's shortest paths, certified over all lists of
+a length.
 
-Its splits are over lists of its own, so that its gap is that to the best lists, and its value may lie above the best
-over the candidate paths.  Failed links are those of the problem: the IGP has converged without them.
+Its splits are over lists of its own, so that its gap is that to the best lists, and its value may
+lie above the best over the candidate paths.  Failed links are those of the problem: the IGP has
+converged without them.
 """
 
 from __future__ import annotations
@@ -40,14 +42,20 @@ class Segments:
     def solve(self, problem: Problem) -> Allocation:
         """Solve all matrices together; the time is divided evenly among them."""
         return solve_over_lists(
-            problem, self.igp.of(problem), segments=self.segments, adjacencies=self.adjacency, gap=self.gap,
+            problem,
+            self.igp.of(problem),
+            segments=self.segments,
+            adjacencies=self.adjacency,
+            gap=self.gap,
             deadline=Deadline.after(self.deadline or math.inf),
-        ).allocation  # fmt: skip
+        ).allocation
 
 
 def make(spec: Spec, model: Path | None) -> Segments:
     """``segments[:segments=2,adjacency=false,gap=0.01,deadline=0,metric=file|hops|latency|inverse-capacity]``."""
-    options: Any = spec.parse_options(segments=2, adjacency=False, gap=1e-2, deadline=0.0, metric="file")
+    options: Any = spec.parse_options(
+        segments=2, adjacency=False, gap=1e-2, deadline=0.0, metric="file"
+    )
     scheme = Segments(igp=Igp(options.pop("metric")), **options)
     if scheme.segments < 1:
         raise InputError(spec.text, "segments", "a whole number of at least 1", scheme.segments)

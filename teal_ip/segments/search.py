@@ -17,23 +17,30 @@ from teal.solvers.result import Solution, Stop
 from teal_ip.segments.kernels import OPERATIONS_PER_SLOT, step, take_midpoints
 from teal_ip.segments.problem import SegmentProblem
 
-SLOTS = 4  # midpoints held for a demand at first; at most 4 besides the direct way are used in optima
+SLOTS = (
+    4  # midpoints held for a demand at first; at most 4 besides the direct way are used in optima
+)
 _MAX_SLOTS = 32
 _STARTING_ROUNDS = 8  # of soft-maximum prices with a line search
 _SHARPNESS = 10.0  # of the soft maximum: exp(10 u / largest u)
 CHECK_EVERY = 25  # iterations between certificates
-_PATIENCE = 8  # certificates in which the gap must fall by _STALL_SHARE, else more midpoints are held
+_PATIENCE = (
+    8  # certificates in which the gap must fall by _STALL_SHARE, else more midpoints are held
+)
 _STALL_SHARE = 0.2
 _FEW_DEMANDS = 10_000  # up to so many column generation ends a search sooner than more midpoints do
 _RESTART_AT = 0.5  # of the gap at the last restart
 _MIN_UTILISATION = 0.05  # of the largest one, in step sizes of links that carry less
-_MIN_CARRIED = 1e-3  # share of a demand that counts as carried straight to its target, in step sizes
+_MIN_CARRIED = (
+    1e-3  # share of a demand that counts as carried straight to its target, in step sizes
+)
 _REFILL_ROUNDS = 3  # in which flow that was cut to be feasible takes up capacity that is left
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class SegmentResult(Solution):
-    """Shares and prices, and the value (theta, or Gbit/s) and the bound over lists of two segments that they prove.
+    """Shares and prices, and the value (theta, or Gbit/s) and the bound over lists of two segments
+    that they prove.
 
     Attributes:
         mid: (D, K) midpoints; -1 for none, the target itself for the direct way.
@@ -131,7 +138,9 @@ class _Search:
         return gap_between(self.value, self.bound, self.p.sense)
 
     def start(self) -> None:
-        """Rounds of soft-maximum prices, each sending a part over the cheapest midpoints by a line search."""
+        """Rounds of soft-maximum prices, each sending a part over the cheapest midpoints by a line
+        search.
+        """
         p = self.p
         load = p.loads(self.mid, self.share)
         for _ in range(_STARTING_ROUNDS if p.balances else 0):
@@ -152,7 +161,9 @@ class _Search:
         u = load * p.inverse_capacity
         self.y = np.exp(_SHARPNESS * (u / u.max() - 1)) * (p.capacity > 0)
         self.y /= self.y.sum()
-        if not p.balances:  # a price at which a Gbit/s on the mean demand is just worth its capacity
+        if (
+            not p.balances
+        ):  # a price at which a Gbit/s on the mean demand is just worth its capacity
             mean_cost = (p.demand * self._direct_cost(self.y)).sum() / p.demand.sum()
             self.y *= min(1.0, max(0.0, u.max() - 1)) / max(mean_cost, 1e-300)
         rows = self._row_sums()
@@ -170,7 +181,15 @@ class _Search:
         """Send a part of each demand by its best midpoint."""
         average = self.share.copy()
         take_midpoints(
-            pi, np.ascontiguousarray(pi.T), self.p.source, self.p.target, best, cost, self.mid, self.share, average
+            pi,
+            np.ascontiguousarray(pi.T),
+            self.p.source,
+            self.p.target,
+            best,
+            cost,
+            self.mid,
+            self.share,
+            average,
         )
         is_best = self.mid == best[:, None]
         found = is_best.any(1)
@@ -184,18 +203,33 @@ class _Search:
             pi = p.segment_prices(self.y * p.inverse_capacity)
             with threads_for(OPERATIONS_PER_SLOT * self.share.size):
                 step(
-                    pi, np.ascontiguousarray(pi.T), p.target, *p.by_source, self.mid, self.tau, self.omega, value,
-                    self.share, extrapolated, self.total,
-                )  # fmt: skip
+                    pi,
+                    np.ascontiguousarray(pi.T),
+                    p.target,
+                    *p.by_source,
+                    self.mid,
+                    self.tau,
+                    self.omega,
+                    value,
+                    self.share,
+                    extrapolated,
+                    self.total,
+                )
             u = p.loads(self.mid, extrapolated) * p.inverse_capacity
             moved = self.y + self.omega * self.sigma * (u if p.balances else u - 1)
-            self.y = _on_simplex(moved, self.sigma * (p.capacity > 0)) if p.balances else np.maximum(0, moved)
+            self.y = (
+                _on_simplex(moved, self.sigma * (p.capacity > 0))
+                if p.balances
+                else np.maximum(0, moved)
+            )
             self.y_total += self.y
             self.count += 1
         self.iterations += count
 
     def check(self) -> None:
-        """Certificates of the current and the average point, new midpoints, and a restart where it is due."""
+        """Certificates of the current and the average point, new midpoints, and a restart where it
+        is due.
+        """
         p = self.p
         points = [(self.share, self.y)]
         if self.count:
@@ -210,28 +244,42 @@ class _Search:
             gaps.append(gap_between(value, bound, p.sense))
             duals.append((pi, best, cost))
         chosen = int(np.argmin(gaps))
-        if self.count and (gaps[chosen] <= _RESTART_AT * self.cycle_gap or self.count >= 0.4 * self.iterations + 200):
+        if self.count and (
+            gaps[chosen] <= _RESTART_AT * self.cycle_gap
+            or self.count >= 0.4 * self.iterations + 200
+        ):
             self._restart(*points[chosen], gaps[chosen])
         pi, best, cost = duals[chosen]
         average = self.total if self.count else self.share.copy()
         is_worth = np.ones(len(cost), dtype=bool) if p.balances else cost < 1
         take_midpoints(
-            pi, np.ascontiguousarray(pi.T), p.source, p.target, np.where(is_worth, best, p.target).astype(np.int32),
-            cost, self.mid, self.share, average,
-        )  # fmt: skip
+            pi,
+            np.ascontiguousarray(pi.T),
+            p.source,
+            p.target,
+            np.where(is_worth, best, p.target).astype(np.int32),
+            cost,
+            self.mid,
+            self.share,
+            average,
+        )
         self._widen()
 
     def _restart(self, share: FloatArray, y: FloatArray, gap: float) -> None:
         moved = float((self.p.demand * self.h * ((share - self.start_share) ** 2).sum(1)).sum())
         moved_y = float(((y - self.start_y) ** 2 / self.sigma).sum())
         if moved > 1e-20 and moved_y > 1e-20:
-            self.omega = math.exp(0.5 * math.log(math.sqrt(moved_y / moved)) + 0.5 * math.log(self.omega))
+            self.omega = math.exp(
+                0.5 * math.log(math.sqrt(moved_y / moved)) + 0.5 * math.log(self.omega)
+            )
         self.share, self.y, self.cycle_gap = share.copy(), y.copy(), gap
         self.sigma = 1 / self._row_sums()
         self._averages()
 
     def _row_sums(self) -> FloatArray:
-        """(E,) for step sizes: the utilisation if all demand were carried in the present proportions."""
+        """(E,) for step sizes: the utilisation if all demand were carried in the present
+        proportions.
+        """
         share = self.share.copy()
         if not self.p.balances:
             share[:, 0] += _MIN_CARRIED
@@ -241,7 +289,9 @@ class _Search:
 
     @property
     def has_stalled(self) -> bool:
-        """Whether the gap has stopped to fall although many midpoints are held: column generation then ends sooner."""
+        """Whether the gap has stopped to fall although many midpoints are held: column generation
+        then ends sooner.
+        """
         most = SLOTS if len(self.mid) <= _FEW_DEMANDS else 2 * SLOTS
         return self.mid.shape[1] > most and self.checks % _PATIENCE == 0
 
@@ -278,7 +328,9 @@ class _Search:
 
 
 def _line_search(u: FloatArray, towards: FloatArray) -> float:
-    """The part t in [0, 1] with the least max of (1 - t) u + t towards, by thirds of a convex function."""
+    """The part t in [0, 1] with the least max of (1 - t) u + t towards, by thirds of a convex
+    function.
+    """
     low, high = 0.0, 1.0
     for _ in range(40):
         a, b = low + (high - low) / 3, high - (high - low) / 3
@@ -290,7 +342,9 @@ def _line_search(u: FloatArray, towards: FloatArray) -> float:
 
 
 def _on_simplex(y: FloatArray, sigma: FloatArray) -> FloatArray:
-    """The point of sum y = 1, y >= 0 nearest to ``y`` in the norm sum (dy)^2 / sigma; 0 where sigma is 0."""
+    """The point of sum y = 1, y >= 0 nearest to ``y`` in the norm sum (dy)^2 / sigma; 0 where sigma
+    is 0.
+    """
     live = sigma > 0
     values, weights = y[live], sigma[live]
     order = np.argsort(-values / weights)

@@ -13,16 +13,22 @@ from teal.objectives import Objective
 from teal.option import GAP, MAX_ITERATIONS, OVERWRITE, TARGET_UTILISATION, check_options
 from teal_ip.routing.settings import RoutedConfig
 
-_FEW = ("fewest_policies", "target_utilisation", "at_most")  # settings for few policies: one of them
+_FEW = (
+    "fewest_policies",
+    "target_utilisation",
+    "at_most",
+)  # settings for few policies: one of them
 _BALANCED = "--objective max_link_utilisation beside it"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentsConfig(RoutedConfig, ObjectiveConfig):
-    """Find segment lists over the IGP's shortest paths, certified against all lists and against all paths.
+    """Find segment lists over the IGP's shortest paths, certified against all lists and against all
+    paths.
 
-    Between the stops of a list the IGP's shortest paths are used; all lists of --max-segments are considered.  With
-    --igp-alone nothing is searched: the value of the shortest paths, beside the same bounds.
+    Between the stops of a list the IGP's shortest paths are used; all lists of --max-segments are
+    considered.  With --igp-alone nothing is searched: the value of the shortest paths, beside the
+    same bounds.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -41,42 +47,45 @@ class SegmentsConfig(RoutedConfig, ObjectiveConfig):
     igp_alone: bool = False
     """The IGP's shortest paths alone, without lists: their value, and what lists could reach."""
     max_segments: int = 2
-    """The most segments of a list, the one to the target included: what the routers can push (their maximum SID depth,
-    MSD).  2 is one midpoint."""
+    """The most segments of a list, the one to the target included: what the routers can push (their
+    maximum SID depth, MSD).  2 is one midpoint."""
     flex_algo: str = ""
-    """A flexible algorithm (RFC 9350), such as 128:metric=delay,exclude=red, whose shortest paths segments take, and
-    which all demands are on.  Its metric is igp, delay or te; exclude, include-any and include-all take names of
-    affinities."""
+    """A flexible algorithm (RFC 9350), such as 128:metric=delay,exclude=red, whose shortest paths
+    segments take, and which all demands are on.  Its metric is igp, delay or te; exclude,
+    include-any and include-all take names of affinities."""
     adjacency: bool = False
     """A list may also take a link whatever the metrics say (adjacency segments)."""
     matrices: int = 1
-    """With max_link_utilisation: lists that serve all matrices as they are, found for this many at first, those that
-    are worst under some failure; the others are replayed, and added where they do not fit.  0 for all at once, 1 for
-    --index alone."""
+    """With max_link_utilisation: lists that serve all matrices as they are, found for this many at
+    first, those that are worst under some failure; the others are replayed, and added where they do
+    not fit.  0 for all at once, 1 for --index alone."""
     survive: Literal["none", "cables"] = "none"
-    """Likewise: lists that serve the failure of any single cable as they are, with the IGP converged without it."""
+    """Likewise: lists that serve the failure of any single cable as they are, with the IGP
+    converged without it."""
     groups: Path | None = None
     """Likewise: lists that also serve the failure of each group of cables that share a risk: a .csv
     (group,source,target), .json or .graphml file."""
     fewest_policies: str = ""
-    """With max_link_utilisation: the fewest demands with a policy whose utilisation is within this share of the best,
-    such as 1%."""
+    """With max_link_utilisation: the fewest demands with a policy whose utilisation is within this
+    share of the best, such as 1%."""
     target_utilisation: Annotated[float, TARGET_UTILISATION] = 0.0
     at_most: int = 0
-    """Likewise: at most so many demands with a policy, the least utilisation that was found with them, and a bound on
-    what so many can reach; 0 for any number."""
+    """Likewise: at most so many demands with a policy, the least utilisation that was found with
+    them, and a bound on what so many can reach; 0 for any number."""
     transit: bool = False
-    """With --fewest-policies, --target-utilisation or --at-most: a policy steers all traffic that crosses its router
-    towards its endpoint, wherever it enters (an IGP shortcut; autoroute), so that fewer policies do the same."""
+    """With --fewest-policies, --target-utilisation or --at-most: a policy steers all traffic that
+    crosses its router towards its endpoint, wherever it enters (an IGP shortcut; autoroute), so
+    that fewer policies do the same."""
     one_list: bool = False
-    """With max_link_utilisation: one segment list for each demand, without splits; with --matrices, --survive or
-    --transit not together with --fewest-policies or --target-utilisation."""
+    """With max_link_utilisation: one segment list for each demand, without splits; with --matrices,
+    --survive or --transit not together with --fewest-policies or --target-utilisation."""
     gap: Annotated[float, GAP] = 0.01
     deadline: str = ""
     """Time after which to stop with the best so far: 500ms, 5s, 1m.  Default: none."""
     max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
     out: Path | None = None
-    """Write the lists to this file: .json; .conf, configuration of routers (--routers); or .sr-policy.json."""
+    """Write the lists to this file: .json; .conf, configuration of routers (--routers); or
+    .sr-policy.json."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
@@ -118,9 +127,14 @@ class SegmentsConfig(RoutedConfig, ObjectiveConfig):
         expected = "--fewest-policies, --target-utilisation or --at-most beside it"
         require(self, "transit", expected, is_few or not self.transit)
         is_one = self.one_list and not self.is_static
-        require(self, "at_most", "0 with --one-list of a single matrix", not (self.at_most and is_one))
+        require(
+            self, "at_most", "0 with --one-list of a single matrix", not (self.at_most and is_one)
+        )
         is_fewest = bool(self.fewest_policies or self.target_utilisation)
-        expected = "nothing with --fewest-policies and --target-utilisation beside --matrices, --survive or --transit"
+        expected = (
+            "nothing with --fewest-policies and --target-utilisation beside --matrices, --survive "
+            "or --transit"
+        )
         require(self, "one_list", expected, not (self.one_list and self.is_static and is_fewest))
         for first, second in itertools.combinations(_FEW, 2):
             is_single = not (getattr(self, first) and getattr(self, second))
@@ -130,5 +144,9 @@ class SegmentsConfig(RoutedConfig, ObjectiveConfig):
 
     @property
     def is_static(self) -> bool:
-        """Whether one program over several matrices and failures, or over what crosses routers, finds segment lists."""
-        return self.matrices != 1 or self.survive != "none" or self.groups is not None or self.transit
+        """Whether one program over several matrices and failures, or over what crosses routers,
+        finds segment lists.
+        """
+        return (
+            self.matrices != 1 or self.survive != "none" or self.groups is not None or self.transit
+        )

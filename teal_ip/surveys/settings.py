@@ -16,22 +16,29 @@ from teal_ip.routing.settings import GrowthConfig, IgpConfig
 class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
     """From a network's files to answers: one command, one page.
 
-    Reads the network and its counters or matrices, and says what was read and doubted; the traffic; the loads now and
-    under each failure; when links are full; which few metrics or policies mend most; what to buy.  The page begins with
-    the answer, and each section names the command that goes deeper.  An interrupted run continues with --resume.
+    Reads the network and its counters or matrices, and says what was read and doubted; the traffic;
+    the loads now and under each failure; when links are full; which few metrics or policies mend
+    most; what to buy.  The page begins with the answer, and each section names the command that
+    goes deeper.  An interrupted run continues with --resume.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "traffic": (
-            "counters", "interfaces", "ignore_interfaces", "counter_error", "counter_unit", "history",
-            "traffic", "traffic_unit",
+            "counters",
+            "interfaces",
+            "ignore_interfaces",
+            "counter_error",
+            "counter_unit",
+            "history",
+            "traffic",
+            "traffic_unit",
         ),
         "routing": ("metric", "set_metric", "ucmp", "fail"),
         "failures": ("groups",),
         "growth": ("growth", "growth_per_year", "horizon", "max_utilisation"),
         "search": ("changes", "deadline"),
         "output": ("out", "resume", "overwrite"),
-    }  # fmt: skip
+    }
 
     topology: Annotated[str, TOPOLOGY]
     out: Path
@@ -43,7 +50,8 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
     ignore_interfaces: str = ""
     """With --counters: a regular expression of the names of interfaces that are left out."""
     counter_error: float = 0.01
-    """With --counters: standard deviation of a counter, as a share of it; 0.02 where polls are missing or apart."""
+    """With --counters: standard deviation of a counter, as a share of it; 0.02 where polls are
+    missing or apart."""
     counter_unit: str = ""
     """Unit of the column rate of counters, such as Mbit/s; Gbit/s by default."""
     history: str = ""
@@ -53,8 +61,8 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
     traffic_unit: str = ""
     """Unit of the rates in traffic files, such as Mbit/s; Gbit/s by default."""
     groups: Path | None = None
-    """Groups of cables that fail together, beside every single cable: a .csv (group,source,target), .json or .graphml
-    file."""
+    """Groups of cables that fail together, beside every single cable: a .csv (group,source,target),
+    .json or .graphml file."""
     changes: int = 5
     """Number of links whose metrics may change, at most."""
     deadline: str = "1m"
@@ -63,12 +71,19 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or for traffic from two sources or none."""
+        """Raise InputError for a number out of its range, or for traffic from two sources or
+        none.
+        """
         self.check_growth()
         is_one = (self.counters is None) == bool(self.traffic)
         require(self, "traffic", "either --traffic or --counters", is_one)
         for field in ("interfaces", "ignore_interfaces", "history", "counter_unit"):
-            require(self, field, "nothing without --counters", self.counters is not None or not getattr(self, field))
+            require(
+                self,
+                field,
+                "nothing without --counters",
+                self.counters is not None or not getattr(self, field),
+            )
         require(self, "counter_error", "a number in (0, 1)", 0 < self.counter_error < 1)
         require(self, "changes", "a whole number of at least 1", self.changes >= 1)
         require(self, "ucmp", "nothing: the search for metrics divides evenly", not self.ucmp)

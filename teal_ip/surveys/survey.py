@@ -1,4 +1,6 @@
-"""`teal survey`: the commands that a network engineer would run one after the other, and one page of their answers."""
+"""`teal survey`: the commands that a network engineer would run one after the other, and one page
+of their answers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ import numpy as np
 from teal.app.command import Outcome
 from teal.app.instance import describe_traffic
 from teal.app.page import Section, write_page
-from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, require_same, write_files, write_manifest
+from teal.app.run_files import (
+    JOURNAL,
+    RESUME_HINT,
+    Journal,
+    require_same,
+    write_files,
+    write_manifest,
+)
 from teal.app.table import Column, Table
 from teal.app.text import percent
 from teal.errors import InputError, TealError
@@ -39,8 +48,14 @@ from teal_ip.segments.settings import SegmentsConfig
 from teal_ip.surveys.settings import SurveyConfig
 
 FILES = PAGE, NETWORK, TRAFFIC, HISTORY, METRICS, POLICIES, MANIFEST = (
-    "survey.html", "network.json", "traffic.npz", "history.npz", "metrics.json", "policies.json", "manifest.json"
-)  # fmt: skip
+    "survey.html",
+    "network.json",
+    "traffic.npz",
+    "history.npz",
+    "metrics.json",
+    "policies.json",
+    "manifest.json",
+)
 FOLDERS = ESTIMATE, SIMULATE, UPGRADE = "estimate", "simulate", "upgrade"
 _MAX_LINES = 15  # failures on the page
 _MAX_SUSPECTS = 5  # counters that are named
@@ -49,7 +64,14 @@ _MATRICES_TO_ROUTE = 8  # at first, the worst of some failure; all are replayed
 _MATRICES_TO_BUY_FOR = 24  # evenly spread over the traffic; the others are replayed on the plan
 
 Notify = Callable[[str], None]
-_COUNTER_SETTINGS = ("counters", "interfaces", "ignore_interfaces", "counter_error", "counter_unit", "routers")
+_COUNTER_SETTINGS = (
+    "counters",
+    "interfaces",
+    "ignore_interfaces",
+    "counter_error",
+    "counter_unit",
+    "routers",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +104,9 @@ class Step:
         try:
             return cls(**{**entry, "findings": tuple(entry["findings"])})
         except TypeError:
-            raise InputError("--resume", JOURNAL, "the journal of a survey of this version", "another one") from None
+            raise InputError(
+                "--resume", JOURNAL, "the journal of a survey of this version", "another one"
+            ) from None
 
     def section(self) -> Section:
         """The section of the page."""
@@ -90,9 +114,12 @@ class Step:
         headings, *lines = self.lines or [()]
         columns = [Column(heading, itemgetter(place)) for place, heading in enumerate(headings)]
         return Section(
-            title=self.title, traffic=self.command or "files", facts=facts if self.command else "as they were read",
-            table=Table("", columns, lines), findings=self.findings,
-        )  # fmt: skip
+            title=self.title,
+            traffic=self.command or "files",
+            facts=facts if self.command else "as they were read",
+            table=Table("", columns, lines),
+            findings=self.findings,
+        )
 
 
 class Survey:
@@ -124,8 +151,12 @@ class Survey:
         self._journal = Journal(config.out / JOURNAL, config, resume=config.resume)
         keys = [None if one is None else one.content_key() for one in (self._traffic, history)]
         given = (config.counters, config.interfaces, config.routers, config.groups)
-        files = [file_key(file) for file in given if file is not None and file.is_file()]  # a step reports the others
-        require_same(self._journal, content_key(self._installed.content_key(), *keys, *files), "--resume")
+        files = [
+            file_key(file) for file in given if file is not None and file.is_file()
+        ]  # a step reports the others
+        require_same(
+            self._journal, content_key(self._installed.content_key(), *keys, *files), "--resume"
+        )
         if not config.resume:
             remove_files(config.out, FILES)
         write_files(config.out, {NETWORK: partial(save_topology, topology=self._installed)})
@@ -140,10 +171,20 @@ class Survey:
     def _require_inputs_elsewhere(self) -> None:
         """Raise InputError for a file that is read and lies where the survey writes."""
         config, out = self._config, self._config.out.resolve()
-        for option in ("topology", "traffic", "history", "counters", "interfaces", "routers", "groups"):
+        for option in (
+            "topology",
+            "traffic",
+            "history",
+            "counters",
+            "interfaces",
+            "routers",
+            "groups",
+        ):
             given = getattr(config, option)
             if given and Path(given).exists() and Path(given).resolve().is_relative_to(out):
-                raise InputError("--out", "", f"another folder than that of --{option}", str(config.out))
+                raise InputError(
+                    "--out", "", f"another folder than that of --{option}", str(config.out)
+                )
 
     def _save(self, name: str, traffic: TrafficMatrices) -> None:
         """Write matrices in float64: a load at its limit stays there."""
@@ -151,7 +192,8 @@ class Survey:
         write_files(self._config.out, {name: write})
 
     def run(self) -> list[Step]:
-        """Do what is missing, then write the page; an interruption writes the page of what there is so far.
+        """Do what is missing, then write the page; an interruption writes the page of what there is
+        so far.
 
         Raises:
             InputError: a fault in the files.
@@ -160,17 +202,24 @@ class Survey:
         if self._config.counters is not None:
             kinds |= {"matrix": self._matrix, "counters": self._doubts}
         kinds |= {
-            "loads": self._loads, "metrics": self._metrics, "policies": self._policies, "purchases": self._purchases
-        }  # fmt: skip
+            "loads": self._loads,
+            "metrics": self._metrics,
+            "policies": self._policies,
+            "purchases": self._purchases,
+        }
         try:
             for number, (name, step) in enumerate(kinds.items(), 1):
                 if name in self.steps:
                     continue
                 self._notify(f"survey, {number} of {len(kinds)}: {name}")
                 self.steps[name] = self._attempt(name, step)
-                self._journal.add("step", {"name": name, "step": dataclasses.asdict(self.steps[name])})
+                self._journal.add(
+                    "step", {"name": name, "step": dataclasses.asdict(self.steps[name])}
+                )
         except BaseException as error:
-            if isinstance(error, Exception) and set(self.steps) <= {"network"}:  # OUT is as if nobody had asked
+            if isinstance(error, Exception) and set(self.steps) <= {
+                "network"
+            }:  # OUT is as if nobody had asked
                 self._journal.remove()
                 remove_files(self._config.out, FILES)
             else:
@@ -181,7 +230,9 @@ class Survey:
         return list(self.steps.values())
 
     def _attempt(self, name: str, step: Callable[[], Step]) -> Step:
-        """A step; where it fails behind the loads, a section that says why, since the others do not depend on it."""
+        """A step; where it fails behind the loads, a section that says why, since the others do not
+        depend on it.
+        """
         try:
             return step()
         except TealError as error:
@@ -195,17 +246,22 @@ class Survey:
         answers = " ".join(step.answer for step in steps if step.answer)
         files: dict[str, Callable[[Path], None]] = {
             PAGE: partial(
-                write_page, heading=f"Survey of {self._topology.name}", introduction=answers or "Interrupted.",
+                write_page,
+                heading=f"Survey of {self._topology.name}",
+                introduction=answers or "Interrupted.",
                 sections=[step.section() for step in steps],
             ),
             MANIFEST: partial(write_manifest, settings=self._config),
-        }  # fmt: skip
+        }
         write_files(self._config.out, files)
 
     # The settings that commands have in common.
 
     def _with_traffic(self) -> dict[str, Any]:
-        files = {"topology": str(self._config.out / NETWORK), "traffic": str(self._config.out / TRAFFIC)}
+        files = {
+            "topology": str(self._config.out / NETWORK),
+            "traffic": str(self._config.out / TRAFFIC),
+        }
         return {**files, "routers": self._config.routers}
 
     def _with_counters(self) -> dict[str, Any]:
@@ -216,10 +272,14 @@ class Survey:
     # The steps.
 
     def _network(self) -> Step:
-        topology, findings = self._installed, [f"{note.rstrip('.')}." for note in self._topology.notes]
+        topology, findings = (
+            self._installed,
+            [f"{note.rstrip('.')}." for note in self._topology.notes],
+        )
         findings += [f"{doubt[0].upper()}{doubt[1:]}." for doubt in topology.doubts()]
         findings.append(
-            f"{topology.num_nodes:,} nodes, {topology.num_links:,} directed links, {len(topology.cables()):,} cables; "
+            f"{topology.num_nodes:,} nodes, {topology.num_links:,} directed links, "
+            f"{len(topology.cables()):,} cables; "
             f"capacities of {_range(topology.capacity[topology.capacity > 0])} Gbit/s"
             + ("." if topology.metric is None else f", IGP metrics of {_range(topology.metric)}.")
         )
@@ -229,52 +289,80 @@ class Survey:
         return Step("What was read", findings=tuple(findings))
 
     def _matrix(self) -> Step:
-        config = EstimateConfig(**self._with_counters(), out=self._config.out / ESTIMATE, overwrite=True)
+        config = EstimateConfig(
+            **self._with_counters(), out=self._config.out / ESTIMATE, overwrite=True
+        )
         run = run_estimate(config, self._notify)
         self._save(TRAFFIC, run.traffic.scaled(self._config.growth))
         return Step(
-            "The traffic matrix from the counters", findings=tuple(run.describe().splitlines()),
-            command=command_line("estimate", config), page="estimate/estimate.html",
-        )  # fmt: skip
+            "The traffic matrix from the counters",
+            findings=tuple(run.describe().splitlines()),
+            command=command_line("estimate", config),
+            page="estimate/estimate.html",
+        )
 
     def _doubts(self) -> Step:
-        config = CheckConfig(**self._with_counters(), traffic=str(self._config.out / ESTIMATE / MATRICES))
+        config = CheckConfig(
+            **self._with_counters(), traffic=str(self._config.out / ESTIMATE / MATRICES)
+        )
         run = run_check(config, self._notify)
         alarms, count = sum(row.alarm for row in run.intervals), len(run.intervals)
         findings = [
-            f"{alarms:,} of {count:,} intervals raise an alarm: counters, matrix and topology disagree."
+            f"{alarms:,} of {count:,} intervals raise an alarm: counters, matrix and topology "
+            "disagree."
             if alarms
             else f"None of {count:,} intervals raises an alarm."
         ]
         if run.named:
-            most = [f"{one.interface} of {one.router} ({one.kind}, {percent(one.share)} of the intervals)"
-                    for one in run.named[:_MAX_SUSPECTS]]  # fmt: skip
+            most = [
+                f"{one.interface} of {one.router} ({one.kind}, {percent(one.share)} of the "
+                "intervals)"
+                for one in run.named[:_MAX_SUSPECTS]
+            ]
             findings.append(f"Counters that contradict the others most often: {'; '.join(most)}.")
-        return Step("Counters that are doubted", findings=tuple(findings), command=command_line("check", config))
+        return Step(
+            "Counters that are doubted",
+            findings=tuple(findings),
+            command=command_line("check", config),
+        )
 
     def _loads(self) -> Step:
         config = SimulateConfig(
-            **self._with_traffic(), failures=("cables",), groups=self._config.groups,
-            growth_per_year=self._config.growth_per_year, horizon=self._config.horizon,
-            max_utilisation=self._config.max_utilisation, out=self._config.out / SIMULATE, overwrite=True,
-        )  # fmt: skip
+            **self._with_traffic(),
+            failures=("cables",),
+            groups=self._config.groups,
+            growth_per_year=self._config.growth_per_year,
+            horizon=self._config.horizon,
+            max_utilisation=self._config.max_utilisation,
+            out=self._config.out / SIMULATE,
+            overwrite=True,
+        )
         found = run_simulate(config, self._notify)
         findings, factor = [], 1.0
         if found.outlook is not None:
             findings.append(f"{summary(found.outlook)}.")
             factor = max(1.0, found.outlook.growth.factor(self._config.horizon_years))
         return Step(
-            "Loads of today's routing, and the worst failures", answer=" ".join([loads_sentence(found), *findings]),
-            findings=(loads_sentence(found), *findings), command=command_line("simulate", config),
-            page="simulate/simulate.html", worst=found.worst_matrix.index, growth=factor,
+            "Loads of today's routing, and the worst failures",
+            answer=" ".join([loads_sentence(found), *findings]),
+            findings=(loads_sentence(found), *findings),
+            command=command_line("simulate", config),
+            page="simulate/simulate.html",
+            worst=found.worst_matrix.index,
+            growth=factor,
             lines=failure_table(found, 1 + _MAX_LINES).texts(),
-        )  # fmt: skip
+        )
 
     def _metrics(self) -> Step:
         config = MetricsConfig(
-            **self._with_traffic(), failures="cables", groups=self._config.groups, at_most=self._config.changes,
-            deadline=self._config.deadline, out=self._config.out / METRICS, overwrite=True,
-        )  # fmt: skip
+            **self._with_traffic(),
+            failures="cables",
+            groups=self._config.groups,
+            at_most=self._config.changes,
+            deadline=self._config.deadline,
+            out=self._config.out / METRICS,
+            overwrite=True,
+        )
         signals: list[bool] = []
 
         def interrupt() -> None:
@@ -288,16 +376,22 @@ class Survey:
         count = len(report.changes)
         events = self._events()
         answer = (
-            f"Changing {count} metric{'' if count == 1 else 's'} takes the largest utilisation over the failure of "
+            f"Changing {count} metric{'' if count == 1 else 's'} takes the largest utilisation "
+            "over the failure of "
             f"{events} from {percent(report.before)} to {percent(report.utilisation)}."
             if count
-            else f"No change of at most {self._config.changes} metrics was found that lowers the largest utilisation "
+            else f"No change of at most {self._config.changes} metrics was found that lowers the "
+            "largest utilisation "
             f"over the failure of {events}."
         )
         return Step(
-            "Metrics that mend most", answer=answer, findings=(answer, *report.describe().splitlines()),
-            command=command_line("metrics", config), page=METRICS, lines=change_table(report).texts(),
-        )  # fmt: skip
+            "Metrics that mend most",
+            answer=answer,
+            findings=(answer, *report.describe().splitlines()),
+            command=command_line("metrics", config),
+            page=METRICS,
+            lines=change_table(report).texts(),
+        )
 
     def _events(self) -> str:
         """The failures that are asked for, in words."""
@@ -305,11 +399,15 @@ class Survey:
 
     def _policies(self) -> Step:
         settings = {
-            **self._with_traffic(), "objective": "max_link_utilisation",
-            "matrices": _MATRICES_TO_ROUTE, "survive": "cables", "groups": self._config.groups,
+            **self._with_traffic(),
+            "objective": "max_link_utilisation",
+            "matrices": _MATRICES_TO_ROUTE,
+            "survive": "cables",
+            "groups": self._config.groups,
             "deadline": self._config.deadline,
-            "out": self._config.out / POLICIES, "overwrite": True,
-        }  # fmt: skip
+            "out": self._config.out / POLICIES,
+            "overwrite": True,
+        }
         config = SegmentsConfig(**settings, target_utilisation=self._config.max_utilisation)
         try:
             report = run_segments(config, self._notify)
@@ -321,43 +419,62 @@ class Survey:
         lists = report.lists
         count, limit = len(report.policies.lists), self._config.max_utilisation
         answer = (
-            f"{count:,} segment routing polic{'y takes' if count == 1 else 'ies take'} the largest utilisation over "
-            f"the failure of {self._events()} from {percent(lists.straight)} to {percent(lists.value)}."
+            f"{count:,} segment routing polic{'y takes' if count == 1 else 'ies take'} the largest "
+            "utilisation over "
+            f"the failure of {self._events()} from {percent(lists.straight)} to "
+            f"{percent(lists.value)}."
             if count
-            else f"Under the failure of {self._events()}, no link passes {percent(limit)}, without any policy."
+            else f"Under the failure of {self._events()}, no link passes {percent(limit)}, without "
+            "any policy."
             if lists.value <= limit * (1 + _ROUNDING)
-            else "No segment lists with one midpoint take the largest utilisation over the failure of "
+            else "No segment lists with one midpoint take the largest utilisation over the failure "
+            "of "
             f"{self._events()} below {percent(math.floor(1e4 * lists.bound) / 1e4)}."
         )
         return Step(
-            "Few policies that mend most, whatever fails", answer=answer,
-            findings=(answer, *report.describe().splitlines()), command=command_line("segments", config),
+            "Few policies that mend most, whatever fails",
+            answer=answer,
+            findings=(answer, *report.describe().splitlines()),
+            command=command_line("segments", config),
             page=POLICIES,
-        )  # fmt: skip
+        )
 
     def _purchases(self) -> Step:
         config = UpgradeConfig(
-            **self._with_traffic(), growth=self.steps["loads"].growth, routing="ecmp", groups=self._config.groups,
-            matrices=_MATRICES_TO_BUY_FOR, max_utilisation=self._config.max_utilisation,
-            deadline=self._config.deadline, out=self._config.out / UPGRADE, overwrite=True,
-        )  # fmt: skip
+            **self._with_traffic(),
+            growth=self.steps["loads"].growth,
+            routing="ecmp",
+            groups=self._config.groups,
+            matrices=_MATRICES_TO_BUY_FOR,
+            max_utilisation=self._config.max_utilisation,
+            deadline=self._config.deadline,
+            out=self._config.out / UPGRADE,
+            overwrite=True,
+        )
         plan = run_upgrade(config, self._notify)
         total = sum(one.bought for one in plan.purchases)
         when = f" for demands {config.growth:.3g} times today's" if config.growth != 1 else ""
         limit = percent(config.max_utilisation)
         connected = ", for all demand that they leave connected" if plan.cut_off else ""
         answer = (
-            f"Under today's routing, to keep every link at or below {limit} in every failure{connected}{when}, buy "
-            f"{total:.6g} Gbit/s on {len(plan.purchases)} cable{'' if len(plan.purchases) == 1 else 's'}."
+            f"Under today's routing, to keep every link at or below {limit} in every "
+            f"failure{connected}{when}, buy "
+            f"{total:.6g} Gbit/s on {len(plan.purchases)} "
+            f"cable{'' if len(plan.purchases) == 1 else 's'}."
             if total > 0
-            else f"Nothing must be bought to keep every link at or below {limit} in every failure{connected}{when}."
+            else f"Nothing must be bought to keep every link at or below {limit} in every "
+            f"failure{connected}{when}."
         )
         if plan.replayed is not None and not plan.replayed.is_complete:
             answer += f" Time was over: {plan.replayed}."
         return Step(
-            "What to buy", answer=answer, findings=(answer, *plan.describe().splitlines()),
-            command=command_line("upgrade", config), page="upgrade/upgrade.html", lines=purchase_table(plan).texts(),
-        )  # fmt: skip
+            "What to buy",
+            answer=answer,
+            findings=(answer, *plan.describe().splitlines()),
+            command=command_line("upgrade", config),
+            page="upgrade/upgrade.html",
+            lines=purchase_table(plan).texts(),
+        )
 
 
 def run_survey(config: SurveyConfig, notify: Notify) -> list[Step]:
@@ -370,7 +487,9 @@ def run_survey(config: SurveyConfig, notify: Notify) -> list[Step]:
 
 
 def command_line(name: str, config: Any) -> str:
-    """The command with the settings that differ from its defaults, as it is typed; without those of its output."""
+    """The command with the settings that differ from its defaults, as it is typed; without those of
+    its output.
+    """
     words = ["teal", name]
     for field in dataclasses.fields(config):
         value, option = getattr(config, field.name), f"--{field.name.replace('_', '-')}"
@@ -396,5 +515,8 @@ def survey_outcome(config: SurveyConfig, notify: Notify) -> Outcome:
     return Outcome(
         text="\n".join(step.answer for step in steps if step.answer),
         written=f"{config.out / PAGE}: open it in a browser",
-        data={"page": str(config.out / PAGE), "answers": {step.title: step.answer for step in steps if step.answer}},
+        data={
+            "page": str(config.out / PAGE),
+            "answers": {step.title: step.answer for step in steps if step.answer},
+        },
     )

@@ -1,4 +1,5 @@
-"""A history in bulk: parts against their figures and paths, and killed runs against one that was not."""
+"""A history in bulk: parts against their figures and paths, and killed runs against one that was
+not."""
 
 from __future__ import annotations
 
@@ -29,13 +30,23 @@ SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=150,load=4", 
 
 
 def _config(out: Path, **settings: Any) -> AllocateConfig:
-    given: dict[str, Any] = {"topology": "b4", "traffic": "gravity:seed=0,count=50,load=4", "part": 20, "workers": 0}
+    given: dict[str, Any] = {
+        "topology": "b4",
+        "traffic": "gravity:seed=0,count=50,load=4",
+        "part": 20,
+        "workers": 0,
+    }
     return AllocateConfig(out=out, **(given | settings))
 
 
 def _splits(out: Path, name: str = "splits") -> np.ndarray:
-    columns = [pq.read_table(file, columns=[name])[name].combine_chunks() for file in sorted(out.glob("part-*"))]
-    return np.concatenate([column.flatten().to_numpy().reshape(len(column), -1) for column in columns])
+    columns = [
+        pq.read_table(file, columns=[name])[name].combine_chunks()
+        for file in sorted(out.glob("part-*"))
+    ]
+    return np.concatenate(
+        [column.flatten().to_numpy().reshape(len(column), -1) for column in columns]
+    )
 
 
 def _figures(out: Path) -> list[dict[str, str]]:
@@ -67,7 +78,9 @@ def test_parts_hold_what_the_figures_say(tmp_path: Path) -> None:
     for row, one in enumerate(found):
         assert one.value == pytest.approx(flow[row], rel=1e-5)
         assert one.satisfied_demand == pytest.approx(flow[row] / demand[row].sum(), rel=1e-5)
-        assert one.max_link_utilisation == pytest.approx((load[row] / topology.capacity).max(), rel=1e-5)
+        assert one.max_link_utilisation == pytest.approx(
+            (load[row] / topology.capacity).max(), rel=1e-5
+        )
         assert one.gap <= 0.01
         assert one.value <= one.bound
     assert json.loads((tmp_path / "manifest.json").read_text())["settings"]["part"] == 20
@@ -76,7 +89,9 @@ def test_parts_hold_what_the_figures_say(tmp_path: Path) -> None:
 
 def test_no_matrix_moves_more_than_it_may_against_the_one_before(tmp_path: Path) -> None:
     """Recomputed from the files; the first matrix of each part moves freely."""
-    found = run_allocate(_config(tmp_path, limit=12, part=6, max_churn=0.02, traffic=_MOVING), print)
+    found = run_allocate(
+        _config(tmp_path, limit=12, part=6, max_churn=0.02, traffic=_MOVING), print
+    )
     demand = teal.load_traffic(_MOVING, teal.load_topology("b4")).read(slice(0, 12))
     splits = _splits(tmp_path).reshape(12, demand.shape[1], -1).astype(np.float64)
     for row, one in enumerate(found):
@@ -85,7 +100,9 @@ def test_no_matrix_moves_more_than_it_may_against_the_one_before(tmp_path: Path)
         if row % 6 == 0:
             assert np.isnan(one.moved)
             continue
-        moved = (demand[row][:, None] * np.maximum(0, splits[row] - splits[row - 1])).sum() / demand[row].sum()
+        moved = (
+            demand[row][:, None] * np.maximum(0, splits[row] - splits[row - 1])
+        ).sum() / demand[row].sum()
         assert moved == pytest.approx(one.moved, abs=1e-6)
         assert moved <= 0.02 + 1e-6
     free = run_allocate(_config(tmp_path / "free", limit=12, part=6, traffic=_MOVING), print)
@@ -104,7 +121,9 @@ def test_weights_and_figures_alone(tmp_path: Path) -> None:
     alone = run_allocate(_config(tmp_path / "f", figures_only=True, limit=30), print)
     assert "splits" not in pq.read_table(tmp_path / "f" / "part-00000.parquet").column_names
     for coarse, fine in zip(weighed, alone, strict=True):
-        assert coarse.value <= fine.bound * (1 + 1e-12)  # the best tables may reach the optimum itself
+        assert coarse.value <= fine.bound * (
+            1 + 1e-12
+        )  # the best tables may reach the optimum itself
         assert fine.gap <= 0.01
 
 
@@ -114,25 +133,34 @@ def test_each_matrix_has_a_file_of_its_own_with_what_routers_install(
 ) -> None:
     command = ["allocate", *SETTINGS, "--workers", "0", "--limit", "22"]
     command += ["--out", str(tmp_path / "out")]
-    assert main([*command, "--each", "json", "--min-split", "0.1"]) == 3  # what it costs is in the gap
+    assert (
+        main([*command, "--each", "json", "--min-split", "0.1"]) == 3
+    )  # what it costs is in the gap
     assert "--min-split and --entries changed the sum of all values by -" in capsys.readouterr().out
     files = sorted((tmp_path / "out" / "matrices").iterdir())
     assert [file.name for file in files] == [f"{index:06d}.json" for index in range(22)]
     for figures, file in zip(_figures(tmp_path / "out"), files, strict=True):
         written = json.loads(file.read_text())
         demands = [demand for router in written["routers"].values() for demand in router]
-        assert sum(demand["admitted"] for demand in demands) == pytest.approx(float(figures["value"]), rel=1e-9)
+        assert sum(demand["admitted"] for demand in demands) == pytest.approx(
+            float(figures["value"]), rel=1e-9
+        )
         assert float(figures["value"]) <= float(figures["exact_value"]) * (1 + 1e-6)
         for demand in demands:
             assert all(path["split"] >= 0.1 for path in demand["paths"])
     export = ["export", "--allocation", str(files[3]), "--topology", "b4", "--format", "sr-policy"]
     assert main([*export, "--out", str(tmp_path / "sr.json")]) == 0
     assert main([*command, "--limit", "2", "--each", "csv", "--entries", "16", "--overwrite"]) == 0
-    assert [file.name for file in sorted((tmp_path / "out" / "matrices").iterdir())] == ["000000.csv", "000001.csv"]
+    assert [file.name for file in sorted((tmp_path / "out" / "matrices").iterdir())] == [
+        "000000.csv",
+        "000001.csv",
+    ]
     with (tmp_path / "out" / "matrices" / "000001.csv").open() as stream:
         weights: dict[tuple[str, str], int] = {}
         for row in csv.DictReader(stream):
-            weights[row["source"], row["target"]] = weights.get((row["source"], row["target"]), 0) + int(row["weight"])
+            weights[row["source"], row["target"]] = weights.get(
+                (row["source"], row["target"]), 0
+            ) + int(row["weight"])
     assert set(weights.values()) == {16}
 
 
@@ -141,12 +169,15 @@ def test_a_part_does_not_depend_on_what_came_before(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     HistoryAllocator(_config(tmp_path / "one")).allocate_part(2)
     first, second = (
-        pq.read_table(tmp_path / n / "part-00002.parquet").drop(["solve_s", "moved"]) for n in ("all", "one")
+        pq.read_table(tmp_path / n / "part-00002.parquet").drop(["solve_s", "moved"])
+        for n in ("all", "one")
     )
     assert first.equals(second)
 
 
-def test_existing_parts_are_not_replaced_without_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_parts_are_not_replaced_without_overwrite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done: list[int] = []
     work = HistoryAllocator.allocate_part
 
@@ -184,7 +215,9 @@ def test_every_matrix_has_a_proof(tmp_path: Path) -> None:
     folders = sorted((tmp_path / "proofs").iterdir())
     assert [folder.name for folder in folders] == ["000000", "000001", "000002"]
     for folder, matrix in zip(folders, results, strict=True):
-        (sentence,) = check(*(str(folder / name) for name in ("network.csv", "matrix.csv", "proof.txt.gz")))
+        (sentence,) = check(
+            *(str(folder / name) for name in ("network.csv", "matrix.csv", "proof.txt.gz"))
+        )
         assert f"from {matrix.value:.4f}" in sentence
     run_allocate(_config(tmp_path, limit=1, overwrite=True), print)
     assert not any((tmp_path / "proofs").glob("*/*"))
@@ -193,15 +226,38 @@ def test_every_matrix_has_a_proof(tmp_path: Path) -> None:
 @pytest.mark.system
 @pytest.mark.xdist_group("ray-a")
 def test_a_killed_worker_and_a_killed_run_change_nothing(
-    tmp_path: Path, local_ray: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    local_ray: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     alone, killed = tmp_path / "alone", tmp_path / "killed"
     assert main(["traffic", "generate", *SETTINGS[:4], "--out", str(tmp_path / "t.parquet")]) == 0
-    settings = ["--topology", "b4", "--traffic", "t.parquet", *SETTINGS[4:], "--gap", "1e-4"]  # a relative file
+    settings = [
+        "--topology",
+        "b4",
+        "--traffic",
+        "t.parquet",
+        *SETTINGS[4:],
+        "--gap",
+        "1e-4",
+    ]  # a relative file
     monkeypatch.chdir(tmp_path)
     assert main(["allocate", *settings, "--out", str(alone), "--workers", "0"]) == 0
-    command = [sys.executable, "-m", "teal", "allocate", *settings, "--out", str(killed), "--workers", "1"]
-    gate = Gate(tmp_path / "gate", "teal.allocation.allocate", "HistoryAllocator", "allocate_part", 1)
+    command = [
+        sys.executable,
+        "-m",
+        "teal",
+        "allocate",
+        *settings,
+        "--out",
+        str(killed),
+        "--workers",
+        "1",
+    ]
+    gate = Gate(
+        tmp_path / "gate", "teal.allocation.allocate", "HistoryAllocator", "allocate_part", 1
+    )
     with running(command, gate.environment) as process:
         first = gate.wait_for(1, process)
         psutil.Process(min(first)).kill()

@@ -1,4 +1,5 @@
-"""`teal certify` and `--prove` as a user runs them, on allocations of Teal and of a linear programming solver."""
+"""`teal certify` and `--prove` as a user runs them, on allocations of Teal and of a linear
+programming solver."""
 
 from __future__ import annotations
 
@@ -23,12 +24,21 @@ def _checked(folder: Path) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_solve_is_proved_and_certified_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_solve_is_proved_and_certified_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     allocation, first, second = tmp_path / "a.json", tmp_path / "first", tmp_path / "second"
-    assert main(["solve", *_NETWORK, "--out", str(allocation), "--prove", str(first), "--json"]) == 0
+    assert (
+        main(["solve", *_NETWORK, "--out", str(allocation), "--prove", str(first), "--json"]) == 0
+    )
     value = json.loads(capsys.readouterr().out)["value"]
     assert f"the optimum is from {value:.4f}" in _checked(first)
-    assert main(["certify", *_NETWORK, "--allocation", str(allocation), "--out", str(second), "--json"]) == 0
+    assert (
+        main(
+            ["certify", *_NETWORK, "--allocation", str(allocation), "--out", str(second), "--json"]
+        )
+        == 0
+    )
     said = json.loads(capsys.readouterr().out)
     assert said["proved"] == _checked(second).splitlines()
     assert main(["certify", *_NETWORK, "--allocation", str(allocation), "--out", str(second)]) == 2
@@ -36,7 +46,8 @@ def test_a_solve_is_proved_and_certified_again(tmp_path: Path, capsys: pytest.Ca
 
 
 def _edge_flows(file: Path, prices: Path) -> float:
-    """The optimum of B4 over all paths by HiGHS, with a variable for each source and link; written by demand and link.
+    """The optimum of B4 over all paths by HiGHS, with a variable for each source and link; written
+    by demand and link.
 
     Only the busiest 30 demands, so that the program is small.
     """
@@ -60,14 +71,18 @@ def _edge_flows(file: Path, prices: Path) -> float:
         for node in range(nodes):
             if node not in (source, target):
                 for link in range(links):
-                    equal[row, i * links + link] = float(topology.link_source[link] == node) - float(
-                        topology.link_target[link] == node
-                    )
+                    equal[row, i * links + link] = float(
+                        topology.link_source[link] == node
+                    ) - float(topology.link_target[link] == node)
                 row += 1
     solved = linprog(
-        gain, A_ub=np.vstack([room, most]), b_ub=np.concatenate([topology.capacity, matrix[busiest]]),
-        A_eq=equal[:row], b_eq=np.zeros(row), method="highs",
-    )  # fmt: skip
+        gain,
+        A_ub=np.vstack([room, most]),
+        b_ub=np.concatenate([topology.capacity, matrix[busiest]]),
+        A_eq=equal[:row],
+        b_eq=np.zeros(row),
+        method="highs",
+    )
     names = topology.link_names()
     with file.open("w", newline="") as stream:
         writer = csv.writer(stream)
@@ -79,21 +94,36 @@ def _edge_flows(file: Path, prices: Path) -> float:
                     writer.writerow([*ends, names[link], repr(float(flow))])
     with prices.open("w", newline="") as stream:
         csv.writer(stream).writerows(
-            [("link", "price"), *zip(names, np.maximum(0, -solved.ineqlin.marginals[:links]), strict=True)]
+            [
+                ("link", "price"),
+                *zip(names, np.maximum(0, -solved.ineqlin.marginals[:links]), strict=True),
+            ]
         )
     traffic_file = file.with_name("traffic.csv")
     with traffic_file.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["source", "target", "rate"])
         for d in busiest:
-            writer.writerow([*(topology.node_names[node] for node in pairs[d]), repr(float(matrix[d]))])
+            writer.writerow(
+                [*(topology.node_names[node] for node in pairs[d]), repr(float(matrix[d]))]
+            )
     return float(-solved.fun)
 
 
-def test_flows_and_duals_of_highs_are_proved_over_all_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flows_and_duals_of_highs_are_proved_over_all_paths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flows, prices, out = tmp_path / "flows.csv", tmp_path / "prices.csv", tmp_path / "proof"
     optimum = _edge_flows(flows, prices)
-    command = ["certify", "--topology", "b4", "--traffic", str(tmp_path / "traffic.csv"), "--allocation", str(flows)]
+    command = [
+        "certify",
+        "--topology",
+        "b4",
+        "--traffic",
+        str(tmp_path / "traffic.csv"),
+        "--allocation",
+        str(flows),
+    ]
     assert main([*command, "--prices", str(prices), "--over-all-paths", "--out", str(out)]) == 0, (
         capsys.readouterr().err
     )
@@ -110,13 +140,26 @@ def test_an_overload_is_named_and_repaired_where_that_is_asked_for(
 ) -> None:
     flows = tmp_path / "flows.csv"
     topology = load_topology("b4")
-    source, target = (topology.node_names[int(end[0])] for end in (topology.link_source, topology.link_target))
+    source, target = (
+        topology.node_names[int(end[0])] for end in (topology.link_source, topology.link_target)
+    )
     name, capacity = topology.link_names()[0], float(topology.capacity[0])
     (tmp_path / "traffic.csv").write_text(f"source,target,rate\n{source},{target},{3 * capacity}\n")
     flows.write_text(f"source,target,links,flow\n{source},{target},{name},{2 * capacity}\n")
-    command = ["certify", "--topology", "b4", "--traffic", str(tmp_path / "traffic.csv"), "--allocation", str(flows)]
+    command = [
+        "certify",
+        "--topology",
+        "b4",
+        "--traffic",
+        str(tmp_path / "traffic.csv"),
+        "--allocation",
+        str(flows),
+    ]
     assert main([*command, "--out", str(tmp_path / "proof")]) == 2
-    assert f"link {name}: expected at most {capacity!r} Gbit/s, found {2 * capacity}" in capsys.readouterr().err
+    assert (
+        f"link {name}: expected at most {capacity!r} Gbit/s, found {2 * capacity}"
+        in capsys.readouterr().err
+    )
     assert main([*command, "--repair", "--out", str(tmp_path / "proof")]) == 0
     carried = float(_checked(tmp_path / "proof").partition("from ")[2].partition(" to ")[0])
     assert carried == pytest.approx(capacity, rel=1e-11)
@@ -128,13 +171,26 @@ def test_an_overload_is_named_and_repaired_where_that_is_asked_for(
         (["--allocation", "nowhere.json"], "--allocation: expected a file"),
         (["--allocation", "flows.csv", "--index", "7"], "--index: expected a matrix from 0"),
         (["--allocation", "flows.csv", "--prices", "prices.csv"], "prices.csv, line 2: link"),
-        (["--allocation", "flows.csv", "--prices", "flows.csv", "--objective", "max_min"], "--prices"),
-        (["--allocation", "flows.csv", "--objective", "max_min", "--over-all-paths"], "over-all-paths"),
-        (["--allocation", "flows.csv", "--objective", "alpha_fair:alpha=2"], "linear in flow, for a proof"),
+        (
+            ["--allocation", "flows.csv", "--prices", "flows.csv", "--objective", "max_min"],
+            "--prices",
+        ),
+        (
+            ["--allocation", "flows.csv", "--objective", "max_min", "--over-all-paths"],
+            "over-all-paths",
+        ),
+        (
+            ["--allocation", "flows.csv", "--objective", "alpha_fair:alpha=2"],
+            "linear in flow, for a proof",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(
-    more: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    more: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "flows.csv").write_text("source,target,links,flow\n")
@@ -145,8 +201,24 @@ def test_wrong_settings_are_refused(
 
 
 def test_every_row_of_an_evaluation_is_proved(tmp_path: Path) -> None:
-    command = ["evaluate", *_NETWORK, "--split", "all", "--limit", "1", "--scheme", "pdhg", "--scheme", "shortest-path"]
-    assert main([*command, "--scheme", "ecmp", "--scheme", "lp-all", "--prove", "--out", str(tmp_path)]) == 0
+    command = [
+        "evaluate",
+        *_NETWORK,
+        "--split",
+        "all",
+        "--limit",
+        "1",
+        "--scheme",
+        "pdhg",
+        "--scheme",
+        "shortest-path",
+    ]
+    assert (
+        main(
+            [*command, "--scheme", "ecmp", "--scheme", "lp-all", "--prove", "--out", str(tmp_path)]
+        )
+        == 0
+    )
     with (tmp_path / "results.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [row["scheme"] for row in rows] == ["pdhg", "shortest-path", "ecmp", "lp-all"]

@@ -1,4 +1,5 @@
-"""SR policies and next-hop groups against simulations of their own: every link carries what the allocation says."""
+"""SR policies and next-hop groups against simulations of their own: every link carries what the
+allocation says."""
 
 from __future__ import annotations
 
@@ -22,15 +23,21 @@ from teal.network.paths import link_weights
 from teal.testing import make_topology
 
 
-def _allocation(topology: Topology, load: float = 6, objective: str = "total_flow", k: int = 4) -> dict[str, Any]:
+def _allocation(
+    topology: Topology, load: float = 6, objective: str = "total_flow", k: int = 4
+) -> dict[str, Any]:
     traffic = teal.load_traffic(f"gravity:seed=1,count=1,load={load}", topology)
-    paths = teal.compute_paths(topology, traffic.pairs, num_paths=k, method=PathMethod.YEN, cache=False)
+    paths = teal.compute_paths(
+        topology, traffic.pairs, num_paths=k, method=PathMethod.YEN, cache=False
+    )
     program = teal.Objective(teal.ObjectiveName(objective))
     problem = teal.Problem.create(topology, paths, program, traffic.read([0]))
     splits = teal.solve(problem, gap=1e-3).splits[0].numpy()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "allocation.json"
-        write_allocation(file, topology, paths, problem.demand[0].numpy(), splits, None, {"objective": objective})
+        write_allocation(
+            file, topology, paths, problem.demand[0].numpy(), splits, None, {"objective": objective}
+        )
         return dict(json.loads(file.read_text()))
 
 
@@ -44,20 +51,29 @@ def _loads(allocation: dict[str, Any]) -> Counter[str]:
 
 
 def _simulated(data: dict[str, Any], topology: Topology, metric: np.ndarray) -> Counter[str]:
-    """Loads of the policies, by networkx's shortest paths, equal-cost links sharing the packets of a node evenly."""
+    """Loads of the policies, by networkx's shortest paths, equal-cost links sharing the packets of
+    a node evenly."""
     graph = nx.MultiDiGraph()
     names = topology.link_names()
     ends = zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     for link, (a, b) in enumerate(ends):
-        graph.add_edge(topology.node_names[a], topology.node_names[b], key=names[link], weight=float(metric[link]))
+        graph.add_edge(
+            topology.node_names[a],
+            topology.node_names[b],
+            key=names[link],
+            weight=float(metric[link]),
+        )
     to = {node: nx.single_source_dijkstra_path_length(graph.reverse(), node) for node in graph}
     loads: Any = Counter()
 
     def send(at: str, target: str, rate: float) -> None:
         if at == target:
             return
-        hops = [(b, key) for _, b, key, one in graph.out_edges(at, keys=True, data="weight")
-                if target in to and b in to[target] and abs(one + to[target][b] - to[target][at]) < 1e-9]  # fmt: skip
+        hops = [
+            (b, key)
+            for _, b, key, one in graph.out_edges(at, keys=True, data="weight")
+            if target in to and b in to[target] and abs(one + to[target][b] - to[target][at]) < 1e-9
+        ]
         for b, key in hops:
             loads[key] += rate / len(hops)
             send(b, target, rate / len(hops))
@@ -85,7 +101,9 @@ def _check_equal(a: Counter[str], b: Counter[str]) -> None:
 
 @pytest.mark.parametrize("weight", list(PathWeight))
 @pytest.mark.parametrize("name", ["b4", "topohub:sndlib/abilene", "parallel"])
-def test_segment_lists_carry_exactly_the_loads_of_the_allocation(name: str, weight: PathWeight) -> None:
+def test_segment_lists_carry_exactly_the_loads_of_the_allocation(
+    name: str, weight: PathWeight
+) -> None:
     if name == "parallel":
         cables = [(0, 1, 4.0), (0, 1, 3.0), (1, 2, 5.0), (0, 2, 2.0), (2, 3, 4.0), (1, 3, 4.0)]
         topology = make_topology(cables, both=True)
@@ -103,7 +121,9 @@ def test_lists_are_the_shortest() -> None:
     topology = teal.load_topology("b4")
     igp = Igp(topology, np.ones(topology.num_links))
     paths = teal.compute_paths(topology, num_paths=4, cache=False)
-    graph = nx.DiGraph(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True))
+    graph = nx.DiGraph(
+        zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
+    )
 
     def is_only_path(part: list[int]) -> bool:
         ends = int(topology.link_source[part[0]]), int(topology.link_target[part[-1]])
@@ -140,13 +160,19 @@ def test_what_cannot_be_expressed_is_left_out_counted_and_paid_for() -> None:
         assert max(len(one["segments"]) for own in lists for one in own) <= 2
         loads = _simulated(exported.data, topology, metric)
         capacity = dict(zip(topology.link_names(), topology.capacity.tolist(), strict=True))
-        assert max(load / capacity[link] for link, load in loads.items()) == pytest.approx(exported.utilisation)
+        assert max(load / capacity[link] for link, load in loads.items()) == pytest.approx(
+            exported.utilisation
+        )
         if objective == "total_flow":
             assert exported.admitted < exported.admitted_before
         else:
-            rates = [one["admitted"] for demands in allocation["routers"].values() for one in demands]
+            rates = [
+                one["admitted"] for demands in allocation["routers"].values() for one in demands
+            ]
             carried = [rate for rate, own in zip(rates, lists, strict=True) if own]
-            assert exported.admitted == pytest.approx(sum(carried)), "other paths take up what was left out"
+            assert exported.admitted == pytest.approx(sum(carried)), (
+                "other paths take up what was left out"
+            )
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -205,12 +231,32 @@ def test_the_command_says_what_it_left_out_and_circles_are_cancelled(
     assert "paths left out" in printed.out
     assert json.loads((tmp_path / "o.json").read_text())["format"] == "sr-policy"
     assert main(command) == 2, "not over an earlier file"
-    assert main([*command, "--overwrite", "--topology", "topohub:sndlib/geant"]) == 2, "another network"
+    assert main([*command, "--overwrite", "--topology", "topohub:sndlib/geant"]) == 2, (
+        "another network"
+    )
     topology = make_topology([(0, 1, 1.0), (1, 2, 1.0), (0, 2, 1.0)], both=True)
-    circle = {"routers": {"n0": [{"target": "n2", "admitted": 2.0, "paths": [
-        {"nodes": ["n0", "n1", "n2"], "links": ["n0->n1", "n1->n2"], "rate": 1.0}]}],
-        "n1": [{"target": "n2", "admitted": 1.0, "paths": [
-            {"nodes": ["n1", "n0", "n2"], "links": ["n1->n0", "n0->n2"], "rate": 1.0}]}]}}  # fmt: skip
+    circle = {
+        "routers": {
+            "n0": [
+                {
+                    "target": "n2",
+                    "admitted": 2.0,
+                    "paths": [
+                        {"nodes": ["n0", "n1", "n2"], "links": ["n0->n1", "n1->n2"], "rate": 1.0}
+                    ],
+                }
+            ],
+            "n1": [
+                {
+                    "target": "n2",
+                    "admitted": 1.0,
+                    "paths": [
+                        {"nodes": ["n1", "n0", "n2"], "links": ["n1->n0", "n0->n2"], "rate": 1.0}
+                    ],
+                }
+            ],
+        }
+    }
     groups = next_hop_groups(circle, topology).data["groups"]
     hops = {group["node"]: [hop["link"] for hop in group["next_hops"]] for group in groups}
     assert hops == {"n0": ["n0->n2"], "n1": ["n1->n2"]}
@@ -218,7 +264,14 @@ def test_the_command_says_what_it_left_out_and_circles_are_cancelled(
 
 def _with_classes(tmp_path: Path) -> tuple[dict[str, Any], Topology]:
     out, shares = tmp_path / "c.json", "gold=0.1,silver=0.3,bronze=0.6"
-    arguments = ["--topology", "b4", "--traffic", "gravity:seed=0,load=8", "--objective", "priority"]
+    arguments = [
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:seed=0,load=8",
+        "--objective",
+        "priority",
+    ]
     assert main(["solve", *arguments, "--class-shares", shares, "--out", str(out)]) == 0
     return json.loads(out.read_text()), teal.load_topology("b4")
 
@@ -239,7 +292,11 @@ def test_all_classes_of_a_pair_are_exported(tmp_path: Path) -> None:
     assert by_class == pytest.approx(carried)
     igp = Igp(topology, link_weights(topology, PathWeight.HOPS))
     policies = sr_policies(allocation, topology, igp, 10, 16).data["policies"]
-    assert {(one["class"], one["color"]) for one in policies} == {("gold", 100), ("silver", 101), ("bronze", 102)}
+    assert {(one["class"], one["color"]) for one in policies} == {
+        ("gold", 100),
+        ("silver", 101),
+        ("bronze", 102),
+    }
     keys = Counter((one["headend"], one["color"], one["endpoint"]) for one in policies)
     assert max(keys.values()) == 1, "a policy is known by headend, color and endpoint"
     plain = sr_policies(_allocation(topology), topology, igp, 10, 16).data["policies"]

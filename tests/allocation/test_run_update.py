@@ -22,12 +22,22 @@ def _rates(file: Path) -> Counter[tuple[str, str, tuple[str, ...]]]:
     return found
 
 
-def test_the_steps_lead_from_one_file_to_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_steps_lead_from_one_file_to_the_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     network = ["--topology", "b4", "--traffic", "gravity:seed=0,load=8,count=3"]
     for index in (0, 1):
         out = str(tmp_path / f"{index}.json")
         assert main(["solve", *network, "--index", str(index), "--gap", "0.001", "--out", out]) == 0
-    command = ["update", "--topology", "b4", "--before", str(tmp_path / "0.json"), "--after", str(tmp_path / "1.json")]
+    command = [
+        "update",
+        "--topology",
+        "b4",
+        "--before",
+        str(tmp_path / "0.json"),
+        "--after",
+        str(tmp_path / "1.json"),
+    ]
     command += ["--out", str(tmp_path / "steps")]
     capsys.readouterr()
     assert main(command) == 0
@@ -43,7 +53,9 @@ def test_the_steps_lead_from_one_file_to_the_other(tmp_path: Path, capsys: pytes
             load.update(dict.fromkeys(key[2], max(now[key], then[key])))
         assert all(load[link] <= capacity[link] * (1 + 1e-6) for link in load)
     last, after = states[-1], _rates(tmp_path / "1.json")
-    assert all(last[key] == pytest.approx(after[key], abs=1e-6) for key in last.keys() | after.keys())
+    assert all(
+        last[key] == pytest.approx(after[key], abs=1e-6) for key in last.keys() | after.keys()
+    )
     assert main(command) == 2, "the steps are not replaced without --overwrite"
     assert main([*command, "--overwrite", "--max-steps", "0"]) == 2
     (tmp_path / "1.json").write_text("{}")

@@ -33,9 +33,13 @@ def test_workers_find_what_one_process_finds_even_if_one_is_killed(local_ray: An
 
     def solved(backend: Callable[..., Any] | None) -> tuple[ShardedProblem, Any, np.ndarray]:
         with ShardedProblem(
-            problem.topology, problem.paths.pairs, problem.demand[0].numpy(), num_shards=4,
-            search=PathSearch(problem.paths.num_paths), backend=backend,
-        ) as shards:  # fmt: skip
+            problem.topology,
+            problem.paths.pairs,
+            problem.demand[0].numpy(),
+            num_shards=4,
+            search=PathSearch(problem.paths.num_paths),
+            backend=backend,
+        ) as shards:
             result = shards.solve(gap=_GAP)
             return shards, result, np.concatenate(shards.apply(_splits))
 
@@ -70,7 +74,11 @@ def test_workers_find_what_one_process_finds_even_if_one_is_killed(local_ray: An
 
         _, after, theirs_after = solved(killing)
     assert len(messages) == 1
-    assert (after.value, after.bound, after.iterations) == (together.value, together.bound, together.iterations)
+    assert (after.value, after.bound, after.iterations) == (
+        together.value,
+        together.bound,
+        together.iterations,
+    )
     np.testing.assert_array_equal(theirs_after, theirs)
 
 
@@ -84,10 +92,12 @@ class _RayActorError(_RayError):
 
 @dataclasses.dataclass
 class _FakeRay:
-    """In place of the module: actors in this process that remember their calls, of which some die on the way.
+    """In place of the module: actors in this process that remember their calls, of which some die
+    on the way.
 
     Attributes:
-        deaths: by first shard, how many actors that hold it still die, each at its next call of ``add``.
+        deaths: by first shard, how many actors that hold it still die, each at its next call of
+            ``add``.
         actors: all that were started.
     """
 
@@ -118,7 +128,11 @@ class _FakeActor:
         self.total = SimpleNamespace(remote=self._total)
 
     def _total(
-        self, name: str, shared: tuple[Any, ...], each: Sequence[tuple[Any, ...]], options: dict[str, Any]
+        self,
+        name: str,
+        shared: tuple[Any, ...],
+        each: Sequence[tuple[Any, ...]],
+        options: dict[str, Any],
     ) -> Callable[[], Any]:
         if name == "add" and self._ray.deaths.get(self._shards[0], 0):
             self._ray.deaths[self._shards[0]] -= 1
@@ -126,7 +140,10 @@ class _FakeActor:
         elif name == "add":
             (factor,) = shared
             assert len(each) == len(self._shards)
-            self.sums = [own + float(factor[0]) * of_shard for own, (of_shard,) in zip(self.sums, each, strict=True)]
+            self.sums = [
+                own + float(factor[0]) * of_shard
+                for own, (of_shard,) in zip(self.sums, each, strict=True)
+            ]
         return partial(self._answer, list(self.sums))
 
     def _answer(self, sums: list[float]) -> Any:

@@ -42,11 +42,17 @@ def test_no_interleaving_of_an_update_overloads_a_link(name: str) -> None:
     traffic = teal.load_traffic("gravity:seed=3,count=4,load=5", topology)
     paths = teal.compute_paths(topology, traffic.pairs, num_paths=3, cache=False)
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
-    splits = teal.solve(problem.with_capacity(0.9 * problem.capacity), gap=0.01).splits  # a slack of a tenth
+    splits = teal.solve(
+        problem.with_capacity(0.9 * problem.capacity), gap=0.01
+    ).splits  # a slack of a tenth
     flows = problem.flows(splits).numpy().reshape(4, -1)
     path, link = paths.incidences()
-    through = sp.csr_array((np.ones(len(link)), (link, path)), shape=(topology.num_links, paths.leaf.size))
-    own = NamedPaths(through, np.repeat(np.arange(paths.num_demands), paths.num_paths), topology.capacity)
+    through = sp.csr_array(
+        (np.ones(len(link)), (link, path)), shape=(topology.num_links, paths.leaf.size)
+    )
+    own = NamedPaths(
+        through, np.repeat(np.arange(paths.num_demands), paths.num_paths), topology.capacity
+    )
     rng, steps = np.random.default_rng(0), 1
     for t in range(3):
         found = plan_update(own, flows[t], flows[t + 1])
@@ -66,7 +72,8 @@ def test_no_interleaving_of_an_update_overloads_a_link(name: str) -> None:
 
 
 def _random_update(seed: int, scale: float) -> tuple[NamedPaths, np.ndarray, np.ndarray]:
-    """Two allocations of a random network that fill some of its links; one demand is a millionth of the others."""
+    """Two allocations of a random network that fill some of its links; one demand is a millionth of
+    the others."""
     problem = random_problem(seed, nodes=6, density=0.5, batch=2, idle=0.0)
     demand = problem.demand * 3
     demand[:, 0] *= 1e-6
@@ -74,7 +81,9 @@ def _random_update(seed: int, scale: float) -> tuple[NamedPaths, np.ndarray, np.
     flows = problem.flows(teal.solve(problem, gap=1e-4).splits).numpy().reshape(2, -1)
     paths = problem.paths
     path, link = paths.incidences()
-    through = sp.csr_array((np.ones(len(link)), (link, path)), shape=(problem.topology.num_links, paths.leaf.size))
+    through = sp.csr_array(
+        (np.ones(len(link)), (link, path)), shape=(problem.topology.num_links, paths.leaf.size)
+    )
     capacity = scale * problem.capacity[0].numpy()
     own = NamedPaths(through, np.repeat(np.arange(paths.num_demands), paths.num_paths), capacity)
     return own, scale * flows[0], scale * flows[1]
@@ -92,12 +101,17 @@ def test_steps_fit_and_keep_what_they_say_at_any_magnitude(seed: int, scale: flo
     for now, then in itertools.pairwise(found.flows):
         assert worst_utilisation(paths, now, then) <= 1 + 1e-9
     reference, first, last = _random_update(seed, 1.0)
-    assert found.kept == pytest.approx(plan_update(reference, first, last).kept, abs=1e-3), "units change nothing"
+    assert found.kept == pytest.approx(plan_update(reference, first, last).kept, abs=1e-3), (
+        "units change nothing"
+    )
 
 
 def test_a_tiny_link_beside_a_large_one_and_a_link_without_capacity() -> None:
-    """Two demands change places on links of 1 Mbit/s; others on links of 400 Gbit/s, and a third link has failed."""
-    through = sp.csr_array(np.array([[1.0, 0, 1, 0, 0, 0], [0, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]]))
+    """Two demands change places on links of 1 Mbit/s; others on links of 400 Gbit/s, and a third
+    link has failed."""
+    through = sp.csr_array(
+        np.array([[1.0, 0, 1, 0, 0, 0], [0, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]])
+    )
     paths = NamedPaths(through, np.array([0, 0, 1, 1, 2, 2]), np.array([1e-3, 1e-3, 400.0, 0.0]))
     before, after = np.array([6e-4, 0, 0, 6e-4, 100.0, 0]), np.array([0, 6e-4, 6e-4, 0, 300.0, 0])
     found = plan_update(paths, before, after)

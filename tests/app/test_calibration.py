@@ -18,7 +18,9 @@ from teal.testing import make_topology
 
 @pytest.mark.parametrize("share", [0.6, 0.9, 0.97])
 @pytest.mark.parametrize("name", ["b4", "topohub:sndlib/geant"])
-def test_lp_all_satisfies_the_calibrated_share_of_the_median_matrix(name: str, share: float) -> None:
+def test_lp_all_satisfies_the_calibrated_share_of_the_median_matrix(
+    name: str, share: float
+) -> None:
     topology = load_topology(name)
     traffic = load_traffic("gravity:seed=2,count=9,load=1", topology)
     paths = compute_paths(topology, traffic.pairs)
@@ -29,7 +31,9 @@ def test_lp_all_satisfies_the_calibrated_share_of_the_median_matrix(name: str, s
 
 
 def test_calibration_to_a_share_that_cannot_be_routed_is_refused() -> None:
-    topology = make_topology([(0, 1, 1.0), (1, 0, 1.0), (0, 2, 1.0)])  # nothing leads away from node 2
+    topology = make_topology(
+        [(0, 1, 1.0), (1, 0, 1.0), (0, 2, 1.0)]
+    )  # nothing leads away from node 2
     traffic = load_traffic("gravity:count=3", topology)
     paths = compute_paths(topology, all_pairs(topology))
     with pytest.raises(InputError, match="of demand that has a path"):

@@ -1,4 +1,5 @@
-"""A command whole in one file, as a stranger adds one: help, text, table, JSON, wrong input, exit code."""
+"""A command whole in one file, as a stranger adds one: help, text, table, JSON, wrong input, exit
+code."""
 
 from __future__ import annotations
 
@@ -38,7 +39,10 @@ def degree_outcome(config: DegreeConfig, notify: Notify) -> Outcome:
     """The nodes with at least so many links."""
     topology = topology_of(config)
     notify("counting")
-    degree = {name: topology.link_source.tolist().count(node) for node, name in enumerate(topology.node_names)}
+    degree = {
+        name: topology.link_source.tolist().count(node)
+        for node, name in enumerate(topology.node_names)
+    }
     listed = {name: links for name, links in degree.items() if links >= config.least}
     columns = (Column("node", itemgetter(0)), Column("links", itemgetter(1), str))
     if config.out is not None:
@@ -47,17 +51,24 @@ def degree_outcome(config: DegreeConfig, notify: Notify) -> Outcome:
         text=f"{len(listed)} nodes",
         tables=[Table("", columns, list(listed.items()))],
         written="" if config.out is None else f"{config.out}: the list",
-        data={"nodes": listed, "mean": math.nan if not listed else sum(listed.values()) / len(listed)},
+        data={
+            "nodes": listed,
+            "mean": math.nan if not listed else sum(listed.values()) / len(listed),
+        },
         exit_code=0 if listed else EXIT_GAP,
     )
 
 
 @pytest.fixture(autouse=True)
 def command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(COMMANDS, "degree", Command(DegreeConfig, degree_outcome, "look and convert"))
+    monkeypatch.setitem(
+        COMMANDS, "degree", Command(DegreeConfig, degree_outcome, "look and convert")
+    )
 
 
-def test_a_command_prints_text_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_prints_text_table_and_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "degrees.json"
     assert main(["degree", "--topology", "b4", "--least", "4", "--out", str(out)]) == 0
     printed = capsys.readouterr()
@@ -68,7 +79,9 @@ def test_a_command_prints_text_table_and_files(tmp_path: Path, capsys: pytest.Ca
     assert json.loads(out.read_text()) == {"4": 4, "6": 4, "7": 4, "8": 4, "10": 4, "11": 4}
 
 
-def test_json_has_null_for_a_number_that_is_none_and_the_same_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_null_for_a_number_that_is_none_and_the_same_exit_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for form in ([], ["--json"]):
         assert main(["degree", "--topology", "b4", "--least", "9", "--quiet", *form]) == EXIT_GAP
     printed = capsys.readouterr()
@@ -76,10 +89,17 @@ def test_json_has_null_for_a_number_that_is_none_and_the_same_exit_code(capsys: 
     assert printed.err == ""
 
 
-def test_its_help_and_its_faults_are_those_of_any_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_help_and_its_faults_are_those_of_any_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["degree", "--help"]) == 0
     text = capsys.readouterr().out
-    for expected in ("Count the links of each node.", "--least INT", "Least number of links", "--json"):
+    for expected in (
+        "Count the links of each node.",
+        "--least INT",
+        "Least number of links",
+        "--json",
+    ):
         assert expected in text
     assert main(["degree", "--topology", "b4", "--least", "-1"]) == 2
     assert "--least" in capsys.readouterr().err

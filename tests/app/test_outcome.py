@@ -18,9 +18,18 @@ NETWORK = ["--topology", "b4", "--traffic", "gravity:seed=0,count=2,load=3"]
 
 def _matrix(gap: float, status: str) -> AllocatedMatrix:
     return AllocatedMatrix(
-        index=0, timestamp="2026-01-01T00:00:00", status=status, solve_s=0.0, exact_value=1.0, value=1.0, bound=1.0,
-        gap=gap, satisfied_demand=1.0, max_link_utilisation=1.0, max_violation=0.0,
-    )  # fmt: skip
+        index=0,
+        timestamp="2026-01-01T00:00:00",
+        status=status,
+        solve_s=0.0,
+        exact_value=1.0,
+        value=1.0,
+        bound=1.0,
+        gap=gap,
+        satisfied_demand=1.0,
+        max_link_utilisation=1.0,
+        max_violation=0.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -29,7 +38,12 @@ def _matrix(gap: float, status: str) -> AllocatedMatrix:
 )
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_missed_gap_or_an_unusable_matrix_is_in_the_exit_code_of_allocate(
-    gaps: list[float], status: str, expected: int, form: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gaps: list[float],
+    status: str,
+    expected: int,
+    form: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     matrices = [_matrix(gaps[0], "feasible"), _matrix(gaps[1], status)]
     monkeypatch.setattr("teal.allocation.allocate_command.run_allocate", lambda *_: matrices)
@@ -49,4 +63,8 @@ def test_a_scheme_that_never_reaches_the_gap_has_null_in_json(
     monkeypatch.setattr("teal.evaluation.race.run_race", lambda *_: runs)
     assert main(["evaluate", *NETWORK, "--race", "--out", str(tmp_path), "--json"]) == 0
     times = json.loads(capsys.readouterr().out, parse_constant=refuse)["times_to_gap"]
-    assert {one["scheme"]: one["seconds"] for one in times} == {"fast": 2.0, "never": None, "broken": None}
+    assert {one["scheme"]: one["seconds"] for one in times} == {
+        "fast": 2.0,
+        "never": None,
+        "broken": None,
+    }

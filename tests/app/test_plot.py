@@ -27,7 +27,9 @@ def test_the_network_is_drawn_with_its_utilisation() -> None:
 
 def test_gaps_are_drawn_over_time() -> None:
     points: list[tuple[float, float]] = []
-    teal.solve(random_problem(3, batch=1), gap=1e-6, report=lambda n, gap: points.append((n / 1e3, gap)))
+    teal.solve(
+        random_problem(3, batch=1), gap=1e-6, report=lambda n, gap: points.append((n / 1e3, gap))
+    )
     axes = teal.plot.gap_over_time({"PDHG": points, "nothing": []})
     (line,) = axes.lines
     assert np.asarray(line.get_ydata()).tolist() == pytest.approx([100 * gap for _, gap in points])

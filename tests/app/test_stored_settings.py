@@ -15,18 +15,47 @@ from teal.evaluation.settings import EvaluateConfig
 from teal.learning.settings import TrainConfig
 from teal.planning.settings import PlanConfig
 
-COMMAND = ["train", "--topology", "b4", "--traffic", "gravity:seed=0,count=12,load=2", "--validate-every", "1"]
+COMMAND = [
+    "train",
+    "--topology",
+    "b4",
+    "--traffic",
+    "gravity:seed=0,count=12,load=2",
+    "--validate-every",
+    "1",
+]
 
 
 @pytest.mark.parametrize(
     "config",
     [
-        TrainConfig(topology="b4", traffic="gravity:seed=0", out=Path("x"), calibrate=0.9, learner="coma", num_paths=3),
-        EvaluateConfig(topology=("b4",), traffic=("gravity:seed=0",), out=Path("x"), scheme=("pdhg",), failures="1,2"),
-        PlanConfig(topology="b4", traffic="gravity", out=Path("x"), groups=Path("g.csv"), failures=("nodes",)),
+        TrainConfig(
+            topology="b4",
+            traffic="gravity:seed=0",
+            out=Path("x"),
+            calibrate=0.9,
+            learner="coma",
+            num_paths=3,
+        ),
+        EvaluateConfig(
+            topology=("b4",),
+            traffic=("gravity:seed=0",),
+            out=Path("x"),
+            scheme=("pdhg",),
+            failures="1,2",
+        ),
+        PlanConfig(
+            topology="b4",
+            traffic="gravity",
+            out=Path("x"),
+            groups=Path("g.csv"),
+            failures=("nodes",),
+        ),
     ],
 )
-def test_settings_come_back_with_their_types(tmp_path: Path, config: TrainConfig | EvaluateConfig | PlanConfig) -> None:
+def test_settings_come_back_with_their_types(
+    tmp_path: Path, config: TrainConfig | EvaluateConfig | PlanConfig
+) -> None:
     config = dataclasses.replace(config, out=tmp_path / "run")
     save_settings(config)
     assert stored_settings(type(config), tmp_path / "run") == config

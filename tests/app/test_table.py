@@ -1,4 +1,5 @@
-"""Tables: what a terminal and a page show, cells with marks of Markdown and LaTeX, and the tables of a run."""
+"""Tables: what a terminal and a page show, cells with marks of Markdown and LaTeX, and the tables
+of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ from teal.app.table import Cell, Column, Table, writers
 from teal.app.text import percent
 from teal.cli import main
 
-RECORDS = [{"name": "x[1]|y", "gap": 0.005, "limit": math.nan}, {"name": "p_q", "gap": math.nan, "limit": math.nan}]
+RECORDS = [
+    {"name": "x[1]|y", "gap": 0.005, "limit": math.nan},
+    {"name": "p_q", "gap": math.nan, "limit": math.nan},
+]
 
 
 def _table(*more: Column) -> Table:
@@ -64,8 +68,9 @@ def test_a_column_may_sort_by_another_number_than_its_text_begins_with() -> None
     column = Column("share (gap)", itemgetter("gap"), text=lambda record: f"{record['name']} (1%)")
     assert column.is_number
     assert [column.cell(record) for record in RECORDS] == [
-        Cell("x[1]|y (1%)", "0.005", True), Cell("p_q (1%)", "", True),
-    ]  # fmt: skip
+        Cell("x[1]|y (1%)", "0.005", True),
+        Cell("p_q (1%)", "", True),
+    ]
     infinite = Column("time", itemgetter("time"), str)
     assert infinite.cell({"time": math.inf}).sort == "Infinity"
     assert infinite.cell({"time": np.float32(1.5)}).sort == "1.5"
@@ -73,8 +78,13 @@ def test_a_column_may_sort_by_another_number_than_its_text_begins_with() -> None
 
 def test_cells_are_as_in_the_terminal_and_escaped_for_each_language() -> None:
     assert _table().markdown().splitlines() == [
-        "**a[b]_c**", "", "| scheme | gap |", "| --- | ---: |", r"| x[1]\|y | 0.50% |", "| p_q | - |",
-    ]  # fmt: skip
+        "**a[b]_c**",
+        "",
+        "| scheme | gap |",
+        "| --- | ---: |",
+        r"| x[1]\|y | 0.50% |",
+        "| p_q | - |",
+    ]
     lines = _table().latex().splitlines()
     assert r"\caption{a[b]\_c}" in lines
     assert r"\begin{tabular}{lr}" in lines
@@ -85,13 +95,27 @@ def test_cells_are_as_in_the_terminal_and_escaped_for_each_language() -> None:
 
 def test_the_tables_of_an_evaluation_are_written_beside_its_charts(tmp_path: Path) -> None:
     run, figures = tmp_path / "run", tmp_path / "figures"
-    evaluate = ["evaluate", "--topology", "b4", "--traffic", "gravity:seed=0,count=10,load=4", "--limit", "2"]
-    assert main([*evaluate, "--scheme", "shortest-path", "--scheme", "cspf", "--out", str(run)]) == 0
+    evaluate = [
+        "evaluate",
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:seed=0,count=10,load=4",
+        "--limit",
+        "2",
+    ]
+    assert (
+        main([*evaluate, "--scheme", "shortest-path", "--scheme", "cspf", "--out", str(run)]) == 0
+    )
     assert main(["report", "--results", str(run), "--figures", str(figures)]) == 0
     text = (figures / "tables.md").read_text(encoding="utf-8")
     assert text.count("| shortest-path |") == text.count("| cspf |") == 1
-    assert (figures / "tables.tex").read_text(encoding="utf-8").count(r"\begin{tabular}") == text.count("**") // 2
-    assert main(["report", "--results", str(run), "--figures", str(figures)]) == 2, "not replaced unasked"
+    assert (figures / "tables.tex").read_text(encoding="utf-8").count(
+        r"\begin{tabular}"
+    ) == text.count("**") // 2
+    assert main(["report", "--results", str(run), "--figures", str(figures)]) == 2, (
+        "not replaced unasked"
+    )
 
 
 def test_several_tables_are_one_file(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Compilation ahead: what is compiled is announced once, and not again; a small network needs none."""
+"""Compilation ahead: what is compiled is announced once, and not again; a small network needs
+none."""
 
 from __future__ import annotations
 
@@ -15,7 +16,15 @@ from teal.app import warm_up as study
 from teal.cli import main
 from teal.cli.commands import COMMANDS
 
-LARGE = ["solve", "--topology", "topohub:sndlib/germany50", "--traffic", "gravity:seed=0,load=2", "--num-paths", "1"]
+LARGE = [
+    "solve",
+    "--topology",
+    "topohub:sndlib/germany50",
+    "--traffic",
+    "gravity:seed=0,load=2",
+    "--num-paths",
+    "1",
+]
 
 
 @pytest.mark.parametrize("name", ["paths", "engine", "engine in double precision"])
@@ -31,7 +40,9 @@ def test_every_task_of_a_first_solve_exists() -> None:
     for command in COMMANDS.values():
         assert set(command.further_kernels) < set(warm_up.all_tasks())
     for num_demands in (0, 1_000_000):
-        of_models = warm_up.first_tasks(num_demands, ["teal:repair=none", "price-gnn", "lp-all:solver=highs"])
+        of_models = warm_up.first_tasks(
+            num_demands, ["teal:repair=none", "price-gnn", "lp-all:solver=highs"]
+        )
         assert set(of_models) < set(warm_up.all_tasks())
         assert len(of_models) == 4
 
@@ -62,11 +73,23 @@ def test_the_first_command_announces_the_compilation_and_the_second_does_not(
 def test_the_first_solve_of_a_small_network_compiles_nothing(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "TEAL_CACHE_DIR": str(tmp_path)}
     for objective in ("total_flow", "max_link_utilisation"):
-        words = ["solve", "--topology", "b4", "--traffic", "gravity:seed=0,load=8", "--objective", objective]
+        words = [
+            "solve",
+            "--topology",
+            "b4",
+            "--traffic",
+            "gravity:seed=0,load=8",
+            "--objective",
+            objective,
+        ]
         done = subprocess.run(
-            [sys.executable, "-m", "teal", *words], env=environment, capture_output=True, text=True, timeout=300,
+            [sys.executable, "-m", "teal", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
             check=True,
-        )  # fmt: skip
+        )
         assert "gap 0.000%" in done.stdout
         assert "HiGHS solves a network of this size" in done.stderr
         assert "compiling" not in done.stderr
@@ -74,7 +97,9 @@ def test_the_first_solve_of_a_small_network_compiles_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.system
-def test_processes_compile_and_leave_a_marker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_processes_compile_and_leave_a_marker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     names = warm_up.first_tasks()
     assert not warm_up.is_warm(names)
@@ -83,7 +108,9 @@ def test_processes_compile_and_leave_a_marker(monkeypatch: pytest.MonkeyPatch, t
     assert len(list((tmp_path / "kernels").glob("*.nbc"))) > 30
 
 
-def test_nothing_is_compiled_ahead_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compiled_ahead_where_nothing_can_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(warm_up, "folder", lambda: None)
     assert warm_up.missing(warm_up.all_tasks()) == []
     assert not warm_up.is_warm()

@@ -1,4 +1,5 @@
-"""Single-path water-filling against the definition, and the schemes for fairness against exact rates."""
+"""Single-path water-filling against the definition, and the schemes for fairness against exact
+rates."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from teal.testing import random_problem
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_flow_has_a_bottleneck(seed: int) -> None:
-    """A full link on which no flow has a higher rate per weight: the definition of max-min fairness."""
+    """A full link on which no flow has a higher rate per weight: the definition of max-min
+    fairness."""
     rng = np.random.default_rng(seed)
     flows, links = 30, 12
     crosses = rng.random((flows, links)) < 0.25
@@ -22,7 +24,9 @@ def test_every_flow_has_a_bottleneck(seed: int) -> None:
     weight, capacity = rng.random(flows) + 0.1, rng.random(links) * 5 + 0.5
 
     def csr(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return np.concatenate([[0], np.cumsum(matrix.sum(1))]).astype(np.int64), np.nonzero(matrix)[1].astype(np.int64)
+        return np.concatenate([[0], np.cumsum(matrix.sum(1))]).astype(np.int64), np.nonzero(matrix)[
+            1
+        ].astype(np.int64)
 
     rate = waterfill(weight, capacity, *csr(crosses), *csr(crosses.T))
     load, level = rate @ crosses, rate / weight

@@ -25,7 +25,9 @@ MLU = ObjectiveName.MAX_LINK_UTILISATION
 @pytest.fixture(scope="module")
 def past() -> Past:
     problem = random_problem(3, objective=MLU, batch=1)
-    demand = problem.demand.numpy() * np.random.default_rng(0).lognormal(0, 0.5, (6, problem.paths.num_demands))
+    demand = problem.demand.numpy() * np.random.default_rng(0).lognormal(
+        0, 0.5, (6, problem.paths.num_demands)
+    )
     return past_of(problem, demand)
 
 
@@ -46,7 +48,8 @@ def test_the_penalty_is_kept_and_buys_a_better_ratio_for_what_was_measured(past:
         ratios.append(_measured(problem, splits))
     assert ratios == sorted(ratios, reverse=True)
     assert ratios[0] > ratios[-1] + 1e-3
-    # Without a penalty that binds: no splits have a smaller largest ratio, found here as a scenario program.
+    # Without a penalty that binds: no splits have a smaller largest ratio, found here as a scenario
+    # program.
     optimum = pdhg.solve(problem, gap=1e-5).value
     scaled = problem.with_demand(problem.demand / optimum[:, None])
     assert ratios[-1] == pytest.approx(solve_scenarios(scaled, tail=1.0, gap=1e-4).value, rel=2e-3)
@@ -69,5 +72,7 @@ def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str], tmp_path:
         "--out",
         f"{tmp_path}/x",
     ]
-    assert main([*common, "--objective", "max_link_utilisation", "--scheme", "cope:penalty=0.5"]) == 2
+    assert (
+        main([*common, "--objective", "max_link_utilisation", "--scheme", "cope:penalty=0.5"]) == 2
+    )
     assert "penalty" in capsys.readouterr().err

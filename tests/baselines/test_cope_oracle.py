@@ -1,8 +1,10 @@
-"""COPE against cutting planes: instead of the dual of the worst case, the worst matrices themselves are rows.
+"""COPE against cutting planes: instead of the dual of the worst case, the worst matrices themselves
+are rows.
 
-A matrix of the worst case is a flow within the capacities: its optimum is at most 1, and scaling it changes no ratio.
-The oracle minimises over splits under the matrices found so far, looks for the flow with the largest utilisation by
-these splits, one LP for each link, adds what it finds, and stops when nothing is above the limit.
+A matrix of the worst case is a flow within the capacities: its optimum is at most 1, and scaling it
+changes no ratio. The oracle minimises over splits under the matrices found so far, looks for the
+flow with the largest utilisation by these splits, one LP for each link, adds what it finds, and
+stops when nothing is above the limit.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ EXACT = 1e-7  # relative; of the oracle's cuts
 
 
 class Oracle:
-    """Splits of a network with the least ratio to the optimum, over all matrices or over some of them.
+    """Splits of a network with the least ratio to the optimum, over all matrices or over some of
+    them.
 
     Args:
         network: B = 1; its demand means nothing.
@@ -49,34 +52,52 @@ class Oracle:
     def ratio(self, splits: Array, matrices: Array) -> float:
         """The largest ratio to the optimum over some matrices."""
         return max(
-            float((self._share @ (splits * (demand @ self.program.owner))).max()) / self.optimum(demand)
+            float((self._share @ (splits * (demand @ self.program.owner))).max())
+            / self.optimum(demand)
             for demand in matrices
         )
 
     def worst(self, splits: Array) -> tuple[float, list[Array]]:
-        """The largest ratio over all matrices; for each link the matrix (D,), of optimum 1, that loads it most."""
+        """The largest ratio over all matrices; for each link the matrix (D,), of optimum 1, that
+        loads it most."""
         largest, found = 0.0, []
         for share in self._share:
-            gain = self.program.owner @ (share * splits)  # utilisation of the link by one Gbit/s of each demand
+            gain = self.program.owner @ (
+                share * splits
+            )  # utilisation of the link by one Gbit/s of each demand
             if gain.any():
-                result = linprog(-(gain @ self.program.owner), self._share, np.ones(len(self._share)), method="highs")
+                result = linprog(
+                    -(gain @ self.program.owner),
+                    self._share,
+                    np.ones(len(self._share)),
+                    method="highs",
+                )
                 largest = max(largest, -float(result.fun))
                 found.append(self.program.owner @ result.x)
         return largest, found
 
     def _least(self, measured: Array, limit: float) -> tuple[float, Array]:
-        """The least largest ratio over measured matrices, of splits that keep a limit on the cuts; 0 for none."""
+        """The least largest ratio over measured matrices, of splits that keep a limit on the cuts;
+        0 for none."""
         width, rows, limits = len(self.program.value), [], []
         for demand in measured:
-            rows.append(np.column_stack([self._share * (demand @ self.program.owner), -np.ones(len(self._share))]))
+            rows.append(
+                np.column_stack(
+                    [self._share * (demand @ self.program.owner), -np.ones(len(self._share))]
+                )
+            )
             limits.append(np.zeros(len(self._share)))
         for demand in self._cuts:
             last = np.full(len(self._share), 0.0 if limit else -1.0)
             rows.append(np.column_stack([self._share * (demand @ self.program.owner), last]))
             limits.append(np.full(len(self._share), limit))
-        sums = np.column_stack([self.program.owner[self._routable], np.zeros(int(self._routable.sum()))])
+        sums = np.column_stack(
+            [self.program.owner[self._routable], np.zeros(int(self._routable.sum()))]
+        )
         a_ub, b_ub = (np.vstack(rows), np.concatenate(limits)) if rows else (None, None)
-        result = linprog(np.append(np.zeros(width), 1), a_ub, b_ub, sums, np.ones(len(sums)), method="highs")
+        result = linprog(
+            np.append(np.zeros(width), 1), a_ub, b_ub, sums, np.ones(len(sums)), method="highs"
+        )
         return float(result.fun), np.asarray(result.x[:-1])
 
     def least_ratio(self) -> float:
@@ -90,7 +111,8 @@ class Oracle:
         raise AssertionError("the cuts do not converge")
 
     def least_measured(self, measured: Array, limit: float) -> float:
-        """Over measured matrices, each divided by its optimum, of splits whose ratio over all is at most a limit."""
+        """Over measured matrices, each divided by its optimum, of splits whose ratio over all is at
+        most a limit."""
         scaled = np.array([demand / self.optimum(demand) for demand in measured])
         for _ in range(200):
             ratio, splits = self._least(scaled, limit)
@@ -103,8 +125,12 @@ class Oracle:
 
 def make_past(seed: int, count: int, failed: int = 0) -> Past:
     """Matrices of log-normal rates, a fifth of them 0, on five nodes."""
-    network = random_problem(seed, objective=MLU, batch=1, nodes=5, density=0.55, failed=failed, num_paths=3)
-    demand = network.demand.numpy() * np.random.default_rng(seed).lognormal(0, 0.8, (count, network.paths.num_demands))
+    network = random_problem(
+        seed, objective=MLU, batch=1, nodes=5, density=0.55, failed=failed, num_paths=3
+    )
+    demand = network.demand.numpy() * np.random.default_rng(seed).lognormal(
+        0, 0.8, (count, network.paths.num_demands)
+    )
     return past_of(network, demand)
 
 
@@ -121,7 +147,8 @@ def path_splits(past: Past, splits: torch.Tensor) -> Array:
 def test_both_programs_have_the_optimum_of_the_cutting_planes(
     seed: int, failed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The measured ratio for each penalty; what it is worst over all matrices is within the penalty envelope."""
+    """The measured ratio for each penalty; what it is worst over all matrices is within the penalty
+    envelope."""
     monkeypatch.setattr(cope, "_OPTIMUM_GAP", 1e-6)
     past = make_past(seed, 4, failed)
     oracle, measured = Oracle(past.network), past.traffic.read(np.arange(4))
@@ -138,7 +165,8 @@ def test_both_programs_have_the_optimum_of_the_cutting_planes(
 
 
 def test_the_optima_of_the_matrices_are_known_to_a_thousandth() -> None:
-    """The utilisations are divided by values of the first-order engine; the loss of that is at most their gap."""
+    """The utilisations are divided by values of the first-order engine; the loss of that is at most
+    their gap."""
     for seed in (1, 2):
         past = make_past(seed, 3)
         oracle, measured = Oracle(past.network), past.traffic.read(np.arange(3))
@@ -149,7 +177,8 @@ def test_the_optima_of_the_matrices_are_known_to_a_thousandth() -> None:
 
 
 def test_the_matrices_of_the_window_are_evenly_spread_over_the_past() -> None:
-    """Of 9 matrices, every = 4 and window = 2 look at the last 8 and take the first and the last of these."""
+    """Of 9 matrices, every = 4 and window = 2 look at the last 8 and take the first and the last of
+    these."""
     past = make_past(1, 9)
     oracle = Oracle(past.network)
     least = oracle.least_ratio()

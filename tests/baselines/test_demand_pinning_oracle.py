@@ -1,13 +1,15 @@
-"""Demand pinning against a program of its own: explicit paths, a plain loop for the pinned demands, one dense LP.
+"""Demand pinning against a program of its own: explicit paths, a plain loop for the pinned demands,
+one dense LP.
 
 The rules, where the published heuristic leaves a choice:
 
-- by ``alpha``, a demand is optimised if it is at or above the (1 - alpha) quantile of all demands above 0.001 Gbit/s,
-  those without a path included; by ``threshold``, if it is above that share of the mean capacity of the live links.
-  So a demand at the border is optimised in the first case and pinned in the second;
+- by ``alpha``, a demand is optimised if it is at or above the (1 - alpha) quantile of all demands
+  above 0.001 Gbit/s, those without a path included; by ``threshold``, if it is above that share of
+  the mean capacity of the live links. So a demand at the border is optimised in the first case and
+  pinned in the second;
 - every other demand is pinned, in the order of demand numbers, to its first live path;
-- where values are maximised, what the residual capacity of that path cannot carry is not served on other paths either;
-  under max_link_utilisation a pinned demand is on its path as a whole.
+- where values are maximised, what the residual capacity of that path cannot carry is not served on
+  other paths either; under max_link_utilisation a pinned demand is on its path as a whole.
 """
 
 from __future__ import annotations
@@ -117,13 +119,16 @@ def pinned_flow(program: Program, pinned: Array, *, cut: bool) -> Array:
         columns = np.flatnonzero(program.owner[d])
         if len(columns):
             links = program.use[:, columns[0]] > 0
-            flow[columns[0]] = min(program.demand[d], residual[links].min()) if cut else program.demand[d]
+            flow[columns[0]] = (
+                min(program.demand[d], residual[links].min()) if cut else program.demand[d]
+            )
             residual[links] -= flow[columns[0]]
     return flow
 
 
 def check(problem: Problem, scheme: DemandPinning) -> tuple[Array, Array]:
-    """Compare the scheme with the oracle on one matrix; (D,) which demands are optimised, and the flow of each."""
+    """Compare the scheme with the oracle on one matrix; (D,) which demands are optimised, and the
+    flow of each."""
     allocation = scheme.solve(problem)
     program = Program.of(problem)
     flow = program.flow(problem, allocation.splits)
@@ -136,23 +141,38 @@ def check(problem: Problem, scheme: DemandPinning) -> tuple[Array, Array]:
     rest, load = np.where(choice, program.demand, 0), program.use @ pinned
     if maximises:
         assert_feasible(problem, allocation)
-        best = program.value @ pinned + program.best_value(rest, np.maximum(program.capacity - load, 0))
+        best = program.value @ pinned + program.best_value(
+            rest, np.maximum(program.capacity - load, 0)
+        )
         assert program.value @ flow == pytest.approx(best, rel=1e-6, abs=1e-6)
     else:
-        assert program.largest_utilisation(flow) == pytest.approx(program.least_utilisation(rest, load), rel=1e-6)
-        np.testing.assert_allclose((program.owner @ flow)[program.owner.any(1)], program.demand[program.owner.any(1)])
+        assert program.largest_utilisation(flow) == pytest.approx(
+            program.least_utilisation(rest, load), rel=1e-6
+        )
+        np.testing.assert_allclose(
+            (program.owner @ flow)[program.owner.any(1)], program.demand[program.owner.any(1)]
+        )
     return choice, program.owner @ flow
 
 
 @pytest.mark.parametrize("failed", [0, 2, 5])
-@pytest.mark.parametrize("scheme", [DemandPinning(alpha=0.1), DemandPinning(alpha=0.4), DemandPinning(threshold=0.05)])
-def test_values_and_pinned_flows_equal_those_of_the_oracle(scheme: DemandPinning, failed: int) -> None:
+@pytest.mark.parametrize(
+    "scheme", [DemandPinning(alpha=0.1), DemandPinning(alpha=0.4), DemandPinning(threshold=0.05)]
+)
+def test_values_and_pinned_flows_equal_those_of_the_oracle(
+    scheme: DemandPinning, failed: int
+) -> None:
     for seed in range(25):
         check(random_problem(seed, batch=1, failed=failed), scheme)
 
 
 @pytest.mark.parametrize(
-    "objective", [ObjectiveName.WEIGHTED_FLOW, ObjectiveName.LATENCY_PENALISED_FLOW, ObjectiveName.MAX_LINK_UTILISATION]
+    "objective",
+    [
+        ObjectiveName.WEIGHTED_FLOW,
+        ObjectiveName.LATENCY_PENALISED_FLOW,
+        ObjectiveName.MAX_LINK_UTILISATION,
+    ],
 )
 def test_the_other_objectives_equal_the_oracle(objective: ObjectiveName) -> None:
     for seed in range(12):
@@ -174,11 +194,14 @@ def test_each_matrix_of_a_batch_has_its_own_failures_and_choice() -> None:
 
 
 def _whole_numbers(seed: int, failed: int = 2) -> Problem:
-    """Small whole demands and capacities, so that many demands are equal, to the border too, and many links fill."""
+    """Small whole demands and capacities, so that many demands are equal, to the border too, and
+    many links fill."""
     problem, rng = random_problem(seed, batch=1, failed=failed), np.random.default_rng(seed)
     demand = torch.from_numpy(rng.integers(0, 5, problem.demand.shape).astype(float))
     capacity = torch.from_numpy(rng.integers(2, 7, problem.capacity.shape).astype(float))
-    return problem.with_demand(demand).with_capacity(torch.where(problem.capacity > 0, capacity, 0.0))
+    return problem.with_demand(demand).with_capacity(
+        torch.where(problem.capacity > 0, capacity, 0.0)
+    )
 
 
 def test_equal_demands_and_full_links_equal_the_oracle() -> None:
@@ -190,7 +213,9 @@ def test_equal_demands_and_full_links_equal_the_oracle() -> None:
         at_border += int(demand[choice].min() == np.quantile(demand[demand > 1e-3], 0.7))
         live = problem.capacity[0].numpy()
         share = 2 / float(live[live > 0].mean())
-        if share * float(live[live > 0].mean()) == 2:  # the border is 2 Gbit/s, a demand of many pairs
+        if (
+            share * float(live[live > 0].mean()) == 2
+        ):  # the border is 2 Gbit/s, a demand of many pairs
             check(problem, DemandPinning(threshold=share))
             at_threshold += 1
     assert at_border > 10
@@ -198,12 +223,15 @@ def test_equal_demands_and_full_links_equal_the_oracle() -> None:
 
 
 def test_by_alpha_a_demand_at_the_border_is_optimised_and_by_threshold_it_is_pinned() -> None:
-    """If (n - 1) (1 - alpha) is a whole number, the quantile of n demands is one of them, without any equal demands."""
+    """If (n - 1) (1 - alpha) is a whole number, the quantile of n demands is one of them, without
+    any equal demands."""
     problem = random_problem(0, batch=1, idle=0.0)
     rank = np.arange(1.0, problem.paths.num_demands + 1)
     problem = problem.with_demand(torch.from_numpy(np.where(rank <= 41, rank, 0.0))[None])
     choice, _ = check(problem, DemandPinning(alpha=0.25))
-    assert np.flatnonzero(choice).tolist() == list(range(30, 41)), "31, which is the quantile, to 41 Gbit/s"
+    assert np.flatnonzero(choice).tolist() == list(range(30, 41)), (
+        "31, which is the quantile, to 41 Gbit/s"
+    )
     equal = problem.with_capacity(torch.full_like(problem.capacity, 4.0))
     choice, _ = check(equal, DemandPinning(threshold=2.0))
     assert np.flatnonzero(choice).tolist() == list(range(8, 41)), "9 to 41 Gbit/s; 8 is the border"
@@ -221,18 +249,22 @@ def test_demands_without_a_path_count_for_the_quantile() -> None:
 
 
 def _shared_link(demand: list[float], capacity: list[float]) -> Problem:
-    """Demands 0 -> 2, 1 -> 2 and 3 -> 2, all over 3 -> 2 first; the first of them also has a way over 4 and 5."""
+    """Demands 0 -> 2, 1 -> 2 and 3 -> 2, all over 3 -> 2 first; the first of them also has a way
+    over 4 and 5."""
     ends = [(0, 3), (1, 3), (3, 2), (0, 4), (4, 5), (5, 2)]
     topology = make_topology([(*pair, 9.0) for pair in ends])
     pairs = np.array([[0, 2], [1, 2], [3, 2]], np.int32)
     paths = compute_paths(topology, pairs, num_paths=2, cache=False)
-    return Problem.create(topology, paths, Objective(), np.array([demand]), capacity=np.array([capacity]))
+    return Problem.create(
+        topology, paths, Objective(), np.array([demand]), capacity=np.array([capacity])
+    )
 
 
 @pytest.mark.parametrize(
     ("demand", "capacity", "served"),
     [
-        # All are pinned.  3 -> 2 is full before the last demand, and the first does not try its second path.
+        # All are pinned.  3 -> 2 is full before the last demand, and the first does not try its
+        # second path.
         ([2.0, 2.0, 1.0], [9, 9, 3, 9, 9, 9], [2.0, 1.0, 0.0]),
         ([4.0, 1.0, 1.0], [9, 9, 3, 9, 9, 9], [3.0, 0.0, 0.0]),
         # The first path of the first demand has failed: its second one is the first live one.
@@ -251,6 +283,7 @@ def test_pinned_demands_share_a_full_link_in_the_order_of_their_numbers(
 
 
 def test_a_demand_at_the_quantile_is_large_whatever_rounding_says() -> None:
-    """1 - 0.7 is rounded up: the position of the 0.3 quantile of 11 demands is then just above that of demand 4."""
+    """1 - 0.7 is rounded up: the position of the 0.3 quantile of 11 demands is then just above that
+    of demand 4."""
     demand = np.array([1.0, 2, 3, 4, 50, 60, 70, 80, 90, 100, 110])
     assert largest(demand, 0.7).sum() == 8

@@ -1,4 +1,5 @@
-"""LP-all against a hand-solved network, one solver against the other, and the faults that a solver can report."""
+"""LP-all against a hand-solved network, one solver against the other, and the faults that a solver
+can report."""
 
 from __future__ import annotations
 
@@ -28,10 +29,13 @@ from tests.extremes import extreme_problem, share_program
 
 
 def _triangle(objective: ObjectiveName) -> Problem:
-    """Demands a->b (2) and a->c (4); a->c over the direct link (capacity 2) or over b (capacities 3 and 3)."""
+    """Demands a->b (2) and a->c (4); a->c over the direct link (capacity 2) or over b (capacities 3
+    and 3)."""
     topology = make_topology([(0, 2, 2.0), (0, 1, 3.0), (1, 2, 3.0)])
     paths = compute_paths(topology, np.array([[0, 1], [0, 2]], np.int32), num_paths=2, cache=False)
-    return Problem.create(topology, paths, Objective(objective), np.array([2.0, 4.0]), weight=np.array([1.0, 5.0]))
+    return Problem.create(
+        topology, paths, Objective(objective), np.array([2.0, 4.0]), weight=np.array([1.0, 5.0])
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,11 +43,16 @@ def _triangle(objective: ObjectiveName) -> Problem:
     [
         (ObjectiveName.TOTAL_FLOW, 5.0),  # 2 direct, 3 over a->b
         (ObjectiveName.WEIGHTED_FLOW, 4 * 5.0 + 1.0),  # a->c in full, 1 left of a->b
-        (ObjectiveName.LATENCY_PENALISED_FLOW, 2 * 0.75 + 2 * 0.75 + 1 * 0.5),  # value 3/4 for one hop, 1/2 for two
+        (
+            ObjectiveName.LATENCY_PENALISED_FLOW,
+            2 * 0.75 + 2 * 0.75 + 1 * 0.5,
+        ),  # value 3/4 for one hop, 1/2 for two
         (ObjectiveName.MAX_LINK_UTILISATION, 1.2),  # (4 - x)/2 = (2 + x)/3, x = 1.6
     ],
 )
-def test_lp_all_equals_the_hand_solved_optimum_of_a_triangle(objective: ObjectiveName, optimum: float) -> None:
+def test_lp_all_equals_the_hand_solved_optimum_of_a_triangle(
+    objective: ObjectiveName, optimum: float
+) -> None:
     problem = _triangle(objective)
     allocation = LpAll().solve(problem)
     measured = assess(problem, allocation)
@@ -102,8 +111,12 @@ def test_lp_all_of_a_network_without_routes_is_zero() -> None:
 def test_lp_all_beyond_the_gurobi_licence_is_refused_and_the_limit_named() -> None:
     topology = load_topology("topohub:sndlib/germany50")
     traffic = load_traffic("gravity:seed=0,count=1", topology)
-    problem = Problem.create(topology, compute_paths(topology, traffic.pairs), Objective(), traffic.read([0]))
-    with pytest.raises(SolverError, match=r"2,000 variables and 2,000 constraints.*lp-all:solver=highs"):
+    problem = Problem.create(
+        topology, compute_paths(topology, traffic.pairs), Objective(), traffic.read([0])
+    )
+    with pytest.raises(
+        SolverError, match=r"2,000 variables and 2,000 constraints.*lp-all:solver=highs"
+    ):
         LpAll(solver="gurobi").solve(problem)
 
 
@@ -117,7 +130,9 @@ def test_a_missing_solver_is_refused_and_its_package_named() -> None:
 def test_lp_all_at_its_time_limit_has_a_status_and_no_value() -> None:
     topology = load_topology("topohub:sndlib/germany50")
     traffic = load_traffic("gravity:seed=0,count=1,load=4", topology)
-    problem = Problem.create(topology, compute_paths(topology, traffic.pairs), Objective(), traffic.read([0]))
+    problem = Problem.create(
+        topology, compute_paths(topology, traffic.pairs), Objective(), traffic.read([0])
+    )
     allocation = LpAll(method="simplex", time_limit=1e-3).solve(problem)
     assert allocation.status == (Status.TIME_LIMIT,)
     assert assess(problem, allocation).value.isnan().all()
@@ -146,7 +161,9 @@ def test_options_of_a_specification_reach_lp_all() -> None:
 
 @pytest.mark.parametrize("solver", ["highs", "gurobi"])
 @pytest.mark.parametrize("scheme", ["lp-all", "pop:replicas=1"])
-def test_tiny_demands_do_not_hide_behind_the_tolerance_of_the_solver(solver: str, scheme: str) -> None:
+def test_tiny_demands_do_not_hide_behind_the_tolerance_of_the_solver(
+    solver: str, scheme: str
+) -> None:
     """Links 1 and 10, demands 2 and 1.5e-7: by hand alpha is 1/2, and 2 the largest utilisation."""
     topology = make_topology([(0, 1, 1.0), (1, 2, 10.0)])
     paths = compute_paths(topology, np.array([[0, 1], [1, 2]], np.int32), cache=False)
@@ -173,11 +190,18 @@ def test_lp_all_is_optimal_over_fifteen_decades(seed: int, solver: str) -> None:
 
 
 @pytest.mark.parametrize("solver", ["highs", "gurobi"])
-def test_lp_all_uses_the_links_of_each_matrix_also_after_one_that_spans_many_decades(solver: str) -> None:
-    """A triangle whose direct link fails in the second matrix, which needs the scaled program, and in the third."""
+def test_lp_all_uses_the_links_of_each_matrix_also_after_one_that_spans_many_decades(
+    solver: str,
+) -> None:
+    """A triangle whose direct link fails in the second matrix, which needs the scaled program, and
+    in the third."""
     problem = _triangle(ObjectiveName.MAX_LINK_UTILISATION)
-    batch = problem.with_demand(torch.tensor([[2.0, 4.0], [1e-8, 4.0], [2.0, 4.0]], dtype=torch.float64))
-    batch = batch.with_capacity(torch.tensor([[2.0, 3.0, 3.0], [0.0, 3.0, 3.0], [0.0, 3.0, 3.0]], dtype=torch.float64))
+    batch = problem.with_demand(
+        torch.tensor([[2.0, 4.0], [1e-8, 4.0], [2.0, 4.0]], dtype=torch.float64)
+    )
+    batch = batch.with_capacity(
+        torch.tensor([[2.0, 3.0, 3.0], [0.0, 3.0, 3.0], [0.0, 3.0, 3.0]], dtype=torch.float64)
+    )
     allocation = LpAll(solver=solver).solve(batch)
     assert allocation.status == (Status.OPTIMAL,) * 3
     assert_feasible(batch, allocation)

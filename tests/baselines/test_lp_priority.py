@@ -30,7 +30,16 @@ def test_a_large_weight_gives_the_same_values() -> None:
     assert figures is not None
     weight = np.repeat([1000.0, 1.0], paths.num_demands)
     weighted = teal.Problem.create(
-        topology, problem.paths, teal.Objective(teal.ObjectiveName.WEIGHTED_FLOW), problem.demand.numpy(), weight=weight
+        topology,
+        problem.paths,
+        teal.Objective(teal.ObjectiveName.WEIGHTED_FLOW),
+        problem.demand.numpy(),
+        weight=weight,
     )
-    carried = weighted.flows(teal.make_scheme("lp-all").solve(weighted).splits).sum(-1).reshape(2, -1).sum(1)
+    carried = (
+        weighted.flows(teal.make_scheme("lp-all").solve(weighted).splits)
+        .sum(-1)
+        .reshape(2, -1)
+        .sum(1)
+    )
     np.testing.assert_allclose(figures.value[0], carried, rtol=1e-5)

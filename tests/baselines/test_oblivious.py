@@ -1,4 +1,5 @@
-"""Oblivious routing against the worst matrix of an adversary, found by linear programs of another form."""
+"""Oblivious routing against the worst matrix of an adversary, found by linear programs of another
+form."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ MLU = ObjectiveName.MAX_LINK_UTILISATION
 
 
 def worst_ratio(problem: Problem, splits: torch.Tensor) -> float:
-    """The largest ratio over all matrices: for each link, the largest load of a matrix that fits the capacities."""
+    """The largest ratio over all matrices: for each link, the largest load of a matrix that fits
+    the capacities."""
     slots, links = problem.paths.num_paths, problem.topology.num_links
     capacity, live = problem.capacity[0].numpy(), problem.path_mask[0].numpy().reshape(-1)
     path, link = problem.paths.incidences()
@@ -32,15 +34,19 @@ def worst_ratio(problem: Problem, splits: torch.Tensor) -> float:
     for e in np.flatnonzero(capacity > 0):
         share = of_demand @ (carries[e] * splits.numpy().reshape(-1))  # of each demand on this link
         result = linprog(
-            -(share @ of_demand) / capacity[e], carries[capacity > 0], capacity[capacity > 0],
+            -(share @ of_demand) / capacity[e],
+            carries[capacity > 0],
+            capacity[capacity > 0],
             bounds=[(0, None if one else 0) for one in live],
-        )  # fmt: skip
+        )
         ratios.append(-result.fun)
     return max(ratios)
 
 
 @pytest.mark.parametrize(("seed", "failed"), [(0, 0), (1, 2), (2, 0)])
-def test_the_ratio_is_that_of_the_worst_matrix_and_no_splits_are_better(seed: int, failed: int) -> None:
+def test_the_ratio_is_that_of_the_worst_matrix_and_no_splits_are_better(
+    seed: int, failed: int
+) -> None:
     problem = random_problem(seed, objective=MLU, batch=1, failed=failed)
     program = RatioProgram.of(problem)
     variables = program.least_ratio(LpSettings())

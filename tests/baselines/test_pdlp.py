@@ -14,11 +14,15 @@ from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem.assessment import assess
 from teal.testing import assert_feasible, random_problem
 
-needs_ortools = pytest.mark.skipif(importlib.util.find_spec("ortools") is None, reason="OR-Tools is not installed")
+needs_ortools = pytest.mark.skipif(
+    importlib.util.find_spec("ortools") is None, reason="OR-Tools is not installed"
+)
 
 
 @needs_ortools
-@pytest.mark.parametrize("objective", [n for n in SINGLE_PROGRAMS if n is not ObjectiveName.MAX_CONCURRENT_FLOW])
+@pytest.mark.parametrize(
+    "objective", [n for n in SINGLE_PROGRAMS if n is not ObjectiveName.MAX_CONCURRENT_FLOW]
+)
 @pytest.mark.parametrize("failed", [0, 2, 99])
 def test_pdlp_finds_the_optimum(objective: ObjectiveName, failed: int) -> None:
     problem = random_problem(3, objective=objective, failed=failed)

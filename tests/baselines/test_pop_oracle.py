@@ -1,4 +1,5 @@
-"""POP against one dense LP for each replica, and its division of the demands against a plain loop of halvings."""
+"""POP against one dense LP for each replica, and its division of the demands against a plain loop
+of halvings."""
 
 from __future__ import annotations
 
@@ -14,11 +15,16 @@ from teal.testing import assert_feasible, random_problem
 from tests.baselines.test_demand_pinning_oracle import Program
 
 MLU = ObjectiveName.MAX_LINK_UTILISATION
-FLOW_OBJECTIVES = [ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW, ObjectiveName.LATENCY_PENALISED_FLOW]
+FLOW_OBJECTIVES = [
+    ObjectiveName.TOTAL_FLOW,
+    ObjectiveName.WEIGHTED_FLOW,
+    ObjectiveName.LATENCY_PENALISED_FLOW,
+]
 
 
 def pieces(demand: Array, phi: float) -> list[list[float]]:
-    """For each demand its pieces, largest first, after phi n halvings of the largest piece; n demands are above 0."""
+    """For each demand its pieces, largest first, after phi n halvings of the largest piece; n
+    demands are above 0."""
     parts = [[rate] if rate > 0 else [] for rate in demand.tolist()]
     for _ in range(int(phi * sum(map(len, parts)))):
         d = max((d for d in range(len(parts)) if parts[d]), key=lambda d: max(parts[d]))
@@ -29,7 +35,8 @@ def pieces(demand: Array, phi: float) -> list[list[float]]:
 
 
 def dealt(parts: list[float], replicas: int) -> list[float]:
-    """What each replica has, largest first, after the pieces of one demand have gone to all replicas in turn."""
+    """What each replica has, largest first, after the pieces of one demand have gone to all
+    replicas in turn."""
     return sorted((sum(parts[i::replicas]) for i in range(replicas)), reverse=True)
 
 
@@ -44,8 +51,12 @@ def test_every_demand_is_divided_as_by_halving_the_largest_piece(replicas: int, 
         expected = pieces(demand, phi)
         assert sum(map(len, expected)) == int((1 + phi) * np.count_nonzero(demand))
         for d, of_one in enumerate(expected):
-            np.testing.assert_allclose(np.sort(shares[:, d])[::-1], dealt(of_one, replicas), rtol=1e-12)
-            assert np.count_nonzero(shares[:, d]) == min(replicas, len(of_one)), "different replicas for the pieces"
+            np.testing.assert_allclose(
+                np.sort(shares[:, d])[::-1], dealt(of_one, replicas), rtol=1e-12
+            )
+            assert np.count_nonzero(shares[:, d]) == min(replicas, len(of_one)), (
+                "different replicas for the pieces"
+            )
         whole = [d for d, of_one in enumerate(expected) if len(of_one) == 1]
         per_replica = np.count_nonzero(shares[:, whole], axis=1)
         assert per_replica.max() - per_replica.min() <= 1
@@ -57,7 +68,10 @@ def replica_values(program: Program, shares: Array) -> list[float]:
     count = len(shares)
     if not program.value.any():
         idle = np.zeros(len(program.capacity))
-        scaled = [Program(program.use, program.owner, program.value, s, program.capacity / count) for s in shares]
+        scaled = [
+            Program(program.use, program.owner, program.value, s, program.capacity / count)
+            for s in shares
+        ]
         return [replica.least_utilisation(replica.demand, idle) for replica in scaled]
     return [program.best_value(share, program.capacity / count) for share in shares]
 
@@ -80,9 +94,16 @@ def bound(program: Program, prices: Array) -> float:
 
 @pytest.mark.parametrize("objective", FLOW_OBJECTIVES)
 @pytest.mark.parametrize(
-    "scheme", [Pop(replicas=2, phi=0.0, workers=1), Pop(replicas=3, workers=1, seed=4), Pop(phi=1.0, workers=1)]
+    "scheme",
+    [
+        Pop(replicas=2, phi=0.0, workers=1),
+        Pop(replicas=3, workers=1, seed=4),
+        Pop(phi=1.0, workers=1),
+    ],
 )
-def test_the_value_is_the_sum_of_the_optima_of_the_replicas(scheme: Pop, objective: ObjectiveName) -> None:
+def test_the_value_is_the_sum_of_the_optima_of_the_replicas(
+    scheme: Pop, objective: ObjectiveName
+) -> None:
     for seed in range(8):
         problem = random_problem(seed, batch=1, failed=seed % 4, objective=objective)
         program, flow, prices = flow_of(problem, scheme)
@@ -99,7 +120,9 @@ def test_the_prices_are_the_mean_of_those_of_the_replicas() -> None:
     for seed in range(8):
         problem = random_problem(seed, batch=1, objective=ObjectiveName.WEIGHTED_FLOW)
         program, _, prices = flow_of(problem, Pop(replicas=1, workers=1))
-        assert bound(program, prices) == pytest.approx(program.best_value(program.demand, program.capacity), rel=1e-6)
+        assert bound(program, prices) == pytest.approx(
+            program.best_value(program.demand, program.capacity), rel=1e-6
+        )
         # Every demand is halved once if phi is 1 and no demand is more than twice another one.
         rng = np.random.default_rng(seed)
         even = problem.with_demand(torch.from_numpy(rng.uniform(1.01, 2, problem.demand.shape)))

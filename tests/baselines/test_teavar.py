@@ -22,7 +22,9 @@ from teal.testing import assert_feasible, make_topology, random_problem
 
 
 def _matrix(problem: Problem) -> Matrix:
-    mask, demand, capacity = (v[0].numpy() for v in (problem.path_mask, problem.demand, problem.capacity))
+    mask, demand, capacity = (
+        v[0].numpy() for v in (problem.path_mask, problem.demand, problem.capacity)
+    )
     return Matrix(PathArrays.of(problem), demand, capacity, mask)
 
 
@@ -41,19 +43,24 @@ def test_scenarios_of_teavar_are_the_likeliest_and_cover_the_required_probabilit
         assert probability == pytest.approx(exact[failed_cables])
     assert (
         min(probabilities.values())
-        >= max(probability for failed, probability in exact.items() if failed not in probabilities) - 1e-12
+        >= max(probability for failed, probability in exact.items() if failed not in probabilities)
+        - 1e-12
     )
 
 
 def test_teavar_with_single_scenario_equals_lp_all() -> None:
     for seed in range(3):
         problem = random_problem(seed)
-        values = [assess(problem, scheme.solve(problem)).value for scheme in (Teavar(single=True), LpAll())]
+        values = [
+            assess(problem, scheme.solve(problem)).value
+            for scheme in (Teavar(single=True), LpAll())
+        ]
         torch.testing.assert_close(*values, rtol=1e-6, atol=1e-6)
 
 
 def _losses(problem: Problem, splits: torch.Tensor, chance: float) -> tuple[np.ndarray, np.ndarray]:
-    """(2^n,) probabilities and lost flows, Gbit/s, of all scenarios of n cables; the flows do not adapt to failures."""
+    """(2^n,) probabilities and lost flows, Gbit/s, of all scenarios of n cables; the flows do not
+    adapt to failures."""
     matrix = _matrix(problem)
     cables = problem.topology.cables()
     flow = problem.flows(splits)[0].numpy()
@@ -64,7 +71,10 @@ def _losses(problem: Problem, splits: torch.Tensor, chance: float) -> tuple[np.n
         for cable, down in zip(cables, failed, strict=True):
             dead[cable] = down
         works = np.array(
-            [[not dead[problem.paths.links_of(d, k)].any() for k in range(flow.shape[1])] for d in range(len(flow))]
+            [
+                [not dead[problem.paths.links_of(d, k)].any() for k in range(flow.shape[1])]
+                for d in range(len(flow))
+            ]
         )
         probability.append(float(np.prod(np.where(failed, chance, 1 - chance))))
         lost.append(routable - (flow * works).sum())
@@ -73,8 +83,11 @@ def _losses(problem: Problem, splits: torch.Tensor, chance: float) -> tuple[np.n
 
 @pytest.mark.parametrize("beta", [0.9, 0.99])
 def test_teavar_has_no_larger_conditional_value_at_risk_than_lp_all(beta: float) -> None:
-    """Five cables, 32 scenarios: the conditional value at risk of TEAVAR* is at most that of LP-all."""
-    topology = make_topology([(0, 1, 4.0), (1, 2, 3.0), (0, 2, 2.0), (2, 3, 5.0), (1, 3, 2.0)], both=True)
+    """Five cables, 32 scenarios: the conditional value at risk of TEAVAR* is at most that of
+    LP-all."""
+    topology = make_topology(
+        [(0, 1, 4.0), (1, 2, 3.0), (0, 2, 2.0), (2, 3, 5.0), (1, 3, 2.0)], both=True
+    )
     paths = compute_paths(topology, num_paths=3, cache=False)
     rates = np.random.default_rng(0).uniform(0.2, 2.0, paths.num_demands)
     problem, chance = Problem.create(topology, paths, Objective(), rates), 0.05
@@ -98,7 +111,8 @@ def test_teavar_has_no_larger_conditional_value_at_risk_than_lp_all(beta: float)
 
 
 def _textbook(problem: Problem, scheme: Teavar) -> tuple[float, Callable[[np.ndarray], float]]:
-    """The optimum of the program of its paper, with a loss for every scenario and demand; the risk of given splits."""
+    """The optimum of the program of its paper, with a loss for every scenario and demand; the risk
+    of given splits."""
     matrix = _matrix(problem)
     scenarios = scheme.scenarios(matrix)
     d, p = problem.demand[0].numpy(), problem.paths
@@ -106,7 +120,9 @@ def _textbook(problem: Problem, scheme: Teavar) -> tuple[float, Callable[[np.nda
     places = [(i, k) for i in active for k in range(p.num_paths) if matrix.mask[i, k]]
     pi, count, n = scenarios.probability, len(scenarios.probability), len(places)
     total, excluded_probability = d[active].sum(), 1 - scenarios.probability.sum()
-    works = np.array([[works[p.links_of(i, k)].all() for i, k in places] for works in scenarios.works])
+    works = np.array(
+        [[works[p.links_of(i, k)].all() for i, k in places] for works in scenarios.works]
+    )
     f, loss, u = (
         cvxpy.Variable(n, nonneg=True),
         cvxpy.Variable((count, len(active)), nonneg=True),
@@ -126,9 +142,13 @@ def _textbook(problem: Problem, scheme: Teavar) -> tuple[float, Callable[[np.nda
 
     def risk(splits: np.ndarray) -> float:
         flow = np.array([splits[i, k] * d[i] for i, k in places])
-        lost = np.array([np.maximum(0, d[active] - (owner * works[s]) @ flow).sum() for s in range(count)])
+        lost = np.array(
+            [np.maximum(0, d[active] - (owner * works[s]) @ flow).sum() for s in range(count)]
+        )
         values = [
-            a + pi @ np.maximum(0, lost - a) / (1 - beta) + excluded_probability * (total - a) / (1 - beta)
+            a
+            + pi @ np.maximum(0, lost - a) / (1 - beta)
+            + excluded_probability * (total - a) / (1 - beta)
             for a in [0, total, *lost]
         ]
         return float(min(values))
@@ -141,7 +161,9 @@ def test_teavar_by_patterns_of_paths_equals_the_optimum_of_the_textbook_program(
     problem = random_problem(seed, batch=1, nodes=5, density=0.6)
     scheme = Teavar(beta=0.95, failure=0.05)
     optimum, risk = _textbook(problem, scheme)
-    assert risk(scheme.solve(problem).splits[0].numpy()) == pytest.approx(optimum, rel=1e-6, abs=1e-6)
+    assert risk(scheme.solve(problem).splits[0].numpy()) == pytest.approx(
+        optimum, rel=1e-6, abs=1e-6
+    )
     risk_of_zero = risk(np.zeros(problem.paths.leaf.shape))
     assert risk_of_zero > optimum * (1 + 1e-3) or optimum == pytest.approx(risk_of_zero, abs=1e-9)
 

@@ -1,4 +1,5 @@
-"""TEAVAR* against a dense LP with a loss for each scenario and demand, over scenarios found by trying all of them."""
+"""TEAVAR* against a dense LP with a loss for each scenario and demand, over scenarios found by
+trying all of them."""
 
 from __future__ import annotations
 
@@ -19,10 +20,13 @@ from tests.baselines.test_demand_pinning_oracle import Program
 
 
 def live_cables(problem: Problem) -> list[list[int]]:
-    """The live links of each pair of neighbours, in the order in which the pairs occur among all links."""
+    """The live links of each pair of neighbours, in the order in which the pairs occur among all
+    links."""
     topology, capacity = problem.topology, problem.capacity[0].numpy()
     of_pair: dict[frozenset[int], list[int]] = {}
-    for link, ends in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)):
+    for link, ends in enumerate(
+        zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
+    ):
         of_pair.setdefault(frozenset(ends), []).append(link)
     cables = [[link for link in links if capacity[link] > 0] for links in of_pair.values()]
     return [links for links in cables if links]
@@ -43,15 +47,20 @@ def all_scenarios(problem: Problem, chance: list[float]) -> tuple[Array, Array]:
     cables = live_cables(problem)
     probability, works = [], []
     for down in itertools.product([False, True], repeat=len(cables)):
-        probability.append(math.prod(c if failed else 1 - c for c, failed in zip(chance, down, strict=True)))
+        probability.append(
+            math.prod(c if failed else 1 - c for c, failed in zip(chance, down, strict=True))
+        )
         links = np.ones(problem.topology.num_links, bool)
-        links[[link for cable, failed in zip(cables, down, strict=True) if failed for link in cable]] = False
+        links[
+            [link for cable, failed in zip(cables, down, strict=True) if failed for link in cable]
+        ] = False
         works.append(links)
     return np.array(probability), np.array(works)
 
 
 def likely(probability: Array, beta: float) -> Array:
-    """(S,) numbers of the scenarios above the cut-off: that of no failure, halved until they cover enough."""
+    """(S,) numbers of the scenarios above the cut-off: that of no failure, halved until they cover
+    enough."""
     cutoff, chosen = float(probability[0]), np.array([0])
     while probability[chosen].sum() < 1 - (1 - beta) / 2:
         cutoff /= 2
@@ -72,7 +81,9 @@ class Oracle:
         active = self.program.owner.any(1) & (self.program.demand > 0)
         self._owner, self._demand = self.program.owner[active], self.program.demand[active]
         self._beta, self.total = scheme.beta, float(self.program.demand[active].sum())
-        self.all_probability, self.all_works = all_scenarios(problem, chances(scheme, len(live_cables(problem))))
+        self.all_probability, self.all_works = all_scenarios(
+            problem, chances(scheme, len(live_cables(problem)))
+        )
         chosen = likely(self.all_probability, scheme.beta)
         self.probability, self.works = self.all_probability[chosen], self.all_works[chosen]
 
@@ -84,17 +95,26 @@ class Oracle:
         """The optimum, over flows (n), losses (S, k), excesses u (S) and alpha."""
         paths, demands, count = len(self.program.value), len(self._demand), len(self.probability)
         width = paths + count * demands + count + 1
-        capacity_rows, demand_rows = (np.zeros((len(m), width)) for m in (self.program.use, self._owner))
+        capacity_rows, demand_rows = (
+            np.zeros((len(m), width)) for m in (self.program.use, self._owner)
+        )
         capacity_rows[:, :paths], demand_rows[:, :paths] = self.program.use, self._owner
         loss_rows, sum_rows = np.zeros((count * demands, width)), np.zeros((count, width))
         for s in range(count):
             of_scenario = slice(s * demands, (s + 1) * demands)
             loss_rows[of_scenario, :paths] = -self._owner * self._live(self.works[s])
-            loss_rows[of_scenario, paths + s * demands : paths + (s + 1) * demands] = -np.eye(demands)
+            loss_rows[of_scenario, paths + s * demands : paths + (s + 1) * demands] = -np.eye(
+                demands
+            )
             sum_rows[s, paths + s * demands : paths + (s + 1) * demands] = 1
             sum_rows[s, [paths + count * demands + s, width - 1]] = -1
         rows = np.vstack([capacity_rows, demand_rows, loss_rows, sum_rows])
-        limits = [self.program.capacity, self._demand, -np.tile(self._demand, count), np.zeros(count)]
+        limits = [
+            self.program.capacity,
+            self._demand,
+            -np.tile(self._demand, count),
+            np.zeros(count),
+        ]
         missing, cost = 1 - float(self.probability.sum()), np.zeros(width)
         cost[paths + count * demands : -1] = self.probability / (1 - self._beta)
         cost[-1] = 1 - missing / (1 - self._beta)
@@ -103,15 +123,22 @@ class Oracle:
         return float(result.fun) + missing * self.total / (1 - self._beta)
 
     def losses(self, flow: Array, works: Array) -> Array:
-        """(scenarios,) Gbit/s that these flows do not deliver; what has failed is not sent over other paths."""
-        lost = [np.maximum(0, self._demand - self._owner @ (flow * self._live(live))).sum() for live in works]
+        """(scenarios,) Gbit/s that these flows do not deliver; what has failed is not sent over
+        other paths."""
+        lost = [
+            np.maximum(0, self._demand - self._owner @ (flow * self._live(live))).sum()
+            for live in works
+        ]
         return np.array(lost)
 
     def risk(self, flow: Array) -> float:
-        """The objective of these flows, with the best alpha; in scenarios that are not enumerated all is lost."""
+        """The objective of these flows, with the best alpha; in scenarios that are not enumerated
+        all is lost."""
         missing, lost = 1 - float(self.probability.sum()), self.losses(flow, self.works)
         return min(
-            alpha + float(self.probability @ np.maximum(0, lost - alpha) + missing * (self.total - alpha)) / share
+            alpha
+            + float(self.probability @ np.maximum(0, lost - alpha) + missing * (self.total - alpha))
+            / share
             for share in [1 - self._beta]
             for alpha in [0.0, self.total, *lost.tolist()]
         )
@@ -137,12 +164,16 @@ def check(problem: Problem, scheme: Teavar) -> Oracle:
     oracle = Oracle(problem, scheme)
     flow, best = oracle.program.flow(problem, allocation.splits), oracle.least_risk()
     assert oracle.risk(flow) == pytest.approx(best, rel=1e-6, abs=1e-6)
-    assert oracle.exact_risk(flow) <= best + 1e-6, "counting what is not enumerated as lost can only add to the risk"
+    assert oracle.exact_risk(flow) <= best + 1e-6, (
+        "counting what is not enumerated as lost can only add to the risk"
+    )
     return oracle
 
 
 @pytest.mark.parametrize("failed", [0, 2])
-@pytest.mark.parametrize("scheme", [Teavar(beta=0.9, failure=0.05), Teavar(beta=0.99), Teavar(beta=0.95, failure=0.1)])
+@pytest.mark.parametrize(
+    "scheme", [Teavar(beta=0.9, failure=0.05), Teavar(beta=0.99), Teavar(beta=0.95, failure=0.1)]
+)
 def test_the_risk_of_the_flows_is_the_optimum_of_the_oracle(scheme: Teavar, failed: int) -> None:
     for seed in range(6):
         check(small_problem(seed, failed), scheme)
@@ -165,9 +196,15 @@ def test_the_scenarios_are_those_above_the_halved_cut_off(beta: float, failure: 
     for seed in range(3):
         problem, scheme = small_problem(seed, failed=1), Teavar(beta=beta, failure=failure)
         scenarios, oracle = scheme.scenarios(next(iter(matrices(problem)))), Oracle(problem, scheme)
-        assert sorted(map(tuple, scenarios.works.tolist())) == sorted(map(tuple, oracle.works.tolist()))
-        of_links = dict(zip(map(tuple, oracle.works.tolist()), oracle.probability.tolist(), strict=True))
-        for works, probability in zip(scenarios.works.tolist(), scenarios.probability.tolist(), strict=True):
+        assert sorted(map(tuple, scenarios.works.tolist())) == sorted(
+            map(tuple, oracle.works.tolist())
+        )
+        of_links = dict(
+            zip(map(tuple, oracle.works.tolist()), oracle.probability.tolist(), strict=True)
+        )
+        for works, probability in zip(
+            scenarios.works.tolist(), scenarios.probability.tolist(), strict=True
+        ):
             assert probability == pytest.approx(of_links[tuple(works)], rel=1e-9)
         assert scenarios.works[0].all()
 
@@ -177,11 +214,14 @@ def test_without_failures_the_flow_is_the_largest() -> None:
         problem = small_problem(seed, failed=seed % 2)
         program = Program.of(problem)
         flow = program.flow(problem, Teavar(single=True).solve(problem).splits)
-        assert flow.sum() == pytest.approx(program.best_value(program.demand, program.capacity), rel=1e-6, abs=1e-6)
+        assert flow.sum() == pytest.approx(
+            program.best_value(program.demand, program.capacity), rel=1e-6, abs=1e-6
+        )
 
 
 def test_both_directions_and_parallel_links_of_a_cable_fail_together() -> None:
-    """Two parallel links 0 -> 1 are one cable: with beta = 0.9 a flow over them is as safe as over one of them."""
+    """Two parallel links 0 -> 1 are one cable: with beta = 0.9 a flow over them is as safe as over
+    one of them."""
     links = [(0, 1, 3.0), (0, 1, 2.0), (1, 0, 1.0), (0, 2, 2.0), (2, 1, 4.0), (1, 2, 1.0)]
     topology = make_topology(links)
     paths = compute_paths(topology, np.array([[0, 1], [2, 1]], np.int32), num_paths=3, cache=False)

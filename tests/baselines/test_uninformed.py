@@ -23,11 +23,18 @@ def _two_ways() -> Problem:
 
 @pytest.mark.parametrize(
     ("scheme", "carried"),
-    [("shortest-path", 4.0), ("shortest-path:refill=4", 7.0), ("null:refill=0", 0.0), ("null", 7.0)],
-)  # fmt: skip
+    [
+        ("shortest-path", 4.0),
+        ("shortest-path:refill=4", 7.0),
+        ("null:refill=0", 0.0),
+        ("null", 7.0),
+    ],
+)
 def test_the_refill_takes_what_paths_have_left(scheme: str, carried: float) -> None:
     problem = _two_ways()
-    assert float(assess(problem, make_scheme(scheme).solve(problem)).value[0]) == pytest.approx(carried)
+    assert float(assess(problem, make_scheme(scheme).solve(problem)).value[0]) == pytest.approx(
+        carried
+    )
 
 
 def test_they_are_feasible_on_random_networks_and_refuse_a_negative_refill() -> None:

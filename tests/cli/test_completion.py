@@ -28,9 +28,15 @@ def test_words_are_completed(
         pytest.skip("needs bash")
     assert main(["--completion", "bash"]) == 0
     (tmp_path / "completion.sh").write_text(capsys.readouterr().out)
-    line = f"source completion.sh; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _teal"
+    line = (
+        f"source completion.sh; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _teal"
+    )
     run = subprocess.run(
-        [bash, "-c", f'{line}; echo "${{COMPREPLY[@]}}"'], cwd=tmp_path, capture_output=True, text=True, check=True
+        [bash, "-c", f'{line}; echo "${{COMPREPLY[@]}}"'],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert not run.stderr
     assert set(run.stdout.split()) >= expected
@@ -45,7 +51,9 @@ def test_zsh_loads_the_completion_of_bash_first(capsys: pytest.CaptureFixture[st
     zsh = capsys.readouterr().out
     assert "bashcompinit" not in bash
     assert 0 < zsh.index("&& bashcompinit\n") < zsh.index("\ncomplete ")
-    assert [line for line in zsh.splitlines() if "compinit" not in line][1:] == bash.splitlines()[1:]
+    assert [line for line in zsh.splitlines() if "compinit" not in line][1:] == bash.splitlines()[
+        1:
+    ]
 
 
 def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

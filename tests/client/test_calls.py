@@ -38,7 +38,10 @@ def test_a_time_in_any_zone_is_sent_as_the_same_moment(time: datetime | np.datet
 
 def _answer(**metadata: Any) -> httpx.Response:
     """A response with one matrix of two demands with one path each, over three links."""
-    columns = {name: [number] for name, number in zip(calls._FIGURES, (9.0, 10.0, 0.1, 0.75, 0.5), strict=True)}
+    columns = {
+        name: [number]
+        for name, number in zip(calls._FIGURES, (9.0, 10.0, 0.1, 0.75, 0.5), strict=True)
+    }
     lists = {"splits": [[1.0, 0.5]], "utilisation": [[0.5, 0.25, 0.0]]}
     shared = {"demands": 2, "paths": 1, "queue_ms": 1.0, "solve_ms": 2.0, "batch": 1}
     table = pa.table({**columns, **lists, "status": ["gap"]}).replace_schema_metadata(
@@ -57,9 +60,18 @@ def test_an_answer_for_the_next_interval_is_read_with_its_limit() -> None:
     assert found.time == np.datetime64("2026-01-01T12:00:00")
     np.testing.assert_array_equal(found.splits, [[[1.0], [0.5]]])
     np.testing.assert_array_equal(found.utilisation, [[0.5, 0.25, 0.0]])
-    assert [float(column[0]) for column in (found.value, found.bound, found.gap)] == [9.0, 10.0, 0.1]
+    assert [float(column[0]) for column in (found.value, found.bound, found.gap)] == [
+        9.0,
+        10.0,
+        0.1,
+    ]
     unknown = calls.allocate_next("x").read(_answer(limit=None))
-    assert (unknown.limit, unknown.level, unknown.realised, unknown.time) == (None, None, None, None)
+    assert (unknown.limit, unknown.level, unknown.realised, unknown.time) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_options_of_an_allocation_are_sent_unless_they_are_empty() -> None:

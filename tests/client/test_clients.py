@@ -28,7 +28,9 @@ RATES = np.ones((1, 2))
         (lambda client: client.networks(), 5.0),
     ],
 )
-def test_clients_wait_longer_than_the_service_may_take(ask: Callable[[Any], Any], expected_s: float) -> None:
+def test_clients_wait_longer_than_the_service_may_take(
+    ask: Callable[[Any], Any], expected_s: float
+) -> None:
     waits: list[float] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

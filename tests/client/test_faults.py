@@ -22,17 +22,26 @@ from teal.client.faults import checked
 @pytest.mark.parametrize(
     "body",
     [
-        {"text": "<html>bad gateway</html>"}, {"json": ["bad gateway"]}, {"json": "bad gateway"}, {"json": None},
-        {"json": 502}, {"json": {"detail": "bad gateway"}}, {"json": {"error": {"code": 502}, "message": "x"}},
+        {"text": "<html>bad gateway</html>"},
+        {"json": ["bad gateway"]},
+        {"json": "bad gateway"},
+        {"json": None},
+        {"json": 502},
+        {"json": {"detail": "bad gateway"}},
+        {"json": {"error": {"code": 502}, "message": "x"}},
         {"json": {"error": [], "message": "x"}},
     ],
-)  # fmt: skip
+)
 def test_an_answer_of_a_proxy_is_a_fault_with_its_status_and_text(body: dict[str, Any]) -> None:
     response = httpx.Response(502, **body)
     with pytest.raises(ServiceFault) as raised:
         checked(response)
     assert type(raised.value) is ServiceFault
-    assert (raised.value.status, raised.value.code, raised.value.retry_after_s) == (502, "http", 0.0)
+    assert (raised.value.status, raised.value.code, raised.value.retry_after_s) == (
+        502,
+        "http",
+        0.0,
+    )
     assert response.text in str(raised.value)
 
 
@@ -40,11 +49,16 @@ def test_a_fault_of_the_service_has_its_type_and_says_when_to_come_back() -> Non
     sent = {"error": "overloaded", "message": "too many"}
     with pytest.raises(Overloaded, match="too many") as raised:
         checked(httpx.Response(503, json=sent, headers={"Retry-After": "4"}))
-    assert (raised.value.status, raised.value.code, raised.value.retry_after_s) == (503, "overloaded", 4.0)
+    assert (raised.value.status, raised.value.code, raised.value.retry_after_s) == (
+        503,
+        "overloaded",
+        4.0,
+    )
 
 
 @pytest.mark.parametrize(
-    "token", ["a-secret-of-mine\n", "a-secret\r\nX: y", "a secret", "s\u00e9cret-of-mine", "a-secret\0"]
+    "token",
+    ["a-secret-of-mine\n", "a-secret\r\nX: y", "a secret", "s\u00e9cret-of-mine", "a-secret\0"],
 )
 def test_a_token_that_no_header_can_have_is_refused_and_not_repeated(token: str) -> None:
     for kind in (Client, AsyncClient):
@@ -56,20 +70,30 @@ def test_a_token_that_no_header_can_have_is_refused_and_not_repeated(token: str)
 @pytest.mark.parametrize(
     "options",
     [
-        {"html": "<html>sign in</html>"}, {"json": [1]}, {"json": {"networks": 5}},
+        {"html": "<html>sign in</html>"},
+        {"json": [1]},
+        {"json": {"networks": 5}},
         {"content": b"null", "headers": {"Content-Type": "application/json"}},
         {"content": b"\xff\xfe\xfa", "headers": {"Content-Type": "application/json"}},
-        {"content": b"no gzip", "headers": {"Content-Type": "application/json", "Content-Encoding": "gzip"}},
+        {
+            "content": b"no gzip",
+            "headers": {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+        },
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda client: client.networks(), lambda client: client.network("x"), lambda client: client.paths("x"),
-        lambda client: client.measured("x"), lambda client: client.proof("x", "1"), lambda client: client.model(),
-        lambda client: client.allocation("x", "1"), lambda client: client.delete_network("x"),
+        lambda client: client.networks(),
+        lambda client: client.network("x"),
+        lambda client: client.paths("x"),
+        lambda client: client.measured("x"),
+        lambda client: client.proof("x", "1"),
+        lambda client: client.model(),
+        lambda client: client.allocation("x", "1"),
+        lambda client: client.delete_network("x"),
     ],
-)  # fmt: skip
+)
 def test_a_success_that_is_none_of_this_service_is_a_fault(
     ask: Callable[[Client], Any], options: dict[str, Any]
 ) -> None:
@@ -80,7 +104,9 @@ def test_a_success_that_is_none_of_this_service_is_a_fault(
         ask(client)
 
 
-@pytest.mark.parametrize("address", ["", "127.0.0.1:80", "htp://x", "http://127.0.0.1:abc", "http://\0", "http://["])
+@pytest.mark.parametrize(
+    "address", ["", "127.0.0.1:80", "htp://x", "http://127.0.0.1:abc", "http://\0", "http://["]
+)
 def test_an_address_that_is_none_is_a_fault(address: str) -> None:
     with pytest.raises(ServiceFault), Client(address) as client:
         client.networks()
@@ -93,16 +119,27 @@ def test_numbers_and_texts_that_json_cannot_say_are_faults() -> None:
                 client.change_link("x", node, "b", capacity=capacity)
 
 
-@pytest.mark.parametrize(("header", "least", "most"), [
-    ("120", 120, 120), ("0", 0, 0), ("\u00b2", 0, 0), ("-1", 0, 0), ("soon", 0, 0),
-    (format_datetime(datetime.now(UTC) + timedelta(seconds=3600), usegmt=True), 3000, 3600),
-    ("Fri, 31 Dec 1999 23:59:59 GMT", 0, 0),
-])  # fmt: skip
-def test_retry_after_is_a_number_of_seconds_or_a_date(header: str, least: float, most: float) -> None:
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [
+        ("120", 120, 120),
+        ("0", 0, 0),
+        ("\u00b2", 0, 0),
+        ("-1", 0, 0),
+        ("soon", 0, 0),
+        (format_datetime(datetime.now(UTC) + timedelta(seconds=3600), usegmt=True), 3000, 3600),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", 0, 0),
+    ],
+)
+def test_retry_after_is_a_number_of_seconds_or_a_date(
+    header: str, least: float, most: float
+) -> None:
     """RFC 9110, 10.2.3."""
     sent = {"error": "overloaded", "message": "too many"}
     with pytest.raises(Overloaded) as raised:
-        checked(httpx.Response(503, json=sent, headers=[(b"retry-after", header.encode("latin-1"))]))
+        checked(
+            httpx.Response(503, json=sent, headers=[(b"retry-after", header.encode("latin-1"))])
+        )
     assert least <= raised.value.retry_after_s <= most
 
 
@@ -119,13 +156,20 @@ def test_names_are_one_part_of_an_address() -> None:
         for name in ("", ".", ".."):
             with pytest.raises(InvalidRequest):
                 client.delete_network(name)
-    assert asked == [f"/v1/networks/{part}" for part in ("a%2Fmeasurements", "a%3Fx%3D1", "a%23b", "%252e")]
+    assert asked == [
+        f"/v1/networks/{part}" for part in ("a%2Fmeasurements", "a%3Fx%3D1", "a%23b", "%252e")
+    ]
 
 
-@pytest.mark.parametrize(("address", "asks_proxy"), [
-    ("http://127.0.0.1:1", False), ("http://[::1]:1", False), ("http://localhost:1", False),
-    ("http://10.0.0.1:1", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("address", "asks_proxy"),
+    [
+        ("http://127.0.0.1:1", False),
+        ("http://[::1]:1", False),
+        ("http://localhost:1", False),
+        ("http://10.0.0.1:1", True),
+    ],
+)
 def test_no_proxy_of_the_environment_is_asked_for_this_machine(
     address: str, asks_proxy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,9 @@ def test_a_session_of_the_user_stays_open_and_one_of_teal_is_closed(
 ) -> None:
     ray = _FakeRay(was_open)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr("teal.cluster.cluster.guard", lambda: None)  # which sets variables of the environment
+    monkeypatch.setattr(
+        "teal.cluster.cluster.guard", lambda: None
+    )  # which sets variables of the environment
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     try:

@@ -50,10 +50,13 @@ def _deployed(client: Client) -> bool:
 def test_the_serve_config_runs_on_two_nodes_and_survives_the_end_of_one(tmp_path: Path) -> None:
     if not all(map(importlib.util.find_spec, ("ray", "fastapi"))):
         pytest.skip("needs the service's packages: pip install '.[serve]'")
-    compile_all_first(print)  # as the image does: each engine would compile all kernels before it answers
+    compile_all_first(
+        print
+    )  # as the image does: each engine would compile all kernels before it answers
     port = free_port()
     config = yaml.safe_load((ROOT / "deploy" / "serve.yaml").read_text())
-    # What a machine that is all nodes at once cannot have: a proxy a node on one port, and an open address.
+    # What a machine that is all nodes at once cannot have: a proxy a node on one port, and an open
+    # address.
     config["proxy_location"] = "HeadOnly"
     config["http_options"] |= {"host": "127.0.0.1", "port": port}
     (application,) = config["applications"]
@@ -69,20 +72,37 @@ def test_the_serve_config_runs_on_two_nodes_and_survives_the_end_of_one(tmp_path
     }
     environment |= {"TEAL_CACHE_DIR": str(tmp_path / "cache")}
     # Of Ray's HTTP proxy: 5 and 10 s are too short on a busy machine.
-    environment |= {f"RAY_SERVE_PROXY_{which}_CHECK_TIMEOUT_S": "60" for which in ("READY", "HEALTH")}
+    environment |= {
+        f"RAY_SERVE_PROXY_{which}_CHECK_TIMEOUT_S": "60" for which in ("READY", "HEALTH")
+    }
     with (
         (tmp_path / "cluster.log").open("w") as errors,
-        running([sys.executable, "-c", _CLUSTER], environment, stdin=subprocess.PIPE, errors=errors) as cluster,
+        running(
+            [sys.executable, "-c", _CLUSTER], environment, stdin=subprocess.PIPE, errors=errors
+        ) as cluster,
     ):
         assert cluster.stdin is not None
         assert cluster.stdout is not None
         address = cluster.stdout.readline().strip()
         environment["RAY_ADDRESS"] = address
-        serve = [sys.executable, "-m", "ray.serve.scripts", "run", "--non-blocking", "--address", address]
+        serve = [
+            sys.executable,
+            "-m",
+            "ray.serve.scripts",
+            "run",
+            "--non-blocking",
+            "--address",
+            address,
+        ]
         ended = subprocess.run(
-            [*serve, str(tmp_path / "serve.yaml")], env=environment, cwd=tmp_path, text=True, capture_output=True,
-            timeout=PATIENCE_S, check=False,
-        )  # fmt: skip
+            [*serve, str(tmp_path / "serve.yaml")],
+            env=environment,
+            cwd=tmp_path,
+            text=True,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
         assert ended.returncode == 0, ended.stderr[-3000:]
         answers = Counter[str]()
         with Client(f"http://127.0.0.1:{port}", TOKEN) as client:
@@ -111,13 +131,17 @@ def test_the_serve_config_runs_on_two_nodes_and_survives_the_end_of_one(tmp_path
                 cluster.stdin.flush()
                 assert cluster.stdout.readline().strip() == "removed"
                 before = answers["answered"]
-                wait_until(lambda: answers["answered"] >= before + 100, "answers of the node that is left")
+                wait_until(
+                    lambda: answers["answered"] >= before + 100, "answers of the node that is left"
+                )
             finally:
                 done.set()
                 for thread in threads:
                     thread.join()
             assert client.allocate("default", rates, deadline_ms=_LATER_MS).gap[0] <= 0.01, answers
         assert "poor" not in answers
-        assert sum(answers.values()) - answers["answered"] <= 4, answers  # those that the dead node was busy with
+        assert sum(answers.values()) - answers["answered"] <= 4, (
+            answers
+        )  # those that the dead node was busy with
         cluster.stdin.close()  # at which it ends
         cluster.wait(timeout=PATIENCE_S)

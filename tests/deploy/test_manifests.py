@@ -1,4 +1,5 @@
-"""deploy/ against the schemas of Kubernetes, KubeRay and Ray Serve, and against the files of the repository."""
+"""deploy/ against the schemas of Kubernetes, KubeRay and Ray Serve, and against the files of the
+repository."""
 
 from __future__ import annotations
 
@@ -12,10 +13,13 @@ from typing import Any, Literal
 
 import pytest
 
-# Ray is not imported to see whether it is there: that takes seconds, in every process that collects tests.
+# Ray is not imported to see whether it is there: that takes seconds, in every process that collects
+# tests.
 if not all(map(importlib.util.find_spec, ("ray", "fastapi"))):
     pytest.skip("needs the service's packages: pip install '.[serve]'", allow_module_level=True)
-pytest.importorskip("kubernetes_validate", reason="needs the packages of development: pip install '.[dev]'")
+pytest.importorskip(
+    "kubernetes_validate", reason="needs the packages of development: pip install '.[dev]'"
+)
 
 import yaml
 from kubernetes_validate import validate
@@ -35,7 +39,8 @@ class _Strict(BaseModel):
 
 
 class _Group(_Strict):
-    """Fields shared by the head and worker groups of a RayCluster: https://ray-project.github.io/kuberay/reference/api/."""
+    """Fields shared by the head and worker groups of a RayCluster:
+    https://ray-project.github.io/kuberay/reference/api/."""
 
     rayStartParams: dict[str, str]  # noqa: N815
     template: dict[str, Any]
@@ -96,7 +101,10 @@ def test_every_manifest_is_valid_for_kubernetes() -> None:
         (container,) = spec["containers"]
         assert {mount["name"] for mount in container["volumeMounts"]} == volumes
         assert spec["securityContext"]["runAsNonRoot"]
-        assert group.template["metadata"]["labels"].items() >= _policy()["podSelector"]["matchLabels"].items()
+        assert (
+            group.template["metadata"]["labels"].items()
+            >= _policy()["podSelector"]["matchLabels"].items()
+        )
 
 
 def _policy() -> dict[str, Any]:
@@ -108,7 +116,9 @@ def test_pods_drain_longer_than_any_deadline_and_ray_ports_are_restricted() -> N
     spec = _service().spec
     (workers,) = spec.rayClusterConfig.workerGroupSpecs
     pod = workers.template["spec"]
-    variables = {variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]}
+    variables = {
+        variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]
+    }
     drain_s, max_deadline_s = int(variables["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]), 600
     assert max_deadline_s < drain_s < pod["terminationGracePeriodSeconds"]
     assert spec.rayClusterDeletionDelaySeconds > drain_s
@@ -119,7 +129,12 @@ def test_pods_drain_longer_than_any_deadline_and_ray_ports_are_restricted() -> N
 
 
 def test_strict_validation_refuses_an_unknown_field() -> None:
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": {"containers": [], "volums": []}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "pod"},
+        "spec": {"containers": [], "volums": []},
+    }
     with pytest.raises(Exception, match="volums"):
         validate(pod, KUBERNETES, strict=True)
 
@@ -160,13 +175,22 @@ def test_the_deployment_of_one_process_is_valid_and_its_probes_are_routes(tmp_pa
         validate(document, KUBERNETES, strict=True)
     claim, service, deployment = documents
     pod = deployment["spec"]["template"]
-    assert service["spec"]["selector"] == pod["metadata"]["labels"] == deployment["spec"]["selector"]["matchLabels"]
+    assert (
+        service["spec"]["selector"]
+        == pod["metadata"]["labels"]
+        == deployment["spec"]["selector"]["matchLabels"]
+    )
     (container,) = pod["spec"]["containers"]
     options = _options(container["args"])
     assert set(options) <= {field.name for field in dataclasses.fields(ServeConfig)}
     assert options["state"] in [mount["mountPath"] for mount in container["volumeMounts"]]
-    assert pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    paths = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert (
+        pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    )
+    paths = {
+        kind: container[f"{kind}Probe"]["httpGet"]["path"]
+        for kind in ("startup", "liveness", "readiness")
+    }
     assert paths == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
     assert set(paths.values()) <= set(make_app(Solver(tmp_path)).openapi()["paths"])
     assert pod["spec"]["terminationGracePeriodSeconds"] > _LONGEST_DEADLINE_S
@@ -185,7 +209,9 @@ def test_the_systemd_unit_answers_before_it_stops_and_lets_kernels_compile() -> 
     assert options["log_file"].startswith(f"/var/log/{service['LogsDirectory']}/")
     assert service["Environment"] == f"TEAL_CACHE_DIR=/var/cache/{service['CacheDirectory']}"
     assert int(service["TimeoutStopSec"]) > _LONGEST_DEADLINE_S
-    assert service["KillMode"] == "mixed", "the process for counters must not end before the service"
+    assert service["KillMode"] == "mixed", (
+        "the process for counters must not end before the service"
+    )
     assert "MemoryDenyWriteExecute" not in service
 
 
@@ -196,7 +222,12 @@ def test_every_file_that_the_container_file_copies_exists() -> None:
         for source in line.split()[:-1]:
             assert (root / source).exists(), source
     assert "USER 1000" in text
-    assert "http://127.0.0.1:8000/healthz" in text.partition("HEALTHCHECK --")[2].partition("ENTRYPOINT")[0]
+    assert (
+        "http://127.0.0.1:8000/healthz"
+        in text.partition("HEALTHCHECK --")[2].partition("ENTRYPOINT")[0]
+    )
     head = _service().spec.rayClusterConfig.headGroupSpec
     assert head.template["spec"]["securityContext"]["runAsUser"] == 1000
-    assert not re.search(r"(?i)(token|password)=\S*[a-z0-9]{16}", text), "the image must not contain a secret"
+    assert not re.search(r"(?i)(token|password)=\S*[a-z0-9]{16}", text), (
+        "the image must not contain a secret"
+    )

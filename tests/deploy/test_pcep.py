@@ -1,4 +1,5 @@
-"""SR policies by PCEP: messages against bytes laid out by the RFCs, a router played by the test, and FRRouting's."""
+"""SR policies by PCEP: messages against bytes laid out by the RFCs, a router played by the test,
+and FRRouting's."""
 
 from __future__ import annotations
 
@@ -29,27 +30,44 @@ NAME = "teal-100-10.0.0.2"
 POLICY = Policy(NAME, "127.0.0.1", "10.0.0.2", 100, (16003, 16002))
 
 
-def _document(*labels: tuple[int, ...], headend: str = "127.0.0.1", first: int = 2) -> dict[str, Any]:
+def _document(
+    *labels: tuple[int, ...], headend: str = "127.0.0.1", first: int = 2
+) -> dict[str, Any]:
     """A policy of the headend to 10.0.0.2, 10.0.0.3, ... for each stack of labels."""
-    return {"sr-policies": [
-        {
-            "headend": "a", "endpoint": f"n{number}", "colour": 100, "headend-address": headend,
-            "endpoint-address": f"10.0.0.{number}",
-            "candidate-paths": [{"preference": 100, "segment-lists": [
-                {"weight": 1000, "segments": [{"type": "node", "label": label} for label in stack]}
-            ]}],
-        }
-        for number, stack in enumerate(labels, first)
-    ]}  # fmt: skip
+    return {
+        "sr-policies": [
+            {
+                "headend": "a",
+                "endpoint": f"n{number}",
+                "colour": 100,
+                "headend-address": headend,
+                "endpoint-address": f"10.0.0.{number}",
+                "candidate-paths": [
+                    {
+                        "preference": 100,
+                        "segment-lists": [
+                            {
+                                "weight": 1000,
+                                "segments": [{"type": "node", "label": label} for label in stack],
+                            }
+                        ],
+                    }
+                ],
+            }
+            for number, stack in enumerate(labels, first)
+        ]
+    }
 
 
 def _hops(*labels: int) -> bytes:
-    """RFC 8664, section 4.3.1: type 36, 8 bytes, no NAI, flags F and M, label above class, end mark and TTL."""
+    """RFC 8664, section 4.3.1: type 36, 8 bytes, no NAI, flags F and M, label above class, end mark
+    and TTL."""
     return b"".join(bytes([36, 8, 0x00, 0x09]) + struct.pack("!I", label << 12) for label in labels)
 
 
 def _report(number: int, flags: int, name: str = "", *labels: int, request: int = 0) -> bytes:
-    """RFC 8231, section 6.1: the request that it answers, an LSP object and, with labels, an explicit route."""
+    """RFC 8231, section 6.1: the request that it answers, an LSP object and, with labels, an
+    explicit route."""
     text = name.encode()
     lsp = struct.pack("!IHH", number << 12 | flags, 17, len(text)) + text + bytes(-len(text) % 4)
     body = struct.pack("!BBHII", 33, 0x10, 12, 0, request) if request else b""
@@ -59,20 +77,36 @@ def _report(number: int, flags: int, name: str = "", *labels: int, request: int 
 
 
 def test_messages_are_those_of_the_rfcs() -> None:
-    name = bytes.fromhex("0011 0011") + b"teal-100-10.0.0.2" + bytes(3)  # TLV 17 of 17 bytes, filled to 20
-    srp = bytes.fromhex("2112 0014 00000000 00000007 001c0004 00000001")  # request 7, path setup type 1
+    name = (
+        bytes.fromhex("0011 0011") + b"teal-100-10.0.0.2" + bytes(3)
+    )  # TLV 17 of 17 bytes, filled to 20
+    srp = bytes.fromhex(
+        "2112 0014 00000000 00000007 001c0004 00000001"
+    )  # request 7, path setup type 1
     lsp = bytes.fromhex("2012 0020 00000089") + name  # create, administrative, delegate
     ends = bytes.fromhex("0412 000c 7f000001 0a000002")
     route = bytes.fromhex("0712 0014") + _hops(16003, 16002)
     colour = bytes.fromhex("2212 0010 00000009 00010004 00000064")
     body = srp + lsp + ends + route + colour
-    assert pcep.initiate(7, POLICY) == bytes.fromhex("200c") + struct.pack("!H", 4 + len(body)) + body
+    assert (
+        pcep.initiate(7, POLICY) == bytes.fromhex("200c") + struct.pack("!H", 4 + len(body)) + body
+    )
     path = pcep.Reported(5, (1,), is_initiated=True)
     changed = bytes.fromhex("2012 0020 00005089") + name
     body = srp + changed + route
-    assert pcep.update(7, POLICY, path) == bytes.fromhex("200b") + struct.pack("!H", 4 + len(body)) + body
-    body = srp.replace(bytes(4), bytes.fromhex("00000001"), 1) + bytes.fromhex("2012 0020 00005081") + name
-    assert pcep.remove(7, NAME, path) == bytes.fromhex("200c") + struct.pack("!H", 4 + len(body)) + body
+    assert (
+        pcep.update(7, POLICY, path)
+        == bytes.fromhex("200b") + struct.pack("!H", 4 + len(body)) + body
+    )
+    body = (
+        srp.replace(bytes(4), bytes.fromhex("00000001"), 1)
+        + bytes.fromhex("2012 0020 00005081")
+        + name
+    )
+    assert (
+        pcep.remove(7, NAME, path)
+        == bytes.fromhex("200c") + struct.pack("!H", 4 + len(body)) + body
+    )
     six = pcep.initiate(1, Policy("x", "fd00::1", "fd00::2", 100, (1,)))
     assert bytes.fromhex("0422 0024 fd") in six, "END-POINTS of type 2"
     opened = pcep._open(1)
@@ -86,9 +120,18 @@ def test_messages_are_those_of_the_rfcs() -> None:
         ({"endpoint-address": ""}, "no address"),
         ({"endpoint-address": "fd00::2"}, "two families"),
         ({"colour": 7}, "colour 7"),
-        ({"candidate-paths": [{"segment-lists": [{"segments": []}] * 2}]}, "2 lists, of which PCEP has one"),
-        ({"candidate-paths": [{"segment-lists": [{"segments": [{"label": "16003"}]}]}]}, "labels from 0 to 1048575"),
-        ({"candidate-paths": [{"segment-lists": [{"segments": [{"label": -1}]}]}]}, "labels from 0 to 1048575"),
+        (
+            {"candidate-paths": [{"segment-lists": [{"segments": []}] * 2}]},
+            "2 lists, of which PCEP has one",
+        ),
+        (
+            {"candidate-paths": [{"segment-lists": [{"segments": [{"label": "16003"}]}]}]},
+            "labels from 0 to 1048575",
+        ),
+        (
+            {"candidate-paths": [{"segment-lists": [{"segments": [{"label": -1}]}]}]},
+            "labels from 0 to 1048575",
+        ),
         ({"candidate-paths": None}, "what teal segments"),
         ({"steers": "all traffic to the endpoint"}, "a transit policy"),
     ],
@@ -107,7 +150,9 @@ def test_what_pcep_cannot_say_is_refused(
 class _Router:
     """A client of the PCE that says and hears bytes."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int
+    ) -> None:
         self._reader, self._writer, self.port = reader, writer, port
 
     async def hear(self) -> tuple[int, bytes]:
@@ -169,11 +214,16 @@ def _played(tmp_path: Path, document: dict[str, Any], play: Any) -> None:
 
 
 def test_a_router_gets_what_it_lacks_once_its_state_is_known(tmp_path: Path) -> None:
-    """It has paths of this PCE with other labels and without a policy, one of another colour, and some of its own."""
+    """It has paths of this PCE with other labels and without a policy, one of another colour, and
+    some of its own."""
 
     async def play(pce: Pce, router: _Router, write: Any) -> None:
         await router.greet()
-        router.say(_report(1, 0x82, NAME, 99) + _report(2, 0x82, "teal-100-10.9.9.9", 98) + _report(3, 0x02, "own", 97))
+        router.say(
+            _report(1, 0x82, NAME, 99)
+            + _report(2, 0x82, "teal-100-10.9.9.9", 98)
+            + _report(3, 0x02, "own", 97)
+        )
         router.say(_report(5, 0x82, "teal-200-10.9.9.9", 98) + _report(6, 0x02, "teal-100-own", 96))
         assert await router.is_silent(), "its state is not complete"
         router.say(END_OF_STATE)
@@ -194,13 +244,19 @@ def test_a_router_gets_what_it_lacks_once_its_state_is_known(tmp_path: Path) -> 
         write(json.dumps(_document((16003,), (16009,))))
         pce.read()
         kind, _, update = await router.asked()
-        assert (kind, _hops(16009) in update, bytes.fromhex("00004089") in update) == (11, True, True)
+        assert (kind, _hops(16009) in update, bytes.fromhex("00004089") in update) == (
+            11,
+            True,
+            True,
+        )
         assert await router.is_silent()
 
     _played(tmp_path, _document((16003,), (16004,)), play)
 
 
-def test_what_changes_before_the_router_has_answered_is_asked_for_afterwards(tmp_path: Path) -> None:
+def test_what_changes_before_the_router_has_answered_is_asked_for_afterwards(
+    tmp_path: Path,
+) -> None:
     async def play(pce: Pce, router: _Router, write: Any) -> None:
         await router.greet()
         router.say(END_OF_STATE)
@@ -229,20 +285,29 @@ def test_what_changes_before_the_router_has_answered_is_asked_for_afterwards(tmp
 
 
 def _refusal(number: int = 0) -> bytes:
-    """RFC 5440, section 6.7, and RFC 8231, section 6.3: error 24, value 1, behind the request that it is of."""
+    """RFC 5440, section 6.7, and RFC 8231, section 6.3: error 24, value 1, behind the request that
+    it is of."""
     request = struct.pack("!BBHII", 33, 0x10, 12, 0, number) if number else b""
-    return struct.pack("!BBH", 0x20, 6, 12 + len(request)) + request + bytes.fromhex("0d10 0008 00001801")
+    return (
+        struct.pack("!BBH", 0x20, 6, 12 + len(request))
+        + request
+        + bytes.fromhex("0d10 0008 00001801")
+    )
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_what_is_refused_is_asked_for_again_when_the_file_changes_alone(tmp_path: Path, is_named: bool) -> None:
+def test_what_is_refused_is_asked_for_again_when_the_file_changes_alone(
+    tmp_path: Path, is_named: bool
+) -> None:
     async def play(pce: Pce, router: _Router, write: Any) -> None:
         await router.greet()
         router.say(END_OF_STATE)
         _, first, _ = await router.asked()
         _, second, _ = await router.asked()
         router.say(_refusal(first if is_named else 0))
-        router.say(_report(9, 0x80, "own", 7) + _report(8, 0x80, "teal-100-10.0.0.3", 2, request=second))
+        router.say(
+            _report(9, 0x80, "own", 7) + _report(8, 0x80, "teal-100-10.0.0.3", 2, request=second)
+        )
         assert await router.is_silent(), "neither the refused one nor the other"
         write(json.dumps(_document((1,), (2,))))
         pce.read()
@@ -253,7 +318,9 @@ def test_what_is_refused_is_asked_for_again_when_the_file_changes_alone(tmp_path
     _played(tmp_path, _document((1,), (2,)), play)
 
 
-def test_a_path_of_the_router_itself_keeps_its_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_of_the_router_itself_keeps_its_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def play(pce: Pce, router: _Router, write: Any) -> None:
         await router.greet()
         router.say(_report(1, 0x02, NAME, 9) + END_OF_STATE)
@@ -263,10 +330,14 @@ def test_a_path_of_the_router_itself_keeps_its_labels(tmp_path: Path, capsys: py
     assert f"{NAME} is a path of the router's own" in capsys.readouterr().out
 
 
-def test_a_policy_that_goes_while_its_refused_update_was_in_flight_is_removed(tmp_path: Path) -> None:
+def test_a_policy_that_goes_while_its_refused_update_was_in_flight_is_removed(
+    tmp_path: Path,
+) -> None:
     async def play(pce: Pce, router: _Router, write: Any) -> None:
         await router.greet()
-        router.say(_report(1, 0x80, NAME, 9) + _report(2, 0x80, "teal-100-10.0.0.3", 9) + END_OF_STATE)
+        router.say(
+            _report(1, 0x80, NAME, 9) + _report(2, 0x80, "teal-100-10.0.0.3", 9) + END_OF_STATE
+        )
         _, first, _ = await router.asked()
         _, second, _ = await router.asked()
         write(json.dumps(_document()))
@@ -286,7 +357,9 @@ def test_a_router_has_one_session_and_its_own_dead_timer(tmp_path: Path) -> None
     async def play(pce: Pce, router: _Router, write: Any) -> None:
         await router.greet()
         assert {session._dead_s for session in pce._sessions} == {120}
-        router.say(bytes.fromhex("2001 000c 0110 0008 20000001"))  # no keepalives, so that silence says nothing
+        router.say(
+            bytes.fromhex("2001 000c 0110 0008 20000001")
+        )  # no keepalives, so that silence says nothing
         assert (await router.hear())[0] == 2
         assert {session._dead_s for session in pce._sessions} == {None}
         reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
@@ -297,7 +370,9 @@ def test_a_router_has_one_session_and_its_own_dead_timer(tmp_path: Path) -> None
     _played(tmp_path, _document((1,)), play)
 
 
-def test_a_broken_file_leaves_the_policies_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_file_leaves_the_policies_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def play(pce: Pce, router: _Router, write: Any) -> None:
         await router.greet()
         router.say(_report(1, 0x80, NAME, 1) + END_OF_STATE)
@@ -312,9 +387,12 @@ def test_a_broken_file_leaves_the_policies_as_they_are(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    "listen", ["10.0.0.1", ":4189", "4189", "127.0.0.1:99999", "127.0.0.1:", "127.0.0.1:-1", "host:1"]
+    "listen",
+    ["10.0.0.1", ":4189", "4189", "127.0.0.1:99999", "127.0.0.1:", "127.0.0.1:-1", "host:1"],
 )
-def test_an_address_that_is_none_is_refused(listen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_is_none_is_refused(
+    listen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         pcep.main(["x.json", "--listen", listen])
     assert "an address and a port such as" in capsys.readouterr().err
@@ -322,9 +400,15 @@ def test_an_address_that_is_none_is_refused(listen: str, tmp_path: Path, capsys:
 
 @pytest.mark.parametrize(
     "data",
-    ["474554202f", "2001 0003", "200a 0004", "2001 0008 2010 0040", "2001 000c 0110 0008 201e7801 2006 0008 0d10 0004",
-     "2001 000c 0110 0008 201e7801 2007 0004"],
-)  # fmt: skip
+    [
+        "474554202f",
+        "2001 0003",
+        "200a 0004",
+        "2001 0008 2010 0040",
+        "2001 000c 0110 0008 201e7801 2006 0008 0d10 0004",
+        "2001 000c 0110 0008 201e7801 2007 0004",
+    ],
+)
 def test_what_is_not_pcep_ends_the_connection(data: str, tmp_path: Path) -> None:
     async def play(pce: Pce, router: _Router, write: Any) -> None:
         await router.hear()
@@ -387,18 +471,35 @@ class _Frr:
             return False
         subprocess.run([*self.inside, "ip", "link", "set", "lo", "up"], check=True)
         # Without an address of either family FRR waits 20 seconds for one before it connects.
-        subprocess.run([*self.inside, "ip", "-6", "addr", "add", "fd00::11/128", "dev", "lo"], check=True)
+        subprocess.run(
+            [*self.inside, "ip", "-6", "addr", "add", "fd00::11/128", "dev", "lo"], check=True
+        )
         self.run("zebra")
         return True
 
     def run(self, daemon: str, *words: str) -> None:
         """Start a daemon."""
-        self._daemons.append(subprocess.Popen(
-            [*self.inside, str(DAEMONS / daemon), *words, "-f", str(self._folder / f"{daemon}.conf"), "-P", "0", "-z",
-             str(self._folder / "zserv.api"), "-i", str(self._folder / f"{daemon}.pid"), "--vty_socket",
-             str(self._folder)],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        ))  # fmt: skip
+        self._daemons.append(
+            subprocess.Popen(
+                [
+                    *self.inside,
+                    str(DAEMONS / daemon),
+                    *words,
+                    "-f",
+                    str(self._folder / f"{daemon}.conf"),
+                    "-P",
+                    "0",
+                    "-z",
+                    str(self._folder / "zserv.api"),
+                    "-i",
+                    str(self._folder / f"{daemon}.pid"),
+                    "--vty_socket",
+                    str(self._folder),
+                ],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        )
 
     def stop(self) -> None:
         """Leave nothing behind."""
@@ -410,9 +511,19 @@ class _Frr:
 
     def policies(self) -> set[str]:
         """Names of the policies that it shows."""
-        show = ["vtysh", "--vty_socket", str(self._folder), "-d", "pathd", "-c", "show sr-te policy"]
+        show = [
+            "vtysh",
+            "--vty_socket",
+            str(self._folder),
+            "-d",
+            "pathd",
+            "-c",
+            "show sr-te policy",
+        ]
         out = subprocess.run(show, capture_output=True, text=True, check=False).stdout
-        return {word for line in out.splitlines() for word in line.split() if word.startswith("teal-")}
+        return {
+            word for line in out.splitlines() for word in line.split() if word.startswith("teal-")
+        }
 
 
 @pytest.fixture
@@ -429,7 +540,9 @@ def frr() -> Iterator[_Frr]:
 
 
 @pytest.mark.system
-def test_frr_takes_policies_replaces_them_in_place_and_drops_those_that_are_gone(frr: _Frr, tmp_path: Path) -> None:
+def test_frr_takes_policies_replaces_them_in_place_and_drops_those_that_are_gone(
+    frr: _Frr, tmp_path: Path
+) -> None:
     file, log = tmp_path / "x.sr-policy.json", tmp_path / "pce.log"
     file.write_text(json.dumps(_document((16003, 16002), (16003,), headend="127.0.0.11")))
 
@@ -459,8 +572,13 @@ def test_frr_takes_policies_replaces_them_in_place_and_drops_those_that_are_gone
 
 
 def _reported(log: Path) -> list[int]:
-    """Labels of the policy to 10.0.0.2 as the router reported them last: words behind the heads of the hops."""
-    own = [line for line in log.read_text().splitlines() if line.startswith("heard 10") and NAME.encode().hex() in line]
+    """Labels of the policy to 10.0.0.2 as the router reported them last: words behind the heads of
+    the hops."""
+    own = [
+        line
+        for line in log.read_text().splitlines()
+        if line.startswith("heard 10") and NAME.encode().hex() in line
+    ]
     heard = bytes.fromhex(own[-1].split()[2])
     at, labels = heard.find(bytes([36, 8])), []
     while at >= 0:
@@ -470,7 +588,8 @@ def _reported(log: Path) -> list[int]:
 
 
 def test_a_name_behind_another_tlv_of_odd_length_is_read() -> None:
-    """RFC 5440, section 7.1: a TLV is filled to four bytes, and its length does not count what fills it."""
+    """RFC 5440, section 7.1: a TLV is filled to four bytes, and its length does not count what
+    fills it."""
     other = struct.pack("!HH", 65505, 5) + b"other" + bytes(3)
     name = struct.pack("!HH", 17, len(NAME)) + NAME.encode() + bytes(-len(NAME) % 4)
     lsp = struct.pack("!I", 5 << 12 | 0x80) + other + name
@@ -489,7 +608,8 @@ def test_a_report_without_a_request_does_not_take_that_of_the_one_before() -> No
 def test_a_removal_that_is_refused_is_asked_for_again_when_the_file_changes_alone(
     tmp_path: Path, is_error: bool
 ) -> None:
-    """By an error, or by a report that still has the path, without labels and without the flag R."""
+    """By an error, or by a report that still has the path, without labels and without the flag
+    R."""
 
     async def play(pce: Pce, router: _Router, write: Any) -> None:
         await router.greet()

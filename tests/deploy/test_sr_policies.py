@@ -1,4 +1,5 @@
-"""SR policies through two GoBGP speakers: what the second one receives on the wire, replaced and withdrawn."""
+"""SR policies through two GoBGP speakers: what the second one receives on the wire, replaced and
+withdrawn."""
 
 from __future__ import annotations
 
@@ -22,10 +23,17 @@ grpc = pytest.importorskip("grpc", reason="pip install '.[serve]'")
 from deploy import sr_policies  # noqa: E402 (it needs grpc)
 from deploy.sr_policies import SAFI_SR_POLICY, Speaker  # noqa: E402
 
-needs_gobgp = pytest.mark.skipif(shutil.which("gobgpd") is None, reason="needs GoBGP: apt-get install gobgpd")
+needs_gobgp = pytest.mark.skipif(
+    shutil.which("gobgpd") is None, reason="needs GoBGP: apt-get install gobgpd"
+)
 TOPOLOGY = make_topology([(0, 1, 10), (1, 3, 10), (0, 2, 10), (2, 3, 10), (1, 2, 10)], both=True)
-ROUTERS = Routers([Router(f"n{n}", (), f"10.0.0.{n}", 10 + n, 16_000, "", "") for n in range(4)], "routers.csv")
-SPLIT = {(0, 3): (SegmentList(0.25, (2,)), SegmentList(0.75, ())), (1, 3): (SegmentList(1.0, (2,)),)}
+ROUTERS = Routers(
+    [Router(f"n{n}", (), f"10.0.0.{n}", 10 + n, 16_000, "", "") for n in range(4)], "routers.csv"
+)
+SPLIT = {
+    (0, 3): (SegmentList(0.25, (2,)), SegmentList(0.75, ())),
+    (1, 3): (SegmentList(1.0, (2,)),),
+}
 
 
 class Received(NamedTuple):
@@ -45,7 +53,8 @@ def _tlvs(data: bytes, long_from: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _on_the_wire(attribute: bytes) -> Received | None:
-    """The policy in a path attribute, by RFC 9830, section 2.4; None for any but tunnel encapsulation."""
+    """The policy in a path attribute, by RFC 9830, section 2.4; None for any but tunnel
+    encapsulation."""
     flags, kind = attribute[0], attribute[1]
     data = attribute[4 if flags & 0x10 else 3 :]
     if kind != 23:
@@ -70,9 +79,10 @@ def _received(speaker: Speaker) -> dict[str, Received]:
         family={"afi": 1, "safi": SAFI_SR_POLICY}, enable_attribute_binary=True
     )
     method = speaker._channel.unary_stream(
-        "/apipb.GobgpApi/ListPath", request_serializer=lambda one: one.SerializeToString(),
+        "/apipb.GobgpApi/ListPath",
+        request_serializer=lambda one: one.SerializeToString(),
         response_deserializer=sr_policies._CLASS["ListPathResponse"].FromString,
-    )  # fmt: skip
+    )
     found = {}
     for answer in method(request, timeout=10):
         for path in answer.destination.paths:
@@ -175,7 +185,12 @@ def test_policies_arrive_with_weights_and_are_replaced_and_withdrawn(
         changed = {**SPLIT, (0, 3): (SegmentList(part / 20, (2,)), SegmentList(1 - part / 20, ()))}
         assert _push(file, changed, address) == 0
         assert len(_received(second)) == 2
-    _until(lambda: (950, [16012, 16013]) in [one for policy in _received(second).values() for one in policy.lists])
+    _until(
+        lambda: (
+            (950, [16012, 16013])
+            in [one for policy in _received(second).values() for one in policy.lists]
+        )
+    )
     capsys.readouterr()
     assert _push(file, {(1, 3): SPLIT[1, 3]}, address) == 0
     assert capsys.readouterr().out == "0 added, 0 replaced, 1 withdrawn\n"

@@ -22,7 +22,9 @@ def _instance(count: int = 6) -> Instance:
     topology = teal.load_topology("b4")
     traffic = teal.load_traffic(f"gravity:seed=0,count={count},load=2", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
-    return Instance(topology, traffic, paths, teal.Objective(), None, traffic.split(), torch.device("cpu"))
+    return Instance(
+        topology, traffic, paths, teal.Objective(), None, traffic.split(), torch.device("cpu")
+    )
 
 
 class _Forgetful:
@@ -44,7 +46,9 @@ def test_the_demand_that_a_scheme_forgets_is_found_and_the_loss_is_that_of_the_l
     instance = _instance()
     allowed = demand_set(instance, 0.8, hose=False)
     forgotten, seen = 17, list[Generation]()
-    found = audit(instance, [_Forgetful(forgotten)], allowed, math.inf, max_matrices=800, report=seen.append)
+    found = audit(
+        instance, [_Forgetful(forgotten)], allowed, math.inf, max_matrices=800, report=seen.append
+    )
     assert tuple(seen) == found.generations
     losses = [one.loss for one in found.generations]
     assert losses == sorted(losses)
@@ -62,7 +66,9 @@ def test_the_demand_that_a_scheme_forgets_is_found_and_the_loss_is_that_of_the_l
 @pytest.mark.system
 def test_the_optimum_loses_no_more_than_its_gap() -> None:
     allowed = demand_set(_instance(2), 1.0, hose=True)
-    found = audit(_instance(2), [teal.make_scheme("pdhg:gap=0.005")], allowed, math.inf, max_matrices=200)
+    found = audit(
+        _instance(2), [teal.make_scheme("pdhg:gap=0.005")], allowed, math.inf, max_matrices=200
+    )
     assert found.generations[-1].loss <= 0.005 + 1e-6
 
 
@@ -75,35 +81,49 @@ def test_points_are_within_box_and_hose() -> None:
     assert allowed.sends is not None
     for own in rates:
         assert (np.bincount(instance.traffic.pairs[:, 0], own) <= allowed.sends * (1 + 1e-12)).all()
-    free = AllowedDemands(0 * allowed.low, allowed.high, allowed.pairs, allowed.sends, allowed.receives)
+    free = AllowedDemands(
+        0 * allowed.low, allowed.high, allowed.pairs, allowed.sends, allowed.receives
+    )
     for _ in range(20):
         point = free.within(allowed.high * rng.random(len(allowed.high)) * 3)
         assert (point <= allowed.high * (1 + 1e-12)).all()
         for side, limit in ((0, free.sends), (1, free.receives)):
             assert limit is not None
-            assert (np.bincount(free.pairs[:, side], point, minlength=len(limit)) <= limit * (1 + 1e-9)).all()
+            assert (
+                np.bincount(free.pairs[:, side], point, minlength=len(limit)) <= limit * (1 + 1e-9)
+            ).all()
 
 
 def _pinning() -> Instance:
-    """Figure 1 of the MetaOpt paper: 0 to 2 over 1 (two links of 100) or over 3 and 4 (three links of 50)."""
+    """Figure 1 of the MetaOpt paper: 0 to 2 over 1 (two links of 100) or over 3 and 4 (three links
+    of 50)."""
     links = [(0, 1, 100.0), (1, 2, 100.0), (0, 3, 50.0), (3, 4, 50.0), (4, 2, 50.0)]
     topology = make_topology(links)
     pairs = np.array([[0, 1], [0, 2], [1, 2]], np.int32)
     traffic = teal.TrafficMatrices(
-        "given", pairs, np.array(["2024-01-01"], "datetime64[s]"), ArrayRates(np.array([[10.0, 10.0, 10.0]])), 0
+        "given",
+        pairs,
+        np.array(["2024-01-01"], "datetime64[s]"),
+        ArrayRates(np.array([[10.0, 10.0, 10.0]])),
+        0,
     )
     paths = teal.compute_paths(topology, pairs, cache=False)
-    return Instance(topology, traffic, paths, teal.Objective(), None, traffic.split(), torch.device("cpu"))
+    return Instance(
+        topology, traffic, paths, teal.Objective(), None, traffic.split(), torch.device("cpu")
+    )
 
 
 def test_the_worst_demands_of_pinning_by_hand() -> None:
-    """50 Gbit/s are pinned to the short path and displace 100: 150 of 250, where all capacity is 350."""
+    """50 Gbit/s are pinned to the short path and displace 100: 150 of 250, where all capacity is
+    350."""
     instance, threshold = _pinning(), 50 / 70
     allowed = demand_set(instance, 0.0, hose=False, up_to=100 / 70)
     assert allowed.high.tolist() == pytest.approx([100.0] * 3)
     scheme = teal.make_scheme(f"demand-pinning:threshold={threshold * (1 + 1e-9)}")
     for of_capacity, worst in ((False, 100 / 250), (True, 100 / 350)):
-        found = audit(instance, [scheme], allowed, math.inf, max_matrices=48, of_capacity=of_capacity)
+        found = audit(
+            instance, [scheme], allowed, math.inf, max_matrices=48, of_capacity=of_capacity
+        )
         assert 0.97 * worst <= found.generations[-1].loss <= worst * (1 + 1e-6)
         assert found.demand.tolist() == pytest.approx([100, 50, 100], rel=0.05)
     lossless = teal.make_scheme("lp-all")
@@ -129,10 +149,14 @@ def test_where_all_nodes_are_neighbours_there_are_no_distances() -> None:
     topology = make_topology([(a, b, 9.0) for a in range(3) for b in range(3) if a != b])
     traffic = teal.load_traffic("gravity:seed=0,count=2,load=8", topology)
     paths = teal.compute_paths(topology, traffic.pairs, num_paths=1, cache=False)
-    instance = Instance(topology, traffic, paths, teal.Objective(), None, traffic.split(), torch.device("cpu"))
+    instance = Instance(
+        topology, traffic, paths, teal.Objective(), None, traffic.split(), torch.device("cpu")
+    )
     allowed = demand_set(instance, 0.5, hose=False)
     assert _patterns(instance, allowed).shape == (0, 6)
-    assert audit(instance, [teal.make_scheme("ecmp")], allowed, math.inf, max_matrices=40).generations
+    assert audit(
+        instance, [teal.make_scheme("ecmp")], allowed, math.inf, max_matrices=40
+    ).generations
 
 
 def test_groups_are_of_one_source_target_distance_or_link() -> None:
@@ -151,7 +175,18 @@ def test_the_command_writes_a_matrix_that_other_commands_read(
 ) -> None:
     network = ["--topology", "b4", "--traffic", "gravity:seed=0,count=4,load=2"]
     out = tmp_path / "audit"
-    command = ["audit", *network, "--scheme", "ecmp", "--box", "1", "--time-budget", "1s", "--out", str(out)]
+    command = [
+        "audit",
+        *network,
+        "--scheme",
+        "ecmp",
+        "--box",
+        "1",
+        "--time-budget",
+        "1s",
+        "--out",
+        str(out),
+    ]
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "ecmp loses at least" in said

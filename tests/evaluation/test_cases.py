@@ -28,9 +28,15 @@ ALL_LEVELS = {
 def test_levels_of_protocols_are_parsed() -> None:
     levels = parse_levels("--failures", "1, 2,5%", counted=True)
     assert [(level.text, level.value, level.relative) for level in levels] == [
-        ("1", 1.0, False), ("2", 2.0, False), ("5%", 0.05, True),
-    ]  # fmt: skip
-    assert [level.value for level in parse_levels("--spatial", "80,60,20%", shares=True)] == [0.8, 0.6, 0.2]
+        ("1", 1.0, False),
+        ("2", 2.0, False),
+        ("5%", 0.05, True),
+    ]
+    assert [level.value for level in parse_levels("--spatial", "80,60,20%", shares=True)] == [
+        0.8,
+        0.6,
+        0.2,
+    ]
     assert parse_levels("--scale", "") == ()
 
 
@@ -47,7 +53,9 @@ def test_levels_of_protocols_are_parsed() -> None:
         ("--scale", "50%", {}),
     ],
 )
-def test_wrong_levels_of_protocols_are_refused(option: str, text: str, settings: dict[str, bool]) -> None:
+def test_wrong_levels_of_protocols_are_refused(
+    option: str, text: str, settings: dict[str, bool]
+) -> None:
     with pytest.raises(InputError, match=option):
         parse_levels(option, text, **settings)
 
@@ -70,7 +78,10 @@ def test_every_case_matches_its_protocol_and_level(b4: tuple[Topology, TrafficMa
         failed_links = np.flatnonzero(case.capacity == 0)
         if case.protocol is Protocol.FAILURES:
             expected = {"1": 1, "2": 2, "25%": 5}[case.level]  # of 19 cables
-            ends = {frozenset((int(topology.link_source[e]), int(topology.link_target[e]))) for e in failed_links}
+            ends = {
+                frozenset((int(topology.link_source[e]), int(topology.link_target[e])))
+                for e in failed_links
+            }
             assert len(ends) == expected
             assert len(failed_links) == 2 * expected
         else:
@@ -83,7 +94,9 @@ def test_every_case_matches_its_protocol_and_level(b4: tuple[Topology, TrafficMa
             assert not np.allclose(case.demand, unchanged)
 
 
-def test_random_cases_do_not_depend_on_the_other_protocols(b4: tuple[Topology, TrafficMatrices]) -> None:
+def test_random_cases_do_not_depend_on_the_other_protocols(
+    b4: tuple[Topology, TrafficMatrices],
+) -> None:
     all_cases, failure_cases = (
         _cases_by_key(b4, levels=ALL_LEVELS, draws=2),
         _cases_by_key(b4, levels={Protocol.FAILURES: ALL_LEVELS[Protocol.FAILURES]}),
@@ -97,7 +110,9 @@ def test_random_cases_do_not_depend_on_the_other_protocols(b4: tuple[Topology, T
     assert not np.allclose(first, second)
 
 
-def test_noise_variance_is_that_of_changes_between_consecutive_matrices(b4: tuple[Topology, TrafficMatrices]) -> None:
+def test_noise_variance_is_that_of_changes_between_consecutive_matrices(
+    b4: tuple[Topology, TrafficMatrices],
+) -> None:
     topology, traffic = b4
     cases = Cases(topology, traffic, np.array([0]), {Protocol.NOISE: ALL_LEVELS[Protocol.NOISE]})
     rates = traffic.read(slice(None))
@@ -107,10 +122,15 @@ def test_noise_variance_is_that_of_changes_between_consecutive_matrices(b4: tupl
 def test_noise_on_a_single_matrix_is_refused(b4: tuple[Topology, TrafficMatrices]) -> None:
     with pytest.raises(InputError, match="at least two matrices"):
         Cases(
-            b4[0], load_traffic("gravity:count=1", b4[0]), np.array([0]), {Protocol.NOISE: ALL_LEVELS[Protocol.NOISE]}
+            b4[0],
+            load_traffic("gravity:count=1", b4[0]),
+            np.array([0]),
+            {Protocol.NOISE: ALL_LEVELS[Protocol.NOISE]},
         )
 
 
 def test_more_failures_than_cables_are_refused(b4: tuple[Topology, TrafficMatrices]) -> None:
     with pytest.raises(InputError, match="19 cables"):
-        Cases(*b4, np.array([0]), {Protocol.FAILURES: parse_levels("--failures", "20", counted=True)})
+        Cases(
+            *b4, np.array([0]), {Protocol.FAILURES: parse_levels("--failures", "20", counted=True)}
+        )

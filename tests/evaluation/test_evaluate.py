@@ -1,4 +1,5 @@
-"""The evaluation loop against schemes that fail or misbehave, and resumed evaluations against uninterrupted ones."""
+"""The evaluation loop against schemes that fail or misbehave, and resumed evaluations against
+uninterrupted ones."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def b4() -> Instance:
     topology = load_topology("b4")
     traffic = load_traffic("gravity:seed=0,count=6,load=3", topology)
     paths = compute_paths(topology, traffic.pairs, cache=False)
-    return Instance(topology, traffic, paths, Objective(), None, traffic.split(), torch.device("cpu"))
+    return Instance(
+        topology, traffic, paths, Objective(), None, traffic.split(), torch.device("cpu")
+    )
 
 
 class _Clock:
@@ -48,7 +51,8 @@ class _Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock by which the evaluation measures."""
     monkeypatch.setattr(
-        "teal.evaluation.evaluate.time", SimpleNamespace(perf_counter=lambda: _Clock.now, time=time.time)
+        "teal.evaluation.evaluate.time",
+        SimpleNamespace(perf_counter=lambda: _Clock.now, time=time.time),
     )
 
 
@@ -58,10 +62,13 @@ class FaultyShortestPath:
     Args:
         faults: exception to raise, by number of the call, from 1.
         wrong_shape: number of the call whose splits have a wrong shape; -1 for none.
-        slow: seconds that it takes, on the clock of :func:`clock`; what it reports is another number.
+        slow: seconds that it takes, on the clock of :func:`clock`; what it reports is another
+            number.
     """
 
-    def __init__(self, faults: dict[int, Exception], wrong_shape: int = -1, slow: float = 0.0) -> None:
+    def __init__(
+        self, faults: dict[int, Exception], wrong_shape: int = -1, slow: float = 0.0
+    ) -> None:
         self.calls, self.faults, self.wrong_shape, self.slow = 0, faults, wrong_shape, slow
         self.before: list[Problem | None] = []
 
@@ -73,7 +80,11 @@ class FaultyShortestPath:
         allocation = make_scheme("shortest-path").solve(problem)
         if self.calls == self.wrong_shape:
             return dataclasses.replace(allocation, splits=allocation.splits[:, :-1])
-        return dataclasses.replace(allocation, build_s=(0.0,), solve_s=(1e-6,)) if self.slow else allocation
+        return (
+            dataclasses.replace(allocation, build_s=(0.0,), solve_s=(1e-6,))
+            if self.slow
+            else allocation
+        )
 
 
 class FollowingScheme(FaultyShortestPath):
@@ -81,7 +92,9 @@ class FollowingScheme(FaultyShortestPath):
         self.before.append(before)
 
 
-def _run(b4: Instance, schemes: dict[str, Any], rows: list[int], **options: Any) -> tuple[list[Row], list[str]]:
+def _run(
+    b4: Instance, schemes: dict[str, Any], rows: list[int], **options: Any
+) -> tuple[list[Row], list[str]]:
     notices: list[str] = []
     evaluation = Evaluation(b4, schemes, notify=notices.append, **options)
     results = list(evaluation.run(Cases(b4.topology, b4.traffic, np.array(rows))))
@@ -123,7 +136,9 @@ def test_a_scheme_that_cannot_start_is_excluded(b4: Instance) -> None:
     schemes = {"a": FaultyShortestPath({1: InputError("a", "K", "4", 3)})}
     with pytest.raises(InputError, match="a: K"):
         _run(b4, schemes, [0])
-    rows, _ = _run(b4, {"a": FaultyShortestPath({1: InputError("a", "K", "4", 3)})}, [0], strict=False)
+    rows, _ = _run(
+        b4, {"a": FaultyShortestPath({1: InputError("a", "K", "4", 3)})}, [0], strict=False
+    )
     assert rows[0].note == "a: K: expected 4, found 3"
 
 
@@ -132,16 +147,24 @@ def test_a_scheme_that_is_too_slow_is_excluded_and_not_warmed_up_twice(
     b4: Instance, compiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forms = itertools.count()  # another kernel whenever it is asked, or always none
-    monkeypatch.setattr("teal.evaluation.evaluate.num_compiled", lambda: next(forms) if compiles else 0)
+    monkeypatch.setattr(
+        "teal.evaluation.evaluate.num_compiled", lambda: next(forms) if compiles else 0
+    )
     slow, patient = FaultyShortestPath({}, slow=100.0), FaultyShortestPath({}, slow=50.0)
     rows, notices = _run(b4, {"slow": slow, "patient": patient}, [0, 1, 2], time_limit=60.0)
     assert [row.usable for row in rows if row.scheme == "slow"] == [True, False, False]
     assert "100 s" in rows[2].note
-    assert slow.calls == 1, "the allocation of the warm-up, after 100 s, is used for the first matrix"
+    assert slow.calls == 1, (
+        "the allocation of the warm-up, after 100 s, is used for the first matrix"
+    )
     assert all(row.usable for row in rows if row.scheme == "patient")
-    assert patient.calls == (4 if compiles else 3), "50 s are spent again only if kernels were compiled in them"
+    assert patient.calls == (4 if compiles else 3), (
+        "50 s are spent again only if kernels were compiled in them"
+    )
     # A resumed evaluation is given the schemes that were excluded.
-    evaluation = Evaluation(b4, {"slow": slow}, time_limit=60.0, already_excluded={"slow": rows[2].note})
+    evaluation = Evaluation(
+        b4, {"slow": slow}, time_limit=60.0, already_excluded={"slow": rows[2].note}
+    )
     cases = Cases(b4.topology, b4.traffic, np.array([0, 1]))
     (result,) = evaluation.run(cases, {"offline//0/0": [rows[0]]})
     assert not result.rows[0].usable
@@ -150,7 +173,9 @@ def test_a_scheme_that_is_too_slow_is_excluded_and_not_warmed_up_twice(
     assert len(notices) == 1
 
 
-def test_the_time_of_a_scheme_is_measured_and_what_it_reports_stands_beside_it(b4: Instance) -> None:
+def test_the_time_of_a_scheme_is_measured_and_what_it_reports_stands_beside_it(
+    b4: Instance,
+) -> None:
     rows, _ = _run(b4, {"slept": FaultyShortestPath({}, slow=0.5)}, [0, 1])
     for row in rows:
         assert (row.build_s, row.solve_s) == (0.0, 1e-6)
@@ -208,7 +233,9 @@ def test_a_resumed_evaluation_records_the_same_failures(b4: Instance, stop: int)
             (row.status, row.note) for row in uninterrupted.rows
         ]
     (remaining,) = [
-        Evaluation(b4, {"b": schemes()["b"]}).run(cases, {result.key: result.rows[1:2] for result in whole[:3]})
+        Evaluation(b4, {"b": schemes()["b"]}).run(
+            cases, {result.key: result.rows[1:2] for result in whole[:3]}
+        )
     ]
     assert [result.rows[0].usable for result in remaining] == [False, True], (
         "the scheme has worked before, so an InputError fails its row and does not end the run"
@@ -225,7 +252,9 @@ def test_an_allocation_without_times_is_a_failure(b4: Instance) -> None:
     assert "IndexError" in rows[0].note
 
 
-def test_evaluation_runs_without_a_progress_bar(b4: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_runs_without_a_progress_bar(
+    b4: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("teal.evaluation.evaluate.tqdm", partial(tqdm, disable=True))
     assert len(_run(b4, {"sp": FaultyShortestPath({})}, [0, 1])[0]) == 2
 
@@ -233,7 +262,9 @@ def test_evaluation_runs_without_a_progress_bar(b4: Instance, monkeypatch: pytes
 def test_a_following_scheme_gets_the_problem_of_the_previous_interval(b4: Instance) -> None:
     scheme = FollowingScheme({})
     _run(b4, {"a": scheme}, [0, 4])
-    assert scheme.before[:2] == [None, None], "neither the warm-up nor the first matrix has a previous interval"
+    assert scheme.before[:2] == [None, None], (
+        "neither the warm-up nor the first matrix has a previous interval"
+    )
     (last,) = scheme.before[2:]
     assert last is not None
     np.testing.assert_array_equal(last.demand[0].numpy(), b4.traffic.read([3])[0])
@@ -271,8 +302,11 @@ def test_online_results_of_a_fast_scheme_equal_its_offline_results(b4: Instance)
         assert online.level == "300s"
         assert online.satisfied_demand == pytest.approx(offline.satisfied_demand, rel=1e-3)
         assert online.satisfied_demand <= offline.satisfied_demand + 1e-9
-        assert online.gap_known == pytest.approx((offline.bound - online.value) / offline.bound, abs=1e-9)
-    # The slow scheme: allocation 0 is in force at once, allocation 1 from the middle of interval 2 on.
+        assert online.gap_known == pytest.approx(
+            (offline.bound - online.value) / offline.bound, abs=1e-9
+        )
+    # The slow scheme: allocation 0 is in force at once, allocation 1 from the middle of interval 2
+    # on.
     stale = row_of["slow", "online", 1]
     assert stale.satisfied_demand < row_of["slow", "offline", 1].satisfied_demand
     for row in rows:
@@ -284,7 +318,10 @@ def test_online_results_of_a_fast_scheme_equal_its_offline_results(b4: Instance)
 
 def test_a_resumed_online_evaluation_equals_an_uninterrupted_one(b4: Instance) -> None:
     cases = Cases(b4.topology, b4.traffic, np.arange(5))
-    schemes = {"slow": FaultyShortestPath({}, slow=450.0), "fast": FaultyShortestPath({}, slow=30.0)}
+    schemes = {
+        "slow": FaultyShortestPath({}, slow=450.0),
+        "fast": FaultyShortestPath({}, slow=30.0),
+    }
     whole = list(Evaluation(b4, schemes, interval_s=300.0).run(cases))
     for stop in range(1, 5):
         finished = {result.key: list(result.rows) for result in whole[:stop]}

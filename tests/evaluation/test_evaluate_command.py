@@ -1,4 +1,5 @@
-"""Whole evaluations: interrupted runs against an uninterrupted one, reports against results, faulty settings."""
+"""Whole evaluations: interrupted runs against an uninterrupted one, reports against results, faulty
+settings."""
 
 from __future__ import annotations
 
@@ -23,8 +24,29 @@ from tests.gate import OPEN, PATIENCE_S, Gate
 from tests.processes import running
 
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=60,load=3"]
-SCHEMES = ["--scheme", "price-gnn", "--scheme", "lp-all", "--scheme", "lp-all:solver=gurobi", "--scheme", "ecmp"]
-MORE = ["--online", "--failures", "1,10%", "--noise", "5", "--spatial", "40%", "--scale", "2", "--split", "all"]
+SCHEMES = [
+    "--scheme",
+    "price-gnn",
+    "--scheme",
+    "lp-all",
+    "--scheme",
+    "lp-all:solver=gurobi",
+    "--scheme",
+    "ecmp",
+]
+MORE = [
+    "--online",
+    "--failures",
+    "1,10%",
+    "--noise",
+    "5",
+    "--spatial",
+    "40%",
+    "--scale",
+    "2",
+    "--split",
+    "all",
+]
 TIMES = ("build_s", "solve_s", "parallel_s", "wall_s")
 
 
@@ -32,20 +54,39 @@ def _comparable(rows: list[Row]) -> list[dict[str, Any]]:
     """Without what a clock says: online values hang on it a little."""
     plain = []
     for row in rows:
-        found = {field: value for field, value in dataclasses.asdict(row).items() if field not in TIMES}
+        found = {
+            field: value for field, value in dataclasses.asdict(row).items() if field not in TIMES
+        }
         if row.protocol == "online":
-            found = {field: round(v, 3) if isinstance(v, float) else v for field, v in found.items()}
+            found = {
+                field: round(v, 3) if isinstance(v, float) else v for field, v in found.items()
+            }
             found.pop("value")
         plain.append({field: repr(value) for field, value in found.items()})
     return plain
 
 
 def _command(out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "teal", "evaluate", *B4, *SCHEMES, *MORE, "--limit", "12", "--out", str(out), *more]
+    return [
+        sys.executable,
+        "-m",
+        "teal",
+        "evaluate",
+        *B4,
+        *SCHEMES,
+        *MORE,
+        "--limit",
+        "12",
+        "--out",
+        str(out),
+        *more,
+    ]
 
 
 @pytest.mark.system
-def test_a_killed_run_continues_and_ends_with_the_same_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_run_continues_and_ends_with_the_same_csv(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main(_command(whole)[3:]) == 0
     journal = broken / "journal.jsonl"
@@ -79,7 +120,9 @@ def test_a_killed_run_continues_and_ends_with_the_same_csv(tmp_path: Path, capsy
 
     rows = read_csv(broken / "results.csv", Row)
     assert _comparable(rows) == _comparable(read_csv(whole / "results.csv", Row))
-    assert [repr(row) for row in rows[: len(partial)]] == [repr(row) for row in partial], "to the last digit"
+    assert [repr(row) for row in rows[: len(partial)]] == [repr(row) for row in partial], (
+        "to the last digit"
+    )
     assert len(rows) == 12 * 4 * (2 + 2 + 1 + 1 + 1)
     assert not journal.exists()
     manifest = json.loads((broken / "manifest.json").read_text())
@@ -92,7 +135,14 @@ def test_a_killed_run_continues_and_ends_with_the_same_csv(tmp_path: Path, capsy
 @pytest.mark.slow
 def test_several_networks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    two = ["--topology", "b4", "--topology", "topohub:sndlib/abilene", "--traffic", "gravity:seed=0,count=10,load=3"]
+    two = [
+        "--topology",
+        "b4",
+        "--topology",
+        "topohub:sndlib/abilene",
+        "--traffic",
+        "gravity:seed=0,count=10,load=3",
+    ]
     schemes = ["--scheme", "teal", "--scheme", "lp-all", "--scheme", "lp-all:solver=gurobi"]
     arguments = ["evaluate", *two, "--model", "b4", "--model", "none", *schemes, "--out", str(out)]
     assert main(arguments) == 0
@@ -100,7 +150,9 @@ def test_several_networks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "b4, gravity" in printed
     assert "sndlib-abilene, gravity" in printed
     rows = read_csv(out / "results.csv", Row)
-    assert all(row.usable for row in rows), "without a model of its own a network has the one for any network"
+    assert all(row.usable for row in rows), (
+        "without a model of its own a network has the one for any network"
+    )
     assert len(rows) == 2 * 3 * 2
     # Parquet says the same, and every usable row has its links.
     table = pq.read_table(out / "results.parquet").to_pylist()
@@ -109,11 +161,18 @@ def test_several_networks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert len(record.utilisation) == sum(row.usable for row in rows)
     assert [len(n.source) for n in record.networks] == [38, 30]
     for place, shares in record.utilisation.items():
-        (row,) = [r for r in rows if (r.topology, r.scheme, r.index) == (place.topology, place.scheme, place.index)]
+        (row,) = [
+            r
+            for r in rows
+            if (r.topology, r.scheme, r.index) == (place.topology, place.scheme, place.index)
+        ]
         assert shares.max() == pytest.approx(row.max_link_utilisation, abs=1e-4)
     # Two evaluations make one report; a scheme that comes twice counts once.
     other = tmp_path / "other"
-    assert main(["evaluate", *two[2:], "--scheme", "lp-all", "--scheme", "ecmp", "--out", str(other)]) == 0
+    assert (
+        main(["evaluate", *two[2:], "--scheme", "lp-all", "--scheme", "ecmp", "--out", str(other)])
+        == 0
+    )
     both = Record.load([out, other])
     assert len(both.rows) == len(rows) + 2
     page = tmp_path / "both.html"
@@ -144,15 +203,24 @@ def test_several_networks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         (["--topology", "b4", "--topology", "b4"], "each network and traffic once"),
         (["--topology", "b4", "--topology", "b4", "--traffic", "gravity:count=2"], None),
-        (["--topology", "b4", "--topology", "b4", "--topology", "b4"], "--traffic: expected one, or one for each"),
+        (
+            ["--topology", "b4", "--topology", "b4", "--topology", "b4"],
+            "--traffic: expected one, or one for each",
+        ),
         (["--topology", "b4", "--failures", "1.5"], "--failures: expected numbers such as 1,2,5%"),
-        (["--topology", "b4", "--failures", "20"], "--failures: expected no more than the 19 cables"),
+        (
+            ["--topology", "b4", "--failures", "20"],
+            "--failures: expected no more than the 19 cables",
+        ),
         (["--topology", "b4", "--online", "--objective", "max_link_utilisation"], "--online"),
         (["--topology", "b4", "--race", "--noise", "2"], "--noise: expected no value"),
         (["--topology", "b4", "--interval", "0"], "--interval: expected a duration above 0"),
         (["--topology", "b4", "--scale", "50%"], "--scale: expected numbers such as 0.5,1,2"),
         (["--topology", "b4", "--topology", "typo.json"], "typo.json: topology"),
-        (["--topology", "b4", "--topology", "topohub:sndlib/polska", "--failures", "19"], "18 cables of sndlib-polska"),
+        (
+            ["--topology", "b4", "--topology", "topohub:sndlib/polska", "--failures", "19"],
+            "18 cables of sndlib-polska",
+        ),
         (["--topology", "b4", "--race", "--scheme", "pdhg:warm=true"], "runs warm PDHG by itself"),
         (["--topology", "b4", "--resume"], "resume: expected an interrupted run"),
         (["--topology", "b4", "--draws", "0"], "--draws"),
@@ -176,13 +244,30 @@ def test_settings_that_contradict_each_other_are_refused(
         assert not out.exists(), "nothing is written before everything is known to be right"
 
 
-def test_a_resumed_run_with_changed_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_with_changed_input_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     traffic, out = tmp_path / "t.csv", tmp_path / "out"
-    lines = ["timestamp,source,target,rate", *(f"{1_767_225_600 + 300 * i},1,2,{i + 1}" for i in range(4))]
+    lines = [
+        "timestamp,source,target,rate",
+        *(f"{1_767_225_600 + 300 * i},1,2,{i + 1}" for i in range(4)),
+    ]
     traffic.write_text("\n".join(lines) + "\n")
-    arguments = ["evaluate", "--topology", "b4", "--traffic", str(traffic), "--scheme", "ecmp", "--split", "all"]
+    arguments = [
+        "evaluate",
+        "--topology",
+        "b4",
+        "--traffic",
+        str(traffic),
+        "--scheme",
+        "ecmp",
+        "--split",
+        "all",
+    ]
     assert main([*arguments, "--out", str(out)]) == 0
-    journal = [{"settings": json.loads((out / "manifest.json").read_text())["settings"], "machine": {}}]
+    journal = [
+        {"settings": json.loads((out / "manifest.json").read_text())["settings"], "machine": {}}
+    ]
     journal += [{"network": {"network": 0, "content": "another", "topology": "b4", "traffic": "t"}}]
     (out / "journal.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in journal))
     assert main([*arguments, "--out", str(out), "--resume"]) == 2
@@ -194,7 +279,23 @@ def test_a_resumed_run_with_changed_input_is_refused(tmp_path: Path, capsys: pyt
 
 def test_failed_links_have_no_utilisation(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert main(["evaluate", *B4, "--scheme", "ecmp", "--fail", "1,2", "--limit", "1", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "evaluate",
+                *B4,
+                "--scheme",
+                "ecmp",
+                "--fail",
+                "1,2",
+                "--limit",
+                "1",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     (shares,) = Record.load([out]).utilisation.values()
     assert int(np.isnan(shares).sum()) == 2
     with (out / "results.csv").open() as stream:

@@ -1,4 +1,5 @@
-"""Confidence intervals: they cover as often as they say, also where matrices that follow each other are alike."""
+"""Confidence intervals: they cover as often as they say, also where matrices that follow each other
+are alike."""
 
 from __future__ import annotations
 
@@ -16,14 +17,19 @@ from tests.evaluation.test_report import PLAIN
 def _rows(values: np.ndarray, repeats: int = 1) -> list[Row]:
     return [
         dataclasses.replace(PLAIN, index=index, satisfied_demand=float(value))
-        for index, value in enumerate(values) for _ in range(repeats)
-    ]  # fmt: skip
+        for index, value in enumerate(values)
+        for _ in range(repeats)
+    ]
 
 
 def test_intervals_hold_the_true_mean_about_as_often_as_they_say() -> None:
     rng, held = np.random.default_rng(0), 0
     for _ in range(200):
-        (found,) = [one for one in mean_rows(_rows(rng.uniform(0, 1, 25))) if one.measure == "satisfied_demand"]
+        (found,) = [
+            one
+            for one in mean_rows(_rows(rng.uniform(0, 1, 25)))
+            if one.measure == "satisfied_demand"
+        ]
         assert found.low <= found.mean <= found.high
         held += found.low <= 0.5 <= found.high
     assert 0.88 <= held / 200 <= 0.99
@@ -41,7 +47,8 @@ def test_repeats_of_a_matrix_do_not_narrow_the_interval() -> None:
 
 
 def test_the_interval_holds_the_mean_where_matrices_have_different_numbers_of_cases() -> None:
-    """Ten matrices with ten cases of 1 each, and ten with one case of 0: the mean over cases is 100 / 110."""
+    """Ten matrices with ten cases of 1 each, and ten with one case of 0: the mean over cases is 100
+    / 110."""
     rows = [*_rows(np.ones(10), repeats=10), *_rows(np.zeros(20))[10:]]
     (found,) = [one for one in mean_rows(rows) if one.measure == "satisfied_demand"]
     assert (found.cases, found.matrices) == (110, 20)
@@ -55,7 +62,11 @@ def _other(rows: list[Row]) -> list[Row]:
 
 def test_two_and_three_matrices_have_an_interval() -> None:
     for count in (2, 3):
-        (found,) = [one for one in mean_rows(_rows(np.arange(count) / 4)) if one.measure == "satisfied_demand"]
+        (found,) = [
+            one
+            for one in mean_rows(_rows(np.arange(count) / 4))
+            if one.measure == "satisfied_demand"
+        ]
         assert found.low < found.mean < found.high
 
 
@@ -69,10 +80,13 @@ def _walk(rng: np.random.Generator, count: int, memory: float = 0.7) -> np.ndarr
 
 @pytest.mark.slow
 def test_consecutive_matrices_that_are_alike_widen_the_interval() -> None:
-    """Single matrices, drawn independently, would give intervals that hold the mean in 55% of such series."""
+    """Single matrices, drawn independently, would give intervals that hold the mean in 55% of such
+    series."""
     rng, held = np.random.default_rng(0), 0
     for _ in range(200):
-        (found,) = [one for one in mean_rows(_rows(_walk(rng, 216))) if one.measure == "satisfied_demand"]
+        (found,) = [
+            one for one in mean_rows(_rows(_walk(rng, 216))) if one.measure == "satisfied_demand"
+        ]
         held += found.low <= 0.0 <= found.high
     assert held / 200 >= 0.75
 
@@ -81,7 +95,8 @@ def test_differences_are_of_the_same_cases_and_narrower_than_those_of_the_means(
     """Two schemes whose difference is 0.01 in every matrix, on matrices that differ by far more."""
     values = np.random.default_rng(2).uniform(0, 1, 30)
     better = [
-        dataclasses.replace(row, scheme="better", satisfied_demand=row.satisfied_demand + 0.01) for row in _rows(values)
+        dataclasses.replace(row, scheme="better", satisfied_demand=row.satisfied_demand + 0.01)
+        for row in _rows(values)
     ]
     rows = [*_rows(values), *better[:20]]
     (found,) = [one for one in difference_rows(rows) if one.measure == "satisfied_demand"]
@@ -105,12 +120,22 @@ def test_a_scheme_that_fails_on_half_of_the_matrices_carries_half() -> None:
     least = [dataclasses.replace(row, objective="max_link_utilisation") for row in rows]
     (summary,) = summarise(least)
     assert summary.value == np.inf
-    assert not [one for one in mean_rows(least) if one.measure == "value"], "a failed case leaves no mean"
+    assert not [one for one in mean_rows(least) if one.measure == "value"], (
+        "a failed case leaves no mean"
+    )
     assert not [one for one in difference_rows([*least, *_other(least)]) if one.measure == "value"]
     slow = [
-        dataclasses.replace(row, note="left out after 700 s for one matrix") if row.index % 2 else row for row in rows
+        dataclasses.replace(row, note="left out after 700 s for one matrix")
+        if row.index % 2
+        else row
+        for row in rows
     ]
-    assert summarise(slow)[0].satisfied_demand == 1.0, "matrices that a scheme was not run on are in no mean"
-    never = [dataclasses.replace(row, status="failed", satisfied_demand=np.nan, value=np.nan) for row in rows]
+    assert summarise(slow)[0].satisfied_demand == 1.0, (
+        "matrices that a scheme was not run on are in no mean"
+    )
+    never = [
+        dataclasses.replace(row, status="failed", satisfied_demand=np.nan, value=np.nan)
+        for row in rows
+    ]
     assert not list(mean_rows(never))
     assert np.isnan(summarise(never)[0].satisfied_demand), "a scheme that never worked has no mean"

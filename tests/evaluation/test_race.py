@@ -1,4 +1,5 @@
-"""The race: its situations against their definitions, its times to a gap against values computed by hand."""
+"""The race: its situations against their definitions, its times to a gap against values computed by
+hand."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def b4() -> Instance:
     topology = load_topology("b4")
     traffic = load_traffic("gravity:seed=0,count=4,load=3", topology)
     paths = compute_paths(topology, traffic.pairs, cache=False)
-    return Instance(topology, traffic, paths, Objective(), None, traffic.split(), torch.device("cpu"))
+    return Instance(
+        topology, traffic, paths, Objective(), None, traffic.split(), torch.device("cpu")
+    )
 
 
 def test_situations_of_the_race_match_their_definitions(b4: Instance) -> None:
@@ -58,13 +61,17 @@ def test_situations_of_the_race_match_their_definitions(b4: Instance) -> None:
     assert set(ratio.round(decimals=9).tolist()) == {1.0, 10.0}
     assert 0.03 < float((ratio > 5).double().mean()) < 0.2
     capacity = cases[FAILURES][0].capacity[0].numpy()
-    ends = b4.topology.link_source[capacity == 0].tolist(), b4.topology.link_target[capacity == 0].tolist()
+    ends = (
+        b4.topology.link_source[capacity == 0].tolist(),
+        b4.topology.link_target[capacity == 0].tolist(),
+    )
     failed_pairs = set(zip(*ends, strict=True))
     assert failed_pairs
     assert failed_pairs == {(t, s) for s, t in failed_pairs}, "a cable fails in both directions"
     repeated_demands = [problem.demand for _, problem, _ in situations(b4, 1, seed=0)]
     assert all(
-        torch.equal(demand, cases[name][0].demand) for demand, name in zip(repeated_demands, SITUATIONS, strict=True)
+        torch.equal(demand, cases[name][0].demand)
+        for demand, name in zip(repeated_demands, SITUATIONS, strict=True)
     )
 
 
@@ -84,9 +91,15 @@ class _ZeroStartScheme:
 
 
 @pytest.mark.slow
-def test_race_reaches_every_target_and_excludes_a_failing_scheme(b4: Instance, tmp_path: Path) -> None:
+def test_race_reaches_every_target_and_excludes_a_failing_scheme(
+    b4: Instance, tmp_path: Path
+) -> None:
     notices: list[str] = []
-    schemes: dict[str, Scheme] = {"lp-all": LpAll(), "failing": _FailingScheme(), "starter": _ZeroStartScheme()}
+    schemes: dict[str, Scheme] = {
+        "lp-all": LpAll(),
+        "failing": _FailingScheme(),
+        "starter": _ZeroStartScheme(),
+    }
     runs = race(b4, schemes, [1, 2], targets=(0.05, 0.002), notify=notices.append)
     assert notices == ["out of order"], "a scheme that fails at first is not called again"
     assert {run.scheme for run in runs} == {"lp-all", "starter", COLD, WARM, "starter + pdhg"}
@@ -108,19 +121,29 @@ def _race_run(scheme: str, seconds: float, gap: float, index: int = 0) -> RaceRu
 
 def test_times_to_gap_of_a_race_equal_values_computed_by_hand() -> None:
     runs = [
-        _race_run(COLD, 4.0, 0.009), _race_run(COLD, 2.0, 0.02), _race_run(COLD, 5.0, 0.001),
+        _race_run(COLD, 4.0, 0.009),
+        _race_run(COLD, 2.0, 0.02),
+        _race_run(COLD, 5.0, 0.001),
         _race_run(WARM, 3.0, 0.01),
-        _race_run("fast", 1.0, 0.004), _race_run("never", 0.1, 0.05), _race_run("broken", 0.1, math.nan),
-        _race_run(COLD, 8.0, 0.01, 1), _race_run(WARM, 9.0, 0.01, 1),
-        _race_run("fast", 4.0, 0.01, 1), _race_run("never", 0.1, 0.01, 1),
-    ]  # fmt: skip
+        _race_run("fast", 1.0, 0.004),
+        _race_run("never", 0.1, 0.05),
+        _race_run("broken", 0.1, math.nan),
+        _race_run(COLD, 8.0, 0.01, 1),
+        _race_run(WARM, 9.0, 0.01, 1),
+        _race_run("fast", 4.0, 0.01, 1),
+        _race_run("never", 0.1, 0.01, 1),
+    ]
     standings = {s.scheme: (s.seconds, s.speedup) for s in times_to_gap(runs, 0.01)}
     assert standings[COLD] == (6.0, 0.875)
     assert standings["fast"] == (2.5, 2.5), "speedups 3 / 1 and 8 / 4"
     assert standings["never"][0] == math.inf, "it reaches the gap on one matrix only"
     assert standings["broken"] == (math.inf, 0.0)
     _, *lines = time_table(times_to_gap(runs, 0.01), 0.01).texts()
-    assert [line[1 + SITUATIONS.index(CROWD)] for line in lines[2:]] == ["2.50 s (2.5x)", "not reached", "not reached"]
+    assert [line[1 + SITUATIONS.index(CROWD)] for line in lines[2:]] == [
+        "2.50 s (2.5x)",
+        "not reached",
+        "not reached",
+    ]
 
 
 def test_timed_ignores_a_slow_first_call() -> None:
@@ -138,9 +161,18 @@ def test_timed_ignores_a_slow_first_call() -> None:
 
 
 @pytest.mark.system
-def test_race_command_writes_its_rows_manifest_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_race_command_writes_its_rows_manifest_and_plot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "race"
-    arguments = ["evaluate", "--race", "--topology", "b4", "--traffic", "gravity:seed=0,count=10,load=3"]
+    arguments = [
+        "evaluate",
+        "--race",
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:seed=0,count=10,load=3",
+    ]
     assert main([*arguments, "--limit", "1", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "price-gnn + pdhg" in printed

@@ -1,4 +1,5 @@
-"""The HTML report against the record that it shows, in a real browser, offline, at desktop and telephone width."""
+"""The HTML report against the record that it shows, in a real browser, offline, at desktop and
+telephone width."""
 
 from __future__ import annotations
 
@@ -19,35 +20,76 @@ WIDTHS = {"desktop": 1280, "telephone": 400}  # of the viewport, CSS pixels
 # A name that would change the title if the page ran it as markup.
 HOSTILE = "</script><script>document.title='taken'</script><b>"
 PLAIN = Row(
-    scheme="lp-all", topology="b4", traffic="t", protocol="offline", level="", draw=0, index=0,
-    timestamp="2024-01-01T00:00:00", objective="total_flow", value=1.0, satisfied_demand=0.9, bound=1.0, gap=0.0,
-    gap_known=0.0, max_link_utilisation=1.0, max_violation=0.0, build_s=0.001, solve_s=0.01, parallel_s=math.nan,
-    status="optimal", note="",
-)  # fmt: skip
+    scheme="lp-all",
+    topology="b4",
+    traffic="t",
+    protocol="offline",
+    level="",
+    draw=0,
+    index=0,
+    timestamp="2024-01-01T00:00:00",
+    objective="total_flow",
+    value=1.0,
+    satisfied_demand=0.9,
+    bound=1.0,
+    gap=0.0,
+    gap_known=0.0,
+    max_link_utilisation=1.0,
+    max_violation=0.0,
+    build_s=0.001,
+    solve_s=0.01,
+    parallel_s=math.nan,
+    status="optimal",
+    note="",
+)
 NETWORK = NetworkRecord(
-    "b4", "t", ("a", "b", HOSTILE), np.array([[0.0, 50.0], [10.0, 50.0], [5.0, 55.0]]), np.array([0, 1, 1, 2, 0, 2]),
-    np.array([1, 0, 2, 1, 2, 0]), np.full(6, 10.0),
-)  # fmt: skip
+    "b4",
+    "t",
+    ("a", "b", HOSTILE),
+    np.array([[0.0, 50.0], [10.0, 50.0], [5.0, 55.0]]),
+    np.array([0, 1, 1, 2, 0, 2]),
+    np.array([1, 0, 2, 1, 2, 0]),
+    np.full(6, 10.0),
+)
 
 
 @pytest.fixture(scope="module")
 def record() -> Record:
     rows, utilisation = [], {}
-    kinds = [("offline", ""), ("online", "300s"), ("failures", "1"), ("failures", "2"), ("noise", "2")]
+    kinds = [
+        ("offline", ""),
+        ("online", "300s"),
+        ("failures", "1"),
+        ("failures", "2"),
+        ("noise", "2"),
+    ]
     kinds += [("spatial", "60%"), ("scale", "0.5"), ("scale", "2")]
     for number, scheme in enumerate(["lp-all", "ecmp", "pop:replicas=4", HOSTILE]):
         for protocol, level in kinds:
             for index in range(3):
                 row = dataclasses.replace(
-                    PLAIN, scheme=scheme, protocol=protocol, level=level, index=index, solve_s=0.001 * (number + 1),
-                    timestamp=f"2024-01-01T00:0{index}:00", satisfied_demand=0.9 - 0.1 * number - 0.01 * index,
-                    gap_known=0.01 * number, status="feasible" if number else "optimal",
-                )  # fmt: skip
+                    PLAIN,
+                    scheme=scheme,
+                    protocol=protocol,
+                    level=level,
+                    index=index,
+                    solve_s=0.001 * (number + 1),
+                    timestamp=f"2024-01-01T00:0{index}:00",
+                    satisfied_demand=0.9 - 0.1 * number - 0.01 * index,
+                    gap_known=0.01 * number,
+                    status="feasible" if number else "optimal",
+                )
                 if scheme == HOSTILE:
-                    row = dataclasses.replace(row, status="failed", value=math.nan, note=f"out of order {HOSTILE}")
+                    row = dataclasses.replace(
+                        row, status="failed", value=math.nan, note=f"out of order {HOSTILE}"
+                    )
                 elif protocol != "online":
                     shares = np.array([0.05, 0.3, 0.5, 0.8, 0.95, 1.0]) / (number + 1)
-                    shares = np.where(np.arange(6) < 2, math.nan, shares) if protocol == "failures" else shares
+                    shares = (
+                        np.where(np.arange(6) < 2, math.nan, shares)
+                        if protocol == "failures"
+                        else shares
+                    )
                     utilisation[ResultKey.of(row)] = shares.astype(np.float32)
                 rows.append(row)
     return Record(rows, [NETWORK], utilisation)
@@ -68,7 +110,10 @@ def test_the_report_shows_all_charts_offline(browser: Any, page: Path, width: in
     errors: list[str] = []
     tab.on("console", lambda message: errors.append(message.text))
     tab.on("pageerror", lambda error: errors.append(str(error)))
-    tab.on("request", lambda request: None if request.url.startswith("file:") else errors.append(request.url))
+    tab.on(
+        "request",
+        lambda request: None if request.url.startswith("file:") else errors.append(request.url),
+    )
     tab.goto(page.as_uri())
     assert tab.title().endswith(" on b4 - Teal"), "names are shown as text, never run as markup"
     charts = tab.locator("figure .chart")
@@ -79,7 +124,9 @@ def test_the_report_shows_all_charts_offline(browser: Any, page: Path, width: in
         charts.nth(number).locator(".main-svg").first.wait_for(timeout=10_000)
         lines = charts.nth(number).locator(".scatterlayer .trace").count()
         assert lines >= 3, f"chart {number} is empty"
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width, "no element is wider than the page"
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width, (
+        "no element is wider than the page"
+    )
     for number in range(count):
         box = charts.nth(number).bounding_box()
         assert box["width"] <= width
@@ -97,10 +144,14 @@ def test_the_table_of_the_report_sorts_and_its_map_changes(browser: Any, page: P
     satisfied = tab.locator("thead button").nth(1)
     satisfied.focus()
     tab.keyboard.press("Enter")
-    assert heads.all_text_contents() == ["lp-all", "ecmp", "pop:replicas=4", HOSTILE], "the best first"
+    assert heads.all_text_contents() == ["lp-all", "ecmp", "pop:replicas=4", HOSTILE], (
+        "the best first"
+    )
     assert tab.locator("th[aria-sort=descending]").count() == 1
     tab.keyboard.press("Enter")
-    assert heads.all_text_contents() == ["pop:replicas=4", "ecmp", "lp-all", HOSTILE], "failed schemes stay last"
+    assert heads.all_text_contents() == ["pop:replicas=4", "ecmp", "lp-all", HOSTILE], (
+        "failed schemes stay last"
+    )
     assert tab.locator("th[aria-sort=ascending]").count() == 1
     assert "out of order" in tab.locator("details").text_content()
 
@@ -144,7 +195,11 @@ def test_nodes_without_coordinates_get_distinct_positions(record: Record) -> Non
         assert np.isfinite(coordinates).all()
         assert len(np.unique(coordinates.round(6), axis=0)) == 3
     np.testing.assert_allclose(
-        positions(with_some_coordinates.coordinates, with_some_coordinates.source, with_some_coordinates.target)[:2, 1],
+        positions(
+            with_some_coordinates.coordinates,
+            with_some_coordinates.source,
+            with_some_coordinates.target,
+        )[:2, 1],
         50.0,
     )
     assert network_map(NETWORK, {}, {}) is None
@@ -154,11 +209,15 @@ def test_of_rows_in_two_folders_those_of_the_last_count(tmp_path: Path) -> None:
     for name, value, share in (("old", 1.0, 0.25), ("new", 2.0, 0.5)):
         row = dataclasses.replace(PLAIN, value=value)
         tmp_path.joinpath(name).mkdir()
-        Record([row], [NETWORK], {ResultKey.of(row): np.full(6, share, np.float32)}).save(tmp_path / name)
+        Record([row], [NETWORK], {ResultKey.of(row): np.full(6, share, np.float32)}).save(
+            tmp_path / name
+        )
     for folders, value, share in ((("old", "new"), 2.0, 0.5), (("new", "old"), 1.0, 0.25)):
         loaded = Record.load([tmp_path / name for name in folders])
         assert [row.value for row in loaded.rows] == [value]
-        np.testing.assert_array_equal(loaded.utilisation[ResultKey.of(PLAIN)], np.full(6, share, np.float32))
+        np.testing.assert_array_equal(
+            loaded.utilisation[ResultKey.of(PLAIN)], np.full(6, share, np.float32)
+        )
 
 
 def test_two_traffics_of_one_network_have_a_section_each(tmp_path: Path) -> None:
@@ -177,9 +236,13 @@ def test_the_fullest_links_are_named_with_their_mean_share(tmp_path: Path) -> No
     network = dataclasses.replace(NETWORK, nodes=("a", "b", "c"))
     mean, apart = np.array([0.1, 0.3, 0.7, 0.1, 0.1, 0.5]), 0.05
     record = Record(
-        rows, [network],
-        {ResultKey.of(row): (mean + sign * apart).astype(np.float32) for row, sign in zip(rows, (-1, 1), strict=True)},
-    )  # fmt: skip
+        rows,
+        [network],
+        {
+            ResultKey.of(row): (mean + sign * apart).astype(np.float32)
+            for row, sign in zip(rows, (-1, 1), strict=True)
+        },
+    )
     write_report(tmp_path / "report.html", record)
     expected = "Fullest links under lp-all, on average: b to c 70.0%, c to a 50.0%, b to a 30.0%."
     assert expected in (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -189,15 +252,22 @@ def test_the_findings_call_the_best_what_has_the_lowest_utilisation_or_the_most_
     for objective, best in (("max_link_utilisation", "ecmp"), ("total_flow", "pop")):
         rows = [
             dataclasses.replace(
-                PLAIN, scheme=scheme, objective=objective, value=value, satisfied_demand=value, protocol=protocol,
+                PLAIN,
+                scheme=scheme,
+                objective=objective,
+                value=value,
+                satisfied_demand=value,
+                protocol=protocol,
                 level=level,
             )
             for scheme, value in (("ecmp", 0.5), ("pop", 0.8))
             for protocol, level in (("offline", ""), ("failures", "1"))
-        ]  # fmt: skip
+        ]
         said = findings(rows)
         assert said[0].startswith(f"Best: {best}, ")
-        (under_failures,) = [sentence for sentence in said if sentence.startswith("Under failures 1:")]
+        (under_failures,) = [
+            sentence for sentence in said if sentence.startswith("Under failures 1:")
+        ]
         assert f"best {best} (" in under_failures
 
 
@@ -208,7 +278,12 @@ def test_a_scheme_that_failed_a_case_of_a_level_has_no_mark_there() -> None:
         for level, protocol in (("", "offline"), ("1", "failures")):
             for index, share in enumerate((0.9, 0.5)):
                 row = dataclasses.replace(
-                    PLAIN, scheme=scheme, protocol=protocol, level=level, index=index, satisfied_demand=share
+                    PLAIN,
+                    scheme=scheme,
+                    protocol=protocol,
+                    level=level,
+                    index=index,
+                    satisfied_demand=share,
                 )
                 if (scheme, protocol, index) == ("ecmp", "failures", 1):
                     row = dataclasses.replace(row, status="failed", value=math.nan)

@@ -51,7 +51,9 @@ def test_a_scheme_that_failed_has_no_fairness() -> None:
         assert "nan" not in text
 
 
-@pytest.mark.parametrize(("objective", "worst"), [("total_flow", 0.5), ("max_link_utilisation", 1.5)])
+@pytest.mark.parametrize(
+    ("objective", "worst"), [("total_flow", 0.5), ("max_link_utilisation", 1.5)]
+)
 def test_the_worst_share_of_the_optimum_is_that_of_the_matrix_with_the_poorest_result(
     objective: str, worst: float
 ) -> None:

@@ -19,11 +19,16 @@ from teal.testing import random_problem
 
 
 def _allocation(number: float) -> LazyAllocation:
-    return LazyAllocation(lambda: pytest.fail("the allocation must not be computed"), torch.tensor([[number]]))
+    return LazyAllocation(
+        lambda: pytest.fail("the allocation must not be computed"), torch.tensor([[number]])
+    )
 
 
-def _installed(timeline: Timeline, steps: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    """Per interval, (share of it, number of the allocation in force); steps are (number, computing time in s)."""
+def _installed(
+    timeline: Timeline, steps: Sequence[tuple[float, float]]
+) -> list[list[tuple[float, float]]]:
+    """Per interval, (share of it, number of the allocation in force); steps are (number, computing
+    time in s)."""
     return [
         [
             (round(piece.share, 9), float(piece.installed.demand))
@@ -34,19 +39,34 @@ def _installed(timeline: Timeline, steps: Sequence[tuple[float, float]]) -> list
 
 
 def test_an_allocation_of_a_fast_scheme_is_in_force_after_its_computing_time() -> None:
-    assert _installed(Timeline(10.0), [(0, 4), (1, 4), (2, 0)]) == [[(1.0, 0)], [(0.4, 0), (0.6, 1)], [(1.0, 2)]]
+    assert _installed(Timeline(10.0), [(0, 4), (1, 4), (2, 0)]) == [
+        [(1.0, 0)],
+        [(0.4, 0), (0.6, 1)],
+        [(1.0, 2)],
+    ]
 
 
 def test_a_slow_scheme_skips_intervals() -> None:
-    # Allocation 1 is computed from 10 s to 35 s, so 2 and 3 are skipped; allocation 4 from 40 s to 65 s.
+    # Allocation 1 is computed from 10 s to 35 s, so 2 and 3 are skipped; allocation 4 from 40 s to
+    # 65 s.
     steps = [(0, 25), (1, 25), (2, 25), (3, 25), (4, 25), (5, 25), (6, 25)]
     assert _installed(Timeline(10.0), steps) == [
-        [(1.0, 0)], [(1.0, 0)], [(1.0, 0)], [(0.5, 0), (0.5, 1)], [(1.0, 1)], [(1.0, 1)], [(0.5, 1), (0.5, 4)],
-    ]  # fmt: skip
+        [(1.0, 0)],
+        [(1.0, 0)],
+        [(1.0, 0)],
+        [(0.5, 0), (0.5, 1)],
+        [(1.0, 1)],
+        [(1.0, 1)],
+        [(0.5, 1), (0.5, 4)],
+    ]
 
 
 def test_an_allocation_done_at_the_end_of_its_interval_is_in_force_from_the_next() -> None:
-    assert _installed(Timeline(10.0), [(0, 10), (1, 10), (2, 10)]) == [[(1.0, 0)], [(1.0, 0)], [(1.0, 1)]]
+    assert _installed(Timeline(10.0), [(0, 10), (1, 10), (2, 10)]) == [
+        [(1.0, 0)],
+        [(1.0, 0)],
+        [(1.0, 1)],
+    ]
 
 
 def test_a_failure_leaves_the_last_allocation_in_force() -> None:

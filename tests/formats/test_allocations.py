@@ -1,4 +1,5 @@
-"""Files of an allocation against its splits: loads added up from the names of links are those of the splits."""
+"""Files of an allocation against its splits: loads added up from the names of links are those of
+the splits."""
 
 from __future__ import annotations
 
@@ -17,7 +18,12 @@ import torch
 
 from teal.allocation.export import Igp, next_hop_groups, sr_policies
 from teal.errors import InputError
-from teal.formats.allocations import read_allocation, read_splits, with_stored_paths, write_allocation
+from teal.formats.allocations import (
+    read_allocation,
+    read_splits,
+    with_stored_paths,
+    write_allocation,
+)
 from teal.network import compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
@@ -34,7 +40,9 @@ def solved() -> tuple[Problem, np.ndarray, np.ndarray]:
     links = [(0, 1, 4.0), (0, 1, 3.0), (1, 2, 5.0), (0, 2, 2.0)]
     topology = make_topology(links, both=True)
     topology = dataclasses.replace(topology, node_names=("New York", 'a,"b"', "c;d"))
-    problem = Problem.create(topology, compute_paths(topology, cache=False), Objective(), np.linspace(1, 9, 6)[None])
+    problem = Problem.create(
+        topology, compute_paths(topology, cache=False), Objective(), np.linspace(1, 9, 6)[None]
+    )
     splits = admit(problem, pdhg.solve(problem, gap=1e-4).splits, ENTRIES)
     return problem, splits[0].numpy(), table_weights(splits, ENTRIES)[0].numpy()
 
@@ -50,7 +58,9 @@ def test_json_says_for_each_router_what_to_install(
 ) -> None:
     problem, splits, weights = solved
     demand = problem.demand[0].numpy()
-    write_allocation(tmp_path / "a.json", problem.topology, problem.paths, demand, splits, weights, {"gap": 0.5})
+    write_allocation(
+        tmp_path / "a.json", problem.topology, problem.paths, demand, splits, weights, {"gap": 0.5}
+    )
     data = json.loads((tmp_path / "a.json").read_text())
     assert data["figures"] == {"gap": 0.5}
     assert set(data["routers"]) == set(problem.topology.node_names)
@@ -77,7 +87,9 @@ def test_tables_have_a_row_for_each_path_that_carries_traffic(
 ) -> None:
     problem, splits, weights = solved
     file = tmp_path / f"a{suffix}"
-    count = write_allocation(file, problem.topology, problem.paths, problem.demand[0].numpy(), splits, weights)
+    count = write_allocation(
+        file, problem.topology, problem.paths, problem.demand[0].numpy(), splits, weights
+    )
     if suffix == ".csv":
         with file.open() as stream:
             rows = [row | {"links": json.loads(row["links"])} for row in csv.DictReader(stream)]
@@ -99,21 +111,41 @@ _ONE = {"target": "n1", "demand": 16.0, "admitted": 8.0, "shed": 8.0, "paths": [
 @pytest.mark.parametrize(
     ("demands", "words"),
     [
-        ([_ONE | {"paths": [_PATH, _PATH]}], "n0 to n1: paths: expected each path once, found n0->n1 twice"),
+        (
+            [_ONE | {"paths": [_PATH, _PATH]}],
+            "n0 to n1: paths: expected each path once, found n0->n1 twice",
+        ),
         ([_ONE, _ONE], "n0 to n1: expected each demand once"),
-        ([_ONE | {"paths": [_PATH | {"links": ["n1->n2"]}]}], "links: expected a path from n0 to n1, found n1->n2"),
-        ([_ONE | {"paths": [_PATH | {"links": []}]}], "links: expected a path from n0 to n1, found no link"),
+        (
+            [_ONE | {"paths": [_PATH | {"links": ["n1->n2"]}]}],
+            "links: expected a path from n0 to n1, found n1->n2",
+        ),
+        (
+            [_ONE | {"paths": [_PATH | {"links": []}]}],
+            "links: expected a path from n0 to n1, found no link",
+        ),
         ([_ONE | {"paths": [_PATH | {"links": None}]}], "links: expected a list"),
-        ([_ONE | {"paths": [_PATH | {"rate": -1.0, "split": -1.0}]}], "expected a number of at least 0, found -1.0"),
-        ([_ONE | {"paths": [_PATH | {"rate": None, "split": None}]}], "expected a number of at least 0, found None"),
-        ([_ONE | {"paths": [_PATH | {"rate": 10**400, "split": 10**400}]}], "expected a number of at least 0"),
+        (
+            [_ONE | {"paths": [_PATH | {"rate": -1.0, "split": -1.0}]}],
+            "expected a number of at least 0, found -1.0",
+        ),
+        (
+            [_ONE | {"paths": [_PATH | {"rate": None, "split": None}]}],
+            "expected a number of at least 0, found None",
+        ),
+        (
+            [_ONE | {"paths": [_PATH | {"rate": 10**400, "split": 10**400}]}],
+            "expected a number of at least 0",
+        ),
         ([_ONE | {"paths": None}], "paths: expected a list"),
         ([_ONE | {"target": None}], "target: expected text"),
         ([None], "n0: expected an object"),
         (None, "n0: expected a list"),
     ],
 )
-def test_every_reader_refuses_what_is_there_twice_or_of_another_kind(demands: object, words: str) -> None:
+def test_every_reader_refuses_what_is_there_twice_or_of_another_kind(
+    demands: object, words: str
+) -> None:
     paths = compute_paths(_TWO, np.array([[0, 1]], dtype=np.int32), num_paths=1, cache=False)
     stored = {"routers": {"n0": demands}}
     igp = Igp(_TWO, np.ones(_TWO.num_links))
@@ -143,24 +175,39 @@ def _answer_of_the_service(**path: float) -> dict[str, Any]:
     shares = [{"nodes": ["a", "b"], "links": [1], **path}]
     return {
         "id": "1",
-        "allocations": [{
-            "demands": [
-                {"source": "a", "target": "b", "demand": 10.0, "admitted": 5.0, "paths": shares},
-                {"source": "b", "target": "a", "demand": 0.0, "admitted": 0.0, "paths": []},
-            ],
-            "utilisation": [{"link": e, "source": s, "target": t, "utilisation": 0.0} for e, (s, t) in enumerate(ends)],
-        }],
-    }  # fmt: skip
+        "allocations": [
+            {
+                "demands": [
+                    {
+                        "source": "a",
+                        "target": "b",
+                        "demand": 10.0,
+                        "admitted": 5.0,
+                        "paths": shares,
+                    },
+                    {"source": "b", "target": "a", "demand": 0.0, "admitted": 0.0, "paths": []},
+                ],
+                "utilisation": [
+                    {"link": e, "source": s, "target": t, "utilisation": 0.0}
+                    for e, (s, t) in enumerate(ends)
+                ],
+            }
+        ],
+    }
 
 
 @pytest.mark.parametrize("path", [{"split": 0.5}, {"weight": 16}])
-def test_an_answer_of_the_service_is_read_as_an_allocation(path: dict[str, float], tmp_path: Path) -> None:
+def test_an_answer_of_the_service_is_read_as_an_allocation(
+    path: dict[str, float], tmp_path: Path
+) -> None:
     file = tmp_path / "answer.json"
     file.write_text(json.dumps(_answer_of_the_service(**path)))
     routers = read_allocation(file)["routers"]
     (carried,), (nothing,) = routers["a"], routers["b"]
     assert (carried["admitted"], carried["shed"], nothing["paths"]) == (5.0, 5.0, [])
-    assert [(one["links"], one["split"], one["rate"]) for one in carried["paths"]] == [(["a->b#2"], 0.5, 5.0)]
+    assert [(one["links"], one["split"], one["rate"]) for one in carried["paths"]] == [
+        (["a->b#2"], 0.5, 5.0)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -171,11 +218,16 @@ def test_an_answer_of_the_service_is_read_as_an_allocation(path: dict[str, float
         (lambda answer: answer["allocations"][0].pop("demands"), "form: named"),
         (lambda answer: answer["allocations"][0].pop("utilisation"), "utilisation"),
         (lambda answer: answer["allocations"].__setitem__(0, 1), "allocations"),
-        (lambda answer: answer["allocations"][0]["demands"][0].__setitem__("demand", None), "demand"),
+        (
+            lambda answer: answer["allocations"][0]["demands"][0].__setitem__("demand", None),
+            "demand",
+        ),
         (lambda answer: answer["allocations"][0]["demands"][0]["paths"].__setitem__(0, 7), "paths"),
     ],
 )
-def test_another_answer_of_the_service_is_refused(change: Callable[[Any], Any], words: str, tmp_path: Path) -> None:
+def test_another_answer_of_the_service_is_refused(
+    change: Callable[[Any], Any], words: str, tmp_path: Path
+) -> None:
     answer, file = _answer_of_the_service(split=0.5), tmp_path / "answer.json"
     change(answer)
     file.write_text(json.dumps(answer))

@@ -1,4 +1,5 @@
-"""Topologies of containerlab: read, written, and read back; bridges, ends that are no nodes, and faults."""
+"""Topologies of containerlab: read, written, and read back; bridges, ends that are no nodes, and
+faults."""
 
 from __future__ import annotations
 
@@ -45,7 +46,12 @@ def _links(topology: Topology) -> list[tuple[str, str, float, float, int]]:
     return sorted(
         (names[s], names[t], float(c), float(d), int(m))
         for s, t, c, d, m in zip(
-            topology.link_source, topology.link_target, topology.capacity, topology.latency, metric, strict=True
+            topology.link_source,
+            topology.link_target,
+            topology.capacity,
+            topology.latency,
+            metric,
+            strict=True,
         )
     )
 
@@ -56,9 +62,12 @@ def test_a_topology_is_read_with_labels_bridges_and_one_way_links(tmp_path: Path
     topology = load_topology(str(file))
     assert (topology.name, topology.node_names) == ("three", ("r1", "r2", "paris 3"))
     assert _links(topology) == [
-        ("paris 3", "r2", 10, 1, 8), ("r1", "r2", 10, 1, 5), ("r1", "r2", 100, 2.5, 10), ("r2", "paris 3", 10, 1, 7),
+        ("paris 3", "r2", 10, 1, 8),
+        ("r1", "r2", 10, 1, 5),
+        ("r1", "r2", 100, 2.5, 10),
+        ("r2", "paris 3", 10, 1, 7),
         ("r2", "r1", 100, 2.5, 20),
-    ]  # fmt: skip
+    ]
     assert topology.affinities is not None
     assert [sorted(one) for one in topology.affinities].count(["core", "red"]) == 2
     assert any("2 links" in note for note in topology.notes)
@@ -69,11 +78,16 @@ def test_what_is_written_is_read_back(seed: int, tmp_path: Path) -> None:
     topology, rng = random_topology(seed, 7, 0.5), np.random.default_rng(seed)
     count = topology.num_links
     topology = dataclasses.replace(
-        topology, metric=rng.integers(1, 50, count), te_metric=rng.integers(0, 3, count),
-        affinities=tuple(frozenset({"red", "core"}) if x < 0.3 else frozenset() for x in rng.random(count)),
-        latency=rng.exponential(size=count), capacity=topology.capacity * (rng.random(count) < 0.8),
+        topology,
+        metric=rng.integers(1, 50, count),
+        te_metric=rng.integers(0, 3, count),
+        affinities=tuple(
+            frozenset({"red", "core"}) if x < 0.3 else frozenset() for x in rng.random(count)
+        ),
+        latency=rng.exponential(size=count),
+        capacity=topology.capacity * (rng.random(count) < 0.8),
         node_names=("a/b", "a-b", *topology.node_names[2:]),
-    )  # fmt: skip
+    )
     file = tmp_path / "net.clab.yml"
     save_topology(file, topology)
     again = load_topology(str(file))
@@ -81,11 +95,16 @@ def test_what_is_written_is_read_back(seed: int, tmp_path: Path) -> None:
     assert _links(again) == _links(topology)
 
     def others(one: Topology) -> list[tuple[str, float, str]]:
-        return sorted((one.link_name(e), float(one.capacity[e]), str(one.igp_attributes(e))) for e in range(count))
+        return sorted(
+            (one.link_name(e), float(one.capacity[e]), str(one.igp_attributes(e)))
+            for e in range(count)
+        )
 
     assert others(again) == others(topology)
     document = yaml.safe_load(file.read_text())["topology"]
-    ends = [(end["node"], end["interface"]) for link in document["links"] for end in link["endpoints"]]
+    ends = [
+        (end["node"], end["interface"]) for link in document["links"] for end in link["endpoints"]
+    ]
     assert len(ends) == len(set(ends)), "no interface has two links"
     assert all(node in document["nodes"] for node, _ in ends)
 
@@ -94,7 +113,17 @@ def test_parallel_and_one_way_links_are_kept(tmp_path: Path) -> None:
     topology = make_topology([(0, 1, 10.0), (0, 1, 20.0), (1, 0, 10.0), (1, 2, 5.0)])
     topology = dataclasses.replace(topology, metric=np.arange(1, 5))
     assert (
-        main(["topology", "convert", "--topology", _json(tmp_path, topology), "--out", f"{tmp_path}/a.clab.yml"]) == 0
+        main(
+            [
+                "topology",
+                "convert",
+                "--topology",
+                _json(tmp_path, topology),
+                "--out",
+                f"{tmp_path}/a.clab.yml",
+            ]
+        )
+        == 0
     )
     assert _links(load_topology(f"{tmp_path}/a.clab.yml")) == _links(topology)
 
@@ -109,13 +138,25 @@ def _json(folder: Path, topology: Topology) -> str:
     [
         ("name: [", "a YAML file"),
         ("name: x", "nodes and links"),
-        ("topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'c:e1']}]}", r"links\[0\].*nodes of the file"),
+        (
+            "topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'c:e1']}]}",
+            r"links\[0\].*nodes of the file",
+        ),
         ("topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'b:e1']}]}", "a capacity > 0"),
         ("topology: {nodes: {a: text, b: }, links: []}", "nodes: a.*a mapping"),
         ("topology: {nodes: {a: , b: }, links: [a]}", r"links\[0\].*a mapping"),
-        ("topology: {nodes: {a: , b: }, links: [{endpoints: 'a:e1,b:e1'}]}", "a list of node:interface"),
-        ("topology: {nodes: {a: , b: }, links: [{endpoints: [[a], 'b:e1']}]}", "a list of node:interface"),
-        ("topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'b:e1'], labels: [x]}]}", "a mapping of names"),
+        (
+            "topology: {nodes: {a: , b: }, links: [{endpoints: 'a:e1,b:e1'}]}",
+            "a list of node:interface",
+        ),
+        (
+            "topology: {nodes: {a: , b: }, links: [{endpoints: [[a], 'b:e1']}]}",
+            "a list of node:interface",
+        ),
+        (
+            "topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'b:e1'], labels: [x]}]}",
+            "a mapping of names",
+        ),
         (
             "topology: {nodes: {a: {kind: bridge}, b: {kind: bridge}}, links: [{endpoints: ['a:e1', 'b:e1']}]}",
             "a router at one end",
@@ -124,7 +165,10 @@ def _json(folder: Path, topology: Topology) -> str:
             "topology: {nodes: {a: {labels: {teal-name: b}}, b: }, links: []}",
             "a different one for each node",
         ),
-        ("x: &a [1,1,1,1,1,1,1,1]\ny: &b [*a,*a,*a,*a,*a,*a,*a]\nz: [*b,*b,*b,*b,*b,*b]\ntopology: *b", "a mapping"),
+        (
+            "x: &a [1,1,1,1,1,1,1,1]\ny: &b [*a,*a,*a,*a,*a,*a,*a]\nz: [*b,*b,*b,*b,*b,*b]\ntopology: *b",
+            "a mapping",
+        ),
         (
             "topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'b:e1'], labels: {capacity: 1, metric: x}}]}",
             r"links\[0\]: metric",
@@ -141,30 +185,53 @@ def test_a_fault_is_named_with_its_place(text: str, message: str, tmp_path: Path
 def test_names_that_yaml_takes_for_other_things_stay_names(tmp_path: Path) -> None:
     file = tmp_path / "lab.clab.yml"
     ends = "{endpoints: ['on:e1', '010:e1'], labels: {bandwidth: 10}}"
-    file.write_text(f"name: on\ntopology: {{nodes: {{on: , 010: }}, links: [{ends}]}}", encoding="utf-8")
+    file.write_text(
+        f"name: on\ntopology: {{nodes: {{on: , 010: }}, links: [{ends}]}}", encoding="utf-8"
+    )
     topology = load_topology(str(file), attributes="capacity=bandwidth")
-    assert (topology.name, topology.node_names, topology.capacity.tolist()) == ("on", ("on", "010"), [10, 10])
+    assert (topology.name, topology.node_names, topology.capacity.tolist()) == (
+        "on",
+        ("on", "010"),
+        [10, 10],
+    )
 
 
 def test_a_node_that_is_called_as_the_host_is_stays_a_node(tmp_path: Path) -> None:
-    topology = dataclasses.replace(make_topology([(0, 1, 10.0)], both=True), node_names=("host", "b"))
+    topology = dataclasses.replace(
+        make_topology([(0, 1, 10.0)], both=True), node_names=("host", "b")
+    )
     save_topology(tmp_path / "net.clab.yml", topology)
     assert load_topology(str(tmp_path / "net.clab.yml")).node_names == ("host", "b")
 
 
-def test_what_a_format_does_not_hold_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_format_does_not_hold_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     topology = make_topology([(0, 1, 10.0), (1, 0, 10.0), (1, 2, 10.0)])
     source = _json(tmp_path, dataclasses.replace(topology, coordinates=np.ones((3, 2))))
-    for name, lost in (("a.csv", "positions of nodes"), ("b.json", ""), ("c.clab.yml", "positions of nodes")):
-        assert main(["topology", "convert", "--topology", source, "--out", str(tmp_path / name)]) == 0
+    for name, lost in (
+        ("a.csv", "positions of nodes"),
+        ("b.json", ""),
+        ("c.clab.yml", "positions of nodes"),
+    ):
+        assert (
+            main(["topology", "convert", "--topology", source, "--out", str(tmp_path / name)]) == 0
+        )
         said = capsys.readouterr().err
         assert ("does not hold" in said) == bool(lost)
         assert lost in said
     save_topology(tmp_path / "failed.clab.yml", topology.with_failed_links([0]))
     for name in ("d.csv", "d.rfc8345.json"):
-        assert main(f"topology convert --topology {tmp_path}/failed.clab.yml --out {tmp_path}/{name}".split()) == 0
+        assert (
+            main(
+                f"topology convert --topology {tmp_path}/failed.clab.yml --out {tmp_path}/{name}".split()
+            )
+            == 0
+        )
         again = load_topology(tmp_path / name)
-        assert [name for name, rate in zip(again.link_names(), again.capacity, strict=True) if not rate] == ["n0->n1"]
+        assert [
+            name for name, rate in zip(again.link_names(), again.capacity, strict=True) if not rate
+        ] == ["n0->n1"]
 
 
 def _bridged(first: str, second: str) -> str:
@@ -178,7 +245,8 @@ def _bridged(first: str, second: str) -> str:
 
 
 def test_a_link_over_a_bridge_is_what_both_of_its_members_are(tmp_path: Path) -> None:
-    """An affinity or a failure of one member is that of both directions; a group says what kind a node is."""
+    """An affinity or a failure of one member is that of both directions; a group says what kind a
+    node is."""
     file = tmp_path / "lab.clab.yml"
     file.write_text(_bridged("capacity: 10, affinity: red", "capacity: 10"), encoding="utf-8")
     topology = load_topology(str(file))

@@ -72,10 +72,17 @@ def test_objects_of_every_kind_are_the_same_traffic() -> None:
     square = pd.DataFrame(cube[0], index=topology.node_names, columns=topology.node_names)
     table = one.rename("rate").reset_index()
     for value, expected in (
-        (cube, rates), (rates, rates), (cube[0], rates[:1]), (square, rates[:1]), (one, rates[:1]),
-        (one.to_dict(), rates[:1]), (table, rates[:1]),
-    ):  # fmt: skip
-        np.testing.assert_array_equal(teal.load_traffic(value, topology).read(slice(None)), expected)
+        (cube, rates),
+        (rates, rates),
+        (cube[0], rates[:1]),
+        (square, rates[:1]),
+        (one, rates[:1]),
+        (one.to_dict(), rates[:1]),
+        (table, rates[:1]),
+    ):
+        np.testing.assert_array_equal(
+            teal.load_traffic(value, topology).read(slice(None)), expected
+        )
 
 
 def test_a_frame_of_links_and_a_graph_of_networkx_come_back() -> None:
@@ -87,8 +94,12 @@ def test_a_frame_of_links_and_a_graph_of_networkx_come_back() -> None:
             (order[s], order[t], c)
             for s, t, c in zip(again.link_source, again.link_target, again.capacity, strict=True)
         }
-        assert ends == set(zip(topology.link_source, topology.link_target, topology.capacity, strict=True))
-    assert teal.load_topology(links.rename(columns={"capacity": "speed"}), attributes={"capacity": "speed"}).num_links
+        assert ends == set(
+            zip(topology.link_source, topology.link_target, topology.capacity, strict=True)
+        )
+    assert teal.load_topology(
+        links.rename(columns={"capacity": "speed"}), attributes={"capacity": "speed"}
+    ).num_links
 
 
 @pytest.mark.parametrize(
@@ -111,7 +122,10 @@ def test_objects_that_are_no_traffic_are_refused(value: object, words: str) -> N
 def test_an_objective_may_be_a_name_and_a_wrong_one_is_named() -> None:
     topology = teal.load_topology("b4")
     paths = teal.compute_paths(topology)
-    assert teal.Problem.create(topology, paths, "total_flow", np.ones(132)).objective == teal.Objective()
+    assert (
+        teal.Problem.create(topology, paths, "total_flow", np.ones(132)).objective
+        == teal.Objective()
+    )
     with pytest.raises(InputError, match="total_flow"):
         teal.Problem.create(topology, paths, "total_flows", np.ones(132))
     with pytest.raises(InputError, match="a networkx graph or a pandas frame"):

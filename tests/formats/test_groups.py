@@ -40,7 +40,9 @@ def test_three_formats_give_the_same_groups(tmp_path: Path) -> None:
         ("missing.csv", None, "no such file"),
     ],
 )
-def test_faults_name_file_and_place(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+def test_faults_name_file_and_place(
+    tmp_path: Path, name: str, text: str | None, message: str
+) -> None:
     graph = nx.Graph([("a", "b", {"capacity": 1.0})])
     if text is not None:
         (tmp_path / name).write_text(text)

@@ -14,27 +14,39 @@ from tests.igp_reference import links_of
 def test_a_table_of_cables_with_units_members_and_other_names(tmp_path: Path) -> None:
     file = tmp_path / "links.csv"
     file.write_text(
-        "A;Z;Speed;delay;metric;members;owner\nfra;ams;2x100G;3.5ms;10;;x\nfra;par;10 Gbit/s;800us;20;3;y\n", "utf-8"
+        "A;Z;Speed;delay;metric;members;owner\nfra;ams;2x100G;3.5ms;10;;x\nfra;par;10 Gbit/s;800us;20;3;y\n",
+        "utf-8",
     )
     topology = load_topology(str(file), attributes="source=A,target=Z,capacity=Speed")
     assert links_of(topology) == {
-        ("fra", "ams"): (200, 10), ("ams", "fra"): (200, 10), ("fra", "par"): (30, 20), ("par", "fra"): (30, 20),
-    }  # fmt: skip
+        ("fra", "ams"): (200, 10),
+        ("ams", "fra"): (200, 10),
+        ("fra", "par"): (30, 20),
+        ("par", "fra"): (30, 20),
+    }
     assert topology.latency.tolist() == [3.5, 3.5, 0.8, 0.8]
     assert "Columns that are not used: owner." in topology.notes
     directed = tmp_path / "directed.csv"
     directed.write_text("source,target,capacity\na,b,10\nb,a,20\n", "utf-8")
-    assert links_of(load_topology(str(directed))) == {("a", "b"): (10, None), ("b", "a"): (20, None)}
+    assert links_of(load_topology(str(directed))) == {
+        ("a", "b"): (10, None),
+        ("b", "a"): (20, None),
+    }
 
 
 def _ring(tmp_path: Path, lines: list[str]) -> tuple[int, float, str]:
-    """Links, capacity and warnings of a table of 16 directions of a ring, lines of which are others."""
+    """Links, capacity and warnings of a table of 16 directions of a ring, lines of which are
+    others."""
     rows = [f"n{a},n{b},10" for n in range(8) for a, b in ((n, (n + 1) % 8), ((n + 1) % 8, n))]
     file = tmp_path / "links.csv"
     file.write_text("\n".join(["source,target,capacity", *lines, *rows[len(lines) :]]), "utf-8")
     topology = load_topology(str(file))
     assert not topology.one_way_links() or "one direction of a link" in " ".join(topology.notes)
-    return topology.num_links, topology.capacity.sum(), " ".join(n for n in topology.notes if n.startswith("Warning: "))
+    return (
+        topology.num_links,
+        topology.capacity.sum(),
+        " ".join(n for n in topology.notes if n.startswith("Warning: ")),
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,7 +56,10 @@ def _ring(tmp_path: Path, lines: list[str]) -> tuple[int, float, str]:
         ([""], ("line 3 (n1 -> n0)",)),
         (["n0,n2,10"], ("line 2 (n0 -> n2)", "line 3 (n1 -> n0)")),
         (["n0,n1,10", "N1,n0,10"], ("line 2 (n0 -> n1)", "line 3 (N1 -> n0)", "'n1' and 'N1'")),
-        (["n0,n1,10", "n1,n0,10", "n0,n1,10"], ("line 4 and line 2", "line 4 (n0 -> n1)", "line 5 (n2 -> n1)")),
+        (
+            ["n0,n1,10", "n1,n0,10", "n0,n1,10"],
+            ("line 4 and line 2", "line 4 (n0 -> n1)", "line 5 (n2 -> n1)"),
+        ),
     ],
 )
 def test_one_odd_row_of_directions_is_named_and_doubles_nothing(
@@ -68,9 +83,16 @@ def test_two_rows_of_one_cable_among_cables_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("names", "is_alike"),
-    [("ber1 berl", True), ("Zürich Zurich", True), ("pop_1 pop-1", True), ("N0 NO", True), ("IT LT", False),
-     ("r1-1 r11", False), ("n10 n1", False)],
-)  # fmt: skip
+    [
+        ("ber1 berl", True),
+        ("Zürich Zurich", True),
+        ("pop_1 pop-1", True),
+        ("N0 NO", True),
+        ("IT LT", False),
+        ("r1-1 r11", False),
+        ("n10 n1", False),
+    ],
+)
 def test_names_that_look_alike(tmp_path: Path, names: str, is_alike: bool) -> None:
     a, b = names.split()
     file = tmp_path / "links.csv"

@@ -1,4 +1,5 @@
-"""Readers of topologies against files spelled out here, faulty files, and the published files where available."""
+"""Readers of topologies against files spelled out here, faulty files, and the published files where
+available."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ INSTALLABLE = "<additionalModules><addModule><capacity>40000.0</capacity><cost>1
 
 
 def _sndlib(
-    path: Path, unit: str = "<unit>MBITPERSEC</unit>", target: str = "B", modules: str = INSTALLED + INSTALLABLE
+    path: Path,
+    unit: str = "<unit>MBITPERSEC</unit>",
+    target: str = "B",
+    modules: str = INSTALLED + INSTALLABLE,
 ) -> str:
     file = path / "net.xml"
     file.write_text(SNDLIB.format(unit=unit, target=target, modules=modules))
@@ -77,11 +81,16 @@ def test_sndlib_without_a_unit_is_read_in_mbit_per_second_with_a_note(tmp_path: 
         ({"unit": "<unit>FURLONGS</unit>"}, "unit: expected a rate of bits"),
         ({"target": "Z"}, "link L: target: expected a node of the file, found 'Z'"),
         ({"modules": ""}, "link L: capacity: expected a capacity > 0 (--default-capacity"),
-        ({"modules": INSTALLED.replace("2500.0", "0")}, "link L: capacity: expected a capacity > 0"),
+        (
+            {"modules": INSTALLED.replace("2500.0", "0")},
+            "link L: capacity: expected a capacity > 0",
+        ),
         ({"modules": INSTALLED.replace("2500.0", "many")}, "expected a number, found 'many'"),
     ],
 )
-def test_faults_of_sndlib_topologies_are_named(tmp_path: Path, change: dict[str, str], words: str) -> None:
+def test_faults_of_sndlib_topologies_are_named(
+    tmp_path: Path, change: dict[str, str], words: str
+) -> None:
     with pytest.raises(InputError) as caught:
         load_topology(_sndlib(tmp_path, **change))
     assert "net.xml" in str(caught.value)
@@ -105,7 +114,9 @@ def test_node_link_json_gives_names_capacities_latencies_and_coordinates(tmp_pat
     assert topology.node_names == ("0", "1")
     assert (topology.capacity.tolist(), topology.latency.tolist()) == ([5.0], [3.5])
     assert topology.coordinates[0].tolist() == [1.0, 2.0]
-    assert load_topology(_json(tmp_path, graph={"capacity_unit": "Mbps"})).capacity[0] == pytest.approx(0.005)
+    assert load_topology(_json(tmp_path, graph={"capacity_unit": "Mbps"})).capacity[
+        0
+    ] == pytest.approx(0.005)
     assert load_topology(_json(tmp_path, directed=False)).num_links == 2
 
 
@@ -117,7 +128,10 @@ def test_node_link_json_gives_names_capacities_latencies_and_coordinates(tmp_pat
             {"links": [{"source": 0, "target": 1}]},
             "links[0] (0->1): capacity: expected a capacity > 0 (--default-capacity",
         ),
-        ({"links": [{"source": 0, "target": 1, "capacity": 0}]}, "capacity: expected a capacity > 0"),
+        (
+            {"links": [{"source": 0, "target": 1, "capacity": 0}]},
+            "capacity: expected a capacity > 0",
+        ),
         ({"links": [{"source": 0, "target": 1, "capacity": -2}]}, "found -2"),
         ({"links": [{"source": 0, "target": 1, "capacity": float("nan")}]}, "found nan"),
         ({"links": [{"source": 0}]}, "a link with source and target"),
@@ -128,14 +142,18 @@ def test_node_link_json_gives_names_capacities_latencies_and_coordinates(tmp_pat
         ({"graph": {"capacity_unit": "GB/s"}}, "bits a second"),
     ],
 )
-def test_faults_of_node_link_json_are_named(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+def test_faults_of_node_link_json_are_named(
+    tmp_path: Path, changes: dict[str, object], words: str
+) -> None:
     with pytest.raises(InputError) as caught:
         load_topology(_json(tmp_path, **changes))
     assert words in str(caught.value)
 
 
 def test_a_default_capacity_replaces_a_missing_one(tmp_path: Path) -> None:
-    topology = load_topology(_json(tmp_path, links=[{"source": 0, "target": 1}]), default_capacity=10)
+    topology = load_topology(
+        _json(tmp_path, links=[{"source": 0, "target": 1}]), default_capacity=10
+    )
     assert topology.capacity[0] == 10
     assert "10 Gbit/s assumed" in topology.notes[0]
 
@@ -174,7 +192,9 @@ def test_topology_zoo_graphml_is_read_and_its_faults_are_named(tmp_path: Path) -
         load_topology(str(file))
     same_labels = load_topology(str(file), default_capacity=1)
     assert same_labels.node_names == ("0", "1"), "ids name the nodes where labels are not distinct"
-    assert sorted(same_labels.capacity.tolist()) == [1.0, 1.0, 10.0, 10.0], "parallel edges remain separate links"
+    assert sorted(same_labels.capacity.tolist()) == [1.0, 1.0, 10.0, 10.0], (
+        "parallel edges remain separate links"
+    )
     file.write_text("<graphml")
     with pytest.raises(InputError, match="a GraphML file"):
         load_topology(str(file))
@@ -199,7 +219,9 @@ def test_unknown_topology_names_are_refused_with_the_available_forms(name: str) 
         load_topology(name)
 
 
-@pytest.mark.parametrize(("name", "nodes", "links"), [("abilene", 12, 30), ("geant", 22, 72), ("germany50", 50, 176)])
+@pytest.mark.parametrize(
+    ("name", "nodes", "links"), [("abilene", 12, 30), ("geant", 22, 72), ("germany50", 50, 176)]
+)
 def test_published_sndlib_topologies_have_their_published_sizes(
     public_data: Path, name: str, nodes: int, links: int
 ) -> None:
@@ -209,7 +231,9 @@ def test_published_sndlib_topologies_have_their_published_sizes(
 
 def test_attributes_of_other_names_are_read_and_the_error_lists_them(tmp_path: Path) -> None:
     link = {"source": "a", "target": "b", "bandwidth": 4000, "delay": 3}
-    (tmp_path / "x.json").write_text(json.dumps({"nodes": [{"id": "a"}, {"id": "b"}], "links": [link]}))
+    (tmp_path / "x.json").write_text(
+        json.dumps({"nodes": [{"id": "a"}, {"id": "b"}], "links": [link]})
+    )
     with pytest.raises(InputError, match="none among bandwidth, delay"):
         load_topology(str(tmp_path / "x.json"))
     mapping = "capacity=bandwidth,latency=delay,capacity_unit=Mbit/s"
@@ -227,7 +251,9 @@ def test_link_speeds_of_the_zoo_are_read_in_their_units(tmp_path: Path) -> None:
         for i, name in enumerate(("LinkSpeed", "LinkSpeedUnits"))
     )
     graph = GRAPHML.format(second="Lyon", extra="").replace('<data key="d3">1e10</data>', "", 1)
-    graph = graph.replace('target="1">', 'target="1"><data key="e0">622</data><data key="e1">M</data>', 1)
+    graph = graph.replace(
+        'target="1">', 'target="1"><data key="e0">622</data><data key="e1">M</data>', 1
+    )
     (tmp_path / "x.graphml").write_text(graph.replace("<graph ", f"{keys}<graph ", 1))
     assert load_topology(str(tmp_path / "x.graphml")).capacity.tolist() == [0.622, 0.622]
 
@@ -243,7 +269,10 @@ def test_what_is_likely_a_misreading_is_said(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(json.dumps({"directed": True, **data}))
     assert not load_topology(str(tmp_path / "x.json")).notes
     (tmp_path / "x.graphml").write_text(GRAPHML.format(second="Paris", extra=""))
-    assert "two nodes have the label 'Paris'" in load_topology(str(tmp_path / "x.graphml"), default_capacity=1).notes[0]
+    assert (
+        "two nodes have the label 'Paris'"
+        in load_topology(str(tmp_path / "x.graphml"), default_capacity=1).notes[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Readers of traffic against files spelled out here, faulty files, generated series, and published archives."""
+"""Readers of traffic against files spelled out here, faulty files, generated series, and published
+archives."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ MATRIX = """<?xml version="1.0"?>
  <networkStructure><nodes/><links/></networkStructure>
  <demands>{demands}</demands>
 </network>"""
-DEMAND = '<demand id="d"><source>{}</source><target>{}</target><demandValue> {} </demandValue></demand>'
+DEMAND = (
+    '<demand id="d"><source>{}</source><target>{}</target><demandValue> {} </demandValue></demand>'
+)
 
 
 def _topology() -> Topology:
@@ -55,7 +58,9 @@ def test_sndlib_archive_with_an_empty_matrix_and_a_gap_is_read(tmp_path: Path) -
             (tmp_path / "a.tgz").unlink()
         traffic = load_traffic(str(source), _topology())
         assert traffic.pairs.tolist() == [[0, 1], [0, 2], [2, 0]]
-        assert traffic.read(slice(None)).tolist() == [[1.0, 0.5, 0.0], [0.0, 0.0, 0.25]], "Mbit/s to Gbit/s"
+        assert traffic.read(slice(None)).tolist() == [[1.0, 0.5, 0.0], [0.0, 0.0, 0.25]], (
+            "Mbit/s to Gbit/s"
+        )
         assert traffic.skipped == ("m1.xml: no demands in the file",)
         assert [gap.missing for gap in traffic.gaps] == [1]
         assert traffic.interval_s == 300
@@ -65,8 +70,14 @@ def test_sndlib_archive_with_an_empty_matrix_and_a_gap_is_read(tmp_path: Path) -
     ("text", "words"),
     [
         (_matrix("20240101-0000", ("n0", "mars", 1)), "a node of test, found 'mars'"),
-        (_matrix("20240101-0000", ("n0", "n1", -1)), "demandValue: expected a finite rate >= 0, found -1"),
-        (_matrix("20240101-0000", ("n0", "n1", "nan")), "demandValue: expected a finite rate >= 0, found nan"),
+        (
+            _matrix("20240101-0000", ("n0", "n1", -1)),
+            "demandValue: expected a finite rate >= 0, found -1",
+        ),
+        (
+            _matrix("20240101-0000", ("n0", "n1", "nan")),
+            "demandValue: expected a finite rate >= 0, found nan",
+        ),
         (_matrix("20240101-0000", ("n0", "n1", "lots")), "found 'lots'"),
         (_matrix("yesterday", ("n0", "n1", 1)), "time: expected YYYYMMDD"),
         (_matrix("20249901-0000", ("n0", "n1", 1)), "a date and time"),
@@ -74,7 +85,9 @@ def test_sndlib_archive_with_an_empty_matrix_and_a_gap_is_read(tmp_path: Path) -
         ("<html/>", "<network>"),
     ],
 )
-def test_faults_of_sndlib_traffic_name_archive_and_file(tmp_path: Path, text: str, words: str) -> None:
+def test_faults_of_sndlib_traffic_name_archive_and_file(
+    tmp_path: Path, text: str, words: str
+) -> None:
     with pytest.raises(InputError) as caught:
         load_traffic(str(_archive(tmp_path, {"bad.xml": text})), _topology())
     assert "a.tgz: bad.xml" in str(caught.value)
@@ -84,13 +97,18 @@ def test_faults_of_sndlib_traffic_name_archive_and_file(tmp_path: Path, text: st
 def test_truncated_empty_and_duplicate_sndlib_archives_are_refused(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     many = {
-        f"m{i}.xml": _matrix(f"20240101-00{i:02d}", *[("n0", "n1", rng.random()) for _ in range(99)]) for i in range(60)
+        f"m{i}.xml": _matrix(
+            f"20240101-00{i:02d}", *[("n0", "n1", rng.random()) for _ in range(99)]
+        )
+        for i in range(60)
     }
     archive = _archive(tmp_path, many)
     content = archive.read_bytes()
     for length in (len(content) // 2, 100, 5):
         archive.write_bytes(content[:length])
-        with pytest.raises(InputError, match=r"a\.tgz: expected a whole \.tgz or \.tar archive.*truncated"):
+        with pytest.raises(
+            InputError, match=r"a\.tgz: expected a whole \.tgz or \.tar archive.*truncated"
+        ):
             load_traffic(str(archive), _topology())
     empty = _archive(tmp_path, {"m.xml": _matrix("20240101-0000")}, "b.tgz")
     with pytest.raises(InputError, match="XML files with demands"):
@@ -138,7 +156,9 @@ def test_npz_traffic_in_any_order_of_pairs_and_compressed_is_read(tmp_path: Path
         assert traffic.read([1, 0]).tolist() == [[4.0, 3.0], [2.0, 1.0]]
 
 
-def test_compressed_npz_traffic_is_unpacked_in_memory_or_on_disk(tmp_path: Path, store: str) -> None:
+def test_compressed_npz_traffic_is_unpacked_in_memory_or_on_disk(
+    tmp_path: Path, store: str
+) -> None:
     topology, rates = _topology(), np.random.default_rng(0).random((20, 1))
     np.savez_compressed(
         tmp_path / "x.npz",
@@ -149,7 +169,9 @@ def test_compressed_npz_traffic_is_unpacked_in_memory_or_on_disk(tmp_path: Path,
     )
     traffic = load_traffic(str(tmp_path / "x.npz"), topology)
     np.testing.assert_allclose(traffic.read(slice(None)), rates, rtol=1e-6)
-    assert traffic.interval_s == 60, "the interval comes from the timestamps where the file has none"
+    assert traffic.interval_s == 60, (
+        "the interval comes from the timestamps where the file has none"
+    )
 
 
 def test_faults_of_npz_traffic_are_named(tmp_path: Path) -> None:
@@ -176,7 +198,9 @@ def test_faults_of_npz_traffic_are_named(tmp_path: Path) -> None:
         load_traffic(str(file), topology)
 
 
-def test_traffic_tables_in_any_order_are_read_and_missing_rates_are_zero(tmp_path: Path, store: str) -> None:
+def test_traffic_tables_in_any_order_are_read_and_missing_rates_are_zero(
+    tmp_path: Path, store: str
+) -> None:
     (tmp_path / "x.csv").write_text(
         "timestamp,source,target,rate\n"
         "2024-01-01T00:05:00,n0,n1,3\n2024-01-01T00:00:00,n2,n0,1.5\n2024-01-01T00:05:00,n2,n0,4\n"
@@ -214,7 +238,8 @@ def test_faults_of_traffic_tables_are_named(tmp_path: Path, rows: str, words: st
 def test_demands_of_endpoints_of_one_pair_of_nodes_add_up(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1,000 endpoints a pair and interval, in batches that cut the intervals, against sums made here."""
+    """1,000 endpoints a pair and interval, in batches that cut the intervals, against sums made
+    here."""
     monkeypatch.setattr(tables, "_BATCH_ROWS", 700)
     rng = np.random.default_rng(0)
     pairs, count = [("n0", "n1"), ("n2", "n0")], 1000
@@ -227,7 +252,10 @@ def test_demands_of_endpoints_of_one_pair_of_nodes_add_up(
         "endpoint": np.tile(np.arange(count), 2 * len(pairs)),
     }
     order = rng.permutation(rates.size)
-    table, path = pa.table({name: column[order] for name, column in columns.items()}), tmp_path / f"traffic{suffix}"
+    table, path = (
+        pa.table({name: column[order] for name, column in columns.items()}),
+        tmp_path / f"traffic{suffix}",
+    )
     if suffix == ".csv":
         csv.write_csv(table, path)
     else:
@@ -266,8 +294,12 @@ def test_gravity_traffic_has_the_documented_statistics(name: str) -> None:
 
 def test_noise_of_gravity_traffic_is_ar1() -> None:
     topology = load_topology("b4")
-    noisy = load_traffic("gravity:count=3000,interval=1,noise=0.3,correlation=0.9", topology).read(slice(None))
-    noise = np.log(noisy / load_traffic("gravity:count=3000,interval=1,noise=0", topology).read(slice(None)))
+    noisy = load_traffic("gravity:count=3000,interval=1,noise=0.3,correlation=0.9", topology).read(
+        slice(None)
+    )
+    noise = np.log(
+        noisy / load_traffic("gravity:count=3000,interval=1,noise=0", topology).read(slice(None))
+    )
     noise -= noise.mean(0)
     assert noise.std() == pytest.approx(0.3, rel=0.05)
     assert (noise[1:] * noise[:-1]).mean() / noise.var() == pytest.approx(0.9, abs=0.02)
@@ -278,8 +310,16 @@ def test_gravity_traffic_repeats_by_seed_and_scales_with_load(store: str) -> Non
     reference = load_traffic("gravity:seed=5,count=4,load=1", topology)
     _equal(reference, load_traffic("gravity:seed=5,count=4,load=1", topology))
     _equal(reference.scaled(3), load_traffic("gravity:seed=5,count=4,load=3", topology))
-    assert not np.allclose(reference.read([0]), load_traffic("gravity:seed=6,count=4", topology).read([0]))
-    for wrong in ("gravity:load=0", "gravity:speed=1", "gravity:count=x", "gravity:correlation=1", "gravity:load"):
+    assert not np.allclose(
+        reference.read([0]), load_traffic("gravity:seed=6,count=4", topology).read([0])
+    )
+    for wrong in (
+        "gravity:load=0",
+        "gravity:speed=1",
+        "gravity:count=x",
+        "gravity:correlation=1",
+        "gravity:load",
+    ):
         with pytest.raises(InputError, match="gravity"):
             load_traffic(wrong, topology)
 
@@ -298,11 +338,20 @@ def test_published_sndlib_archives_have_their_published_sizes(
 ) -> None:
     topology = load_topology(str(public_data / "sndlib" / f"{name}.xml"))
     traffic = load_traffic(str(public_data / "sndlib" / archive), topology)
-    assert (traffic.num_matrices, traffic.num_demands, len(traffic.skipped)) == (matrices, demands, skipped)
+    assert (traffic.num_matrices, traffic.num_demands, len(traffic.skipped)) == (
+        matrices,
+        demands,
+        skipped,
+    )
 
 
-def test_the_first_ten_faults_of_a_table_are_listed_with_their_lines_and_counted(tmp_path: Path) -> None:
-    rows = [f"{1704067200 + 300 * i},n0,{'mars' if i % 3 == 0 else 'n1'},{-1 if i % 3 == 1 else 2}" for i in range(40)]
+def test_the_first_ten_faults_of_a_table_are_listed_with_their_lines_and_counted(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        f"{1704067200 + 300 * i},n0,{'mars' if i % 3 == 0 else 'n1'},{-1 if i % 3 == 1 else 2}"
+        for i in range(40)
+    ]
     (tmp_path / "x.csv").write_text("timestamp,source,target,rate\n" + "\n".join(rows) + "\n")
     with pytest.raises(InputError) as caught:
         load_traffic(str(tmp_path / "x.csv"), _topology())
@@ -321,7 +370,9 @@ def test_the_first_ten_faults_of_a_table_are_listed_with_their_lines_and_counted
         ('"timestamp","source","target","rate"', '1704067200,"n0","n1","1.5"'),
     ],
 )
-def test_csv_of_other_countries_and_spreadsheets_is_read(tmp_path: Path, header: str, row: str) -> None:
+def test_csv_of_other_countries_and_spreadsheets_is_read(
+    tmp_path: Path, header: str, row: str
+) -> None:
     (tmp_path / "x.csv").write_text(f"{header}\n{row}\n")
     traffic = load_traffic(str(tmp_path / "x.csv"), _topology())
     assert traffic.read([0]).tolist() == [[1.5]]
@@ -329,7 +380,9 @@ def test_csv_of_other_countries_and_spreadsheets_is_read(tmp_path: Path, header:
 
 def test_rates_in_another_unit_are_converted(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("timestamp,source,target,rate\n1704067200,n0,n1,1500\n")
-    assert load_traffic(str(tmp_path / "x.csv"), _topology(), unit="Mbit/s").read([0]).tolist() == [[1.5]]
+    assert load_traffic(str(tmp_path / "x.csv"), _topology(), unit="Mbit/s").read([0]).tolist() == [
+        [1.5]
+    ]
     with pytest.raises(InputError, match="unit of its own"):
         load_traffic("gravity:", _topology(), unit="Mbit/s")
     with pytest.raises(InputError, match="bytes"):
@@ -341,7 +394,9 @@ def test_npz_in_fortran_order_is_read(tmp_path: Path) -> None:
     sources, targets = np.array(["n0", "n1"]), np.array(["n1", "n0"])
     stamps = np.array([0, 300, 600])
     np.savez(tmp_path / "x.npz", rates=rates, timestamps=stamps, sources=sources, targets=targets)
-    np.testing.assert_array_equal(load_traffic(str(tmp_path / "x.npz"), _topology()).read(slice(None)), rates)
+    np.testing.assert_array_equal(
+        load_traffic(str(tmp_path / "x.npz"), _topology()).read(slice(None)), rates
+    )
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -1,4 +1,5 @@
-"""Numbers with decimal points and decimal commas: what a column certainly says, against values by hand."""
+"""Numbers with decimal points and decimal commas: what a column certainly says, against values by
+hand."""
 
 from __future__ import annotations
 
@@ -27,19 +28,24 @@ from teal.formats.numerals import plain_numbers
         (["10.0 Mbit/s", ""], ["10.0 Mbit/s", ""]),
     ],
 )
-def test_a_column_is_read_as_its_numbers_certainly_say(cells: list[str], expected: list[str]) -> None:
+def test_a_column_is_read_as_its_numbers_certainly_say(
+    cells: list[str], expected: list[str]
+) -> None:
     for separator in (";", "\t", ""):
         assert plain_numbers(cells, "t", "column capacity", separator) == expected
 
 
-@pytest.mark.parametrize("cells", [["10.000"], ["10,000", "7"], ["10.000 Mbit/s"], ["1.500", "2.500"]])
+@pytest.mark.parametrize(
+    "cells", [["10.000"], ["10,000", "7"], ["10.000 Mbit/s"], ["1.500", "2.500"]]
+)
 def test_a_number_of_two_readings_is_refused_with_both(cells: list[str]) -> None:
     with pytest.raises(InputError, match=r"may be 1(0|\.5) or 1(0000|500)"):
         plain_numbers(cells, "t", "column capacity", ";")
 
 
 def test_bare_numbers_between_commas_have_decimal_points() -> None:
-    """A decimal comma would end the column; a number beside a unit was written by a person, who may mean thousands."""
+    """A decimal comma would end the column; a number beside a unit was written by a person, who may
+    mean thousands."""
     assert plain_numbers(["10.000", "2.500"], "t", "column capacity", ",") == ["10.000", "2.500"]
     with pytest.raises(InputError, match="may be 10 or 10000"):
         plain_numbers(["10.000 Mbit/s"], "t", "column capacity", ",")
@@ -54,12 +60,15 @@ def test_both_signs_in_a_column_are_refused() -> None:
 def test_a_column_of_one_country_is_read_or_refused_never_changed(
     thousandths: list[int], has_comma: bool, separator: str
 ) -> None:
-    """Numbers with thousands separators and three decimals, as spreadsheets of two countries write them."""
+    """Numbers with thousands separators and three decimals, as spreadsheets of two countries write
+    them."""
     texts = [f"{number / 1000:,.3f}" for number in thousandths]
     cells = [text.translate(str.maketrans(",.", ".,")) for text in texts] if has_comma else texts
     try:
         found = plain_numbers(cells, "t", "column rate", separator)
     except InputError:
-        assert all(1000 <= number < 1_000_000 for number in thousandths), "each may be read in two ways"
+        assert all(1000 <= number < 1_000_000 for number in thousandths), (
+            "each may be read in two ways"
+        )
     else:
         assert [round(float(text) * 1000) for text in found] == thousandths

@@ -1,4 +1,5 @@
-"""Downloads from a local server: checksums, resumption, and errors; the catalogue against the published files."""
+"""Downloads from a local server: checksums, resumption, and errors; the catalogue against the
+published files."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.path.endswith("missing.xml"):
             self.send_error(404)
             return
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")) if self.server.knows_ranges else None
+        asked = (
+            re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            if self.server.knows_ranges
+            else None
+        )
         first = int(asked[1]) if asked else 0
         self.server.ranges.append(self.headers.get("Range", ""))
         if asked and first >= len(CONTENT):
@@ -78,24 +83,36 @@ def test_an_interrupted_download_goes_on_and_the_file_is_whole(
     assert (tmp_path / "a.xml").read_bytes() == CONTENT
     assert server.sent == len(CONTENT) - (100_000 if knows_ranges else 0)
     assert not (tmp_path / "a.xml.part").exists()
-    assert download(file, tmp_path, mirror="http://127.0.0.1:1") == SUM, "a file that is there is not fetched again"
+    assert download(file, tmp_path, mirror="http://127.0.0.1:1") == SUM, (
+        "a file that is there is not fetched again"
+    )
 
 
 def test_a_part_that_is_the_whole_file_is_accepted(tmp_path: Path, server: _Server) -> None:
     (tmp_path / "a.xml.part").write_bytes(CONTENT)
-    assert download(File("https://elsewhere.example/a.xml", SUM), tmp_path, mirror=server.address) == SUM
+    assert (
+        download(File("https://elsewhere.example/a.xml", SUM), tmp_path, mirror=server.address)
+        == SUM
+    )
 
 
 def test_other_content_is_refused_and_stays_a_part(tmp_path: Path, server: _Server) -> None:
     with pytest.raises(InputError, match=f"expected SHA-256 {'0' * 64}"):
-        download(File("https://elsewhere.example/a.xml"), tmp_path, mirror=server.address, expected="0" * 64)
+        download(
+            File("https://elsewhere.example/a.xml"),
+            tmp_path,
+            mirror=server.address,
+            expected="0" * 64,
+        )
     assert not (tmp_path / "a.xml").exists()
     (tmp_path / "b.xml").write_text("another")
     with pytest.raises(InputError, match="delete the file"):
         download(File("https://elsewhere.example/b.xml", SUM), tmp_path, mirror=server.address)
 
 
-def test_faults_of_servers_and_addresses_are_one_line_with_a_way_out(tmp_path: Path, server: _Server) -> None:
+def test_faults_of_servers_and_addresses_are_one_line_with_a_way_out(
+    tmp_path: Path, server: _Server
+) -> None:
     with pytest.raises(SolverError, match=r"404 .*--mirror"):
         download(File("https://elsewhere.example/missing.xml"), tmp_path, mirror=server.address)
     with pytest.raises(SolverError, match=r"no connection .*by other means"):
@@ -105,7 +122,10 @@ def test_faults_of_servers_and_addresses_are_one_line_with_a_way_out(tmp_path: P
 
 
 def test_the_command_fetches_network_and_matrices_and_says_units_terms_and_checksums(
-    tmp_path: Path, server: _Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    server: _Server,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topology, traffic = File("https://x.example/abilene.xml", SUM), File("https://x.example/m.tgz")
     entry = Published(topology, traffic, "Mbit/s", "cite somebody", "5-minute matrices")
@@ -113,8 +133,16 @@ def test_the_command_fetches_network_and_matrices_and_says_units_terms_and_check
     words = ["traffic", "get", "sndlib:abilene", "--out", str(tmp_path), "--mirror", server.address]
     assert main(words) == 0
     text = capsys.readouterr().out
-    command = f"teal traffic info --topology {tmp_path / 'abilene.xml'} --traffic {tmp_path / 'm.tgz'}"
-    for part in (f"xml: SHA-256 {SUM}", "m.tgz: its publisher states no checksum", "Mbit/s", "cite somebody", command):
+    command = (
+        f"teal traffic info --topology {tmp_path / 'abilene.xml'} --traffic {tmp_path / 'm.tgz'}"
+    )
+    for part in (
+        f"xml: SHA-256 {SUM}",
+        "m.tgz: its publisher states no checksum",
+        "Mbit/s",
+        "cite somebody",
+        command,
+    ):
         assert part in text
     assert main([*words, "--sha256", "1" * 64]) == 2
     assert "expected SHA-256 1" in capsys.readouterr().err

@@ -1,7 +1,9 @@
-"""Readers of files that are cut, changed and mixed up: a network or traffic, or one line that names the file.
+"""Readers of files that are cut, changed and mixed up: a network or traffic, or one line that names
+the file.
 
-Each right file loses a field, gets a null, a number, a list or a text in the place of a part, or has two parts in the
-place of each other, as files of other versions and programs do.  No change may end in anything but an InputError.
+Each right file loses a field, gets a null, a number, a list or a text in the place of a part, or
+has two parts in the place of each other, as files of other versions and programs do.  No change may
+end in anything but an InputError.
 """
 
 from __future__ import annotations
@@ -25,17 +27,40 @@ from teal_ip.readings.files import load_counters
 
 CASES = Path(__file__).parents[1] / "cases"
 CHANGES_OF_EACH = 150
-_ODD: tuple[Any, ...] = (None, "", "x", 0, -1, 1e400, [], {}, [None], {"a": None}, True, "\u202e", "9" * 400)
+_ODD: tuple[Any, ...] = (
+    None,
+    "",
+    "x",
+    0,
+    -1,
+    1e400,
+    [],
+    {},
+    [None],
+    {"a": None},
+    True,
+    "\u202e",
+    "9" * 400,
+)
 NETWORKS = [
-    "isis-overload-bit/net.json", "ospf-maxage/net.json", "ospf-vrf-all/net.json", "rfc8795-oper-down/net.json",
-    "restconf-one-network/net.json", "disconnected/net.json", "bgpls-exabgp-isis-pseudonode/net.jsonl",
-    "bgpls-max-metric/net.jsonl", "graphml-metric/net.graphml", "decimal-comma-capacity/net.csv",
-    "attributes-on-repetita/n.graph", "node-called-NA-link-table/net.csv",
-]  # fmt: skip
+    "isis-overload-bit/net.json",
+    "ospf-maxage/net.json",
+    "ospf-vrf-all/net.json",
+    "rfc8795-oper-down/net.json",
+    "restconf-one-network/net.json",
+    "disconnected/net.json",
+    "bgpls-exabgp-isis-pseudonode/net.jsonl",
+    "bgpls-max-metric/net.jsonl",
+    "graphml-metric/net.graphml",
+    "decimal-comma-capacity/net.csv",
+    "attributes-on-repetita/n.graph",
+    "node-called-NA-link-table/net.csv",
+]
 
 
 def _read_or_refusal(read: Callable[[], Any], file: Path) -> Any:
-    """What a reader returns; None where it refuses the file in one line that names the file or an option."""
+    """What a reader returns; None where it refuses the file in one line that names the file or an
+    option."""
     try:
         return read()
     except InputError as error:
@@ -47,7 +72,13 @@ def _read_or_refusal(read: Callable[[], Any], file: Path) -> Any:
 
 def _places(part: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of each part of a document."""
-    inner = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    inner = (
+        part.items()
+        if isinstance(part, dict)
+        else enumerate(part)
+        if isinstance(part, list)
+        else ()
+    )
     for key, value in inner:
         yield (*path, key)
         yield from _places(value, (*path, key))
@@ -143,7 +174,11 @@ def test_changed_traffic_is_read_or_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["semicolon-counters/c.csv", "counters-node-called-NA/c.csv", "prometheus-32-and-64-bit-together/c.json"],
+    [
+        "semicolon-counters/c.csv",
+        "counters-node-called-NA/c.csv",
+        "prometheus-32-and-64-bit-together/c.json",
+    ],
 )
 def test_changed_counters_are_read_or_refused(name: str, tmp_path: Path) -> None:
     folder = (CASES / name).parent
@@ -153,12 +188,16 @@ def test_changed_counters_are_read_or_refused(name: str, tmp_path: Path) -> None
     for number, text in enumerate(_variants(CASES / name, 8)):
         file = tmp_path / f"{number}{(CASES / name).suffix}"
         file.write_text(text, encoding="utf-8")
-        counters = _read_or_refusal(partial(load_counters, file, topology, interfaces=interfaces), file)
+        counters = _read_or_refusal(
+            partial(load_counters, file, topology, interfaces=interfaces), file
+        )
         if counters is not None:
             assert not (counters.sent < 0).any()
 
 
-@pytest.mark.parametrize("name", ["nfdump17-json-first-last/f.json", "nfdump17-default-csv-duration/f.csv"])
+@pytest.mark.parametrize(
+    "name", ["nfdump17-json-first-last/f.json", "nfdump17-default-csv-duration/f.csv"]
+)
 def test_changed_flow_records_are_read_or_refused(name: str, tmp_path: Path) -> None:
     folder = (CASES / name).parent
     topology = teal.load_topology(folder / "net.csv")
@@ -166,6 +205,8 @@ def test_changed_flow_records_are_read_or_refused(name: str, tmp_path: Path) -> 
     for number, text in enumerate(_variants(CASES / name, 9)):
         file = tmp_path / f"{number}{(CASES / name).suffix}"
         file.write_text(text, encoding="utf-8")
-        flows = _read_or_refusal(partial(load_flows, file, topology, prefixes, interval_s=300.0), file)
+        flows = _read_or_refusal(
+            partial(load_flows, file, topology, prefixes, interval_s=300.0), file
+        )
         if flows is not None:
             assert (flows.traffic.read(slice(None)) >= 0).all()

@@ -45,7 +45,9 @@ def test_a_network_with_parallel_links_and_metrics_in_each_direction(tmp_path: P
     np.testing.assert_array_equal(topology.link_source, [0, 1, 1, 1])
     np.testing.assert_array_equal(topology.link_target, [1, 0, 2, 2])
     np.testing.assert_allclose(topology.capacity, [2.0, 2.0, 0.5, 0.5])  # Gbit/s
-    np.testing.assert_allclose(topology.latency, [1.5, 1.5, 0.001, 0.003])  # ms; a delay of 0 is a rounded one
+    np.testing.assert_allclose(
+        topology.latency, [1.5, 1.5, 0.001, 0.003]
+    )  # ms; a delay of 0 is a rounded one
     assert topology.metric is not None
     assert topology.metric.tolist() == [10, 20, 5, 7]
     np.testing.assert_allclose(topology.coordinates, [[1, 2], [3, 4], [5, 6]])
@@ -88,7 +90,9 @@ def test_matrices_of_one_file_each(tmp_path: Path) -> None:
         ("b 3.0", "a 3.0", "distinct node names"),
     ],
 )
-def test_damaged_networks_are_refused_with_the_line(tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_damaged_networks_are_refused_with_the_line(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
     graph, _ = _write(tmp_path, graph=GRAPH.replace(old, new, 1))
     with pytest.raises(InputError, match=words):
         load_topology(graph)
@@ -104,7 +108,9 @@ def test_damaged_networks_are_refused_with_the_line(tmp_path: Path, old: str, ne
         (DEMANDS, "DEMANDS 0\nlabel src dest bw\n", "between different nodes"),
     ],
 )
-def test_damaged_matrices_are_refused_with_the_line(tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_damaged_matrices_are_refused_with_the_line(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
     graph, demands = _write(tmp_path, demands=DEMANDS.replace(old, new, 1))
     with pytest.raises(InputError, match=words):
         load_traffic(demands, load_topology(graph))
@@ -125,7 +131,9 @@ def test_other_files_and_units_are_refused(tmp_path: Path) -> None:
 def test_a_metric_on_some_links_only_is_refused(tmp_path: Path) -> None:
     links = '{"source": 0, "target": 1, "capacity": 1, "metric": 3}, {"source": 1, "target": 0, "capacity": 1}'
     file = tmp_path / "some.json"
-    file.write_text(f'{{"directed": true, "nodes": [{{"id": 0}}, {{"id": 1}}], "links": [{links}]}}')
+    file.write_text(
+        f'{{"directed": true, "nodes": [{{"id": 0}}, {{"id": 1}}], "links": [{links}]}}'
+    )
     with pytest.raises(InputError, match="none on 1->0"):
         load_topology(file)
 

@@ -1,4 +1,5 @@
-"""A format that this file alone knows: read, written, converted and named in messages as any other."""
+"""A format that this file alone knows: read, written, converted and named in messages as any
+other."""
 
 from __future__ import annotations
 
@@ -24,8 +25,12 @@ def _read(path: Path, default_capacity: float | None, _: Attributes) -> Topology
     for number, line in enumerate(path.read_text().splitlines(), 1):
         source, target, *capacity = line.split()
         if not capacity and default_capacity is None:
-            raise InputError(str(path), f"line {number}", "a capacity, or --default-capacity", "none")
-        links.append((int(source), int(target), float(capacity[0]) if capacity else default_capacity or 0.0))
+            raise InputError(
+                str(path), f"line {number}", "a capacity, or --default-capacity", "none"
+            )
+        links.append(
+            (int(source), int(target), float(capacity[0]) if capacity else default_capacity or 0.0)
+        )
     return make_topology(links)
 
 
@@ -38,11 +43,14 @@ def _write(topology: Topology) -> str:
 def _pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats._FORMATS, "_known", dict(formats._FORMATS._known))
     register_topology_format(
-        "pairs", TopologyFormat((".pairs", ".json.pairs"), _read, _write, False, lambda _: ["latencies"])
+        "pairs",
+        TopologyFormat((".pairs", ".json.pairs"), _read, _write, False, lambda _: ["latencies"]),
     )
 
 
-def test_a_format_of_its_own_is_read_written_and_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_format_of_its_own_is_read_written_and_converted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "net.pairs"
     file.write_text("0 1 10\n1 2\n2 0 5\n")
     assert load_topology(file, default_capacity=7.0).capacity.tolist() == [10.0, 7.0, 5.0]
@@ -53,13 +61,21 @@ def test_a_format_of_its_own_is_read_written_and_converted(tmp_path: Path, capsy
     assert (tmp_path / "again.json.pairs").read_text() == "0 1 10\n1 2 7\n2 0 5\n"
     assert left_out_of(tmp_path / "x.pairs", topology) == ["latencies"]
     with pytest.raises(
-        InputError, match=r"a \.clab\.yml, \.clab\.yaml, \.json, \.rfc8345\.json, \.csv file.* 1 links of capacity 0"
+        InputError,
+        match=r"a \.clab\.yml, \.clab\.yaml, \.json, \.rfc8345\.json, \.csv file.* 1 links of capacity 0",
     ):
         save_topology(tmp_path / "failed.pairs", topology.with_failed_links([1]))
-    convert = f"topology convert --topology {file} --default-capacity 7 --out {tmp_path / 'net.json'}"
+    convert = (
+        f"topology convert --topology {file} --default-capacity 7 --out {tmp_path / 'net.json'}"
+    )
     assert main(convert.split()) == 0
     np.testing.assert_array_equal(load_topology(tmp_path / "net.json").capacity, topology.capacity)
-    assert main(f"topology convert --topology {tmp_path / 'net.json'} --out {tmp_path / 'back.pairs'}".split()) == 0
+    assert (
+        main(
+            f"topology convert --topology {tmp_path / 'net.json'} --out {tmp_path / 'back.pairs'}".split()
+        )
+        == 0
+    )
     assert "does not hold latencies" in capsys.readouterr().err
     assert main(f"topology info --topology {tmp_path / 'net.pdf'}".split()) == 2
     assert ".pairs" in capsys.readouterr().err
@@ -83,7 +99,11 @@ def test_what_rfc_8345_does_not_hold_is_said_and_te_metrics_it_holds(tmp_path: P
     plain, file = make_topology([(0, 1, 10.0)], both=True), tmp_path / "net.rfc8345.json"
     measured = dataclasses.replace(plain, te_metric=np.array([7, 0]))
     coloured = dataclasses.replace(plain, affinities=(frozenset({"red"}), frozenset()))
-    assert [left_out_of(file, one) for one in (plain, measured, coloured)] == [[], [], ["affinities"]]
+    assert [left_out_of(file, one) for one in (plain, measured, coloured)] == [
+        [],
+        [],
+        ["affinities"],
+    ]
     save_topology(file, measured)
     again = load_topology(file)
     assert again.te_metric is not None

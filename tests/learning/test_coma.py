@@ -26,9 +26,14 @@ def _three_nodes(load: float, objective: ObjectiveName = ObjectiveName.TOTAL_FLO
 
 
 def _brute_force(
-    problem: Problem, means: torch.Tensor, actions: torch.Tensor, exploration: Exploration, seed: int
+    problem: Problem,
+    means: torch.Tensor,
+    actions: torch.Tensor,
+    exploration: Exploration,
+    seed: int,
 ) -> torch.Tensor:
-    """R(a) minus the mean of R(a_-i, a_i') over the same draws: one reward for each agent and sample."""
+    """R(a) minus the mean of R(a_-i, a_i') over the same draws: one reward for each agent and
+    sample."""
     noise, cut_demands_whole = Stream(seed), exploration.entries > 0
     executed = exploration.execute(problem, actions)
     expected = torch.zeros_like(problem.demand)
@@ -37,13 +42,19 @@ def _brute_force(
         for i in range(problem.paths.num_demands):
             changed = executed.clone()
             changed[:, i] = resampled[:, i]
-            expected[:, i] += reward(problem, changed, cut_demands_whole=cut_demands_whole) / SAMPLES
+            expected[:, i] += (
+                reward(problem, changed, cut_demands_whole=cut_demands_whole) / SAMPLES
+            )
     return reward(problem, executed, cut_demands_whole=cut_demands_whole)[:, None] - expected
 
 
-def _both(problem: Problem, std: float, seed: int, entries: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def _both(
+    problem: Problem, std: float, seed: int, entries: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
     exploration = Exploration(std, SAMPLES, 1, entries)
-    means = torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    means = torch.randn(
+        problem.path_mask.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     actions = sample_actions(means, std, Stream(seed + 1))
     estimate = advantages(problem, means, actions, exploration, Stream(seed + 2))
     return estimate, _brute_force(problem, means, actions, exploration, seed + 2)
@@ -52,7 +63,8 @@ def _both(problem: Problem, std: float, seed: int, entries: int = 0) -> tuple[to
 @pytest.mark.parametrize("entries", [0, 4])
 @pytest.mark.parametrize("std", [0.1, 1.0])
 def test_coma_advantages_without_congestion_are_exact(std: float, entries: int) -> None:
-    """Without congestion the reward is linear in the flows, so the first-order estimate has no error."""
+    """Without congestion the reward is linear in the flows, so the first-order estimate has no
+    error."""
     estimate, truth = _both(_three_nodes(load=0.5), std, 0, entries)
     assert truth.abs().max() > 1e-3
     torch.testing.assert_close(estimate, truth)
@@ -63,7 +75,9 @@ BALANCED = [ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.MAX_CONCURRENT_FLO
 
 @pytest.mark.parametrize("objective", BALANCED)
 @pytest.mark.parametrize("entries", [0, 1, 4])
-def test_coma_advantages_of_balanced_programs_are_exact(objective: ObjectiveName, entries: int) -> None:
+def test_coma_advantages_of_balanced_programs_are_exact(
+    objective: ObjectiveName, entries: int
+) -> None:
     """Also with the paper's standard deviation of 1, and with split tables."""
     for seed in range(5):
         estimate, truth = _both(_three_nodes(load=3.0, objective=objective), 1.0, seed, entries)
@@ -74,11 +88,14 @@ def test_coma_advantages_of_balanced_programs_are_exact(objective: ObjectiveName
         torch.testing.assert_close(estimate, truth)
 
 
-@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
+@pytest.mark.parametrize(
+    "objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION]
+)
 def test_error_of_coma_advantages_under_congestion_is_of_second_order(
     objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a tenth of the exploration the error falls to a hundredth, as that of a first-order estimate does."""
+    """With a tenth of the exploration the error falls to a hundredth, as that of a first-order
+    estimate does."""
     monkeypatch.setattr("teal.learning.coma._MAX_EXPONENTIALS", 0)  # as on large networks
     problem, errors, sizes = _three_nodes(load=3.0, objective=objective), [], []
     for std in (1e-2, 1e-3):
@@ -93,8 +110,11 @@ def test_error_of_coma_advantages_under_congestion_is_of_second_order(
 @pytest.mark.system
 @pytest.mark.parametrize("load", [1.5, 3.0, 6.0])
 @pytest.mark.parametrize(("std", "least"), [(0.2, 0.98), (1.0, 0.95)])
-def test_coma_advantages_under_congestion_correlate_with_brute_force(load: float, std: float, least: float) -> None:
-    """Also at the paper's standard deviation of 1, where a demand's own cut changes with every draw."""
+def test_coma_advantages_under_congestion_correlate_with_brute_force(
+    load: float, std: float, least: float
+) -> None:
+    """Also at the paper's standard deviation of 1, where a demand's own cut changes with every
+    draw."""
     problem = _three_nodes(load=load)
     pairs = [_both(problem, std, seed) for seed in range(100)]
     estimate, truth = (torch.cat(side).flatten() for side in zip(*pairs, strict=True))
@@ -104,7 +124,9 @@ def test_coma_advantages_under_congestion_correlate_with_brute_force(load: float
 @pytest.mark.slow
 def test_coma_advantages_on_random_networks_correlate_with_brute_force() -> None:
     pairs = [_both(random_problem(seed, nodes=8, batch=1), 1.0, seed) for seed in range(15)]
-    estimate, truth = (torch.cat([part.flatten() for part in side]) for side in zip(*pairs, strict=True))
+    estimate, truth = (
+        torch.cat([part.flatten() for part in side]) for side in zip(*pairs, strict=True)
+    )
     assert torch.corrcoef(torch.stack([estimate, truth]))[0, 1] > 0.95
 
 
@@ -129,9 +151,13 @@ def test_policy_gradient_of_coma_approaches_the_optimum() -> None:
 
 
 def test_coma_learns_split_tables_though_rounding_has_no_gradient() -> None:
-    """Each demand on one of two paths: the executed splits have a gradient of 0, and COMA* still improves them."""
+    """Each demand on one of two paths: the executed splits have a gradient of 0, and COMA* still
+    improves them."""
     problem, exploration = _three_nodes(load=2.0), Exploration(0.5, SAMPLES, 4, entries=1)
-    start = 0.1 * torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(3)).double()
+    start = (
+        0.1
+        * torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(3)).double()
+    )
     means = start.clone().requires_grad_()
     optimiser, noise = torch.optim.Adam([means], lr=0.1), Stream(0)
     for _ in range(120):
@@ -139,20 +165,24 @@ def test_coma_learns_split_tables_though_rounding_has_no_gradient() -> None:
         coma_loss(problem, means, exploration, noise).sum().backward()
         optimiser.step()
     before, after = (
-        reward(problem, exploration.execute(problem, m.detach()), cut_demands_whole=True).item() for m in (start, means)
+        reward(problem, exploration.execute(problem, m.detach()), cut_demands_whole=True).item()
+        for m in (start, means)
     )
     max_reward = 0.0  # largest reward of all 2^6 choices of a path per demand
     for number in range(2**6):
         choice = torch.tensor([[number >> d & 1 for d in range(6)]])
         splits = torch.nn.functional.one_hot(choice, 2) * problem.path_mask
-        max_reward = max(max_reward, reward(problem, splits.double(), cut_demands_whole=True).item())
+        max_reward = max(
+            max_reward, reward(problem, splits.double(), cut_demands_whole=True).item()
+        )
     assert before < 0.9 * max_reward
     assert after > 0.95 * max_reward
 
 
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 def test_bound_loss_and_reward_equal_certified_bound_and_value(objective: ObjectiveName) -> None:
-    """The bound loss equals the certified bound; the reward of feasible splits equals their value."""
+    """The bound loss equals the certified bound; the reward of feasible splits equals their
+    value."""
     from teal.problem.bounds import dual_bound, from_score
 
     problem = random_problem(3, objective=objective)
@@ -167,7 +197,9 @@ def test_bound_loss_and_reward_equal_certified_bound_and_value(objective: Object
         return
     torch.testing.assert_close(loss * total_demand_value(problem), bound)
     small = 1e-3 * problem.path_mask.double()
-    torch.testing.assert_close(reward(problem, small) * total_demand_value(problem), problem.value(small))
+    torch.testing.assert_close(
+        reward(problem, small) * total_demand_value(problem), problem.value(small)
+    )
 
 
 def test_paths_that_do_not_exist_have_no_gradient() -> None:

@@ -18,7 +18,9 @@ from teal.learning.environment import TrafficEnvironment
 def _environment(objective: str = "total_flow") -> TrafficEnvironment:
     topology = teal.load_topology("b4")
     traffic = teal.load_traffic("gravity:seed=0,count=3,load=4", topology)
-    return TrafficEnvironment(topology, teal.compute_paths(topology, traffic.pairs), traffic, objective)
+    return TrafficEnvironment(
+        topology, teal.compute_paths(topology, traffic.pairs), traffic, objective
+    )
 
 
 @pytest.mark.parametrize("objective", ["total_flow", "max_link_utilisation"])
@@ -34,8 +36,12 @@ def test_the_reward_is_that_of_the_feasible_allocation_and_at_most_the_optimum()
     topology = teal.load_topology("b4")
     traffic = teal.load_traffic("gravity:seed=0,count=3,load=4", topology)
     demand = traffic.read([1])
-    np.testing.assert_allclose(observation["demand"], demand[0] / topology.capacity.mean(), rtol=1e-5)
-    problem = teal.Problem.create(topology, teal.compute_paths(topology, traffic.pairs), "total_flow", demand)
+    np.testing.assert_allclose(
+        observation["demand"], demand[0] / topology.capacity.mean(), rtol=1e-5
+    )
+    problem = teal.Problem.create(
+        topology, teal.compute_paths(topology, traffic.pairs), "total_flow", demand
+    )
     splits = torch.from_numpy(info["splits"])[None]
     assert float(teal.violations(problem, splits).largest) < 1e-9
     assert reward == pytest.approx(float(problem.value(splits)[0] / problem.demand.sum()))

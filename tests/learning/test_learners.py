@@ -1,4 +1,5 @@
-"""Models and learners of one's own: the examples of the documentation, and names that nobody knows."""
+"""Models and learners of one's own: the examples of the documentation, and names that nobody
+knows."""
 
 from __future__ import annotations
 
@@ -37,9 +38,12 @@ def test_the_examples_have_at_most_60_lines(name: str) -> None:
 
 
 @pytest.mark.system
-def test_the_example_model_is_trained_and_every_command_that_knows_its_form_takes_it(tmp_path: Path) -> None:
+def test_the_example_model_is_trained_and_every_command_that_knows_its_form_takes_it(
+    tmp_path: Path,
+) -> None:
     def run(*commands: list[str]) -> subprocess.CompletedProcess[str]:
-        """The commands of the example, in one process; its return code is that of the first that fails."""
+        """The commands of the example, in one process; its return code is that of the first that
+        fails."""
         first, *others = commands
         program = f"""
 import runpy, sys
@@ -53,7 +57,17 @@ except SystemExit as end:
         command = [sys.executable, "-c", program]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    options = ["--form", "attention", "--from", "none", "--layers", "2", "--max-steps", "3", "--quiet"]
+    options = [
+        "--form",
+        "attention",
+        "--from",
+        "none",
+        "--layers",
+        "2",
+        "--max-steps",
+        "3",
+        "--quiet",
+    ]
     model = ["--model", "run", "--quiet"]
     done = run(
         ["train", *B4, *options, "--out", "run"],
@@ -61,17 +75,27 @@ except SystemExit as end:
         ["evaluate", *B4, *model, "--scheme", "teal", "--limit", "1", "--out", "results"],
     )
     assert done.returncode == 0, done.stderr
-    assert main(["solve", *B4, "--model", str(tmp_path / "run"), "--quiet"]) == 2, "nobody knows the form here"
+    assert main(["solve", *B4, "--model", str(tmp_path / "run"), "--quiet"]) == 2, (
+        "nobody knows the form here"
+    )
 
 
 @pytest.mark.slow
 def test_the_gradient_of_the_example_learner_is_that_of_the_expected_reward() -> None:
-    """The gradient of many joint actions points where the mean gradient of the reward at drawn actions does."""
-    reinforce = runpy.run_path(str(EXAMPLES / "own_learner.py"))["make"](parse_spec("reinforce:episodes=4000"))
+    """The gradient of many joint actions points where the mean gradient of the reward at drawn
+    actions does."""
+    reinforce = runpy.run_path(str(EXAMPLES / "own_learner.py"))["make"](
+        parse_spec("reinforce:episodes=4000")
+    )
     torch.manual_seed(0)
     problem = random_problem(3, nodes=4, num_paths=2, batch=1)
     problem = problem.to(torch.float32)
-    means = torch.zeros_like(problem.path_value).expand(problem.path_mask.shape).clone().requires_grad_()
+    means = (
+        torch.zeros_like(problem.path_value)
+        .expand(problem.path_mask.shape)
+        .clone()
+        .requires_grad_()
+    )
     config = TrainConfig(topology="b4", traffic="-", out=Path("x"), std=0.5, learner="direct")
 
     class Plain(FlowModel):
@@ -86,7 +110,9 @@ def test_the_gradient_of_the_example_learner_is_that_of_the_expected_reward() ->
     exact = torch.zeros_like(slope)
     for _ in range(400):
         action = (means + 0.5 * torch.randn_like(means)).detach().requires_grad_()
-        exact -= torch.autograd.grad(reward(problem, Plain().splits(action, problem)).sum(), action)[0]
+        exact -= torch.autograd.grad(
+            reward(problem, Plain().splits(action, problem)).sum(), action
+        )[0]
     cosine = torch.nn.functional.cosine_similarity(slope.flatten(), exact.flatten(), dim=0)
     assert float(cosine) > 0.8
 
@@ -105,13 +131,23 @@ def test_names_come_from_entry_points_too(monkeypatch: pytest.MonkeyPatch) -> No
     from teal import spec
 
     points = {
-        "teal.models": importlib.metadata.EntryPoint("announced", "teal.nn.universal_flow_gnn:UniversalFlowGnn", ""),
-        "teal.learners": importlib.metadata.EntryPoint("announced", "teal.learning.learners:_test_learner", ""),
-        "teal.objectives": importlib.metadata.EntryPoint("announced", "teal.objectives:_TEST_RULES", ""),
+        "teal.models": importlib.metadata.EntryPoint(
+            "announced", "teal.nn.universal_flow_gnn:UniversalFlowGnn", ""
+        ),
+        "teal.learners": importlib.metadata.EntryPoint(
+            "announced", "teal.learning.learners:_test_learner", ""
+        ),
+        "teal.objectives": importlib.metadata.EntryPoint(
+            "announced", "teal.objectives:_TEST_RULES", ""
+        ),
     }
-    monkeypatch.setattr(spec, "_announced", lambda group: {"announced": points[group]} if group in points else {})
+    monkeypatch.setattr(
+        spec, "_announced", lambda group: {"announced": points[group]} if group in points else {}
+    )
     monkeypatch.setattr(learners, "_test_learner", LEARNERS["direct"], raising=False)
-    monkeypatch.setattr(teal.objectives, "_TEST_RULES", teal.Objective("total_flow").rules, raising=False)
+    monkeypatch.setattr(
+        teal.objectives, "_TEST_RULES", teal.Objective("total_flow").rules, raising=False
+    )
     model = new_flow_model(FlowGnnConfig(form="announced"))
     assert type(model).__name__ == "UniversalFlowGnn"
     assert model.config.takes_any_paths

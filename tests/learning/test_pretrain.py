@@ -45,7 +45,9 @@ def test_no_family_of_networks_is_both_trained_on_and_held_out() -> None:
 
 
 def test_drawn_problems_repeat_and_range_from_light_to_heavy_load() -> None:
-    first, second = (draw_problem(np.random.default_rng(5), SMALL_POOL.train[0], 3) for _ in range(2))
+    first, second = (
+        draw_problem(np.random.default_rng(5), SMALL_POOL.train[0], 3) for _ in range(2)
+    )
     assert torch.equal(first.demand, second.demand)
     assert torch.equal(first.capacity, second.capacity)
     rng, loads, failed, objectives = np.random.default_rng(0), [], 0, set()
@@ -72,19 +74,29 @@ def test_draws_for_a_start_are_congested_and_mostly_planar() -> None:
 
 
 def test_a_matrix_near_the_optimum_weighs_more_for_a_start(tmp_path: Path) -> None:
-    """The weight is 0.02 / (gap + 0.01), with the gap of the splits, cut to fit, and of the prices as certified."""
-    start, usual = (Pretrainer(_config(tmp_path, aim=aim), SMALL_POOL) for aim in ("start", "allocation"))
+    """The weight is 0.02 / (gap + 0.01), with the gap of the splits, cut to fit, and of the prices
+    as certified."""
+    start, usual = (
+        Pretrainer(_config(tmp_path, aim=aim), SMALL_POOL) for aim in ("start", "allocation")
+    )
     assert isinstance(start.model, PriceGNN)
     for seed in range(4):
         problem = draw_problem(
-            np.random.default_rng(seed), SMALL_POOL.train[1], 1, objective=ObjectiveName.TOTAL_FLOW, draws=CONGESTED
+            np.random.default_rng(seed),
+            SMALL_POOL.train[1],
+            1,
+            objective=ObjectiveName.TOTAL_FLOW,
+            draws=CONGESTED,
         )
         with torch.no_grad():
             of_start, of_usual = (
-                float(each.task.loss(start.model, problem, np.random.default_rng(seed))) for each in (start, usual)
+                float(each.task.loss(start.model, problem, np.random.default_rng(seed)))
+                for each in (start, usual)
             )
             counts = np.random.default_rng(seed)
-            rounds, prices = start.model(problem, random_rounds(counts, 3), random_rounds(counts, 1))
+            rounds, prices = start.model(
+                problem, random_rounds(counts, 3), random_rounds(counts, 1)
+            )
         carried = float(cut_only(problem, rounds[-1].splits, prices).satisfied_demand[0])
         gap = float(dual_bound(problem, prices)[0]) / float(problem.demand.sum()) - carried
         assert of_start / of_usual == pytest.approx(0.02 / (gap + 0.01), rel=1e-3)
@@ -123,7 +135,10 @@ def test_pretraining_narrows_the_gap(tmp_path: Path) -> None:
     shapes = {"hidden": 16, "rounds": 8, "bound_rounds": 2}
     trainer = Pretrainer(_config(tmp_path, max_steps=150, learning_rate=5e-3, **shapes), SMALL_POOL)
     flow = ObjectiveName.TOTAL_FLOW
-    cases = [draw_problem(np.random.default_rng([9, i]), SMALL_POOL.train[i % 2], 4, objective=flow) for i in range(6)]
+    cases = [
+        draw_problem(np.random.default_rng([9, i]), SMALL_POOL.train[i % 2], 4, objective=flow)
+        for i in range(6)
+    ]
 
     def gap() -> float:
         assert isinstance(trainer.model, PriceGNN)
@@ -146,7 +161,9 @@ def test_a_resumed_pretraining_equals_an_uninterrupted_one(tmp_path: Path) -> No
     second = Pretrainer(_config(tmp_path / "parts"), SMALL_POOL)
     second.resume(tmp_path / "parts")
     second.train(tmp_path / "parts", progress=False)
-    resumed, uninterrupted = (load_price_gnn(tmp_path / name)[0].state_dict() for name in ("parts", "whole"))
+    resumed, uninterrupted = (
+        load_price_gnn(tmp_path / name)[0].state_dict() for name in ("parts", "whole")
+    )
     assert all(torch.equal(resumed[name], uninterrupted[name]) for name in uninterrupted)
     with pytest.raises(InputError, match="hidden"):
         Pretrainer(_config(tmp_path / "parts", hidden=9), SMALL_POOL).resume(tmp_path / "parts")
@@ -165,7 +182,17 @@ def test_the_checkpoint_of_pretraining_lists_the_held_out_networks(tmp_path: Pat
 def test_pretrain_command_trains_resumes_and_refuses_to_overwrite(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["pretrain", "--out", str(tmp_path), "--max-steps", "2", "--hidden", "4", "--rounds", "2"]
+    arguments = [
+        "pretrain",
+        "--out",
+        str(tmp_path),
+        "--max-steps",
+        "2",
+        "--hidden",
+        "4",
+        "--rounds",
+        "2",
+    ]
     assert main(arguments) == 0
     assert "2 steps" in capsys.readouterr().out
     assert main(arguments) == 2, "an existing run is not overwritten"
@@ -179,26 +206,40 @@ def test_networks_of_the_pool_are_loaded_once() -> None:
 
 @pytest.mark.system
 def test_coma_for_split_tables_improves_an_initial_model(tmp_path: Path) -> None:
-    """Split tables of one entry on two networks: the trained model satisfies more demand than its initial model.
+    """Split tables of one entry on two networks: the trained model satisfies more demand than its
+    initial model.
 
     32 matrices: over 8 of them the difference, about a hundredth, is within the noise of training.
     """
-    first = Pretrainer(_config(tmp_path / "a", max_steps=40, learning_rate=5e-3, rounds=4), SMALL_POOL)
+    first = Pretrainer(
+        _config(tmp_path / "a", max_steps=40, learning_rate=5e-3, rounds=4), SMALL_POOL
+    )
     first.train(tmp_path / "a", progress=False)
     config = _config(
-        tmp_path / "b", from_=str(tmp_path / "a"), rounds=0, learner="coma", entries=1, std=0.5, max_steps=500,
+        tmp_path / "b",
+        from_=str(tmp_path / "a"),
+        rounds=0,
+        learner="coma",
+        entries=1,
+        std=0.5,
+        max_steps=500,
         learning_rate=2e-3,
-    )  # fmt: skip
+    )
     second = Pretrainer(config, SMALL_POOL)
     for weight, other in zip(second.model.parameters(), first.average.parameters(), strict=True):
         assert torch.equal(weight, other)
     flow = ObjectiveName.TOTAL_FLOW
-    cases = [draw_problem(np.random.default_rng([8, i]), SMALL_POOL.train[i % 2], 4, objective=flow) for i in range(32)]
+    cases = [
+        draw_problem(np.random.default_rng([8, i]), SMALL_POOL.train[i % 2], 4, objective=flow)
+        for i in range(32)
+    ]
 
     def satisfied_demand(model: nn.Module) -> float:
         assert isinstance(model, PriceGNN)
         scheme = PriceGnnScheme(model, PriceGnnSchemeConfig(entries=1))
-        return float(torch.cat([assess(case, scheme.solve(case)).satisfied_demand for case in cases]).mean())
+        return float(
+            torch.cat([assess(case, scheme.solve(case)).satisfied_demand for case in cases]).mean()
+        )
 
     before = satisfied_demand(first.average)
     second.train(tmp_path / "b", progress=False)

@@ -20,11 +20,14 @@ from teal.solvers.pdhg.samples import sample
 def _problem(load: float) -> Problem:
     topology = load_topology("topohub:sndlib/geant")
     traffic = load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
-    return Problem.create(topology, compute_paths(topology, traffic.pairs), Objective(), traffic.read([0]))
+    return Problem.create(
+        topology, compute_paths(topology, traffic.pairs), Objective(), traffic.read([0])
+    )
 
 
 def test_without_congestion_the_mean_gradient_over_samples_is_that_of_all_demands() -> None:
-    """Free splits in place of a model: gradients of sampled demands, at their raised rates, add up to those of all."""
+    """Free splits in place of a model: gradients of sampled demands, at their raised rates, add up
+    to those of all."""
     problem = _problem(load=0.2)
     rng = np.random.default_rng(0)
     splits = torch.from_numpy(rng.uniform(0.1, 0.2, problem.path_mask.shape)) * problem.path_mask
@@ -38,7 +41,8 @@ def test_without_congestion_the_mean_gradient_over_samples_is_that_of_all_demand
         assert part.grad is not None
         total[:, drawn.demands] += part.grad / count
     assert whole.grad is not None
-    # Per demand the estimate has a relative standard deviation of sqrt((1 - pi) / (pi 400)); over all demands far less.
+    # Per demand the estimate has a relative standard deviation of sqrt((1 - pi) / (pi 400)); over
+    # all demands far less.
     assert abs(float(total.sum() / whole.grad.sum()) - 1) < 0.01
     chance = torch.zeros(problem.paths.num_demands, dtype=torch.float64)
     demands, pi = sample.choose(problem.demand[0].numpy(), problem.paths.num_demands - 1)
@@ -48,7 +52,9 @@ def test_without_congestion_the_mean_gradient_over_samples_is_that_of_all_demand
     assert float((ratio - 1).abs().mean()) < 0.15
 
 
-def test_the_mean_gradient_of_a_model_approaches_that_of_all_demands_with_the_size_of_the_sample() -> None:
+def test_the_mean_gradient_of_a_model_approaches_that_of_all_demands_with_the_size_of_the_sample() -> (
+    None
+):
     problem = _problem(load=3.0).to(torch.float32)
     torch.manual_seed(0)
     model = UniversalFlowGnn(FlowGnnConfig(layers=2, width=8))
@@ -57,11 +63,18 @@ def test_the_mean_gradient_of_a_model_approaches_that_of_all_demands_with_the_si
         model.zero_grad()
         means, _ = model(one)
         (-reward(one, model.splits(means, one))).sum().backward()
-        return torch.cat([(torch.zeros_like(w) if w.grad is None else w.grad).flatten() for w in model.parameters()])
+        return torch.cat(
+            [
+                (torch.zeros_like(w) if w.grad is None else w.grad).flatten()
+                for w in model.parameters()
+            ]
+        )
 
     whole, errors, cosines = gradient(problem), [], []
     for size in (40, 160):
-        gradients = [gradient(sampled(problem, problem.demand, size, stream)) for stream in range(60)]
+        gradients = [
+            gradient(sampled(problem, problem.demand, size, stream)) for stream in range(60)
+        ]
         mean = torch.stack(gradients).mean(0)
         errors.append(float((mean - whole).norm() / whole.norm()))
         cosines.append(float(torch.cosine_similarity(mean, whole, 0)))
@@ -73,13 +86,22 @@ def test_the_mean_gradient_of_a_model_approaches_that_of_all_demands_with_the_si
 def test_large_networks_are_sampled_and_training_on_samples_resumes(tmp_path) -> None:  # type: ignore[no-untyped-def]
     topology = load_topology("b4")
     traffic = load_traffic("gravity:seed=0,count=20,load=3", topology)
-    problem = Problem.create(topology, compute_paths(topology, traffic.pairs), Objective(), traffic.read([0]))
+    problem = Problem.create(
+        topology, compute_paths(topology, traffic.pairs), Objective(), traffic.read([0])
+    )
 
     def trainer(steps: int) -> Trainer:
         config = TrainConfig(
-            topology="b4", traffic="-", out=tmp_path, from_="none", layers=1, sample=60, batch_size=2, max_steps=steps,
+            topology="b4",
+            traffic="-",
+            out=tmp_path,
+            from_="none",
+            layers=1,
+            sample=60,
+            batch_size=2,
+            max_steps=steps,
             validate_every=5,
-        )  # fmt: skip
+        )
         assert sample_size(config, problem) == 60
         return Trainer(problem, traffic, traffic.split(), config)
 

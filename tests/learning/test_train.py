@@ -1,4 +1,5 @@
-"""Training: resumed, micro-batched and distributed runs against one plain run; saved runs against damaged files."""
+"""Training: resumed, micro-batched and distributed runs against one plain run; saved runs against
+damaged files."""
 
 from __future__ import annotations
 
@@ -51,9 +52,13 @@ def _trainer(
         "layers": 2,
         "time_budget": "10m",
     }
-    config = TrainConfig(topology="b4", traffic="-", objective=objective, out=out, **(defaults | settings))
+    config = TrainConfig(
+        topology="b4", traffic="-", objective=objective, out=out, **(defaults | settings)
+    )
     weight = np.random.default_rng(0).choice([1.0, 2.0, 4.0], paths.num_demands)
-    problem = Problem.create(topology, paths, Objective(objective), traffic.read([0]), weight=weight)
+    problem = Problem.create(
+        topology, paths, Objective(objective), traffic.read([0]), weight=weight
+    )
     problem = dataclasses.replace(problem, demand_value=demand_value * problem.demand_value)
     return Trainer(problem, traffic, traffic.split(), config, peers)
 
@@ -61,7 +66,9 @@ def _trainer(
 def _slot(trainer: Trainer, slot: str) -> torch.Tensor:
     """All values of a slot of the optimiser's state."""
     state = trainer.optimiser.tensors()
-    return torch.cat([value.flatten() for name, value in state.items() if name.endswith(f".{slot}")])
+    return torch.cat(
+        [value.flatten() for name, value in state.items() if name.endswith(f".{slot}")]
+    )
 
 
 @pytest.mark.parametrize("learner", ["direct", "coma"])
@@ -77,11 +84,17 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path: Path, learner:
     for name, value in uninterrupted.model.state_dict().items():
         assert torch.equal(value, second.model.state_dict()[name]), name
     assert second.state.step == uninterrupted.state.step == 12
-    assert (second.state.best, second.state.stale) == (uninterrupted.state.best, uninterrupted.state.stale)
+    assert (second.state.best, second.state.stale) == (
+        uninterrupted.state.best,
+        uninterrupted.state.stale,
+    )
 
 
-def test_a_training_interrupted_within_a_step_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGINT within a step: the step ends, the state is complete, the resumed run equals an uninterrupted one."""
+def test_a_training_interrupted_within_a_step_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGINT within a step: the step ends, the state is complete, the resumed run equals an
+    uninterrupted one."""
     trainer = _trainer(tmp_path / "cut", learner="coma", max_steps=20)
     augmented, calls = trainer._augmented, iter(range(100))
 
@@ -107,7 +120,9 @@ def test_a_training_interrupted_within_a_step_can_be_resumed(tmp_path: Path, mon
 def test_micro_batches_do_not_change_the_trained_weights(tmp_path: Path, learner: str) -> None:
     trainers = []
     for micro in (8, 3):
-        trainers.append(_trainer(tmp_path / str(micro), learner=learner, micro_batch=micro, max_steps=3))
+        trainers.append(
+            _trainer(tmp_path / str(micro), learner=learner, micro_batch=micro, max_steps=3)
+        )
         trainers[-1].train(tmp_path / str(micro), progress=False)
     _assert_same_training(*trainers)
 
@@ -115,7 +130,9 @@ def test_micro_batches_do_not_change_the_trained_weights(tmp_path: Path, learner
 class _ThreadPeers:
     """Peers that are threads of this process."""
 
-    def __init__(self, rank: int, size: int, barrier: threading.Barrier, values: dict[int, Any]) -> None:
+    def __init__(
+        self, rank: int, size: int, barrier: threading.Barrier, values: dict[int, Any]
+    ) -> None:
         self.rank, self.size, self._barrier, self._values = rank, size, barrier, values
 
     def _all(self, value: Any) -> list[Any]:
@@ -126,7 +143,9 @@ class _ThreadPeers:
         return gathered
 
     def all_reduce_sum(self, tensors: Sequence[torch.Tensor]) -> None:
-        for tensor, *others in zip(tensors, *self._all([t.detach().clone() for t in tensors]), strict=True):
+        for tensor, *others in zip(
+            tensors, *self._all([t.detach().clone() for t in tensors]), strict=True
+        ):
             tensor.copy_(sum(others))
 
     def broadcast(self, number: float) -> float:
@@ -136,25 +155,32 @@ class _ThreadPeers:
 @pytest.mark.slow
 @pytest.mark.parametrize("learner", ["direct", "coma"])
 def test_training_in_several_processes_equals_training_in_one(tmp_path: Path, learner: str) -> None:
-    """Batches of 8 and 4 rows over 1 and 5 processes, one of which has no row of the small batches."""
+    """Batches of 8 and 4 rows over 1 and 5 processes, one of which has no row of the small
+    batches."""
     single = _trainer(tmp_path / "alone", learner=learner, max_steps=10)
     single.train(tmp_path / "alone", progress=False)
     size = 5
     barrier, values = threading.Barrier(size, timeout=60), dict[int, Any]()
     out = tmp_path / "together"
     several = [
-        _trainer(out, learner=learner, max_steps=10, peers=_ThreadPeers(rank, size, barrier, values))
+        _trainer(
+            out, learner=learner, max_steps=10, peers=_ThreadPeers(rank, size, barrier, values)
+        )
         for rank in range(size)
     ]
     with ThreadPoolExecutor(size) as pool:
         states = list(pool.map(lambda trainer: trainer.train(out, progress=False), several))
     for trainer, state in zip(several, states, strict=True):
         _assert_same_training(trainer, single)
-        assert torch.equal(_flat_weights(trainer), _flat_weights(several[0])), "all processes have the same weights"
+        assert torch.equal(_flat_weights(trainer), _flat_weights(several[0])), (
+            "all processes have the same weights"
+        )
         assert state == states[0]
         assert (state.step, state.reason) == (10, "step limit")
         assert state.best == pytest.approx(single.state.best, rel=1e-3)
-    resumed = _trainer(out, learner=learner, max_steps=12)  # one process can resume what several wrote
+    resumed = _trainer(
+        out, learner=learner, max_steps=12
+    )  # one process can resume what several wrote
     resumed.resume(out)
     assert resumed.state.step == 10
     assert resumed.state.best == pytest.approx(states[0].best, rel=1e-12)  # a sum's rounding
@@ -167,19 +193,26 @@ def _flat_weights(trainer: Trainer) -> torch.Tensor:
 def _assert_same_training(one: Trainer, other: Trainer) -> None:
     """The same mean gradients to rounding, and so the same weights, but for a few.
 
-    Adam divides every gradient by its own size: where that is nearly 0, a rounding error moves the weight as far.
+    Adam divides every gradient by its own size: where that is nearly 0, a rounding error moves the
+    weight as far.
     """
     means = [_slot(t, "exp_avg") for t in (one, other)]
-    torch.testing.assert_close(means[0], means[1], atol=float(1e-3 * means[0].abs().max()), rtol=1e-3)
+    torch.testing.assert_close(
+        means[0], means[1], atol=float(1e-3 * means[0].abs().max()), rtol=1e-3
+    )
     apart = (_flat_weights(one) - _flat_weights(other)).abs() > 2e-4
     assert float(apart.float().mean()) < 1e-3
 
 
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 @pytest.mark.parametrize("learner", ["direct", "coma"])
-def test_training_improves_every_objective(tmp_path: Path, objective: ObjectiveName, learner: str) -> None:
+def test_training_improves_every_objective(
+    tmp_path: Path, objective: ObjectiveName, learner: str
+) -> None:
     trainer = _trainer(tmp_path, objective, learner=learner, max_steps=15, learning_rate=1e-2)
-    problem = trainer.problem.with_demand(torch.as_tensor(trainer.traffic.read(trainer.split.validation)))
+    problem = trainer.problem.with_demand(
+        torch.as_tensor(trainer.traffic.read(trainer.split.validation))
+    )
     model = cast(FlowModel, trainer.model)
 
     def mean_reward() -> float:
@@ -192,19 +225,32 @@ def test_training_improves_every_objective(tmp_path: Path, objective: ObjectiveN
 
 
 @pytest.mark.slow
-def test_a_price_gnn_learns_one_network_resumes_to_the_bit_and_says_what_it_is(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"model": "price", "layers": 0, "max_steps": 40, "learning_rate": 3e-3}
+def test_a_price_gnn_learns_one_network_resumes_to_the_bit_and_says_what_it_is(
+    tmp_path: Path,
+) -> None:
+    settings: dict[str, Any] = {
+        "model": "price",
+        "layers": 0,
+        "max_steps": 40,
+        "learning_rate": 3e-3,
+    }
     whole = _trainer(tmp_path / "whole", **settings)
     first = whole.score()
     whole.train(tmp_path / "whole", progress=False)
     assert whole.state.best > first + 0.02  # the certified gap of random weights falls
-    _trainer(tmp_path / "parts", **(settings | {"max_steps": 22})).train(tmp_path / "parts", progress=False)
+    _trainer(tmp_path / "parts", **(settings | {"max_steps": 22})).train(
+        tmp_path / "parts", progress=False
+    )
     resumed = _trainer(tmp_path / "parts", **settings)
     resumed.resume(tmp_path / "parts")
     resumed.train(tmp_path / "parts", progress=False)
     assert torch.equal(_flat_weights(whole), _flat_weights(resumed))
     card = load_price_gnn(tmp_path / "whole")[1]
-    assert (card.topology, card.step, card.training["from"]) == ("b4", whole.state.best_step, "none")
+    assert (card.topology, card.step, card.training["from"]) == (
+        "b4",
+        whole.state.best_step,
+        "none",
+    )
     assert card.validation == whole.state.best
 
 
@@ -248,7 +294,11 @@ def test_a_checkpoint_holds_the_model_and_no_pickle(tmp_path: Path) -> None:
     trainer.train(tmp_path, progress=False)
     model, card = load_flow_gnn(tmp_path)
     assert card.topology == "b4"
-    assert {f.suffix for f in tmp_path.iterdir() if f.is_file()} == {".json", ".safetensors", ".csv"}
+    assert {f.suffix for f in tmp_path.iterdir() if f.is_file()} == {
+        ".json",
+        ".safetensors",
+        ".csv",
+    }
     allocation = FlowGnnScheme(model).solve(trainer.problem)
     assert_feasible(trainer.problem, allocation)
 
@@ -262,10 +312,16 @@ def test_a_checkpoint_holds_the_model_and_no_pickle(tmp_path: Path) -> None:
         ("model.json", b"[]", "a JSON object"),
         ("model.json", b'{"format": 99}', "format: expected 1, found 99"),
         ("model.json", b'{"format": 1, "model": {"num_paths": 4}}', "the description of a model"),
-        ("model.json", b'{"format": 1, "model": {"num_paths": 0}, "weights_sha256": ""}', "num_paths"),
+        (
+            "model.json",
+            b'{"format": 1, "model": {"num_paths": 0}, "weights_sha256": ""}',
+            "num_paths",
+        ),
     ],
 )
-def test_damaged_checkpoints_are_named(tmp_path: Path, file: str, content: bytes | None, words: str) -> None:
+def test_damaged_checkpoints_are_named(
+    tmp_path: Path, file: str, content: bytes | None, words: str
+) -> None:
     _trainer(tmp_path, max_steps=1).train(tmp_path, progress=False)
     if content is None:
         (tmp_path / file).unlink()
@@ -282,7 +338,9 @@ def test_files_of_two_saves_and_unusable_weights_are_refused(tmp_path: Path) -> 
     trainer.train(tmp_path / "a", progress=False)
     _trainer(tmp_path / "b", max_steps=1, seed=1).train(tmp_path / "b", progress=False)
     weights = (tmp_path / "a" / "model.safetensors").read_bytes()
-    (tmp_path / "a" / "model.safetensors").write_bytes((tmp_path / "b" / "model.safetensors").read_bytes())
+    (tmp_path / "a" / "model.safetensors").write_bytes(
+        (tmp_path / "b" / "model.safetensors").read_bytes()
+    )
     with pytest.raises(InputError, match=r"the weights that belong to model\.json"):
         load_flow_gnn(tmp_path / "a")
     (tmp_path / "a" / "model.safetensors").write_bytes(weights)
@@ -298,8 +356,11 @@ def test_files_of_two_saves_and_unusable_weights_are_refused(tmp_path: Path) -> 
         load_flow_gnn(tmp_path / "c")
 
 
-def test_a_resumed_training_never_replaces_a_better_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores -0.5 (start), -0.4 (step 5), -0.1 (end, step 7); resumed, -0.3 at step 10: the model of -0.1 stays."""
+def test_a_resumed_training_never_replaces_a_better_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores -0.5 (start), -0.4 (step 5), -0.1 (end, step 7); resumed, -0.3 at step 10: the model
+    of -0.1 stays."""
     scores = iter([-0.5, -0.4, -0.1, -0.3])
     monkeypatch.setattr(Trainer, "score", lambda _: next(scores))
     _trainer(tmp_path, max_steps=7).train(tmp_path, progress=False)
@@ -335,7 +396,9 @@ def test_matrices_without_demand_do_not_disturb_training(tmp_path: Path) -> None
     rates[trainer.split.train[3:5]] *= 1e-9
     trainer.traffic = dataclasses.replace(trainer.traffic, rates=ArrayRates(rates))
     assert isinstance(trainer.model, UniversalFlowGnn)
-    before = torch.cat([p.detach().flatten().clone() for p in trainer.model.bound_price.parameters()])
+    before = torch.cat(
+        [p.detach().flatten().clone() for p in trainer.model.bound_price.parameters()]
+    )
     trainer.config = dataclasses.replace(trainer.config, max_steps=12)
     trainer.train(tmp_path, progress=False)
     after = torch.cat([p.detach().flatten() for p in trainer.model.bound_price.parameters()])

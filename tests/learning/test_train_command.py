@@ -26,14 +26,25 @@ pytestmark = [
 SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3", "--learner", "coma"]
 SETTINGS += ["--batch-size", "9", "--from", "none", "--layers", "2"]
 SETTINGS += ["--validation-matrices", "4", "--validate-every", "2"]
-# Of weights up to 3, for sums in another order.  More steps would enlarge the difference at kinks of the loss, by how
-# much depends on the processor.
+# Of weights up to 3, for sums in another order.  More steps would enlarge the difference at kinks
+# of the loss, by how much depends on the processor.
 TOLERANCE = 1e-5
 STEPS = 6
 
 
 def _command(out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "teal", "train", *SETTINGS, "--max-steps", str(STEPS), "--out", str(out), *more]
+    return [
+        sys.executable,
+        "-m",
+        "teal",
+        "train",
+        *SETTINGS,
+        "--max-steps",
+        str(STEPS),
+        "--out",
+        str(out),
+        *more,
+    ]
 
 
 def _assert_same_weights(one: Path, other: Path, tolerance: float) -> None:
@@ -44,9 +55,12 @@ def _assert_same_weights(one: Path, other: Path, tolerance: float) -> None:
         if name.endswith(".exp_avg"):  # Adam's mean gradient
             torch.testing.assert_close(value, expected[name], atol=tolerance, rtol=tolerance)
         elif name.startswith("model."):
-            apart += int(((value - expected[name]).abs() > tolerance * (1 + expected[name].abs())).sum())
+            apart += int(
+                ((value - expected[name]).abs() > tolerance * (1 + expected[name].abs())).sum()
+            )
             weights += value.numel()
-    # Adam divides a gradient by its own size, so that the rounding error of one of nearly 0 moves its weight.
+    # Adam divides a gradient by its own size, so that the rounding error of one of nearly 0 moves
+    # its weight.
     assert apart <= (1e-3 * weights if tolerance else 0)
 
 
@@ -62,13 +76,19 @@ def test_two_workers_take_the_steps_of_one_process(tmp_path: Path, together: Pat
     alone = tmp_path / "alone"
     assert main(_command(alone)[3:]) == 0
     _assert_same_weights(together, alone, TOLERANCE)
-    assert sorted(path.name for path in together.iterdir()) == sorted(path.name for path in alone.iterdir())
+    assert sorted(path.name for path in together.iterdir()) == sorted(
+        path.name for path in alone.iterdir()
+    )
 
 
-def test_a_killed_worker_and_an_interruption_change_no_weight(tmp_path: Path, together: Path) -> None:
-    """Two workers, one killed on the way, then Ctrl-C, then --resume: exactly the weights of two left alone."""
+def test_a_killed_worker_and_an_interruption_change_no_weight(
+    tmp_path: Path, together: Path
+) -> None:
+    """Two workers, one killed on the way, then Ctrl-C, then --resume: exactly the weights of two
+    left alone."""
     disturbed = tmp_path / "disturbed"
-    # Each process stops before its fourth step: step 4, and after the restart from the validation at step 2, step 6.
+    # Each process stops before its fourth step: step 4, and after the restart from the validation
+    # at step 2, step 6.
     gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "one_step", 3)
     with running(_command(disturbed, "--workers", "2"), gate.environment) as process:
         first = gate.wait_for(2, process)
@@ -87,12 +107,26 @@ def test_a_killed_worker_and_an_interruption_change_no_weight(tmp_path: Path, to
 
 
 def test_a_fault_of_the_user_is_said_once_and_files_may_be_relative(
-    tmp_path: Path, local_ray: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    local_ray: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A learning rate that no weight survives, and traffic from a file: one line, and no process is started anew."""
+    """A learning rate that no weight survives, and traffic from a file: one line, and no process is
+    started anew."""
     monkeypatch.chdir(tmp_path)
     assert main(["traffic", "generate", *SETTINGS[:4], "--out", "t.parquet"]) == 0
-    command = ["train", "--topology", "b4", "--traffic", "t.parquet", "--out", "run", "--workers", "2"]
+    command = [
+        "train",
+        "--topology",
+        "b4",
+        "--traffic",
+        "t.parquet",
+        "--out",
+        "run",
+        "--workers",
+        "2",
+    ]
     command += ["--from", "none", "--layers", "2", "--learning-rate", "1e30", "--max-steps", "10"]
     assert main(command) == 2
     errors = capsys.readouterr().err
@@ -100,7 +134,9 @@ def test_a_fault_of_the_user_is_said_once_and_files_may_be_relative(
     assert errors.count("a finite loss") == 1
 
 
-def test_more_workers_than_cpus_are_refused(tmp_path: Path, local_ray: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_workers_than_cpus_are_refused(
+    tmp_path: Path, local_ray: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(_command(tmp_path / "run", "--workers", "5000")[3:]) == 2
     errors = capsys.readouterr().err
     assert "--workers" in errors

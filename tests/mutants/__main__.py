@@ -3,9 +3,9 @@
     python -m tests.mutants                      # all
     python -m tests.mutants problem --out x.csv  # those whose file's path contains a text; the table as a file
 
-Printed for each: killed; survives; excused (survives, and its entry says why that is accepted); slow (the test took too
-long, which does not count as killed); stale (its text no longer occurs exactly once); broken (the test fails without
-the mutant, too).
+Printed for each: killed; survives; excused (survives, and its entry says why that is accepted);
+slow (the test took too long, which does not count as killed); stale (its text no longer occurs
+exactly once); broken (the test fails without the mutant, too).
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Mutant:
 def load() -> list[Mutant]:
     """All mutants of this folder."""
     files = sorted(Path(__file__).parent.glob("*.toml"))
-    return [Mutant(**entry) for file in files for entry in tomllib.loads(file.read_text())["mutant"]]
+    return [
+        Mutant(**entry) for file in files for entry in tomllib.loads(file.read_text())["mutant"]
+    ]
 
 
 class Copy:
@@ -73,7 +75,9 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for name in _COPIED:
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
         for file in ROOT.iterdir():
             if file.is_file():
                 shutil.copy(file, folder)
@@ -81,10 +85,26 @@ class Copy:
     def passes(self, test: str) -> bool | None:
         """Whether a test passes; None if it takes too long."""
         environment = os.environ | {"PYTHONPATH": str(self.folder)}
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "", *test.split()]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "",
+            *test.split(),
+        ]
         try:
             done = subprocess.run(
-                command, cwd=self.folder, env=environment, capture_output=True, timeout=_MAX_TEST_S, check=False
+                command,
+                cwd=self.folder,
+                env=environment,
+                capture_output=True,
+                timeout=_MAX_TEST_S,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return None
@@ -109,10 +129,17 @@ class Copy:
 
 
 def main() -> int:
-    """Run them, print the table; 1 if a mutant survives without an excuse, is stale or has a broken test."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", default="", help="only mutants whose file's path contains this")
-    parser.add_argument("--workers", type=int, default=2, help="copies of the tree, each with a test at a time")
+    """Run them, print the table; 1 if a mutant survives without an excuse, is stale or has a broken
+    test."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "part", nargs="?", default="", help="only mutants whose file's path contains this"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, help="copies of the tree, each with a test at a time"
+    )
     parser.add_argument("--out", type=Path, help="a CSV file for the table")
     options = parser.parse_args()
     mutants = [mutant for mutant in load() if options.part in mutant.file]
@@ -130,7 +157,9 @@ def main() -> int:
         passed = dict(zip(tests, pool.map(lambda test: copy().passes(test), tests), strict=True))
         for mutant, verdict in zip(
             mutants,
-            pool.map(lambda mutant: copy().verdict(mutant) if passed[mutant.test] else "broken", mutants),
+            pool.map(
+                lambda mutant: copy().verdict(mutant) if passed[mutant.test] else "broken", mutants
+            ),
             strict=True,
         ):
             verdicts[mutant] = verdict

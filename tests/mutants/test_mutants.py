@@ -1,4 +1,5 @@
-"""The list of mutants: each text occurs once in its file, and its test exists.  Running them takes too long for CI."""
+"""The list of mutants: each text occurs once in its file, and its test exists.  Running them takes
+too long for CI."""
 
 from __future__ import annotations
 
@@ -24,4 +25,6 @@ def test_every_mutant_can_be_put_into_its_file_and_has_a_test() -> None:
         ast.parse(text.replace(mutant.old, mutant.new))
         for test in mutant.test.split():
             file, _, name = test.partition("::")
-            assert f"def {name.partition('[')[0]}" in (ROOT / file).read_text(), f"there is no {test}"
+            assert f"def {name.partition('[')[0]}" in (ROOT / file).read_text(), (
+                f"there is no {test}"
+            )

@@ -1,4 +1,5 @@
-"""Bandwidth functions: values, bounds and optima against an LP of their pieces, and hand-solved networks."""
+"""Bandwidth functions: values, bounds and optima against an LP of their pieces, and hand-solved
+networks."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ from teal.solvers.columns import improve
 from teal.solvers.pdhg import solve
 from teal.testing import make_topology, random_problem
 
-_BY_HAND = [[(2.0, 20.0), (6.0, 24.0)], [(3.0, 15.0), (9.0, 21.0)]]  # 10, then 1 a Gbit/s; 5, then 1
+_BY_HAND = [
+    [(2.0, 20.0), (6.0, 24.0)],
+    [(3.0, 15.0), (9.0, 21.0)],
+]  # 10, then 1 a Gbit/s; 5, then 1
 
 
 def _random_points(seed: int, demands: int) -> list[list[tuple[float, float]]]:
@@ -36,7 +40,10 @@ def _random_points(seed: int, demands: int) -> list[list[tuple[float, float]]]:
     rng, functions = np.random.default_rng(seed), []
     for _ in range(demands):
         count = int(rng.integers(1, 5))
-        rates, slopes = rng.uniform(0.1, 2, count).cumsum(), np.sort(rng.uniform(0.1, 9, count))[::-1]
+        rates, slopes = (
+            rng.uniform(0.1, 2, count).cumsum(),
+            np.sort(rng.uniform(0.1, 9, count))[::-1],
+        )
         slopes[-1] *= rng.random() < 0.7 or count == 1
         values = (slopes * np.diff(rates, prepend=0.0)).cumsum()
         functions.append(list(zip(rates.tolist(), values.tolist(), strict=True)))
@@ -48,9 +55,13 @@ def _random(seed: int, failed: int = 0) -> tuple[Problem, list[list[tuple[float,
     functions = _random_points(seed, base.demand.shape[1])
     chosen = BandwidthFunctions.of_points(functions, range(len(functions)))
     problem = Problem.create(
-        base.topology, base.paths, "bandwidth_functions", base.demand.numpy(), capacity=base.capacity.numpy(),
+        base.topology,
+        base.paths,
+        "bandwidth_functions",
+        base.demand.numpy(),
+        capacity=base.capacity.numpy(),
         functions=chosen,
-    )  # fmt: skip
+    )
     return problem, functions
 
 
@@ -71,31 +82,42 @@ def _optimum(problem: Problem, functions: list[list[tuple[float, float]]]) -> fl
     use = np.zeros((problem.topology.num_links, total))
     use[link, path] = 1
     of_demand = np.kron(np.eye(demands), np.ones((1, paths)))
-    rows, limits = [use, np.hstack([of_demand, np.zeros((demands, demands))])], [
-        problem.capacity[0].numpy(), problem.demand[0].numpy()
-    ]  # fmt: skip
+    rows, limits = (
+        [use, np.hstack([of_demand, np.zeros((demands, demands))])],
+        [problem.capacity[0].numpy(), problem.demand[0].numpy()],
+    )
     for d, points in enumerate(functions):
         along = [(0.0, 0.0), *points]
-        lines = [((v2 - v1) / (r2 - r1), r1, v1) for (r1, v1), (r2, v2) in itertools.pairwise(along)]
+        lines = [
+            ((v2 - v1) / (r2 - r1), r1, v1) for (r1, v1), (r2, v2) in itertools.pairwise(along)
+        ]
         for slope, rate, value in [*lines, (0.0, *points[-1])]:
             row = np.zeros((1, total))
             row[0, :flows] = -slope * of_demand[d]
             row[0, flows + d] = 1
             rows.append(row)
             limits.append(np.array([value - slope * rate]))
-    bounds = [(0, None) if alive else (0, 0) for alive in live.ravel().tolist()] + [(None, None)] * demands
+    bounds = [(0, None) if alive else (0, 0) for alive in live.ravel().tolist()] + [
+        (None, None)
+    ] * demands
     cost = np.concatenate([np.zeros(flows), -np.ones(demands)])
     return -float(linprog(cost, np.vstack(rows), np.concatenate(limits), bounds=bounds).fun)
 
 
 @given(seed=st.integers(0, 10_000), failed=st.sampled_from([0, 2]))
-def test_value_is_that_of_the_functions_and_no_prices_prove_less_than_the_optimum(seed: int, failed: int) -> None:
+def test_value_is_that_of_the_functions_and_no_prices_prove_less_than_the_optimum(
+    seed: int, failed: int
+) -> None:
     problem, functions = _random(seed, failed)
     rng = np.random.default_rng(seed)
-    shares = rng.dirichlet(np.ones(problem.path_mask.shape[-1] + 1), problem.demand.shape[1])[:, :-1]
+    shares = rng.dirichlet(np.ones(problem.path_mask.shape[-1] + 1), problem.demand.shape[1])[
+        :, :-1
+    ]
     splits = torch.where(problem.path_mask, torch.from_numpy(shares), 0)
     rate = (splits.sum(-1) * problem.demand)[0].numpy()
-    assert float(problem.value(splits)[0]) == pytest.approx(_value(functions, rate), rel=1e-9, abs=1e-9)
+    assert float(problem.value(splits)[0]) == pytest.approx(
+        _value(functions, rate), rel=1e-9, abs=1e-9
+    )
     prices = torch.from_numpy(rng.exponential(2.0, (1, problem.topology.num_links)))
     assert float(dual_bound(problem, prices)[0]) >= _optimum(problem, functions) * (1 - 1e-9)
 
@@ -119,7 +141,9 @@ def test_two_demands_on_one_link() -> None:
     pairs = np.array([[0, 1], [0, 2]], dtype=np.int32)
     paths = compute_paths(topology, pairs, num_paths=1, cache=False)
     functions = BandwidthFunctions.of_points(_BY_HAND, [0, 1])
-    problem = Problem.create(topology, paths, "bandwidth_functions", np.full((1, 2), 10.0), functions=functions)
+    problem = Problem.create(
+        topology, paths, "bandwidth_functions", np.full((1, 2), 10.0), functions=functions
+    )
     assert float(solve(problem, gap=1e-9).value[0]) == pytest.approx(38, rel=1e-8)
     # Twice the link: 2, 3, then both to their ends at 6 and 9, beyond which more is worth nothing.
     wide = problem.with_capacity(2 * problem.capacity)
@@ -133,7 +157,9 @@ def test_functions_of_shares_grow_with_the_demand() -> None:
     topology = make_topology([(0, 1, 8.0)])
     paths = compute_paths(topology, np.array([[0, 1]], dtype=np.int32), num_paths=1, cache=False)
     functions = BandwidthFunctions.of_points([[(0.5, 2.0), (1.0, 2.5)]], [0], by_share=True)
-    problem = Problem.create(topology, paths, "bandwidth_functions", np.array([[4.0]]), functions=functions)
+    problem = Problem.create(
+        topology, paths, "bandwidth_functions", np.array([[4.0]]), functions=functions
+    )
     for demand, value in ((4.0, 10.0), (8.0, 20.0), (16.0, 32.0)):
         result = solve(problem.with_demand(np.array([[demand]])), gap=1e-9)
         assert float(result.value[0]) == pytest.approx(value, rel=1e-8)
@@ -141,7 +167,9 @@ def test_functions_of_shares_grow_with_the_demand() -> None:
 
 def test_bounds_hold_over_all_paths() -> None:
     problem, functions = _random(3)
-    every = compute_paths(problem.topology, problem.paths.pairs, num_paths=30, method="yen", cache=False)
+    every = compute_paths(
+        problem.topology, problem.paths.pairs, num_paths=30, method="yen", cache=False
+    )
     found = improve(problem, target=1e-4)
     optimum = _optimum(problem.with_paths(every), functions)
     assert float(found.bound_all_paths[0]) >= optimum * (1 - 1e-9)
@@ -186,7 +214,9 @@ def test_files_name_nodes_classes_or_all_demands(tmp_path: Path) -> None:
         {"source": "n0", "target": "n2", "points": [[1, 2], [2, 3]]},
         {"class": "bronze", "points": [[1, 4]]},
     ]
-    again = read_bandwidth_functions(_file(tmp_path, "f.json", json.dumps(same)), _TOPOLOGY, pairs, classes)
+    again = read_bandwidth_functions(
+        _file(tmp_path, "f.json", json.dumps(same)), _TOPOLOGY, pairs, classes
+    )
     np.testing.assert_array_equal(found.slope, again.slope)
     np.testing.assert_array_equal(found.end, again.end)
 
@@ -209,20 +239,40 @@ def test_files_name_nodes_classes_or_all_demands(tmp_path: Path) -> None:
         ("f.json", '[{"points": [[1, 1]]}, {"class": "", "shares": [[1, 1]]}]', "both"),
     ],
 )
-def test_wrong_files_are_refused_with_their_place(name: str, text: str, words: str, tmp_path: Path) -> None:
+def test_wrong_files_are_refused_with_their_place(
+    name: str, text: str, words: str, tmp_path: Path
+) -> None:
     pairs = np.array([[0, 1], [0, 2]], dtype=np.int32)
     with pytest.raises(InputError, match=words):
         read_bandwidth_functions(_file(tmp_path, name, text), _TOPOLOGY, pairs, None)
 
 
-def test_commands_take_a_file_of_functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_take_a_file_of_functions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     functions = _file(tmp_path, "f.csv", "share,value\n0.25,2\n0.5,3\n1,3.5\n")
-    network = ["--topology", "b4", "--traffic", "gravity:seed=0,load=6,count=3", "--objective", "bandwidth_functions"]
+    network = [
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:seed=0,load=6,count=3",
+        "--objective",
+        "bandwidth_functions",
+    ]
     with_file = [*network, "--functions", str(functions)]
     assert main(["solve", *with_file, "--gap", "0.001", "--json"]) == 0
     solved = json.loads(capsys.readouterr().out)
     assert solved["gap"] <= 1e-3
-    schemes = ["--scheme", "pdhg:gap=0.0001", "--scheme", "lp-all", "--split", "all", "--limit", "1"]
+    schemes = [
+        "--scheme",
+        "pdhg:gap=0.0001",
+        "--scheme",
+        "lp-all",
+        "--split",
+        "all",
+        "--limit",
+        "1",
+    ]
     assert main(["evaluate", *with_file, *schemes, "--out", str(tmp_path / "runs")]) == 0
     with (tmp_path / "runs" / "results.csv").open(newline="") as stream:
         by_scheme = {row["scheme"]: float(row["value"]) for row in csv.DictReader(stream)}
@@ -241,7 +291,10 @@ def test_results_of_other_functions_have_another_key(tmp_path: Path) -> None:
     for text in ("share,value\n1,2\n", "share,value\n1,3\n"):
         functions = _file(tmp_path, "f.csv", text)
         config = InstanceConfig(
-            topology="b4", traffic="gravity:seed=0,count=2", objective="bandwidth_functions", functions=functions
+            topology="b4",
+            traffic="gravity:seed=0,count=2",
+            objective="bandwidth_functions",
+            functions=functions,
         )
         keys.append(instance_key(load_instance(config)))
     assert keys[0] != keys[1]

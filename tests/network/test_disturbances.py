@@ -17,7 +17,9 @@ def test_cables_partition_the_links_and_fail_in_both_directions(seed: int) -> No
     cables = topology.cables()
     assert sorted(link for cable in cables for link in cable) == list(range(topology.num_links))
     for cable in cables:
-        ends = {frozenset((int(topology.link_source[e]), int(topology.link_target[e]))) for e in cable}
+        ends = {
+            frozenset((int(topology.link_source[e]), int(topology.link_target[e]))) for e in cable
+        }
         assert len(ends) == 1
     failed = fail_cables(topology, len(cables), np.random.default_rng(seed))
     assert failed == list(range(topology.num_links))
@@ -61,7 +63,9 @@ def test_redistribution_keeps_the_total_and_moves_the_share(seed: int, share: fl
     np.testing.assert_allclose(moved[top] / moved[top].sum(), demand[top] / demand[top].sum())
     rest = np.setdiff1d(np.arange(130), top)
     if share < 1:
-        np.testing.assert_allclose(moved[rest] / moved[rest].sum(), demand[rest] / demand[rest].sum())
+        np.testing.assert_allclose(
+            moved[rest] / moved[rest].sum(), demand[rest] / demand[rest].sum()
+        )
 
 
 def test_a_single_demand_is_not_redistributed() -> None:

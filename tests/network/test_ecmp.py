@@ -16,7 +16,9 @@ def test_a_square_divides_evenly_at_every_node_and_by_weight_where_asked() -> No
     #   0 -> 1 -> 3, 0 -> 2 -> 3, and a second link 0 -> 1
     topology = make_topology([(0, 1, 1), (0, 1, 2), (0, 2, 1), (1, 3, 1), (2, 3, 1)])
     metric = np.ones(5)
-    assert EcmpDag.of(topology, metric).next_hops(0, 3) == pytest.approx({0: 1 / 3, 1: 1 / 3, 2: 1 / 3})
+    assert EcmpDag.of(topology, metric).next_hops(0, 3) == pytest.approx(
+        {0: 1 / 3, 1: 1 / 3, 2: 1 / 3}
+    )
     by_capacity = EcmpDag.of(topology, metric, weight=topology.capacity)
     assert by_capacity.next_hops(0, 3) == pytest.approx({0: 1 / 4, 1: 1 / 2, 2: 1 / 4})
     longer = EcmpDag.of(topology, np.array([1, 1, 2, 1, 1]))
@@ -34,7 +36,9 @@ def test_sums_loads_and_maxima_are_those_of_the_shares(seed: int, weighted: bool
     passes = SegmentPasses(EcmpDag.of(topology, metric, weight))
     value = rng.uniform(size=(2, topology.num_links))
     np.testing.assert_allclose(
-        np.nan_to_num(passes.segment_sum(value), posinf=np.nan), np.einsum("tue,le->ltu", shares, value), atol=1e-12
+        np.nan_to_num(passes.segment_sum(value), posinf=np.nan),
+        np.einsum("tue,le->ltu", shares, value),
+        atol=1e-12,
     )
     volume = rng.uniform(size=(2, *shares.shape[:2]))
     expected = np.einsum("tue,ltu->le", np.nan_to_num(shares), volume)
@@ -58,12 +62,15 @@ def test_rebuilding_after_changes_and_failures_equals_building_anew(seed: int) -
         metric[changed] = np.where(rng.random(3) < 0.3, np.inf, rng.integers(1, 6, 3))
         dag = dag.rebuilt(metric)
         anew = EcmpDag.of(
-            topology.with_failed_links(np.flatnonzero(np.isinf(metric))), np.where(np.isinf(metric), 1, metric)
+            topology.with_failed_links(np.flatnonzero(np.isinf(metric))),
+            np.where(np.isinf(metric), 1, metric),
         )
         np.testing.assert_array_equal(dag.dags.distance, anew.dags.distance)
         volume = np.ones((1, topology.num_nodes, topology.num_nodes))
         np.testing.assert_allclose(
-            SegmentPasses(dag).segment_load(volume), SegmentPasses(anew).segment_load(volume), atol=1e-12
+            SegmentPasses(dag).segment_load(volume),
+            SegmentPasses(anew).segment_load(volume),
+            atol=1e-12,
         )
 
 

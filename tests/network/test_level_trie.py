@@ -22,7 +22,9 @@ def test_trie_by_levels_describes_the_same_paths(seed: int, nodes: int, num_path
             assert parent < number
             depth[number] = depth[parent] + 1
         ends = trie.level_end[trie.level_ptr[s] : trie.level_ptr[s + 1]]
-        assert [int((depth[1:] <= level).sum()) + 1 for level in range(1, depth.max() + 1)] == ends.tolist()
+        assert [
+            int((depth[1:] <= level).sum()) + 1 for level in range(1, depth.max() + 1)
+        ] == ends.tolist()
         child_ends = [ends[0], *trie.child_end[first:last]] if len(ends) else []
         for number in range(1, last - first + 1):
             children = list(range(child_ends[number - 1], child_ends[number]))

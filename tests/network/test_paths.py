@@ -30,7 +30,8 @@ def _weights(topology: Topology, weight: PathWeight) -> np.ndarray:
 
 
 def _check_paths(topology: Topology, paths: PathSet) -> None:
-    """Every path leads from its source to its target without a node twice, in the order of the trie."""
+    """Every path leads from its source to its target without a node twice, in the order of the
+    trie."""
     assert (paths.trie.parent < np.arange(paths.trie.num_nodes)).all()
     for d, (source, target) in enumerate(paths.pairs):
         for k in range(paths.num_paths):
@@ -42,7 +43,9 @@ def _check_paths(topology: Topology, paths: PathSet) -> None:
                 assert nodes[-1] == target
                 assert len(set(nodes)) == len(nodes)
                 assert all(topology.link_source[e] == n for e, n in zip(links, nodes, strict=False))
-        assert (np.diff(paths.mask[d].astype(int)) <= 0).all(), "existing paths come before empty places"
+        assert (np.diff(paths.mask[d].astype(int)) <= 0).all(), (
+            "existing paths come before empty places"
+        )
 
 
 @given(st.integers(0, 10_000), METHODS, WEIGHTS, st.integers(1, 4))
@@ -73,7 +76,9 @@ def test_disjoint_paths_are_greedy_shortest_paths(
         found: list[int] = []
         is_apart = True
         for k in range(num_paths):
-            banned = set(found).union(*(group for group in groups if is_apart and group & set(found)))
+            banned = set(found).union(
+                *(group for group in groups if is_apart and group & set(found))
+            )
             remaining = set(range(topology.num_links)) - banned
             if not nx.has_path(_graph(topology, weights, remaining), source, target):
                 is_apart, remaining = False, set(range(topology.num_links)) - set(found)
@@ -83,7 +88,9 @@ def test_disjoint_paths_are_greedy_shortest_paths(
                 assert links == []
                 break
             assert set(links) <= remaining
-            assert weights[links].sum() == pytest.approx(nx.shortest_path_length(graph, source, target, "weight"))
+            assert weights[links].sum() == pytest.approx(
+                nx.shortest_path_length(graph, source, target, "weight")
+            )
             found += links
 
 
@@ -91,26 +98,36 @@ def _graph(topology: Topology, weights: np.ndarray, links: set[int]) -> Any:
     graph: Any = nx.MultiDiGraph()
     graph.add_nodes_from(range(topology.num_nodes))
     for e in links:
-        graph.add_edge(int(topology.link_source[e]), int(topology.link_target[e]), weight=weights[e])
+        graph.add_edge(
+            int(topology.link_source[e]), int(topology.link_target[e]), weight=weights[e]
+        )
     return graph
 
 
 @given(st.integers(0, 10_000), WEIGHTS, st.integers(1, 5))
-def test_yen_finds_the_shortest_loopless_paths(seed: int, weight: PathWeight, num_paths: int) -> None:
+def test_yen_finds_the_shortest_loopless_paths(
+    seed: int, weight: PathWeight, num_paths: int
+) -> None:
     topology = random_topology(seed, nodes=6)
     weights = _weights(topology, weight)
     graph: Any = nx.DiGraph()
     graph.add_nodes_from(range(topology.num_nodes))
-    for e, (s, t) in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)):
+    for e, (s, t) in enumerate(
+        zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
+    ):
         graph.add_edge(s, t, weight=weights[e], link=e)
-    paths = compute_paths(topology, num_paths=num_paths, method=PathMethod.YEN, weight=weight, cache=False)
+    paths = compute_paths(
+        topology, num_paths=num_paths, method=PathMethod.YEN, weight=weight, cache=False
+    )
     for d, (source, target) in enumerate(paths.pairs.tolist()):
         paths_links = [paths.links_of(d, k) for k in range(num_paths) if paths.mask[d, k]]
         assert len({tuple(links) for links in paths_links}) == len(paths_links)
         expected = []
         if nx.has_path(graph, source, target):
             shortest = islice(nx.shortest_simple_paths(graph, source, target, "weight"), num_paths)
-            expected = [sum(graph[a][b]["weight"] for a, b in pairwise(nodes)) for nodes in shortest]
+            expected = [
+                sum(graph[a][b]["weight"] for a, b in pairwise(nodes)) for nodes in shortest
+            ]
         np.testing.assert_allclose([weights[links].sum() for links in paths_links], expected)
 
 
@@ -127,7 +144,9 @@ def test_incidences_list_every_link_of_every_path() -> None:
     assert len(rows) == paths.num_incidences
     for d in range(paths.num_demands):
         for k in range(paths.num_paths):
-            assert sorted(columns[rows == d * paths.num_paths + k].tolist()) == sorted(paths.links_of(d, k))
+            assert sorted(columns[rows == d * paths.num_paths + k].tolist()) == sorted(
+                paths.links_of(d, k)
+            )
 
 
 def test_cache_of_paths_is_keyed_by_content_and_survives_damage(
@@ -139,7 +158,9 @@ def test_cache_of_paths_is_keyed_by_content_and_survives_damage(
     entries = list(cache_dir("paths").iterdir())
     assert len(entries) == 1
     other_capacities = topology.with_capacity(topology.capacity * 2)
-    assert compute_paths(other_capacities).key == first.key, "paths by hops do not depend on capacities"
+    assert compute_paths(other_capacities).key == first.key, (
+        "paths by hops do not depend on capacities"
+    )
     by_capacity = compute_paths(other_capacities, weight=PathWeight.INVERSE_CAPACITY)
     assert by_capacity.key != first.key
     entries[0].write_bytes(entries[0].read_bytes()[:100])
@@ -150,7 +171,9 @@ def test_wrong_arguments_of_compute_paths_are_refused() -> None:
     topology = random_topology(1)
     with pytest.raises(InputError, match="K: expected at least 1"):
         compute_paths(topology, num_paths=0)
-    with pytest.raises((InputError, TypeError), match=r"choose_paths|num_paths"):  # of the check of annotations
+    with pytest.raises(
+        (InputError, TypeError), match=r"choose_paths|num_paths"
+    ):  # of the check of annotations
         compute_paths(topology, num_paths="auto")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="sorted"):
         compute_paths(topology, np.array([[1, 0], [0, 1]], np.int32))
@@ -163,9 +186,11 @@ def test_wrong_arguments_of_compute_paths_are_refused() -> None:
 def test_path_counts_equal_those_of_an_independent_implementation(
     public_data: Path, name: str, demands: int, paths: int, incidences: int, nodes: int
 ) -> None:
-    """Counts of an independent implementation (disjoint by cable, then by link; fewest hops, K = 4).
+    """Counts of an independent implementation (disjoint by cable, then by link; fewest hops, K =
+    4).
 
-    Tolerances, because implementations may choose different shortest paths, which leave other links for the next.
+    Tolerances, because implementations may choose different shortest paths, which leave other links
+    for the next.
     """
     path_set = compute_paths(load_topology(str(public_data / "topologies" / f"{name}.json")))
     assert path_set.num_demands == demands
@@ -188,10 +213,18 @@ def test_weights_over_many_decades_are_searched_like_others(method: PathMethod) 
     ends = np.array(links)
     names = tuple(map(str, range(2 * gadgets + 2)))
     topology = Topology(
-        "chain", names, ends[:, 0], ends[:, 1], np.ones(len(links)), np.array(latency), np.full((len(names), 2), np.nan)
+        "chain",
+        names,
+        ends[:, 0],
+        ends[:, 1],
+        np.ones(len(links)),
+        np.array(latency),
+        np.full((len(names), 2), np.nan),
     )
     pairs = np.array([[0, 2 * gadgets + 1]], np.int32)
-    paths = compute_paths(topology, pairs, num_paths=2, method=method, weight=PathWeight.LATENCY, cache=False)
+    paths = compute_paths(
+        topology, pairs, num_paths=2, method=method, weight=PathWeight.LATENCY, cache=False
+    )
     assert paths.mask[0, 0]
 
 

@@ -16,34 +16,50 @@ from teal.testing import cabled_topology, make_topology
 SEEDS = st.integers(0, 10_000)
 
 
-def _connected(topology: Topology, pairs: np.ndarray, live: np.ndarray, limit: np.ndarray) -> list[bool]:
+def _connected(
+    topology: Topology, pairs: np.ndarray, live: np.ndarray, limit: np.ndarray
+) -> list[bool]:
     """By Dijkstra's algorithm of networkx."""
     graph: Any = nx.MultiDiGraph()
     graph.add_nodes_from(range(topology.num_nodes))
     for e in np.flatnonzero(live):
-        graph.add_edge(int(topology.link_source[e]), int(topology.link_target[e]), ms=float(topology.latency[e]))
+        graph.add_edge(
+            int(topology.link_source[e]),
+            int(topology.link_target[e]),
+            ms=float(topology.latency[e]),
+        )
     distance = dict(nx.all_pairs_dijkstra_path_length(graph, weight="ms"))
-    return [distance[s].get(t, np.inf) <= most < np.inf or (most == np.inf and t in distance[s])
-            for (s, t), most in zip(pairs.tolist(), limit.tolist(), strict=True)]  # fmt: skip
+    return [
+        distance[s].get(t, np.inf) <= most < np.inf or (most == np.inf and t in distance[s])
+        for (s, t), most in zip(pairs.tolist(), limit.tolist(), strict=True)
+    ]
 
 
 def _case(seed: int) -> tuple[Topology, PathSet, list[list[int]], np.ndarray]:
-    """A network with latencies, few paths, failures of one to three cables and of one member, and limits."""
+    """A network with latencies, few paths, failures of one to three cables and of one member, and
+    limits."""
     rng = np.random.default_rng(seed)
     topology = cabled_topology(seed)
     topology = topology.with_capacity(topology.capacity * (rng.random(topology.num_links) > 0.05))
     latency = rng.uniform(1, 5, topology.num_links)
     topology = Topology(
-        topology.name, topology.node_names, topology.link_source, topology.link_target, topology.capacity, latency,
+        topology.name,
+        topology.node_names,
+        topology.link_source,
+        topology.link_target,
+        topology.capacity,
+        latency,
         topology.coordinates,
-    )  # fmt: skip
+    )
     paths = compute_paths(topology, num_paths=int(rng.integers(1, 4)), cache=False)
     cables = topology.cables()
     failures: list[list[int]] = [[], [0], *cables]
     for _ in range(6):
         chosen = rng.choice(len(cables), min(len(cables), int(rng.integers(2, 4))), replace=False)
         failures.append([link for c in chosen.tolist() for link in cables[c]])
-    limit = np.where(rng.random(paths.num_demands) < 0.3, rng.uniform(2, 12, paths.num_demands), np.inf)
+    limit = np.where(
+        rng.random(paths.num_demands) < 0.3, rng.uniform(2, 12, paths.num_demands), np.inf
+    )
     return topology, paths, failures, limit
 
 
@@ -59,8 +75,12 @@ def test_reachability_is_that_of_the_graph(seed: int) -> None:
     unlimited = np.full(len(limit), np.inf)
     for failure in failures:
         live = _live(topology, failure)
-        assert reaches(topology, paths.pairs, live).tolist() == _connected(topology, paths.pairs, live, unlimited)
-        assert reaches(topology, paths.pairs, live, limit).tolist() == _connected(topology, paths.pairs, live, limit)
+        assert reaches(topology, paths.pairs, live).tolist() == _connected(
+            topology, paths.pairs, live, unlimited
+        )
+        assert reaches(topology, paths.pairs, live, limit).tolist() == _connected(
+            topology, paths.pairs, live, limit
+        )
 
 
 @given(SEEDS)
@@ -71,8 +91,10 @@ def test_a_path_survives_each_failure_that_the_network_survives(seed: int) -> No
         live = _live(topology, failure)
         expected = _connected(topology, paths.pairs, live, np.full(paths.num_demands, np.inf))
         assert has_live_path(more, live).tolist() == expected
-        alive = [any(live[more.links_of(d, k)].all() for k in range(more.num_paths) if more.mask[d, k])
-                 for d in range(more.num_demands)]  # fmt: skip
+        alive = [
+            any(live[more.links_of(d, k)].all() for k in range(more.num_paths) if more.mask[d, k])
+            for d in range(more.num_demands)
+        ]
         assert alive == expected
     for d in range(paths.num_demands):
         before = [paths.links_of(d, k) for k in range(paths.num_paths) if paths.mask[d, k]]
@@ -100,7 +122,8 @@ def test_a_set_that_lacks_nothing_is_the_same_object() -> None:
 
 
 def test_the_second_route_is_found_past_a_cable_of_two_links() -> None:
-    """From a to e over a cable of two links, or over c and d: the cable's two members are one way."""
+    """From a to e over a cable of two links, or over c and d: the cable's two members are one
+    way."""
     a, b, c, d, b2, e = range(6)
     cables = [(a, b), (a, b), (a, c), (c, d), (d, b2), (b2, b), (b, e), (b2, e)]
     topology = make_topology([(s, t, 100.0) for s, t in cables], both=True)

@@ -20,7 +20,9 @@ def _assert_same(actual: PathSet, expected: PathSet) -> None:
     for name in ("pairs", "leaf", "demand_ptr"):
         np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name), err_msg=name)
     for name in ("parent", "link", "source_ptr"):
-        np.testing.assert_array_equal(getattr(actual.trie, name), getattr(expected.trie, name), err_msg=name)
+        np.testing.assert_array_equal(
+            getattr(actual.trie, name), getattr(expected.trie, name), err_msg=name
+        )
     for name in actual.packed.scan._fields:
         known = getattr(expected.packed.scan, name)
         np.testing.assert_array_equal(getattr(actual.packed.scan, name), known, err_msg=name)
@@ -52,7 +54,10 @@ def test_shards_together_have_the_paths_of_all_pairs(count: int) -> None:
     topology = random_topology(5, nodes=9)
     shards = _shards(topology, count)
     assert len(shards) == count
-    _assert_same(joined([shard.path_set() for shard in shards]), compute_paths(topology, num_paths=3, cache=False))
+    _assert_same(
+        joined([shard.path_set() for shard in shards]),
+        compute_paths(topology, num_paths=3, cache=False),
+    )
 
 
 def test_the_paths_of_some_demands_of_shards_are_those_of_some_of_all() -> None:
@@ -60,10 +65,14 @@ def test_the_paths_of_some_demands_of_shards_are_those_of_some_of_all() -> None:
     paths, chosen = compute_paths(topology, num_paths=3, cache=False), np.array([0, 3, 30, 31, 60])
     parts = []
     for shard, part in zip(_shards(topology, 3), divide(paths.pairs, 3), strict=True):
-        parts.append(shard.subset(chosen[(chosen >= part.start) & (chosen < part.stop)] - part.start))
+        parts.append(
+            shard.subset(chosen[(chosen >= part.start) & (chosen < part.stop)] - part.start)
+        )
     together = joined(parts)
     for i, demand in enumerate(chosen.tolist()):
-        assert [together.links_of(i, k) for k in range(3)] == [paths.links_of(demand, k) for k in range(3)]
+        assert [together.links_of(i, k) for k in range(3)] == [
+            paths.links_of(demand, k) for k in range(3)
+        ]
 
 
 def test_shards_are_found_once_and_damaged_ones_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,4 +85,6 @@ def test_shards_are_found_once_and_damaged_ones_again(monkeypatch: pytest.Monkey
     for damage in (b"", b"another file"):
         (first.folder / "link.npy").write_bytes(damage)
         _assert_same(_shards(topology, 1)[0].path_set(), expected)
-    assert [folder.name for folder in first.folder.parent.iterdir()] == [first.folder.name], "nothing else is left"
+    assert [folder.name for folder in first.folder.parent.iterdir()] == [first.folder.name], (
+        "nothing else is left"
+    )

@@ -1,4 +1,5 @@
-"""The path set of some demands against the paths of all demands, link by link, and scans over both."""
+"""The path set of some demands against the paths of all demands, link by link, and scans over
+both."""
 
 from __future__ import annotations
 
@@ -35,12 +36,21 @@ def test_a_subset_has_the_paths_of_its_demands_and_no_other_node(
         for k in range(num_paths):
             links = subset.links_of(i, k)
             assert links == paths.links_of(d, k)
-            nodes |= {(int(paths.pairs[d, 0]), tuple(links[:end])) for end in range(1, len(links) + 1)}
-    assert subset.trie.num_nodes == len(nodes), "a node for each prefix of a path, once for each source"
-    packed, known = pack(subset.leaf, subset.trie, subset.demand_ptr, subset.num_links), subset.packed
+            nodes |= {
+                (int(paths.pairs[d, 0]), tuple(links[:end])) for end in range(1, len(links) + 1)
+            }
+    assert subset.trie.num_nodes == len(nodes), (
+        "a node for each prefix of a path, once for each source"
+    )
+    packed, known = (
+        pack(subset.leaf, subset.trie, subset.demand_ptr, subset.num_links),
+        subset.packed,
+    )
     assert packed.max_slots == known.max_slots
     for name in packed.scan._fields:
-        np.testing.assert_array_equal(getattr(packed.scan, name), getattr(known.scan, name), err_msg=name)
+        np.testing.assert_array_equal(
+            getattr(packed.scan, name), getattr(known.scan, name), err_msg=name
+        )
     values = torch.from_numpy(rng.random((1, topology.num_links)))
     sums = make_path_ops(paths, "cpu").path_sum(values)[:, demands]
     torch.testing.assert_close(make_path_ops(subset, "cpu").path_sum(values), sums)

@@ -22,7 +22,11 @@ def test_failed_links_have_capacity_zero_and_paths_do_not_change() -> None:
 @pytest.mark.parametrize(
     ("field", "values", "words"),
     [
-        ("capacity", [1.0, -1.0], "link n1->n2: capacity: expected a finite capacity >= 0, found -1.0"),
+        (
+            "capacity",
+            [1.0, -1.0],
+            "link n1->n2: capacity: expected a finite capacity >= 0, found -1.0",
+        ),
         ("capacity", [1.0, np.nan], "found nan"),
         ("latency", [1.0, 0.0], "link n1->n2: latency: expected a finite latency > 0"),
         ("link_target", [1, 9], "node indices in 0..2"),
@@ -51,7 +55,11 @@ def test_find_links_names_the_unknown_node() -> None:
         (("a", "b", "b#1"), [(0, 1), (0, 1)], ["a->b##1", "a->b#2"]),
         (("a", "b", "b#1"), [(0, 1), (0, 2), (0, 1)], ["a->b##1", "a->b#1", "a->b#2"]),
         (("a", "b", "b#1"), [(0, 2), (0, 1), (0, 2)], ["a->b#1#1", "a->b", "a->b#1#2"]),
-        (("a", "b", "b#", "b#1"), [(0, 1), (0, 1), (0, 2), (0, 2)], ["a->b##1", "a->b#2", "a->b###1", "a->b##2"]),
+        (
+            ("a", "b", "b#", "b#1"),
+            [(0, 1), (0, 1), (0, 2), (0, 2)],
+            ["a->b##1", "a->b#2", "a->b###1", "a->b##2"],
+        ),
         (("a", "b->c", "a->b", "c"), [(0, 1), (2, 3)], ["a->b->c#1", "a->b->c#2"]),
     ],
 )
@@ -66,6 +74,8 @@ def test_every_link_is_found_by_its_own_name(
     for link, name in enumerate(found):
         source = names[topology.link_source[link]]
         parallel = topology.find_links(source, name.removeprefix(f"{source}->"))
-        assert [e for e in parallel if topology.link_source[e] == topology.link_source[link]] == [link]
+        assert [e for e in parallel if topology.link_source[e] == topology.link_source[link]] == [
+            link
+        ]
     with pytest.raises(InputError, match="node: expected a node of the topology, found 'b#0'"):
         topology.find_links("a", "b#0")

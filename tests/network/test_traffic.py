@@ -1,4 +1,5 @@
-"""Traffic matrices: rates on disk against rates in memory, gaps and splits against their definitions, faulty input."""
+"""Traffic matrices: rates on disk against rates in memory, gaps and splits against their
+definitions, faulty input."""
 
 from __future__ import annotations
 
@@ -14,9 +15,13 @@ from teal.network.traffic import spread
 
 
 def _traffic(values: np.ndarray, minutes: list[int], interval_s: int = 300) -> TrafficMatrices:
-    stamps = np.datetime64("2024-01-01T00:00:00") + np.array(minutes, "timedelta64[m]").astype("timedelta64[s]")
+    stamps = np.datetime64("2024-01-01T00:00:00") + np.array(minutes, "timedelta64[m]").astype(
+        "timedelta64[s]"
+    )
     pairs = np.array([[0, i + 1] for i in range(values.shape[1])], np.int32)
-    return TrafficMatrices("t", pairs, stamps.astype("datetime64[s]"), ArrayRates(values), interval_s)
+    return TrafficMatrices(
+        "t", pairs, stamps.astype("datetime64[s]"), ArrayRates(values), interval_s
+    )
 
 
 def test_gaps_of_traffic_are_listed_with_their_length() -> None:
@@ -51,7 +56,9 @@ def test_rates_on_disk_read_like_rates_in_memory(tmp_path: Path) -> None:
     (tmp_path / "rates").write_bytes(b"head" + values.tobytes())
     stored = FileRates(tmp_path / "rates", (50, 7), offset=4)
     for rows in ([0], [49, 0, 1, 2, 7], list(range(50)), []):
-        np.testing.assert_array_equal(stored.read(np.array(rows, np.int64)), values[rows].astype(np.float64))
+        np.testing.assert_array_equal(
+            stored.read(np.array(rows, np.int64)), values[rows].astype(np.float64)
+        )
 
 
 def test_mean_of_scaled_traffic() -> None:

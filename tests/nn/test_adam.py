@@ -14,7 +14,10 @@ from teal.nn.adam import Adam
 
 def _pair() -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(0)
-    one, other = (nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2), nn.Linear(2, 2)) for _ in range(2))
+    one, other = (
+        nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2), nn.Linear(2, 2))
+        for _ in range(2)
+    )
     other.load_state_dict(one.state_dict())
     return one, other
 
@@ -41,7 +44,11 @@ def test_weights_and_state_have_the_bits_of_torch_after_steps_and_after_a_reload
     for one, other in zip(mine.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(one, other)
     state = reference.state_dict()["state"]
-    expected = {f"{number}.{slot}": value for number, slots in state.items() for slot, value in slots.items()}
+    expected = {
+        f"{number}.{slot}": value
+        for number, slots in state.items()
+        for slot, value in slots.items()
+    }
     assert expected.keys() == adam.tensors().keys()
     assert all(torch.equal(value, expected[name]) for name, value in adam.tensors().items())
 

@@ -30,7 +30,24 @@ from teal.objectives import Objective, ObjectiveName
 
 KINDS = {"flow": load_flow_gnn, "price": load_price_gnn}
 # A value of every kind that JSON has, and some that are too large.
-VALUES: list[Any] = [None, True, "x", "", -1, 0, 1e400, 10**30, 1.5, [], [1], [[]], {}, {"a": 1}, "1", ["a", 1]]
+VALUES: list[Any] = [
+    None,
+    True,
+    "x",
+    "",
+    -1,
+    0,
+    1e400,
+    10**30,
+    1.5,
+    [],
+    [1],
+    [[]],
+    {},
+    {"a": 1},
+    "1",
+    ["a", 1],
+]
 
 
 @pytest.fixture(params=list(KINDS))
@@ -40,7 +57,11 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     folder.mkdir()
     if request.param == "flow":
         config = FlowGnnConfig(layers=2, width=4)
-        save_flow_gnn(folder, TealModel(config), FlowGnnCard(config, "total_flow", 0.1, "b4", "key", "coma", 0))
+        save_flow_gnn(
+            folder,
+            TealModel(config),
+            FlowGnnCard(config, "total_flow", 0.1, "b4", "key", "coma", 0),
+        )
     else:
         price = PriceGnnConfig(hidden=4)
         save_price_gnn(folder, PriceGNN(price), PriceGnnCard(price, 4, 1, ("b4",), 0, 0, 0.0))
@@ -75,7 +96,11 @@ def test_every_value_of_the_card_is_checked(model: tuple[str, Path]) -> None:
         (folder / MODEL_CARD).write_text(json.dumps(changed))
         _is_refused(kind, folder)
     assert refused > 0.7 * len(places) * len(VALUES)
-    for text in ("[" * 100_000, '{"a":' * 5_000 + "1", "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")):
+    for text in (
+        "[" * 100_000,
+        '{"a":' * 5_000 + "1",
+        "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"),
+    ):
         (folder / MODEL_CARD).write_text(text)
         assert _is_refused(kind, folder)
     (folder / MODEL_CARD).write_bytes(b"\xff\xfe{")
@@ -105,7 +130,9 @@ def test_damaged_weights_are_refused(model: tuple[str, Path], tmp_path: Path) ->
 
 
 def test_a_model_serves_one_latency_penalty_alone() -> None:
-    card = FlowGnnCard(FlowGnnConfig(layers=2, width=4), "latency_penalised_flow", 0.5, "b4", "key", "coma", 0)
+    card = FlowGnnCard(
+        FlowGnnConfig(layers=2, width=4), "latency_penalised_flow", 0.5, "b4", "key", "coma", 0
+    )
     check_fits(card, Path(), Objective(ObjectiveName.LATENCY_PENALISED_FLOW, epsilon=0.5))
     for other in (0.4, 0.6):
         with pytest.raises(InputError, match="epsilon"):

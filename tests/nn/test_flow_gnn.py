@@ -1,4 +1,5 @@
-"""FlowGNN against torch_geometric's message passing, a convolution computed by hand, and its symmetries."""
+"""FlowGNN against torch_geometric's message passing, a convolution computed by hand, and its
+symmetries."""
 
 from __future__ import annotations
 
@@ -18,9 +19,13 @@ from teal.testing import random_problem
 
 
 def _with_demands_reversed(problem: Problem) -> tuple[Problem, torch.Tensor]:
-    """The problem with its demands in reverse order of their sources, and the (D,) permutation of the demands."""
+    """The problem with its demands in reverse order of their sources, and the (D,) permutation of
+    the demands."""
     paths = problem.paths
-    blocks = [torch.arange(int(a), int(b)) for a, b in zip(paths.demand_ptr[:-1], paths.demand_ptr[1:], strict=True)]
+    blocks = [
+        torch.arange(int(a), int(b))
+        for a, b in zip(paths.demand_ptr[:-1], paths.demand_ptr[1:], strict=True)
+    ]
     order = torch.cat(blocks[::-1])
     reversed_paths = PathSet(
         paths.pairs[order],
@@ -31,14 +36,21 @@ def _with_demands_reversed(problem: Problem) -> tuple[Problem, torch.Tensor]:
         "reversed",
         paths.topology_key,
     )
-    # The other backends scan the trie source by source; only the torch backend accepts unsorted sources.
+    # The other backends scan the trie source by source; only the torch backend accepts unsorted
+    # sources.
     from teal.pathops import make_path_ops
 
     ops = make_path_ops(reversed_paths, backend="torch")
     return Problem(
-        problem.topology, reversed_paths, problem.objective, problem.demand[:, order], problem.capacity,
-        problem.demand_value[order], problem.link_cost, ops,
-    ), order  # fmt: skip
+        problem.topology,
+        reversed_paths,
+        problem.objective,
+        problem.demand[:, order],
+        problem.capacity,
+        problem.demand_value[order],
+        problem.link_cost,
+        ops,
+    ), order
 
 
 @pytest.mark.parametrize("form", FORMS_OF_K)
@@ -48,7 +60,9 @@ def test_flow_gnn_over_the_trie_equals_propagate_over_the_edge_index(form: str, 
     torch.manual_seed(seed)
     gnn = FlowGNN(3, form=form).double()
     data = hetero_data(problem, scaled=form != "published")
-    edge_index = torch.stack([torch.from_numpy(one) for one in problem.paths.incidences()])  # path d K + k, link
+    edge_index = torch.stack(
+        [torch.from_numpy(one) for one in problem.paths.incidences()]
+    )  # path d K + k, link
     over_trie, over_edges = gnn(data), gnn(data, edge_index)
     for by_trie, by_edges in zip(over_trie, over_edges, strict=True):
         assert by_trie.abs().max() > 0
@@ -56,7 +70,8 @@ def test_flow_gnn_over_the_trie_equals_propagate_over_the_edge_index(form: str, 
 
 
 def test_incidence_conv_equals_sums_computed_by_hand() -> None:
-    """Two paths over a shared link: sums of features divided by the square roots of both degrees."""
+    """Two paths over a shared link: sums of features divided by the square roots of both
+    degrees."""
     from torch_geometric.nn import MessagePassing
 
     assert issubclass(IncidenceConv, MessagePassing)
@@ -94,12 +109,20 @@ def test_flow_gnn_outputs_are_permuted_like_the_demands(form: str) -> None:
 
 
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
-def test_flow_gnn_is_invariant_to_scaling_capacities_and_demands_together(objective: ObjectiveName) -> None:
+def test_flow_gnn_is_invariant_to_scaling_capacities_and_demands_together(
+    objective: ObjectiveName,
+) -> None:
     problem = random_problem(5, objective=objective)
     larger = Problem(
-        problem.topology, problem.paths, problem.objective, 1000 * problem.demand, 1000 * problem.capacity,
-        problem.demand_value, problem.link_cost, problem.ops,
-    )  # fmt: skip
+        problem.topology,
+        problem.paths,
+        problem.objective,
+        1000 * problem.demand,
+        1000 * problem.capacity,
+        problem.demand_value,
+        problem.link_cost,
+        problem.ops,
+    )
     torch.manual_seed(0)
     model = TealModel(FlowGnnConfig(num_paths=3, form=FEEDBACK)).double()
     torch.testing.assert_close(model(problem)[0], model(larger)[0])
@@ -107,7 +130,9 @@ def test_flow_gnn_is_invariant_to_scaling_capacities_and_demands_together(object
 
 @pytest.mark.parametrize("maximises_value", [True, False])
 def test_action_splits_are_shares_of_existing_paths(maximises_value: bool) -> None:
-    actions = 20 * torch.randn(2, 50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    actions = 20 * torch.randn(
+        2, 50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     mask = torch.rand(2, 50, 4, generator=torch.Generator().manual_seed(1)) > 0.4
     splits = action_splits(actions, mask, maximises_value=maximises_value)
     assert (splits[~mask] == 0).all()
@@ -115,7 +140,9 @@ def test_action_splits_are_shares_of_existing_paths(maximises_value: bool) -> No
     total = splits.sum(-1)[mask.any(-1)]
     if maximises_value:
         assert (total < 1).all()
-        equal_splits = action_splits(torch.zeros(1, 1, 4), torch.ones(1, 1, 4, dtype=torch.bool), maximises_value=True)
+        equal_splits = action_splits(
+            torch.zeros(1, 1, 4), torch.ones(1, 1, 4, dtype=torch.bool), maximises_value=True
+        )
         assert equal_splits.flatten().tolist() == pytest.approx([0.2] * 4), (
             "the reject option takes the fifth equal share"
         )
@@ -127,7 +154,9 @@ def test_flow_gnn_handles_failed_links_without_retraining() -> None:
     """The same weights with failed links: outputs are finite and no flow uses the failed links."""
     problem = random_problem(6)
     model = TealModel(FlowGnnConfig(num_paths=3, form=FEEDBACK)).double()
-    failed = problem.with_capacity(problem.capacity[:1] * (torch.arange(problem.topology.num_links) % 3 > 0))
+    failed = problem.with_capacity(
+        problem.capacity[:1] * (torch.arange(problem.topology.num_links) % 3 > 0)
+    )
     means, prices = model(failed)
     splits = model.splits(means, failed)
     assert torch.isfinite(means).all()
@@ -136,7 +165,8 @@ def test_flow_gnn_handles_failed_links_without_retraining() -> None:
 
 
 def test_empty_columns_of_paths_do_not_count_in_the_normalisation() -> None:
-    """With the same weights for the columns that have paths, more columns without any change no embedding."""
+    """With the same weights for the columns that have paths, more columns without any change no
+    embedding."""
     problem, width = random_problem(2, num_paths=3), 8
     wider = problem.with_paths(first_columns(problem.paths, 6))
     torch.manual_seed(0)

@@ -48,12 +48,17 @@ def _model(seed: int = 0) -> PriceGNN:
 def test_price_gnn_with_any_weights_is_feasible_and_certified(
     seed: int, objective: ObjectiveName, failed: int, idle: float, num_paths: int
 ) -> None:
-    problem = random_problem(seed, objective=objective, failed=failed, idle=idle, num_paths=num_paths)
+    problem = random_problem(
+        seed, objective=objective, failed=failed, idle=idle, num_paths=num_paths
+    )
     allocation = PriceGnnScheme(_model(seed)).solve(problem)
     assert_feasible(problem, allocation)
     measured, optimum = assess(problem, allocation), assess(problem, LpAll().solve(problem)).value
     higher_is_better = problem.objective.may_shed
-    assert ((measured.bound - optimum) * (1 if higher_is_better else -1) >= -1e-7 * optimum.abs().clamp(min=1)).all()
+    assert (
+        (measured.bound - optimum) * (1 if higher_is_better else -1)
+        >= -1e-7 * optimum.abs().clamp(min=1)
+    ).all()
     assert torch.isfinite(measured.gap).all()
 
 
@@ -68,15 +73,21 @@ def test_price_gnn_does_not_depend_on_the_unit_of_rates(objective: ObjectiveName
     problem = random_problem(4, objective=objective)
     larger = problem.with_demand(problem.demand * 1000).with_capacity(problem.capacity * 1000)
     model = PriceGnnScheme(_model())
-    torch.testing.assert_close(model.solve(larger).splits, model.solve(problem).splits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        model.solve(larger).splits, model.solve(problem).splits, atol=1e-4, rtol=1e-4
+    )
 
 
 def test_price_gnn_does_not_depend_on_the_order_of_nodes_and_links() -> None:
-    """A directed ring with a chord, where all shortest paths are unique, against the same network renumbered."""
+    """A directed ring with a chord, where all shortest paths are unique, against the same network
+    renumbered."""
     rng = np.random.default_rng(0)
     links = [(i, (i + 1) % 7, float(rng.uniform(1, 3))) for i in range(7)] + [(0, 3, 2.0)]
     new_number, link_order = rng.permutation(7), rng.permutation(len(links))
-    renumbered_links = [(int(new_number[links[i][0]]), int(new_number[links[i][1]]), links[i][2]) for i in link_order]
+    renumbered_links = [
+        (int(new_number[links[i][0]]), int(new_number[links[i][1]]), links[i][2])
+        for i in link_order
+    ]
     loads = []
     for edges, numbers in ((links, np.arange(7)), (renumbered_links, new_number)):
         topology = make_topology(edges)
@@ -87,7 +98,9 @@ def test_price_gnn_does_not_depend_on_the_order_of_nodes_and_links() -> None:
         problem = Problem.create(topology, paths, Objective(), demand, dtype=torch.float32)
         rounds, _ = _model()(problem)
         loads.append(problem.loads(rounds[-1].splits)[0])
-    torch.testing.assert_close(loads[1], loads[0][torch.from_numpy(link_order)], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        loads[1], loads[0][torch.from_numpy(link_order)], atol=1e-4, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
@@ -119,7 +132,9 @@ def test_the_smoothed_dual_of_pretraining_is_an_upper_bound() -> None:
     problem = random_problem(2, failed=1)
     rounds, _ = _model().double()(problem)
     smoothed = _smoothed_dual(problem, rounds[-1]) * total_demand_value(problem)
-    assert (smoothed >= dual_bound(problem, rounds[-1].prices) - 1e-9).all(), "log-sum-exp is at least the maximum"
+    assert (smoothed >= dual_bound(problem, rounds[-1].prices) - 1e-9).all(), (
+        "log-sum-exp is at least the maximum"
+    )
 
 
 def test_price_gnn_returns_an_allocation_of_every_round_and_of_the_start() -> None:
@@ -137,7 +152,9 @@ def test_price_gnn_returns_an_allocation_of_every_round_and_of_the_start() -> No
 def test_fused_rounds_of_price_gnn_equal_plain_torch(
     seed: int, objective: ObjectiveName, failed: int, num_paths: int
 ) -> None:
-    problem = random_problem(seed, objective=objective, failed=failed, num_paths=num_paths).to(torch.float32)
+    problem = random_problem(seed, objective=objective, failed=failed, num_paths=num_paths).to(
+        torch.float32
+    )
     model = _model(seed)
     rounds, prices = model(problem)
     with torch.no_grad():
@@ -148,7 +165,8 @@ def test_fused_rounds_of_price_gnn_equal_plain_torch(
 
 
 def _planar() -> Problem:
-    """A network of 134 links: three tasks of the kernel, the last of which ends with two links in the place of four."""
+    """A network of 134 links: three tasks of the kernel, the last of which ends with two links in
+    the place of four."""
     topology = load_topology("topohub:gabriel/40/2")
     traffic = load_traffic("gravity:seed=0,count=1,load=4", topology)
     paths = compute_paths(topology, traffic.pairs)

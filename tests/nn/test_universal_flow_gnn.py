@@ -42,8 +42,11 @@ def _model(width: int = 8, layers: int = 3, seed: int = 0) -> UniversalFlowGnn:
 def test_compiled_passes_equal_those_in_torch(
     seed: int, objective: ObjectiveName, num_paths: int, density: float, failed: int, idle: float
 ) -> None:
-    """Failed links (all of them too), zero demands, unreachable pairs, one path, costs of links, batches."""
-    problem = random_problem(seed, objective=objective, num_paths=num_paths, density=density, failed=failed, idle=idle)
+    """Failed links (all of them too), zero demands, unreachable pairs, one path, costs of links,
+    batches."""
+    problem = random_problem(
+        seed, objective=objective, num_paths=num_paths, density=density, failed=failed, idle=idle
+    )
     problem, model = problem.to(torch.float32), _model()
     assert CompiledPasses.accepts(problem, 8)
     splits, prices = model.allocate(problem)
@@ -59,10 +62,14 @@ def test_compiled_passes_of_every_width_equal_those_in_torch(width: int) -> None
     problem, model = random_problem(3, failed=1, batch=2).to(torch.float32), _model(width)
     splits, _ = model.allocate(problem)
     with torch.no_grad():
-        torch.testing.assert_close(splits, model.splits(model(problem)[0], problem), atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            splits, model.splits(model(problem)[0], problem), atol=1e-4, rtol=0
+        )
 
 
-@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
+@pytest.mark.parametrize(
+    "objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION]
+)
 def test_a_path_set_with_empty_columns_gives_the_same_splits(objective: ObjectiveName) -> None:
     """The weights are those of any K: padding every demand to more paths changes nothing."""
     problem = random_problem(2, objective=objective, num_paths=3)
@@ -70,14 +77,18 @@ def test_a_path_set_with_empty_columns_gives_the_same_splits(objective: Objectiv
     model = _model().double()
     (means, prices), (wide_means, wide_prices) = model(problem), model(wider)
     mask = problem.path_mask
-    torch.testing.assert_close(torch.where(mask, wide_means[..., :3], 0), torch.where(mask, means, 0))
+    torch.testing.assert_close(
+        torch.where(mask, wide_means[..., :3], 0), torch.where(mask, means, 0)
+    )
     torch.testing.assert_close(prices, wide_prices)
 
 
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 def test_scaling_capacities_and_demands_together_changes_nothing(objective: ObjectiveName) -> None:
     problem = random_problem(5, objective=objective, failed=1)
-    larger = dataclasses.replace(problem, demand=1000 * problem.demand, capacity=1000 * problem.capacity)
+    larger = dataclasses.replace(
+        problem, demand=1000 * problem.demand, capacity=1000 * problem.capacity
+    )
     model = _model().double()
     mask = problem.path_mask
     means, scaled = (torch.where(mask, model(one)[0], 0) for one in (problem, larger))
@@ -103,7 +114,9 @@ def test_every_weight_has_a_gradient(objective: ObjectiveName) -> None:
     problem, model = random_problem(1, objective=objective, failed=1), _model().double().train()
     actions, prices = model.tentative(problem)
     assert len(actions) == model.config.layers + 1
-    (bound_loss(problem, prices) - reward(problem, model.splits(actions[-1], problem))).sum().backward()
+    (
+        bound_loss(problem, prices) - reward(problem, model.splits(actions[-1], problem))
+    ).sum().backward()
     for name, weight in model.named_parameters():
         if name != "log_sharpness":  # of the other kind of program it is not used
             assert weight.grad is not None, name
@@ -118,8 +131,11 @@ def test_a_width_that_compiled_code_does_not_take_is_refused() -> None:
         FlowGnnConfig(width=5)
 
 
-def test_in_a_balanced_program_what_links_see_of_the_paths_does_not_depend_on_the_unit_of_demands() -> None:
-    """Utilisations and elasticities are over the largest utilisation, however heavily the network is loaded."""
+def test_in_a_balanced_program_what_links_see_of_the_paths_does_not_depend_on_the_unit_of_demands() -> (
+    None
+):
+    """Utilisations and elasticities are over the largest utilisation, however heavily the network
+    is loaded."""
     problem = random_problem(5, objective=ObjectiveName.MAX_LINK_UTILISATION, failed=1)
     generator = torch.Generator().manual_seed(0)
     price = torch.rand(problem.capacity.shape, generator=generator, dtype=torch.float64)
@@ -128,18 +144,24 @@ def test_in_a_balanced_program_what_links_see_of_the_paths_does_not_depend_on_th
     for factor in (1, 1000):
         scaled = problem.with_demand(factor * problem.demand)
         links = _Links(scaled, TorchPasses(scaled, LOGIT_CLAMP))
-        links.take(price, factor * sums)  # load, elasticity and sums of states, all of them weighted by demand
+        links.take(
+            price, factor * sums
+        )  # load, elasticity and sums of states, all of them weighted by demand
         seen.append(torch.cat([links.static, links.dynamic(), links.of_paths], -1))
     torch.testing.assert_close(seen[0], seen[1])
 
 
-@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
+@pytest.mark.parametrize(
+    "objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION]
+)
 def test_compiled_passes_over_several_blocks_of_sources_equal_those_in_torch(
     objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flow_passes_fused, "_MIN_BLOCK_WORK", 1)
     problem, model = random_problem(3, objective=objective, batch=2).to(torch.float32), _model()
-    assert len(problem.paths.packed.blocks(1, flow_passes_fused._MAX_BLOCKS)) > 3, "there are several blocks"
+    assert len(problem.paths.packed.blocks(1, flow_passes_fused._MAX_BLOCKS)) > 3, (
+        "there are several blocks"
+    )
     splits, prices = model.allocate(problem)
     with torch.no_grad():
         means, reference_prices = model(problem)

@@ -1,4 +1,5 @@
-"""The CUDA path operations against the torch reference; without a GPU, in numba-cuda's simulator."""
+"""The CUDA path operations against the torch reference; without a GPU, in numba-cuda's
+simulator."""
 
 from __future__ import annotations
 
@@ -38,7 +39,12 @@ def _disable_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_cuda_path_operations_equal_the_torch_reference(
-    seed: int, batch: int, features: int, in_shared: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    seed: int,
+    batch: int,
+    features: int,
+    in_shared: bool,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not in_shared:
         _disable_shared_memory(monkeypatch)
@@ -46,8 +52,12 @@ def test_cuda_path_operations_equal_the_torch_reference(
     assert isinstance(ops.backend, CudaBackend)
     assert (ops.backend.layout(dtype, 1).memory.place == IN_SHARED_MEMORY) is in_shared
     generator = torch.Generator().manual_seed(seed)
-    links = torch.rand(batch, ops.paths.num_links, features, generator=generator, dtype=dtype).to(DEVICE)
-    flows = torch.rand(batch, *ops.mask.shape, features, generator=generator, dtype=dtype).to(DEVICE)
+    links = torch.rand(batch, ops.paths.num_links, features, generator=generator, dtype=dtype).to(
+        DEVICE
+    )
+    flows = torch.rand(batch, *ops.mask.shape, features, generator=generator, dtype=dtype).to(
+        DEVICE
+    )
     torch.testing.assert_close(ops.path_sum(links), plain.path_sum(links))
     torch.testing.assert_close(ops.link_sum(flows), plain.link_sum(flows))
     rounded = (links[..., 0] * 4).round()  # many equal links: the first on the path must be named
@@ -59,19 +69,27 @@ def test_cuda_link_sum_over_links_with_many_trie_nodes_equals_the_torch_referenc
     """A star, whose links each have as many trie nodes as there are leaves."""
     leaves = 12 if cuda.SIMULATED else 600
     topology = make_topology([(0, i, 1.0) for i in range(1, leaves + 1)], both=True)
-    pairs = np.array([[1, i] for i in range(2, leaves + 1)] + [[i, 1] for i in range(2, leaves + 1)], np.int32)
+    pairs = np.array(
+        [[1, i] for i in range(2, leaves + 1)] + [[i, 1] for i in range(2, leaves + 1)], np.int32
+    )
     paths = compute_paths(topology, pairs[np.lexsort(pairs.T[::-1])], num_paths=1, cache=False)
     ops, plain = make_path_ops(paths, DEVICE, "cuda"), make_path_ops(paths, DEVICE, "torch")
-    flows = torch.rand(1, *ops.mask.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(DEVICE)
+    flows = torch.rand(
+        1, *ops.mask.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).to(DEVICE)
     torch.testing.assert_close(ops.link_sum(flows), plain.link_sum(flows))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
-def test_cuda_link_sum_by_any_number_of_threads_a_link_equals_the_torch_reference(threads: int) -> None:
+def test_cuda_link_sum_by_any_number_of_threads_a_link_equals_the_torch_reference(
+    threads: int,
+) -> None:
     ops, plain = _both(3)
     assert isinstance(ops.backend, CudaBackend)
     ops.backend.threads_per_link = threads
-    flows = torch.rand(1, *ops.mask.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(DEVICE)
+    flows = torch.rand(
+        1, *ops.mask.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).to(DEVICE)
     torch.testing.assert_close(ops.link_sum(flows), plain.link_sum(flows))
 
 

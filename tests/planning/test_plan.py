@@ -1,4 +1,5 @@
-"""The planner's sweep of cable failures against LP-all with each cable down and networks solved by hand."""
+"""The planner's sweep of cable failures against LP-all with each cable down and networks solved by
+hand."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from teal.app.instance import Instance
 from teal.cli import main
 from teal.formats.rows import read_csv
 from teal.network import Topology, TrafficMatrices, all_pairs, compute_paths
-from teal.network.failures import NO_FAILURE, cable_failures, failures_of, group_failures, pair_failures
+from teal.network.failures import (
+    NO_FAILURE,
+    cable_failures,
+    failures_of,
+    group_failures,
+    pair_failures,
+)
 from teal.network.rates import ArrayRates
 from teal.objectives import Objective, ObjectiveName
 from teal.planning.plan import FullestLinks, Outage, by_failure, loss, loss_limits, outages
@@ -26,25 +33,39 @@ from teal.testing import make_topology, random_topology
 from tests.free_routing import connected, least_utilisation, most_flow
 
 
-def _instance(topology: Topology, rates: np.ndarray, objective: ObjectiveName = ObjectiveName.TOTAL_FLOW) -> Instance:
+def _instance(
+    topology: Topology, rates: np.ndarray, objective: ObjectiveName = ObjectiveName.TOTAL_FLOW
+) -> Instance:
     pairs = all_pairs(topology)
     times = np.datetime64("2024-01-01", "s") + 300 * np.arange(len(rates))
     traffic = TrafficMatrices("test", pairs, times, ArrayRates(rates), 300)
     paths = compute_paths(topology, pairs, num_paths=3, cache=False)
-    return Instance(topology, traffic, paths, Objective(objective), None, traffic.split(), torch.device("cpu"))
+    return Instance(
+        topology, traffic, paths, Objective(objective), None, traffic.split(), torch.device("cpu")
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
+@pytest.mark.parametrize(
+    "objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION]
+)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_value_and_bound_of_outages_bracket_the_optimum_of_free_routing(seed: int, objective: ObjectiveName) -> None:
+def test_value_and_bound_of_outages_bracket_the_optimum_of_free_routing(
+    seed: int, objective: ObjectiveName
+) -> None:
     topology = random_topology(seed)
-    rates = np.random.default_rng(seed).lognormal(0, 1, (19, topology.num_nodes * (topology.num_nodes - 1)))
+    rates = np.random.default_rng(seed).lognormal(
+        0, 1, (19, topology.num_nodes * (topology.num_nodes - 1))
+    )
     rows = np.arange(19)  # one full block of 16 matrices and a partial one
     failures = [NO_FAILURE, *cable_failures(topology)[::3]]
-    instance = _instance(topology, rates, objective).surviving([failure.links for failure in failures])
+    instance = _instance(topology, rates, objective).surviving(
+        [failure.links for failure in failures]
+    )
     parts = list(outages(instance, rows, 1e-3, failures))
-    assert [part for part, _, _ in parts] == [(first, failure.name) for first in (0, 16) for failure in failures]
+    assert [part for part, _, _ in parts] == [
+        (first, failure.name) for first in (0, 16) for failure in failures
+    ]
     swept = [outage for _, block, _ in parts for outage in block]
     assert len(swept) == 19 * len(failures)
     assert {(o.index, o.failure) for o in swept} >= {(int(i), "") for i in rows}
@@ -66,23 +87,30 @@ def test_value_and_bound_of_outages_bracket_the_optimum_of_free_routing(seed: in
             stranded = rates[~connected(failed, pairs)].sum() / rates.sum()
             assert outage.stranded == pytest.approx(float(stranded))
             low, high = sorted((outage.value_before, outage.bound_before))
-            assert low * (1 - 1e-6) - 1e-9 <= best(topology, pairs, rates) <= high * (1 + 1e-6) + 1e-9
+            assert (
+                low * (1 - 1e-6) - 1e-9 <= best(topology, pairs, rates) <= high * (1 + 1e-6) + 1e-9
+            )
             if higher:
                 assert loss(outage, Objective()) >= -2e-3
     finished = {part for part, _, _ in parts} - {(16, failures[2].name)}
     (remaining,) = outages(instance, rows, 1e-3, failures, finished)
     assert remaining[0] == (16, failures[2].name)
-    assert [o.value for o in remaining[1]] == [o.value for o in {part: found for part, found, _ in parts}[remaining[0]]]
+    assert [o.value for o in remaining[1]] == [
+        o.value for o in {part: found for part, found, _ in parts}[remaining[0]]
+    ]
 
 
 def test_no_path_beyond_a_limit_of_latency_is_added() -> None:
-    """Ten Gbit/s of which five fit on the only path within the limit; a longer way has room for all."""
+    """Ten Gbit/s of which five fit on the only path within the limit; a longer way has room for
+    all."""
     topology = make_topology([(0, 1, 5.0), (0, 2, 20.0), (2, 1, 20.0)])
     topology = dataclasses.replace(topology, latency=np.array([1.0, 20.0, 20.0]))
     pairs, times = np.array([[0, 1]], np.int32), np.array(["2026-01-01"], "datetime64[s]")
     traffic = TrafficMatrices("one", pairs, times, ArrayRates(np.array([[10.0]])), 300)
     paths = compute_paths(topology, pairs, num_paths=1, cache=False)
-    free = Instance(topology, traffic, paths, Objective(), None, traffic.split(), torch.device("cpu"))
+    free = Instance(
+        topology, traffic, paths, Objective(), None, traffic.split(), torch.device("cpu")
+    )
     limited = dataclasses.replace(free, max_latency=np.array([5.0]))
     for instance, expected in ((limited, 5.0), (free, 10.0)):
         ((_, (outage,), _),) = outages(instance, np.array([0]), 1e-3, [NO_FAILURE])
@@ -96,7 +124,9 @@ def test_outages_of_a_line_of_three_nodes_equal_values_computed_by_hand() -> Non
     instance = _instance(topology, np.array([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]))  # 01 02 10 12 20 21
     swept = [
         outage
-        for _, block, _ in outages(instance, np.array([0]), 1e-6, [NO_FAILURE, *cable_failures(topology)])
+        for _, block, _ in outages(
+            instance, np.array([0]), 1e-6, [NO_FAILURE, *cable_failures(topology)]
+        )
         for outage in block
     ]
     outage_of = {o.failure: o for o in swept}
@@ -112,13 +142,18 @@ def test_outages_of_a_line_of_three_nodes_equal_values_computed_by_hand() -> Non
 
 
 def test_a_loss_is_what_is_certain_and_the_optimum_lies_in_its_interval() -> None:
-    # Two equal ways with room: no cable alone costs anything, although each solution stops 5% short of the optimum.
+    # Two equal ways with room: no cable alone costs anything, although each solution stops 5% short
+    # of the optimum.
     topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (0, 2, 10.0)], both=True)
     rates = np.random.default_rng(0).uniform(0.5, 4.0, (6, 6))
     instance = _instance(topology, rates)
     failures = [NO_FAILURE, *cable_failures(topology)]
     coarse, exact = (
-        {(o.index, o.failure): o for _, part, _ in outages(instance, np.arange(6), gap, failures) for o in part}
+        {
+            (o.index, o.failure): o
+            for _, part, _ in outages(instance, np.arange(6), gap, failures)
+            for o in part
+        }
         for gap in (5e-2, 1e-6)
     )
     objective = Objective()
@@ -132,12 +167,15 @@ def test_a_loss_is_what_is_certain_and_the_optimum_lies_in_its_interval() -> Non
 
 
 def test_cables_that_strand_demand_rank_first_under_max_link_utilisation() -> None:
-    # A triangle with a tail: without n2 - n3 the utilisation falls, because the demands of n3 are stranded.
+    # A triangle with a tail: without n2 - n3 the utilisation falls, because the demands of n3 are
+    # stranded.
     topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (0, 2, 10.0), (2, 3, 1.0)], both=True)
     instance = _instance(topology, np.ones((1, 12)), ObjectiveName.MAX_LINK_UTILISATION)
     swept = [
         outage
-        for _, block, _ in outages(instance, np.array([0]), 1e-4, [NO_FAILURE, *cable_failures(topology)])
+        for _, block, _ in outages(
+            instance, np.array([0]), 1e-4, [NO_FAILURE, *cable_failures(topology)]
+        )
         for outage in block
     ]
     worst, *others = by_failure(swept, Objective(ObjectiveName.MAX_LINK_UTILISATION))
@@ -145,13 +183,26 @@ def test_cables_that_strand_demand_rank_first_under_max_link_utilisation() -> No
     assert worst.worst < 0 < worst.stranded
     assert all(cable.stranded < worst.stranded for cable in others)
     unknown = dataclasses.replace(swept[3], value=math.nan)
-    assert by_failure([*swept, unknown], Objective(ObjectiveName.MAX_LINK_UTILISATION))[0].failure == unknown.failure
+    assert (
+        by_failure([*swept, unknown], Objective(ObjectiveName.MAX_LINK_UTILISATION))[0].failure
+        == unknown.failure
+    )
 
 
 @pytest.mark.system
-def test_plan_command_lists_the_worst_cases_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_command_lists_the_worst_cases_and_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "plan"
-    command = ["plan", "--topology", "b4", "--traffic", "gravity:seed=0,count=20,load=3", "--out", str(out)]
+    command = [
+        "plan",
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:seed=0,count=20,load=3",
+        "--out",
+        str(out),
+    ]
     assert main([*command, "--worst", "3"]) == 0
     printed = capsys.readouterr().out
     assert "of 19 cables cost something certainly" in printed
@@ -182,11 +233,19 @@ def test_plan_command_lists_the_worst_cases_and_resumes(tmp_path: Path, capsys: 
 
 def test_groups_and_pairs_equal_the_lps_without_these_links(tmp_path: Path) -> None:
     topology = random_topology(4, 7, 0.5)
-    rates = np.random.default_rng(4).lognormal(0, 1, (2, topology.num_nodes * (topology.num_nodes - 1)))
+    rates = np.random.default_rng(4).lognormal(
+        0, 1, (2, topology.num_nodes * (topology.num_nodes - 1))
+    )
     instance = _instance(topology, rates)
     cables = cable_failures(topology)
-    groups = group_failures({"conduit": [*cables[0].links, *cables[2].links], "duct": list(cables[1].links)})
-    alone = [o for _, block, _ in outages(instance, np.arange(2), 1e-4, [NO_FAILURE, *cables]) for o in block]
+    groups = group_failures(
+        {"conduit": [*cables[0].links, *cables[2].links], "duct": list(cables[1].links)}
+    )
+    alone = [
+        o
+        for _, block, _ in outages(instance, np.arange(2), 1e-4, [NO_FAILURE, *cables])
+        for o in block
+    ]
     cost = {one.failure: one.mean for one in by_failure(alone, Objective())}
     pairs = pair_failures(cables, cost, 5)
     assert len(pairs) == 5
@@ -200,7 +259,9 @@ def test_groups_and_pairs_equal_the_lps_without_these_links(tmp_path: Path) -> N
     }
     for failure in (*groups, *pairs):
         for index in range(2):
-            optimum = most_flow(topology, instance.traffic.pairs, instance.traffic.read([index])[0], failure.links)
+            optimum = most_flow(
+                topology, instance.traffic.pairs, instance.traffic.read([index])[0], failure.links
+            )
             outage = swept[index, failure.name]
             assert outage.kind == failure.kind
             assert outage.value <= optimum * (1 + 1e-6)
@@ -208,11 +269,29 @@ def test_groups_and_pairs_equal_the_lps_without_these_links(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_command_sweeps_groups_and_the_worst_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_sweeps_groups_and_the_worst_pairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "groups.csv").write_text("group,source,target\nconduit,1,2\nconduit,1,3\n")
     out = tmp_path / "plan"
-    command = ["plan", "--topology", "b4", "--traffic", "gravity:seed=0,count=3,load=3", "--out", str(out)]
-    command += ["--groups", str(tmp_path / "groups.csv"), "--pairs", "--max-pairs", "10", "--worst", "4"]
+    command = [
+        "plan",
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:seed=0,count=3,load=3",
+        "--out",
+        str(out),
+    ]
+    command += [
+        "--groups",
+        str(tmp_path / "groups.csv"),
+        "--pairs",
+        "--max-pairs",
+        "10",
+        "--worst",
+        "4",
+    ]
     assert main(command) == 0
     said = capsys.readouterr()
     assert "10 of 171 pairs of cables (5.85%)" in said.err
@@ -244,7 +323,8 @@ def test_members_nodes_and_peaks_of_links_by_hand() -> None:
             normal.add("", normal.larger("", peaks))
         fullest.add(part.failure, fullest.larger(part.failure, peaks))
     forth = np.flatnonzero((topology.link_source == 0) & (topology.link_target == 1))
-    # Without failure 14 Gbit/s over 10 + 6 + 3; without the larger cable over 6 + 3, which is worst.
+    # Without failure 14 Gbit/s over 10 + 6 + 3; without the larger cable over 6 + 3, which is
+    # worst.
     np.testing.assert_allclose(normal.utilisation[forth], 14 / 19, rtol=1e-3)
     assert fullest.utilisation[forth[1]] == pytest.approx(14 / 9, rel=1e-3)
     assert fullest.index[forth[1]] == 1
@@ -255,10 +335,23 @@ def test_members_nodes_and_peaks_of_links_by_hand() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_names_findings_and_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_names_findings_and_links(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "plan"
-    command = ["plan", "--topology", "b4", "--traffic", "gravity:seed=0,count=3,load=3", "--out", str(out)]
-    assert main([*command, "--failures", "nodes", "--objective", "max_link_utilisation", "--json"]) == 0
+    command = [
+        "plan",
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:seed=0,count=3,load=3",
+        "--out",
+        str(out),
+    ]
+    assert (
+        main([*command, "--failures", "nodes", "--objective", "max_link_utilisation", "--json"])
+        == 0
+    )
     printed = json.loads(capsys.readouterr().out)
     assert {one["kind"] for one in printed["failures"]} == {"node"}
     page = (out / "report.html").read_text()
@@ -267,7 +360,9 @@ def test_the_page_names_findings_and_links(tmp_path: Path, capsys: pytest.Captur
     with (out / "links.csv").open(newline="") as stream:
         links = list(csv.DictReader(stream))
     assert len(links) == len(printed["links"]) == 38
-    assert all(float(row["failed_utilisation"]) >= float(row["utilisation"]) - 1e-9 for row in links)
+    assert all(
+        float(row["failed_utilisation"]) >= float(row["utilisation"]) - 1e-9 for row in links
+    )
     assert main([*command, "--overwrite", "--failures", "nodes", "--pairs"]) == 2
     assert "--pairs" in capsys.readouterr().err
 
@@ -284,7 +379,9 @@ def test_the_page_names_findings_and_links(tmp_path: Path, capsys: pytest.Captur
 def test_a_loss_is_what_values_and_bounds_make_certain(
     before: tuple[float, float], after: tuple[float, float], expected: float
 ) -> None:
-    outage = SimpleNamespace(value_before=before[0], bound_before=before[1], value=after[0], bound_all_paths=after[1])
+    outage = SimpleNamespace(
+        value_before=before[0], bound_before=before[1], value=after[0], bound_all_paths=after[1]
+    )
     assert loss(outage, Objective()) == pytest.approx(expected)  # type: ignore[arg-type]
 
 
@@ -299,4 +396,6 @@ def test_the_matrix_that_fills_a_link_most_is_named_in_every_block() -> None:
         for _, _, peaks in outages(instance, np.arange(40), 1e-3, [NO_FAILURE])
     ]
     assert [index for index, _ in named] == [5, 19, 39]
-    np.testing.assert_allclose([utilisation for _, utilisation in named], [0.4, 0.5, 0.6], rtol=1e-3)
+    np.testing.assert_allclose(
+        [utilisation for _, utilisation in named], [0.4, 0.5, 0.6], rtol=1e-3
+    )

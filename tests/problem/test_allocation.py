@@ -31,7 +31,10 @@ def test_the_frame_has_the_flows_of_the_splits() -> None:
         for link in problem.paths.links_of(demand, one.k):
             loads[one.matrix, link] += one.flow
     torch.testing.assert_close(loads, problem.loads(result.splits))
-    assert repr(allocation) == f"Allocation(2 feasible; splits {tuple(result.splits.shape)}, with prices)"
+    assert (
+        repr(allocation)
+        == f"Allocation(2 feasible; splits {tuple(result.splits.shape)}, with prices)"
+    )
     assert "2 matrices" in repr(problem)
     assert "iterations" in repr(result)
     assert len(repr(problem.paths)) < 80

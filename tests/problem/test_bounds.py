@@ -33,15 +33,24 @@ def test_dual_bounds_of_any_prices_hold_for_the_lp_optimum(
     problem = random_problem(seed, objective=objective, failed=failed)
     optimum = assess(problem, LpAll().solve(problem)).value
     prices = (
-        price_scale * torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double() ** 3
+        price_scale
+        * torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double()
+        ** 3
     )
     sign = problem.objective.rules.sense
     for bound in (dual_bound(problem, prices), scaled_dual_bound(problem, prices)):
         assert (sign * (bound - optimum) >= -1e-6 * (1 + optimum)).all()
-    assert (sign * (dual_bound(problem, prices) - scaled_dual_bound(problem, prices)) >= -1e-9 * (1 + optimum)).all()
+    assert (
+        sign * (dual_bound(problem, prices) - scaled_dual_bound(problem, prices))
+        >= -1e-9 * (1 + optimum)
+    ).all()
 
 
-@given(seed=st.integers(0, 10_000), objective=st.sampled_from(SINGLE_PROGRAMS), failed=st.integers(0, 3))
+@given(
+    seed=st.integers(0, 10_000),
+    objective=st.sampled_from(SINGLE_PROGRAMS),
+    failed=st.integers(0, 3),
+)
 def test_lp_duals_certify_the_lp_optimum(seed: int, objective: ObjectiveName, failed: int) -> None:
     problem = random_problem(seed, objective=objective, failed=failed)
     measured = assess(problem, LpAll().solve(problem))
@@ -66,10 +75,15 @@ def test_dual_bounds_of_one_link_equal_values_computed_by_hand() -> None:
 
 
 @given(seed=st.integers(0, 10_000), failed=st.integers(0, 3))
-def test_dual_bounds_without_link_costs_equal_those_of_the_general_case(seed: int, failed: int) -> None:
-    """Without link costs one cheapest path per demand serves all scales; a negligible cost forces the general case."""
+def test_dual_bounds_without_link_costs_equal_those_of_the_general_case(
+    seed: int, failed: int
+) -> None:
+    """Without link costs one cheapest path per demand serves all scales; a negligible cost forces
+    the general case."""
     problem = random_problem(seed, failed=failed)
-    prices = torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double()
+    prices = torch.rand(
+        problem.capacity.shape, generator=torch.Generator().manual_seed(seed)
+    ).double()
     assert not problem.has_link_cost
     costly = dataclasses.replace(problem, link_cost=problem.link_cost + 1e-300)
     assert costly.has_link_cost
@@ -86,20 +100,29 @@ def test_prices_that_are_far_too_large_prove_the_value_of_all_routable_demand(pr
 
 
 def test_over_all_paths_a_balanced_program_includes_what_the_allocation_includes() -> None:
-    """0 -> 2 has one candidate path, over 1, which fails; the network has the direct link, which is no candidate."""
+    """0 -> 2 has one candidate path, over 1, which fails; the network has the direct link, which is
+    no candidate."""
     topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (0, 2, 4.0)])
     pairs = np.array([[0, 1], [0, 2]], np.int32)
     paths = compute_paths(topology, pairs, num_paths=2, cache=False)
-    kept = [[k for k in range(2) if paths.mask[d, k] and len(paths.links_of(d, k)) == 1 + d] for d in range(2)]
+    kept = [
+        [k for k in range(2) if paths.mask[d, k] and len(paths.links_of(d, k)) == 1 + d]
+        for d in range(2)
+    ]
     paths = with_columns(paths, np.array(kept, np.int32))
     problem = Problem.create(
-        topology, paths, Objective(ObjectiveName.MAX_LINK_UTILISATION), np.array([5.0, 8.0]),
+        topology,
+        paths,
+        Objective(ObjectiveName.MAX_LINK_UTILISATION),
+        np.array([5.0, 8.0]),
         capacity=np.array([10.0, 0.0, 4.0]),
-    )  # fmt: skip
+    )
     assert problem.routable.tolist() == [[True, False]]
     optimum = 0.5  # 5 on the link of 10 alone
     for seed in range(5):
-        prices = torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double()
+        prices = torch.rand(
+            problem.capacity.shape, generator=torch.Generator().manual_seed(seed)
+        ).double()
         assert all_paths_bound(problem, prices).item() <= optimum + 1e-12
     only_first = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     assert all_paths_bound(problem, only_first).item() == pytest.approx(optimum)
@@ -112,11 +135,15 @@ def test_the_gap_of_negative_values_is_that_of_the_losses() -> None:
     assert relative_gap(loss, bound, -1.0) == pytest.approx(expected)
     assert relative_gap(-loss, -bound, 1.0) == pytest.approx(expected)
     assert relative_gap(-bound, -loss, -1.0) == pytest.approx(expected)
-    assert relative_gap(np.array([-2.0]), np.array([3.0]), 1.0) >= 1, "nothing is proven of a value below 0"
+    assert relative_gap(np.array([-2.0]), np.array([3.0]), 1.0) >= 1, (
+        "nothing is proven of a value below 0"
+    )
     assert np.isnan(relative_gap(np.array([1.0]), np.array([np.nan]), 1.0))
 
 
-def test_a_value_beyond_its_bound_has_gap_0_where_rounding_explains_it_and_a_negative_one_elsewhere() -> None:
+def test_a_value_beyond_its_bound_has_gap_0_where_rounding_explains_it_and_a_negative_one_elsewhere() -> (
+    None
+):
     values = np.array([1 + 1e-13, 1 + 1e-8, 1 + 1e-3])
     gaps = relative_gap(values, np.ones(3), 1.0)
     assert f"{gaps[0]:.3f}" == "0.000", "without a minus sign"

@@ -1,4 +1,5 @@
-"""Limits that a function does not know, and values out of range, are refused; what is kept is cut with the rest."""
+"""Limits that a function does not know, and values out of range, are refused; what is kept is cut
+with the rest."""
 
 from __future__ import annotations
 
@@ -64,10 +65,13 @@ class _EvenStarter:
         (lambda: _PLAIN.with_protection([[99]]), r"groups\[0\]"),
         (lambda: _PLAIN.with_protection([[0], [-1]]), r"groups\[1\]"),
         (lambda: _churn().with_paths(_PLAIN.paths), "churn"),
-        (lambda: compute_paths(_PLAIN.topology, method="fastest", cache=False), "edge-disjoint or yen"),
+        (
+            lambda: compute_paths(_PLAIN.topology, method="fastest", cache=False),
+            "edge-disjoint or yen",
+        ),
         (lambda: _sharded(ObjectiveName.MAX_MIN), "single program"),
     ],
-)  # fmt: skip
+)
 def test_what_would_have_no_effect_is_refused(call: Callable[[], Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         call()
@@ -81,7 +85,9 @@ def _sharded(objective: ObjectiveName, demand: np.ndarray | None = None) -> Shar
 
 def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(InputError, match="at least one matrix"):
-        Problem.create(_PLAIN.topology, _PLAIN.paths, Objective(), np.zeros((0, _PLAIN.paths.num_demands)))
+        Problem.create(
+            _PLAIN.topology, _PLAIN.paths, Objective(), np.zeros((0, _PLAIN.paths.num_demands))
+        )
 
 
 def test_a_matrix_that_is_not_there_is_refused() -> None:
@@ -91,7 +97,9 @@ def test_a_matrix_that_is_not_there_is_refused() -> None:
             problem.row(wrong)
     with pytest.raises(InputError, match=r"row\(0\) is one matrix"):
         problem.rows(torch.tensor(1))
-    with pytest.raises((InputError, TypeError)):  # of the check of annotations, where tests run with it
+    with pytest.raises(
+        (InputError, TypeError)
+    ):  # of the check of annotations, where tests run with it
         problem.rows(0)  # type: ignore[arg-type]
     assert torch.equal(problem.row(-1).demand, problem.demand[2:])
     assert torch.equal(problem.rows(torch.tensor([2, 0])).demand, problem.demand[[2, 0]])
@@ -114,13 +122,17 @@ def test_classes_with_latency_limits_where_no_pair_has_a_path() -> None:
 
 def test_other_matrices_keep_a_limit_on_churn() -> None:
     problem = _churn(batch=1)
-    several = problem.with_demand(torch.cat([problem.demand, 2 * problem.demand, 3 * problem.demand]))
+    several = problem.with_demand(
+        torch.cat([problem.demand, 2 * problem.demand, 3 * problem.demand])
+    )
     alone = pdhg.solve(problem.with_demand(3 * problem.demand), gap=1e-6)
     together = pdhg.solve(several, gap=1e-6)
     torch.testing.assert_close(together.value[2:], alone.value, rtol=3e-6, atol=0)
     limit = several.condition(ChurnLimit)
     assert limit is not None
-    assert (limit.moved(several.program, together.splits) <= limit.budget(several.program) * (1 + 1e-6)).all()
+    assert (
+        limit.moved(several.program, together.splits) <= limit.budget(several.program) * (1 + 1e-6)
+    ).all()
 
 
 @pytest.mark.parametrize("problem", [_priority(3), _FAIR], ids=["priority", "max_min"])
@@ -139,7 +151,9 @@ def test_some_results_of_a_sequence_have_their_own_certificates(problem: Problem
 
 def test_the_assertion_of_feasibility_knows_every_rule() -> None:
     problem = random_problem(1, batch=1)
-    problem = problem.with_capacity(problem.capacity * 1e9).with_churn_limit(problem.first_path_splits, 0.0)
+    problem = problem.with_capacity(problem.capacity * 1e9).with_churn_limit(
+        problem.first_path_splits, 0.0
+    )
     with pytest.raises(AssertionError, match="churn"):
         assert_feasible(problem, Allocation.of_batch(problem.even_splits, None, 0.0))
     line = make_topology([(0, 1, 10.0)])
@@ -166,10 +180,13 @@ def _carried(allocated: Any) -> np.ndarray:
 
 
 def test_a_loss_that_is_rounding_is_none() -> None:
-    """A network that carries everything: the bound of what is lost is 0, and so must be what rounding leaves."""
+    """A network that carries everything: the bound of what is lost is 0, and so must be what
+    rounding leaves."""
     for seed in range(20):
         problem = random_problem(seed, batch=3)
-        result = solve_scenarios(problem.with_capacity(problem.capacity * 1e3), gap=1e-3, max_iterations=500)
+        result = solve_scenarios(
+            problem.with_capacity(problem.capacity * 1e3), gap=1e-3, max_iterations=500
+        )
         assert result.gap <= 1e-3, seed
 
 
@@ -177,12 +194,17 @@ def test_no_class_has_more_than_its_bound_over_15_decades() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         base = random_problem(seed, batch=2)
-        gold, bronze = (base.demand.numpy() * 10 ** rng.uniform(-5, 10, base.demand.shape) for _ in range(2))
+        gold, bronze = (
+            base.demand.numpy() * 10 ** rng.uniform(-5, 10, base.demand.shape) for _ in range(2)
+        )
         problem = priority_problem(base.topology, base.paths, {"gold": gold, "bronze": bronze})
         result = pdhg.solve(problem, gap=0.5, max_iterations=100)
         assert result.classes is not None
         assert result.program_prices is not None
-        for one in (result.classes, class_figures(problem, result.splits, result.program_prices.prices)):
+        for one in (
+            result.classes,
+            class_figures(problem, result.splits, result.program_prices.prices),
+        ):
             assert (one.gap >= 0).all()
             assert (one.bound >= one.value).all()
 
@@ -190,9 +212,12 @@ def test_no_class_has_more_than_its_bound_over_15_decades() -> None:
 def _exact_bound(
     capacity_value: float, demand: list[list[float]], least: list[list[float]], promised: float
 ) -> Fraction:
-    """The bound on the second of two classes, in rational arithmetic: the cheapest demands of the first one first."""
+    """The bound on the second of two classes, in rational arithmetic: the cheapest demands of the
+    first one first."""
     second = zip(demand[1], least[1], strict=True)
-    bound = Fraction(capacity_value) + sum(Fraction(d) * max(Fraction(0), 1 - Fraction(p)) for d, p in second)
+    bound = Fraction(capacity_value) + sum(
+        Fraction(d) * max(Fraction(0), 1 - Fraction(p)) for d, p in second
+    )
     left = Fraction(promised)
     for price, rate in sorted(zip(least[0], demand[0], strict=True)):
         carried = min(left, Fraction(rate))
@@ -210,10 +235,12 @@ def test_the_bound_of_a_class_is_that_of_rational_arithmetic_beside_huge_demands
         numbers = [torch.from_numpy(part)[None] for part in (*demand, *least)]
         bound = float(
             bound_of_class(
-                torch.tensor([capacity_value], dtype=torch.float64), numbers[:2], numbers[2:],
+                torch.tensor([capacity_value], dtype=torch.float64),
+                numbers[:2],
+                numbers[2:],
                 torch.tensor([[promised]], dtype=torch.float64),
             )
-        )  # fmt: skip
+        )
         exact = float(_exact_bound(capacity_value, demand.tolist(), least.tolist(), promised))
         assert exact <= bound * (1 + 1e-15)
         assert bound <= exact + 1e-12 * (capacity_value + demand[1].sum())

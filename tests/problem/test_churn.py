@@ -15,34 +15,49 @@ from teal.problem.sets import Capped
 from teal.testing import random_problem
 
 
-def _limited(seed: int, share: float, objective: teal.ObjectiveName = teal.ObjectiveName.TOTAL_FLOW) -> teal.Problem:
+def _limited(
+    seed: int, share: float, objective: teal.ObjectiveName = teal.ObjectiveName.TOTAL_FLOW
+) -> teal.Problem:
     problem = random_problem(seed, objective=objective, batch=2, failed=1)
     rng = np.random.default_rng(seed)
-    previous = torch.from_numpy(rng.dirichlet([0.4] * problem.paths.num_paths, problem.path_mask.shape[:2]))
+    previous = torch.from_numpy(
+        rng.dirichlet([0.4] * problem.paths.num_paths, problem.path_mask.shape[:2])
+    )
     return problem.with_churn_limit(previous * rng.random(), share)
 
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), share=st.sampled_from([0.0, 0.02, 0.1, 1.0]))
-def test_no_prices_prove_less_than_the_optimum_and_the_lps_prices_prove_it(seed: int, share: float) -> None:
+def test_no_prices_prove_less_than_the_optimum_and_the_lps_prices_prove_it(
+    seed: int, share: float
+) -> None:
     problem = _limited(seed, share, teal.ObjectiveName.WEIGHTED_FLOW)
     exact = teal.make_scheme("lp-all").solve(problem)
     assert exact.prices is not None
     optimum = problem.value(exact.splits)
-    np.testing.assert_allclose(teal.dual_bound(problem, exact.prices), optimum, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        teal.dual_bound(problem, exact.prices), optimum, rtol=1e-5, atol=1e-6
+    )
     rng = np.random.default_rng(seed)
     any_prices = torch.from_numpy(rng.exponential(1.0, tuple(problem.capacity.shape)))
     assert bool((teal.dual_bound(problem, any_prices) >= optimum * (1 - 1e-7) - 1e-7).all())
-    assert bool((teal.scaled_dual_bound(problem, torch.zeros_like(any_prices)) >= optimum * (1 - 1e-7) - 1e-7).all())
+    assert bool(
+        (
+            teal.scaled_dual_bound(problem, torch.zeros_like(any_prices))
+            >= optimum * (1 - 1e-7) - 1e-7
+        ).all()
+    )
     assert bool((teal.violations(problem, exact.splits).largest <= 1e-6).all())
 
 
 def test_the_best_profit_of_a_demand_by_hand() -> None:
-    """Profits 3, 2, 1; 0.5 is in force on the second path and 0.2 on the third; moving costs 1.5."""
+    """Profits 3, 2, 1; 0.5 is in force on the second path and 0.2 on the third; moving costs
+    1.5."""
     profit = torch.tensor([[[3.0, 2.0, 1.0, 1.5, 0.5, -0.5]]], dtype=torch.float64)
     largest = torch.tensor([[[0.0, 0.5, 0.2, 1.0, 1.0, 1.0]]], dtype=torch.float64)
     best = Capped(largest).support(profit, torch.ones_like(profit, dtype=torch.bool))
-    # In the order of profits: 0.5 stays for 2, 0.5 moves to the first path for 1.5; the 0.2 at 1 find no room.
+    # In the order of profits: 0.5 stays for 2, 0.5 moves to the first path for 1.5; the 0.2 at 1
+    # find no room.
     assert float(best) == pytest.approx(0.5 * 2 + 0.5 * 1.5)
 
 
@@ -76,7 +91,9 @@ def test_limits_are_checked() -> None:
 
 @pytest.mark.parametrize(("name", "load"), [("b4", 8.0), ("topohub:sndlib/geant", 8.0)])
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 1.0])
-def test_the_value_is_within_the_gap_of_the_lps_optimum(name: str, load: float, share: float) -> None:
+def test_the_value_is_within_the_gap_of_the_lps_optimum(
+    name: str, load: float, share: float
+) -> None:
     topology = teal.load_topology(name)
     traffic = teal.load_traffic(f"gravity:seed=0,count=3,load={load}", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
@@ -111,7 +128,10 @@ def test_splits_in_force_that_sum_above_one_count_as_scaled_to_one() -> None:
     problem = random_problem(3, batch=1)
     twice = 2 * problem.even_splits
     np.testing.assert_allclose(live_part(problem.program, twice), problem.even_splits)
-    limited, scaled = problem.with_churn_limit(twice, 0.05), problem.with_churn_limit(problem.even_splits, 0.05)
+    limited, scaled = (
+        problem.with_churn_limit(twice, 0.05),
+        problem.with_churn_limit(problem.even_splits, 0.05),
+    )
     first = torch.zeros_like(twice)
     first[..., 0] = 1.0
     expected = teal.violations(scaled, first).conditions["churn"]
@@ -121,31 +141,43 @@ def test_splits_in_force_that_sum_above_one_count_as_scaled_to_one() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), share=st.sampled_from([0.0, 0.02, 0.1, 0.5]))
-def test_splits_are_scaled_down_to_the_limit_as_little_as_an_lp_finds(seed: int, share: float) -> None:
-    """The LP: largest flow over a factor f of each demand, moved[d, k] >= f flow[d, k] - kept[d, k], sum of moved."""
+def test_splits_are_scaled_down_to_the_limit_as_little_as_an_lp_finds(
+    seed: int, share: float
+) -> None:
+    """The LP: largest flow over a factor f of each demand, moved[d, k] >= f flow[d, k] - kept[d,
+    k], sum of moved."""
     from scipy.optimize import linprog
 
     problem = _limited(seed, share)
     rng = np.random.default_rng(seed)
-    splits = torch.from_numpy(rng.dirichlet(np.full(problem.paths.num_paths, 0.5), problem.demand.shape))
+    splits = torch.from_numpy(
+        rng.dirichlet(np.full(problem.paths.num_paths, 0.5), problem.demand.shape)
+    )
     splits = torch.where(problem.path_mask, splits, 0).to(torch.float64)
     (limit,) = problem.conditions
     assert isinstance(limit, ChurnLimit)
     scaled = limit.scaled(problem.program, splits)
     assert float(limit.violation(problem.program, scaled).max()) < 1e-9
-    torch.testing.assert_close(scaled * splits.sum(-1, keepdim=True), splits * scaled.sum(-1, keepdim=True))
+    torch.testing.assert_close(
+        scaled * splits.sum(-1, keepdim=True), splits * scaled.sum(-1, keepdim=True)
+    )
     for b in range(problem.batch):
         flow = problem.program.flows(splits)[b].numpy()
         kept = problem.program.flows(limit.kept(problem.program))[b].numpy()
         demands, paths = flow.shape
         moves = np.eye(demands * paths)
-        upper = np.vstack([
-            np.hstack([np.repeat(np.eye(demands), paths, 0) * flow.reshape(-1, 1), -moves]),
-            np.hstack([np.zeros((1, demands)), np.ones((1, demands * paths))]),
-        ])  # fmt: skip
+        upper = np.vstack(
+            [
+                np.hstack([np.repeat(np.eye(demands), paths, 0) * flow.reshape(-1, 1), -moves]),
+                np.hstack([np.zeros((1, demands)), np.ones((1, demands * paths))]),
+            ]
+        )
         best = linprog(
-            np.concatenate([-flow.sum(1), np.zeros(demands * paths)]), A_ub=upper,
+            np.concatenate([-flow.sum(1), np.zeros(demands * paths)]),
+            A_ub=upper,
             b_ub=np.append(kept.reshape(-1), float(limit.budget(problem.program)[b])),
             bounds=[(0, 1)] * demands + [(0, None)] * (demands * paths),
-        )  # fmt: skip
-        assert float(problem.program.flows(scaled)[b].sum()) == pytest.approx(-best.fun, rel=1e-6, abs=1e-9)
+        )
+        assert float(problem.program.flows(scaled)[b].sum()) == pytest.approx(
+            -best.fun, rel=1e-6, abs=1e-9
+        )

@@ -18,7 +18,9 @@ def _problem(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, failed: bool =
     topology = make_topology([(0, 1, 4.0), (0, 1, 2.0)])
     paths = compute_paths(topology, np.array([[0, 1], [1, 0]], np.int32), num_paths=3, cache=False)
     capacity = np.array([4.0, 0.0]) if failed else None
-    return Problem.create(topology, paths, Objective(objective), np.array([8.0, 1.0]), capacity=capacity)
+    return Problem.create(
+        topology, paths, Objective(objective), np.array([8.0, 1.0]), capacity=capacity
+    )
 
 
 def _splits(*first: float) -> torch.Tensor:
@@ -36,7 +38,9 @@ def _splits(*first: float) -> torch.Tensor:
         (_splits(0.9, 0.2, 0), "demand", 0.1),
     ],
 )
-def test_the_validator_measures_a_violation_of_each_rule(splits: torch.Tensor, rule: str, size: float) -> None:
+def test_the_validator_measures_a_violation_of_each_rule(
+    splits: torch.Tensor, rule: str, size: float
+) -> None:
     measured = violations(_problem(), splits)
     if rule:
         assert getattr(measured, rule).item() == pytest.approx(size)
@@ -73,8 +77,12 @@ def test_feasible_ends_at_the_tolerance(factor: float) -> None:
 
 
 def test_under_max_link_utilisation_load_on_a_failed_link_violates_capacity_too() -> None:
-    measured = violations(_problem(ObjectiveName.MAX_LINK_UTILISATION, failed=True), _splits(0.75, 0.25, 0))
+    measured = violations(
+        _problem(ObjectiveName.MAX_LINK_UTILISATION, failed=True), _splits(0.75, 0.25, 0)
+    )
     assert measured.capacity.item() == pytest.approx(2.0 / 4.0)
     assert measured.mask.item() == pytest.approx(0.25)
-    on_live = violations(_problem(ObjectiveName.MAX_LINK_UTILISATION, failed=True), _splits(1.0, 0, 0))
+    on_live = violations(
+        _problem(ObjectiveName.MAX_LINK_UTILISATION, failed=True), _splits(1.0, 0, 0)
+    )
     assert on_live.largest.item() == 0, "more than the capacity of a link that works is allowed"

@@ -1,4 +1,5 @@
-"""Promises as part of a problem: bundles, validator and bound, against linear programs and simulated failures."""
+"""Promises as part of a problem: bundles, validator and bound, against linear programs and
+simulated failures."""
 
 from __future__ import annotations
 
@@ -40,18 +41,26 @@ def test_failed_paths_are_those_with_a_failed_link() -> None:
     for number, links in enumerate(groups):
         for d in range(problem.paths.num_demands):
             for k in range(problem.paths.num_paths):
-                assert bool(failed[number, d, k]) == bool(set(problem.paths.links_of(d, k)) & set(links))
+                assert bool(failed[number, d, k]) == bool(
+                    set(problem.paths.links_of(d, k)) & set(links)
+                )
 
 
 @given(seed=st.integers(0, 10_000), scale=st.sampled_from([0.2, 1.0, 3.0]))
 def test_what_the_validator_passes_survives_every_failure(seed: int, scale: float) -> None:
-    """A simulation of every failure, also where links have failed before; and reservations that fit are passed."""
+    """A simulation of every failure, also where links have failed before; and reservations that fit
+    are passed."""
     torch.manual_seed(seed)
     problem = random_problem(seed, nodes=6, density=0.6, batch=2, failed=seed % 3).with_protection()
     protection = problem.condition(Protection)
     assert protection is not None
     splits = torch.rand(problem.path_mask.shape, dtype=torch.float64) * problem.path_mask
-    splits = splits * (torch.rand(splits.shape) < 0.7) * scale / splits.sum(-1, keepdim=True).clamp(min=1e-9)
+    splits = (
+        splits
+        * (torch.rand(splits.shape) < 0.7)
+        * scale
+        / splits.sum(-1, keepdim=True).clamp(min=1e-9)
+    )
     splits = teal.project(dataclasses.replace(problem, conditions=()), splits.clamp(max=1))
     left = protection.left(splits)
     reserved = torch.where(left[..., None] > 0, protection.reserved(splits), 0)
@@ -75,13 +84,25 @@ def test_a_path_that_has_failed_is_none_that_survives() -> None:
 
 
 def test_paths_of_an_allocation_are_protected_too() -> None:
-    """Two candidate paths without a common link; the allocation's own ones share their first link."""
-    links = [(0, 2, 9.0), (2, 1, 9.0), (2, 4, 9.0), (4, 1, 9.0), (0, 3, 9.0), (3, 5, 9.0), (5, 6, 9.0), (6, 1, 9.0)]
+    """Two candidate paths without a common link; the allocation's own ones share their first
+    link."""
+    links = [
+        (0, 2, 9.0),
+        (2, 1, 9.0),
+        (2, 4, 9.0),
+        (4, 1, 9.0),
+        (0, 3, 9.0),
+        (3, 5, 9.0),
+        (5, 6, 9.0),
+        (6, 1, 9.0),
+    ]
     topology, pairs = make_topology(links), np.array([[0, 1]], np.int32)
     paths = teal.compute_paths(topology, pairs, num_paths=2, cache=False)
     own = teal.compute_paths(topology, pairs, num_paths=2, method=PathMethod.YEN, cache=False)
     assert own.links_of(0, 0)[0] == own.links_of(0, 1)[0] == paths.links_of(0, 0)[0]
-    problem = teal.Problem.create(topology, paths, teal.Objective(), np.array([4.0])).with_protection()
+    problem = teal.Problem.create(
+        topology, paths, teal.Objective(), np.array([4.0])
+    ).with_protection()
     splits = torch.full((1, 1, own.num_paths), 1 / own.num_paths, dtype=torch.float64)
     allocation = dataclasses.replace(teal.Allocation.of_batch(splits, None, 0.0), paths=own)
     assert teal.assess(problem, allocation).status[0] == "infeasible"
@@ -113,7 +134,9 @@ def test_no_prices_prove_less_than_the_optimum(seed: int) -> None:
     torch.manual_seed(seed)
     problem = random_problem(seed, nodes=6, density=0.6, batch=1).with_protection()
     optimum = problem.value(teal.make_scheme("lp-all").solve(problem).splits)
-    prices = torch.rand(problem.capacity.shape, dtype=torch.float64) * (torch.rand(problem.capacity.shape) < 0.4)
+    prices = torch.rand(problem.capacity.shape, dtype=torch.float64) * (
+        torch.rand(problem.capacity.shape) < 0.4
+    )
     assert float(teal.dual_bound(problem, prices)) >= float(optimum) * (1 - 1e-6) - 1e-9
 
 
@@ -125,25 +148,36 @@ def test_what_other_schemes_find_breaks_promises_by_hand() -> None:
     problem = plain.with_protection()
     carried = teal.solve(plain, gap=1e-4)
     assert float(plain.value(carried.splits)) == pytest.approx(7.0, rel=1e-3)
-    assert teal.assess(problem, teal.Allocation.of_batch(carried.splits, None, 0.0)).status[0] == "infeasible"
+    assert (
+        teal.assess(problem, teal.Allocation.of_batch(carried.splits, None, 0.0)).status[0]
+        == "infeasible"
+    )
     # 3.5 Gbit/s on one path: if it fails nothing is left, which no reservation mends.
     alone = torch.tensor([[[0.35, 0.0]]], dtype=torch.float64)
     assert float(teal.violations(problem, alone).conditions["protection"]) == pytest.approx(0.35)
     promised = teal.solve(problem, gap=1e-4)
     assert float(promised.value) == pytest.approx(3.0, rel=1e-3)
-    assert teal.assess(problem, teal.Allocation.of_batch(promised.splits, promised.prices, 0.0)).gap < 1e-3
+    assert (
+        teal.assess(problem, teal.Allocation.of_batch(promised.splits, promised.prices, 0.0)).gap
+        < 1e-3
+    )
 
 
 def test_of_many_paths_those_carry_promises_that_survive() -> None:
-    """Seven paths cross one cable, the eighth avoids it: it is among the six, and promises fit as on two paths."""
+    """Seven paths cross one cable, the eighth avoids it: it is among the six, and promises fit as
+    on two paths."""
     links = [(0, 1, 20.0), (0, 9, 5.0), (9, 8, 50.0)]
     for middle in range(2, 9 - 1):
         links += [(1, middle, 9.0), (middle, 8, 9.0)]
     links += [(1, 8, 9.0)]
     topology = make_topology(links)
-    paths = teal.compute_paths(topology, np.array([[0, 8]], np.int32), num_paths=8, method=PathMethod.YEN, cache=False)
+    paths = teal.compute_paths(
+        topology, np.array([[0, 8]], np.int32), num_paths=8, method=PathMethod.YEN, cache=False
+    )
     assert int(paths.mask.sum()) == 8
-    problem = teal.Problem.create(topology, paths, teal.Objective(), np.array([12.0])).with_protection()
+    problem = teal.Problem.create(
+        topology, paths, teal.Objective(), np.array([12.0])
+    ).with_protection()
     protection = problem.condition(Protection)
     assert protection is not None
     used = (protection.bundles[0] > 0).any(0)
@@ -157,7 +191,9 @@ def test_of_many_paths_those_carry_promises_that_survive() -> None:
     assert float(lost.max()) == 0.0
     others = torch.zeros(1, 1, 8, dtype=torch.float64)
     others[0, 0, int(torch.nonzero(~used)[0])] = 0.1
-    assert float(teal.violations(problem, others).largest) > 1e-3, "a path that carries no promise counts as lost"
+    assert float(teal.violations(problem, others).largest) > 1e-3, (
+        "a path that carries no promise counts as lost"
+    )
 
 
 def test_wrong_problems_are_refused() -> None:

@@ -24,10 +24,13 @@ def _unrolled(problem: Problem) -> Problem:
     width = torch.diff(end, dim=-1, prepend=torch.zeros_like(end[..., :1]))
     paths = joined([problem.paths] * len(level))
     return dataclasses.replace(
-        problem, paths=paths, ops=make_path_ops(paths, "cpu"), steps=None,
+        problem,
+        paths=paths,
+        ops=make_path_ops(paths, "cpu"),
+        steps=None,
         demand=torch.cat([problem.demand * width[..., c] for c in range(len(level))], 1),
         demand_value=torch.cat([problem.demand_value * one for one in level]),
-    )  # fmt: skip
+    )
 
 
 def _in_order(problem: Problem, splits: torch.Tensor) -> torch.Tensor:
@@ -36,7 +39,9 @@ def _in_order(problem: Problem, splits: torch.Tensor) -> torch.Tensor:
     end = problem.steps.end
     start = torch.cat([torch.zeros_like(end[..., :1]), end[..., :-1]], -1)
     total = splits.sum(-1, keepdim=True)
-    share = torch.where(end > start, (total - start).clamp(min=0).minimum(end - start) / (end - start), 0)
+    share = torch.where(
+        end > start, (total - start).clamp(min=0).minimum(end - start) / (end - start), 0
+    )
     mix = splits / total.clamp(min=1e-300)
     return torch.cat([mix * share[..., c, None] for c in range(end.shape[-1])], 1)
 
@@ -46,8 +51,12 @@ def _in_order(problem: Problem, splits: torch.Tensor) -> torch.Tensor:
     objective=st.sampled_from([ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW]),
     failed=st.sampled_from([0, 2]),
 )
-def test_value_and_bound_are_those_of_rows_of_their_own(seed: int, objective: ObjectiveName, failed: int) -> None:
-    problem = with_random_steps(random_problem(seed, objective=objective, batch=2, failed=failed), seed)
+def test_value_and_bound_are_those_of_rows_of_their_own(
+    seed: int, objective: ObjectiveName, failed: int
+) -> None:
+    problem = with_random_steps(
+        random_problem(seed, objective=objective, batch=2, failed=failed), seed
+    )
     unrolled, rng = _unrolled(problem), np.random.default_rng(seed)
     splits = problem.even_splits * torch.from_numpy(rng.random((2, problem.paths.num_demands, 1)))
     torch.testing.assert_close(problem.value(splits), unrolled.value(_in_order(problem, splits)))
@@ -62,6 +71,8 @@ def test_steps_follow_the_matrices_and_the_demands() -> None:
     assert problem.steps is not None
     for row in range(3):
         part = problem.row(row)
-        torch.testing.assert_close(part.value(part.even_splits)[0], problem.value(problem.even_splits)[row])
+        torch.testing.assert_close(
+            part.value(part.even_splits)[0], problem.value(problem.even_splits)[row]
+        )
     chosen = torch.tensor([1, 4])
     torch.testing.assert_close(problem.steps.demands(chosen).end, problem.steps.end[:, chosen])

@@ -54,7 +54,10 @@ def problem_of(case: Case, seed: int) -> Problem:
         topology = random_topology(seed)
         paths = compute_paths(topology, all_pairs(topology), num_paths=3, cache=False)
         rng = np.random.default_rng(seed)
-        demand = {name: rng.lognormal(0, 1.5, (1, paths.num_demands)) for name in ("gold", "silver", "bronze")}
+        demand = {
+            name: rng.lognormal(0, 1.5, (1, paths.num_demands))
+            for name in ("gold", "silver", "bronze")
+        }
         return priority_problem(topology, paths, demand)
     if case.objective == ObjectiveName.BANDWIDTH_FUNCTIONS:
         base = random_problem(seed, batch=1, failed=0 if case.over_all else seed % 3)
@@ -62,23 +65,38 @@ def problem_of(case: Case, seed: int) -> Problem:
         for _ in range(base.demand.shape[1]):
             rates, slopes = rng.uniform(0.1, 1.5, 3).cumsum(), -np.sort(-rng.uniform(0.1, 9, 3))
             points.append(
-                list(zip(rates.tolist(), (slopes * np.diff(rates, prepend=0)).cumsum().tolist(), strict=True))
+                list(
+                    zip(
+                        rates.tolist(),
+                        (slopes * np.diff(rates, prepend=0)).cumsum().tolist(),
+                        strict=True,
+                    )
+                )
             )
         functions = BandwidthFunctions.of_points(points, range(len(points)))
         return Problem.create(
-            base.topology, base.paths, case.objective, base.demand.numpy(), capacity=base.capacity.numpy(),
+            base.topology,
+            base.paths,
+            case.objective,
+            base.demand.numpy(),
+            capacity=base.capacity.numpy(),
             functions=functions,
-        )  # fmt: skip
+        )
     if case.protected:
         topology = cabled_topology(seed)
         paths = compute_paths(topology, all_pairs(topology), num_paths=3, cache=False)
         rng = np.random.default_rng(seed)
         problem = Problem.create(
-            topology, paths, case.objective, rng.lognormal(0, 1.5, (1, paths.num_demands)),
+            topology,
+            paths,
+            case.objective,
+            rng.lognormal(0, 1.5, (1, paths.num_demands)),
             weight=rng.choice([1.0, 2.0, 4.0], paths.num_demands),
-        )  # fmt: skip
+        )
         return problem.with_protection()
-    return random_problem(seed, objective=case.objective, batch=1, failed=0 if case.over_all else seed % 3)
+    return random_problem(
+        seed, objective=case.objective, batch=1, failed=0 if case.over_all else seed % 3
+    )
 
 
 def write_case(case: Case, folder: Path, seed: int) -> list[str]:

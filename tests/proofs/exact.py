@@ -1,4 +1,5 @@
-"""A second evaluator of proofs, in fractions and by Bellman and Ford: slow, and without a line of the checker."""
+"""A second evaluator of proofs, in fractions and by Bellman and Ford: slow, and without a line of
+the checker."""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ def _is_true(network: Path, matrix: Path, proof: Path, groups: Path | None) -> b
                 return False
             paths[-1].append((_natural(amount), along))
     listing = "".join(
-        f"{d}{''.join(' ' + ','.join(map(str, along)) for _, along in of)}\n" for d, of in enumerate(paths)
+        f"{d}{''.join(' ' + ','.join(map(str, along)) for _, along in of)}\n"
+        for d, of in enumerate(paths)
     )
     over_all = lines[3] == "paths all"
     if not over_all and lines[3] != f"paths listed {hashlib.sha256(listing.encode()).hexdigest()}":
@@ -107,7 +109,16 @@ def _is_true(network: Path, matrix: Path, proof: Path, groups: Path | None) -> b
             if len(words) != 5 or (words[1] not in ("class", "level") and words[2] != "-"):
                 return False
             value, bound = (Fraction(_natural(word), 2**120) for word in words[3:])
-            programs.append({"kind": words[1], "name": words[2], "value": value, "bound": bound, "prices": {}, "m": {}})
+            programs.append(
+                {
+                    "kind": words[1],
+                    "name": words[2],
+                    "value": value,
+                    "bound": bound,
+                    "prices": {},
+                    "m": {},
+                }
+            )
         elif words[0] == "prices":
             for word in words[1:]:
                 link_text, _, price = word.partition(":")
@@ -130,9 +141,15 @@ def _is_true(network: Path, matrix: Path, proof: Path, groups: Path | None) -> b
 
 
 def _program_is_true(
-    net: Network, paths: list[list[tuple[int, list[int]]]], multipliers: list[dict[str, Fraction]],
-    load: list[Fraction], program: dict[str, object], over_all: bool, hit_by: dict[str, set[int]], count: int,
-) -> bool:  # fmt: skip
+    net: Network,
+    paths: list[list[tuple[int, list[int]]]],
+    multipliers: list[dict[str, Fraction]],
+    load: list[Fraction],
+    program: dict[str, object],
+    over_all: bool,
+    hit_by: dict[str, set[int]],
+    count: int,
+) -> bool:
     kind, name, value, bound = program["kind"], program["name"], program["value"], program["bound"]
     given: dict[int, Fraction] = program["prices"]  # type: ignore[assignment]
     m: dict[str, Fraction] = program["m"]  # type: ignore[assignment]
@@ -147,7 +164,9 @@ def _program_is_true(
         return False
     if kind in ("utilisation", "promise") and count > 1:
         return False
-    if kind not in ("utilisation", "promise") and any(own > rate for own, rate in zip(x, net.rate, strict=True)):
+    if kind not in ("utilisation", "promise") and any(
+        own > rate for own, rate in zip(x, net.rate, strict=True)
+    ):
         return False
     dist: list[Fraction | None] = []
     for d, of in enumerate(paths):
@@ -155,7 +174,12 @@ def _program_is_true(
             dist.append(net.least(length, *net.pairs[d]))
         else:
             open_ones = [along for _, along in of if all(net.capacity[link] > 0 for link in along)]
-            dist.append(min((sum((length[i] for i in along), Fraction(0)) for along in open_ones), default=None))
+            dist.append(
+                min(
+                    (sum((length[i] for i in along), Fraction(0)) for along in open_ones),
+                    default=None,
+                )
+            )
     demands = range(len(x))
 
     def profit(d: int, worth: Fraction) -> Fraction:
@@ -173,7 +197,9 @@ def _program_is_true(
         proved = room + sum((profit(d, Fraction(1)) for d in own_class), Fraction(0))
         for other, multiplier in m.items():
             rows = [d for d in demands if net.of_class[d] == other]
-            proved += sum((profit(d, multiplier) for d in rows), Fraction(0)) - multiplier * sum(x[d] for d in rows)
+            proved += sum((profit(d, multiplier) for d in rows), Fraction(0)) - multiplier * sum(
+                x[d] for d in rows
+            )
         return sum((x[d] for d in own_class), Fraction(0)) >= value and proved <= bound
     if kind == "level":
         level = Fraction(str(name))
@@ -182,7 +208,9 @@ def _program_is_true(
             own = dist[d]
             if own is not None:
                 is_member = x[d] >= level * net.weight[d]
-                total += own * (min(bound * level * net.weight[d], net.rate[d]) if is_member else x[d])
+                total += own * (
+                    min(bound * level * net.weight[d], net.rate[d]) if is_member else x[d]
+                )
         return value == 1 and total > room
     if kind in ("utilisation", "concurrent"):
         routable = [d for d in demands if dist[d] is not None]
@@ -192,7 +220,9 @@ def _program_is_true(
             return False
         if kind == "utilisation":  # with a room of 0 the prices say nothing
             return bound == 0 or (room > 0 and bound <= value and bound * room <= total)
-        return value <= bound and value <= 1 and (bound >= 1 or (total > 0 and bound * total >= room))
+        return (
+            value <= bound and value <= 1 and (bound >= 1 or (total > 0 and bound * total >= room))
+        )
     if kind == "promise":
         if over_all or not hit_by:
             return False
@@ -206,7 +236,12 @@ def _program_is_true(
             reached += net.weight[d] * min(net.rate[d], *left)
             for _, along in paths[d]:
                 paid = sum(
-                    (own for g, own in multipliers[d].items() if not hit_by.get(g, set()) & set(along)), Fraction(0)
+                    (
+                        own
+                        for g, own in multipliers[d].items()
+                        if not hit_by.get(g, set()) & set(along)
+                    ),
+                    Fraction(0),
                 )
                 if all(net.capacity[i] > 0 for i in along) and paid > sum(price[i] for i in along):
                     return False

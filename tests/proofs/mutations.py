@@ -14,31 +14,37 @@ from teal.proofs import check
 # The text of a check in the checker, and the text in its place.
 REMOVED_CHECKS = {
     "links within capacity": ("if sent * SQUARE > most * room:", "if False:"),
-    "demands within rate": ('need(is_within,', "need(True,"),
+    "demands within rate": ("need(is_within,", "need(True,"),
     "links of a path are connected": (
-        "if not ends or ends != [*map(self.start.__getitem__, along), demand.target]:", "if not ends:"
+        "if not ends or ends != [*map(self.start.__getitem__, along), demand.target]:",
+        "if not ends:",
     ),
     "a line for each demand": ("need(name == str(demand.number),", "need(True,"),
     "value reached": ("need(self.kind not in LINEAR or self.reached >= self.value,", "need(True,"),
     "bound proved": ("need(proves.get(self.kind, paid <= self.bound),", "need(True,"),
     "no number below 0": (
-        "need(text.isascii() and text.isdigit() and len(text) <= 100,", 'need(text.lstrip("-").isdigit(),'
+        "need(text.isascii() and text.isdigit() and len(text) <= 100,",
+        'need(text.lstrip("-").isdigit(),',
     ),
-    "list of paths": ('need(over_all or scope == f"paths listed {flows.listed.hexdigest()}",', "need(True,"),
+    "list of paths": (
+        'need(over_all or scope == f"paths listed {flows.listed.hexdigest()}",',
+        "need(True,",
+    ),
     "demands carried to their share": ("need(flow * SQUARE >= share * high,", "need(True,"),
     "multipliers in programs of classes alone": (
-        'last.kind == "class" and words[:1] !=', "words[:1] !="
+        'last.kind == "class" and words[:1] !=',
+        "words[:1] !=",
     ),
     "prices above 0 for a utilisation": (
-        "self.total * SQUARE >= max(1, self.bound * room)", "self.total * SQUARE >= self.bound * room"
+        "self.total * SQUARE >= max(1, self.bound * room)",
+        "self.total * SQUARE >= self.bound * room",
     ),
     "prices above 0 for a share": (
-        "self.bound * self.total >= max(1, SQUARE * room)", "self.bound * self.total >= SQUARE * room"
+        "self.bound * self.total >= max(1, SQUARE * room)",
+        "self.bound * self.total >= SQUARE * room",
     ),
-    "multipliers of groups": (
-        "need(is_paid,", "need(True,"
-    ),
-}  # fmt: skip
+    "multipliers of groups": ("need(is_paid,", "need(True,"),
+}
 
 
 def checker_without(name: str) -> types.ModuleType:
@@ -68,7 +74,9 @@ class Lines:
             for words in (line.split(" ") for line in self.flows)
         )
         if self.head[3] != "paths all":
-            self.head[3] = f"paths listed {hashlib.sha256((listing + chr(10)).encode()).hexdigest()}"
+            self.head[3] = (
+                f"paths listed {hashlib.sha256((listing + chr(10)).encode()).hexdigest()}"
+            )
         return "\n".join([*self.head, "flows", *self.flows, "end", ""])
 
 
@@ -84,7 +92,9 @@ def _change_flow(lines: Lines, pick: random.Random) -> None:
     row, words, number = _any_flow(lines, pick)
     amount, _, rest = words[number].partition(":")
     if amount[:1] == "@":
-        words[number] = f"{amount}:{max(0, int(rest) + pick.choice([1, -1]) * 2 ** pick.randrange(70))}"
+        words[number] = (
+            f"{amount}:{max(0, int(rest) + pick.choice([1, -1]) * 2 ** pick.randrange(70))}"
+        )
     else:
         changed = int(amount) + pick.choice([1, -1]) * 2 ** pick.randrange(72)
         words[number] = f"{changed if pick.random() < 0.3 else max(0, changed)}:{rest}"
@@ -96,7 +106,11 @@ def _change_claim(lines: Lines, pick: random.Random) -> None:
     row = pick.choice(rows)
     words = lines.head[row].split(" ")
     number = pick.choice([3, 4])
-    step = int(words[number]) >> pick.randrange(1, 130) if pick.random() < 0.7 else 2 ** pick.randrange(9)
+    step = (
+        int(words[number]) >> pick.randrange(1, 130)
+        if pick.random() < 0.7
+        else 2 ** pick.randrange(9)
+    )
     words[number] = str(max(0, int(words[number]) + pick.choice([1, -1]) * step))
     lines.head[row] = " ".join(words)
 
@@ -163,7 +177,8 @@ def _drop_path(lines: Lines, pick: random.Random) -> None:
 
 
 def _overload(lines: Lines, pick: random.Random) -> None:
-    """More flow, and a claim below what the flows reach: nothing but the capacities and rates is broken."""
+    """More flow, and a claim below what the flows reach: nothing but the capacities and rates is
+    broken."""
     row, words, number = _any_flow(lines, pick)
     amount, _, rest = words[number].partition(":")
     if amount[:1] != "@":
@@ -195,8 +210,10 @@ def _raise_multipliers(lines: Lines, pick: random.Random) -> None:
         words = line.split(" ")
         changed = [
             f"{word.partition(':')[0]}:{int(word.partition(':')[2]) * pick.randrange(100, 200) // 100}"
-            if word[:1] == "@" and word.rpartition(":")[2].isdigit() else word for word in words
-        ]  # fmt: skip
+            if word[:1] == "@" and word.rpartition(":")[2].isdigit()
+            else word
+            for word in words
+        ]
         lines.flows[row] = " ".join(changed)
 
 
@@ -207,29 +224,39 @@ def _renumber(lines: Lines, pick: random.Random) -> None:
 
 
 def _add_multiplier(lines: Lines, pick: random.Random) -> None:
-    """A multiplier of a class, which a program of another kind has not, and a claim that it would prove."""
+    """A multiplier of a class, which a program of another kind has not, and a claim that it would
+    prove."""
     row = pick.choice([i for i, line in enumerate(lines.head) if line.startswith("program ")])
     words = lines.head[row].split(" ")
     share = pick.randrange(1, 100)
     words[3], words[4] = (str(int(word) * share // 100) for word in (words[3], words[3]))
     lines.head[row] = " ".join(words)
-    lines.head.insert(row + 1, f"multiplier {pick.choice(['', 'gold', 'silver', '-'])} {pick.choice([1, 5, 9]) << 60}")
+    lines.head.insert(
+        row + 1,
+        f"multiplier {pick.choice(['', 'gold', 'silver', '-'])} {pick.choice([1, 5, 9]) << 60}",
+    )
 
 
 def _without_prices(lines: Lines, pick: random.Random) -> None:
     """Prices of 0, which prove no ratio, and a claim without a gap."""
-    lines.head[:] = [line for line in lines.head if not line.startswith("prices ") or pick.random() < 0.2]
+    lines.head[:] = [
+        line for line in lines.head if not line.startswith("prices ") or pick.random() < 0.2
+    ]
     for row, line in enumerate(lines.head):
         words = line.split(" ")
         if words[0] == "program" and words[1] in ("utilisation", "concurrent"):
-            words[4] = words[3] = str(int(words[3]) * (300 if words[1] == "utilisation" else 20) // 100)
+            words[4] = words[3] = str(
+                int(words[3]) * (300 if words[1] == "utilisation" else 20) // 100
+            )
             lines.head[row] = " ".join(words)
 
 
 def _change_name(lines: Lines, pick: random.Random) -> None:
     row = pick.choice([i for i, line in enumerate(lines.head) if line.startswith("program ")])
     words = lines.head[row].split(" ")
-    words[2] = pick.choice(["-", "gold", "bronze", "none", "", "x\r", "0.5", words[2] + "-", words[2] + "0"])
+    words[2] = pick.choice(
+        ["-", "gold", "bronze", "none", "", "x\r", "0.5", words[2] + "-", words[2] + "0"]
+    )
     lines.head[row] = " ".join(words)
 
 
@@ -247,14 +274,29 @@ def _below_zero(lines: Lines, pick: random.Random) -> None:
 
 
 KINDS: tuple[Callable[[Lines, random.Random], None], ...] = (
-    _change_flow, _change_claim, _change_price, _change_multiplier, _change_link, _change_lines, _move_demand,
-    _drop_path, _overload, _overload, _starve, _raise_multipliers, _renumber, _below_zero, _add_multiplier,
-    _without_prices, _change_name,
-)  # fmt: skip
+    _change_flow,
+    _change_claim,
+    _change_price,
+    _change_multiplier,
+    _change_link,
+    _change_lines,
+    _move_demand,
+    _drop_path,
+    _overload,
+    _overload,
+    _starve,
+    _raise_multipliers,
+    _renumber,
+    _below_zero,
+    _add_multiplier,
+    _without_prices,
+    _change_name,
+)
 
 
 def mutated(text: str, pick: random.Random) -> str:
-    """A proof with one to three faults; in most the hash of the list of paths is mended, so that it is none."""
+    """A proof with one to three faults; in most the hash of the list of paths is mended, so that it
+    is none."""
     if pick.random() < 0.08:  # a byte
         place = pick.randrange(len(text))
         return text[:place] + pick.choice("0123456789 :,-\n@a") + text[place + 1 :]

@@ -15,7 +15,9 @@ from teal.proofs.flows import PathFlows, read_flows, splits_over
 from teal.testing import make_topology, random_topology
 
 # a -> b -> d and a -> c -> d, two parallel links b -> d, and the way back d -> a.
-_DIAMOND = make_topology([(0, 1, 4.0), (1, 3, 1.0), (1, 3, 2.0), (0, 2, 4.0), (2, 3, 4.0), (3, 0, 9.0)])
+_DIAMOND = make_topology(
+    [(0, 1, 4.0), (1, 3, 1.0), (1, 3, 2.0), (0, 2, 4.0), (2, 3, 4.0), (3, 0, 9.0)]
+)
 
 
 def _write(file: Path, text: str) -> Path:
@@ -36,7 +38,15 @@ def test_paths_by_name_by_number_and_as_a_list(tmp_path: Path) -> None:
 
 
 def test_flows_on_links_are_decomposed_and_cycles_dropped(tmp_path: Path) -> None:
-    rows = ["source,target,link,flow", "n0,n3,0,3", "n0,n3,1,1", "n0,n3,2,2", "n0,n3,3,1", "n0,n3,4,2", "n0,n3,5,1"]
+    rows = [
+        "source,target,link,flow",
+        "n0,n3,0,3",
+        "n0,n3,1,1",
+        "n0,n3,2,2",
+        "n0,n3,3,1",
+        "n0,n3,4,2",
+        "n0,n3,5,1",
+    ]
     # 3 + 1 leave n0 and 1 comes back: 3 Gbit/s are carried, 1 goes around.
     rows[4] = "n0,n3,3,1"
     rows[5] = "n0,n3,4,1"
@@ -61,7 +71,9 @@ def test_a_decomposition_has_the_loads_that_it_was_made_of(seed: int, tmp_path: 
             load[list(paths.links_of(d, k))] += rng.uniform(0.1, 5)
     source, target = (topology.node_names[node] for node in paths.pairs[d])
     rows = [f"{source},{target},{link},{flow!r}" for link, flow in enumerate(load.tolist()) if flow]
-    flows = read_flows(_write(tmp_path / "x.csv", "\n".join(["source,target,link,flow", *rows])), topology)
+    flows = read_flows(
+        _write(tmp_path / "x.csv", "\n".join(["source,target,link,flow", *rows])), topology
+    )
     found = np.zeros_like(load)
     for links, flow in next(iter(flows.values())).items():
         found[list(links)] += flow
@@ -93,7 +105,9 @@ def test_flow_that_is_not_conserved_is_named_with_its_node(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("missing", "is_taken"), [(1e-7, False), (1e-8, False), (1e-10, True)])
-def test_conservation_is_kept_to_a_billionth_of_the_flow(missing: float, is_taken: bool, tmp_path: Path) -> None:
+def test_conservation_is_kept_to_a_billionth_of_the_flow(
+    missing: float, is_taken: bool, tmp_path: Path
+) -> None:
     text = f"source,target,link,flow\nn0,n3,0,1\nn0,n3,1,{1 - missing!r}\n"
     file = _write(tmp_path / "x.csv", text)
     if is_taken:
@@ -106,11 +120,23 @@ def test_conservation_is_kept_to_a_billionth_of_the_flow(missing: float, is_take
 def test_another_file_is_refused(tmp_path: Path) -> None:
     for name, text, words in (
         ("x.txt", "", "a file that ends with .json, .csv, .parquet"),
-        ("x.csv", "source,target,flow\nn0,n3,1\n", "columns: expected source, target, flow, and links or link"),
+        (
+            "x.csv",
+            "source,target,flow\nn0,n3,1\n",
+            "columns: expected source, target, flow, and links or link",
+        ),
         ("x.csv", "", "a table of flows"),
-        ("x.csv", "source,target,links,flow,flow\nn0,n1,0,4,1\n", "columns: expected each column once"),
+        (
+            "x.csv",
+            "source,target,links,flow,flow\nn0,n1,0,4,1\n",
+            "columns: expected each column once",
+        ),
         ("x.csv", "source,target,link,flow\nn0,n1,0;1,1\n", "row 2: link: expected one link"),
-        ("x.json", json.dumps({"routers": {"n0": [{"target": "n3", "paths": [{"links": ["?"]}]}]}}), "links"),
+        (
+            "x.json",
+            json.dumps({"routers": {"n0": [{"target": "n3", "paths": [{"links": ["?"]}]}]}}),
+            "links",
+        ),
     ):
         with pytest.raises(InputError, match=words):
             read_flows(_write(tmp_path / name, text), _DIAMOND)
@@ -122,7 +148,17 @@ def test_paths_that_are_no_candidates_are_added(tmp_path: Path) -> None:
     flows: dict[Demand, PathFlows] = {(0, 3, ""): {(0, 1): 1.0, (0, 2): 1.0, (3, 4): 2.0}}
     more, splits = splits_over(flows, _DIAMOND, paths, demand, None, "x.csv")
     d = next(d for d, pair in enumerate(more.pairs.tolist()) if pair == [0, 3])
-    found = {tuple(more.links_of(d, k)): splits[d, k] for k in range(more.num_paths) if more.leaf[d, k] >= 0}
-    assert {links: share for links, share in found.items() if share} == {(0, 1): 0.25, (0, 2): 0.25, (3, 4): 0.5}
-    with pytest.raises(InputError, match="demands of the matrix, found flow from n0 to n3 of class gold"):
+    found = {
+        tuple(more.links_of(d, k)): splits[d, k]
+        for k in range(more.num_paths)
+        if more.leaf[d, k] >= 0
+    }
+    assert {links: share for links, share in found.items() if share} == {
+        (0, 1): 0.25,
+        (0, 2): 0.25,
+        (3, 4): 0.5,
+    }
+    with pytest.raises(
+        InputError, match="demands of the matrix, found flow from n0 to n3 of class gold"
+    ):
         splits_over({(0, 3, "gold"): {(0, 1): 1.0}}, _DIAMOND, paths, demand, None, "x.csv")

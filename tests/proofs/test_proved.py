@@ -1,7 +1,8 @@
-"""Proofs and allocations with one change each, all changes of some kinds: none is accepted that claims more than is so.
+"""Proofs and allocations with one change each, all changes of some kinds: none is accepted that
+claims more than is so.
 
-Changed proofs are judged by the second evaluator and by linear programs, changed allocations by adding up what the file
-says, a member that occurs twice in an object twice.
+Changed proofs are judged by the second evaluator and by linear programs, changed allocations by
+adding up what the file says, a member that occurs twice in an object twice.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from tests.proofs.exact import is_true
 from tests.proofs.mutations import Lines
 from tests.proofs.truth import Truth
 
-# a and b have two links between them, so that one name has a number; capacities are not what demands need.
+# a and b have two links between them, so that one name has a number; capacities are not what
+# demands need.
 _TOPOLOGY = make_topology([(0, 1, 2.0), (0, 1, 3.0), (1, 2, 4.0), (0, 2, 1.0)])
 _PAIRS = np.array([[0, 1], [0, 2], [1, 2]], dtype=np.int32)
 _DEMAND = np.array([[4.0, 3.0, 2.5]])
@@ -47,8 +49,12 @@ def _problem(kind: str) -> Problem:
         return priority_problem(_TOPOLOGY, _PATHS, {"gold": _DEMAND / 2, "silver": _DEMAND / 2})
     if kind == "promise":
         return _problem("value").with_protection([[0], [2, 3]])
-    names = {"value": "total_flow", "utilisation": "max_link_utilisation", "concurrent": "max_concurrent_flow",
-             "level": "max_min"}  # fmt: skip
+    names = {
+        "value": "total_flow",
+        "utilisation": "max_link_utilisation",
+        "concurrent": "max_concurrent_flow",
+        "level": "max_min",
+    }
     return Problem.create(_TOPOLOGY, _PATHS, names[kind], _DEMAND)
 
 
@@ -57,11 +63,16 @@ def _numbers(text: str) -> list[str]:
     if not text.isdigit():
         return ["0", "-1", "", f"{text}{text}", f"{text}0", "nan", "1e9"]
     value = int(text)
-    return [*map(str, sorted({0, value - 1, value + 1, value + (value >> 16), 2 * value} - {value})), "", "\u0661"]
+    return [
+        *map(str, sorted({0, value - 1, value + 1, value + (value >> 16), 2 * value} - {value})),
+        "",
+        "\u0661",
+    ]
 
 
 def _changed_lines(lines: list[str]) -> Iterator[list[str]]:
-    """Lists of lines with one change: a line, a word or a number that is missing, there twice, moved or another one."""
+    """Lists of lines with one change: a line, a word or a number that is missing, there twice,
+    moved or another one."""
     for at, line in enumerate(lines):
         yield lines[:at] + lines[at + 1 :]
         yield [*lines[:at], line, *lines[at:]]
@@ -74,14 +85,22 @@ def _changed_lines(lines: list[str]) -> Iterator[list[str]]:
         most = 1 if len(word) == 64 else None  # of the digits of a hash
         for found in itertools.islice(re.finditer(r"\d+", line), most):
             for number in _numbers(found[0]):
-                yield [*lines[:at], line[: found.start()] + number + line[found.end() :], *lines[at + 1 :]]
+                yield [
+                    *lines[:at],
+                    line[: found.start()] + number + line[found.end() :],
+                    *lines[at + 1 :],
+                ]
 
 
-@pytest.mark.parametrize("kind", ["value", "class", "promise", "utilisation", "concurrent", "level"])
+@pytest.mark.parametrize(
+    "kind", ["value", "class", "promise", "utilisation", "concurrent", "level"]
+)
 def test_no_changed_proof_claims_more(kind: str, tmp_path: Path) -> None:
     problem = _problem(kind)
     write_proof(tmp_path, problem, solve(problem, gap=1e-6).allocation)
-    files = [tmp_path / name for name in (NETWORK, MATRIX, PROOF, GROUPS) if (tmp_path / name).exists()]
+    files = [
+        tmp_path / name for name in (NETWORK, MATRIX, PROOF, GROUPS) if (tmp_path / name).exists()
+    ]
     text = files[2].read_text(encoding="utf-8")
     tried = refused = 0
     for head, flows in _changed_parts(text):
@@ -112,7 +131,15 @@ def _with_hash(head: list[str], flows: list[str]) -> str:
         for words in (line.split(" ") for line in flows)
     )
     hashed = f"paths listed {hashlib.sha256((listing + chr(10)).encode()).hexdigest()}"
-    return "\n".join([*(hashed if line.startswith("paths ") else line for line in head), "flows", *flows, "end", ""])
+    return "\n".join(
+        [
+            *(hashed if line.startswith("paths ") else line for line in head),
+            "flows",
+            *flows,
+            "end",
+            "",
+        ]
+    )
 
 
 def _changed_values(value: Any) -> Iterator[Any]:
@@ -123,12 +150,27 @@ def _changed_values(value: Any) -> Iterator[Any]:
             yield type(value)([*value[:at], one, *value[at:]])
             yield type(value)([*value[:at], *value[at : at + 2][::-1], *value[at + 2 :]])
             if not isinstance(value, _Members):
-                yield from ([*value[:at], other, *value[at + 1 :]] for other in _changed_values(one))
+                yield from (
+                    [*value[:at], other, *value[at + 1 :]] for other in _changed_values(one)
+                )
                 continue
-            yield from (_Members([*value[:at], (one[0], x), *value[at + 1 :]]) for x in _changed_values(one[1]))
+            yield from (
+                _Members([*value[:at], (one[0], x), *value[at + 1 :]])
+                for x in _changed_values(one[1])
+            )
             yield _Members([*value[:at], (f"{one[0]}x", one[1]), *value[at + 1 :]])
     elif isinstance(value, float):
-        yield from (0.0, 2 * value, value + 1e-3, -value, float("nan"), float("inf"), str(value), 10**400, True)
+        yield from (
+            0.0,
+            2 * value,
+            value + 1e-3,
+            -value,
+            float("nan"),
+            float("inf"),
+            str(value),
+            10**400,
+            True,
+        )
     yield from (None, "n1", [], _Members(), 1.0)
 
 
@@ -158,7 +200,9 @@ def _said_by_json(text: str) -> _Rates:
         for demand in demands:
             for path in itertools.chain(*demand.all("paths")):
                 for links, rate in itertools.product(path.all("links"), path.all("rate")):
-                    said[router, *demand.all("target"), *(demand.all("class") or [""]), *links] += float(rate)
+                    said[router, *demand.all("target"), *(demand.all("class") or [""]), *links] += (
+                        float(rate)
+                    )
     return said
 
 
@@ -182,12 +226,28 @@ def _changed_table(text: str) -> Iterator[str]:
         yield _as_table([*rows[:at], row, *rows[at:]])
         yield _as_table([*rows[:at], *rows[at : at + 2][::-1], *rows[at + 2 :]])
         for place, cell in enumerate(row):
-            for other in ("", "n1", "2", "-1", "nan", "1e400", f"{cell}0", f"{cell} ", '["n0->n2"]', '["n0->n1#2"]'):
-                yield _as_table([*rows[:at], [*row[:place], other, *row[place + 1 :]], *rows[at + 1 :]])
+            for other in (
+                "",
+                "n1",
+                "2",
+                "-1",
+                "nan",
+                "1e400",
+                f"{cell}0",
+                f"{cell} ",
+                '["n0->n2"]',
+                '["n0->n1#2"]',
+            ):
+                yield _as_table(
+                    [*rows[:at], [*row[:place], other, *row[place + 1 :]], *rows[at + 1 :]]
+                )
 
 
 def _as_table(rows: list[list[str]]) -> str:
-    return "\n".join(",".join('"' + cell.replace('"', '""') + '"' for cell in row) for row in rows) + "\n"
+    return (
+        "\n".join(",".join('"' + cell.replace('"', '""') + '"' for cell in row) for row in rows)
+        + "\n"
+    )
 
 
 @pytest.mark.parametrize("kind", ["value", "class"])
@@ -205,11 +265,18 @@ def test_no_changed_allocation_is_proved_beyond_what_it_says(
     problem, names = _problem(kind), _TOPOLOGY.node_names
     result, file = solve(problem, gap=1e-6), tmp_path / f"x{suffix}"
     demand, classes = problem.demand[0].numpy(), problem.classes
-    write_allocation(file, _TOPOLOGY, problem.paths, demand, result.splits[0].numpy(), classes=classes)
+    write_allocation(
+        file, _TOPOLOGY, problem.paths, demand, result.splits[0].numpy(), classes=classes
+    )
     capacity = dict(zip(_TOPOLOGY.link_names(), _TOPOLOGY.capacity.tolist(), strict=True))
-    of_class = [""] * len(demand) if classes is None else [classes.names[c] for c in classes.of_demand]
+    of_class = (
+        [""] * len(demand) if classes is None else [classes.names[c] for c in classes.of_demand]
+    )
     ends = [(names[s], names[t]) for s, t in problem.paths.pairs.tolist()]
-    most = {(*pair, name): rate for pair, name, rate in zip(ends, of_class, demand.tolist(), strict=True)}
+    most = {
+        (*pair, name): rate
+        for pair, name, rate in zip(ends, of_class, demand.tolist(), strict=True)
+    }
     text, tried, taken, proofs = file.read_text(encoding="utf-8"), 0, 0, dict[str, list[str]]()
     for other in changed(text):
         file.write_text(other, encoding="utf-8")
@@ -227,16 +294,22 @@ def test_no_changed_allocation_is_proved_beyond_what_it_says(
             for link in links:
                 load[link] += rate
         assert all(amount <= capacity[link] * (1 + 2e-6) for link, amount in load.items()), other
-        assert all(amount <= most.get(key, 0) * (1 + 2e-6) for key, amount in carried.items()), other
+        assert all(amount <= most.get(key, 0) * (1 + 2e-6) for key, amount in carried.items()), (
+            other
+        )
         for sentence in proofs[repr(flows)]:
             name = sentence.partition("class ")[2].partition(" ")[0].rstrip(":")
             claimed = float(sentence.partition("from ")[2].partition(" ")[0])
-            assert claimed <= sum(rate for key, rate in carried.items() if key[2] == name) * (1 + 1e-9), other
+            assert claimed <= sum(rate for key, rate in carried.items() if key[2] == name) * (
+                1 + 1e-9
+            ), other
     assert tried > 100
     assert 0 < taken < tried
 
 
-def _proved(flows: dict[Demand, PathFlows], problem: Problem, allocation: Allocation, folder: Path) -> list[str]:
+def _proved(
+    flows: dict[Demand, PathFlows], problem: Problem, allocation: Allocation, folder: Path
+) -> list[str]:
     demand = problem.demand[0].numpy()
     paths, splits = splits_over(flows, _TOPOLOGY, problem.paths, demand, problem.classes, "x")
     shares, prices = torch.from_numpy(splits)[None], allocation.prices

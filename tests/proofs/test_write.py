@@ -47,12 +47,16 @@ def test_a_proof_says_what_the_assessment_says(case: Case, seed: int, tmp_path: 
     assert len(sentences) == len(expected)
     for sentence, (value, bound) in zip(sentences, expected, strict=True):
         low, high = _numbers(sentence)
-        reached, proved = (high, low) if case.objective == ObjectiveName.MAX_LINK_UTILISATION else (low, high)
+        reached, proved = (
+            (high, low) if case.objective == ObjectiveName.MAX_LINK_UTILISATION else (low, high)
+        )
         assert reached == pytest.approx(value, rel=_ROUNDING, abs=2e-9)
         sense = problem.objective.rules.sense
         if case.over_all:
             assert sense * proved >= sense * value - 1e-6 * abs(value)
-        else:  # the assessment tries multiples of the prices too; under priority its bound is at least the value
+        # the assessment tries multiples of the prices too; under priority its bound is at least the
+        # value
+        else:
             assert proved == pytest.approx(bound, rel=1e-6, abs=1e-6)
 
 
@@ -66,7 +70,9 @@ def test_the_claim_costs_two_times_1e_12_of_the_value(tmp_path: Path) -> None:
 def test_what_breaks_a_rule_is_named_with_its_link_or_demand(tmp_path: Path) -> None:
     topology = make_topology([(0, 1, 2.0), (1, 2, 1.0)])
     paths = compute_paths(topology, all_pairs(topology), num_paths=2, cache=False)
-    problem = Problem.create(topology, paths, "total_flow", torch.full((1, paths.num_demands), 1.5).numpy())
+    problem = Problem.create(
+        topology, paths, "total_flow", torch.full((1, paths.num_demands), 1.5).numpy()
+    )
     full = torch.where(problem.path_mask, 1.0, 0.0).to(torch.float64)
     prices = torch.zeros_like(problem.capacity)
     with pytest.raises(InputError, match=r"link n1->n2.*at most 1.0 Gbit/s"):
@@ -81,17 +87,32 @@ def test_what_breaks_a_rule_is_named_with_its_link_or_demand(tmp_path: Path) -> 
 def test_flow_on_a_failed_link_is_refused_with_its_link(tmp_path: Path) -> None:
     topology = make_topology([(0, 1, 2.0), (1, 2, 1.0)])
     paths = compute_paths(topology, all_pairs(topology), num_paths=2, cache=False)
-    problem = Problem.create(topology, paths, "total_flow", torch.full((1, paths.num_demands), 0.5).numpy())
-    failed = problem.with_capacity(topology.with_failed_links(topology.find_links("n1", "n2")).capacity)
+    problem = Problem.create(
+        topology, paths, "total_flow", torch.full((1, paths.num_demands), 0.5).numpy()
+    )
+    failed = problem.with_capacity(
+        topology.with_failed_links(topology.find_links("n1", "n2")).capacity
+    )
     full = torch.where(problem.path_mask, 0.5, 0.0).to(torch.float64)
-    with pytest.raises(InputError, match=r"link n.->n.: expected no flow: its capacity is 0, found 0.25 Gbit/s of the"):
-        write_proof(tmp_path, failed, Allocation.of_batch(full, torch.zeros_like(problem.capacity), 0.0))
-    with pytest.raises(InputError, match=r"demand from n0 to n1: expected flows of at least 0, found -0.25"):
-        write_proof(tmp_path, problem, Allocation.of_batch(-full, torch.zeros_like(problem.capacity), 0.0))
+    with pytest.raises(
+        InputError,
+        match=r"link n.->n.: expected no flow: its capacity is 0, found 0.25 Gbit/s of the",
+    ):
+        write_proof(
+            tmp_path, failed, Allocation.of_batch(full, torch.zeros_like(problem.capacity), 0.0)
+        )
+    with pytest.raises(
+        InputError, match=r"demand from n0 to n1: expected flows of at least 0, found -0.25"
+    ):
+        write_proof(
+            tmp_path, problem, Allocation.of_batch(-full, torch.zeros_like(problem.capacity), 0.0)
+        )
 
 
 @pytest.mark.parametrize("weight", [None, 3.0])
-def test_max_min_without_a_level_that_links_limit_is_proved_by_the_rates(weight: float | None, tmp_path: Path) -> None:
+def test_max_min_without_a_level_that_links_limit_is_proved_by_the_rates(
+    weight: float | None, tmp_path: Path
+) -> None:
     topology = make_topology([(0, 1, 2.0), (1, 2, 1.0)])
     paths = compute_paths(topology, all_pairs(topology), num_paths=2, cache=False)
     demand = np.full((1, paths.num_demands), 1e-3)
@@ -120,10 +141,15 @@ def test_what_cannot_be_proved_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("links", "ends", "groups", "optimum"),
     [
-        # The cable of the only path fails; two paths share a link; the group leaves the link of 3 Gbit/s alone; a group
-        # that hits nothing; no group; and a demand without a path.
+        # The cable of the only path fails; two paths share a link; the group leaves the link of 3
+        # Gbit/s alone; a group that hits nothing; no group; and a demand without a path.
         ([(0, 1, 10.0)], (0, 1), [[0]], 0.0),
-        ([(0, 1, 9.0), (1, 2, 5.0), (1, 3, 5.0), (2, 4, 5.0), (3, 4, 5.0)], (0, 4), [[0], [1]], 0.0),
+        (
+            [(0, 1, 9.0), (1, 2, 5.0), (1, 3, 5.0), (2, 4, 5.0), (3, 4, 5.0)],
+            (0, 4),
+            [[0], [1]],
+            0.0,
+        ),
         ([(0, 1, 3.0), (0, 2, 5.0), (2, 1, 5.0)], (0, 1), [[1]], 3.0),
         ([(0, 1, 3.0), (1, 0, 3.0)], (0, 1), [[1]], 3.0),
         ([(0, 1, 3.0)], (0, 1), [], 3.0),
@@ -131,12 +157,18 @@ def test_what_cannot_be_proved_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_the_bound_of_a_promise_is_its_optimum(
-    links: list[tuple[int, int, float]], ends: tuple[int, int], groups: list[list[int]], optimum: float, tmp_path: Path
+    links: list[tuple[int, int, float]],
+    ends: tuple[int, int],
+    groups: list[list[int]],
+    optimum: float,
+    tmp_path: Path,
 ) -> None:
     """One demand of 4 Gbit/s: what the worst group leaves of its paths, by hand."""
     topology = make_topology(links)
     paths = compute_paths(topology, np.array([ends], dtype=np.int32), num_paths=4, cache=False)
-    problem = Problem.create(topology, paths, "total_flow", np.array([[4.0]])).with_protection(groups)
+    problem = Problem.create(topology, paths, "total_flow", np.array([[4.0]])).with_protection(
+        groups
+    )
     (sentence,) = write_proof(tmp_path, problem, solve(problem, gap=1e-6).allocation)
     assert list(_numbers(sentence)) == pytest.approx([optimum, optimum], abs=1e-5)
 
@@ -158,7 +190,10 @@ def test_a_compressed_proof_is_the_same(tmp_path: Path) -> None:
     assert plain == packed
     assert (tmp_path / "packed" / f"{PROOF}.gz").exists()
     assert not (tmp_path / "packed" / GROUPS).exists()
-    assert check.check(*(str(tmp_path / "packed" / name) for name in (NETWORK, MATRIX, f"{PROOF}.gz"))) == packed
+    assert (
+        check.check(*(str(tmp_path / "packed" / name) for name in (NETWORK, MATRIX, f"{PROOF}.gz")))
+        == packed
+    )
 
 
 def test_prices_that_were_multiplied_prove_as_much() -> None:
@@ -166,7 +201,8 @@ def test_prices_that_were_multiplied_prove_as_much() -> None:
     result = solve(problem, gap=1e-4)
     halved = dataclasses.replace(result.allocation, prices=result.prices / 2)
     own, other = (
-        claims_of(problem, result.splits, allocation, over_all=False)[0] for allocation in (result.allocation, halved)
+        claims_of(problem, result.splits, allocation, over_all=False)[0]
+        for allocation in (result.allocation, halved)
     )
     assert other.bound == pytest.approx(own.bound, rel=1e-6)
 
@@ -181,7 +217,10 @@ def test_prices_of_0_prove_the_trivial_bound(objective: str, size: float, tmp_pa
     (sentence,) = write_proof(tmp_path, problem, allocation)
     low, high = _numbers(sentence)
     trivial = {"max_link_utilisation": low == 0, "max_concurrent_flow": high == 1}
-    assert trivial.get(objective, high == pytest.approx(size * float(problem.routable_demand.sum()), abs=2e-9) or size)
+    assert trivial.get(
+        objective,
+        high == pytest.approx(size * float(problem.routable_demand.sum()), abs=2e-9) or size,
+    )
 
 
 def test_classes_of_similar_names_are_kept_apart(tmp_path: Path) -> None:
@@ -190,16 +229,20 @@ def test_classes_of_similar_names_are_kept_apart(tmp_path: Path) -> None:
     demand = {name: np.full((1, paths.num_demands), 0.7) for name in ("a b", "a_b", "é,\n")}
     problem = priority_problem(topology, paths, demand)
     sentences = write_proof(tmp_path, problem, solve(problem, gap=1e-3).allocation)
-    assert [sentence.partition("class ")[2].partition(" ")[0].rstrip(":") for sentence in sentences] == [
-        "a%20b", "a_b", "%C3%A9%2C%0A"
-    ]  # fmt: skip
+    assert [
+        sentence.partition("class ")[2].partition(" ")[0].rstrip(":") for sentence in sentences
+    ] == ["a%20b", "a_b", "%C3%A9%2C%0A"]
 
 
 def test_flow_beyond_the_rate_of_a_demand_with_a_function_is_refused(tmp_path: Path) -> None:
     topology = make_topology([(0, 1, 20.0)])
     paths = compute_paths(topology, np.array([[0, 1]], dtype=np.int32), num_paths=1, cache=False)
     functions = BandwidthFunctions.of_points([[(1.0, 5.0), (4.0, 8.0)]], [0])
-    problem = Problem.create(topology, paths, "bandwidth_functions", np.array([[2.0]]), functions=functions)
+    problem = Problem.create(
+        topology, paths, "bandwidth_functions", np.array([[2.0]]), functions=functions
+    )
     too_much = Allocation.of_batch(torch.full_like(problem.even_splits, 1.5), None, 0.0)
-    with pytest.raises(InputError, match=r"demand from n0 to n1: expected at most 2.0 Gbit/s, found 3.0"):
+    with pytest.raises(
+        InputError, match=r"demand from n0 to n1: expected at most 2.0 Gbit/s, found 3.0"
+    ):
         write_proof(tmp_path, problem, too_much)

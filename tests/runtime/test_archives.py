@@ -1,4 +1,5 @@
-"""Archives that are larger, or of another kind, than they look: refused before they are unpacked."""
+"""Archives that are larger, or of another kind, than they look: refused before they are
+unpacked."""
 
 from __future__ import annotations
 
@@ -29,7 +30,12 @@ def _archive(file: Path, arrays: dict[str, bytes]) -> Path:
 
 
 def test_ordinary_archives_pass(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.ones((3, 4)), y=np.array("text"), z=np.asfortranarray(np.ones((2, 3))))
+    np.savez(
+        tmp_path / "a.npz",
+        x=np.ones((3, 4)),
+        y=np.array("text"),
+        z=np.asfortranarray(np.ones((2, 3))),
+    )
     np.savez_compressed(tmp_path / "b.npz", zeros=np.zeros((1000, 1000)))
     check_npz(tmp_path / "a.npz")
     check_npz(tmp_path / "b.npz")
@@ -47,7 +53,10 @@ def test_headers_that_promise_more_than_there_is_are_refused(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_small_files_that_unpack_to_gigabytes_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "bomb.npz"
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as stream:
+    with (
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("x.npy", "w") as stream,
+    ):
         stream.write(_header((131, 1 << 20)))
         for _ in range(131):
             stream.write(bytes(8 << 20))

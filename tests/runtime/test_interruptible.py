@@ -1,4 +1,5 @@
-"""Computations in slices: what they return, when they pause, and that they end early when told to."""
+"""Computations in slices: what they return, when they pause, and that they end early when told
+to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Kernels on disk: edits of all that a kernel depends on are seen in another process, and nothing else is compiled."""
+"""Kernels on disk: edits of all that a kernel depends on are seen in another process, and nothing
+else is compiled."""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ _edits = itertools.count(1)
 
 
 def _write(folder: Path, **texts: str) -> None:
-    """Write sources, each with a time of its own: Python's bytecode files know a source by its second and size."""
+    """Write sources, each with a time of its own: Python's bytecode files know a source by its
+    second and size."""
     folder.mkdir(exist_ok=True)
     for name, text in texts.items():
         file = folder / f"{name}_of_test.py"
@@ -100,9 +102,17 @@ def _write(folder: Path, **texts: str) -> None:
 
 def _run(folder: Path, cache: Path) -> tuple[float, float, int]:
     """The two results in a new process, and the number of forms that it compiled."""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": f"{folder}:{PACKAGE.parent}"}
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(cache),
+        "PYTHONPATH": f"{folder}:{PACKAGE.parent}",
+    }
     done = subprocess.run(
-        [sys.executable, "-c", MAIN], env=environment, capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, "-c", MAIN],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
     )
     outer, parallel, compiled = done.stdout.split()
     return float(outer), float(parallel), int(compiled)
@@ -115,9 +125,11 @@ CHANGES = {
     "an array": ("np.array([1.0, 2.0])", "np.array([9.0, 2.0])", (22.0, 12.0)),
     "a kernel that is compiled into its callers": ("x + 10.0", "x + 20.0", (24.0, 4.0)),
     "the order of fields": (
-        "    left: np.ndarray\n    right: np.ndarray", "    right: np.ndarray\n    left: np.ndarray", UNCHANGED,
+        "    left: np.ndarray\n    right: np.ndarray",
+        "    right: np.ndarray\n    left: np.ndarray",
+        UNCHANGED,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.system
@@ -139,7 +151,9 @@ def test_a_change_in_another_file_is_seen_in_another_process(tmp_path: Path) -> 
 def test_another_checkout_and_other_comments_compile_nothing(tmp_path: Path) -> None:
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     _run(tmp_path / "code", tmp_path / "cache")
-    commented = HELPERS.replace("    return x + 10.0", '    """A docstring."""\n    # a comment\n    return x + 10.0')
+    commented = HELPERS.replace(
+        "    return x + 10.0", '    """A docstring."""\n    # a comment\n    return x + 10.0'
+    )
     _write(tmp_path / "elsewhere", helpers="# moved down by a line\n" + commented, callers=CALLERS)
     assert _run(tmp_path / "elsewhere", tmp_path / "cache") == (*UNCHANGED, 0)
 
@@ -148,15 +162,20 @@ def test_another_checkout_and_other_comments_compile_nothing(tmp_path: Path) -> 
 def test_two_processes_that_start_together_compile_each_form_once(tmp_path: Path) -> None:
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     environment = os.environ | {
-        "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": f"{tmp_path / 'code'}:{PACKAGE.parent}",
-    }  # fmt: skip
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": f"{tmp_path / 'code'}:{PACKAGE.parent}",
+    }
     started = [
-        subprocess.Popen([sys.executable, "-c", MAIN], env=environment, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", MAIN], env=environment, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
     outputs = [process.communicate(timeout=300)[0].split() for process in started]
     assert [tuple(map(float, output[:2])) for output in outputs] == [UNCHANGED, UNCHANGED]
-    assert sum(int(output[2]) for output in outputs) == len(list((tmp_path / "cache" / "kernels").glob("*.nbc")))
+    assert sum(int(output[2]) for output in outputs) == len(
+        list((tmp_path / "cache" / "kernels").glob("*.nbc"))
+    )
 
 
 @pytest.mark.slow
@@ -165,7 +184,9 @@ def test_files_that_cannot_be_read_are_written_anew(tmp_path: Path) -> None:
     compiled = _run(tmp_path / "code", tmp_path / "cache")[2]
     files = sorted((tmp_path / "cache" / "kernels").glob("*.nbc"))
     assert len(files) == compiled >= 4
-    for file, content in zip(files, itertools.cycle((b"", b"\x80\x04", b"half a file", b"\x80\x04cgone\nGone\n."))):
+    for file, content in zip(
+        files, itertools.cycle((b"", b"\x80\x04", b"half a file", b"\x80\x04cgone\nGone\n."))
+    ):
         file.write_bytes(content)
     assert _run(tmp_path / "code", tmp_path / "cache") == (*UNCHANGED, compiled)
     assert _run(tmp_path / "code", tmp_path / "cache") == (*UNCHANGED, 0)
@@ -186,10 +207,14 @@ def test_old_stamps_are_removed_and_the_last_three_are_kept(tmp_path: Path) -> N
     _write(tmp_path / "code", helpers=HELPERS.replace("x + 10.0", "x + 11.0"))
     _run(tmp_path / "code", cache)
     stamps = [file.name.split(".")[-3] for file in kept.glob("callers_of_test.inner.*.nbc")]
-    assert sorted(stamp for stamp in stamps if len(stamp) == 1) == ["a", "a"], "two of the code, and the last one"
+    assert sorted(stamp for stamp in stamps if len(stamp) == 1) == ["a", "a"], (
+        "two of the code, and the last one"
+    )
     assert len(set(stamps)) == 3
     assert not list(kept.glob("gone_from_the_code.*"))
-    assert list(kept.glob("callers_of_test.inner_of_another_name.*")), "another kernel's files are its own"
+    assert list(kept.glob("callers_of_test.inner_of_another_name.*")), (
+        "another kernel's files are its own"
+    )
 
 
 def _aged(file: Path, used: float) -> None:
@@ -224,7 +249,9 @@ def _kernels() -> dict[str, KernelCache]:
     for file in sorted(PACKAGE.rglob("*.py")):
         if "from teal.runtime.parallel import" not in file.read_text():
             continue
-        module = importlib.import_module(".".join(("teal", *file.relative_to(PACKAGE).with_suffix("").parts)))
+        module = importlib.import_module(
+            ".".join(("teal", *file.relative_to(PACKAGE).with_suffix("").parts))
+        )
         for value in vars(module).values():
             for form in getattr(value, "dispatchers", (value,)):
                 cache = getattr(form, "_cache", None)
@@ -239,8 +266,11 @@ def test_every_kernel_of_the_package_has_a_stamp_of_its_own() -> None:
     assert len(set(stamps)) == len(stamps)
 
 
-def test_the_stamp_of_a_kernel_covers_the_files_of_its_callees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the iteration uses: a constant of another module, a kernel of a third one, the operators of lanes."""
+def test_the_stamp_of_a_kernel_covers_the_files_of_its_callees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the iteration uses: a constant of another module, a kernel of a third one, the operators
+    of lanes."""
     dispatcher = step.dispatchers[0]  # type: ignore[attr-defined]
     before = stamp(dispatcher)
     assert stamp(dispatcher) == before
@@ -249,12 +279,15 @@ def test_the_stamp_of_a_kernel_covers_the_files_of_its_callees(monkeypatch: pyte
     assert stamp(dispatcher) != before
     monkeypatch.undo()
     shift = values["_iterate_block"].py_func.__globals__["simplex_shift"].py_func
-    monkeypatch.setattr(shift, "__code__", shift.__code__.replace(co_consts=(*shift.__code__.co_consts, 7)))
+    monkeypatch.setattr(
+        shift, "__code__", shift.__code__.replace(co_consts=(*shift.__code__.co_consts, 7))
+    )
     assert stamp(dispatcher) != before
 
 
-# What a first solve of a small network calls, over random networks: candidate paths, chosen paths, sums over paths and
-# links, and shorter paths.  As Python in a process without kernels, and as machine code here.
+# What a first solve of a small network calls, over random networks: candidate paths, chosen paths,
+# sums over paths and links, and shorter paths.  As Python in a process without kernels, and as
+# machine code here.
 FIRST_SOLVE = """
 import json
 import numpy as np
@@ -301,7 +334,12 @@ def test_kernels_that_run_as_python_give_what_machine_code_gives(tmp_path: Path)
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     python = json.loads(
         subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300, check=True
+            [sys.executable, "-c", program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
         ).stdout
     )
     assert not list(tmp_path.rglob("*.nbc")), "nothing was compiled"
@@ -336,22 +374,35 @@ with interpreting():
 
 
 def test_a_kernel_runs_as_python_where_another_has_compiled_what_both_call(tmp_path: Path) -> None:
-    """Machine code of an inner kernel cannot be called from Python: the process ended with a segmentation fault."""
+    """Machine code of an inner kernel cannot be called from Python: the process ended with a
+    segmentation fault."""
     module = tmp_path / "two_callers.py"
     module.write_text(TWO_CALLERS)
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    run = subprocess.run([sys.executable, module], env=environment, capture_output=True, text=True, timeout=300)
+    run = subprocess.run(
+        [sys.executable, module], env=environment, capture_output=True, text=True, timeout=300
+    )
     assert (run.returncode, run.stdout.split()) == (0, ["20", "30"]), run.stderr
 
 
 def _flat(nested: Any) -> list[float]:
-    return [number for part in nested for number in _flat(part)] if isinstance(nested, list) else [nested]
+    return (
+        [number for part in nested for number in _flat(part)]
+        if isinstance(nested, list)
+        else [nested]
+    )
 
 
-@pytest.mark.parametrize("objective", [
-    ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW, ObjectiveName.LATENCY_PENALISED_FLOW,
-    ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.MAX_CONCURRENT_FLOW,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "objective",
+    [
+        ObjectiveName.TOTAL_FLOW,
+        ObjectiveName.WEIGHTED_FLOW,
+        ObjectiveName.LATENCY_PENALISED_FLOW,
+        ObjectiveName.MAX_LINK_UTILISATION,
+        ObjectiveName.MAX_CONCURRENT_FLOW,
+    ],
+)
 @pytest.mark.parametrize("failed", [0, 2])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_without_kernels_highs_solves_small_programs_to_the_optimum(
@@ -371,7 +422,8 @@ def test_without_kernels_highs_solves_small_programs_to_the_optimum(
 
 
 def test_the_files_of_a_cuda_kernel_have_the_stamp_of_all_that_it_depends_on() -> None:
-    """Nothing can be compiled for a GPU here: what is asked of the index is asked with the stamp."""
+    """Nothing can be compiled for a GPU here: what is asked of the index is asked with the
+    stamp."""
 
     class File:
         _source_stamp = "that of one file"

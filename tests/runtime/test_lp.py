@@ -1,4 +1,5 @@
-"""HiGHS's answers against programs solved by hand: values, duals with their signs, and what has no solution."""
+"""HiGHS's answers against programs solved by hand: values, duals with their signs, and what has no
+solution."""
 
 from __future__ import annotations
 
@@ -24,14 +25,21 @@ def test_a_program_and_the_worth_of_its_rows(form: type, by_interior_points: boo
     np.testing.assert_allclose(found.solution("test"), [3, 1], atol=1e-9)
     assert found.value == pytest.approx(-11)
     assert found.bound == found.value
-    raised = [solve_lp(COST, (ROWS, RIGHT + step), high=high).value - found.value for step in np.eye(2) * 0.125]
+    raised = [
+        solve_lp(COST, (ROWS, RIGHT + step), high=high).value - found.value
+        for step in np.eye(2) * 0.125
+    ]
     np.testing.assert_allclose(found.duals, -np.array(raised) / 0.125, atol=1e-9)
-    np.testing.assert_allclose(found.duals, [2, 0], atol=1e-9)  # one more in the first row is one more b
+    np.testing.assert_allclose(
+        found.duals, [2, 0], atol=1e-9
+    )  # one more in the first row is one more b
 
 
 def test_rows_with_equality_and_a_variable_below_zero() -> None:
     equal = np.array([[1.0, -1.0]]), np.array([1.0])
-    found = solve_lp(np.array([1.0, 1.0]), (np.array([[-1.0, -1.0]]), np.array([5.0])), equal, low=-np.inf)
+    found = solve_lp(
+        np.array([1.0, 1.0]), (np.array([[-1.0, -1.0]]), np.array([5.0])), equal, low=-np.inf
+    )
     np.testing.assert_allclose(found.solution("test"), [-2, -3], atol=1e-9)
 
 
@@ -49,12 +57,18 @@ def test_a_program_without_a_solution_says_so() -> None:
 
 
 def test_whole_numbers_their_bound_and_rows_with_two_limits() -> None:
-    # minimise 5 a + 4 b  s.t.  7 <= 3 a + 2 b,  a <= 2:  a = 1, b = 2 costs 13 (a = 2, b = 1: 14; a = 7/3: 11.67)
-    rows = [Between(np.array([[3.0, 2.0]]), low=7.0, high=7.5), Between(sp.csr_array([[1.0, 0.0]]), high=2.0)]
+    # minimise 5 a + 4 b  s.t.  7 <= 3 a + 2 b,  a <= 2:  a = 1, b = 2 costs 13 (a = 2, b = 1: 14; a
+    # = 7/3: 11.67)
+    rows = [
+        Between(np.array([[3.0, 2.0]]), low=7.0, high=7.5),
+        Between(sp.csr_array([[1.0, 0.0]]), high=2.0),
+    ]
     found = solve_milp(np.array([5.0, 4.0]), rows, np.ones(2), relative_gap=1e-9)
     np.testing.assert_allclose(found.solution("test"), [1, 2], atol=1e-9)
     assert found.value == found.bound == pytest.approx(13)
-    nothing = solve_milp(np.ones(1), [Between(np.array([[2.0]]), low=3.0, high=3.5)], np.ones(1), relative_gap=1e-9)
+    nothing = solve_milp(
+        np.ones(1), [Between(np.array([[2.0]]), low=3.0, high=3.5)], np.ones(1), relative_gap=1e-9
+    )
     assert nothing.is_infeasible
     assert nothing.x is None
 

@@ -1,4 +1,5 @@
-"""How threads wait, in processes of their own: the settings are read once, when a library is loaded."""
+"""How threads wait, in processes of their own: the settings are read once, when a library is
+loaded."""
 
 from __future__ import annotations
 
@@ -12,8 +13,12 @@ _SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 def _printed(code: str, **settings: str) -> list[str]:
-    environment = {name: value for name, value in os.environ.items() if name not in _SETTINGS} | settings
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    environment = {
+        name: value for name, value in os.environ.items() if name not in _SETTINGS
+    } | settings
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     return done.stdout.split()
 
 

@@ -1,4 +1,5 @@
-"""Which form of a kernel runs, on how many threads: by its size, and by what else the machine does."""
+"""Which form of a kernel runs, on how many threads: by its size, and by what else the machine
+does."""
 
 from __future__ import annotations
 
@@ -54,7 +55,13 @@ def test_large_kernels_have_all_threads_unless_others_hold_the_cores(
 
 def test_cores_are_taken_if_as_many_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
     cores = os.cpu_count() or 1
-    for running, expected in ((0, False), (1, False), (cores, False), (cores + 1, True), (cores + 9, True)):
+    for running, expected in (
+        (0, False),
+        (1, False),
+        (cores, False),
+        (cores + 1, True),
+        (cores + 9, True),
+    ):
         monkeypatch.setattr(parallel, "_running_threads", lambda running=running: running)
         monkeypatch.setattr(parallel._seen, "until", -1.0)
         assert parallel._cores_are_taken() is expected

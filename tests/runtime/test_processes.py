@@ -1,4 +1,5 @@
-"""Calls in processes: each is made once, a fault is passed on, and none begins after the iteration has ended."""
+"""Calls in processes: each is made once, a fault is passed on, and none begins after the iteration
+has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Shapes in annotations: wrong ones against the checks under test, and none of the checkers outside tests."""
+"""Shapes in annotations: wrong ones against the checks under test, and none of the checkers outside
+tests."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from teal.testing import random_problem
 
 
 def test_arrays_of_wrong_shapes_are_refused_under_test() -> None:
-    jaxtyping = pytest.importorskip("jaxtyping", reason="needs jaxtyping and beartype: pip install '.[dev]'")
+    jaxtyping = pytest.importorskip(
+        "jaxtyping", reason="needs jaxtyping and beartype: pip install '.[dev]'"
+    )
     problem = random_problem(0)
     splits = problem.even_splits
     assert problem.value(splits).shape == (2,)

@@ -1,4 +1,5 @@
-"""Atomic files against writers that fail half way, output checks against unusable paths, keys against equal content."""
+"""Atomic files against writers that fail half way, output checks against unusable paths, keys
+against equal content."""
 
 from __future__ import annotations
 
@@ -47,7 +48,10 @@ def test_atomic_file_writes_the_whole_file_or_nothing(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No space left") as caught, atomic_file(tmp_path / "results.csv"):
+    with (
+        pytest.raises(OSError, match="No space left") as caught,
+        atomic_file(tmp_path / "results.csv"),
+    ):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert caught.value.filename == str(tmp_path / "results.csv")
     assert not list(tmp_path.iterdir())
@@ -74,15 +78,24 @@ def test_content_and_file_keys_depend_on_the_content_alone(tmp_path: Path) -> No
     assert content_key("a", "b") != content_key("ab")
     (tmp_path / "one").write_text("x")
     (tmp_path / "two").write_text("x")
-    assert file_key(tmp_path / "one") == file_key(tmp_path / "two"), "the key does not depend on the name of the file"
+    assert file_key(tmp_path / "one") == file_key(tmp_path / "two"), (
+        "the key does not depend on the name of the file"
+    )
 
 
 def test_scratch_folders_of_killed_processes_are_deleted_and_others_stay() -> None:
-    script = "import sys, time; from teal.runtime.storage import ScratchFolder; f = ScratchFolder('s'); "
+    script = (
+        "import sys, time; from teal.runtime.storage import ScratchFolder; f = ScratchFolder('s'); "
+    )
     script += "print(f.path, flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", script]
-    with running(command, stdin=subprocess.PIPE) as alive, running(command, stdin=subprocess.PIPE) as killed:
-        folders = [Path(process.stdout.readline().strip()) for process in (alive, killed) if process.stdout]
+    with (
+        running(command, stdin=subprocess.PIPE) as alive,
+        running(command, stdin=subprocess.PIPE) as killed,
+    ):
+        folders = [
+            Path(process.stdout.readline().strip()) for process in (alive, killed) if process.stdout
+        ]
         assert all(folder.is_dir() for folder in folders)
         killed.kill()
         killed.wait()

@@ -36,10 +36,19 @@ def _model(num_paths: int, seed: int = 0, form: str = "feedback") -> FlowModel:
     form=st.sampled_from(FORMS),
 )
 def test_teal_with_any_weights_is_feasible_and_certified(
-    seed: int, objective: ObjectiveName, num_paths: int, density: float, failed: int, idle: float, form: str
+    seed: int,
+    objective: ObjectiveName,
+    num_paths: int,
+    density: float,
+    failed: int,
+    idle: float,
+    form: str,
 ) -> None:
-    """Failed links (all of them too), zero demands, unreachable pairs, one path, disconnected graphs."""
-    problem = random_problem(seed, objective=objective, num_paths=num_paths, density=density, failed=failed, idle=idle)
+    """Failed links (all of them too), zero demands, unreachable pairs, one path, disconnected
+    graphs."""
+    problem = random_problem(
+        seed, objective=objective, num_paths=num_paths, density=density, failed=failed, idle=idle
+    )
     allocation = FlowGnnScheme(_model(num_paths, seed, form)).solve(problem)
     assert_feasible(problem, allocation)
     measured = assess(problem, allocation)
@@ -51,14 +60,18 @@ def test_teal_with_any_weights_is_feasible_and_certified(
 @pytest.mark.parametrize("model_paths", [2, 6])
 def test_a_model_for_another_number_of_paths_uses_the_first_ones(model_paths: int) -> None:
     problem = random_problem(3, num_paths=4)
-    splits, _ = FlowGnnScheme(_model(model_paths), FlowGnnSchemeConfig(repair="none")).start(problem)
+    splits, _ = FlowGnnScheme(_model(model_paths), FlowGnnSchemeConfig(repair="none")).start(
+        problem
+    )
     assert splits.shape == problem.path_mask.shape
     assert not splits[..., model_paths:].any()
     same = random_problem(3, num_paths=4).with_paths(first_columns(problem.paths, model_paths))
     expected, _ = FlowGnnScheme(_model(model_paths), FlowGnnSchemeConfig(repair="none")).start(same)
     both = min(model_paths, 4)
     torch.testing.assert_close(splits[..., :both], expected[..., :both])
-    allocation = FlowGnnScheme(_model(model_paths), FlowGnnSchemeConfig(repair="pdhg", gap=1e-3)).solve(problem)
+    allocation = FlowGnnScheme(
+        _model(model_paths), FlowGnnSchemeConfig(repair="pdhg", gap=1e-3)
+    ).solve(problem)
     assert_feasible(problem, allocation)
     assert (assess(problem, allocation).gap <= 1.1e-3).all(), "the repair uses all paths"
 
@@ -81,14 +94,17 @@ def test_teal_on_a_batch_equals_its_matrices_and_repair_never_lowers_the_value(
     allocator = FlowGnnScheme(model, config)
     assert_batch_equals_loop(allocator, problem)
     measured = assess(problem, allocator.solve(problem))
-    plain = assess(problem, FlowGnnScheme(model, dataclasses.replace(config, repair="none")).solve(problem))
+    plain = assess(
+        problem, FlowGnnScheme(model, dataclasses.replace(config, repair="none")).solve(problem)
+    )
     sign = problem.objective.rules.sense
     assert (sign * (measured.value - plain.value) >= -1e-9).all()
     assert (sign * (plain.bound - measured.bound) >= -1e-9).all()
 
 
 def test_assessment_replaces_the_claimed_status_of_an_infeasible_allocation() -> None:
-    """Overload, NaN and a failed scheme: the measured status replaces the claimed one, and there is no value."""
+    """Overload, NaN and a failed scheme: the measured status replaces the claimed one, and there is
+    no value."""
     problem = random_problem(1, batch=3)
     splits = torch.where(problem.path_mask, 1.0, 0.0).double()
     splits[1] = float("nan")

@@ -56,13 +56,19 @@ def test_a_name_may_end_with_its_window() -> None:
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ("nothing", "nothing"), ("saa0", "window"), ("saa:tail=2", "tail"), ("saa:gap=0", "gap"),
+        ("nothing", "nothing"),
+        ("saa0", "window"),
+        ("saa:tail=2", "tail"),
+        ("saa:gap=0", "gap"),
         ("peak:spread=2", "spread"),
-        ("mixture:of=last+last", "of"), ("mixture:of=nothing", "nothing"),
-        ("mixture:rate=0", "rate"), ("static:window=0", "window"), ("residual:fit=0", "fit"),
+        ("mixture:of=last+last", "of"),
+        ("mixture:of=nothing", "nothing"),
+        ("mixture:rate=0", "rate"),
+        ("static:window=0", "window"),
+        ("residual:fit=0", "fit"),
         ("last:window=3", "window"),
     ],
-)  # fmt: skip
+)
 def test_wrong_hedges_are_refused(text: str, field: str) -> None:
     with pytest.raises(InputError, match=field):
         make_hedge(text)

@@ -1,4 +1,5 @@
-"""Every kind of model wherever a command takes one: by its folder alone, and refused where it does not serve."""
+"""Every kind of model wherever a command takes one: by its folder alone, and refused where it does
+not serve."""
 
 from __future__ import annotations
 
@@ -33,14 +34,17 @@ def _problem(objective: str = "total_flow") -> teal.Problem:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("b4", FlowGnnScheme), ("flow", FlowGnnScheme), ("universal", PriceGnnScheme)]
+    ("name", "kind"),
+    [("b4", FlowGnnScheme), ("flow", FlowGnnScheme), ("universal", PriceGnnScheme)],
 )
 def test_a_folder_says_which_model_it_is_and_pdhg_starts_from_it(name: str, kind: type) -> None:
     model, problem = teal.load_model(name), _problem()
     assert isinstance(model, kind)
     cold, warm = teal.solve(problem, gap=1e-3), teal.solve(problem, gap=1e-3, starter=model)
     assert (warm.gap <= 1e-3).all()
-    assert bool((warm.value <= cold.bound * (1 + 1e-9)).all()), "another start does not change what is certified"
+    assert bool((warm.value <= cold.bound * (1 + 1e-9)).all()), (
+        "another start does not change what is certified"
+    )
     splits, prices = model.start(problem)
     assert splits.shape == problem.path_mask.shape
     by_hand = teal.solve(problem, gap=1e-3, warm_start=(splits, prices))
@@ -51,7 +55,9 @@ def test_a_folder_says_which_model_it_is_and_pdhg_starts_from_it(name: str, kind
 def test_models_of_other_kinds_and_objectives_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"expected flow-gnn or price-gnn.*found hedge-gate"):
         teal.load_model("hedge")
-    with pytest.raises(InputError, match=r"a model for max_link_utilisation, found one for total_flow"):
+    with pytest.raises(
+        InputError, match=r"a model for max_link_utilisation, found one for total_flow"
+    ):
         teal.load_model("b4", "max_link_utilisation")
     assert isinstance(teal.load_model("flow", "max_link_utilisation"), FlowGnnScheme)
     with pytest.raises(InputError, match=r"a model of the kind price-gnn .*found flow-gnn"):
@@ -69,23 +75,35 @@ def test_one_model_goes_to_the_schemes_of_its_kind() -> None:
     told: list[str] = []
     own, schemes = Path("b4"), ("teal", "teal:repair=none", "price-gnn", "lp-all")
     assert model_of_each(schemes, own, told.append) == {
-        "teal": own, "teal:repair=none": own, "price-gnn": None, "lp-all": own,
-    }  # fmt: skip
+        "teal": own,
+        "teal:repair=none": own,
+        "price-gnn": None,
+        "lp-all": own,
+    }
     assert told == ["price-gnn: the model that comes with Teal, since b4 is a flow-gnn"]
-    assert model_of_each(("price-gnn", "lp-all"), own) == {"price-gnn": own, "lp-all": own}, "which refuses it"
+    assert model_of_each(("price-gnn", "lp-all"), own) == {"price-gnn": own, "lp-all": own}, (
+        "which refuses it"
+    )
     told.clear()
     assert model_of_each(schemes, None, told.append) == dict.fromkeys(schemes)
     assert not told
 
 
-def test_solve_and_allocate_take_a_trained_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_solve_and_allocate_take_a_trained_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = ["--model", "b4", "--num-paths", "4"]
     assert main(["solve", *B4, *model, "--json"]) == 0
     of_model = json.loads(capsys.readouterr().out)
     assert main(["solve", *B4, "--model", "none", "--num-paths", "4", "--json"]) == 0
     assert of_model["value"] <= json.loads(capsys.readouterr().out)["bound"] * (1 + 1e-9)
     assert of_model["gap"] <= 0.01
-    assert main(["allocate", *B4, *model, "--out", str(tmp_path / "year"), "--workers", "0", "--quiet"]) == 0
+    assert (
+        main(
+            ["allocate", *B4, *model, "--out", str(tmp_path / "year"), "--workers", "0", "--quiet"]
+        )
+        == 0
+    )
     for command in (["solve"], ["allocate", "--workers", "0", "--out", str(tmp_path / "other")]):
         assert main([*command, *B4, *model, "--objective", "max_link_utilisation"]) == 2
         said = capsys.readouterr().err
@@ -93,7 +111,9 @@ def test_solve_and_allocate_take_a_trained_model(tmp_path: Path, capsys: pytest.
         assert "12 nodes" not in said, "refused before the network is looked at"
 
 
-def test_the_service_starts_from_a_model_where_it_serves_the_objective(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_starts_from_a_model_where_it_serves_the_objective(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ModelStart, "saves_time", lambda *_: True)
     topology, model = teal.load_topology("b4"), teal.load_model("b4")
     prove(model)
@@ -109,6 +129,8 @@ def test_the_service_starts_from_a_model_where_it_serves_the_objective(monkeypat
     for name in teal.ObjectiveName.TOTAL_FLOW, teal.ObjectiveName.MAX_LINK_UTILISATION:
         served = Served(topology, compute_paths(topology, all_pairs(topology), cache=False))
         job = Job(rates, single_program(name), 1e-2, 1e18)
-        assert float(served.answer(served.solve(job, model), slice(0, 1), 1e-2, 0, 0.0).gap[0]) <= 1e-2
+        assert (
+            float(served.answer(served.solve(job, model), slice(0, 1), 1e-2, 0, 0.0).gap[0]) <= 1e-2
+        )
         assert serves(model, teal.Objective(name)) == (name == "total_flow")
     assert calls == ["total_flow"]

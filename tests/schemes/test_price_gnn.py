@@ -1,4 +1,5 @@
-"""The shipped universal checkpoint on networks that were held out of its training, against LP-all optima."""
+"""The shipped universal checkpoint on networks that were held out of its training, against LP-all
+optima."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def test_the_card_of_price_gnn_lists_the_held_out_networks() -> None:
     assert {"geant", "abilene", "germany"} <= held_out_families
 
 
-@pytest.mark.parametrize("objective", [teal.ObjectiveName.TOTAL_FLOW, teal.ObjectiveName.MAX_LINK_UTILISATION])
+@pytest.mark.parametrize(
+    "objective", [teal.ObjectiveName.TOTAL_FLOW, teal.ObjectiveName.MAX_LINK_UTILISATION]
+)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("kind", ["plain", "crowd", "failures"])
 def test_price_gnn_is_near_the_optimum_on_held_out_networks(
@@ -42,7 +45,9 @@ def test_price_gnn_is_near_the_optimum_on_held_out_networks(
         demand = np.where(rng.random(demand.shape) < 0.1, 10 * demand, demand)
     if kind == "failures":
         capacity[rng.choice(topology.num_links, 2, replace=False)] = 0
-    problem = teal.Problem.create(topology, paths, teal.Objective(objective), demand, capacity=capacity)
+    problem = teal.Problem.create(
+        topology, paths, teal.Objective(objective), demand, capacity=capacity
+    )
     measured = teal.assess(problem, teal.make_scheme("price-gnn").solve(problem))
     optimum = teal.assess(problem, LpAll().solve(problem)).value
     share = measured.value / optimum if problem.objective.may_shed else optimum / measured.value
@@ -88,7 +93,9 @@ def test_a_start_compiles_nothing_that_was_not_rehearsed() -> None:
         "model.start(problem)\n"
         "print(nothing, rehearsed, forms())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
+    )
     nothing, rehearsed, after = map(int, done.stdout.split())
     assert nothing == 0
     assert rehearsed == after > 2

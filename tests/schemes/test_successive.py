@@ -13,7 +13,9 @@ def test_other_numbers_of_classes_follow_each_other() -> None:
     base, engine = random_problem(0, batch=1), SuccessivePdhg()
     for count in (2, 3, 2, 2):
         demand = {f"class {number}": base.demand.numpy() / count for number in range(count)}
-        problem = teal.priority_problem(base.topology, base.paths, demand, capacity=base.capacity.numpy())
+        problem = teal.priority_problem(
+            base.topology, base.paths, demand, capacity=base.capacity.numpy()
+        )
         assert float(engine.solve(problem, gap=1e-2).gap) <= 1e-2
 
 

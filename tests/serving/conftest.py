@@ -1,4 +1,5 @@
-"""Requests of these tests have ten minutes unless a test says otherwise: none may depend on how busy the machine is."""
+"""Requests of these tests have ten minutes unless a test says otherwise: none may depend on how
+busy the machine is."""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ async def service(
 
 @asynccontextmanager
 async def b4_service(folder: Path, **options: Any) -> AsyncIterator[AsyncClient]:
-    """A client of a fresh service, with the ``options`` of :func:`service`, in which B4 is registered and ready."""
+    """A client of a fresh service, with the ``options`` of :func:`service`, in which B4 is
+    registered and ready."""
     async with service(folder, **options) as client:
         await client.put_network("b4", "b4")
         await client.wait_ready("b4")
@@ -98,7 +99,8 @@ def free_port() -> int:
 
 
 class Asking(threading.Thread):
-    """A request to the network ``default`` in a thread of its own, for a gap that takes all of two seconds.
+    """A request to the network ``default`` in a thread of its own, for a gap that takes all of two
+    seconds.
 
     Attributes:
         result: the allocation, or the fault; None before either.
@@ -117,7 +119,9 @@ class Asking(threading.Thread):
                 self.result = fault
 
 
-def assert_answered_before_the_end(asking: Asking, process: subprocess.Popen[str], address: str, log: Path) -> None:
+def assert_answered_before_the_end(
+    asking: Asking, process: subprocess.Popen[str], address: str, log: Path
+) -> None:
     """A service that was told to stop answers the request that it holds, ends well, and is gone."""
     asking.join(timeout=PATIENCE_S)
     assert isinstance(asking.result, ServedAllocation), asking.result
@@ -127,10 +131,12 @@ def assert_answered_before_the_end(asking: Asking, process: subprocess.Popen[str
 
 
 class HeldEngine:
-    """The engine of the services in this process, which waits before each batch until the test allows the batch.
+    """The engine of the services in this process, which waits before each batch until the test
+    allows the batch.
 
     Attributes:
-        batches: number of matrices of each batch that the engine has taken, the one that waits included.
+        batches: number of matrices of each batch that the engine has taken, the one that waits
+            included.
         held: number of matrices of the batch that waits; 0 if none does.
     """
 
@@ -169,7 +175,8 @@ def held_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldEngine]:
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Let other tasks run until a condition is true; fails with ``what`` after ``PATIENCE_S`` seconds."""
+    """Let other tasks run until a condition is true; fails with ``what`` after ``PATIENCE_S``
+    seconds."""
     end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end, what
@@ -178,7 +185,9 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 def queued(solver: Solver, name: str) -> list[int]:
     """Matrices of each request that waits for the engine, in the order of arrival."""
-    return [len(request.rates) for request in solver.scheduler.waiting(solver._registry.ready(name))]
+    return [
+        len(request.rates) for request in solver.scheduler.waiting(solver._registry.ready(name))
+    ]
 
 
 @contextmanager

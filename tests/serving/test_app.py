@@ -1,4 +1,5 @@
-"""The service in one process, without Ray: allocations against PDHG's, link changes against the registered links."""
+"""The service in one process, without Ray: allocations against PDHG's, link changes against the
+registered links."""
 
 from __future__ import annotations
 
@@ -31,10 +32,22 @@ from teal.serving.engine.served import Job, Served
 from teal.serving.engine.solver import Solver
 from teal.serving.engine.wanted import Wanted, single_program
 from teal.solvers.pdhg.fused import certificates, kernels
-from tests.serving.service import b4_service, held_engine, listening, problem_of, queued, rates_of, run, service, until
+from tests.serving.service import (
+    b4_service,
+    held_engine,
+    listening,
+    problem_of,
+    queued,
+    rates_of,
+    run,
+    service,
+    until,
+)
 
 
-def test_served_allocations_are_feasible_certified_and_as_good_as_the_engine(tmp_path: Path) -> None:
+def test_served_allocations_are_feasible_certified_and_as_good_as_the_engine(
+    tmp_path: Path,
+) -> None:
     rates = rates_of(3)
 
     async def work() -> None:
@@ -60,7 +73,9 @@ def test_served_allocations_are_feasible_certified_and_as_good_as_the_engine(tmp
                         load[:, links[ends]] += rates[:, d] * allocation.splits[:, d, k]
             np.testing.assert_allclose(load / 5000, allocation.utilisation, atol=1e-5)
             assert load.max() <= 5000 * (1 + 1e-5)
-            np.testing.assert_allclose((rates[..., None] * allocation.splits).sum((1, 2)), allocation.value, rtol=1e-5)
+            np.testing.assert_allclose(
+                (rates[..., None] * allocation.splits).sum((1, 2)), allocation.value, rtol=1e-5
+            )
 
     run(work)
 
@@ -77,9 +92,16 @@ def test_json_responses_equal_arrow_responses(tmp_path: Path) -> None:
             names = [str(i) for i in range(1, 13)]
             demands = [
                 {"source": names[i], "target": names[j], "rate": square[i, j]}
-                for i in range(12) for j in range(12) if i != j
-            ]  # fmt: skip
-            triples = pa.table({name: [demand[name] for demand in demands] for name in ("source", "target", "rate")})
+                for i in range(12)
+                for j in range(12)
+                if i != j
+            ]
+            triples = pa.table(
+                {
+                    name: [demand[name] for demand in demands]
+                    for name in ("source", "target", "rate")
+                }
+            )
             sink = io.BytesIO()
             with pa.ipc.new_stream(sink, triples.schema) as stream:
                 stream.write_table(triples)
@@ -89,7 +111,9 @@ def test_json_responses_equal_arrow_responses(tmp_path: Path) -> None:
             responses = [
                 await http.post(address, json={"demands": demands, **dense}),
                 await http.post(address, json={"rates": rates.tolist(), **dense}),
-                await http.post(address + query, content=sink.getvalue(), headers={"Content-Type": ARROW}),
+                await http.post(
+                    address + query, content=sink.getvalue(), headers={"Content-Type": ARROW}
+                ),
             ]
             for response in responses:
                 assert response.status_code == 200, response.text
@@ -124,7 +148,13 @@ def test_fair_shares_are_certified_and_other_objectives_are_refused(tmp_path: Pa
             problem = problem_of(rates, fair["objective"])
             splits = torch.from_numpy(np.array(allocation.splits)).to(torch.float64)
             np.testing.assert_allclose(problem.value(splits), allocation.value, rtol=1e-5)
-            for wrong in ("alpha_fair:alpha=-1", "proportional_fair:weight=given", "weighted_flow", "priority", "fame"):
+            for wrong in (
+                "alpha_fair:alpha=-1",
+                "proportional_fair:weight=given",
+                "weighted_flow",
+                "priority",
+                "fame",
+            ):
                 with pytest.raises(InvalidRequest, match="objective"):
                     await client.allocate("b4", rates, objective=wrong)
 
@@ -137,17 +167,33 @@ def test_an_answer_links_to_its_proof(tmp_path: Path) -> None:
     async def work() -> None:
         async with b4_service(tmp_path / "state") as client:
             asked: list[AllocationOptions] = [
-                {}, {"objective": "max_link_utilisation"}, {"protect": "cables"}, {"entries": 8}
-            ]  # fmt: skip
+                {},
+                {"objective": "max_link_utilisation"},
+                {"protect": "cables"},
+                {"entries": 8},
+            ]
             for options in asked:
                 options.update({"gap": 1e-3, "prove": True})
                 answer = await client.allocate("b4", rates, **options)
                 folder = tmp_path / answer.id
                 zipfile.ZipFile(io.BytesIO(await client.proof("b4", answer.id))).extractall(folder)
                 groups = ["groups.csv"] if "protect" in options else []
-                command = [sys.executable, "-I", "check.py", "network.csv", "matrix.csv", "proof.txt", *groups]
-                done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-                low, high = (float(x) for x in done.stdout.partition("from ")[2].partition(",")[0].split(" to "))
+                command = [
+                    sys.executable,
+                    "-I",
+                    "check.py",
+                    "network.csv",
+                    "matrix.csv",
+                    "proof.txt",
+                    *groups,
+                ]
+                done = subprocess.run(
+                    command, cwd=folder, capture_output=True, text=True, check=True
+                )
+                low, high = (
+                    float(x)
+                    for x in done.stdout.partition("from ")[2].partition(",")[0].split(" to ")
+                )
                 value, bound = (low, high) if "objective" not in options else (high, low)
                 assert value == pytest.approx(float(answer.value[0]), rel=1e-5)
                 assert bound == pytest.approx(float(answer.bound[0]), rel=1e-5)
@@ -165,7 +211,10 @@ def test_an_answer_links_to_its_proof(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entries", [0, 8])
 def test_answers_by_name_say_where_each_demand_goes(tmp_path: Path, entries: int) -> None:
-    demands = [{"source": "1", "target": "12", "rate": 30_000.0}, {"source": "4", "target": "2", "rate": 5.0}]
+    demands = [
+        {"source": "1", "target": "12", "rate": 30_000.0},
+        {"source": "4", "target": "2", "rate": 5.0},
+    ]
 
     async def work() -> None:
         async with b4_service(tmp_path) as client:
@@ -176,7 +225,10 @@ def test_answers_by_name_say_where_each_demand_goes(tmp_path: Path, entries: int
             assert answer.id == response.headers["x-request-id"]
             (allocation,) = answer.allocations
             assert isinstance(allocation, NamedAllocation)
-            assert [(d.source, d.target, d.demand) for d in allocation.demands] == [("1", "12", 3e4), ("4", "2", 5.0)]
+            assert [(d.source, d.target, d.demand) for d in allocation.demands] == [
+                ("1", "12", 3e4),
+                ("4", "2", 5.0),
+            ]
             admitted = [demand.admitted for demand in allocation.demands]
             assert admitted[0] < 30_000.0, "more than the network carries"
             assert allocation.value == pytest.approx(sum(admitted), rel=1e-4)
@@ -217,7 +269,9 @@ def test_a_request_with_a_key_is_answered_again_and_not_solved_again(tmp_path: P
 
             async def ask(key: str, **more: Any) -> Any:
                 headers = {"Idempotency-Key": key}
-                return await client._http.post("/v1/networks/b4/allocations", json={**body, **more}, headers=headers)
+                return await client._http.post(
+                    "/v1/networks/b4/allocations", json={**body, **more}, headers=headers
+                )
 
             first, second, other = await ask("one"), await ask("one"), await ask("two")
             assert first.content == second.content != other.content
@@ -229,7 +283,9 @@ def test_a_request_with_a_key_is_answered_again_and_not_solved_again(tmp_path: P
             await client.wait_ready("b4")
             anew = await ask("one")
             assert (await ask("one")).content == anew.content, "its first request keeps its key"
-            assert anew.json()["id"] != first.json()["id"], "the network registered now has its own answers"
+            assert anew.json()["id"] != first.json()["id"], (
+                "the network registered now has its own answers"
+            )
 
     run(work)
 
@@ -241,13 +297,20 @@ def test_link_changes_apply_from_the_next_request_and_survive_a_restart(tmp_path
         async with service(tmp_path) as client, service(tmp_path) as other:
             await client.put_network("b4", "b4")
             registered = (await client.wait_ready("b4"), await other.wait_ready("b4"))[0]
-            numbers = [i for i, link in enumerate(registered.links) if {link.source, link.target} == {"1", "2"}]
+            numbers = [
+                i
+                for i, link in enumerate(registered.links)
+                if {link.source, link.target} == {"1", "2"}
+            ]
             assert len(numbers) == 2
             unchanged = await client.allocate("b4", rates)
             network = await client.change_link("b4", "1", "2", up=False)
             assert [network.links[i].in_force for i in numbers] == [0, 0]
             assert [network.links[i].capacity for i in numbers] == [5000, 5000]
-            for instance in (client, other):  # another service on the same folder applies the change too
+            for instance in (
+                client,
+                other,
+            ):  # another service on the same folder applies the change too
                 failed = await instance.allocate("b4", rates)
                 assert (failed.utilisation[:, numbers] == 0).all()
                 assert failed.value[0] <= unchanged.value[0] * (1 + 1e-2)
@@ -265,10 +328,14 @@ def test_link_changes_apply_from_the_next_request_and_survive_a_restart(tmp_path
                 await later.change_link("b4", "1", "12", up=False)
             await later.put_network("b4", "b4")
             network = await later.wait_ready("b4")
-            assert [network.links[i].in_force for i in numbers] == [1, 1], "the same network again changes nothing"
+            assert [network.links[i].in_force for i in numbers] == [1, 1], (
+                "the same network again changes nothing"
+            )
             await later.put_network("b4", "b4", num_paths=3)
             network = await later.wait_ready("b4")
-            assert [network.links[i].in_force for i in numbers] == [5000, 5000], "another one has its own capacities"
+            assert [network.links[i].in_force for i in numbers] == [5000, 5000], (
+                "another one has its own capacities"
+            )
 
     run(work)
 
@@ -277,7 +344,9 @@ def test_parallel_links_are_restored_each_to_its_own_capacity(tmp_path: Path) ->
     topology = {
         "nodes": [{"id": "a"}, {"id": "b"}],
         "links": [
-            {"source": s, "target": t, "capacity": c} for s, t in (("a", "b"), ("b", "a")) for c in (10.0, 100.0)
+            {"source": s, "target": t, "capacity": c}
+            for s, t in (("a", "b"), ("b", "a"))
+            for c in (10.0, 100.0)
         ],
     }
 
@@ -309,13 +378,17 @@ def test_engines_prepare_networks_registered_with_another_engine(tmp_path: Path)
         assert len(await third.look()) == 1
         await first.delete("b4")
         assert await second.look() == []
-        await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
+        await asyncio.gather(
+            *(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
+        )
 
     run(work)
 
 
 @pytest.mark.slow
-def test_simultaneous_requests_are_solved_in_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_requests_are_solved_in_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     solver = Solver(tmp_path)
 
     async def work() -> None:
@@ -323,11 +396,13 @@ def test_simultaneous_requests_are_solved_in_one_batch(tmp_path: Path, monkeypat
             rates_by_request = [rates_of(1 + seed % 3, seed) for seed in range(12)]
             with held_engine(monkeypatch) as engine:
                 requests = [
-                    asyncio.create_task(client.allocate("b4", rates, deadline_ms=60_000)) for rates in rates_by_request
+                    asyncio.create_task(client.allocate("b4", rates, deadline_ms=60_000))
+                    for rates in rates_by_request
                 ]
                 total = sum(len(rates) for rates in rates_by_request)
                 await until(
-                    lambda: sum(engine.batches) + sum(queued(solver, "b4")) == total, "not all requests have arrived"
+                    lambda: sum(engine.batches) + sum(queued(solver, "b4")) == total,
+                    "not all requests have arrived",
                 )
                 engine.allow()
                 allocations: list[ServedAllocation] = await asyncio.gather(*requests)
@@ -335,7 +410,9 @@ def test_simultaneous_requests_are_solved_in_one_batch(tmp_path: Path, monkeypat
             assert batches[-1] > 3
             assert batches[-1] <= 16
             for rates, allocation in zip(rates_by_request, allocations, strict=True):
-                assert len(allocation.value) == len(rates), "each request gets the allocations of its own matrices"
+                assert len(allocation.value) == len(rates), (
+                    "each request gets the allocations of its own matrices"
+                )
                 exact = teal.solve(problem_of(rates), gap=1e-4)
                 assert (allocation.value >= exact.value.numpy() * 0.99).all()
                 assert (allocation.value <= exact.bound.numpy() * (1 + 1e-9)).all()
@@ -351,7 +428,12 @@ def test_simultaneous_requests_are_solved_in_one_batch(tmp_path: Path, monkeypat
 
 def test_allocations_on_a_prepared_network_compile_nothing() -> None:
     served = Served.prepare("b4", NetworkSpec(topology="b4"))
-    compiled: list[Any] = [certificates.measure, certificates.certify, certificates.project_round, kernels.step]
+    compiled: list[Any] = [
+        certificates.measure,
+        certificates.certify,
+        certificates.project_round,
+        kernels.step,
+    ]
 
     def signatures() -> list[int]:
         return [len(form.signatures) for kernel in compiled for form in kernel.dispatchers]
@@ -368,9 +450,12 @@ def test_a_request_at_its_deadline_gets_the_best_allocation_so_far(tmp_path: Pat
 
     async def work() -> None:
         async with b4_service(tmp_path, solver=solver) as client:
-            # As measured on a fast machine: on a busy one a request of a millisecond would be refused.
+            # As measured on a fast machine: on a busy one a request of a millisecond would be
+            # refused.
             solver._registry.ready("b4").times.calibrate(single_program("total_flow"), 1e-6, None)
-            allocation = await client.allocate("b4", rates_of(16, size=30_000), gap=1e-9, deadline_ms=1)
+            allocation = await client.allocate(
+                "b4", rates_of(16, size=30_000), gap=1e-9, deadline_ms=1
+            )
             assert set(allocation.status) <= {"gap", "deadline"}
             assert "deadline" in allocation.status
             assert (allocation.value > 0).all()
@@ -387,9 +472,21 @@ def test_a_request_at_its_deadline_gets_the_best_allocation_so_far(tmp_path: Pat
 def test_the_example_controller_replays_traffic(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "docs" / "examples" / "controller.py"
     with listening(tmp_path) as address:
-        arguments = ["--service", address, "--topology", "b4", "--traffic", "gravity:count=5,load=4", "--count", "3"]
+        arguments = [
+            "--service",
+            address,
+            "--topology",
+            "b4",
+            "--traffic",
+            "gravity:count=5,load=4",
+            "--count",
+            "3",
+        ]
         process = subprocess.run(
-            [sys.executable, str(example), *arguments, "--interval", "0.3"], capture_output=True, text=True, timeout=120
+            [sys.executable, str(example), *arguments, "--interval", "0.3"],
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         with Client(address) as client:
             assert client.networks() == ["replay"]

@@ -1,4 +1,5 @@
-"""Connections over real sockets: as many as allowed for each address, and none whose head stalls."""
+"""Connections over real sockets: as many as allowed for each address, and none whose head
+stalls."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ MAX_CONNECTIONS = 5
 
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+    )
     await send({"type": "http.response.body", "body": b"ok"})
 
 
@@ -77,12 +80,19 @@ async def _connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asy
 def test_an_address_has_so_many_connections_and_gets_a_new_one_for_each_it_closes() -> None:
     async def work() -> None:
         async with _Service() as port, contextlib.AsyncExitStack() as stack:
-            kept = [await stack.enter_async_context(_connected(port)) for _ in range(MAX_CONNECTIONS - 1)]
+            kept = [
+                await stack.enter_async_context(_connected(port))
+                for _ in range(MAX_CONNECTIONS - 1)
+            ]
             async with _connected(port) as last:
-                assert [await _ask(*one) for one in [*kept, last]] == [b"HTTP/1.1 200"] * MAX_CONNECTIONS
+                assert [await _ask(*one) for one in [*kept, last]] == [
+                    b"HTTP/1.1 200"
+                ] * MAX_CONNECTIONS
                 async with _connected(port) as extra:
                     assert await _ask(*extra) == b""
-                assert [await _ask(*one) for one in [*kept, last]] == [b"HTTP/1.1 200"] * MAX_CONNECTIONS
+                assert [await _ask(*one) for one in [*kept, last]] == [
+                    b"HTTP/1.1 200"
+                ] * MAX_CONNECTIONS
             answer = b""
             while not answer:  # until the service has seen that one was closed
                 async with _connected(port) as again:
@@ -94,7 +104,9 @@ def test_an_address_has_so_many_connections_and_gets_a_new_one_for_each_it_close
 @pytest.mark.slow
 @pytest.mark.parametrize("asks_before", [False, True])
 @pytest.mark.parametrize("sent", [b"G", b"GET / HT"])
-def test_a_head_that_stalls_is_given_up(sent: bytes, asks_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_stalls_is_given_up(
+    sent: bytes, asks_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "HEAD_S", 0.5)
 
     async def work() -> None:
@@ -127,7 +139,9 @@ def test_a_head_in_small_parts_has_no_more_bytes_than_one_in_a_single_part(part:
     async def work() -> None:
         config = uvicorn.Config(_app, log_level="critical", lifespan="off", ws="none")
         config.load()
-        protocol: Any = limited(MAX_CONNECTIONS)(config=config, server_state=ServerState(), app_state={})  # type: ignore[call-arg]
+        protocol: Any = limited(MAX_CONNECTIONS)(
+            config=config, server_state=ServerState(), app_state={}
+        )  # type: ignore[call-arg]
         transport = _Transport()
         protocol.connection_made(transport)
         begin = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -189,13 +203,21 @@ def test_a_connection_that_rests_between_requests_is_kept(monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reads", [False, True])
-def test_an_answer_that_nobody_reads_is_given_up(reads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_nobody_reads_is_given_up(
+    reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that is read, if slowly, is not."""
     size = 24 << 20
     monkeypatch.setattr(connections, "WRITE_S", 0.5)
 
     async def large(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-length", b"%d" % size)],
+            }
+        )
         await send({"type": "http.response.body", "body": bytes(size)})
 
     monkeypatch.setattr(f"{__name__}._app", large)
@@ -205,13 +227,17 @@ def test_an_answer_that_nobody_reads_is_given_up(reads: bool, monkeypatch: pytes
         async with _Service() as port:
             with socket.create_connection(("127.0.0.1", port)) as client:
                 client.setblocking(False)
-                await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                await loop.sock_sendall(
+                    client, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+                )
                 for _ in range(12):
                     await asyncio.sleep(0.25)
                     if reads:
                         got += len(await loop.sock_recv(client, 1 << 20))
                 with contextlib.suppress(ConnectionError):
-                    while part := await asyncio.wait_for(loop.sock_recv(client, 1 << 20), PATIENCE_S):
+                    while part := await asyncio.wait_for(
+                        loop.sock_recv(client, 1 << 20), PATIENCE_S
+                    ):
                         got += len(part)
         assert (got > size) == reads
 

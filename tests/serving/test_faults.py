@@ -37,7 +37,16 @@ from teal.serving.engine.solvers import beside
 from teal.serving.engine.wanted import single_program
 from teal.serving.http.app import make_app
 from tests.gate import PATIENCE_S
-from tests.serving.service import TOKEN, b4_service, held_engine, queued, rates_of, run, service, until
+from tests.serving.service import (
+    TOKEN,
+    b4_service,
+    held_engine,
+    queued,
+    rates_of,
+    run,
+    service,
+    until,
+)
 from tests.serving.test_requests import JSON_TYPE, VALID_BODY
 
 _LATER_MS = 60_000  # a deadline that even a busy machine keeps
@@ -50,7 +59,13 @@ _LATER_MS = 60_000  # a deadline that even a busy machine keeps
         ("/etc/passwd", "node-link data, b4 or topohub"),
         ("topohub:sndlib/nowhere", "topohub"),
         ({"nodes": []}, "links"),
-        ({"nodes": [{"id": "a"}, {"id": "b"}], "links": [{"source": "a", "target": "b", "capacity": -1}]}, "capacity"),
+        (
+            {
+                "nodes": [{"id": "a"}, {"id": "b"}],
+                "links": [{"source": "a", "target": "b", "capacity": -1}],
+            },
+            "capacity",
+        ),
     ],
 )
 def test_wrong_networks(tmp_path: Path, topology: Any, words: str) -> None:
@@ -61,7 +76,9 @@ def test_wrong_networks(tmp_path: Path, topology: Any, words: str) -> None:
             assert await client.networks() == []
             many = [{"id": str(i)} for i in range(5000)]
             with pytest.raises(InvalidRequest, match="at most"):
-                await client.put_network("x", {"nodes": many, "links": [{"source": "0", "target": "1", "capacity": 1}]})
+                await client.put_network(
+                    "x", {"nodes": many, "links": [{"source": "0", "target": "1", "capacity": 1}]}
+                )
             for name in ("..", "a%2Fb", "x" * 65, ".hidden", "a.links"):
                 with pytest.raises(ServiceFault) as fault:
                     await client.put_network(name, "b4")
@@ -72,7 +89,9 @@ def test_wrong_networks(tmp_path: Path, topology: Any, words: str) -> None:
 
 
 @pytest.mark.slow
-def test_unknown_networks_and_ones_that_are_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_networks_and_ones_that_are_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepare, go_on = Served.prepare, threading.Event()
 
     def held(name: str, spec: Any, *more: Any) -> Served:
@@ -106,7 +125,9 @@ def test_unknown_networks_and_ones_that_are_not_ready(tmp_path: Path, monkeypatc
                 await client.allocate("bad", rates_of())
             await client.delete_network("bad")
             assert await client.networks() == ["b4"]
-        async with service(tmp_path, patience_s=PATIENCE_S) as later:  # as after a restart: the request waits
+        async with service(
+            tmp_path, patience_s=PATIENCE_S
+        ) as later:  # as after a restart: the request waits
             assert (await later.allocate("b4", rates_of())).value[0] > 0
 
     run(work)
@@ -152,16 +173,23 @@ def test_a_service_is_not_ready_while_every_network_computes_or_the_engine_hangs
     run(work)
 
 
-def test_too_many_are_turned_away_and_the_others_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_are_turned_away_and_the_others_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     solver = Solver(tmp_path, most_waiting=5)  # four of one client
 
     async def work() -> None:
         async with b4_service(tmp_path, solver=solver) as client:
             # Sixteen matrices fill a batch, so that each request is a batch of its own.
             with held_engine(monkeypatch) as engine:
-                calls = [asyncio.create_task(client.allocate("b4", rates_of(16))) for _ in range(20)]
+                calls = [
+                    asyncio.create_task(client.allocate("b4", rates_of(16))) for _ in range(20)
+                ]
                 # One is in the engine, unless all that were let in still wait.
-                await until(lambda: len(engine.batches) == 1 and len(queued(solver, "b4")) >= 3, "a full queue")
+                await until(
+                    lambda: len(engine.batches) == 1 and len(queued(solver, "b4")) >= 3,
+                    "a full queue",
+                )
                 await until(lambda: sum(call.done() for call in calls) >= 15, "the others refused")
                 engine.allow()
                 ends = await asyncio.gather(*calls, return_exceptions=True)
@@ -170,10 +198,16 @@ def test_too_many_are_turned_away_and_the_others_answered(tmp_path: Path, monkey
             assert len(turned_away) + len(answered) == 20
             assert 4 <= len(answered) <= 5
             assert all(end.retry_after_s >= 1 for end in turned_away)
-            # Deleted while three wait: those are told, and the one in the engine is answered or told.
+            # Deleted while three wait: those are told, and the one in the engine is answered or
+            # told.
             with held_engine(monkeypatch) as engine:
-                waiting = [asyncio.create_task(client.allocate("b4", rates_of(16))) for _ in range(4)]
-                await until(lambda: len(engine.batches) == 1 and len(queued(solver, "b4")) == 3, "three that wait")
+                waiting = [
+                    asyncio.create_task(client.allocate("b4", rates_of(16))) for _ in range(4)
+                ]
+                await until(
+                    lambda: len(engine.batches) == 1 and len(queued(solver, "b4")) == 3,
+                    "three that wait",
+                )
                 await client.delete_network("b4")
                 engine.allow()
                 ends = await asyncio.gather(*waiting, return_exceptions=True)
@@ -183,9 +217,14 @@ def test_too_many_are_turned_away_and_the_others_answered(tmp_path: Path, monkey
     run(work)
 
 
-def test_a_network_that_is_replaced_under_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_is_replaced_under_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair = {"directed": True, "nodes": [{"id": "a"}, {"id": "b"}]}
-    links = [{"source": "a", "target": "b", "capacity": 1.0}, {"source": "b", "target": "a", "capacity": 5.0}]
+    links = [
+        {"source": "a", "target": "b", "capacity": 1.0},
+        {"source": "b", "target": "a", "capacity": 5.0},
+    ]
     first, second = {**pair, "links": links}, {**pair, "nodes": pair["nodes"][::-1], "links": links}  # type: ignore[index]
 
     async def work() -> None:
@@ -206,7 +245,9 @@ def test_a_network_that_is_replaced_under_a_request(tmp_path: Path, monkeypatch:
             return found
 
         monkeypatch.setattr("teal.serving.engine.solver.beside", late)
-        body = json.dumps({"demands": [{"source": "a", "target": "b", "rate": 3.0}]}) + " " * 200_000
+        body = (
+            json.dumps({"demands": [{"source": "a", "target": "b", "rate": 3.0}]}) + " " * 200_000
+        )
         with pytest.raises(ServiceError, match="registered anew"):
             await solver.allocate("x", Sent(body.encode(), "application/json"))
         answer, *_ = await solver.allocate("x", Sent(body.encode(), "application/json"))
@@ -227,34 +268,53 @@ async def _until_ready(solver: Solver, name: str) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_a_request_past_its_deadline_takes_no_time_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_past_its_deadline_takes_no_time_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     solver = Solver(tmp_path)
 
     async def work() -> None:
         async with b4_service(tmp_path, solver=solver) as client:
-            # As measured on a fast machine: on a busy one the late requests would be refused, not queued.
+            # As measured on a fast machine: on a busy one the late requests would be refused, not
+            # queued.
             solver._registry.ready("b4").times.calibrate(single_program("total_flow"), 1e-6, None)
             hard = rates_of(size=30_000)
             with held_engine(monkeypatch) as engine:
                 blocker = asyncio.create_task(client.allocate("b4", hard))
                 await until(lambda: engine.batches == [1], "a batch in the engine")
-                late = [asyncio.create_task(client.allocate("b4", hard, gap=1e-7, deadline_ms=1)) for _ in range(2)]
+                late = [
+                    asyncio.create_task(client.allocate("b4", hard, gap=1e-7, deadline_ms=1))
+                    for _ in range(2)
+                ]
                 timely = [
-                    asyncio.create_task(client.allocate("b4", hard, gap=1e-4, deadline_ms=_LATER_MS)) for _ in range(3)
+                    asyncio.create_task(
+                        client.allocate("b4", hard, gap=1e-4, deadline_ms=_LATER_MS)
+                    )
+                    for _ in range(3)
                 ]
                 await until(lambda: len(queued(solver, "b4")) == 5, "five that wait")
                 arrived = time.monotonic()
-                await until(lambda: time.monotonic() > arrived + 0.001, "the deadline of the late ones")
+                await until(
+                    lambda: time.monotonic() > arrived + 0.001, "the deadline of the late ones"
+                )
                 engine.allow()
                 await blocker
                 assert all(answer.gap[0] <= 1e-4 + 1e-9 for answer in await asyncio.gather(*timely))
-                assert all(answer.utilisation.max() <= 1 + 1e-6 for answer in await asyncio.gather(*late))
-            assert engine.batches[:3] == [1, 2, 3]  # on a busy machine a chunk may take another slice
+                assert all(
+                    answer.utilisation.max() <= 1 + 1e-6 for answer in await asyncio.gather(*late)
+                )
+            assert engine.batches[:3] == [
+                1,
+                2,
+                3,
+            ]  # on a busy machine a chunk may take another slice
 
     run(work)
 
 
-def test_metrics_have_the_queue_of_each_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_have_the_queue_of_each_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     solver = Solver(tmp_path)
 
     async def work() -> None:
@@ -264,7 +324,9 @@ def test_metrics_have_the_queue_of_each_network(tmp_path: Path, monkeypatch: pyt
                 await client.wait_ready(name)
             with held_engine(monkeypatch) as engine:
                 calls = [asyncio.create_task(client.allocate("b4", rates_of(16))) for _ in range(3)]
-                await until(lambda: engine.held == 16 and queued(solver, "b4") == [16, 16], "two that wait")
+                await until(
+                    lambda: engine.held == 16 and queued(solver, "b4") == [16, 16], "two that wait"
+                )
                 text = (await client._http.get("/metrics")).text
                 assert 'teal_queued_requests{network="b4"} 2.0' in text
                 assert 'teal_queued_requests{network="other"} 0.0' in text
@@ -309,7 +371,9 @@ def test_a_token_is_required_where_there_is_one(tmp_path: Path) -> None:
         for sent in ("wrong", TOKEN + "x", "ünïcode"):
             async with service(tmp_path, TOKEN) as client:
                 headers = {b"Authorization": f"Bearer {sent}".encode()}
-                bad = await client._http.put("/v1/networks/x", content=b"{", headers={**headers, b"Content-Type": b"x"})
+                bad = await client._http.put(
+                    "/v1/networks/x", content=b"{", headers={**headers, b"Content-Type": b"x"}
+                )
                 assert bad.status_code == 401, "before anything is read"
                 for path in ("/v1/networks", "/metrics"):
                     answer = await client._http.get(path, headers=headers)
@@ -324,7 +388,9 @@ def test_a_token_is_required_where_there_is_one(tmp_path: Path) -> None:
     run(work)
 
 
-def test_an_error_of_ours_is_a_500_with_a_trace_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_ours_is_a_500_with_a_trace_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "log"
     log_to(log)
 
@@ -335,7 +401,9 @@ def test_an_error_of_ours_is_a_500_with_a_trace_in_the_log(tmp_path: Path, monke
 
     async def work() -> None:
         async with service(tmp_path / "state") as client:
-            answer = await client._http.post("/v1/networks/b4/allocations", content=VALID_BODY, headers=JSON_TYPE)
+            answer = await client._http.post(
+                "/v1/networks/b4/allocations", content=VALID_BODY, headers=JSON_TYPE
+            )
             assert answer.status_code == 500
             assert "secret" not in answer.text
             entries = [json.loads(line) for line in log.read_text().splitlines()]
@@ -385,15 +453,21 @@ def test_the_service_accepts_its_own_host_names_and_answers_errors_as_json(tmp_p
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
             assert (await http.get("/v1/networks")).status_code == 200
-            assert (await http.get("/v1/networks", headers={"Host": "[::1]:8000"})).status_code == 200
+            assert (
+                await http.get("/v1/networks", headers={"Host": "[::1]:8000"})
+            ).status_code == 200
             rebound = await http.get("/v1/networks", headers={"Host": "evil.example:8000"})
             assert (rebound.status_code, rebound.json()["error"]) == (400, "wrong_host")
             for answer in (await http.get("/nowhere"), await http.post("/healthz")):
                 assert answer.status_code in (404, 405, 411, 415)
                 assert set(answer.json()) == {"error", "message"}
-            chunked = await http.post("/v1/networks/x/allocations", content=_chunks(), headers=JSON_TYPE)
+            chunked = await http.post(
+                "/v1/networks/x/allocations", content=_chunks(), headers=JSON_TYPE
+            )
             assert chunked.status_code == 411
-            odd = await http.put("/v1/networks/x", content=b'{"topology": "\\ud800"}', headers=JSON_TYPE)
+            odd = await http.put(
+                "/v1/networks/x", content=b'{"topology": "\\ud800"}', headers=JSON_TYPE
+            )
             assert odd.status_code == 422
 
     async def _chunks() -> AsyncIterator[bytes]:
@@ -413,14 +487,24 @@ def test_metrics_and_the_description(tmp_path: Path) -> None:
             with pytest.raises(UnknownNetwork):
                 await client.network("no-such-network")
             text = (await client._http.get("/metrics")).text
-            assert 'teal_requests_total{route="/v1/networks/{name}/allocations",status="200"} 2.0' in text
+            assert (
+                'teal_requests_total{route="/v1/networks/{name}/allocations",status="200"} 2.0'
+                in text
+            )
             assert 'teal_requests_total{route="/v1/networks/{name}",status="404"} 1.0' in text
             assert "no-such-network" not in text
             assert 'network="gone"' not in text
-            for name in ("teal_solve_seconds_count 2.0", "teal_gap_count 2.0", "teal_queue_seconds_count 2.0"):
+            for name in (
+                "teal_solve_seconds_count 2.0",
+                "teal_gap_count 2.0",
+                "teal_queue_seconds_count 2.0",
+            ):
                 assert name in text
             assert 'teal_satisfied_demand{network="b4"}' in text
-            assert f'teal_build_info{{python="{platform.python_version()}",version="{version("teal-te")}"}} 1.0' in text
+            assert (
+                f'teal_build_info{{python="{platform.python_version()}",version="{version("teal-te")}"}} 1.0'
+                in text
+            )
             assert "process_resident_memory_bytes" in text
             assert "_created" not in text
             described = (await client._http.get("/openapi.json")).json()

@@ -1,4 +1,5 @@
-"""Generated, mutated and slow requests: no response is a 500, and the service still allocates afterwards."""
+"""Generated, mutated and slow requests: no response is a 500, and the service still allocates
+afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +33,10 @@ from tests.serving.service import b4_service, listening, run
 LINE = {
     "directed": True,
     "nodes": [{"id": "a"}, {"id": "b"}],
-    "links": [{"source": "a", "target": "b", "capacity": 2.0}, {"source": "b", "target": "a", "capacity": 2.0}],
+    "links": [
+        {"source": "a", "target": "b", "capacity": 2.0},
+        {"source": "b", "target": "a", "capacity": 2.0},
+    ],
 }
 
 
@@ -50,7 +54,9 @@ def test_no_request_causes_a_server_error(address: str) -> None:
     operations: list[Any] = [operation.ok() for operation in schema.get_all_operations()]  # type: ignore[union-attr]
     assert len(operations) >= 10
     statuses: dict[str, set[int]] = {}
-    numbers = itertools.count()  # of the requests: what is changed in one goes by its number, whatever was generated
+    numbers = (
+        itertools.count()
+    )  # of the requests: what is changed in one goes by its number, whatever was generated
     with Client(address) as client:
         for operation in operations:
 
@@ -58,13 +64,17 @@ def test_no_request_causes_a_server_error(address: str) -> None:
             @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
             def check(case: Any) -> None:
                 number = next(numbers)
-                if "{name}" in case.path and number % 2:  # half of the requests name an existing network
+                if (
+                    "{name}" in case.path and number % 2
+                ):  # half of the requests name an existing network
                     client.put_network("line", LINE)
                     client.wait_ready("line")
                     case.path_parameters = {**case.path_parameters, "name": "line"}
                     if isinstance(case.body, dict) and case.method == "POST" and number % 8 != 1:
                         # The description cannot state the number of rates, which is 2 here.
-                        case.body = {k: v for k, v in case.body.items() if k != "demands"} | {"rates": [[1.0, 2.0]]}
+                        case.body = {k: v for k, v in case.body.items() if k != "demands"} | {
+                            "rates": [[1.0, 2.0]]
+                        }
                 response = case.call_and_validate(checks=[not_a_server_error])
                 statuses.setdefault(case.operation.label, set()).add(response.status_code)
                 if isinstance(case.body, dict) and case.body.get("rates") == [[1.0, 2.0]]:
@@ -73,7 +83,9 @@ def test_no_request_causes_a_server_error(address: str) -> None:
                     case.body, case.query = {k: v for k, v in case.body.items() if k in kept}, {}
                     if not case.body.get("objective") and number % 4 == 3:
                         case.body |= {"classes": ["gold", "lead"], "rates": 2 * case.body["rates"]}
-                    elif case.body.get("objective") in (None, "total_flow") and not case.body.get("entries"):
+                    elif case.body.get("objective") in (None, "total_flow") and not case.body.get(
+                        "entries"
+                    ):
                         case.body |= {"protect": "cables"}
                     response = case.call_and_validate(checks=[not_a_server_error])
                     statuses[case.operation.label].add(response.status_code)
@@ -81,8 +93,12 @@ def test_no_request_causes_a_server_error(address: str) -> None:
             check()
         client.put_network("after", LINE)
         client.wait_ready("after")
-        assert client.allocate("after", np.array([[1.0, 1.0]])).satisfied_demand[0] == pytest.approx(1.0)
-    assert 200 in statuses["POST /v1/networks/{name}/allocations"], "at least one allocation request must succeed"
+        assert client.allocate("after", np.array([[1.0, 1.0]])).satisfied_demand[
+            0
+        ] == pytest.approx(1.0)
+    assert 200 in statuses["POST /v1/networks/{name}/allocations"], (
+        "at least one allocation request must succeed"
+    )
     assert 422 in statuses["POST /v1/networks/{name}/allocations"]
 
 
@@ -115,12 +131,16 @@ def test_mutated_arrow_streams_cause_no_server_error(tmp_path: Path) -> None:
                         mutated = mutated[: int(rng.integers(0, len(body)))]
                     elif trial % 4 == 1:
                         place = int(rng.integers(0, len(body) - 8))
-                        mutated[place : place + 4] = rng.choice([0, 1, 255, 127], 4).astype(np.uint8).tobytes()
+                        mutated[place : place + 4] = (
+                            rng.choice([0, 1, 255, 127], 4).astype(np.uint8).tobytes()
+                        )
                     else:
                         for place in rng.integers(0, len(body), 1 + trial % 3):
                             mutated[place] ^= 1 << int(rng.integers(0, 8))
                     response = await client._http.post(
-                        "/v1/networks/b4/allocations?gap=0.5", content=bytes(mutated), headers={"Content-Type": ARROW}
+                        "/v1/networks/b4/allocations?gap=0.5",
+                        content=bytes(mutated),
+                        headers={"Content-Type": ARROW},
                     )
                     statuses[response.status_code] += 1
                     assert response.status_code < 500, bytes(mutated)
@@ -138,7 +158,13 @@ def _nested(depth: int, inner: str = "1") -> str:
 def _pair(fields: str) -> str:
     """Two nodes, one of them with further fields."""
     link = '{"source": "a", "target": "b", "capacity": 1}'
-    return '{"topology": {"nodes": [{"id": "a", ' + fields + '}, {"id": "b", "pos": [0, 0]}], "links": [' + link + "]}}"
+    return (
+        '{"topology": {"nodes": [{"id": "a", '
+        + fields
+        + '}, {"id": "b", "pos": [0, 0]}], "links": ['
+        + link
+        + "]}}"
+    )
 
 
 ODD_BODIES = [
@@ -146,7 +172,11 @@ ODD_BODIES = [
     ("PUT", "/v1/networks/x", '{"topology": {"nodes": [{"id": [1]}], "links": []}}'),
     ("PUT", "/v1/networks/x", '{"topology": {"nodes": [{"id": NaN}], "links": []}}'),
     ("PUT", "/v1/networks/x", '{"topology": {"nodes": [], "links": []}}'),
-    ("PUT", "/v1/networks/x", '{"topology": {"nodes": [], "links": [], "graph": ' + _nested(300) + "}}"),
+    (
+        "PUT",
+        "/v1/networks/x",
+        '{"topology": {"nodes": [], "links": [], "graph": ' + _nested(300) + "}}",
+    ),
     ("PUT", "/v1/networks/x", '{"topology": ' + _nested(100_000) + "}"),
     ("PUT", "/v1/networks/x", "[" * 500_000),
     ("PUT", "/v1/networks/x", '{"topology": "\\u0000"}'),
@@ -156,11 +186,23 @@ ODD_BODIES = [
     ("PUT", "/v1/networks/x", _pair('"pos": [NaN, 0]')),
     ("PUT", "/v1/networks/x", _pair('"x": 1').replace('"a"', '"' + "a" * 300 + '"')),
     ("POST", "/v1/networks/b4/measurements", '{"time": "2099-01-01T00:00:00Z", "demands": []}'),
-    ("PATCH", "/v1/networks/b4/links", '{"links": [{"source": "\\udfff", "target": "1", "up": true}]}'),
-    ("PATCH", "/v1/networks/b4/links", '{"links": [{"source": "\\u0000", "target": "1", "up": true}]}'),
+    (
+        "PATCH",
+        "/v1/networks/b4/links",
+        '{"links": [{"source": "\\udfff", "target": "1", "up": true}]}',
+    ),
+    (
+        "PATCH",
+        "/v1/networks/b4/links",
+        '{"links": [{"source": "\\u0000", "target": "1", "up": true}]}',
+    ),
     ("POST", "/v1/networks/b4/allocations", _nested(200_000)),
     ("POST", "/v1/networks/b4/allocations", '{"rates": ' + "[" * 1000 + "]" * 1000 + "}"),
-    ("POST", "/v1/networks/b4/allocations", '{"demands": [{"source": "1", "target": "2", "rate": 1e400}]}'),
+    (
+        "POST",
+        "/v1/networks/b4/allocations",
+        '{"demands": [{"source": "1", "target": "2", "rate": 1e400}]}',
+    ),
     (
         "POST",
         "/v1/networks/b4/allocations",
@@ -180,7 +222,10 @@ def test_odd_bodies_are_faults_of_the_caller(tmp_path: Path) -> None:
         async with b4_service(tmp_path, most_bytes=8 << 20) as client:
             for method, address, body in ODD_BODIES:
                 response = await client._http.request(
-                    method, address, content=body.encode(), headers={"Content-Type": "application/json"}
+                    method,
+                    address,
+                    content=body.encode(),
+                    headers={"Content-Type": "application/json"},
                 )
                 assert 400 <= response.status_code < 500, (address, body[:80], response.text[:200])
                 assert set(response.json()) == {"error", "message"}
@@ -195,7 +240,9 @@ def test_odd_bodies_are_faults_of_the_caller(tmp_path: Path) -> None:
     run(work)
 
 
-def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_said_and_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @contextmanager
     def full(file: Path, mode: int = 0) -> Iterator[Path]:
         yield tmp_path / "discarded"
@@ -205,12 +252,18 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path: Path, mon
         async with b4_service(tmp_path / "networks") as client:
             with monkeypatch.context() as patch:
                 patch.setattr(storage, "atomic_file", full)
-                for address, topology in (("/v1/networks/c", "b4"), ("/v1/networks/b4", "topohub:sndlib/abilene")):
+                for address, topology in (
+                    ("/v1/networks/c", "b4"),
+                    ("/v1/networks/b4", "topohub:sndlib/abilene"),
+                ):
                     response = await client._http.put(address, json={"topology": topology})
                     assert (response.status_code, response.json()["error"]) == (507, "disk_full")
             assert await client.networks() == ["b4"]
             info = await client.wait_ready("b4")
-            assert (len(info.nodes), all(link.in_force == link.capacity for link in info.links)) == (12, True)
+            assert (
+                len(info.nodes),
+                all(link.in_force == link.capacity for link in info.links),
+            ) == (12, True)
             assert (await client.allocate("b4", np.ones((1, 132)))).status == ("gap",)
 
     run(work)
@@ -218,7 +271,8 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path: Path, mon
 
 @pytest.mark.system
 def test_hogs_and_slow_clients_do_not_keep_others_waiting(tmp_path: Path) -> None:
-    """Requests with short deadlines, beside ones of 1,024 matrices that never end and connections that send nothing."""
+    """Requests with short deadlines, beside ones of 1,024 matrices that never end and connections
+    that send nothing."""
 
     async def work() -> None:
         with listening(tmp_path, most_bytes=16 << 20) as url:
@@ -229,7 +283,9 @@ def test_hogs_and_slow_clients_do_not_keep_others_waiting(tmp_path: Path) -> Non
             head = "POST /v1/networks/b4/allocations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             slow = [await asyncio.open_connection(host, int(port)) for _ in range(40)]
             for number, (_, writer) in enumerate(slow):
-                writer.write((head + "Content-Length: 1000\r\n\r\n{" if number % 2 else head).encode())
+                writer.write(
+                    (head + "Content-Length: 1000\r\n\r\n{" if number % 2 else head).encode()
+                )
             rates = np.random.default_rng(0).lognormal(0, 1, (1024, 132)) * 3000
             body = _stream({"rates": pa.array(list(rates))})
             async with httpx.AsyncClient(base_url=url, timeout=300) as http:
@@ -247,7 +303,9 @@ def test_hogs_and_slow_clients_do_not_keep_others_waiting(tmp_path: Path) -> Non
                 assert {answer.status_code for answer in answers} <= {200, 503}
                 assert sum(answer.status_code == 200 for answer in answers) >= 10
                 waited = [
-                    json.loads(pa.ipc.open_stream(answer.content).schema.metadata[b"teal"])["queue_ms"]
+                    json.loads(pa.ipc.open_stream(answer.content).schema.metadata[b"teal"])[
+                        "queue_ms"
+                    ]
                     for answer in answers
                     if answer.status_code == 200
                 ]

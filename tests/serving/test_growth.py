@@ -30,7 +30,10 @@ _SPARSE = {"num_paths": "auto", "max_paths": 6, "gap": 0.001}
 
 
 def _lists(paths: PathSet) -> list[list[list[int]]]:
-    return [[paths.links_of(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)]
+    return [
+        [paths.links_of(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()]
+        for d in range(paths.num_demands)
+    ]
 
 
 def _problem(load: float, num_paths: int = 1) -> Problem:
@@ -71,7 +74,9 @@ async def _grown(solver: Solver, before: int) -> None:
 def test_a_service_adds_paths_and_every_earlier_answer_keeps_its_meaning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("teal.serving.engine.served._GENERATED", "gravity:seed=0,load=0.01,count={count}")
+    monkeypatch.setattr(
+        "teal.serving.engine.served._GENERATED", "gravity:seed=0,load=0.01,count={count}"
+    )
     monkeypatch.setattr("teal.serving.engine.requests.FIRST_PATHS", 1)
     rates = rates_of(size=60_000)
 
@@ -108,7 +113,9 @@ def test_an_interval_that_follows_added_paths_is_allocated_over_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("teal_next", reason="needs the package teal_next")
-    monkeypatch.setattr("teal.serving.engine.served._GENERATED", "gravity:seed=0,load=0.01,count={count}")
+    monkeypatch.setattr(
+        "teal.serving.engine.served._GENERATED", "gravity:seed=0,load=0.01,count={count}"
+    )
     monkeypatch.setattr("teal.serving.engine.requests.FIRST_PATHS", 1)
     rates = rates_of(3, size=60_000)
 
@@ -136,7 +143,9 @@ def test_a_damaged_file_of_paths_leaves_the_network_as_it_is(tmp_path: Path) -> 
             await client.put_network("b4", "b4")
             network = await client.wait_ready("b4")
             links = tmp_path / "b4.links.json"
-            links.write_text(json.dumps({"generation": network.generation, "links": {}, "paths": 1}))
+            links.write_text(
+                json.dumps({"generation": network.generation, "links": {}, "paths": 1})
+            )
             folder = tmp_path / "b4.paths"
             folder.mkdir()
             (folder / f"{network.generation}.npz").write_bytes(b"no")
@@ -154,7 +163,9 @@ def test_a_change_of_links_keeps_the_paths_that_were_added(tmp_path: Path) -> No
     paths = compute_paths(topology, cache=False)
     assert store.write_paths("b4", store.read("b4").generation, paths, after=0)
     assert store.read("b4").added_paths == 1
-    assert not store.write_paths("b4", store.read("b4").generation, paths, after=0), "found before the first were added"
+    assert not store.write_paths("b4", store.read("b4").generation, paths, after=0), (
+        "found before the first were added"
+    )
     store.change_links("b4", {"0": {"up": False}}, network)
     assert store.read("b4").links == {"0": {"up": False}}
     assert store.read("b4").added_paths == 1, "a reload takes the stored paths"
@@ -172,11 +183,18 @@ def test_paths_are_added_for_the_traffic_of_all_classes() -> None:
     assert grown(served, network, np.concatenate([none, none])) is None
 
 
-def test_a_demand_that_the_network_still_connects_is_carried_after_a_failure(tmp_path: Path) -> None:
-    """From a to d the shortest path, the only candidate, crosses a cable that fails; another way is left."""
+def test_a_demand_that_the_network_still_connects_is_carried_after_a_failure(
+    tmp_path: Path,
+) -> None:
+    """From a to d the shortest path, the only candidate, crosses a cable that fails; another way is
+    left."""
     nodes = [{"id": name} for name in "abcd"]
     cables = [("a", "b"), ("b", "d"), ("a", "c"), ("c", "b")]
-    links = [{"source": s, "target": t, "capacity": 10.0} for pair in cables for s, t in (pair, pair[::-1])]
+    links = [
+        {"source": s, "target": t, "capacity": 10.0}
+        for pair in cables
+        for s, t in (pair, pair[::-1])
+    ]
     topology = {"directed": True, "multigraph": True, "nodes": nodes, "links": links}
 
     async def work() -> None:
@@ -208,7 +226,9 @@ def test_a_demand_that_the_network_still_connects_is_carried_after_a_failure(tmp
     run(work)
 
 
-def test_paths_grow_for_the_newest_matrix_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_grow_for_the_newest_matrix_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rates, seen = np.array([[1.0, 0.0], [0.0, 2.0]]), list[list[float]]()
 
     def look(served: Served, network: Hosted, matrix: FloatArray) -> None:
@@ -219,7 +239,9 @@ def test_paths_grow_for_the_newest_matrix_of_a_batch(tmp_path: Path, monkeypatch
     async def work() -> None:
         spec = NetworkSpec.model_validate({"topology": "b4", **_SPARSE})
         topology = make_topology([(0, 1, 1.0)], both=True)
-        network = Hosted(Version(0, 0), spec, "", Served(topology, compute_paths(topology, cache=False)))
+        network = Hosted(
+            Version(0, 0), spec, "", Served(topology, compute_paths(topology, cache=False))
+        )
         Growth(Store(tmp_path), every_s=0.0).note("b4", network, rates)
         await until(lambda: bool(seen), "nothing was looked at")
 

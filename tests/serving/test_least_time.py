@@ -16,10 +16,14 @@ _WANTED = Wanted(ObjectiveName.TOTAL_FLOW)
 
 def test_the_time_of_a_batch_is_what_was_measured_of_one_matrix_and_of_a_full_batch() -> None:
     times = LeastTimes()
-    times.calibrate(_WANTED, 1.0, 1.0 + 0.5 * (MAX_LANES - 1))  # half a second for each further matrix
+    times.calibrate(
+        _WANTED, 1.0, 1.0 + 0.5 * (MAX_LANES - 1)
+    )  # half a second for each further matrix
     for count in (1, 2, MAX_LANES):
         assert times.usual_s(count, _WANTED) == pytest.approx(1.0 + 0.5 * (count - 1))
-    assert times.usual_s(MAX_LANES + 1, _WANTED) == pytest.approx(1.0 + 0.5 * MAX_LANES + 0.5), "a second batch begins"
+    assert times.usual_s(MAX_LANES + 1, _WANTED) == pytest.approx(1.0 + 0.5 * MAX_LANES + 0.5), (
+        "a second batch begins"
+    )
 
 
 def test_the_shortest_time_is_that_of_the_fastest_answer() -> None:

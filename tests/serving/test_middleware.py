@@ -1,4 +1,5 @@
-"""What is refused before a request reaches the application: hosts, origins, media types, sizes, and slow bodies."""
+"""What is refused before a request reaches the application: hosts, origins, media types, sizes, and
+slow bodies."""
 
 from __future__ import annotations
 
@@ -28,8 +29,12 @@ def _answer(folder: Path, method: str, path: str, **options: Any) -> httpx.Respo
     """The answer of a service on loopback to one request."""
 
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(make_app(Solver(folder), hosts=HOSTS), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
+        transport = httpx.ASGITransport(
+            make_app(Solver(folder), hosts=HOSTS), raise_app_exceptions=False
+        )
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost:8000"
+        ) as client:
             return await client.request(method, path, **options)
 
     return asyncio.run(ask())
@@ -39,41 +44,67 @@ def _answer(folder: Path, method: str, path: str, **options: Any) -> httpx.Respo
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        ("localhost", 200), ("LOCALHOST:8000", 200), ("127.0.0.1:80", 200), ("[::1]", 200), ("[::1]:8000", 200),
-        ("evil.com", 400), ("evil.com:8000", 400), ("evil.com:localhost", 400), ("localhost.evil.com", 400),
-        ("[::1", 400), ("", 400), ("user@localhost.evil.com", 400), ("localhost:port", 400),
+        ("localhost", 200),
+        ("LOCALHOST:8000", 200),
+        ("127.0.0.1:80", 200),
+        ("[::1]", 200),
+        ("[::1]:8000", 200),
+        ("evil.com", 400),
+        ("evil.com:8000", 400),
+        ("evil.com:localhost", 400),
+        ("localhost.evil.com", 400),
+        ("[::1", 400),
+        ("", 400),
+        ("user@localhost.evil.com", 400),
+        ("localhost:port", 400),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("path", ["/healthz", "/v1/networks", "/"])
-def test_only_own_names_are_answered_on_every_route(host: str, status: int, path: str, tmp_path: Path) -> None:
+def test_only_own_names_are_answered_on_every_route(
+    host: str, status: int, path: str, tmp_path: Path
+) -> None:
     assert _answer(tmp_path, "GET", path, headers={"Host": host}).status_code == status
 
 
 def test_pages_of_other_sites_are_refused(tmp_path: Path) -> None:
     for origin, status in (
-        ("http://localhost:8000", 200), ("http://evil.com", 403), ("http://localhost:9000", 403), ("null", 403),
+        ("http://localhost:8000", 200),
+        ("http://evil.com", 403),
+        ("http://localhost:9000", 403),
+        ("null", 403),
         ("http://[", 403),
-    ):  # fmt: skip
+    ):
         headers = {"Origin": origin, **TYPE}
-        answer = _answer(tmp_path, "PUT", "/v1/networks/b4", json={"topology": "b4"}, headers=headers)
+        answer = _answer(
+            tmp_path, "PUT", "/v1/networks/b4", json={"topology": "b4"}, headers=headers
+        )
         assert answer.status_code in (status, status + 1), origin  # 201: registered
 
 
 @pytest.mark.parametrize(
     ("origin", "host", "status"),
     [
-        ("https://localhost", "localhost", 201), ("https://localhost:443", "localhost", 201),
-        ("https://localhost", "localhost:443", 201), ("https://localhost", "localhost:80", 403),
-        ("http://localhost", "localhost", 201), ("http://localhost", "localhost:80", 201),
-        ("http://localhost", "localhost:443", 403), ("https://localhost:8443", "localhost", 403),
+        ("https://localhost", "localhost", 201),
+        ("https://localhost:443", "localhost", 201),
+        ("https://localhost", "localhost:443", 201),
+        ("https://localhost", "localhost:80", 403),
+        ("http://localhost", "localhost", 201),
+        ("http://localhost", "localhost:80", 201),
+        ("http://localhost", "localhost:443", 403),
+        ("https://localhost:8443", "localhost", 403),
     ],
-)  # fmt: skip
+)
 def test_an_origin_without_a_port_has_the_one_of_its_scheme(
     origin: str, host: str, status: int, tmp_path: Path
 ) -> None:
     """A proxy that speaks https in front of the service passes the Host header on."""
     headers = {"Origin": origin, "Host": host, **TYPE}
-    assert _answer(tmp_path, "PUT", "/v1/networks/b4", json={"topology": "b4"}, headers=headers).status_code == status
+    assert (
+        _answer(
+            tmp_path, "PUT", "/v1/networks/b4", json={"topology": "b4"}, headers=headers
+        ).status_code
+        == status
+    )
 
 
 @pytest.mark.parametrize("headers", [{}, {"Content-Type": "text/plain"}, {"Content-Type": ""}])
@@ -85,14 +116,24 @@ def test_a_body_without_its_media_type_is_refused(headers: dict[str, str], tmp_p
 
 def test_json_is_small(tmp_path: Path) -> None:
     body = b"[" + b"0," * (middleware.MAX_JSON_BYTES // 2) + b"0]"
-    assert _answer(tmp_path, "PUT", "/v1/networks/b4", content=body, headers=TYPE).status_code == 413
+    assert (
+        _answer(tmp_path, "PUT", "/v1/networks/b4", content=body, headers=TYPE).status_code == 413
+    )
 
 
-def test_matrices_in_arrow_may_be_larger_than_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrices_in_arrow_may_be_larger_than_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(middleware, "MAX_JSON_BYTES", 100)
-    for kind, size, status in ((JSON, 100, 404), (JSON, 101, 413), (ARROW, 101, 404)):  # 404: of a network, so accepted
+    for kind, size, status in (
+        (JSON, 100, 404),
+        (JSON, 101, 413),
+        (ARROW, 101, 404),
+    ):  # 404: of a network, so accepted
         headers = {"Content-Type": kind}
-        answer = _answer(tmp_path, "POST", "/v1/networks/none/allocations", content=b" " * size, headers=headers)
+        answer = _answer(
+            tmp_path, "POST", "/v1/networks/none/allocations", content=b" " * size, headers=headers
+        )
         assert answer.status_code == status, (kind, size)
 
 
@@ -106,8 +147,18 @@ def _status(folder: Path, receive: Callable[[], Awaitable[dict[str, Any]]]) -> i
             nonlocal status
             status = message.get("status", status)
 
-        headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"100")]
-        scope = {"type": "http", "method": "PUT", "path": "/v1/networks/b4", "headers": headers, "query_string": b""}
+        headers = [
+            (b"host", b"localhost"),
+            (b"content-type", b"application/json"),
+            (b"content-length", b"100"),
+        ]
+        scope = {
+            "type": "http",
+            "method": "PUT",
+            "path": "/v1/networks/b4",
+            "headers": headers,
+            "query_string": b"",
+        }
         await app(scope, receive, send)
         return status
 
@@ -126,7 +177,9 @@ def test_a_body_that_stalls_is_given_up(tmp_path: Path, monkeypatch: pytest.Monk
     assert _status(tmp_path, receive) == 408
 
 
-def test_a_body_that_drips_is_given_up_in_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_drips_is_given_up_in_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a clock that goes on by a third of the time limit for each part of a body of many."""
     now, sent = 0.0, 0
     monkeypatch.setattr(middleware, "time", SimpleNamespace(perf_counter=lambda: now))
@@ -158,8 +211,12 @@ def test_clients_are_told_apart_by_tokens_where_there_are_several(tmp_path: Path
             await app(scope, receive, send)
             clients.append(scope["teal"]["client"])
 
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(noting), base_url="http://x") as client:
-            for token, scheme in zip(known, ("Bearer", "bearer"), strict=False):  # its case does not matter
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(noting), base_url="http://x"
+        ) as client:
+            for token, scheme in zip(
+                known, ("Bearer", "bearer"), strict=False
+            ):  # its case does not matter
                 headers = {"Authorization": f"{scheme} {token}"}
                 assert (await client.get("/v1/networks", headers=headers)).status_code == 200
         return clients
@@ -188,25 +245,46 @@ def test_one_client_leaves_room_for_the_bodies_of_others(tmp_path: Path) -> None
     assert not watched._open_bytes
 
 
-@pytest.mark.parametrize(("coding", "status"), [("gzip", 415), ("br", 415), ("x", 415), ("Identity", 201)])
-def test_bodies_in_a_content_coding_are_refused_before_they_are_read(tmp_path: Path, coding: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("coding", "status"), [("gzip", 415), ("br", 415), ("x", 415), ("Identity", 201)]
+)
+def test_bodies_in_a_content_coding_are_refused_before_they_are_read(
+    tmp_path: Path, coding: str, status: int
+) -> None:
     async def work() -> None:
         async with service(tmp_path) as client:
             headers = {"Content-Type": "application/json", "Content-Encoding": coding}
-            response = await client._http.put("/v1/networks/b4", content=b'{"topology": "b4"}', headers=headers)
+            response = await client._http.put(
+                "/v1/networks/b4", content=b'{"topology": "b4"}', headers=headers
+            )
             assert response.status_code == status
 
     run(work)
 
 
 @pytest.mark.parametrize(
-    "name", ["Host", "Content-Type", "Content-Length", "Content-Encoding", "Authorization", "Origin", "Idempotency-Key"]
+    "name",
+    [
+        "Host",
+        "Content-Type",
+        "Content-Length",
+        "Content-Encoding",
+        "Authorization",
+        "Origin",
+        "Idempotency-Key",
+    ],
 )
 @pytest.mark.parametrize("value", ["same", "other"])
-def test_a_header_of_one_value_that_is_there_twice_is_refused(name: str, value: str, tmp_path: Path) -> None:
+def test_a_header_of_one_value_that_is_there_twice_is_refused(
+    name: str, value: str, tmp_path: Path
+) -> None:
     headers = {**TYPE, "Host": "localhost", "Content-Length": "2"}
     first = headers.get(name, "x")
-    twice = [*headers.items(), *([] if name in headers else [(name, first)]), (name, first if value == "same" else "7")]
+    twice = [
+        *headers.items(),
+        *([] if name in headers else [(name, first)]),
+        (name, first if value == "same" else "7"),
+    ]
     answer = _answer(tmp_path, "POST", "/v1/networks/b4/allocations", content=b"{}", headers=twice)
     assert answer.status_code == 400
 
@@ -215,7 +293,12 @@ def test_a_second_media_type_does_not_lift_the_limit_of_json(tmp_path: Path) -> 
     body = b" " * (middleware.MAX_JSON_BYTES + 1)
     for types in ((JSON, ARROW), (ARROW, JSON)):
         headers = [("Content-Type", one) for one in types]
-        assert _answer(tmp_path, "POST", "/v1/networks/x/allocations", content=body, headers=headers).status_code == 400
+        assert (
+            _answer(
+                tmp_path, "POST", "/v1/networks/x/allocations", content=body, headers=headers
+            ).status_code
+            == 400
+        )
 
 
 def test_a_slash_in_a_name_divides_no_path(tmp_path: Path) -> None:
@@ -223,7 +306,9 @@ def test_a_slash_in_a_name_divides_no_path(tmp_path: Path) -> None:
         assert _answer(tmp_path, "DELETE", f"/v1/networks/a{slash}measurements").status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/v1/networks", "/", "/assets/page.css"])
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/readyz", "/metrics", "/v1/networks", "/", "/assets/page.css"]
+)
 def test_head_is_answered_as_get_without_a_body(path: str, tmp_path: Path) -> None:
     """RFC 9110, 9.3.2."""
     head, get = (_answer(tmp_path, method, path) for method in ("HEAD", "GET"))
@@ -233,9 +318,15 @@ def test_head_is_answered_as_get_without_a_body(path: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("path", "allowed"),
-    [("/healthz", "GET, HEAD"), ("/v1/networks/x", "DELETE, GET, HEAD, PUT"), ("/v1/networks/x/links", "PATCH")],
+    [
+        ("/healthz", "GET, HEAD"),
+        ("/v1/networks/x", "DELETE, GET, HEAD, PUT"),
+        ("/v1/networks/x/links", "PATCH"),
+    ],
 )
-def test_a_method_that_a_path_has_not_is_told_those_that_it_has(path: str, allowed: str, tmp_path: Path) -> None:
+def test_a_method_that_a_path_has_not_is_told_those_that_it_has(
+    path: str, allowed: str, tmp_path: Path
+) -> None:
     """RFC 9110, 15.5.6."""
     answer = _answer(tmp_path, "OPTIONS", path)
     assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
@@ -246,7 +337,9 @@ def test_the_log_has_the_client_of_refused_requests_and_no_token_of_an_address(
 ) -> None:
     async def ask() -> None:
         app = make_app(Solver(tmp_path), ["a-token-of-some-length"])
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://x"
+        ) as client:
             assert (await client.get("/v1/networks?token=SECRET&SECRET&after=3")).status_code == 401
 
     with caplog.at_level("INFO", logger="teal.serving"):

@@ -1,4 +1,5 @@
-"""A new model in the folder of a running service: usable ones are loaded, others refused, and no request fails."""
+"""A new model in the folder of a running service: usable ones are loaded, others refused, and no
+request fails."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ from tests.serving.service import rates_of, run
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(models, "saves_time", lambda _: True)  # so that solves of B4 start from the model
+    monkeypatch.setattr(
+        models, "saves_time", lambda _: True
+    )  # so that solves of B4 start from the model
     monkeypatch.setattr(served_model, "_LOOK_EVERY_S", 0.0)
     save(tmp_path / "model", 0)
     return tmp_path / "model"
@@ -105,20 +108,27 @@ def test_models_are_replaced_under_load_without_a_failed_request(
             assert refused["loaded_version"] == second["loaded_version"]
             save(folder, 3)
             third = await until(lambda status: not status["last_error"])
-            assert third["loaded_version"] not in (first["loaded_version"], second["loaded_version"])
+            assert third["loaded_version"] not in (
+                first["loaded_version"],
+                second["loaded_version"],
+            )
             before = num_responses[0]
             while num_responses[0] < before + 8:
                 await asyncio.sleep(0.01)
             stopped.set()
             await asyncio.gather(*clients)  # raises the error of any client
             models = [starter.model for starter in starters if starter is not None]
-            assert len({id(model) for model in models}) >= 3, "solves have started from all three models"
+            assert len({id(model) for model in models}) >= 3, (
+                "solves have started from all three models"
+            )
             assert models[-1] is solver._model.starter
 
     run(work)
 
 
-def test_a_service_starts_despite_a_damaged_model_and_loads_its_replacement(folder: Path, tmp_path: Path) -> None:
+def test_a_service_starts_despite_a_damaged_model_and_loads_its_replacement(
+    folder: Path, tmp_path: Path
+) -> None:
     (folder / MODEL_CARD).write_text("{}")
     solver = Solver(tmp_path / "networks", model=str(folder))
 
@@ -135,7 +145,9 @@ def test_a_service_starts_despite_a_damaged_model_and_loads_its_replacement(fold
     run(work)
 
 
-def test_model_files_are_checked_once_a_second_at_most(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_files_are_checked_once_a_second_at_most(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(served_model, "_LOOK_EVERY_S", 60.0)
     solver = Solver(folder.parent / "networks", model=str(folder))
     save(folder, 1)

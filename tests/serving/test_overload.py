@@ -1,4 +1,5 @@
-"""Ten times as many requests as the service can solve, against its promise: an answer or a refusal, and no memory."""
+"""Ten times as many requests as the service can solve, against its promise: an answer or a refusal,
+and no memory."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ MEMORY_EVERY = BATCHES // 12  # batches between two measurements of the memory
 def test_ten_times_the_load_is_answered_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Between two batches, ten times as many requests arrive as fit into one: no clock has a part in the result."""
+    """Between two batches, ten times as many requests arrive as fit into one: no clock has a part
+    in the result."""
     caplog.set_level(logging.WARNING, "teal.serving")  # pytest would keep a record of every request
     rates = rates_of()
     answers: collections.Counter[str] = collections.Counter()
@@ -50,7 +52,9 @@ def test_ten_times_the_load_is_answered_or_refused(
 
                 def all_settled() -> bool:
                     waiting = engine.held + sum(queued(solver, "b4"))
-                    return engine.held > 0 and sum(not task.done() for task in unanswered) == waiting
+                    return (
+                        engine.held > 0 and sum(not task.done() for task in unanswered) == waiting
+                    )
 
                 for batch in range(1, BATCHES + 1):
                     unanswered |= {asyncio.create_task(ask()) for _ in range(10 * WAITING)}
@@ -66,7 +70,9 @@ def test_ten_times_the_load_is_answered_or_refused(
                 await asyncio.gather(*unanswered)
                 assert sum(answers.values()) == BATCHES * 10 * WAITING
                 places = round(CLIENT_SHARE * WAITING)
-                assert answers["allocated"] >= (BATCHES - 1) * places, "each batch answers all that waited"
+                assert answers["allocated"] >= (BATCHES - 1) * places, (
+                    "each batch answers all that waited"
+                )
                 assert answers["refused"] > 0.5 * BATCHES * 10 * WAITING
                 assert (await client.allocate("b4", rates)).gap[0] <= 0.01
                 assert sum(engine.batches) == answers["allocated"] + 1, "no queue is left behind"

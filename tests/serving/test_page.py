@@ -1,4 +1,5 @@
-"""The page at / in a real browser against the state of the service: network, failed links, allocations, errors."""
+"""The page at / in a real browser against the state of the service: network, failed links,
+allocations, errors."""
 
 from __future__ import annotations
 
@@ -44,9 +45,16 @@ def _open(browser: Any, address: str, **options: Any) -> tuple[Any, list[str]]:
     view.on("pageerror", lambda error: errors.append(str(error)))
     view.on(
         "console",
-        lambda message: errors.append(message.text) if message.type == "error" and "401" not in message.text else None,
+        lambda message: (
+            errors.append(message.text)
+            if message.type == "error" and "401" not in message.text
+            else None
+        ),
     )
-    view.on("request", lambda request: None if request.url.startswith(address) else errors.append(request.url))
+    view.on(
+        "request",
+        lambda request: None if request.url.startswith(address) else errors.append(request.url),
+    )
     view.goto(address)
     view.get_by_label("Token").wait_for()
     view.get_by_label("Token").fill(TOKEN)
@@ -56,7 +64,9 @@ def _open(browser: Any, address: str, **options: Any) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.system
-def test_a_link_failed_on_the_page_is_shown_with_the_next_allocation(browser: Any, address: str) -> None:
+def test_a_link_failed_on_the_page_is_shown_with_the_next_allocation(
+    browser: Any, address: str
+) -> None:
     with Client(address, TOKEN) as client:
         view, errors = _open(browser, address)
         client.allocate("b4", rates_of(size=20_000))
@@ -79,7 +89,8 @@ def test_a_link_failed_on_the_page_is_shown_with_the_next_allocation(browser: An
         assert view.locator("#links td.down").count() == 2
         client.allocate("b4", rates_of(size=20_000))
         view.wait_for_function(
-            "text => document.querySelector('[data-figure=satisfied]').textContent !== text", arg=before
+            "text => document.querySelector('[data-figure=satisfied]').textContent !== text",
+            arg=before,
         )
         assert float(satisfied.text_content().rstrip("%")) < float(before.rstrip("%")) + 1e-9
 
@@ -87,7 +98,9 @@ def test_a_link_failed_on_the_page_is_shown_with_the_next_allocation(browser: An
             count = view.locator("#links button").count()
             view.locator("#links button").first.focus()
             view.keyboard.press("Enter")
-            view.wait_for_function("n => document.querySelectorAll('#links button').length < n", arg=count)
+            view.wait_for_function(
+                "n => document.querySelectorAll('#links button').length < n", arg=count
+            )
         assert all(link.in_force == link.capacity for link in client.network("b4").links)
 
         cable.fill("1 - 2")
@@ -109,7 +122,10 @@ def test_the_page_shows_errors(browser: Any, address: str) -> None:
     view, errors = _open(browser, address)
     view.locator("#cable").fill("nowhere")
     view.get_by_role("button", name="Take down").click()
-    assert view.locator("#cable").evaluate("e => e.validationMessage") == "Choose one of the links of this network."
+    assert (
+        view.locator("#cable").evaluate("e => e.validationMessage")
+        == "Choose one of the links of this network."
+    )
     view.route("**/v1/**", lambda route: route.abort())
     view.get_by_text("asking again").wait_for()
     view.unroute("**/v1/**")
@@ -121,14 +137,26 @@ def test_the_page_shows_errors(browser: Any, address: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.system
-def test_the_page_fits_in_light_and_dark(browser: Any, address: str, width: int, scheme: str) -> None:
-    view, errors = _open(browser, address, viewport={"width": width, "height": 800}, color_scheme=scheme)
+def test_the_page_fits_in_light_and_dark(
+    browser: Any, address: str, width: int, scheme: str
+) -> None:
+    view, errors = _open(
+        browser, address, viewport={"width": width, "height": 800}, color_scheme=scheme
+    )
     view.locator("#map .main-svg").first.wait_for()
-    assert view.evaluate("document.documentElement.scrollWidth") <= width, "no element is wider than the page"
-    colours = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
-    background, text = (np.mean([int(x) for x in colour[4:-1].split(", ")]) for colour in view.evaluate(colours))
+    assert view.evaluate("document.documentElement.scrollWidth") <= width, (
+        "no element is wider than the page"
+    )
+    colours = (
+        "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+    )
+    background, text = (
+        np.mean([int(x) for x in colour[4:-1].split(", ")]) for colour in view.evaluate(colours)
+    )
     assert (background < 50 < 200 < text) if scheme == "dark" else (background > 200 > 50 > text)
-    map_background = view.locator("#map .main-svg").first.evaluate("e => getComputedStyle(e).backgroundColor")
+    map_background = view.locator("#map .main-svg").first.evaluate(
+        "e => getComputedStyle(e).backgroundColor"
+    )
     assert map_background == view.evaluate("getComputedStyle(document.body).backgroundColor"), (
         "the map has the page's colours"
     )
@@ -137,7 +165,13 @@ def test_the_page_fits_in_light_and_dark(browser: Any, address: str, width: int,
 
 
 def test_the_page_needs_no_token_and_its_data_does(address: str) -> None:
-    for path in ("/", "/assets/page.js", "/assets/page.css", "/assets/network_map.js", "/assets/plotly.js"):
+    for path in (
+        "/",
+        "/assets/page.js",
+        "/assets/page.css",
+        "/assets/network_map.js",
+        "/assets/plotly.js",
+    ):
         response = httpx.get(address + path)
         assert response.status_code == 200
         assert response.headers["x-content-type-options"] == "nosniff"
@@ -150,7 +184,9 @@ def test_the_page_needs_no_token_and_its_data_does(address: str) -> None:
 
 
 @pytest.mark.system
-def test_classes_and_what_moved_are_shown_where_a_request_has_them(browser: Any, address: str) -> None:
+def test_classes_and_what_moved_are_shown_where_a_request_has_them(
+    browser: Any, address: str
+) -> None:
     with Client(address, TOKEN) as client:
         view, errors = _open(browser, address)
         rates = rates_of(size=30_000)
@@ -167,13 +203,17 @@ def test_classes_and_what_moved_are_shown_where_a_request_has_them(browser: Any,
 
 
 @pytest.mark.system
-def test_names_that_are_long_or_turn_text_leave_a_narrow_page_as_it_is(browser: Any, address: str) -> None:
+def test_names_that_are_long_or_turn_text_leave_a_narrow_page_as_it_is(
+    browser: Any, address: str
+) -> None:
     turned, name = "evil\u202emoc.knab", "n" * 64
     nodes = ["a", "x" * 150, turned]
     ends = [(nodes[i], nodes[j]) for i in range(3) for j in range(i)]
     links = [{"source": source, "target": target, "capacity": 10} for source, target in ends]
     with Client(address, TOKEN) as client:
-        client.put_network(name, {"nodes": [{"id": node} for node in nodes], "links": links}, num_paths=2)
+        client.put_network(
+            name, {"nodes": [{"id": node} for node in nodes], "links": links}, num_paths=2
+        )
         client.wait_ready(name)
         client.change_link(name, nodes[1], turned, up=False)
         view, errors = _open(browser, address, viewport={"width": 390, "height": 844})
@@ -182,6 +222,8 @@ def test_names_that_are_long_or_turn_text_leave_a_narrow_page_as_it_is(browser: 
         view.get_by_role("button", name="Restore").first.click()
         view.get_by_text("in force from the next allocation on").wait_for()
         assert view.evaluate("document.documentElement.scrollWidth") == 390
-        assert "\u202e" not in view.locator("#links").inner_text() + view.locator("#said").inner_text()
+        assert (
+            "\u202e" not in view.locator("#links").inner_text() + view.locator("#said").inner_text()
+        )
         assert errors == []
         client.delete_network(name)

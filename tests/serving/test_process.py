@@ -1,4 +1,5 @@
-"""The service as it is started by default: one process without Ray, which answers what it holds before it ends."""
+"""The service as it is started by default: one process without Ray, which answers what it holds
+before it ends."""
 
 from __future__ import annotations
 
@@ -48,7 +49,18 @@ def service(tmp_path: Path) -> Iterator[Running]:
     token, log, port = tmp_path / "token", tmp_path / "log", free_port()
     token.write_text(TOKEN)
     token.chmod(0o600)
-    command = [sys.executable, "-m", "teal", "serve", "--topology", "b4", "--port", str(port), "--model", "none"]
+    command = [
+        sys.executable,
+        "-m",
+        "teal",
+        "serve",
+        "--topology",
+        "b4",
+        "--port",
+        str(port),
+        "--model",
+        "none",
+    ]
     command += ["--token-file", str(token), "--state", str(tmp_path / "state")]
     gate = Gate(tmp_path / "gate", "teal.serving.engine.scheduler", "Scheduler", "_work", OPEN)
     environment = {**gate.environment, "TEAL_CACHE_DIR": str(tmp_path / "cache")}
@@ -108,13 +120,25 @@ def test_what_was_registered_is_there_after_a_kill(service: Running, tmp_path: P
 
 
 def test_half_a_day_of_intervals_survives_a_kill_in_its_middle(tmp_path: Path) -> None:
-    """144 intervals of Abilene without pauses: each has a valid allocation; links and measurements are as before."""
+    """144 intervals of Abilene without pauses: each has a valid allocation; links and measurements
+    are as before."""
     topology = teal.load_topology("topohub:sndlib/abilene")
     traffic = teal.load_traffic("gravity:seed=0,count=144,load=3", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
     begin, kill_at = np.datetime64("2026-03-01T00:00:00", "s"), 72
     port, state = free_port(), tmp_path / "state"
-    command = [sys.executable, "-m", "teal", "serve", "--port", str(port), "--model", "none", "--state", str(state)]
+    command = [
+        sys.executable,
+        "-m",
+        "teal",
+        "serve",
+        "--port",
+        str(port),
+        "--model",
+        "none",
+        "--state",
+        str(state),
+    ]
     environment = {**os.environ, "TEAL_CACHE_DIR": str(tmp_path / "cache")}
     retried = 0
 
@@ -141,9 +165,9 @@ def test_half_a_day_of_intervals_survives_a_kill_in_its_middle(tmp_path: Path) -
             insisted(lambda: client.change_link("abilene", *_ends(topology, 0), up=False))
             capacity = np.array([link.in_force for link in client.network("abilene").links])
             assert (capacity == 0).sum() == 2
-            problem = Problem.create(topology, paths, Objective(), traffic.read(slice(None))).with_capacity(
-                torch.from_numpy(capacity)
-            )
+            problem = Problem.create(
+                topology, paths, Objective(), traffic.read(slice(None))
+            ).with_capacity(torch.from_numpy(capacity))
             for row in range(144):
                 if row == kill_at:
                     process.kill()
@@ -162,17 +186,29 @@ def test_half_a_day_of_intervals_survives_a_kill_in_its_middle(tmp_path: Path) -
             assert retried > 0, "the kill was not noticed"
             kept = client.measured("abilene")
             assert (kept.matrices, kept.interval_s) == (144, 300)
-            np.testing.assert_array_equal([link.in_force for link in client.network("abilene").links], capacity)
+            np.testing.assert_array_equal(
+                [link.in_force for link in client.network("abilene").links], capacity
+            )
 
 
-def test_two_services_over_one_folder_stand_in_for_each_other(service: Running, tmp_path: Path) -> None:
-    """As behind a load balancer: what one was told the other one does, also after the first one is killed."""
+def test_two_services_over_one_folder_stand_in_for_each_other(
+    service: Running, tmp_path: Path
+) -> None:
+    """As behind a load balancer: what one was told the other one does, also after the first one is
+    killed."""
     process, address, _, _ = service
     rates = np.random.default_rng(2).lognormal(0, 1, (1, 132)) * 500
-    with _second(tmp_path) as other, Client(address, TOKEN) as first, Client(other, TOKEN) as second:
+    with (
+        _second(tmp_path) as other,
+        Client(address, TOKEN) as first,
+        Client(other, TOKEN) as second,
+    ):
         second.wait_ready("default")
         first.put_network("later", "b4")
-        wait_until(lambda: second.network("later").state == "ready", "the network that the other one was given")
+        wait_until(
+            lambda: second.network("later").state == "ready",
+            "the network that the other one was given",
+        )
         first.change_link("default", "1", "2", up=False)
         first.measure("default", rates, np.datetime64("2026-03-01T00:00:00", "s"))
         process.kill()
@@ -187,7 +223,9 @@ def test_two_services_over_one_folder_stand_in_for_each_other(service: Running, 
 
 
 def _ends(topology: Topology, link: int) -> tuple[str, str]:
-    return topology.node_names[topology.link_source[link]], topology.node_names[topology.link_target[link]]
+    return topology.node_names[topology.link_source[link]], topology.node_names[
+        topology.link_target[link]
+    ]
 
 
 def test_a_port_that_is_taken_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The order in which requests get the engine, against hand-made queues: deadlines, fair shares, refusals."""
+"""The order in which requests get the engine, against hand-made queues: deadlines, fair shares,
+refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def served() -> Served:
     return served
 
 
-def _request(served: Served, count: int, deadline_s: float, gap: float = 1e-2, client: str = "") -> Waiting:
+def _request(
+    served: Served, count: int, deadline_s: float, gap: float = 1e-2, client: str = ""
+) -> Waiting:
     now, answer = time.perf_counter(), asyncio.get_running_loop().create_future()
     rates = np.ones((count, 132))
     return Waiting(
@@ -63,7 +66,11 @@ def test_the_earliest_deadline_comes_first_and_large_requests_are_cut(served: Se
 def test_chunks_of_other_kinds_wait_for_another_turn(served: Served) -> None:
     async def work() -> None:
         queue = Queue()
-        loose, tight, late = _request(served, 1, 50.0), _request(served, 1, 60.0, gap=1e-9), _request(served, 1, -1.0)
+        loose, tight, late = (
+            _request(served, 1, 50.0),
+            _request(served, 1, 60.0, gap=1e-9),
+            _request(served, 1, -1.0),
+        )
         for request in (loose, tight, late):
             queue.add(request)
         order = []
@@ -88,7 +95,8 @@ def test_what_nobody_waits_for_is_dropped(served: Served) -> None:
 
 
 def _order(queue: Queue, seconds: float = 1.0) -> list[str]:
-    """The clients of the chunks in the order in which they are taken; each takes so many seconds."""
+    """The clients of the chunks in the order in which they are taken; each takes so many
+    seconds."""
     order = []
     while together := queue.take():
         order.append(together[0].request.client)
@@ -120,7 +128,9 @@ def test_a_client_that_comes_later_has_no_claim_to_what_others_had_before(served
 
 
 @pytest.mark.parametrize(("deadline_s", "first"), [(0.0, "greedy"), (50.0, "modest")])
-def test_deadlines_that_are_near_go_before_shares(served: Served, deadline_s: float, first: str) -> None:
+def test_deadlines_that_are_near_go_before_shares(
+    served: Served, deadline_s: float, first: str
+) -> None:
     async def work() -> None:
         queue = Queue()
         queue.add(_request(served, 4 * 16, 600.0, client="greedy"))
@@ -142,7 +152,9 @@ def test_what_cannot_be_answered_in_time_is_known_at_once(served: Served) -> Non
         assert queue.lateness(_request(served, 1024, 1.0), now) == pytest.approx(
             6.4 - 0.75 * (1.0 + 0.5 + 0.1), abs=0.05
         )
-        assert queue.lateness(_request(served, 1024, 6.5), now) > 0, "more than three quarters of the time for one"
+        assert queue.lateness(_request(served, 1024, 6.5), now) > 0, (
+            "more than three quarters of the time for one"
+        )
         assert queue.lateness(_request(served, 1024, 9.0), now) < 0
         queue.add(_request(served, 1024, 9.0))
         # Neither may what comes later make late what was accepted before.
@@ -153,7 +165,9 @@ def test_what_cannot_be_answered_in_time_is_known_at_once(served: Served) -> Non
         gone = _request(served, 1024, 9.0)
         queue.add(gone)
         gone.answer.cancel()
-        assert queue.lateness(_request(served, 256, 6.0, client=other), now) <= 0, "what nobody waits for takes no time"
+        assert queue.lateness(_request(served, 256, 6.0, client=other), now) <= 0, (
+            "what nobody waits for takes no time"
+        )
 
     run(work)
 
@@ -191,7 +205,8 @@ def test_what_the_engine_is_at_counts_and_leaves_time_for_the_others(served: Ser
 
 
 def test_every_request_that_was_let_in_is_answered_in_time(served: Served) -> None:
-    """The queue with an engine that takes the least time or all that it may, by a clock that only it moves."""
+    """The queue with an engine that takes the least time or all that it may, by a clock that only
+    it moves."""
 
     async def work() -> None:
         rng, queue, clock = np.random.default_rng(0), Queue(), _Clock()
@@ -204,9 +219,12 @@ def test_every_request_that_was_let_in_is_answered_in_time(served: Served) -> No
                 while arrivals and arrivals[0] <= clock.now:
                     arrivals.pop(0)
                     request = _request(
-                        served, int(rng.choice([1, 1, 16, 200])), float(rng.choice([0.05, 1, 10])),
-                        gap=float(rng.choice([1e-2, 1e-3])), client=str(rng.integers(3)),
-                    )  # fmt: skip
+                        served,
+                        int(rng.choice([1, 1, 16, 200])),
+                        float(rng.choice([0.05, 1, 10])),
+                        gap=float(rng.choice([1e-2, 1e-3])),
+                        client=str(rng.integers(3)),
+                    )
                     if queue.lateness(request, clock.now) > 0:
                         refused += 1
                         continue
@@ -219,7 +237,9 @@ def test_every_request_that_was_let_in_is_answered_in_time(served: Served) -> No
                 slack = queue.slack(clock.now)
                 least = served.times.usual_s(sum(chunk.size for chunk in together), _PLAIN)
                 end = min(chunk.request.deadline for chunk in together) - clock.now
-                seconds = max(least, min(served.times.slice_s, slack, end))  # a gap that is out of reach
+                seconds = max(
+                    least, min(served.times.slice_s, slack, end)
+                )  # a gap that is out of reach
                 clock.now += seconds
                 queue.charge(together, seconds)
                 for chunk in together:

@@ -1,4 +1,5 @@
-"""The service as it is started, under Ray Serve: who can reach it, what a killed engine costs, how it ends."""
+"""The service as it is started, under Ray Serve: who can reach it, what a killed engine costs, how
+it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ import numpy as np
 import psutil
 import pytest
 
-# Ray is not imported to see whether it is there: that takes seconds, in every process that collects tests.
+# Ray is not imported to see whether it is there: that takes seconds, in every process that collects
+# tests.
 if not all(map(importlib.util.find_spec, ("ray", "fastapi"))):
     pytest.skip("needs the service's packages: pip install '.[serve]'", allow_module_level=True)
 
@@ -33,7 +35,8 @@ pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray-b")]
 
 
 class Running(NamedTuple):
-    """A service in other processes: its main process, its address, what it prints, and a gate at its engines."""
+    """A service in other processes: its main process, its address, what it prints, and a gate at
+    its engines."""
 
     process: subprocess.Popen[str]
     address: str
@@ -49,7 +52,18 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     token.write_text(TOKEN)
     token.chmod(0o600)
     port = free_port()
-    command = [sys.executable, "-m", "teal", "serve", "--topology", "b4", "--port", str(port), "--replicas", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "teal",
+        "serve",
+        "--topology",
+        "b4",
+        "--port",
+        str(port),
+        "--replicas",
+        "2",
+    ]
     command += ["--token-file", str(token), "--state", str(folder / "state"), "--model", "none"]
     command += ["--log-file", str(folder / "requests.jsonl")]
     gate = Gate(folder / "gate", "teal.serving.engine.scheduler", "Scheduler", "_work", OPEN)
@@ -58,7 +72,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
     def ready() -> bool:
         assert process.poll() is None, log.read_text()
-        return "answers; its API" in log.read_text()  # both engines run, and the process handles signals
+        return (
+            "answers; its API" in log.read_text()
+        )  # both engines run, and the process handles signals
 
     with log.open("w") as stream, running(command, environment, folder, output=stream) as process:
         wait_until(ready, "a service that answers")
@@ -91,11 +107,21 @@ def test_the_service_answers_those_who_know_the_token(service: Running) -> None:
         answer = client.allocate("default", rates, deadline_ms=60_000)
         assert answer.status == ("gap", "gap")
         assert answer.utilisation.max() <= 1 + 1e-6
-        client.put_network("line", {"nodes": [{"id": "a"}, {"id": "b"}], "links": [
-            {"source": "a", "target": "b", "capacity": 2.0}, {"source": "b", "target": "a", "capacity": 2.0},
-        ], "directed": True})  # fmt: skip
+        client.put_network(
+            "line",
+            {
+                "nodes": [{"id": "a"}, {"id": "b"}],
+                "links": [
+                    {"source": "a", "target": "b", "capacity": 2.0},
+                    {"source": "b", "target": "a", "capacity": 2.0},
+                ],
+                "directed": True,
+            },
+        )
         client.wait_ready("line")
-        assert client.allocate("line", np.array([[3.0, 1.0]])).value[0] == pytest.approx(3.0, rel=1e-2)
+        assert client.allocate("line", np.array([[3.0, 1.0]])).value[0] == pytest.approx(
+            3.0, rel=1e-2
+        )
         client.delete_network("line")
         with pytest.raises(UnknownNetwork):  # an error's kind outlives the way between processes
             client.allocate("line", np.array([[3.0, 1.0]]))
@@ -108,12 +134,22 @@ def test_the_service_answers_those_who_know_the_token(service: Running) -> None:
     requests = log.parent / "requests.jsonl"
 
     def entries() -> list[dict[str, Any]]:
-        return [json.loads(line) for line in requests.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [
+            json.loads(line)
+            for line in requests.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
 
     # A line is written when the answer is on its way.
-    wait_until(lambda: any(entry["status"] == 401 for entry in entries()), "a line about the refused request")
+    wait_until(
+        lambda: any(entry["status"] == 401 for entry in entries()),
+        "a line about the refused request",
+    )
     route = "/v1/networks/{name}/allocations"
-    assert any(entry["route"] == route and entry["status"] == 200 and entry["ms"] > 0 for entry in entries())
+    assert any(
+        entry["route"] == route and entry["status"] == 200 and entry["ms"] > 0
+        for entry in entries()
+    )
     assert TOKEN not in log.read_text() + requests.read_text()
 
 
@@ -121,9 +157,13 @@ def test_other_machines_cannot_reach_the_service(service: Running) -> None:
     process, address, _, _ = service
     port = int(address.rpartition(":")[2])
     mine = {process.pid, *(child.pid for child in descendants(process))}
-    listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.pid in mine]
+    listening = [
+        c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.pid in mine
+    ]
     assert any(c.laddr.port == port for c in listening)
-    open_ones = [c for c in listening if not ip_address(c.laddr.ip.removeprefix("::ffff:")).is_loopback]
+    open_ones = [
+        c for c in listening if not ip_address(c.laddr.ip.removeprefix("::ffff:")).is_loopback
+    ]
     # The documented exception: one port of each replica, Ray's own between its processes.
     names = {" ".join(psutil.Process(c.pid).cmdline()) for c in open_ones}
     assert all("ServeReplica" in name for name in names), names
@@ -139,7 +179,9 @@ def test_a_killed_engine_costs_no_answer(service: Running) -> None:
         with Client(address, TOKEN) as client:
             while not stop.is_set():
                 try:
-                    answered.append(client.allocate("default", rates, deadline_ms=60_000).value.sum())
+                    answered.append(
+                        client.allocate("default", rates, deadline_ms=60_000).value.sum()
+                    )
                 except Exception as fault:
                     faults.append(fault)
                 time.sleep(0.02)  # without it they would take the cores from the engine that starts
@@ -153,7 +195,10 @@ def test_a_killed_engine_costs_no_answer(service: Running) -> None:
         assert len(engines) >= 2
         next(iter(engines.values())).send_signal(signal.SIGKILL)
         first = engines.keys()
-        wait_until(lambda: bool(_serving(gate) - first) or bool(faults), "answers of an engine in its place")
+        wait_until(
+            lambda: bool(_serving(gate) - first) or bool(faults),
+            "answers of an engine in its place",
+        )
     finally:
         stop.set()
         for thread in threads:
@@ -162,7 +207,9 @@ def test_a_killed_engine_costs_no_answer(service: Running) -> None:
     assert np.allclose(answered, answered[0], rtol=2e-2)
 
 
-def test_a_request_in_an_engine_when_the_service_is_told_to_stop_is_answered(service: Running) -> None:
+def test_a_request_in_an_engine_when_the_service_is_told_to_stop_is_answered(
+    service: Running,
+) -> None:
     process, address, log, gate = service
     rates = np.random.default_rng(2).lognormal(0, 1, (16, 132)) * 5000
     gate.allow(0)
@@ -199,7 +246,11 @@ def test_a_request_in_an_engine_when_the_service_is_told_to_stop_is_answered(ser
     ],
 )
 def test_wrong_settings_of_the_service_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str], words: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    words: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text, mode in (("open", TOKEN, 0o644), ("short", "abc", 0o600)):

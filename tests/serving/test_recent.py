@@ -26,14 +26,18 @@ def test_the_last_allocations_are_kept_and_none_is_skipped() -> None:
     for number in range(MAX_KEPT + 5):
         assert recent.add("a", str(number), _found(number)) == (number == 0)
     entries = recent.since("a", "g", 0.0)
-    assert [allocation["number"] for allocation in entries["allocations"]] == list(range(5, MAX_KEPT + 5))
+    assert [allocation["number"] for allocation in entries["allocations"]] == list(
+        range(5, MAX_KEPT + 5)
+    )
     assert entries["utilisation"] == [MAX_KEPT + 4.0]
     time_of_400 = entries["allocations"][400]["time"]
     assert len(recent.since("a", "g", time_of_400)["allocations"]) == MAX_KEPT - 401
     empty: dict[str, list[Any]] = {"allocations": [], "utilisation": []}
     assert recent.since("a", "h", 0.0) == empty, "another network of the same name"
     assert not recent.add("a", "x", _found(-1, "h"))
-    assert [allocation["number"] for allocation in recent.since("a", "h", 0.0)["allocations"]] == [-1]
+    assert [allocation["number"] for allocation in recent.since("a", "h", 0.0)["allocations"]] == [
+        -1
+    ]
     assert recent.since("a", "g", 0.0) == empty
     recent.add("b", "y", _found(0))
     assert recent.last_used() == "b"
@@ -95,9 +99,13 @@ def test_a_request_with_a_key_is_done_once() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"media_type": ARROW}, {"accept": ARROW}, {"previous_id": "7"}, {"query": {"gap": "0.5"}}, {"body": b"2"},
+        {"media_type": ARROW},
+        {"accept": ARROW},
+        {"previous_id": "7"},
+        {"query": {"gap": "0.5"}},
+        {"body": b"2"},
     ],
-)  # fmt: skip
+)
 def test_a_key_belongs_to_all_that_shapes_the_answer(other: dict[str, Any]) -> None:
     recent, first = Recent(), Sent(b"1", JSON, accept=JSON)
 

@@ -1,4 +1,5 @@
-"""What happens to networks before they are ready: searches that end, estimates, and how many there may be."""
+"""What happens to networks before they are ready: searches that end, estimates, and how many there
+may be."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def _stored_paths() -> set[str]:
     return {file.name for file in cache_dir("paths").glob("*.npz")}
 
 
-def test_a_deleted_network_ends_its_search_and_leaves_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_network_ends_its_search_and_leaves_no_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path / "cache"))
     searches, goes_on = list[Any](), threading.Event()
     compute = Served.prepare
@@ -44,7 +47,9 @@ def test_a_deleted_network_ends_its_search_and_leaves_no_paths(tmp_path: Path, m
             await client.put_network("kept", RING)
             await client.wait_ready("kept")
             own = _stored_paths()
-            assert len(own) == 3, "the first set, the chosen one, and the shortest paths of the generated traffic"
+            assert len(own) == 3, (
+                "the first set, the chosen one, and the shortest paths of the generated traffic"
+            )
             await client.put_network("same", RING)
             await client.wait_ready("same")
             await client.delete_network("same")
@@ -90,9 +95,13 @@ def test_the_share_of_the_paths_is_said_while_they_are_searched(
 
 
 @pytest.mark.slow
-def test_paths_that_would_take_too_long_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_that_would_take_too_long_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry, "_LONG_SEARCH", 0)
-    monkeypatch.setattr(registry, "estimated_seconds", lambda *_, num_paths, **__: 100.0 * num_paths)
+    monkeypatch.setattr(
+        registry, "estimated_seconds", lambda *_, num_paths, **__: 100.0 * num_paths
+    )
 
     async def work() -> None:
         async with service(tmp_path, solver=Solver(tmp_path, most_path_s=350.0)) as client:
@@ -105,7 +114,9 @@ def test_paths_that_would_take_too_long_are_refused(tmp_path: Path, monkeypatch:
     run(work)
 
 
-def test_long_searches_do_not_hold_up_short_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_searches_do_not_hold_up_short_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry, "_LONG_SEARCH", 20 * 19 * 4)
     goes_on, compute = threading.Event(), Served.prepare
 

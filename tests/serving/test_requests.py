@@ -1,4 +1,5 @@
-"""Malformed allocation requests against the status and the words of the error that each must get."""
+"""Malformed allocation requests against the status and the words of the error that each must
+get."""
 
 from __future__ import annotations
 
@@ -27,13 +28,17 @@ def _nulls(size: int) -> pa.Array:
 
 def _empty(size: int) -> pa.Array:
     """Lists of no numbers: any number of them takes no bytes."""
-    return pa.FixedSizeListArray.from_buffers(pa.list_(pa.int8(), 0), size, [None], children=[pa.array([], pa.int8())])
+    return pa.FixedSizeListArray.from_buffers(
+        pa.list_(pa.int8(), 0), size, [None], children=[pa.array([], pa.int8())]
+    )
 
 
 def _arrow(columns: dict[str, Any], compression: str | None = None) -> bytes:
     sink = io.BytesIO()
     table = pa.table(columns)
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
+    with pa.ipc.new_stream(
+        sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as stream:
         stream.write_table(table)
     return sink.getvalue()
 
@@ -48,7 +53,12 @@ MALFORMED: list[tuple[int, str, bytes, dict[str, str]]] = [
     (422, "greater than or equal to 0", VALID_BODY.replace(b"1.0", b"-1"), JSON_TYPE),
     (422, "demands.0.rate", VALID_BODY.replace(b"1.0", b"NaN"), JSON_TYPE),
     (422, "demands.0.rate", VALID_BODY.replace(b"1.0", b"1e999"), JSON_TYPE),
-    (422, "once a matrix", json.dumps({"demands": 2 * json.loads(VALID_BODY)["demands"]}).encode(), JSON_TYPE),
+    (
+        422,
+        "once a matrix",
+        json.dumps({"demands": 2 * json.loads(VALID_BODY)["demands"]}).encode(),
+        JSON_TYPE,
+    ),
     (422, "not 3", b'{"rates": [[1, 2, 3]]}', JSON_TYPE),
     (422, "of one length", b'{"rates": [[1], [1, 2]]}', JSON_TYPE),
     (422, "of one length", b'{"rates": []}', JSON_TYPE),
@@ -69,16 +79,46 @@ MALFORMED: list[tuple[int, str, bytes, dict[str, str]]] = [
     (422, "finite", _arrow({"rates": [[float("nan")] * 132]}), {"Content-Type": ARROW}),
     (422, "finite", _arrow({"rates": [[-1.0] * 132]}), {"Content-Type": ARROW}),
     (422, "not 5", _arrow({"rates": [[1.0] * 5]}), {"Content-Type": ARROW}),
-    (422, "1 to 1024", _arrow({"rates": pa.array([], pa.list_(pa.float64()))}), {"Content-Type": ARROW}),
+    (
+        422,
+        "1 to 1024",
+        _arrow({"rates": pa.array([], pa.list_(pa.float64()))}),
+        {"Content-Type": ARROW},
+    ),
     (422, "'rates': numbers", _arrow({"rates": [["a"] * 132]}), {"Content-Type": ARROW}),
-    (422, "'rate': numbers", _arrow({"source": ["1"], "target": ["2"], "rate": [None]}), {"Content-Type": ARROW}),
-    (422, "null", _arrow({"source": ["1"], "target": [None], "rate": [1.0]}), {"Content-Type": ARROW}),
+    (
+        422,
+        "'rate': numbers",
+        _arrow({"source": ["1"], "target": ["2"], "rate": [None]}),
+        {"Content-Type": ARROW},
+    ),
+    (
+        422,
+        "null",
+        _arrow({"source": ["1"], "target": [None], "rate": [1.0]}),
+        {"Content-Type": ARROW},
+    ),
     (422, "one length", _arrow({"rates": [[1.0] * 100, [1.0] * 164]}), {"Content-Type": ARROW}),
     (422, "finite", _arrow({"rates": [[1e308] * 132]}), {"Content-Type": ARROW}),
-    (422, "compression", _arrow({"rates": [[0.0] * 132] * 64}, compression="zstd"), {"Content-Type": ARROW}),
+    (
+        422,
+        "compression",
+        _arrow({"rates": [[0.0] * 132] * 64}, compression="zstd"),
+        {"Content-Type": ARROW},
+    ),
     (422, "'rates': numbers", _arrow({"rates": _nulls(1_000_000)}), {"Content-Type": ARROW}),
-    (422, "dictionaries", _arrow({"source": pa.array(["1"]).dictionary_encode()}), {"Content-Type": ARROW}),
-    (422, "dictionaries", _arrow({"x": pa.array(["1"]).dictionary_encode()}), {"Content-Type": ARROW}),
+    (
+        422,
+        "dictionaries",
+        _arrow({"source": pa.array(["1"]).dictionary_encode()}),
+        {"Content-Type": ARROW},
+    ),
+    (
+        422,
+        "dictionaries",
+        _arrow({"x": pa.array(["1"]).dictionary_encode()}),
+        {"Content-Type": ARROW},
+    ),
     (415, "unsupported_media_type", VALID_BODY, {"Content-Type": ""}),
     (
         422,
@@ -86,7 +126,12 @@ MALFORMED: list[tuple[int, str, bytes, dict[str, str]]] = [
         _arrow({"source": ["1"], "target": ["2"], "rate": [1.0], "matrix": [10**9]}),
         {"Content-Type": ARROW},
     ),
-    (406, "ask for", _arrow({"rates": [[1.0] * 132] * 950}), {"Content-Type": ARROW, "Accept": "text/html"}),
+    (
+        406,
+        "ask for",
+        _arrow({"rates": [[1.0] * 132] * 950}),
+        {"Content-Type": ARROW, "Accept": "text/html"},
+    ),
     (413, "at most", b"x" * (1 << 20) + b"x", JSON_TYPE),
 ]
 
@@ -110,19 +155,28 @@ def test_malformed_allocation_requests_are_refused_with_the_reason(tmp_path: Pat
 
 
 @pytest.mark.parametrize("form", [{}, {"entries": 16}])
-def test_a_demand_of_rate_0_stays_in_the_answer_and_can_be_in_force(form: dict[str, Any], tmp_path: Path) -> None:
+def test_a_demand_of_rate_0_stays_in_the_answer_and_can_be_in_force(
+    form: dict[str, Any], tmp_path: Path
+) -> None:
     rates = {("1", "2"): 1.0, ("1", "3"): 0.0, ("4", "5"): 2.5}
-    demands = [{"source": source, "target": target, "rate": rate} for (source, target), rate in rates.items()]
+    demands = [
+        {"source": source, "target": target, "rate": rate}
+        for (source, target), rate in rates.items()
+    ]
 
     async def work() -> None:
         async with b4_service(tmp_path) as client:
             path = "/v1/networks/b4/allocations"
             answer = (await client._http.post(path, json={"demands": demands, **form})).json()
-            found = {(one["source"], one["target"]): one for one in answer["allocations"][0]["demands"]}
+            found = {
+                (one["source"], one["target"]): one for one in answer["allocations"][0]["demands"]
+            }
             assert {pair: one["demand"] for pair, one in found.items()} == rates
             assert found["1", "3"]["admitted"] == 0
             sent = {"demands": demands, "max_churn": 0.5}
-            assert (await client._http.post(f"{path}?previous={answer['id']}", json=sent)).status_code == 200
+            assert (
+                await client._http.post(f"{path}?previous={answer['id']}", json=sent)
+            ).status_code == 200
 
     run(work)
 
@@ -131,7 +185,9 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(tmp_path: Path
     async def work() -> None:
         async with b4_service(tmp_path, most_bytes=4 << 20) as client:
             body = b'{"rates": [[' + b"0," * 600_000 + b"0]]}"
-            answer = await client._http.post("/v1/networks/b4/allocations", content=body, headers=JSON_TYPE)
+            answer = await client._http.post(
+                "/v1/networks/b4/allocations", content=body, headers=JSON_TYPE
+            )
             assert (answer.status_code, "500,000 values" in answer.json()["message"]) == (422, True)
 
     run(work)

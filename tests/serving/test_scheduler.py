@@ -1,4 +1,5 @@
-"""Slices of the engine's time against solves without them, and the promise: an answer by the deadline plus a slice."""
+"""Slices of the engine's time against solves without them, and the promise: an answer by the
+deadline plus a slice."""
 
 from __future__ import annotations
 
@@ -25,7 +26,17 @@ from teal.serving.engine.served import Served
 from teal.serving.engine.solver import Solver
 from teal.serving.engine.wanted import Wanted
 from teal.solvers.pdhg import Stop
-from tests.serving.service import b4_served, b4_service, held_engine, problem_of, queued, rates_of, run, service, until
+from tests.serving.service import (
+    b4_served,
+    b4_service,
+    held_engine,
+    problem_of,
+    queued,
+    rates_of,
+    run,
+    service,
+    until,
+)
 
 
 @pytest.fixture
@@ -44,12 +55,23 @@ _ALL = [
 
 
 def _request(
-    served: Served, count: int, deadline_s: float, gap: float = 1e-2, entries: int = 0, wanted: Wanted = _PLAIN
+    served: Served,
+    count: int,
+    deadline_s: float,
+    gap: float = 1e-2,
+    entries: int = 0,
+    wanted: Wanted = _PLAIN,
 ) -> Waiting:
     now, answer = time.perf_counter(), asyncio.get_running_loop().create_future()
     classes = max(1, len(wanted.limits))
-    rates = np.concatenate([rates_of(count, size=30_000, seed=number) for number in range(classes)], 1)
-    options = Options(deadline_ms=1e3, entries=entries, classes=[str(number) for number in range(len(wanted.limits))])
+    rates = np.concatenate(
+        [rates_of(count, size=30_000, seed=number) for number in range(classes)], 1
+    )
+    options = Options(
+        deadline_ms=1e3,
+        entries=entries,
+        classes=[str(number) for number in range(len(wanted.limits))],
+    )
     return Waiting(served, "", rates, options, wanted, gap, now, now + deadline_s, answer)
 
 
@@ -80,7 +102,9 @@ def test_slices_change_nothing_but_when_the_answer_is_there(
         monkeypatch.setattr(served.times, "note_overrun", lambda seconds, slice_s: None)
         parts, many = _slices(served, chunks[1])
         assert (one, parts.status) == (1, whole.status)
-        assert many > (1 if wanted.conditions else 5), "promises are solved at once, which cannot pause within a matrix"
+        assert many > (1 if wanted.conditions else 5), (
+            "promises are solved at once, which cannot pause within a matrix"
+        )
         np.testing.assert_array_equal(parts.splits, whole.splits)
         np.testing.assert_array_equal(parts.bound, whole.bound)
 
@@ -88,11 +112,15 @@ def test_slices_change_nothing_but_when_the_answer_is_there(
 
 
 def _promising(served: Served) -> Wanted:
-    protection = Protection.of(served.network(_PLAIN).ops, served.topology.num_links, served.topology.cables())
+    protection = Protection.of(
+        served.network(_PLAIN).ops, served.topology.num_links, served.topology.cables()
+    )
     return Wanted(ObjectiveName.TOTAL_FLOW, conditions=(protection,))
 
 
-def test_a_run_that_a_link_failure_interrupts_begins_anew(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_a_link_failure_interrupts_begins_anew(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(served.times, "slice_s", 0.0)
     monkeypatch.setattr(served.times, "note_overrun", lambda seconds, slice_s: None)
 
@@ -115,7 +143,9 @@ def test_a_request_that_nobody_waits_for_is_left_within_an_iteration(served: Ser
         request = _request(served, 2, 3_000.0, gap=0.0, wanted=Wanted(ObjectiveName.MAX_MIN))
         request.chunks = 1
         asyncio.get_running_loop().call_soon(request.answer.cancel)
-        assert await asyncio.to_thread(solve_slice, served, [Chunk(request, slice(0, 2))], None) == [None]
+        assert await asyncio.to_thread(
+            solve_slice, served, [Chunk(request, slice(0, 2))], None
+        ) == [None]
 
     run(work)
 
@@ -133,7 +163,10 @@ def test_short_deadlines_of_others_do_not_make_slices_longer(served: Served) -> 
     async def work() -> None:
         before = served.times.slice_s
         for _ in range(4):
-            short, long = _request(served, 1, 0.0015, gap=1e-12), _request(served, 1, 60.0, gap=1e-12)
+            short, long = (
+                _request(served, 1, 0.0015, gap=1e-12),
+                _request(served, 1, 60.0, gap=1e-12),
+            )
             short.chunks = long.chunks = 1
             solve_slice(served, [Chunk(short, slice(0, 1)), Chunk(long, slice(0, 1))], None)
         assert served.times.slice_s == before
@@ -174,18 +207,24 @@ def test_the_chunks_of_a_request_make_one_answer(served: Served, entries: int) -
     run(work)
 
 
-def test_a_request_waits_for_one_slice_of_a_hog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_waits_for_one_slice_of_a_hog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         solver = Solver(tmp_path)
         async with b4_service(tmp_path, solver=solver) as client:
             with held_engine(monkeypatch) as engine:
-                hog = asyncio.create_task(client.allocate("b4", rates_of(200), gap=1e-9, deadline_ms=600_000))
+                hog = asyncio.create_task(
+                    client.allocate("b4", rates_of(200), gap=1e-9, deadline_ms=600_000)
+                )
                 await until(lambda: engine.held == 16, "the engine has no chunk of the hog")
                 soon = asyncio.create_task(_ask(client))
                 await until(lambda: 1 in queued(solver, "b4"), "the second request does not wait")
                 engine.allow(2)
                 await asyncio.wait({soon})
-                assert engine.batches[:2] == [16, 1], "after one slice of the hog comes the earlier deadline"
+                assert engine.batches[:2] == [16, 1], (
+                    "after one slice of the hog comes the earlier deadline"
+                )
                 assert soon.result() == "gap"
                 assert not hog.done()
                 hog.cancel()
@@ -198,17 +237,23 @@ def test_a_request_waits_for_one_slice_of_a_hog(tmp_path: Path, monkeypatch: pyt
     run(work)
 
 
-def test_one_client_leaves_places_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_client_leaves_places_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         solver = Solver(tmp_path, most_waiting=8)
         async with service(tmp_path, solver=solver, tokens=_TOKENS, sent=_TOKENS[0]) as hog:
             await hog.put_network("b4", "b4")
             await hog.wait_ready("b4")
             with held_engine(monkeypatch) as engine:
-                asked = [asyncio.create_task(hog.allocate("b4", rates_of(16), deadline_ms=60_000)) for _ in range(20)]
+                asked = [
+                    asyncio.create_task(hog.allocate("b4", rates_of(16), deadline_ms=60_000))
+                    for _ in range(20)
+                ]
                 # One is in the engine, unless all that were let in still waited then.
                 await until(
-                    lambda: bool(engine.held) and sum(task.done() for task in asked) >= 13, "six or seven let in"
+                    lambda: bool(engine.held) and sum(task.done() for task in asked) >= 13,
+                    "six or seven let in",
                 )
                 other = AsyncClient("http://test", _TOKENS[1], transport=hog._http._transport)
                 mine = asyncio.create_task(other.allocate("b4", rates_of(1), deadline_ms=60_000))
@@ -221,7 +266,9 @@ def test_one_client_leaves_places_to_others(tmp_path: Path, monkeypatch: pytest.
     run(work)
 
 
-def test_requests_that_would_be_late_are_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_would_be_late_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         solver = Solver(tmp_path)
         async with b4_service(tmp_path, solver=solver) as client:
@@ -229,14 +276,18 @@ def test_requests_that_would_be_late_are_refused_at_once(tmp_path: Path, monkeyp
             monkeypatch.setattr(served.times, "_shortest", {})
             monkeypatch.setattr(served.times, "_fixed_share", 0.4)
             monkeypatch.setattr(served.times, "_usual", {_PLAIN.kind: 10.0})
-            with pytest.raises(Overloaded):  # an estimate: it may be too high, so that the client may try again
+            with pytest.raises(
+                Overloaded
+            ):  # an estimate: it may be too high, so that the client may try again
                 await client.allocate("b4", rates_of(64), deadline_ms=1_000)
             served.times.note(1, _PLAIN, 10.0)  # as if an answer had never taken less
             with pytest.raises(InvalidRequest, match="even without other requests"):
                 await client.allocate("b4", rates_of(64), deadline_ms=1_000)
             monkeypatch.setattr(served.times, "_shortest", {})
             with held_engine(monkeypatch) as engine:
-                first = asyncio.create_task(client.allocate("b4", rates_of(16), deadline_ms=300_000))
+                first = asyncio.create_task(
+                    client.allocate("b4", rates_of(16), deadline_ms=300_000)
+                )
                 await until(lambda: engine.held == 16, "the first one in the engine")
                 with pytest.raises(Overloaded) as refused:
                     await client.allocate("b4", rates_of(16), gap=1e-3, deadline_ms=30_000)
@@ -250,13 +301,17 @@ def test_requests_that_would_be_late_are_refused_at_once(tmp_path: Path, monkeyp
 _TOKENS = "the-first-token-of-two", "the-second-token-of-two"
 
 
-def test_each_part_of_a_large_request_has_its_share_of_the_time_that_is_left(served: Served) -> None:
+def test_each_part_of_a_large_request_has_its_share_of_the_time_that_is_left(
+    served: Served,
+) -> None:
     async def work() -> None:
         request = _request(served, 1, 300.0)
         request.chunks = 3
         chunk = Chunk(request, slice(0, 1))
         assert solve_slice(served, [chunk], None)[0] is not None
-        assert chunk.end_time - chunk.begin_time == pytest.approx((request.deadline - chunk.begin_time) / 3)
+        assert chunk.end_time - chunk.begin_time == pytest.approx(
+            (request.deadline - chunk.begin_time) / 3
+        )
 
     run(work)
 

@@ -1,4 +1,5 @@
-"""The model alone, the model before PDHG, and PDHG alone, as requests ask for them, against linear programs."""
+"""The model alone, the model before PDHG, and PDHG alone, as requests ask for them, against linear
+programs."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def test_requests_take_the_solvers_that_there_are() -> None:
 def test_the_model_alone_answers_with_its_own_splits_and_a_bound_that_holds(tmp_path: Path) -> None:
     problem = _problem(_RATES)
     best = np.array([_most_flow(problem, rates) for rates in _RATES])
-    alone = teal.solve(problem, gap=1e-6, max_iterations=0, warm_start=load_model("universal").start(problem))
+    alone = teal.solve(
+        problem, gap=1e-6, max_iterations=0, warm_start=load_model("universal").start(problem)
+    )
 
     async def work() -> None:
         async with service(tmp_path, solver=Solver(tmp_path, model="universal")) as client:
@@ -75,7 +78,9 @@ def test_the_model_alone_answers_with_its_own_splits_and_a_bound_that_holds(tmp_
     run(work)
 
 
-def test_answers_say_which_solver_they_are_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_say_which_solver_they_are_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(models, "saves_time", lambda _: True)
     monkeypatch.setattr(ModelStart, "saves_time", lambda start, _: not start._is_warm)
 
@@ -83,22 +88,35 @@ def test_answers_say_which_solver_they_are_from(tmp_path: Path, monkeypatch: pyt
         async with service(tmp_path, solver=Solver(tmp_path, model="universal")) as client:
             await _put(client)
             asked = "auto", "model-pdhg", "pdhg", "auto"
-            found = [(await client.allocate("b4", _RATES, gap=1e-3, solver=solver)).solver for solver in asked]
-            assert found == ["model-pdhg", "model-pdhg", "pdhg", "pdhg"], "there is no allocation before the first"
+            found = [
+                (await client.allocate("b4", _RATES, gap=1e-3, solver=solver)).solver
+                for solver in asked
+            ]
+            assert found == ["model-pdhg", "model-pdhg", "pdhg", "pdhg"], (
+                "there is no allocation before the first"
+            )
             # No allocation of this objective has been made yet.
-            first, second = [await client.allocate("b4", _RATES, objective="max_link_utilisation") for _ in range(2)]
+            first, second = [
+                await client.allocate("b4", _RATES, objective="max_link_utilisation")
+                for _ in range(2)
+            ]
             assert (first.solver, second.solver) == ("model-pdhg", "pdhg")
             body = {"rates": _RATES.tolist(), "solver": "model", "form": "dense"}
             answer = (await client._http.post(_ALLOCATIONS, json=body)).json()
             assert AllocationAnswer.model_validate(answer).solver == "model"
             recent = RecentAllocations.model_validate((await client._http.get(_ALLOCATIONS)).json())
-            assert [one.solver for one in recent.allocations][-3:] == ["model-pdhg", "pdhg", "model"]
+            assert [one.solver for one in recent.allocations][-3:] == [
+                "model-pdhg",
+                "pdhg",
+                "model",
+            ]
 
     run(work)
 
 
 def test_pdhg_goes_on_from_its_last_allocation_after_the_model_alone(tmp_path: Path) -> None:
-    """A request for the model in between does not make the next one start farther from the optimum."""
+    """A request for the model in between does not make the next one start farther from the
+    optimum."""
 
     async def work() -> None:
         solver = Solver(tmp_path, model="universal")
@@ -124,7 +142,9 @@ def test_a_model_that_is_not_there_or_does_not_know_the_program_is_refused(tmp_p
         async with b4_service(tmp_path / "none") as client:
             with pytest.raises(InvalidRequest, match="has no model"):
                 await client.allocate("b4", _RATES, solver="model")
-        async with service(tmp_path / "some", solver=Solver(tmp_path / "some", model="universal")) as client:
+        async with service(
+            tmp_path / "some", solver=Solver(tmp_path / "some", model="universal")
+        ) as client:
             await _put(client)
             with pytest.raises(InvalidRequest, match="no model knows"):
                 await client.allocate("b4", _RATES, solver="model", objective="max_min")
@@ -134,14 +154,21 @@ def test_a_model_that_is_not_there_or_does_not_know_the_program_is_refused(tmp_p
                 await client.allocate("b4", _RATES, solver="model", protect="cables")
             with pytest.raises(InvalidRequest, match="solver"):
                 await client.allocate("b4", _RATES, solver="simplex")
-            assert (await client.allocate("b4", _RATES, solver="pdhg", objective="max_min")).solver == "pdhg"
+            assert (
+                await client.allocate("b4", _RATES, solver="pdhg", objective="max_min")
+            ).solver == "pdhg"
 
     run(work)
 
 
 @pytest.mark.parametrize(
     ("size", "is_binary", "leaves"),
-    [(LARGE, False, False), (LARGE + 1, False, True), (20 * LARGE, True, False), (20 * LARGE + 1, True, True)],
+    [
+        (LARGE, False, False),
+        (LARGE + 1, False, True),
+        (20 * LARGE, True, False),
+        (20 * LARGE + 1, True, True),
+    ],
 )
 def test_large_work_alone_leaves_the_event_loop(size: int, is_binary: bool, leaves: bool) -> None:
     async def thread() -> int:

@@ -1,4 +1,5 @@
-"""What must survive a second registration, damaged files, a full disk and a lock that somebody holds."""
+"""What must survive a second registration, damaged files, a full disk and a lock that somebody
+holds."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def test_the_same_registration_again_keeps_links_measurements_and_answers(tmp_pa
         async with service(tmp_path) as client:
             await client.put_network("b4", "b4")
             before = await client.wait_ready("b4")
-            await client._http.patch("/v1/networks/b4/links", json={"links": [{**_LINK, "up": False}]})
+            await client._http.patch(
+                "/v1/networks/b4/links", json={"links": [{**_LINK, "up": False}]}
+            )
             answer = await client.allocate("b4", rates_of(1))
             await client.put_network("b4", "b4")
             after = await client.wait_ready("b4")
@@ -128,7 +131,9 @@ def test_stored_changes_that_are_none_are_refused(tmp_path: Path, links: dict[st
 
 @pytest.mark.parametrize("file", ["bad.json", "bad.links.json"])
 @pytest.mark.parametrize("kind", ["folder", "link to itself"])
-def test_an_entry_that_cannot_be_opened_stops_no_other(tmp_path: Path, file: str, kind: str) -> None:
+def test_an_entry_that_cannot_be_opened_stops_no_other(
+    tmp_path: Path, file: str, kind: str
+) -> None:
     store, entry = Store(tmp_path), tmp_path / file
     store.put("good", {"topology": "b4"})
     store.put("bad", {"topology": "b4"})
@@ -146,8 +151,13 @@ def test_an_entry_that_cannot_be_opened_stops_no_other(tmp_path: Path, file: str
             response = await client._http.get("/v1/networks/bad")
             assert (response.status_code, response.json()["error"]) == (409, "failed")
             repaired = (409, 409) if kind == "folder" else (201 if file == "bad.json" else 200, 204)
-            put = await client._http.put("/v1/networks/bad", json={"topology": "b4", "num_paths": 2})
-            assert (put.status_code, (await client._http.delete("/v1/networks/bad")).status_code) == repaired
+            put = await client._http.put(
+                "/v1/networks/bad", json={"topology": "b4", "num_paths": 2}
+            )
+            assert (
+                put.status_code,
+                (await client._http.delete("/v1/networks/bad")).status_code,
+            ) == repaired
             assert (await client._http.get("/v1/networks/good")).status_code == 200
 
     run(work)
@@ -193,14 +203,18 @@ def test_a_link_failure_is_in_force_at_once_and_stored_later(
                 else:
                     patch.setattr(storage, "atomic_file", _full)
                 changing = asyncio.create_task(
-                    client._http.patch("/v1/networks/b4/links", json={"links": [{**_LINK, "up": False}]})
+                    client._http.patch(
+                        "/v1/networks/b4/links", json={"links": [{**_LINK, "up": False}]}
+                    )
                 )
                 assert (await client._http.get("/healthz")).status_code == 200
                 response = await changing
                 assert response.status_code == 200
                 assert "not stored" in response.json()["warning"]
                 assert "not stored" in (await client._http.get("/readyz")).json()["warnings"]["b4"]
-                assert "teal_networks_with_warnings 1.0" in (await client._http.get("/metrics")).text
+                assert (
+                    "teal_networks_with_warnings 1.0" in (await client._http.get("/metrics")).text
+                )
                 links = [link["in_force"] for link in response.json()["links"]]
                 assert links.count(0) == 2
                 answer = await client.allocate("b4", rates_of(1))
@@ -222,16 +236,24 @@ def test_link_failures_that_meet_while_nothing_can_be_stored_are_all_in_force_an
         solver = Solver(tmp_path)
         async with b4_service(tmp_path, solver=solver) as client:
             info = await client.network("b4")
-            ends = [(link.source, link.target) for link in info.links if link.source < link.target][:12]
+            ends = [(link.source, link.target) for link in info.links if link.source < link.target][
+                :12
+            ]
             monkeypatch.setattr("teal.serving.engine.store._LOCK_PATIENCE_S", 0.2)
             with (tmp_path / ".lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 await asyncio.gather(*(client.change_link("b4", *pair, up=False) for pair in ends))
-                down = [(link.source, link.target) for link in (await client.network("b4")).links if not link.in_force]
+                down = [
+                    (link.source, link.target)
+                    for link in (await client.network("b4")).links
+                    if not link.in_force
+                ]
                 assert set(ends) <= set(down)
                 assert len(solver._registry.get("b4").unsaved) == len(down) == 2 * len(ends)
             await solver.look()
-            await until(lambda: not solver._registry.get("b4").unsaved, "the changes are not stored")
+            await until(
+                lambda: not solver._registry.get("b4").unsaved, "the changes are not stored"
+            )
         stored = Store(tmp_path).read("b4").links
         assert [change["up"] for change in stored.values()] == [False] * 2 * len(ends)
 
@@ -257,7 +279,10 @@ def test_the_last_of_several_changes_of_a_link_is_the_one_that_is_stored(
             await until(begun.is_set, "the first change is not stored")
             up = asyncio.create_task(client.change_link("b4", "1", "2", up=True))
             network = solver._registry.get("b4")
-            await until(lambda: up.done() or any(change["up"] for change in network.unsaved.values()), "no second one")
+            await until(
+                lambda: up.done() or any(change["up"] for change in network.unsaved.values()),
+                "no second one",
+            )
             go_on.set()
             await asyncio.gather(down, up)
             assert all(link.in_force > 0 for link in (await client.network("b4")).links)
@@ -274,7 +299,9 @@ def test_a_key_counts_for_one_answer_in_force(tmp_path: Path) -> None:
             codes = []
             for previous in (first.id, first.id, second.id):
                 response = await client._http.post(
-                    f"/v1/networks/b4/allocations?previous={previous}", json=body, headers={"Idempotency-Key": "a"}
+                    f"/v1/networks/b4/allocations?previous={previous}",
+                    json=body,
+                    headers={"Idempotency-Key": "a"},
                 )
                 codes.append(response.status_code)
             assert codes == [200, 200, 409]
@@ -305,10 +332,14 @@ def test_weights_come_with_what_may_be_sent(tmp_path: Path) -> None:
                 for k, nodes in enumerate(paths):
                     for ends in itertools.pairwise(nodes):
                         load[number[ends]] += rates[0, d] * answer.splits[0, d, k]
-            assert (load / capacity).max() == pytest.approx(float(answer.max_link_utilisation[0]), rel=1e-4)
+            assert (load / capacity).max() == pytest.approx(
+                float(answer.max_link_utilisation[0]), rel=1e-4
+            )
             assert (load <= capacity * (1 + 1e-6)).all()
             body = {"rates": rates.tolist(), "entries": 16, "form": "dense"}
-            dense = (await client._http.post("/v1/networks/b4/allocations", json=body)).json()["allocations"][0]
+            dense = (await client._http.post("/v1/networks/b4/allocations", json=body)).json()[
+                "allocations"
+            ][0]
             carried = float((rates[0] * np.array(dense["admitted_share"])).sum() / rates.sum())
             assert carried == pytest.approx(dense["satisfied_demand"], rel=1e-4)
 
@@ -320,7 +351,9 @@ def test_a_server_has_a_longest_deadline(tmp_path: Path) -> None:
         async with b4_service(tmp_path, solver=Solver(tmp_path, most_deadline_s=2.0)) as client:
             with pytest.raises(ServiceFault, match=r"at most 2,000"):
                 await client.allocate("b4", rates_of(1), deadline_ms=2_001)
-            response = await client._http.post("/v1/networks/b4/allocations", json={"rates": rates_of(1).tolist()})
+            response = await client._http.post(
+                "/v1/networks/b4/allocations", json={"rates": rates_of(1).tolist()}
+            )
             assert response.status_code == 200, "the default deadline is no longer than the longest"
 
     run(work)
@@ -329,13 +362,17 @@ def test_a_server_has_a_longest_deadline(tmp_path: Path) -> None:
 def test_two_hosts_and_endless_numbers_are_refused_and_counted_by_route(tmp_path: Path) -> None:
     async def work() -> None:
         app = make_app(Solver(tmp_path), hosts=("localhost",))
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://localhost"
+        ) as http:
             both = [("Host", "localhost"), ("Host", "evil.com")]
             assert (await http.get("/v1/networks", headers=both)).status_code == 400
             headers = {"Content-Type": "application/json", "Content-Length": "9" * 5_000}
             assert (await http.put("/v1/networks/x", headers=headers)).status_code == 413
             arrow = {"Content-Type": "application/vnd.apache.arrow.stream"}
-            assert (await http.put("/v1/networks/x", headers=arrow, content=b"{}")).status_code == 415
+            assert (
+                await http.put("/v1/networks/x", headers=arrow, content=b"{}")
+            ).status_code == 415
             text = (await http.get("/metrics")).text
             assert 'teal_requests_total{route="/v1/networks/{name}",status="413"} 1.0' in text
             assert 'teal_requests_total{route="/v1/networks",status="400"} 1.0' in text
@@ -343,7 +380,9 @@ def test_two_hosts_and_endless_numbers_are_refused_and_counted_by_route(tmp_path
     run(work)
 
 
-def test_the_state_folder_is_looked_at_again_after_a_look_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_folder_is_looked_at_again_after_a_look_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looks: list[int] = []
 
     class _Solver:

@@ -29,10 +29,16 @@ NOON = np.datetime64("2026-01-01T12:00:00", "s")
 @pytest.mark.parametrize(
     ("number", "status"),
     [
-        (errno.ENOSPC, 507), (errno.EDQUOT, 507), (errno.EROFS, 507), (errno.EACCES, 507), (errno.EMFILE, 503),
-        (errno.ENFILE, 503), (errno.EIO, 503), (errno.ESTALE, 503),
+        (errno.ENOSPC, 507),
+        (errno.EDQUOT, 507),
+        (errno.EROFS, 507),
+        (errno.EACCES, 507),
+        (errno.EMFILE, 503),
+        (errno.ENFILE, 503),
+        (errno.EIO, 503),
+        (errno.ESTALE, 503),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_stored_is_no_internal_error(
     number: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,7 +57,9 @@ def test_what_cannot_be_stored_is_no_internal_error(
     run(work)
 
 
-def test_files_that_run_out_are_no_fault_of_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_run_out_are_no_fault_of_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "x")
 
@@ -67,7 +75,9 @@ def test_files_that_run_out_are_no_fault_of_a_network(tmp_path: Path, monkeypatc
     run(work)
 
 
-def test_a_folder_that_is_gone_is_not_an_empty_one_and_networks_come_back_with_it(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_not_an_empty_one_and_networks_come_back_with_it(
+    tmp_path: Path,
+) -> None:
     async def work() -> None:
         folder, away = tmp_path / "state", tmp_path / "away"
         solver = Solver(folder)
@@ -77,16 +87,20 @@ def test_a_folder_that_is_gone_is_not_an_empty_one_and_networks_come_back_with_i
                 await solver.look()
             assert (await client._http.get("/readyz")).status_code == 503
             asks: list[Callable[[], Any]] = [
-                client.networks, lambda: client.network("b4"), lambda: client.put_network("b4", "b4"),
+                client.networks,
+                lambda: client.network("b4"),
+                lambda: client.put_network("b4", "b4"),
                 lambda: client.allocate("b4", rates_of()),
-            ]  # fmt: skip
+            ]
             for ask in asks:
                 with pytest.raises(ServiceFault) as raised:
                     await ask()
                 assert raised.value.status == 503
             away.rename(folder)
             await solver.look()
-            assert (await client.network("b4")).state == "ready"  # at once: its paths were not forgotten
+            assert (
+                await client.network("b4")
+            ).state == "ready"  # at once: its paths were not forgotten
 
     run(work)
 
@@ -95,7 +109,9 @@ def _nested(file: Path) -> None:
     file.write_text("[" * 200_000)
 
 
-@pytest.mark.parametrize("make", [_nested, os.mkfifo, Path.mkdir, lambda file: file.symlink_to("/dev/zero")])
+@pytest.mark.parametrize(
+    "make", [_nested, os.mkfifo, Path.mkdir, lambda file: file.symlink_to("/dev/zero")]
+)
 def test_a_file_that_is_none_stops_neither_start_nor_other_networks(
     make: Callable[[Path], None], tmp_path: Path
 ) -> None:
@@ -141,7 +157,9 @@ def test_files_that_are_no_matrices_are_passed_over(tmp_path: Path) -> None:
     assert (again.times, list(folder.iterdir())) == ([], [])
 
 
-def test_a_clock_that_was_set_back_leaves_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_was_set_back_leaves_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A matrix of the future would refuse all that are measured until then."""
     matrices, now = MeasuredMatrices(tmp_path / "measured", 2), np.datetime64("now", "s")
     for hours in (-2, -1):

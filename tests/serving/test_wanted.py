@@ -1,4 +1,5 @@
-"""Classes and limits on churn in the service, against the solver and against sums over the splits of its answers."""
+"""Classes and limits on churn in the service, against the solver and against sums over the splits
+of its answers."""
 
 from __future__ import annotations
 
@@ -67,16 +68,21 @@ def test_classes_are_served_as_the_solver_solves_them(tmp_path: Path) -> None:
                     for c, line in enumerate(lines):
                         assert line.gap <= 1e-3
                         assert line.value == pytest.approx(float(expected.value[b, c]), rel=4e-3)
-                        carried = (parts[line.name][b, :, None] * found.splits[b, c * 132 : (c + 1) * 132]).sum()
+                        carried = (
+                            parts[line.name][b, :, None] * found.splits[b, c * 132 : (c + 1) * 132]
+                        ).sum()
                         assert carried == pytest.approx(line.value, rel=1e-4)
                 whole = sum(
-                    _loads(found.splits[:, c * 132 : (c + 1) * 132], part) for c, part in enumerate(parts.values())
+                    _loads(found.splits[:, c * 132 : (c + 1) * 132], part)
+                    for c, part in enumerate(parts.values())
                 )
                 np.testing.assert_allclose(whole / topology.capacity, found.utilisation, atol=1e-4)
                 assert (whole <= topology.capacity * (1 + 1e-4)).all()
                 used = np.argwhere(found.splits[:, 132:264].sum(0) > 0).tolist()
                 latency = [topology.latency[paths.links_of(d, k)].sum() for d, k in used]
-                assert (max(latency) <= limit) == bool(given), "silver uses longer paths without a limit"
+                assert (max(latency) <= limit) == bool(given), (
+                    "silver uses longer paths without a limit"
+                )
 
     run(work)
 
@@ -104,7 +110,9 @@ def test_classes_in_json_have_names_in_demands_and_figures(tmp_path: Path) -> No
                 assert bronze["value"] < 9000
                 if form == "named":
                     carried = {one["class"]: one["admitted"] for one in allocation["demands"]}
-                    assert carried == pytest.approx({"gold": gold["value"], "bronze": bronze["value"]}, rel=1e-4)
+                    assert carried == pytest.approx(
+                        {"gold": gold["value"], "bronze": bronze["value"]}, rel=1e-4
+                    )
 
     run(work)
 
@@ -115,9 +123,13 @@ def test_a_limit_on_churn_holds_for_tables_too(tmp_path: Path) -> None:
             first, second = rates_of(1, 1, 20_000), rates_of(1, 2, 20_000)
             before = await client.allocate("b4", first, entries=8)
             free = await client.allocate("b4", second, entries=8)
-            calm = await client.allocate("b4", second, entries=8, max_churn=0.02, previous=before.id)
+            calm = await client.allocate(
+                "b4", second, entries=8, max_churn=0.02, previous=before.id
+            )
             assert calm.status[0] in ("gap", "rounding")
-            flows = rates_of(1, 2, 20_000)[0][:, None] * (calm.splits[0] - before.splits[0]).clip(min=0)
+            flows = rates_of(1, 2, 20_000)[0][:, None] * (calm.splits[0] - before.splits[0]).clip(
+                min=0
+            )
             assert flows.sum() <= 0.02 * second.sum() * (1 + 1e-5)
             assert calm.moved is not None
             assert calm.moved[0] == pytest.approx(flows.sum() / second.sum(), rel=1e-3)
@@ -136,26 +148,38 @@ def test_a_limit_on_churn_counts_from_an_earlier_answer(tmp_path: Path, form: st
             before = await client.allocate("b4", first)
             number = before.id
             if form != "arrow":
-                response = await client._http.post(_ALLOCATIONS, json={"rates": [first.tolist()], "form": form})
+                response = await client._http.post(
+                    _ALLOCATIONS, json={"rates": [first.tolist()], "form": form}
+                )
                 number = response.json()["id"]
                 repeated = await client.allocate("b4", first)
                 before = repeated if form == "dense" else before
             free = await client.allocate("b4", second)
-            calm = await client.allocate("b4", second, max_churn=0.03, previous=number, deadline_ms=600_000)
+            calm = await client.allocate(
+                "b4", second, max_churn=0.03, previous=number, deadline_ms=600_000
+            )
             assert calm.moved is not None
             assert float(calm.moved[0]) <= 0.03 + 1e-6
             assert (calm.gap <= 1e-3 + 1e-9).all()
             if form == "arrow":
-                moved = (second[:, None] * np.maximum(0, calm.splits[0] - before.splits[0])).sum() / second.sum()
+                moved = (
+                    second[:, None] * np.maximum(0, calm.splits[0] - before.splits[0])
+                ).sum() / second.sum()
                 assert moved == pytest.approx(float(calm.moved[0]), abs=1e-5)
-                away = (second[:, None] * np.maximum(0, free.splits[0] - before.splits[0])).sum() / second.sum()
+                away = (
+                    second[:, None] * np.maximum(0, free.splits[0] - before.splits[0])
+                ).sum() / second.sum()
                 assert away > 2 * 0.03, "without a limit more moves"
             assert float(calm.value[0]) <= float(free.bound[0])
             if form == "arrow":  # several matrices, each against the same answer
-                both = await client.allocate("b4", np.stack([first, second]), max_churn=0.03, previous=number)
+                both = await client.allocate(
+                    "b4", np.stack([first, second]), max_churn=0.03, previous=number
+                )
                 assert both.moved is not None
                 for row, rates in enumerate((first, second)):
-                    moved = (rates[:, None] * np.maximum(0, both.splits[row] - before.splits[0])).sum() / rates.sum()
+                    moved = (
+                        rates[:, None] * np.maximum(0, both.splits[row] - before.splits[0])
+                    ).sum() / rates.sum()
                     assert moved == pytest.approx(float(both.moved[row]), abs=1e-5)
 
     run(work)
@@ -166,7 +190,9 @@ def test_later_matrices_of_a_job_say_what_moves_too() -> None:
     limit = ChurnLimit(previous / previous.sum(-1, keepdim=True), 0.1)
     wanted = Wanted(teal.ObjectiveName.TOTAL_FLOW, conditions=(limit,))
     solved = served.solve(Job(rates_of(3, size=30_000), wanted, 1e-2, time.perf_counter() + 600))
-    whole, later = (served.answer(solved, rows, 1e-2, 0, 0.0) for rows in (slice(0, 3), slice(1, 3)))
+    whole, later = (
+        served.answer(solved, rows, 1e-2, 0, 0.0) for rows in (slice(0, 3), slice(1, 3))
+    )
     np.testing.assert_array_equal(later.of_conditions["moved"], whole.of_conditions["moved"][1:])
     assert (whole.of_conditions["moved"] <= 0.1 + 1e-9).all()
 
@@ -186,19 +212,30 @@ def test_classes_move_no_more_than_they_may_and_keep_their_promises(tmp_path: Pa
             limits = {"gold": 60.0}
             before = await client.allocate("b4", parts(first), latency_limits_ms=limits)
             calm = await client.allocate(
-                "b4", parts(second), max_churn=0.02, previous=before.id, latency_limits_ms=limits, gap=0.01,
+                "b4",
+                parts(second),
+                max_churn=0.02,
+                previous=before.id,
+                latency_limits_ms=limits,
+                gap=0.01,
                 deadline_ms=600_000,
-            )  # fmt: skip
+            )
             both = np.concatenate([0.2 * second, 0.8 * second])
-            moved = (both[:, None] * np.maximum(0, calm.splits[0] - before.splits[0])).sum() / both.sum()
+            moved = (
+                both[:, None] * np.maximum(0, calm.splits[0] - before.splits[0])
+            ).sum() / both.sum()
             assert calm.moved is not None
             assert moved == pytest.approx(float(calm.moved[0]), abs=1e-5)
             assert moved <= 0.02 + 1e-6
             assert all(line.gap <= 0.01 + 1e-9 for line in calm.classes[0])
             free = await client.allocate("b4", parts(second), latency_limits_ms=limits)
-            away = (both[:, None] * np.maximum(0, free.splits[0] - before.splits[0])).sum() / both.sum()
+            away = (
+                both[:, None] * np.maximum(0, free.splits[0] - before.splits[0])
+            ).sum() / both.sum()
             assert away > 2 * 0.02, "without a limit more moves"
-            promised = await client.allocate("b4", parts(second), protect="cables", gap=0.01, deadline_ms=600_000)
+            promised = await client.allocate(
+                "b4", parts(second), protect="cables", gap=0.01, deadline_ms=600_000
+            )
             problem = teal.priority_problem(topology, paths, parts(second))
             splits = torch.tensor(promised.splits, dtype=torch.float64)
             utilisation, lost = under_failures(problem, splits)
@@ -214,7 +251,9 @@ def test_fair_rates_are_those_of_the_solver_with_their_levels(tmp_path: Path) ->
     rates = rates_of(2, size=60_000)
     topology = teal.load_topology("b4")
     paths = teal.compute_paths(topology, all_pairs(topology), cache=False)
-    problem = teal.Problem.create(topology, paths, teal.Objective(teal.ObjectiveName.MAX_MIN), rates)
+    problem = teal.Problem.create(
+        topology, paths, teal.Objective(teal.ObjectiveName.MAX_MIN), rates
+    )
     expected = teal.solve(problem, gap=1e-3)
     assert expected.fair is not None
 
@@ -223,17 +262,25 @@ def test_fair_rates_are_those_of_the_solver_with_their_levels(tmp_path: Path) ->
             await _ready(client)
             found = await client.allocate("b4", rates, objective="max_min")
             carried = (rates[:, :, None] * found.splits).sum(-1)
-            np.testing.assert_allclose(carried, problem.flows(expected.splits).sum(-1), rtol=0.02, atol=1)
+            np.testing.assert_allclose(
+                carried, problem.flows(expected.splits).sum(-1), rtol=0.02, atol=1
+            )
             assert (found.gap <= 1e-3).all()
             for own, lines in zip(found.levels, expected.fair.levels, strict=True):  # type: ignore[union-attr]
                 assert [one.demands for one in own] == [one.demands for one in lines]
-                assert [one.level for one in own] == pytest.approx([one.level for one in lines], rel=0.01)
+                assert [one.level for one in own] == pytest.approx(
+                    [one.level for one in lines], rel=0.01
+                )
                 assert all(one.growth is not None and one.growth < 1.01 for one in own)
             assert not (await client.allocate("b4", rates)).levels
-            response = await client._http.post(_ALLOCATIONS, json={"rates": rates.tolist(), "objective": "max_min"})
+            response = await client._http.post(
+                _ALLOCATIONS, json={"rates": rates.tolist(), "objective": "max_min"}
+            )
             said = response.json()
             AllocationAnswer.model_validate(said)
-            assert [len(one["levels"]) for one in said["allocations"]] == [len(own) for own in found.levels]
+            assert [len(one["levels"]) for one in said["allocations"]] == [
+                len(own) for own in found.levels
+            ]
             recent = (await client._http.get(_ALLOCATIONS)).json()
             RecentAllocations.model_validate(recent)
             assert recent["allocations"][-1]["levels"] == said["allocations"][-1]["levels"]
@@ -248,7 +295,10 @@ def test_promises_survive_cables_or_the_groups_of_the_network(tmp_path: Path) ->
     paths = teal.compute_paths(topology, all_pairs(topology), cache=False)
     problem = teal.Problem.create(topology, paths, teal.Objective(), rates)
     groups = {"duct": [("1", "2"), ("1", "3")], "other": [("4", "5")]}
-    links = [sorted({link for a, b in own for link in topology.find_links(a, b)}) for own in groups.values()]
+    links = [
+        sorted({link for a, b in own for link in topology.find_links(a, b)})
+        for own in groups.values()
+    ]
 
     async def work() -> None:
         async with service(tmp_path) as client:
@@ -268,20 +318,29 @@ def test_promises_survive_cables_or_the_groups_of_the_network(tmp_path: Path) ->
                 assert float(lost.max()) == 0
             recent = (await client._http.get(_ALLOCATIONS)).json()
             RecentAllocations.model_validate(recent)
-            assert [one.get("protect") for one in recent["allocations"]] == [None, "cables", "groups"]
-            # A cable is down: promises for what is left, and every one of them survives a further failure.
+            assert [one.get("protect") for one in recent["allocations"]] == [
+                None,
+                "cables",
+                "groups",
+            ]
+            # A cable is down: promises for what is left, and every one of them survives a further
+            # failure.
             await client.change_link("b4", "1", "2", up=False)
             found = await client.allocate("b4", rates, protect="cables")
             capacity = topology.capacity.copy()
             capacity[topology.find_links("1", "2")] = 0
             less = problem.with_capacity(capacity)
-            utilisation, lost = under_failures(less, torch.tensor(found.splits, dtype=torch.float64))
+            utilisation, lost = under_failures(
+                less, torch.tensor(found.splits, dtype=torch.float64)
+            )
             assert float(utilisation.max()) <= 1 + 1e-5
             assert float(lost.max()) == 0
             assert (
                 0
                 < float(found.value[0])
-                == pytest.approx(float(teal.solve(less.with_protection(), gap=1e-3).value[0]), rel=3e-3)
+                == pytest.approx(
+                    float(teal.solve(less.with_protection(), gap=1e-3).value[0]), rel=3e-3
+                )
             )
 
     run(work)
@@ -339,25 +398,60 @@ UNFIT: list[tuple[int, str, str, dict[str, Any]]] = [
     (422, "class: one of gold", "", {"classes": ["gold"], "demands": [{"class": "lead"}]}),
     (422, "class: one of gold", "", {"classes": ["gold"], "demands": [{}]}),
     (422, "no classes are given", "", {"demands": [{"class": "gold"}]}),
-    (422, "once a matrix and class", "", {"classes": ["gold"], "demands": [{"class": "gold"}, {"class": "gold"}]}),
+    (
+        422,
+        "once a matrix and class",
+        "",
+        {"classes": ["gold"], "demands": [{"class": "gold"}, {"class": "gold"}]},
+    ),
     (422, "classes: each once", "", {"classes": ["gold", "gold"], "demands": []}),
     (422, "no other one", "", {"classes": ["gold"], "objective": "total_flow", "demands": []}),
-    (422, "latency_limits_ms", "", {"classes": ["gold"], "latency_limits_ms": {"lead": 3}, "demands": []}),
-    (422, "latency_limits_ms", "", {"classes": ["gold"], "latency_limits_ms": {"gold": 0}, "demands": []}),
-    (422, "for each of the 2 classes", "", {"classes": ["gold", "lead"], "rates": [[1.0] * 132] * 3}),
+    (
+        422,
+        "latency_limits_ms",
+        "",
+        {"classes": ["gold"], "latency_limits_ms": {"lead": 3}, "demands": []},
+    ),
+    (
+        422,
+        "latency_limits_ms",
+        "",
+        {"classes": ["gold"], "latency_limits_ms": {"gold": 0}, "demands": []},
+    ),
+    (
+        422,
+        "for each of the 2 classes",
+        "",
+        {"classes": ["gold", "lead"], "rates": [[1.0] * 132] * 3},
+    ),
     (422, "goes with the parameter previous", "", {"max_churn": 0.1, "demands": []}),
     (422, "max_churn", "", {"max_churn": 1.5, "demands": []}),
     (404, "unknown_allocation", "?previous=nothing", {"max_churn": 0.1, "demands": []}),
     (422, "goes with the parameter previous", "?previous=ID", {"demands": []}),
-    (422, "as many classes", "?previous=ID", {"max_churn": 0.1, "classes": ["gold", "lead"], "demands": []}),
-    (422, "sum over flows", "?previous=ID", {"max_churn": 0.1, "objective": "max_link_utilisation", "demands": []}),
+    (
+        422,
+        "as many classes",
+        "?previous=ID",
+        {"max_churn": 0.1, "classes": ["gold", "lead"], "demands": []},
+    ),
+    (
+        422,
+        "sum over flows",
+        "?previous=ID",
+        {"max_churn": 0.1, "objective": "max_link_utilisation", "demands": []},
+    ),
     (422, "max_min", "?previous=ID", {"max_churn": 0.1, "objective": "max_min", "demands": []}),
     (422, "not for the next interval", "?previous=ID", {"for": "next"}),
     (422, "alone may be given", "", {"for": "next", "protect": "cables"}),
     (422, "protect", "", {"protect": "ducts", "demands": []}),
     (422, "without groups", "", {"protect": "groups", "demands": []}),
     (422, "protect: not with entries", "", {"protect": "cables", "entries": 16, "demands": []}),
-    (422, "no further condition", "?previous=ID", {"protect": "cables", "max_churn": 0.1, "demands": []}),
+    (
+        422,
+        "no further condition",
+        "?previous=ID",
+        {"protect": "cables", "max_churn": 0.1, "demands": []},
+    ),
     (
         422,
         "latency_limits_ms",
@@ -380,7 +474,10 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             number = (await client.allocate("b4", rates_of())).id
             headers = {"Content-Type": "application/json"}
             for status, words, query, body in UNFIT:
-                demands = [{"source": "1", "target": "2", "rate": 1.0, **demand} for demand in body.get("demands", [])]
+                demands = [
+                    {"source": "1", "target": "2", "rate": 1.0, **demand}
+                    for demand in body.get("demands", [])
+                ]
                 content = json.dumps({**body, "demands": demands} if "demands" in body else body)
                 address = _ALLOCATIONS + query.replace("ID", number)
                 response = await client._http.post(address, content=content, headers=headers)

@@ -1,4 +1,5 @@
-"""Networks whose demands have weights or bandwidth functions: answers against LPs, and what is refused."""
+"""Networks whose demands have weights or bandwidth functions: answers against LPs, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def test_weights_of_the_network_count_in_every_objective_that_has_weights(tmp_pa
 
     async def work() -> None:
         async with service(tmp_path) as client:
-            await client.put_network("b4", "b4", num_paths=4, objective="weighted_flow", weights=_WEIGHTS)
+            await client.put_network(
+                "b4", "b4", num_paths=4, objective="weighted_flow", weights=_WEIGHTS
+            )
             await client.wait_ready("b4")
             for spec in ("weighted_flow", "proportional_fair:weight=given"):
                 answer = await client.allocate("b4", rates, objective=spec, gap=1e-3)
@@ -58,7 +61,9 @@ def test_weights_of_the_network_count_in_every_objective_that_has_weights(tmp_pa
                 assert (optimum <= torch.tensor(answer.bound.tolist()) * (1 + 1e-6)).all()
                 assert (torch.tensor(answer.value.tolist()) >= optimum * (1 - 2e-3)).all()
                 alike = _problem(spec, rates, weight=np.ones(problem.paths.num_demands))
-                assert not torch.allclose(alike.value(LpAll().solve(alike).splits), optimum, rtol=0.01)
+                assert not torch.allclose(
+                    alike.value(LpAll().solve(alike).splits), optimum, rtol=0.01
+                )
             plain = await client.allocate("b4", rates, objective="total_flow", gap=1e-3)
             assert max(plain.satisfied_demand) <= 1, "weights do not count there"
             with pytest.raises(InvalidRequest, match="needs functions of the network"):
@@ -74,21 +79,35 @@ def test_bandwidth_functions_of_the_network_are_solved_proved_and_kept(tmp_path:
 
     async def work() -> None:
         async with service(tmp_path / "state") as client:
-            await client.put_network("b4", "b4", num_paths=4, objective="bandwidth_functions", functions=[own, every])
+            await client.put_network(
+                "b4", "b4", num_paths=4, objective="bandwidth_functions", functions=[own, every]
+            )
             await client.wait_ready("b4")
         async with service(tmp_path / "state") as client:  # as stored
             await client.wait_ready("b4")
             answer = await client.allocate("b4", rates, gap=1e-3, prove=True)
-            functions = [0 if pair == [0, 1] else 1 for pair in all_pairs(teal.load_topology("b4")).tolist()]
+            functions = [
+                0 if pair == [0, 1] else 1 for pair in all_pairs(teal.load_topology("b4")).tolist()
+            ]
             points = [_OWN, every["points"]]
-            problem = _problem("bandwidth_functions", rates, functions=BandwidthFunctions.of_points(points, functions))
+            problem = _problem(
+                "bandwidth_functions",
+                rates,
+                functions=BandwidthFunctions.of_points(points, functions),
+            )
             optimum = float(problem.value(LpAll().solve(problem).splits)[0])
             assert answer.bound[0] >= optimum * (1 - 1e-6)
             assert answer.value[0] >= optimum * (1 - 2e-3)
-            zipfile.ZipFile(io.BytesIO(await client.proof("b4", answer.id))).extractall(tmp_path / "proof")
+            zipfile.ZipFile(io.BytesIO(await client.proof("b4", answer.id))).extractall(
+                tmp_path / "proof"
+            )
             command = [sys.executable, "-I", "check.py", "network.csv", "matrix.csv", "proof.txt"]
-            done = subprocess.run(command, cwd=tmp_path / "proof", capture_output=True, text=True, check=True)
-            low, high = (float(x) for x in done.stdout.partition("from ")[2].partition(",")[0].split(" to "))
+            done = subprocess.run(
+                command, cwd=tmp_path / "proof", capture_output=True, text=True, check=True
+            )
+            low, high = (
+                float(x) for x in done.stdout.partition("from ")[2].partition(",")[0].split(" to ")
+            )
             assert low == pytest.approx(float(answer.value[0]), rel=1e-5)
             assert high >= optimum * (1 - 1e-6)
 
@@ -101,18 +120,26 @@ def test_bandwidth_functions_of_the_network_are_solved_proved_and_kept(tmp_path:
     [
         ({"objective": "weighted_flow"}, "needs weights of the network"),
         ({"objective": "bandwidth_functions"}, "needs functions of the network"),
-        ({"weights": [{"source": "1", "target": "99", "weight": 1}]}, "two nodes of the network, not 1 and 99"),
+        (
+            {"weights": [{"source": "1", "target": "99", "weight": 1}]},
+            "two nodes of the network, not 1 and 99",
+        ),
         ({"weights": _WEIGHTS[:1] * 2}, "each pair of nodes once"),
         ({"weights": [{"source": "1", "target": "2", "weight": 0}]}, "weight"),
         ({"functions": [{"points": [(1, 1), (2, 3)]}]}, "expected"),
         ({"functions": [{"source": "1", "target": "2", "points": _OWN}]}, "one for 1 to 3"),
         ({"functions": [{"points": _OWN, "shares": _SHARES}]}, "either points or shares"),
         ({"functions": [{"points": _OWN}, {"points": _OWN}]}, "each pair of nodes once"),
-        ({"functions": [{"points": _OWN}, {"source": "1", "target": "1", "points": _OWN}]}, "two nodes of the network"),
+        (
+            {"functions": [{"points": _OWN}, {"source": "1", "target": "1", "points": _OWN}]},
+            "two nodes of the network",
+        ),
         ({"functions": [{"points": _OWN}, {"source": "1", "target": "2", "points": []}]}, "points"),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_place(settings: dict[str, Any], expected: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_refused_with_its_place(
+    settings: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
     async def work() -> None:
         async with service(tmp_path) as client:
 

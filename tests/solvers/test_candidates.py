@@ -1,4 +1,5 @@
-"""Chosen candidate paths against the LP over all paths in arc form, and what every choice must keep."""
+"""Chosen candidate paths against the LP over all paths in arc form, and what every choice must
+keep."""
 
 from __future__ import annotations
 
@@ -30,19 +31,33 @@ _LINKS = [(0, 3, 1.0), (0, 1, 3.0), (1, 3, 1.0), (1, 2, 1.0), (2, 3, 1.0)]
 
 
 def _path_lists(paths: PathSet) -> list[list[list[int]]]:
-    return [[paths.links_of(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)]
+    return [
+        [paths.links_of(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()]
+        for d in range(paths.num_demands)
+    ]
 
 
 @settings(max_examples=12)
 @given(seed=st.integers(0, 10_000), objective=st.sampled_from(SINGLE_PROGRAMS))
-def test_a_choice_is_within_its_gap_of_the_optimum_over_all_paths(seed: int, objective: ObjectiveName) -> None:
+def test_a_choice_is_within_its_gap_of_the_optimum_over_all_paths(
+    seed: int, objective: ObjectiveName
+) -> None:
     rng, topology = np.random.default_rng(seed), random_topology(seed)
     first = compute_paths(topology, num_paths=1, cache=False)
-    demand = rng.exponential(3.0, (2, first.num_demands)) * (rng.random((2, first.num_demands)) < 0.5)
+    demand = rng.exponential(3.0, (2, first.num_demands)) * (
+        rng.random((2, first.num_demands)) < 0.5
+    )
     weight = rng.choice([1.0, 2.0], first.num_demands)
     program = Objective(objective)
     chosen = choose_paths(
-        topology, demand, paths=first, objective=program, weight=weight, gap=0.02, max_paths=50, cache=False
+        topology,
+        demand,
+        paths=first,
+        objective=program,
+        weight=weight,
+        gap=0.02,
+        max_paths=50,
+        cache=False,
     )
     problem = Problem.create(topology, first, program, demand, weight=weight)
     over_chosen, sense = problem.with_paths(chosen.paths), program.rules.sense
@@ -52,7 +67,9 @@ def test_a_choice_is_within_its_gap_of_the_optimum_over_all_paths(seed: int, obj
             continue
         optimum = arc_form.optimum(problem.row(row))
         assert float(chosen.gaps[row]) <= 0.02
-        assert sense * (optimum - float(value[row])) >= -1e-6 * (1 + optimum), "nothing is better than all paths"
+        assert sense * (optimum - float(value[row])) >= -1e-6 * (1 + optimum), (
+            "nothing is better than all paths"
+        )
         assert sense * (optimum - float(value[row])) <= 0.0202 * max(optimum, float(value[row]))
     assert chosen.limited == 0
     for before, after in zip(_path_lists(first), _path_lists(chosen.paths), strict=True):
@@ -68,7 +85,9 @@ def test_a_hand_solved_network_gets_the_missing_paths_the_best_ones_first() -> N
     few = choose_paths(topology, np.array([[2.9]]), paths=first, gap=1e-3, max_paths=2, cache=False)
     assert few.paths.num_paths == 2
     assert few.limited == 1
-    assert float(few.gaps) == pytest.approx(0.9 / 2.9, abs=2e-3), "two of three paths carry 2 of 2.9"
+    assert float(few.gaps) == pytest.approx(0.9 / 2.9, abs=2e-3), (
+        "two of three paths carry 2 of 2.9"
+    )
     enough = choose_paths(topology, np.array([[0.5]]), paths=first, cache=False)
     assert _path_lists(enough.paths) == [[[0]]], "nothing is added where nothing is missing"
 
@@ -78,7 +97,9 @@ def test_paths_are_sorted_by_what_they_carry_and_equal_arguments_give_equal_sets
     rng, topology = np.random.default_rng(seed), random_topology(seed)
     first = compute_paths(topology, num_paths=2, cache=False)
     demand = rng.exponential(4.0, (1, first.num_demands))
-    one, two = (choose_paths(topology, demand, paths=first, max_paths=3, cache=False) for _ in range(2))
+    one, two = (
+        choose_paths(topology, demand, paths=first, max_paths=3, cache=False) for _ in range(2)
+    )
     np.testing.assert_array_equal(one.paths.leaf, two.paths.leaf)
     assert one.paths.key == two.paths.key
     assert one.paths.num_paths <= 3
@@ -96,15 +117,21 @@ def test_a_choice_from_survivable_paths_survives_what_they_survive() -> None:
     assert chosen.mask.sum() > first.mask.sum()
     for cable in topology.cables():
         for before, after in zip(_path_lists(first), _path_lists(chosen), strict=True):
-            survives = [any(not set(path) & set(cable) for path in paths) for paths in (before, after)]
+            survives = [
+                any(not set(path) & set(cable) for path in paths) for paths in (before, after)
+            ]
             assert survives[1] >= survives[0]
 
 
-def test_a_choice_is_kept_on_disk_with_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_is_kept_on_disk_with_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path))
     topology, demand = teal.load_topology("b4"), np.full((1, 132), 8.0)
     computed = choose_paths(topology, demand, objective=Objective("max_link_utilisation"))
-    monkeypatch.setattr("teal.solvers.candidates.improving", lambda *_, **__: pytest.fail("chosen again"))
+    monkeypatch.setattr(
+        "teal.solvers.candidates.improving", lambda *_, **__: pytest.fail("chosen again")
+    )
     read = choose_paths(topology, demand, objective="max_link_utilisation")
     np.testing.assert_array_equal(read.paths.leaf, computed.paths.leaf)
     assert (read.gaps.tolist(), read.limited) == (computed.gaps.tolist(), computed.limited)
@@ -119,7 +146,9 @@ def test_a_deadline_ends_with_the_best_so_far() -> None:
     assert float(at_ease.gaps) <= 1e-2 < float(hurried.gaps)
 
 
-@pytest.mark.parametrize("options", [{"gap": 0.0}, {"gap": math.nan}, {"max_paths": 0}, {"max_paths": 256}])
+@pytest.mark.parametrize(
+    "options", [{"gap": 0.0}, {"gap": math.nan}, {"max_paths": 0}, {"max_paths": 256}]
+)
 def test_bad_options_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(InputError, match=next(iter(options))):
         choose_paths(make_topology(_LINKS), np.ones(1), **options)  # type: ignore[arg-type]
@@ -128,7 +157,9 @@ def test_bad_options_are_refused(options: dict[str, float]) -> None:
 @pytest.mark.parametrize("objective", [ObjectiveName.MAX_MIN, ObjectiveName.PRIORITY])
 def test_sequences_of_programs_get_the_paths_of_a_single_program(objective: ObjectiveName) -> None:
     topology, demand = teal.load_topology("b4"), np.full((1, 132), 8.0)
-    name = {ObjectiveName.MAX_MIN: "max_link_utilisation", ObjectiveName.PRIORITY: "total_flow"}[objective]
+    name = {ObjectiveName.MAX_MIN: "max_link_utilisation", ObjectiveName.PRIORITY: "total_flow"}[
+        objective
+    ]
     chosen = choose_paths(topology, demand, objective=Objective(objective))
     expected = choose_paths(topology, demand, objective=Objective(name))
     np.testing.assert_array_equal(chosen.paths.leaf, expected.paths.leaf)
@@ -144,25 +175,44 @@ def test_with_columns_keeps_the_paths_that_it_is_told_in_their_order(seed: int) 
     kept, all_paths = with_columns(paths, columns), _path_lists(paths)
     expected = [[all_paths[d][k] for k in columns[d] if k >= 0] for d in range(paths.num_demands)]
     assert _path_lists(kept) == expected
-    assert kept.trie.num_nodes == len({
-        (int(paths.pairs[d, 0]), *path[: i + 1]) for d, rows in enumerate(expected) for path in rows
-        for i in range(len(path))
-    }), "no node that no path uses"  # fmt: skip
+    assert kept.trie.num_nodes == len(
+        {
+            (int(paths.pairs[d, 0]), *path[: i + 1])
+            for d, rows in enumerate(expected)
+            for path in rows
+            for i in range(len(path))
+        }
+    ), "no node that no path uses"
     load = torch.rand(1, paths.num_demands, 4, dtype=torch.float64)
     np.testing.assert_allclose(
-        teal.make_path_ops(kept).link_sum(torch.where(torch.from_numpy(columns >= 0), load, 0)).numpy()[0],
+        teal.make_path_ops(kept)
+        .link_sum(torch.where(torch.from_numpy(columns >= 0), load, 0))
+        .numpy()[0],
         np.bincount(
-            np.array([link for d, rows in enumerate(expected) for path in rows for link in path], np.int64),
-            np.array([float(load[0, d, k]) for d, rows in enumerate(expected) for k, path in enumerate(rows)
-                      for _ in path]), minlength=kept.num_links,
-        ), atol=1e-12,
-    )  # fmt: skip
+            np.array(
+                [link for d, rows in enumerate(expected) for path in rows for link in path],
+                np.int64,
+            ),
+            np.array(
+                [
+                    float(load[0, d, k])
+                    for d, rows in enumerate(expected)
+                    for k, path in enumerate(rows)
+                    for _ in path
+                ]
+            ),
+            minlength=kept.num_links,
+        ),
+        atol=1e-12,
+    )
     for width in (2, 6):
         assert _path_lists(first_columns(paths, width)) == [rows[:width] for rows in all_paths]
         assert first_columns(paths, width).num_paths == width
 
 
-def test_few_matrices_are_taken_for_large_networks_and_none_for_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_matrices_are_taken_for_large_networks_and_none_for_the_largest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     paths = compute_paths(teal.load_topology("b4"))  # 132 demands x 4
     assert representative_matrices(paths) == 4
     monkeypatch.setattr("teal.solvers.candidates._MAX_SLOTS", 3 * paths.leaf.size)

@@ -1,4 +1,5 @@
-"""Column generation against the LP over all paths in arc form; files of paths against damaged ones."""
+"""Column generation against the LP over all paths in arc form; files of paths against damaged
+ones."""
 
 from __future__ import annotations
 
@@ -27,12 +28,16 @@ from teal.testing import make_topology, random_problem, random_topology
 
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 @pytest.mark.parametrize("name", ["b4", "topohub:sndlib/abilene", "topohub:sndlib/geant"])
-def test_column_generation_reaches_the_optimum_of_the_arc_form(name: str, objective: ObjectiveName) -> None:
+def test_column_generation_reaches_the_optimum_of_the_arc_form(
+    name: str, objective: ObjectiveName
+) -> None:
     topology = load_topology(name)
     traffic = load_traffic("gravity:seed=3,count=1,load=4", topology)
     weight = np.random.default_rng(0).choice([1.0, 2.0], traffic.num_demands)
     paths = compute_paths(topology, num_paths=2)
-    problem = Problem.create(topology, paths, Objective(objective), traffic.read([0]), weight=weight)
+    problem = Problem.create(
+        topology, paths, Objective(objective), traffic.read([0]), weight=weight
+    )
     optimum = arc_form.optimum(problem)
     rounds: list[ColumnRound] = []
     solution = improve(problem, target=1e-3, report=rounds.append)
@@ -59,7 +64,9 @@ def test_all_paths_bound_of_any_prices_holds_for_the_optimum_of_the_arc_form(
 ) -> None:
     problem = random_problem(seed, objective=objective, failed=failed, num_paths=2)
     prices = (
-        price_scale * torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double() ** 3
+        price_scale
+        * torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double()
+        ** 3
     )
     bounds = all_paths_bound(problem, prices)
     sign = problem.objective.rules.sense
@@ -69,11 +76,14 @@ def test_all_paths_bound_of_any_prices_holds_for_the_optimum_of_the_arc_form(
 
 
 def test_column_generation_adds_the_missing_path_of_a_hand_solved_network() -> None:
-    """A demand of 3 over two paths of capacity 1: the optimum is 1 with one path and 2 with both; there is no third."""
+    """A demand of 3 over two paths of capacity 1: the optimum is 1 with one path and 2 with both;
+    there is no third."""
     topology = make_topology([(0, 1, 1.0), (0, 2, 1.0), (2, 1, 1.0)])
     paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1, cache=False)
     problem = Problem.create(topology, paths, Objective(), np.array([3.0]))
-    assert all_paths_bound(problem, torch.tensor([[1.0, 0.0, 0.0]])).item() == pytest.approx(1 + 3 * 1)
+    assert all_paths_bound(problem, torch.tensor([[1.0, 0.0, 0.0]])).item() == pytest.approx(
+        1 + 3 * 1
+    )
     assert all_paths_bound(problem, torch.tensor([[1.0, 1.0, 0.0]])).item() == pytest.approx(2.0)
     solution = improve(problem, target=1e-4)
     assert solution.result.value.item() == pytest.approx(2.0, rel=1e-4)
@@ -90,7 +100,9 @@ def test_with_more_paths_keeps_the_existing_paths(seed: int) -> None:
         for d in range(other_paths.num_demands)
     ]
     ptr = np.concatenate([[0], np.cumsum([len(path) for path in added_paths])])
-    extended = with_more_paths(existing, ptr, np.array(list(itertools.chain(*added_paths)), dtype=np.int32))
+    extended = with_more_paths(
+        existing, ptr, np.array(list(itertools.chain(*added_paths)), dtype=np.int32)
+    )
     assert (extended.trie.parent < np.arange(extended.trie.num_nodes)).all()
     for d, path in enumerate(added_paths):
         before = [existing.links_of(d, k) for k in range(2) if existing.mask[d, k]]
@@ -128,7 +140,9 @@ def test_a_file_of_paths_is_read_back_and_checked(tmp_path: Path) -> None:
         ("pairs", lambda a: a.__setitem__((0, 0), -1)),
     ],
 )
-def test_files_of_paths_with_wrong_indices_are_refused(tmp_path: Path, field: str, change: Any) -> None:
+def test_files_of_paths_with_wrong_indices_are_refused(
+    tmp_path: Path, field: str, change: Any
+) -> None:
     topology = random_topology(1)
     save_paths(tmp_path / "p.npz", compute_paths(topology, cache=False))
     stored = dict(np.load(tmp_path / "p.npz"))

@@ -1,4 +1,5 @@
-"""The optimum as a function of demands and capacities, against a hand-solved network, HiGHS, Clarabel, differences."""
+"""The optimum as a function of demands and capacities, against a hand-solved network, HiGHS,
+Clarabel, differences."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ from teal.solvers import layer
 from teal.testing import make_topology, random_problem
 from tests.explicit import explicit_paths
 
-LINEAR = (ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW, ObjectiveName.LATENCY_PENALISED_FLOW)
+LINEAR = (
+    ObjectiveName.TOTAL_FLOW,
+    ObjectiveName.WEIGHTED_FLOW,
+    ObjectiveName.LATENCY_PENALISED_FLOW,
+)
 
 
 def _two_ways() -> Problem:
@@ -59,12 +64,18 @@ def test_the_gradient_of_a_hand_solved_network(
     ("objective", "value", "of_capacity"),
     [("max_link_utilisation", 2.3, [-0.23, 0.0]), ("max_concurrent_flow", 1 / 2.3, [1 / 23, 0.0])],
 )
-def test_a_matrix_of_zeros_has_a_gradient_of_0(objective: str, value: float, of_capacity: list[float]) -> None:
-    """20 and 3 Gbit/s over a link of 10: (20 + 3) / c has the derivative -23 / c^2, and c / 23 that of 1 / 23."""
+def test_a_matrix_of_zeros_has_a_gradient_of_0(
+    objective: str, value: float, of_capacity: list[float]
+) -> None:
+    """20 and 3 Gbit/s over a link of 10: (20 + 3) / c has the derivative -23 / c^2, and c / 23 that
+    of 1 / 23."""
     topology = make_topology([(0, 1, 10.0), (1, 2, 5.0)])
     paths = compute_paths(topology, np.array([[0, 1], [0, 2]]), num_paths=1, cache=False)
     problem = Problem.create(topology, paths, Objective(objective), np.ones((1, 2)))
-    demand, capacity = _free(torch.tensor([[0.0, 0.0], [20.0, 3.0]])), _free(torch.tensor([10.0, 5.0]))
+    demand, capacity = (
+        _free(torch.tensor([[0.0, 0.0], [20.0, 3.0]])),
+        _free(torch.tensor([10.0, 5.0])),
+    )
     found = teal.optimal_value(problem, demand, capacity).value
     assert float(found[1].detach()) == pytest.approx(value, rel=1e-9)
     found.sum().backward()
@@ -76,13 +87,16 @@ def test_a_matrix_of_zeros_has_a_gradient_of_0(objective: str, value: float, of_
 
 
 @given(
-    seed=st.integers(0, 10_000), failed=st.integers(0, 2), gap=st.sampled_from([0.2, 1e-2, 1e-4]),
+    seed=st.integers(0, 10_000),
+    failed=st.integers(0, 2),
+    gap=st.sampled_from([0.2, 1e-2, 1e-4]),
     objective=st.sampled_from([*LINEAR, ObjectiveName.MAX_LINK_UTILISATION]),
-)  # fmt: skip
+)
 def test_no_change_beats_the_gradient_by_more_than_the_error(
     seed: int, failed: int, gap: float, objective: ObjectiveName
 ) -> None:
-    """The optimum of HiGHS elsewhere, against the value here, the gradient times the change, and the error."""
+    """The optimum of HiGHS elsewhere, against the value here, the gradient times the change, and
+    the error."""
     problem = random_problem(seed, objective=objective, failed=failed).to(torch.float64)
     demand, capacity = _free(problem.demand), _free(problem.capacity)
     here = teal.optimal_value(problem, demand, capacity, gap=gap)
@@ -91,9 +105,13 @@ def test_no_change_beats_the_gradient_by_more_than_the_error(
     sense = problem.objective.rules.sense
     for size in (0.1, 2.0):
         changed = [demand.detach(), capacity.detach()]
-        changed[0] = changed[0] * (1 + size * (torch.rand(changed[0].shape, generator=random) - 0.5)).clamp(min=0)
+        changed[0] = changed[0] * (
+            1 + size * (torch.rand(changed[0].shape, generator=random) - 0.5)
+        ).clamp(min=0)
         if sense > 0:  # the utilisation is not concave in demands and capacities together
-            changed[1] = changed[1] * (1 + size * (torch.rand(changed[1].shape, generator=random) - 0.5)).clamp(min=0.1)
+            changed[1] = changed[1] * (
+                1 + size * (torch.rand(changed[1].shape, generator=random) - 0.5)
+            ).clamp(min=0.1)
         elsewhere = problem.with_demand(changed[0]).with_capacity(changed[1])
         optimum = assess(elsewhere, LpAll().solve(elsewhere)).value
         foretold = here.value.detach() + sense * here.error
@@ -110,9 +128,14 @@ def _entropy_program(problem: Problem, temperature: float) -> np.ndarray:
     value = problem.path_value.numpy()[mask]
     per_path = of_demand.T @ demand
     shares, rejected = cp.Variable(len(value)), cp.Variable(len(mask))
-    entropy = cp.sum(cp.multiply(per_path, cp.entr(shares))) + cp.sum(cp.multiply(demand, cp.entr(rejected)))
+    entropy = cp.sum(cp.multiply(per_path, cp.entr(shares))) + cp.sum(
+        cp.multiply(demand, cp.entr(rejected))
+    )
     gain = cp.sum(cp.multiply(per_path * value, shares)) + temperature * entropy
-    limits = [use @ cp.multiply(per_path, shares) <= problem.capacity[0].numpy(), of_demand @ shares + rejected == 1]
+    limits = [
+        use @ cp.multiply(per_path, shares) <= problem.capacity[0].numpy(),
+        of_demand @ shares + rejected == 1,
+    ]
     cp.Problem(cp.Maximize(gain), limits).solve(solver=cp.CLARABEL)
     splits = np.zeros(mask.shape)
     splits[mask] = shares.value
@@ -122,18 +145,23 @@ def _entropy_program(problem: Problem, temperature: float) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("temperature", [0.3, 0.05])
 def test_smooth_splits_are_those_of_the_program_with_entropy(seed: int, temperature: float) -> None:
-    """Total flow, where a Gbit/s is worth 1 and the temperature of the program is that of the argument."""
+    """Total flow, where a Gbit/s is worth 1 and the temperature of the program is that of the
+    argument."""
     problem = random_problem(seed, batch=1, failed=seed % 2).to(torch.float64)
     splits = teal.smooth_splits(problem, problem.demand, temperature=temperature)
     flows = problem.flows(splits)[0].numpy()
-    expected = problem.flows(torch.from_numpy(_entropy_program(problem, temperature))[None])[0].numpy()
+    expected = problem.flows(torch.from_numpy(_entropy_program(problem, temperature))[None])[
+        0
+    ].numpy()
     np.testing.assert_allclose(flows, expected, atol=2e-4 * float(problem.demand.amax()))
 
 
 @given(
-    seed=st.integers(0, 10_000), failed=st.integers(0, 2), objective=st.sampled_from(LINEAR),
+    seed=st.integers(0, 10_000),
+    failed=st.integers(0, 2),
+    objective=st.sampled_from(LINEAR),
     temperature=st.sampled_from([0.5, 0.05, 0.002]),
-)  # fmt: skip
+)
 def test_smooth_splits_keep_the_capacities_and_lose_little(
     seed: int, failed: int, objective: ObjectiveName, temperature: float
 ) -> None:
@@ -141,7 +169,9 @@ def test_smooth_splits_keep_the_capacities_and_lose_little(
     splits = teal.smooth_splits(problem, problem.demand, problem.capacity, temperature=temperature)
     assert float(problem.utilisation(splits).amax()) <= 1 + 1e-6
     optimum = assess(problem, LpAll().solve(problem)).value
-    most_lost = temperature * mean_value(problem) * problem.demand.sum(1) * np.log(1 + splits.shape[-1])
+    most_lost = (
+        temperature * mean_value(problem) * problem.demand.sum(1) * np.log(1 + splits.shape[-1])
+    )
     assert (problem.value(splits) >= optimum - most_lost - 1e-6).all()
 
 
@@ -153,22 +183,30 @@ def test_the_gradient_of_smooth_splits_is_that_of_differences(seed: int) -> None
 
     def weighted(rates: Tensor, limits: Tensor) -> Tensor:
         splits = teal.smooth_splits(problem, rates, limits, temperature=0.3)
-        return (splits * torch.randn(splits.shape, generator=random.manual_seed(seed)).double()).sum()
+        return (
+            splits * torch.randn(splits.shape, generator=random.manual_seed(seed)).double()
+        ).sum()
 
     slopes = torch.autograd.grad(weighted(demand, capacity), (demand, capacity))
     assert max(float(slope.abs().amax()) for slope in slopes) > 0
     for _ in range(3):
-        along = [(2 * torch.rand(each.shape).double() - 1) * each.detach() for each in (demand, capacity)]
+        along = [
+            (2 * torch.rand(each.shape).double() - 1) * each.detach() for each in (demand, capacity)
+        ]
         foretold = sum(float((slope * one).sum()) for slope, one in zip(slopes, along, strict=True))
         h = 1e-6
         with torch.no_grad():
-            ends = [weighted(demand + sign * h * along[0], capacity + sign * h * along[1]) for sign in (1, -1)]
+            ends = [
+                weighted(demand + sign * h * along[0], capacity + sign * h * along[1])
+                for sign in (1, -1)
+            ]
         assert float(ends[0] - ends[1]) / (2 * h) == pytest.approx(foretold, rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_links_with_a_price_are_full_and_the_gradient_is_that_of_dense_equations(seed: int) -> None:
-    """dw = -J A dp / t and H dp = A'(w d demand) - dc of the module, over explicit paths, by Gaussian elimination."""
+    """dw = -J A dp / t and H dp = A'(w d demand) - dc of the module, over explicit paths, by
+    Gaussian elimination."""
     temperature, problem = 0.3, random_problem(seed, batch=1).to(torch.float64)
     problem = problem.with_demand(4 * problem.demand)
     demand, capacity = _free(problem.demand), _free(problem.capacity)
@@ -209,11 +247,15 @@ def test_what_cannot_be_differentiated_is_refused() -> None:
     problem = _two_ways()
     demand = torch.ones(1, 1)
     for name in ("max_min", "proportional_fair"):
-        other = Problem.create(problem.topology, problem.paths, Objective(ObjectiveName(name)), np.ones((1, 1)))
+        other = Problem.create(
+            problem.topology, problem.paths, Objective(ObjectiveName(name)), np.ones((1, 1))
+        )
         for call in (teal.optimal_value, teal.smooth_splits):
             with pytest.raises(InputError, match=name):
                 call(other, demand)
-    balanced = Problem.create(problem.topology, problem.paths, Objective("max_link_utilisation"), np.ones((1, 1)))
+    balanced = Problem.create(
+        problem.topology, problem.paths, Objective("max_link_utilisation"), np.ones((1, 1))
+    )
     with pytest.raises(InputError, match="maximises a linear value"):
         teal.smooth_splits(balanced, demand)
     with pytest.raises(InputError, match="temperature"):

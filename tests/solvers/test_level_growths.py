@@ -18,15 +18,22 @@ from teal.testing import make_topology, random_problem
 from tests.explicit import explicit_paths
 
 
-def _exact_growth(problem: teal.Problem, rate: np.ndarray, grows: np.ndarray, level: float) -> float:
+def _exact_growth(
+    problem: teal.Problem, rate: np.ndarray, grows: np.ndarray, level: float
+) -> float:
     """The largest theta, by bisection over linear programs that ask whether the rates fit."""
     demand, capacity = problem.demand[0].numpy(), problem.capacity[0].numpy()
     use, of_demand = explicit_paths(problem)
 
     def fits(theta: float) -> bool:
         needed = np.where(grows, np.minimum(theta * level, demand), rate)
-        a_ub, b_ub = np.concatenate([use, -of_demand]), np.concatenate([capacity, -needed * (1 - 1e-9)])
-        return bool(linprog(np.zeros(use.shape[1]), A_ub=a_ub, b_ub=b_ub, bounds=(0, None)).status == 0)
+        a_ub, b_ub = (
+            np.concatenate([use, -of_demand]),
+            np.concatenate([capacity, -needed * (1 - 1e-9)]),
+        )
+        return bool(
+            linprog(np.zeros(use.shape[1]), A_ub=a_ub, b_ub=b_ub, bounds=(0, None)).status == 0
+        )
 
     low, high = 0.0, float((demand[grows] / level).max())
     if fits(high):
@@ -38,7 +45,10 @@ def _exact_growth(problem: teal.Problem, rate: np.ndarray, grows: np.ndarray, le
 
 
 @settings(max_examples=8)
-@given(seed=st.integers(0, 10_000), scheme=st.sampled_from(["max-min-lp", "max-min", "adaptive-waterfiller", "pdhg"]))
+@given(
+    seed=st.integers(0, 10_000),
+    scheme=st.sampled_from(["max-min-lp", "max-min", "adaptive-waterfiller", "pdhg"]),
+)
 def test_bounds_hold_and_are_close(seed: int, scheme: str) -> None:
     problem = random_problem(seed, nodes=6, batch=1, idle=0.0)
     splits = teal.make_scheme(scheme).solve(problem).splits
@@ -67,6 +77,9 @@ def test_three_demands_on_one_link_by_hand() -> None:
     assert high.growth == pytest.approx(1.0, rel=1e-6)
     weighted = level_growths(problem, splits, torch.tensor([1.0, 2.0, 2.0]))
     assert [one.growth for one in weighted] == pytest.approx([1.0], rel=1e-6)
-    rate, grows = torch.tensor([2.0, 4.0, 4.0], dtype=torch.float64), torch.tensor([True, True, True])
+    rate, grows = (
+        torch.tensor([2.0, 4.0, 4.0], dtype=torch.float64),
+        torch.tensor([True, True, True]),
+    )
     nothing = torch.zeros(1, 3, dtype=torch.float64)
     assert growth_bound(problem, rate, grows, torch.full_like(rate, 2.0), nothing) == math.inf

@@ -30,10 +30,19 @@ OBJECTIVES = st.sampled_from(SINGLE_PROGRAMS)
     refill=st.integers(0, 5),
 )
 def test_projection_of_any_splits_is_feasible(
-    seed: int, objective: ObjectiveName, num_paths: int, density: float, failed: int, idle: float, refill: int
+    seed: int,
+    objective: ObjectiveName,
+    num_paths: int,
+    density: float,
+    failed: int,
+    idle: float,
+    refill: int,
 ) -> None:
-    """Failed links, zero demands, unreachable pairs, one path, disconnected graphs; random splits, also negative."""
-    problem = random_problem(seed, objective=objective, num_paths=num_paths, density=density, failed=failed, idle=idle)
+    """Failed links, zero demands, unreachable pairs, one path, disconnected graphs; random splits,
+    also negative."""
+    problem = random_problem(
+        seed, objective=objective, num_paths=num_paths, density=density, failed=failed, idle=idle
+    )
     random_splits = torch.randn(
         problem.path_mask.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
@@ -52,7 +61,9 @@ def test_projection_of_any_splits_is_feasible(
 
 
 @given(seed=st.integers(0, 10_000), objective=OBJECTIVES)
-def test_refilling_after_projection_never_lowers_the_value(seed: int, objective: ObjectiveName) -> None:
+def test_refilling_after_projection_never_lowers_the_value(
+    seed: int, objective: ObjectiveName
+) -> None:
     problem = random_problem(seed, objective=objective, failed=1)
     splits = problem.path_mask.to(torch.float64)
     values = [problem.value(project(problem, splits, rounds)) for rounds in range(4)]
@@ -63,14 +74,21 @@ def test_refilling_after_projection_never_lowers_the_value(seed: int, objective:
 
 
 def test_projection_and_refilling_of_a_shared_link_equal_flows_computed_by_hand() -> None:
-    """a->b->c with capacities 1 and 10: a->c (2) and a->b (2) share the first link half and half."""
+    """a->b->c with capacities 1 and 10: a->c (2) and a->b (2) share the first link half and
+    half."""
     topology = make_topology([(0, 1, 1.0), (1, 2, 10.0)])
-    paths = compute_paths(topology, np.array([[0, 1], [0, 2], [1, 2]], np.int32), num_paths=1, cache=False)
+    paths = compute_paths(
+        topology, np.array([[0, 1], [0, 2], [1, 2]], np.int32), num_paths=1, cache=False
+    )
     problem = Problem.create(topology, paths, Objective(), np.array([2.0, 2.0, 20.0]))
-    cut = problem.flows(project(problem, torch.ones(1, 3, 1, dtype=torch.float64), refill=0)).flatten()
+    cut = problem.flows(
+        project(problem, torch.ones(1, 3, 1, dtype=torch.float64), refill=0)
+    ).flatten()
     # Link 1 would carry 22 of 10, so a->c is divided by the larger of 4 and 2.2.
     assert cut.tolist() == pytest.approx([0.5, 0.5, 20 / 2.2])
-    full = problem.flows(project(problem, torch.ones(1, 3, 1, dtype=torch.float64), refill=2)).flatten()
+    full = problem.flows(
+        project(problem, torch.ones(1, 3, 1, dtype=torch.float64), refill=2)
+    ).flatten()
     assert full.tolist() == pytest.approx([0.5, 0.5, 9.5])
 
 

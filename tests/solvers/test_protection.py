@@ -1,4 +1,5 @@
-"""Promises under failures, against a network solved by hand, linear programs, and a simulation of every failure."""
+"""Promises under failures, against a network solved by hand, linear programs, and a simulation of
+every failure."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def test_three_disjoint_paths_by_hand() -> None:
     assert float(protect(_three_paths(2.0), gap=1e-4).result.value) == pytest.approx(2.0, rel=1e-3)
     # If the first two paths share a risk, one is left, of 1 Gbit/s.
     shared = [[0, 2], [4]]
-    assert float(protect(_three_paths(10.0), shared, gap=1e-4).result.value) == pytest.approx(1.0, rel=1e-3)
+    assert float(protect(_three_paths(10.0), shared, gap=1e-4).result.value) == pytest.approx(
+        1.0, rel=1e-3
+    )
     everything = protect(_three_paths(10.0), [[0, 2, 4]])
     assert float(everything.result.value) == 0.0
     assert float(everything.unprotected) == 1.0
@@ -58,12 +61,16 @@ def test_promises_are_those_of_the_linear_program_and_hold_under_every_failure(s
         assert bool((teal.violations(base, result.splits).largest <= 1e-9).all())
     plain = teal.solve(base, gap=1e-3)
     utilisation, lost = under_failures(base, plain.splits)
-    assert float(utilisation.max()) > 1.01 or float(lost.max()) > 0, "without protection something breaks"
+    assert float(utilisation.max()) > 1.01 or float(lost.max()) > 0, (
+        "without protection something breaks"
+    )
 
 
 def test_groups_may_come_from_a_file(tmp_path: Path) -> None:
     problem = _three_paths(10.0)
-    (tmp_path / "g.json").write_text('{"duct": [["n0", "n2"], ["n0", "n3"]], "other": [["n0", "n4"]]}')
+    (tmp_path / "g.json").write_text(
+        '{"duct": [["n0", "n2"], ["n0", "n3"]], "other": [["n0", "n4"]]}'
+    )
     for scheme in ("protected", "ffc"):
         allocation = teal.make_scheme(f"{scheme}:groups={tmp_path}/g.json").solve(problem)
         assert float(problem.value(allocation.splits)) == pytest.approx(1.0, rel=2e-3)

@@ -1,4 +1,5 @@
-"""Split tables against largest remainders computed by hand and against the LP-all optimum before rounding."""
+"""Split tables against largest remainders computed by hand and against the LP-all optimum before
+rounding."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def test_admitted_flows_are_feasible_and_in_the_ratios_of_the_split_table(
     seed: int, objective: ObjectiveName, failed: int, idle: float, entries: int
 ) -> None:
     problem = random_problem(seed, objective=objective, failed=failed, idle=idle)
-    wanted = torch.rand(problem.path_mask.shape, generator=torch.Generator().manual_seed(seed)).double()
+    wanted = torch.rand(
+        problem.path_mask.shape, generator=torch.Generator().manual_seed(seed)
+    ).double()
     splits = admit(problem, wanted, entries)
     assert (violations(problem, splits).largest <= 1e-9).all()
     total = splits.sum(-1, keepdim=True)
@@ -49,7 +52,9 @@ def test_admitted_flows_are_feasible_and_in_the_ratios_of_the_split_table(
     torch.testing.assert_close(counts, counts.round(), atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
+@pytest.mark.parametrize(
+    "objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION]
+)
 def test_rounding_to_a_split_table_loses_little_and_never_gains(objective: ObjectiveName) -> None:
     problem = random_problem(5, objective=objective)
     exact = LpAll().solve(problem)
@@ -62,9 +67,12 @@ def test_rounding_to_a_split_table_loses_little_and_never_gains(objective: Objec
 
 
 def test_capacity_freed_by_admission_is_filled_again() -> None:
-    """Two demands over one link of 3: one asks for 4 on it, the other for 4 through a second link of 1."""
+    """Two demands over one link of 3: one asks for 4 on it, the other for 4 through a second link
+    of 1."""
     topology = make_topology([(0, 1, 3.0), (1, 2, 1.0)])
-    paths = compute_paths(topology, np.array([(0, 1), (0, 2)], dtype=np.int32), num_paths=1, cache=False)
+    paths = compute_paths(
+        topology, np.array([(0, 1), (0, 2)], dtype=np.int32), num_paths=1, cache=False
+    )
     problem = Problem.create(topology, paths, Objective(), np.array([4.0, 4.0]))
     splits = admit(problem, torch.ones(problem.path_mask.shape).double(), 16)
     assert problem.flows(splits).flatten().tolist() == pytest.approx([2.0, 1.0])

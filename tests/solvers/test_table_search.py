@@ -1,4 +1,5 @@
-"""The search for split tables: feasible, never worse than rounding, near the best tables of all on small networks."""
+"""The search for split tables: feasible, never worse than rounding, near the best tables of all on
+small networks."""
 
 from __future__ import annotations
 
@@ -32,17 +33,22 @@ def test_tables_are_feasible_whole_and_at_least_as_good_as_rounding(
     solved = pdhg.solve(problem, gap=1e-2)
     rounded = admit(problem, solved.splits, entries)
     splits = in_tables(problem, solved.splits, entries)
-    assert all(s is Status.FEASIBLE for s in assess(problem, Allocation.of_batch(splits, None, 0.0)).status)
+    assert all(
+        s is Status.FEASIBLE for s in assess(problem, Allocation.of_batch(splits, None, 0.0)).status
+    )
     sign = problem.objective.rules.sense
     value, before = problem.value(splits), problem.value(rounded)
     assert (sign * (value - before) >= -1e-9 * before.abs()).all()
     total = splits.sum(-1, keepdim=True)
     weights = table_weights(splits, entries).to(splits) / entries
-    torch.testing.assert_close(torch.where(total > 1e-9, splits / total.clamp(min=1e-12), weights), weights)
+    torch.testing.assert_close(
+        torch.where(total > 1e-9, splits / total.clamp(min=1e-12), weights), weights
+    )
 
 
 def _best_of_all(problem: Problem) -> float:
-    """The largest value of any choice of one path a demand, with the best rates, by a linear program over each."""
+    """The largest value of any choice of one path a demand, with the best rates, by a linear
+    program over each."""
     import numpy as np
     from scipy.optimize import linprog
 
@@ -53,7 +59,9 @@ def _best_of_all(problem: Problem) -> float:
         for d, k in enumerate(choice):
             matrix[problem.paths.links_of(d, k), d] = 1
         bounds = [(0, float(rate)) for rate in problem.demand[0]]
-        found = linprog(-problem.demand_value.numpy(), matrix, problem.capacity[0].numpy(), bounds=bounds)
+        found = linprog(
+            -problem.demand_value.numpy(), matrix, problem.capacity[0].numpy(), bounds=bounds
+        )
         best = max(best, -float(found.fun))
     return best
 
@@ -61,7 +69,9 @@ def _best_of_all(problem: Problem) -> float:
 @pytest.mark.parametrize("seed", range(6))
 def test_one_entry_comes_near_the_best_choice_of_paths(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    topology = make_topology([(0, 1, 3.0), (1, 2, 4.0), (0, 2, 5.0), (2, 3, 3.0), (0, 3, 2.0)], both=True)
+    topology = make_topology(
+        [(0, 1, 3.0), (1, 2, 4.0), (0, 2, 5.0), (2, 3, 3.0), (0, 3, 2.0)], both=True
+    )
     pairs = torch.tensor([[0, 1], [0, 2], [0, 3], [1, 2], [2, 0], [3, 1]]).numpy()
     paths = compute_paths(topology, pairs, num_paths=2, cache=False)
     demand = (4 * torch.rand(paths.num_demands, generator=generator, dtype=torch.float64)).numpy()

@@ -21,12 +21,22 @@ from teal_next.evaluation import NextRow, summarise
 def rows() -> list[NextRow]:
     return [
         NextRow(
-            scheme=scheme, topology="b4", traffic="t", index=index, timestamp=f"2024-01-01T00:{index:02}:00",
-            objective="max_link_utilisation", optimum=0.5, realised=0.5 * ratio, ratio=ratio,
-            limit=1.5 if index else math.inf, churn=0.1 if index else math.nan, solve_s=0.01,
+            scheme=scheme,
+            topology="b4",
+            traffic="t",
+            index=index,
+            timestamp=f"2024-01-01T00:{index:02}:00",
+            objective="max_link_utilisation",
+            optimum=0.5,
+            realised=0.5 * ratio,
+            ratio=ratio,
+            limit=1.5 if index else math.inf,
+            churn=0.1 if index else math.nan,
+            solve_s=0.01,
         )
-        for index in range(5) for scheme, ratio in (("mixture", 1.1), ("last", 1.1 + 0.1 * index))
-    ]  # fmt: skip
+        for index in range(5)
+        for scheme, ratio in (("mixture", 1.1), ("last", 1.1 + 0.1 * index))
+    ]
 
 
 def test_the_charts_show_ratios_distributions_limits_and_churn(rows: list[NextRow]) -> None:
@@ -37,12 +47,18 @@ def test_the_charts_show_ratios_distributions_limits_and_churn(rows: list[NextRo
     assert last.y == pytest.approx([1.1, 1.2, 1.3, 1.4, 1.5])
     steps = charts["ratio"].series[1]
     assert steps.y[-1] == 100
-    assert [series.scheme for series in charts["limit"].series] == ["mixture", "stated limit"], "the best scheme's"
-    assert charts["limit"].series[1].y[0] is None, "no limit is stated before there are enough intervals"
+    assert [series.scheme for series in charts["limit"].series] == ["mixture", "stated limit"], (
+        "the best scheme's"
+    )
+    assert charts["limit"].series[1].y[0] is None, (
+        "no limit is stated before there are enough intervals"
+    )
     assert charts["churn"].series[0].y == [None, *[pytest.approx(10.0)] * 4]
 
 
-def test_the_page_has_a_line_a_scheme_and_says_what_was_measured(rows: list[NextRow], tmp_path: Path) -> None:
+def test_the_page_has_a_line_a_scheme_and_says_what_was_measured(
+    rows: list[NextRow], tmp_path: Path
+) -> None:
     page = tmp_path / "report.html"
     write_next_interval_report(page, rows, {"b4": "5 of 60 matrices: the test split, consecutive"})
     text = page.read_text()
@@ -53,7 +69,9 @@ def test_the_page_has_a_line_a_scheme_and_says_what_was_measured(rows: list[Next
 
 
 @pytest.mark.slow
-def test_the_command_makes_page_and_figures(rows: list[NextRow], tmp_path: Path, capsys: Any) -> None:
+def test_the_command_makes_page_and_figures(
+    rows: list[NextRow], tmp_path: Path, capsys: Any
+) -> None:
     (tmp_path / "run").mkdir()
     write_csv(tmp_path / "run" / "next_interval.csv", rows)
     command = ["report", "--results", str(tmp_path / "run"), "--figures", str(tmp_path / "figures")]
@@ -61,7 +79,10 @@ def test_the_command_makes_page_and_figures(rows: list[NextRow], tmp_path: Path,
     assert (tmp_path / "report.html").is_file()
     charts = ("ratio-over-time", "ratio", "limit", "churn")
     names = {f"b4-{name}{ending}" for name in charts for ending in (".svg", ".pdf")}
-    assert {file.name for file in (tmp_path / "figures").iterdir()} == names | {"tables.md", "tables.tex"}
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == names | {
+        "tables.md",
+        "tables.tex",
+    }
     assert main(command) == 2, "figures are not replaced unasked"
     assert "a folder without these files, or --overwrite" in capsys.readouterr().err
     assert main([*command, "--overwrite"]) == 0
@@ -73,9 +94,18 @@ def test_under_total_flow_the_scheme_whose_ratio_is_nearest_to_1_is_the_best(
     rows: list[NextRow], tmp_path: Path
 ) -> None:
     ratios = {"mixture": 0.7, "last": 0.95}
-    flows = [dataclasses.replace(row, objective="total_flow", ratio=ratios[row.scheme]) for row in rows]
+    flows = [
+        dataclasses.replace(row, objective="total_flow", ratio=ratios[row.scheme]) for row in rows
+    ]
     charts = {chart.name: chart for chart in charts_of(flows)}
     assert charts["limit"].series[0].scheme == "last"
     write_next_interval_report(tmp_path / "report.html", flows, {})
-    assert re.findall(r'<th scope="row">(.*?)</th>', (tmp_path / "report.html").read_text()) == ["last", "mixture"]
-    assert [row[0] for row in interval_table(summarise(flows), wide=True).texts()] == ["scheme", "last", "mixture"]
+    assert re.findall(r'<th scope="row">(.*?)</th>', (tmp_path / "report.html").read_text()) == [
+        "last",
+        "mixture",
+    ]
+    assert [row[0] for row in interval_table(summarise(flows), wide=True).texts()] == [
+        "scheme",
+        "last",
+        "mixture",
+    ]

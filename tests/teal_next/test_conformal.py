@@ -1,4 +1,5 @@
-"""The share of intervals in which the limit holds, for series that are stationary, drift, and jump."""
+"""The share of intervals in which the limit holds, for series that are stationary, drift, and
+jump."""
 
 from __future__ import annotations
 

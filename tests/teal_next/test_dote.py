@@ -28,10 +28,14 @@ def test_it_learns_which_matrix_follows_which() -> None:
 
 def test_the_weights_stay_after_the_fit_and_do_not_depend_on_chance() -> None:
     demand = np.random.default_rng(0).lognormal(1, 0.5, (40, 3))
-    unfitted, fitted = (Dote(window=3, steps=steps).allocate(make_past(_alternating(40))) for steps in (1, 60))
+    unfitted, fitted = (
+        Dote(window=3, steps=steps).allocate(make_past(_alternating(40))) for steps in (1, 60)
+    )
     assert float((unfitted - fitted).abs().max()) > 0.01, "the last steps count too"
     first, second = Dote(window=3, steps=50), Dote(window=3, steps=50)
-    torch.testing.assert_close(first.allocate(make_past(demand[:30])), second.allocate(make_past(demand[:30])))
+    torch.testing.assert_close(
+        first.allocate(make_past(demand[:30])), second.allocate(make_past(demand[:30]))
+    )
     weights = [parameter.clone() for parameter in first._network.parameters()]  # type: ignore[union-attr]
     first.allocate(make_past(demand))
     for before, after in zip(weights, first._network.parameters(), strict=True):  # type: ignore[union-attr]

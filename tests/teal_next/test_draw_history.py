@@ -1,4 +1,5 @@
-"""Random histories: repeatable, on small networks, and with the effects that they are said to have."""
+"""Random histories: repeatable, on small networks, and with the effects that they are said to
+have."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ POOL = NetworkPool(("topozoo/Abilene", "gabriel/25/0", "gabriel/60/0"), ())
 
 def test_the_same_seed_gives_the_same_history_and_another_seed_another() -> None:
     first, again, other = (
-        draw_history(np.random.default_rng(seed), POOL, 30, 3)[1].read(slice(None)) for seed in (1, 1, 2)
+        draw_history(np.random.default_rng(seed), POOL, 30, 3)[1].read(slice(None))
+        for seed in (1, 1, 2)
     )
     np.testing.assert_array_equal(first, again)
     assert first.shape != other.shape or not np.allclose(first, other)
@@ -34,4 +36,6 @@ def test_histories_are_of_small_networks_and_vary_in_time() -> None:
         total = rates.sum(1) - rates.sum(1).mean()
         correlations.append(float((total[1:] * total[:-1]).sum() / (total**2).sum()))
     assert 0 < silent < 12, "sources are silent for a while in some series, not in all"
-    assert min(correlations) < 0.3 < 0.7 < max(correlations), "from independent matrices to slow drift"
+    assert min(correlations) < 0.3 < 0.7 < max(correlations), (
+        "from independent matrices to slow drift"
+    )

@@ -1,4 +1,5 @@
-"""The protocol of the next interval: what hedges may see, and its figures against values computed by hand."""
+"""The protocol of the next interval: what hedges may see, and its figures against values computed
+by hand."""
 
 from __future__ import annotations
 
@@ -20,9 +21,14 @@ from teal_next.evaluation import NextInterval, NextRow, realised, summarise
 from tests.teal_next.series import make_past
 
 COMMAND = [
-    "next-interval", "--topology", "b4", "--traffic", "gravity:seed=0,count=60,load=2", "--objective",
+    "next-interval",
+    "--topology",
+    "b4",
+    "--traffic",
+    "gravity:seed=0,count=60,load=2",
+    "--objective",
     "max_link_utilisation",
-]  # fmt: skip
+]
 
 
 def _instance(demand: np.ndarray, objective: str = "max_link_utilisation") -> Instance:
@@ -30,7 +36,9 @@ def _instance(demand: np.ndarray, objective: str = "max_link_utilisation") -> In
     network, everything = past.network, np.arange(len(demand))
     split = Split(everything, everything, everything)
     device = torch.device("cpu")
-    return Instance(network.topology, past.traffic, network.paths, network.objective, None, split, device)
+    return Instance(
+        network.topology, past.traffic, network.paths, network.objective, None, split, device
+    )
 
 
 class _Spy:
@@ -72,7 +80,9 @@ def test_figures_of_utilisation_are_those_computed_by_hand() -> None:
     assert direct.optimum == pytest.approx(0.45, rel=1e-3)  # 9 Gbit/s leave a by two links of 10
     assert direct.realised == pytest.approx(0.8)
     assert direct.ratio == pytest.approx(0.8 / 0.45, rel=1e-3)
-    assert even.realised == pytest.approx((4 + 0.5 + 0.5) / 10)  # a -> c: half of a -> b, of a -> c, and of b -> c
+    assert even.realised == pytest.approx(
+        (4 + 0.5 + 0.5) / 10
+    )  # a -> c: half of a -> b, of a -> c, and of b -> c
     assert math.isnan(direct.churn)
     assert math.isinf(direct.limit)
     assert intervals[1][0].churn == 0
@@ -94,7 +104,8 @@ def test_churn_is_the_share_of_the_volume_that_moves() -> None:
 
 
 def test_links_above_capacity_drop_in_proportion() -> None:
-    """a -> b sends 16 over a link of 10; what a -> c sends around it, over a-b and b-c, is cut alike."""
+    """a -> b sends 16 over a link of 10; what a -> c sends around it, over a-b and b-c, is cut
+    alike."""
     past = make_past(np.array([[16.0, 8.0, 4.0]]), objective="total_flow")
     problem = past.network.with_demand(torch.tensor([[16.0, 8.0, 4.0]], dtype=torch.float64))
     splits = torch.tensor([[1.0, 0.0], [0.5, 0.5], [1.0, 0.0]], dtype=torch.float64)
@@ -105,7 +116,13 @@ def test_links_above_capacity_drop_in_proportion() -> None:
 
 def test_the_flow_that_arrives_is_compared_with_that_of_the_optimum() -> None:
     demand = np.array([[16.0, 8.0, 4.0]] * 3)
-    (row,) = next(iter(NextInterval(_instance(demand, "total_flow"), {"pdhg": teal.make_hedge("pdhg")}).run([1], 0)))
+    (row,) = next(
+        iter(
+            NextInterval(_instance(demand, "total_flow"), {"pdhg": teal.make_hedge("pdhg")}).run(
+                [1], 0
+            )
+        )
+    )
     assert row.optimum == pytest.approx(24 / 28, rel=1e-3)  # 20 of 24 leave a, and 4 leave b
     assert row.ratio == pytest.approx(1, abs=2e-3)
     assert math.isnan(row.limit)
@@ -114,11 +131,23 @@ def test_the_flow_that_arrives_is_compared_with_that_of_the_optimum() -> None:
 def test_summaries_are_those_computed_by_hand() -> None:
     def row(ratio: float, limit: float, objective: str = "max_link_utilisation") -> NextRow:
         return NextRow(
-            scheme="x", topology="t", traffic="m", index=0, timestamp="", objective=objective, optimum=1.0,
-            realised=ratio, ratio=ratio, limit=limit, churn=0.5, solve_s=2.0,
-        )  # fmt: skip
+            scheme="x",
+            topology="t",
+            traffic="m",
+            index=0,
+            timestamp="",
+            objective=objective,
+            optimum=1.0,
+            realised=ratio,
+            ratio=ratio,
+            limit=limit,
+            churn=0.5,
+            solve_s=2.0,
+        )
 
-    (summary,) = summarise([row(1.0, math.inf), row(1.2, 1.1), row(1.4, 1.5), row(math.nan, math.nan)])
+    (summary,) = summarise(
+        [row(1.0, math.inf), row(1.2, 1.1), row(1.4, 1.5), row(math.nan, math.nan)]
+    )
     assert (summary.intervals, summary.p50, summary.worst, summary.coverage) == (3, 1.2, 1.4, 0.5)
     assert (summary.mean, summary.width) == pytest.approx((1.2, 0.0))
     (flow,) = summarise([row(share, math.nan, "total_flow") for share in (0.8, 0.9, 1.0)])
@@ -127,9 +156,18 @@ def test_summaries_are_those_computed_by_hand() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_writes_rows_summary_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_rows_summary_and_plot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
-    hedges = ["--scheme", "mixture:of=last+saa3,warm-up=3", "--scheme", "last", "--scheme", "shortest-path"]
+    hedges = [
+        "--scheme",
+        "mixture:of=last+saa3,warm-up=3",
+        "--scheme",
+        "last",
+        "--scheme",
+        "shortest-path",
+    ]
     assert main([*COMMAND, *hedges, "--limit", "5", "--out", str(out)]) == 0
     printed = capsys.readouterr()
     assert "realised / optimum" in printed.out
@@ -163,9 +201,12 @@ def test_wrong_settings_are_refused(
 
 
 def test_limits_know_only_ratios_of_matrices_that_were_known_when_hedges_allocated() -> None:
-    """With a level of 1/2 one ratio gives a limit; with a lead of 3 the first that can be known is three rows old."""
+    """With a level of 1/2 one ratio gives a limit; with a lead of 3 the first that can be known is
+    three rows old."""
     demand = np.random.default_rng(0).lognormal(0, 1, (12, 3))
     for lead in (1, 3):
         protocol = NextInterval(_instance(demand), {"direct": _Spy(1.0)}, lead=lead, level=0.5)
         limits = [rows[0].limit for rows in protocol.run(list(range(4, 10)), warm_up=0)]
-        assert [math.isfinite(limit) for limit in limits] == [number >= lead for number in range(6)], lead
+        assert [math.isfinite(limit) for limit in limits] == [
+            number >= lead for number in range(6)
+        ], lead

@@ -1,4 +1,5 @@
-"""The learned hedge against the mixture that it corrects, and the checkpoint that comes with Teal."""
+"""The learned hedge against the mixture that it corrects, and the checkpoint that comes with
+Teal."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def test_an_untrained_model_is_the_mixture() -> None:
     learned, mixture = Learned(HedgeGate(HedgeGateConfig(8)), _mixture()), _mixture()
     for known in (20, 21, 22):
         past = make_past(SERIES).before(known)
-        torch.testing.assert_close(learned.allocate(past), mixture.allocate(past), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            learned.allocate(past), mixture.allocate(past), atol=1e-5, rtol=1e-5
+        )
 
 
 @pytest.mark.system
@@ -34,7 +37,9 @@ def test_the_checkpoint_of_teal_serves_a_network_that_it_never_saw() -> None:
     hedge = make_hedge("learned")
     for known in (1, 2, 40):
         splits = make_hedge("learned").allocate(make_past(SERIES).before(known))
-        torch.testing.assert_close(splits.sum(-1), torch.ones(3, dtype=torch.float64), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            splits.sum(-1), torch.ones(3, dtype=torch.float64), atol=1e-5, rtol=0
+        )
     assert bool((hedge.allocate(make_past(SERIES)) >= 0).all())
 
 

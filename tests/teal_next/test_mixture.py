@@ -1,4 +1,5 @@
-"""The mixture: its update by hand, its regret against the bound that it prints, and what it remembers."""
+"""The mixture: its update by hand, its regret against the bound that it prints, and what it
+remembers."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ class _Fixed:
 
 
 def _mixture(**options: float) -> Mixture:
-    return Mixture({"direct": _Fixed(1.0), "even": _Fixed(0.5), "around": _Fixed(0.0)}, warm_up=0, **options)
+    return Mixture(
+        {"direct": _Fixed(1.0), "even": _Fixed(0.5), "around": _Fixed(0.0)}, warm_up=0, **options
+    )
 
 
 def test_the_first_update_is_that_of_the_formula() -> None:
@@ -113,7 +116,8 @@ def test_what_was_learnt_is_saved_and_restored(tmp_path: Path) -> None:
 
 
 def test_under_total_flow_it_learns_from_what_is_lost() -> None:
-    """One hedge sheds half of everything, the other carries all: after some intervals the weight is on the latter."""
+    """One hedge sheds half of everything, the other carries all: after some intervals the weight is
+    on the latter."""
 
     class Share:
         def __init__(self, share: float) -> None:
@@ -132,16 +136,20 @@ def test_under_total_flow_it_learns_from_what_is_lost() -> None:
 
 
 def test_what_is_spread_in_each_interval_goes_by_the_first_weights() -> None:
-    """The hedge ``residual`` begins with 8 times the weight of others; a share of almost 1 leaves nothing else."""
+    """The hedge ``residual`` begins with 8 times the weight of others; a share of almost 1 leaves
+    nothing else."""
     demand = np.array([[1.0, 1.0, 1.0], [8.0, 1.0, 1.0]])
-    mixture = Mixture({"residual": _Fixed(1.0), "even": _Fixed(0.5)}, rate=1.0, share=0.999, warm_up=0)
+    mixture = Mixture(
+        {"residual": _Fixed(1.0), "even": _Fixed(0.5)}, rate=1.0, share=0.999, warm_up=0
+    )
     mixture.allocate(make_past(demand[:1]))
     mixture.allocate(make_past(demand))
     np.testing.assert_allclose(mixture.weights, [8 / 9, 1 / 9], atol=0.01)
 
 
 def test_the_limit_of_the_regret_has_the_cost_of_not_knowing_the_best_hedge() -> None:
-    """At a rate near 0 nothing else is left: ln 3, and -ln 0.9 for the share that is spread, over the rate."""
+    """At a rate near 0 nothing else is left: ln 3, and -ln 0.9 for the share that is spread, over
+    the rate."""
     demand = np.array([[1.0, 1.0, 1.0], [8.0, 1.0, 1.0]])
     mixture = _mixture(rate=1e-6, share=0.1)
     mixture.allocate(make_past(demand[:1]))
@@ -150,10 +158,12 @@ def test_the_limit_of_the_regret_has_the_cost_of_not_knowing_the_best_hedge() ->
 
 
 def test_the_losses_of_one_interval_by_hand_are_kept_and_outlive_a_restart(tmp_path: Path) -> None:
-    """8, 1 and 1 Gbit/s: the first goes straight, half around, or all around; each hedge loads one link most.
+    """8, 1 and 1 Gbit/s: the first goes straight, half around, or all around; each hedge loads one
+    link most.
 
-    Links of 10: a -> b carries 8, 4.5 and 1; the optimum is 0.45 (a has 9 Gbit/s and two links).  With equal weights
-    the mixture has (8 + 4.5 + 1) / 3 = 4.5 there and (1 + 5 + 9) / 3 = 5 on a -> c, its largest.
+    Links of 10: a -> b carries 8, 4.5 and 1; the optimum is 0.45 (a has 9 Gbit/s and two links).
+    With equal weights the mixture has (8 + 4.5 + 1) / 3 = 4.5 there and (1 + 5 + 9) / 3 = 5 on a ->
+    c, its largest.
     """
     demand = np.array([[1.0, 1.0, 1.0], [8.0, 1.0, 1.0]])
     mixture, again = _mixture(), _mixture()
@@ -179,7 +189,8 @@ def test_it_learns_alike_when_the_oldest_matrices_have_left_the_window() -> None
 
 
 def test_a_link_that_the_mixture_does_not_overload_is_in_no_subgradient_of_the_lost_flow() -> None:
-    """14 Gbit/s from a to b straight, or by c: each hedge loads links of 10 with 14, the mixture with 7."""
+    """14 Gbit/s from a to b straight, or by c: each hedge loads links of 10 with 14, the mixture
+    with 7."""
     past = make_past(np.array([[14.0, 0.0, 0.0]]), objective="total_flow")
     splits = torch.stack([_Fixed(share).allocate(past) for share in (1.0, 0.0)])
     problem = past.network.with_demand(torch.tensor([[14.0, 0.0, 0.0]] * 2, dtype=torch.float64))

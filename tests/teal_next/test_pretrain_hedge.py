@@ -1,4 +1,5 @@
-"""The training of a hedge for any network: what is recorded, resumed runs, and that it learns what it can."""
+"""The training of a hedge for any network: what is recorded, resumed runs, and that it learns what
+it can."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_a_recording_is_what_the_mixture_decides(recorded: Path) -> None:
     np.testing.assert_allclose(recording.weights.sum(1), 1)
     row = int(recording.rows[0])
     last = make_hedge("last")
-    for known in range(row - hedge_samples._WARM_UP_INTERVALS, row + 1):  # it goes on from its splits before
+    for known in range(
+        row - hedge_samples._WARM_UP_INTERVALS, row + 1
+    ):  # it goes on from its splits before
         splits = last.allocate(Past(recording.problem, recording.traffic.part(0, known)))
     np.testing.assert_allclose(recording.decisions[0, 0], splits.numpy(), atol=1e-6)
     came = recording.problem.with_demand(torch.from_numpy(recording.traffic.read([row])))
@@ -63,7 +66,9 @@ def test_a_recording_is_what_the_mixture_decides(recorded: Path) -> None:
 
 
 @pytest.mark.system
-def test_training_lowers_the_loss_and_a_resumed_run_equals_an_uninterrupted_one(recorded: Path, tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_a_resumed_run_equals_an_uninterrupted_one(
+    recorded: Path, tmp_path: Path
+) -> None:
     uninterrupted = _trainer(recorded, max_steps=30)
     uninterrupted._held_out = uninterrupted._train  # what it has learnt from
     assert uninterrupted.validate() == pytest.approx(1, abs=1e-5), "it begins as the mixture"

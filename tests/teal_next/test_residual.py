@@ -1,4 +1,5 @@
-"""Scenarios of the residual hedge against their definition, and what they become for known series."""
+"""Scenarios of the residual hedge against their definition, and what they become for known
+series."""
 
 from __future__ import annotations
 
@@ -17,14 +18,22 @@ def test_scenarios_are_the_forecast_and_past_errors(seed: int, count: int, lead:
     mean = demand.mean(0)
     squares = [sum((demand[t, d] - mean[d]) ** 2 for t in range(count - lead)) for d in range(4)]
     products = [
-        sum((demand[t, d] - mean[d]) * (demand[t + lead, d] - mean[d]) for t in range(count - lead)) for d in range(4)
+        sum((demand[t, d] - mean[d]) * (demand[t + lead, d] - mean[d]) for t in range(count - lead))
+        for d in range(4)
     ]
     shared, prior = sum(products) / sum(squares), 8 / count
-    phi = [min(1, max(0, (p + prior * shared * s) / ((1 + prior) * s))) for p, s in zip(products, squares, strict=True)]
+    phi = [
+        min(1, max(0, (p + prior * shared * s) / ((1 + prior) * s)))
+        for p, s in zip(products, squares, strict=True)
+    ]
     expected = []
     for t in range(max(lead, count - window), count):
-        error = [demand[t, d] - mean[d] - phi[d] * (demand[t - lead, d] - mean[d]) for d in range(4)]
-        expected.append([max(0, mean[d] + phi[d] * (demand[-1, d] - mean[d]) + error[d]) for d in range(4)])
+        error = [
+            demand[t, d] - mean[d] - phi[d] * (demand[t - lead, d] - mean[d]) for d in range(4)
+        ]
+        expected.append(
+            [max(0, mean[d] + phi[d] * (demand[-1, d] - mean[d]) + error[d]) for d in range(4)]
+        )
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 

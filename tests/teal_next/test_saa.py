@@ -32,4 +32,6 @@ def test_decay_weighs_recent_matrices() -> None:
     demand = np.array([[9.0, 0.1, 0.1]] * 6 + [[0.1, 0.1, 9.0]] * 2)
     equal, recent = SampleAverage(8, gap=1e-5), SampleAverage(8, decay=0.7, gap=1e-5)
     past = make_past(demand)
-    assert _mean(demand[-1:], recent.allocate(past)) <= _mean(demand[-1:], equal.allocate(past)) + 1e-9
+    assert (
+        _mean(demand[-1:], recent.allocate(past)) <= _mean(demand[-1:], equal.allocate(past)) + 1e-9
+    )

@@ -1,4 +1,5 @@
-"""Allocations for the next interval against the hedge itself, over measured matrices that are kept on disk."""
+"""Allocations for the next interval against the hedge itself, over measured matrices that are kept
+on disk."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def test_allocations_are_those_of_the_hedge_over_the_same_past(tmp_path: Path) -
         if known > 12:
             own.matrices.add(_times(1, known - 1), rates[known - 1 : known])
         allocation = own.allocate(_network())
-        traffic = TrafficMatrices("b4", PAIRS, np.array(_times(known), "datetime64[s]"), ArrayRates(rates[:known]), 300)
+        traffic = TrafficMatrices(
+            "b4", PAIRS, np.array(_times(known), "datetime64[s]"), ArrayRates(rates[:known]), 300
+        )
         expected = hedge.allocate(Past(_network(), traffic))
         np.testing.assert_allclose(allocation.splits.numpy(), expected.numpy(), atol=1e-9)
         assert allocation.time == _times(1, known)[0]
@@ -82,7 +85,9 @@ def test_varied_splits_differ_between_intervals_and_stay_nearly_optimal(tmp_path
         best = float(teal.solve(problem, gap=1e-3).value)
         mixed, kept = splits[0.5, known], splits[0.0, known]
         assert float((mixed - kept).abs().max()) > 0.05
-        assert float(problem.utilisation((2 * mixed - kept)[None]).amax()) <= best * 1.0211, "the random half"
+        assert float(problem.utilisation((2 * mixed - kept)[None]).amax()) <= best * 1.0211, (
+            "the random half"
+        )
     changes = [float((splits[share, 12] - splits[share, 11]).abs().sum()) for share in (0.0, 0.5)]
     assert changes[1] > changes[0]
 
@@ -152,7 +157,9 @@ def test_a_correction_is_taken_and_seen_by_other_processes(tmp_path: Path) -> No
         own.matrices.add([np.datetime64("now", "s") + np.timedelta64(10, "D")], rates[:1])
 
 
-def test_a_full_disk_keeps_none_of_the_matrices_of_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_none_of_the_matrices_of_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own, rates, save = NextInterval("b4", PAIRS, tmp_path / "g"), _series(5), np.save
     written = 0
 
@@ -173,21 +180,32 @@ def test_a_full_disk_keeps_none_of_the_matrices_of_a_request(tmp_path: Path, mon
     assert len(own.matrices.times) == 5
 
 
-@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
-def test_demands_without_traffic_so_far_take_their_shortest_path(tmp_path: Path, objective: ObjectiveName) -> None:
+@pytest.mark.parametrize(
+    "objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION]
+)
+def test_demands_without_traffic_so_far_take_their_shortest_path(
+    tmp_path: Path, objective: ObjectiveName
+) -> None:
     own, rates, topology = NextInterval("b4", PAIRS, tmp_path / "g"), _series(4), SERVED.topology
     rates[:, :40] = 0
     rates[:3, 40:60] = 0
     own.matrices.add(_times(4), rates)
     problem = SERVED.problem(Wanted(objective), np.zeros((1, 132)))
-    problem = problem.with_capacity(_torch(np.where(np.arange(topology.num_links) < 2, 0.0, SERVED.capacity)))
+    problem = problem.with_capacity(
+        _torch(np.where(np.arange(topology.num_links) < 2, 0.0, SERVED.capacity))
+    )
     splits = own.allocate(problem).splits.numpy()
-    graph = networkx.DiGraph(zip(topology.link_source[2:].tolist(), topology.link_target[2:].tolist(), strict=True))
+    graph = networkx.DiGraph(
+        zip(topology.link_source[2:].tolist(), topology.link_target[2:].tolist(), strict=True)
+    )
     for demand in range(40):
         (path,) = np.flatnonzero(splits[demand]).tolist()
         links = SERVED.paths.links_of(demand, path)
         assert not set(links) & {0, 1}
-        candidates = [SERVED.paths.links_of(demand, k) for k in np.flatnonzero(SERVED.paths.mask[demand]).tolist()]
+        candidates = [
+            SERVED.paths.links_of(demand, k)
+            for k in np.flatnonzero(SERVED.paths.mask[demand]).tolist()
+        ]
         assert len(links) == min(len(other) for other in candidates if not set(other) & {0, 1})
         assert len(links) >= networkx.shortest_path_length(graph, *PAIRS[demand].tolist())
     known = slice(60, None) if objective is ObjectiveName.TOTAL_FLOW else slice(40, None)
@@ -218,7 +236,9 @@ def test_the_oldest_matrices_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(list(own.matrices.folder.glob("*.npy"))) == 20
     np.testing.assert_allclose(own.matrices.newest(), rates[29:])
     NextInterval("b4", PAIRS, tmp_path / "x.measured" / "later")
-    assert [folder.name for folder in (tmp_path / "x.measured").iterdir()] == ["later"], "of another registration"
+    assert [folder.name for folder in (tmp_path / "x.measured").iterdir()] == ["later"], (
+        "of another registration"
+    )
 
 
 @pytest.mark.slow
@@ -235,7 +255,12 @@ def test_a_controller_that_measures_gets_allocations_for_the_next_interval(tmp_p
             with pytest.raises(InvalidRequest, match="interval_s"):
                 await client.measure("b4", rates[:2], BEGIN)
             kept = await client.measure("b4", rates[:14], BEGIN, 300)
-            assert (kept.matrices, kept.first, kept.last, kept.interval_s) == (14, BEGIN, _times(14)[-1], 300)
+            assert (kept.matrices, kept.first, kept.last, kept.interval_s) == (
+                14,
+                BEGIN,
+                _times(14)[-1],
+                300,
+            )
             allocation = await client.allocate_next("b4", deadline_ms=600_000)
             assert allocation.status == ("next",)
             assert allocation.time == _times(1, 14)[0]
@@ -246,7 +271,9 @@ def test_a_controller_that_measures_gets_allocations_for_the_next_interval(tmp_p
             np.testing.assert_allclose(allocation.utilisation, used, rtol=1e-5)
             with pytest.raises(LateMeasurement):
                 await client.measure("b4", rates[:1], BEGIN)
-            assert (await client.measure("b4", rates[13:14], _times(14)[-1])).matrices == 14, "the same one again"
+            assert (await client.measure("b4", rates[13:14], _times(14)[-1])).matrices == 14, (
+                "the same one again"
+            )
             await client.change_link("b4", "1", "2", up=False)
             await client.measure("b4", rates[14:15], _times(15)[-1])
             failed = await client.allocate_next("b4", deadline_ms=600_000)
@@ -290,8 +317,13 @@ def test_measured_matrices_are_deleted_with_what_was_learnt_from_them(tmp_path: 
             await client.allocate_next("b4", deadline_ms=600_000)
             assert (await other.measured("b4")).matrices == 5
             assert (await client._http.delete("/v1/networks/b4/measurements")).status_code == 204
-            assert (await client.measured("b4")).matrices == (await other.measured("b4")).matrices == 0
-            assert 'teal_measured_matrices{network="b4"} 0.0' in (await client._http.get("/metrics")).text
+            assert (
+                (await client.measured("b4")).matrices == (await other.measured("b4")).matrices == 0
+            )
+            assert (
+                'teal_measured_matrices{network="b4"} 0.0'
+                in (await client._http.get("/metrics")).text
+            )
             for one in (client, other):
                 with pytest.raises(ServiceFault, match="measurements first"):
                     await one.allocate_next("b4")
@@ -299,7 +331,9 @@ def test_measured_matrices_are_deleted_with_what_was_learnt_from_them(tmp_path: 
             fresh = await client.allocate_next("b4", deadline_ms=600_000)
             alone = NextInterval("b4", PAIRS, tmp_path / "alone" / "g")
             alone.matrices.add(_times(1), rates[5:])
-            expected = alone.allocate(SERVED.problem(Wanted(ObjectiveName.TOTAL_FLOW), np.zeros((1, 132))))
+            expected = alone.allocate(
+                SERVED.problem(Wanted(ObjectiveName.TOTAL_FLOW), np.zeros((1, 132)))
+            )
             np.testing.assert_allclose(fresh.splits[0], expected.splits.numpy(), atol=1e-5)
             assert (await other.measured("b4")).matrices == 1
             assert (await client._http.delete("/v1/networks/x/measurements")).status_code == 404
@@ -321,7 +355,10 @@ def test_a_deadline_that_is_too_short_for_the_first_allocation_is_said(
 
         async with b4_service(tmp_path) as client:
             monkeypatch.setattr(NextInterval, "allocate", held)
-            body = {"time": "2026-01-01T00:00:00Z", "demands": [{"source": "1", "target": "2", "rate": 3.5}]}
+            body = {
+                "time": "2026-01-01T00:00:00Z",
+                "demands": [{"source": "1", "target": "2", "rate": 3.5}],
+            }
             first = await client._http.post("/v1/networks/b4/measurements", json=body)
             assert first.json()["matrices"] == 1, json.dumps(first.json())
             with pytest.raises(NotReady):

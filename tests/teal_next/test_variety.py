@@ -1,4 +1,5 @@
-"""Varied splits: within their budget, different for each seed, and telling apart what one routing leaves open."""
+"""Varied splits: within their budget, different for each seed, and telling apart what one routing
+leaves open."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def test_counters_under_varied_splits_tell_more_matrices_apart() -> None:
 
     def rank(share: float) -> int:
         rows = [
-            path_measurements(problem.paths, vary(problem, share=share, seed=n).numpy(), nodes).toarray()
+            path_measurements(
+                problem.paths, vary(problem, share=share, seed=n).numpy(), nodes
+            ).toarray()
             for n in range(6)
         ]
         return int(np.linalg.matrix_rank(np.vstack(rows)))

@@ -16,7 +16,11 @@ _MAX_STRESS_NODES = 300  # nodes, above which the stress layout (Kamada-Kawai) t
 
 
 def drawing(
-    nodes: Sequence[str], coordinates: FloatArray, source: IntArray, target: IntArray, capacity: FloatArray
+    nodes: Sequence[str],
+    coordinates: FloatArray,
+    source: IntArray,
+    target: IntArray,
+    capacity: FloatArray,
 ) -> dict[str, Any]:
     """Lists of the names, x and y of nodes, and of the source, target and capacity of links.
 
@@ -42,7 +46,10 @@ def drawing_of(topology: Topology, capacity: FloatArray | None = None) -> dict[s
     """:func:`drawing` of a topology, with its own capacities or others (E,)."""
     ends = topology.link_source, topology.link_target
     return drawing(
-        topology.node_names, topology.coordinates, *ends, topology.capacity if capacity is None else capacity
+        topology.node_names,
+        topology.coordinates,
+        *ends,
+        topology.capacity if capacity is None else capacity,
     )
 
 
@@ -65,7 +72,8 @@ def utilisation_map(
 
 
 def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> FloatArray:
-    """(N, 2) x and y: the coordinates with longitudes scaled by cos(mean latitude), else a layout of the graph.
+    """(N, 2) x and y: the coordinates with longitudes scaled by cos(mean latitude), else a layout
+    of the graph.
 
     Args:
         coordinates: (N, 2) longitude and latitude, NaN where unknown.

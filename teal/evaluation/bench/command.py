@@ -17,7 +17,16 @@ from teal.app.run_files import write_files
 from teal.app.table import Column, Table
 from teal.app.text import percent, time_text
 from teal.errors import InputError
-from teal.evaluation.bench.problems import KEY, NAME, SET_FILE, TRACKS, BenchSet, make_set, read_set, write_set
+from teal.evaluation.bench.problems import (
+    KEY,
+    NAME,
+    SET_FILE,
+    TRACKS,
+    BenchSet,
+    make_set,
+    read_set,
+    write_set,
+)
 from teal.evaluation.bench.proofs import prove_scores
 from teal.evaluation.bench.ranking import Score, means, rank, read_results, read_seconds
 from teal.evaluation.bench.runs import run_scheme, write_results
@@ -29,7 +38,9 @@ _MAX_FAULTS = 50  # listed on the page
 
 
 def ranking_table(scores: Sequence[Score]) -> Table:
-    """A row for each program, the best first: mean score of each track, and over all, time, faults."""
+    """A row for each program, the best first: mean score of each track, and over all, time,
+    faults.
+    """
     ranking = means(scores)
     of_program = {name: [score for score in scores if score.program == name] for name in ranking}
 
@@ -37,10 +48,11 @@ def ranking_table(scores: Sequence[Score]) -> Table:
         return Column(track, lambda name: ranking[name][track], percent, most_is_best=True)
 
     columns = (
-        Column("program", str), *map(mean, (*_tracks(scores), "all")),
+        Column("program", str),
+        *map(mean, (*_tracks(scores), "all")),
         Column("median time", lambda name: _median_s(of_program[name]), time_text),
         Column("not valid", lambda name: sum(bool(score.fault) for score in of_program[name]), str),
-    )  # fmt: skip
+    )
     return Table(f"{NAME}: mean score, 100% is the certified bound", columns, list(ranking))
 
 
@@ -54,20 +66,32 @@ def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
     )
     best = next(iter(ranking.items()))
     section = Section(
-        title=NAME, facts=f"{len({s.case for s in scores})} cases in {len(tracks)} tracks", traffic="the frozen set",
+        title=NAME,
+        facts=f"{len({s.case for s in scores})} cases in {len(tracks)} tracks",
+        traffic="the frozen set",
         table=ranking_table(scores),
         charts=(
-            Chart("scores", "Score of every case", "100% is the certified bound, which in some cases no program can "
-                  "reach.", "case", "score, %", series, x_scale="category"),
+            Chart(
+                "scores",
+                "Score of every case",
+                "100% is the certified bound, which in some cases no program can reach.",
+                "case",
+                "score, %",
+                series,
+                x_scale="category",
+            ),
         ),
         notes=[f"{s.program}, {s.case}: {s.fault}" for s in scores if s.fault][:_MAX_FAULTS],
         findings=[f"First: {best[0]}, {percent(best[1]['all'])} on average over the tracks."],
-    )  # fmt: skip
+    )
     write_page(
-        path, f"{', '.join(ranking)} on {NAME}",
-        "Results of any program, checked by plain arithmetic.  A score is value over bound for flow, and bound over "
-        "value for utilisation; times are those that the programs say.", [section],
-    )  # fmt: skip
+        path,
+        f"{', '.join(ranking)} on {NAME}",
+        "Results of any program, checked by plain arithmetic.  A score is value over bound for "
+        "flow, and bound over "
+        "value for utilisation; times are those that the programs say.",
+        [section],
+    )
 
 
 def _tracks(scores: Sequence[Score]) -> list[str]:
@@ -136,16 +160,27 @@ def run_rank(config: BenchRankConfig) -> list[Score]:
     bench = read_set(config.set)
     names = [path.stem for path in config.results]
     if len(set(names)) < len(names):
-        raise InputError("--results", "", "files of different names, which are those of the programs", ", ".join(names))
+        raise InputError(
+            "--results",
+            "",
+            "files of different names, which are those of the programs",
+            ", ".join(names),
+        )
     programs = {path.stem: read_results(path, bench) for path in config.results}
     seconds = {path.stem: read_seconds(path.with_suffix(".seconds.csv")) for path in config.results}
     scores = rank(bench, programs, seconds)
     if config.prove and config.out is not None:
         with tqdm(total=len(bench.cases), desc="proofs", unit="case") as bar:
-            scores = prove_scores(bench, programs, scores, config.out / PROOFS, lambda _: bar.update())
+            scores = prove_scores(
+                bench, programs, scores, config.out / PROOFS, lambda _: bar.update()
+            )
     if config.out is not None:
         write_files(
-            config.out, {SCORES: partial(write_csv, rows=scores), PAGE: partial(write_bench_page, scores=scores)}
+            config.out,
+            {
+                SCORES: partial(write_csv, rows=scores),
+                PAGE: partial(write_bench_page, scores=scores),
+            },
         )
     return scores
 
@@ -163,7 +198,10 @@ def make_outcome(config: BenchMakeConfig, notify: Notify) -> Outcome:
 def run_outcome(config: BenchRunConfig, notify: Notify) -> Outcome:
     """`teal bench run`."""
     cases = run_bench(config, notify)
-    return Outcome(text=f"{config.out}: results of {cases} cases", data={"out": str(config.out), "cases": cases})
+    return Outcome(
+        text=f"{config.out}: results of {cases} cases",
+        data={"out": str(config.out), "cases": cases},
+    )
 
 
 _MAX_LISTED = 5  # results that are not valid, or not proved, each in a line
@@ -177,10 +215,17 @@ def rank_outcome(config: BenchRankConfig, _: Notify) -> Outcome:
     if config.prove and config.out is not None:
         valid = [one for one in scores if not one.fault]
         unproved = [one for one in valid if math.isnan(one.proved_gap)]
-        lines.append(f"{config.out / PROOFS}: {len(valid) - len(unproved)} of {len(valid)} valid results have a proof")
-        lines += [f"{score.program}, {score.case}: {score.proof}" for score in unproved[:_MAX_LISTED]]
+        lines.append(
+            f"{config.out / PROOFS}: {len(valid) - len(unproved)} of {len(valid)} valid results "
+            "have a proof"
+        )
+        lines += [
+            f"{score.program}, {score.case}: {score.proof}" for score in unproved[:_MAX_LISTED]
+        ]
     if config.out is not None:
         lines.append(f"{config.out / PAGE}: open it in a browser")
     return Outcome(
-        tables=[ranking_table(scores)], written="\n".join(lines), data={"means": means(scores), "not_valid": faults}
+        tables=[ranking_table(scores)],
+        written="\n".join(lines),
+        data={"means": means(scores), "not_valid": faults},
     )

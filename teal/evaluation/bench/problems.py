@@ -1,15 +1,18 @@
-"""The problems of `teal bench`: networks that come with Teal, generated matrices with fixed seeds, and their optima.
+"""The problems of `teal bench`: networks that come with Teal, generated matrices with fixed seeds,
+and their optima.
 
 Four tracks:
 
 - *known*: splits for a matrix that is known; as much flow as possible (total_flow).
 - *failures*: the same, with a cable that has failed.
-- *next*: splits for the matrix after those that are known; the least largest utilisation (max_link_utilisation).
+- *next*: splits for the matrix after those that are known; the least largest utilisation
+  (max_link_utilisation).
 - *unsplittable*: one path for each demand; the least largest utilisation.
 
-The optimum of a case is over all paths of its network, certified by a bound to 0.1%; that of *next* is in hindsight,
-and that of *unsplittable* over divided demands, which no program can beat and perhaps none can reach.  Rates are
-rounded to six digits, so that the set has the same content key on every machine: :data:`KEY`.
+The optimum of a case is over all paths of its network, certified by a bound to 0.1%; that of *next*
+is in hindsight, and that of *unsplittable* over divided demands, which no program can beat and
+perhaps none can reach.  Rates are rounded to six digits, so that the set has the same content key
+on every machine: :data:`KEY`.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ Track = Literal["known", "failures", "next", "unsplittable"]
 TRACKS: tuple[Track, ...] = ("known", "failures", "next", "unsplittable")
 SET_FILE = "set.json"
 NAME = "teal-bench-1"  # of this version of the set
-KEY = "e3718d0c64b1d99cfe4fd4d40f9e649b9a192dfacb2fb5c338ac92497b162df8"  # content key of its networks and matrices
+# content key of its networks and matrices
+KEY = "e3718d0c64b1d99cfe4fd4d40f9e649b9a192dfacb2fb5c338ac92497b162df8"
 _FORMAT = 1  # of the folder
 _GAP = 1e-3  # certified, of every optimum
 _DIGITS = 6  # of a rate
@@ -53,15 +57,29 @@ class _Source:
 
 
 _SOURCES = {
-    "b4": _Source("b4", "gravity:seed=11,count=48,load=4", (12, 24, 36, 47), tuple(range(40, 48)), 3, (12, 36)),
+    "b4": _Source(
+        "b4", "gravity:seed=11,count=48,load=4", (12, 24, 36, 47), tuple(range(40, 48)), 3, (12, 36)
+    ),
     "geant": _Source(
-        "topohub:sndlib/geant", "gravity:seed=12,count=48,load=4", (12, 24, 36, 47), tuple(range(40, 48)), 6, (12, 36)
+        "topohub:sndlib/geant",
+        "gravity:seed=12,count=48,load=4",
+        (12, 24, 36, 47),
+        tuple(range(40, 48)),
+        6,
+        (12, 36),
     ),
     "germany50": _Source(
-        "topohub:sndlib/germany50", "gravity:seed=13,count=48,load=4", (12, 24, 36, 47), tuple(range(40, 48)), 15, (12,)
+        "topohub:sndlib/germany50",
+        "gravity:seed=13,count=48,load=4",
+        (12, 24, 36, 47),
+        tuple(range(40, 48)),
+        15,
+        (12,),
     ),
-    "south-america": _Source("topohub:backbone/south_america_nosc", "gravity:seed=14,count=6,load=4", (5,), (), 0, ()),
-}  # fmt: skip
+    "south-america": _Source(
+        "topohub:backbone/south_america_nosc", "gravity:seed=14,count=6,load=4", (5,), (), 0, ()
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +126,9 @@ class BenchSet:
 
     @property
     def key(self) -> str:
-        """Content key of networks and matrices, not of the optima, whose last digits depend on the machine."""
+        """Content key of networks and matrices, not of the optima, whose last digits depend on the
+        machine.
+        """
         parts: list[Any] = []
         for name, topology in self.networks.items():
             rates = self.traffic[name].read(slice(None))
@@ -125,7 +145,8 @@ class BenchSet:
 
 
 def make_set(
-    report: Callable[[str, int, int], None] = lambda *_: None, names: tuple[str, ...] = tuple(_SOURCES)
+    report: Callable[[str, int, int], None] = lambda *_: None,
+    names: tuple[str, ...] = tuple(_SOURCES),
 ) -> BenchSet:
     """The set, with its optima.
 
@@ -141,13 +162,27 @@ def make_set(
             raise InputError("--network", "", "one of: " + ", ".join(_SOURCES), repr(name))
     networks, traffic = {}, {}
     for name in names:
-        networks[name] = topology = dataclasses.replace(load_topology(_SOURCES[name].topology), name=name)
+        networks[name] = topology = dataclasses.replace(
+            load_topology(_SOURCES[name].topology), name=name
+        )
         traffic[name] = _rounded(load_traffic(_SOURCES[name].traffic, topology))
-    planned = [(name, track, row, failed) for name in names for track, row, failed in _cases(name, networks[name])]
+    planned = [
+        (name, track, row, failed)
+        for name in names
+        for track, row, failed in _cases(name, networks[name])
+    ]
     cases = []
     bench = BenchSet(networks, traffic, ())
     for number, (name, track, row, failed) in enumerate(planned):
-        case = Case("/".join(filter(None, (name, track, str(row), " - ".join(failed)))), track, name, row, failed, 0, 0)
+        case = Case(
+            "/".join(filter(None, (name, track, str(row), " - ".join(failed)))),
+            track,
+            name,
+            row,
+            failed,
+            0,
+            0,
+        )
         report(case.name, number, len(planned))
         cases.append(_solved(bench, case))
     return dataclasses.replace(bench, cases=tuple(cases))
@@ -169,7 +204,9 @@ def _cases(name: str, topology: Topology) -> Iterator[tuple[Track, int, tuple[st
 
 def _solved(bench: BenchSet, case: Case) -> Case:
     _, found = optimum_of(bench, case)
-    return dataclasses.replace(case, value=float(found.result.value[0]), bound=float(found.bound_all_paths[0]))
+    return dataclasses.replace(
+        case, value=float(found.result.value[0]), bound=float(found.bound_all_paths[0])
+    )
 
 
 def optimum_of(bench: BenchSet, case: Case) -> tuple[Problem, ColumnRound]:
@@ -177,9 +214,12 @@ def optimum_of(bench: BenchSet, case: Case) -> tuple[Problem, ColumnRound]:
     topology, traffic = bench.network_of(case), bench.traffic[case.network]
     paths = compute_paths(bench.networks[case.network], traffic.pairs, num_paths=_FIRST_PATHS)
     problem = Problem.create(
-        bench.networks[case.network], paths, Objective(case.objective), traffic.read([case.matrix]),
+        bench.networks[case.network],
+        paths,
+        Objective(case.objective),
+        traffic.read([case.matrix]),
         capacity=topology.capacity,
-    )  # fmt: skip
+    )
     return problem, improve(problem, target=_GAP)
 
 
@@ -196,9 +236,12 @@ def write_set(folder: Path, bench: BenchSet) -> None:
         save_topology(folder / f"{name}.json", topology)
         save_traffic(folder / f"{name}.npz", bench.traffic[name], topology)
     content = {
-        "name": NAME, "format": _FORMAT, "key": bench.key, "networks": list(bench.networks),
+        "name": NAME,
+        "format": _FORMAT,
+        "key": bench.key,
+        "networks": list(bench.networks),
         "cases": [dataclasses.asdict(case) for case in bench.cases],
-    }  # fmt: skip
+    }
     with atomic_file(folder / SET_FILE) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -212,13 +255,17 @@ def read_set(folder: Path) -> BenchSet:
     file = folder / SET_FILE
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        cases = tuple(Case(**{**case, "failed": tuple(case["failed"])}) for case in content["cases"])
+        cases = tuple(
+            Case(**{**case, "failed": tuple(case["failed"])}) for case in content["cases"]
+        )
         names, key = content["networks"], content["key"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         expected = "a set of problems (teal bench make)"
         raise InputError(str(file), "", expected, f"{type(error).__name__}: {error}") from None
     networks = {name: load_topology(str(folder / f"{name}.json")) for name in names}
-    networks = {name: dataclasses.replace(topology, name=name) for name, topology in networks.items()}
+    networks = {
+        name: dataclasses.replace(topology, name=name) for name, topology in networks.items()
+    }
     traffic = {name: load_traffic(str(folder / f"{name}.npz"), networks[name]) for name in names}
     bench = BenchSet(networks, traffic, cases)
     if bench.key != key:

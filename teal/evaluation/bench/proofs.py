@@ -1,7 +1,9 @@
-"""A proof of every valid result of `teal bench`, which a file without Teal checks (:mod:`teal.proofs`).
+"""A proof of every valid result of `teal bench`, which a file without Teal checks
+(:mod:`teal.proofs`).
 
-Its prices are those of Teal's own optimum over all paths, found once for each case: the proof says what the program
-reaches and what no program can exceed, so that a rank is believed without the program that computed it.
+Its prices are those of Teal's own optimum over all paths, found once for each case: the proof says
+what the program reaches and what no program can exceed, so that a rank is believed without the
+program that computed it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def prove_scores(
 
     Args:
         bench: the set.
-        programs: results by name of the program, as in :func:`teal.evaluation.bench.ranking.read_results`.
+        programs: results by name of the program, as in
+            :func:`teal.evaluation.bench.ranking.read_results`.
         scores: scores of the results.
         folder: is made where there is none.
         report: called with the name of each case.
@@ -52,12 +55,16 @@ def prove_scores(
             own = _folder_of(score)
             try:
                 result = programs[score.program][case.name]
-                sentences = _prove(problem, best.paths, best.result.prices, result, case, folder / own)
+                sentences = _prove(
+                    problem, best.paths, best.result.prices, result, case, folder / own
+                )
                 proved[score.program, case.name] = dataclasses.replace(
                     score, proved_gap=proved_gap(sentences), proof=str(own)
                 )
             except TealError as error:
-                proved[score.program, case.name] = dataclasses.replace(score, proof=f"not proved: {error}")
+                proved[score.program, case.name] = dataclasses.replace(
+                    score, proof=f"not proved: {error}"
+                )
     return [proved.get((score.program, score.case), score) for score in scores]
 
 
@@ -66,7 +73,9 @@ def _folder_of(score: Score) -> Path:
     return Path(*(quote(name, safe="") for name in (score.program, score.case)))
 
 
-def _prove(problem: Problem, paths: PathSet, prices: Tensor, result: Paths, case: Case, folder: Path) -> list[str]:
+def _prove(
+    problem: Problem, paths: PathSet, prices: Tensor, result: Paths, case: Case, folder: Path
+) -> list[str]:
     """The sentences of the proof of a result.
 
     Args:
@@ -78,9 +87,14 @@ def _prove(problem: Problem, paths: PathSet, prices: Tensor, result: Paths, case
         folder: folder of the proof.
     """
     demand = problem.demand[0].numpy()
-    rate = {(int(s), int(t)): float(one) for (s, t), one in zip(problem.paths.pairs, demand, strict=True)}
+    rate = {
+        (int(s), int(t)): float(one)
+        for (s, t), one in zip(problem.paths.pairs, demand, strict=True)
+    }
     flows: dict[Demand, PathFlows] = {
-        (*ends, ""): _added((tuple(links), max(0.0, share) * rate.get(ends, 0.0)) for links, share in of_demand)
+        (*ends, ""): _added(
+            (tuple(links), max(0.0, share) * rate.get(ends, 0.0)) for links, share in of_demand
+        )
         for ends, of_demand in result.items()
         if rate.get(ends, 0.0) > 0
     }

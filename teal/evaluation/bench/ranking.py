@@ -5,15 +5,18 @@ A result file is a table (CSV) with a row for each path that a demand uses:
     case,source,target,path,share
     b4/known/12,1,5,1|2|5,0.75
 
-``path`` are the names of its nodes, joined by ``|``; ``share`` is the part of the demand that it carries.  A second
-table ``case,seconds`` may say how long each case took, by the program's own clock.
+``path`` are the names of its nodes, joined by ``|``; ``share`` is the part of the demand that it
+carries.  A second table ``case,seconds`` may say how long each case took, by the program's own
+clock.
 
-An allocation is valid if all paths lead from source to target over links that work, shares are at least 0 and sum up to
-at most 1; under total_flow no link may carry more than its capacity, under max_link_utilisation all demand must be
-carried; unsplittable demands have one path each.  A tolerance of 1e-6, relative, is granted.
+An allocation is valid if all paths lead from source to target over links that work, shares are at
+least 0 and sum up to at most 1; under total_flow no link may carry more than its capacity, under
+max_link_utilisation all demand must be carried; unsplittable demands have one path each.  A
+tolerance of 1e-6, relative, is granted.
 
-The score of a case is value / bound under total_flow and bound / value under max_link_utilisation, at most 1, and 0 for
-a case that is missing or not valid.  Programs are ranked by the mean over the tracks of the mean over a track's cases.
+The score of a case is value / bound under total_flow and bound / value under max_link_utilisation,
+at most 1, and 0 for a case that is missing or not valid.  Programs are ranked by the mean over the
+tracks of the mean over a track's cases.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ class Score:
         bound: bound of the case.
         seconds: by the program's own clock; NaN if it did not say.
         fault: why it is not valid; ``""`` if it is.
-        proved_gap: gap to the optimum over all paths that a proof of the value shows; NaN without a proof.
+        proved_gap: gap to the optimum over all paths that a proof of the value shows; NaN without a
+            proof.
         proof: folder of the proof, or why there is none; ``""`` where none was asked for.
     """
 
@@ -80,7 +84,9 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
         with path.open(newline="", encoding="utf-8") as stream:
             reader = csv.DictReader(stream)
             if tuple(reader.fieldnames or ()) != HEADER:
-                raise InputError(str(path), "line 1", ",".join(HEADER), ",".join(reader.fieldnames or ()))
+                raise InputError(
+                    str(path), "line 1", ",".join(HEADER), ",".join(reader.fieldnames or ())
+                )
             for line, row in enumerate(reader, start=2):
                 where = f"line {line}"
                 case = cases.get(row["case"])
@@ -92,12 +98,16 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
                     hops = [links[case.network][pair] for pair in itertools.pairwise(names)]
                     share = float(row["share"])
                 except (KeyError, ValueError) as error:
-                    raise InputError(str(path), where, "nodes and links of the network, and a share", error) from None
+                    raise InputError(
+                        str(path), where, "nodes and links of the network, and a share", error
+                    ) from None
                 if names[0] != row["source"] or names[-1] != row["target"]:
                     raise InputError(str(path), where, "a path from source to target", row["path"])
                 found.setdefault(case.name, {}).setdefault(ends, []).append((hops, share))
     except OSError as error:
-        raise InputError(str(path), "", "a table of " + ",".join(HEADER), error.strerror or error) from None
+        raise InputError(
+            str(path), "", "a table of " + ",".join(HEADER), error.strerror or error
+        ) from None
     return found
 
 
@@ -122,7 +132,9 @@ def read_seconds(path: Path) -> dict[str, float]:
 
 
 def rank(
-    bench: BenchSet, programs: Mapping[str, Mapping[str, Paths]], seconds: Mapping[str, Mapping[str, float]]
+    bench: BenchSet,
+    programs: Mapping[str, Mapping[str, Paths]],
+    seconds: Mapping[str, Mapping[str, float]],
 ) -> list[Score]:
     """The score of every program on every case, in their order.
 
@@ -132,18 +144,30 @@ def rank(
         seconds: time of each case, by name of the program.
     """
     return [
-        score_of(bench, case, name, results.get(case.name), seconds.get(name, {}).get(case.name, math.nan))
+        score_of(
+            bench,
+            case,
+            name,
+            results.get(case.name),
+            seconds.get(name, {}).get(case.name, math.nan),
+        )
         for name, results in programs.items()
         for case in bench.cases
     ]
 
 
-def score_of(bench: BenchSet, case: Case, program: str, paths: Paths | None, seconds: float) -> Score:
+def score_of(
+    bench: BenchSet, case: Case, program: str, paths: Paths | None, seconds: float
+) -> Score:
     """A program on a case; ``paths`` None if it gave none."""
     value, fault = (math.nan, "no result") if paths is None else _value(bench, case, paths)
     score = 0.0
     if not fault:
-        ratio = value / case.bound if case.objective == "total_flow" else case.bound / max(value, 1e-300)
+        ratio = (
+            value / case.bound
+            if case.objective == "total_flow"
+            else case.bound / max(value, 1e-300)
+        )
         score = min(1.0, ratio)
     return Score(program, case.name, case.track, score, value, case.bound, seconds, fault)
 
@@ -152,7 +176,8 @@ def _value(bench: BenchSet, case: Case, paths: Paths) -> tuple[float, str]:
     """Value of an allocation, and what is wrong with it."""
     topology, traffic = bench.network_of(case), bench.traffic[case.network]
     demand = {
-        (int(s), int(t)): rate for (s, t), rate in zip(traffic.pairs, traffic.read([case.matrix])[0], strict=True)
+        (int(s), int(t)): rate
+        for (s, t), rate in zip(traffic.pairs, traffic.read([case.matrix])[0], strict=True)
     }
     names, load, carried = topology.node_names, np.zeros(topology.num_links), 0.0
     for ends, of_demand in paths.items():
@@ -162,10 +187,16 @@ def _value(bench: BenchSet, case: Case, paths: Paths) -> tuple[float, str]:
                 return math.nan, f"a share of {share:g} from {names[ends[0]]} to {names[ends[1]]}"
             total += share
             if share > 0 and (topology.capacity[links] <= 0).any():
-                return math.nan, f"a path from {names[ends[0]]} to {names[ends[1]]} over a link that has failed"
+                return (
+                    math.nan,
+                    f"a path from {names[ends[0]]} to {names[ends[1]]} over a link that has failed",
+                )
             np.add.at(load, links, max(share, 0.0) * rate)
         if total > 1 + _TOLERANCE:
-            return math.nan, f"shares that sum up to {total:.6g} from {names[ends[0]]} to {names[ends[1]]}"
+            return (
+                math.nan,
+                f"shares that sum up to {total:.6g} from {names[ends[0]]} to {names[ends[1]]}",
+            )
         if case.track == "unsplittable" and sum(share > _TOLERANCE for _, share in of_demand) > 1:
             return math.nan, f"several paths from {names[ends[0]]} to {names[ends[1]]}"
         carried += rate * min(total, 1.0)
@@ -182,7 +213,9 @@ def _value(bench: BenchSet, case: Case, paths: Paths) -> tuple[float, str]:
 
 
 def means(scores: Sequence[Score]) -> dict[str, dict[str, float]]:
-    """Mean score of each program: of each track that the set has, and ``all``, the mean of these; the best first."""
+    """Mean score of each program: of each track that the set has, and ``all``, the mean of these;
+    the best first.
+    """
     table: dict[str, dict[str, float]] = {}
     for program in dict.fromkeys(score.program for score in scores):
         of_track: dict[str, float] = {

@@ -29,14 +29,18 @@ _MIN_SHARE = 1e-9  # of a demand, that is written
 
 
 def run_scheme(
-    bench: BenchSet, scheme: str, model: Path | None = None, report: Callable[[str], None] = lambda _: None
+    bench: BenchSet,
+    scheme: str,
+    model: Path | None = None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[str, Paths], dict[str, float]]:
     """The results of a scheme on every case, and the seconds that each took.
 
-    Candidate paths are chosen once for a network and objective, from its first matrices; neither that nor the loading
-    of a model is timed.  In the track *next* the scheme is a hedge (see :mod:`teal_next`): other schemes
-    allocate for the last known matrix, and a hedge that is no scheme has no results in the other tracks.  In
-    *unsplittable* each demand takes the path with its largest share.
+    Candidate paths are chosen once for a network and objective, from its first matrices; neither
+    that nor the loading of a model is timed.  In the track *next* the scheme is a hedge (see
+    :mod:`teal_next`): other schemes allocate for the last known matrix, and a hedge that is no
+    scheme has no results in the other tracks.  In *unsplittable* each demand takes the path with
+    its largest share.
 
     Args:
         bench: the set.
@@ -58,7 +62,10 @@ def run_scheme(
         paths = chosen(case.network, case.objective)
         problem = _problem(bench, case, paths)
         if case.track == "next":
-            past, hedge = Past(problem, bench.traffic[case.network].part(0, case.matrix)), make_hedge(scheme, model)
+            past, hedge = (
+                Past(problem, bench.traffic[case.network].part(0, case.matrix)),
+                make_hedge(scheme, model),
+            )
             begin = time.perf_counter()
             splits = hedge.allocate(past)
         else:
@@ -84,7 +91,9 @@ def _is_scheme(scheme: str, model: Path | None) -> bool:
 def _chosen_paths(bench: BenchSet, network: str, objective: str) -> PathSet:
     traffic = bench.traffic[network]
     rows = [row for row in _TRAINED_ON if row < traffic.num_matrices]
-    return choose_paths(bench.networks[network], traffic.read(rows), objective=Objective(objective)).paths
+    return choose_paths(
+        bench.networks[network], traffic.read(rows), objective=Objective(objective)
+    ).paths
 
 
 def _problem(bench: BenchSet, case: Case, paths: PathSet) -> Problem:
@@ -111,10 +120,17 @@ def _rows(
         yield (source, target), [(problem.paths.links_of(d, k), share) for k, share in used]
 
 
-def write_results(path: Path, bench: BenchSet, results: dict[str, Paths], seconds: dict[str, float]) -> None:
-    """Write the table that :func:`~teal.evaluation.bench.ranking.read_results` reads, ``*.seconds.csv`` beside it."""
+def write_results(
+    path: Path, bench: BenchSet, results: dict[str, Paths], seconds: dict[str, float]
+) -> None:
+    """Write the table that :func:`~teal.evaluation.bench.ranking.read_results` reads,
+    ``*.seconds.csv`` beside it.
+    """
     cases = {case.name: case for case in bench.cases}
-    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+    with (
+        atomic_file(path) as temporary,
+        temporary.open("w", newline="", encoding="utf-8") as stream,
+    ):
         writer = csv.writer(stream)
         writer.writerow(HEADER)
         for name, of_case in results.items():
@@ -122,7 +138,9 @@ def write_results(path: Path, bench: BenchSet, results: dict[str, Paths], second
             names = topology.node_names
             for (source, target), paths in of_case.items():
                 for links, share in paths:
-                    nodes = "|".join([names[source], *(names[topology.link_target[link]] for link in links)])
+                    nodes = "|".join(
+                        [names[source], *(names[topology.link_target[link]] for link in links)]
+                    )
                     writer.writerow((name, names[source], names[target], nodes, repr(share)))
     with atomic_file(path.with_suffix(".seconds.csv")) as temporary:
         lines = [f"{name},{value:.6g}" for name, value in seconds.items()]

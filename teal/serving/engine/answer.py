@@ -22,11 +22,13 @@ class Answer:
         value, bound, gap, satisfied_demand, max_link_utilisation: (B,), certified.
         utilisation: (B, E).
         splits: (B, D, K) float32; weights: (B, D, K) whole numbers instead, if they were asked for.
-        status: "gap" where it was reached; else what ended the search with the best so far: "deadline", "iterations"
-            "rounding" or "model"; or "next", see :mod:`teal.serving.engine.parts`.
-        lines: for each matrix the certified figures of its classes or levels, by ``classes`` or ``levels`` (see
-            :class:`responses.ClassAnswer`, :class:`responses.LevelAnswer`).
-        of_conditions: (B,) figures of side conditions, by name (see :meth:`teal.problem.condition.Condition.figures`).
+        status: "gap" where it was reached; else what ended the search with the best so far:
+            "deadline", "iterations" "rounding" or "model"; or "next", see
+            :mod:`teal.serving.engine.parts`.
+        lines: for each matrix the certified figures of its classes or levels, by ``classes`` or
+            ``levels`` (see :class:`responses.ClassAnswer`, :class:`responses.LevelAnswer`).
+        of_conditions: (B,) figures of side conditions, by name (see
+            :meth:`teal.problem.condition.Condition.figures`).
         words: words of the options that asked for conditions.
         prices: (B, E) that prove the bounds; (0, 0) of an answer from elsewhere than an engine.
         queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.
@@ -53,8 +55,15 @@ class Answer:
 
     @property
     def cost(self) -> dict[str, Any]:
-        """Time waited and computed, by what, and the matrices solved together, by their names in responses."""
-        return {"queue_ms": self.queue_ms, "solve_ms": self.solve_ms, "solver": self.solver, "batch": self.batch}
+        """Time waited and computed, by what, and the matrices solved together, by their names in
+        responses.
+        """
+        return {
+            "queue_ms": self.queue_ms,
+            "solve_ms": self.solve_ms,
+            "solver": self.solver,
+            "batch": self.batch,
+        }
 
     @property
     def admitted_share(self) -> npt.NDArray[np.float32]:
@@ -68,12 +77,18 @@ class Answer:
 
     def further(self, row: int) -> dict[str, Any]:
         """Figures of a matrix that only some programs have."""
-        figures: dict[str, Any] = {name: plain(of_rows[row]) for name, of_rows in self.of_conditions.items()}
+        figures: dict[str, Any] = {
+            name: plain(of_rows[row]) for name, of_rows in self.of_conditions.items()
+        }
         return figures | {parts: of_rows[row] for parts, of_rows in self.lines.items()}
 
     def summary(self) -> dict[str, Any]:
-        """The cost and the result: widest gap, mean satisfied demand; of the last matrix utilisation and lines."""
-        further: dict[str, Any] = {name: plain(of_rows[-1]) for name, of_rows in self.of_conditions.items()}
+        """The cost and the result: widest gap, mean satisfied demand; of the last matrix
+        utilisation and lines.
+        """
+        further: dict[str, Any] = {
+            name: plain(of_rows[-1]) for name, of_rows in self.of_conditions.items()
+        }
         further |= {parts: of_rows[-1] for parts, of_rows in self.lines.items()} | self.words
         return {
             **further,
@@ -82,7 +97,9 @@ class Answer:
             "gap": plain(np.max(self.gap)),
             "satisfied_demand": plain(np.mean(self.satisfied_demand)),
             "max_link_utilisation": plain(self.max_link_utilisation[-1]),
-            "status": "gap" if set(self.status) == {"gap"} else next(s for s in self.status if s != "gap"),
+            "status": "gap"
+            if set(self.status) == {"gap"}
+            else next(s for s in self.status if s != "gap"),
         }
 
 
@@ -100,8 +117,13 @@ def joined(parts: dict[int, Answer]) -> Answer:
         queue_ms=answers[0].queue_ms,
         solve_ms=sum(answer.solve_ms for answer in answers),
         batch=max(answer.batch for answer in answers),
-        solver=MODEL_PDHG if any(answer.solver == MODEL_PDHG for answer in answers) else answers[0].solver,
-        lines={parts: tuple(row for answer in answers for row in answer.lines[parts]) for parts in answers[0].lines},
+        solver=MODEL_PDHG
+        if any(answer.solver == MODEL_PDHG for answer in answers)
+        else answers[0].solver,
+        lines={
+            parts: tuple(row for answer in answers for row in answer.lines[parts])
+            for parts in answers[0].lines
+        },
         of_conditions={
             name: np.concatenate([answer.of_conditions[name] for answer in answers])
             for name in answers[0].of_conditions

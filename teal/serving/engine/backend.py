@@ -1,4 +1,6 @@
-"""The backend of requests: a :class:`teal.serving.engine.solver.Solver`, in this process or in another one."""
+"""The backend of requests: a :class:`teal.serving.engine.solver.Solver`, in this process or in
+another one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ class Sent:
         query: parameters of the address.
         number: number of the request.
         client: whom the request counts for, where clients have fair shares.
-        previous: the answer in force that a limit on what moves counts from; None if the request names none.
+        previous: the answer in force that a limit on what moves counts from; None if the request
+            names none.
         previous_id: identifier of the answer whose splits are in force; "" for none.
     """
 
@@ -52,7 +55,9 @@ class Found(NamedTuple):
 
 
 class Backend(Protocol):
-    """Networks, and an engine that allocates.  Dictionaries are bodies of :mod:`teal.serving.engine.responses`."""
+    """Networks, and an engine that allocates.  Dictionaries are bodies of
+    :mod:`teal.serving.engine.responses`.
+    """
 
     async def names(self) -> list[str]:
         """All networks."""

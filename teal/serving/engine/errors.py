@@ -28,7 +28,12 @@ class ServiceError(TealError):
     """
 
     def __init__(self, status: int, code: str, message: str, retry_after_s: float = 0.0) -> None:
-        self.status, self.code, self.message, self.retry_after_s = status, code, message, retry_after_s
+        self.status, self.code, self.message, self.retry_after_s = (
+            status,
+            code,
+            message,
+            retry_after_s,
+        )
         super().__init__(message)
 
     def __reduce__(self) -> tuple[type[ServiceError], tuple[int, str, str, float]]:
@@ -47,14 +52,26 @@ def replaced(name: str) -> ServiceError:
 
 
 _FULL = {
-    errno.ENOSPC: "no space is left", errno.EDQUOT: "no space is left", errno.EROFS: "its folder is read-only",
-    errno.EACCES: "its folder may not be written to", errno.EPERM: "its folder may not be written to",
-}  # fmt: skip
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ESTALE, errno.EIO, errno.ETIMEDOUT)
+    errno.ENOSPC: "no space is left",
+    errno.EDQUOT: "no space is left",
+    errno.EROFS: "its folder is read-only",
+    errno.EACCES: "its folder may not be written to",
+    errno.EPERM: "its folder may not be written to",
+}
+_PASSING = (
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+    errno.ESTALE,
+    errno.EIO,
+    errno.ETIMEDOUT,
+)
 
 
 def storage_fault(error: OSError, *, folder_is_there: bool = True) -> ServiceError | None:
-    """The fault of the machine that an error of the system is; None for one that may be about a single file.
+    """The fault of the machine that an error of the system is; None for one that may be about a
+    single file.
 
     Args:
         error: the error.
@@ -64,24 +81,32 @@ def storage_fault(error: OSError, *, folder_is_there: bool = True) -> ServiceErr
         return ServiceError(507, "disk_full", f"nothing was stored: {_FULL[error.errno]}")
     if is_passing(error) or not folder_is_there:
         reason = error.strerror or type(error).__name__
-        return ServiceError(503, "unavailable", f"the state folder cannot be used now: {reason}", 3.0)
+        return ServiceError(
+            503, "unavailable", f"the state folder cannot be used now: {reason}", 3.0
+        )
     return None
 
 
 def is_passing(error: OSError) -> bool:
-    """Whether the machine lacks something now that it may have again: files, memory, a disk on the network."""
+    """Whether the machine lacks something now that it may have again: files, memory, a disk on the
+    network.
+    """
     return error.errno in _PASSING
 
 
 def unreadable(name: str, error: Exception) -> ServiceError:
     """The stored files of a network are damaged, or cannot be opened."""
     passing = storage_fault(error) if isinstance(error, OSError) and is_passing(error) else None
-    return passing or ServiceError(409, "failed", f"the files of {name!r} cannot be read: {str(error)[:200]}")
+    return passing or ServiceError(
+        409, "failed", f"the files of {name!r} cannot be read: {str(error)[:200]}"
+    )
 
 
 def not_ready(name: str, after_s: float = 1.0) -> ServiceError:
     """Its paths are still being computed."""
-    return ServiceError(503, "not_ready", f"the paths of {name!r} are still being computed", after_s)
+    return ServiceError(
+        503, "not_ready", f"the paths of {name!r} are still being computed", after_s
+    )
 
 
 def overloaded(after_s: float = 1.0) -> ServiceError:

@@ -1,11 +1,13 @@
-"""Candidate paths that follow traffic and failures: in the background, a network gets the paths that it misses.
+"""Candidate paths that follow traffic and failures: in the background, a network gets the paths
+that it misses.
 
-These are the paths that its last matrix misses and, as soon as links go down, a path for each demand that the network
-still connects and no path does.
+These are the paths that its last matrix misses and, as soon as links go down, a path for each
+demand that the network still connects and no path does.
 
-Paths are added at the end of a demand's columns, and none is taken away or moved.  So column k of the splits of an
-earlier answer is the same path as before, and hedges, states to start from and answers in force go on with zeros in the
-new columns.  The set is a file of the store, from which every process takes it, also after a restart.
+Paths are added at the end of a demand's columns, and none is taken away or moved.  So column k of
+the splits of an earlier answer is the same path as before, and hedges, states to start from and
+answers in force go on with zeros in the new columns.  The set is a file of the store, from which
+every process takes it, also after a restart.
 """
 
 from __future__ import annotations
@@ -31,14 +33,16 @@ from teal.serving.engine.served import Served
 from teal.serving.engine.store import Store
 from teal.solvers.candidates import more_paths
 
-GROW_EVERY_S = 300.0  # seconds from one look at the paths of a network to the next: an interval of a controller
+# seconds from one look at the paths of a network to the next: an interval of a controller
+GROW_EVERY_S = 300.0
 _LARGEST_GAP = 0.01  # certified gap to the optimum over all paths above which paths are added
 _AGAIN_S = 1.0  # seconds after which paths are looked for again, where others were stored meanwhile
 _LONGEST_S = 60.0  # seconds for the paths of one matrix, after which the best so far are taken
 
 
 class Growth:
-    """The growth of the path sets of all networks of one process.  Its methods are called on one event loop.
+    """The growth of the path sets of all networks of one process.  Its methods are called on one
+    event loop.
 
     Args:
         store: store of the networks.
@@ -49,11 +53,14 @@ class Growth:
         self._store, self._every_s = store, every_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="path-growth")
         self._looked: dict[str, float] = {}  # when, by the generation of the network
-        self._connected: dict[str, FloatArray] = {}  # capacities for which the paths were looked at, likewise
+        self._connected: dict[
+            str, FloatArray
+        ] = {}  # capacities for which the paths were looked at, likewise
         self._tasks: set[asyncio.Task[None]] = set()
 
     def note(self, name: str, network: Hosted, rates: FloatArray) -> None:
-        """Look at the paths of a network for the last of some matrices, and for failed links, unless done lately.
+        """Look at the paths of a network for the last of some matrices, and for failed links,
+        unless done lately.
 
         Args:
             name: name of the network.
@@ -74,7 +81,9 @@ class Growth:
         task.add_done_callback(self._tasks.discard)
 
     def reconnect(self, name: str, network: Hosted) -> None:
-        """Find a path for each demand that only failed links cut off, if links have changed since the last call."""
+        """Find a path for each demand that only failed links cut off, if links have changed since
+        the last call.
+        """
         served = network.served
         if served is None or self._connected.get(network.generation) is served.capacity:
             return
@@ -84,14 +93,20 @@ class Growth:
 
     async def _reconnect(self, name: str, network: Hosted) -> None:
         while not await self._add(name, network, reconnected):
-            await asyncio.sleep(_AGAIN_S)  # others were added meanwhile, which the network takes first
+            await asyncio.sleep(
+                _AGAIN_S
+            )  # others were added meanwhile, which the network takes first
 
     async def _look(self, name: str, network: Hosted, rates: FloatArray) -> None:
         await self._add(name, network, lambda served: grown(served, network, rates))
         self._looked[network.generation] = time.monotonic()
 
-    async def _add(self, name: str, network: Hosted, find: Callable[[Served], PathSet | None]) -> bool:
-        """Store the path set that ``find`` makes of a network, if any; False if others were added meanwhile."""
+    async def _add(
+        self, name: str, network: Hosted, find: Callable[[Served], PathSet | None]
+    ) -> bool:
+        """Store the path set that ``find`` makes of a network, if any; False if others were added
+        meanwhile.
+        """
         if network.taking is not None:
             await network.taking
         served, after, loop = network.served, network.added_paths, asyncio.get_running_loop()
@@ -100,14 +115,20 @@ class Growth:
         try:
             paths = await loop.run_in_executor(self._thread, find, served)
             if paths is not None and not network.is_gone.is_set():
-                return await asyncio.to_thread(self._store.write_paths, name, network.generation, paths, after)
+                return await asyncio.to_thread(
+                    self._store.write_paths, name, network.generation, paths, after
+                )
         except (ServiceError, OSError, InputError) as error:
-            LOG.warning("paths not added", extra={"teal": {"network": name, "error": str(error)[:200]}})
+            LOG.warning(
+                "paths not added", extra={"teal": {"network": name, "error": str(error)[:200]}}
+            )
         return True
 
 
 def reconnected(served: Served) -> PathSet | None:
-    """The paths of a network with one for each demand that it still connects; None if none is missing."""
+    """The paths of a network with one for each demand that it still connects; None if none is
+    missing.
+    """
     down = np.flatnonzero(served.capacity == 0).tolist()
     paths = with_surviving_paths(served.paths, served.topology, [down])
     return None if paths is served.paths else paths
@@ -123,6 +144,10 @@ def grown(served: Served, network: Hosted, rates: FloatArray) -> PathSet | None:
     """
     program = Objective(network.spec.objective).for_paths
     demand = rates.reshape(-1, served.paths.num_demands).sum(0).astype(np.float64)
-    problem = Problem.create(served.topology, served.paths, program, demand, capacity=served.capacity)
-    paths = more_paths(problem, gap=_LARGEST_GAP, max_paths=network.spec.max_paths, deadline=_LONGEST_S)
+    problem = Problem.create(
+        served.topology, served.paths, program, demand, capacity=served.capacity
+    )
+    paths = more_paths(
+        problem, gap=_LARGEST_GAP, max_paths=network.spec.max_paths, deadline=_LONGEST_S
+    )
     return None if paths is served.paths else paths

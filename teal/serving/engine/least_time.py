@@ -1,4 +1,6 @@
-"""How long the engine usually takes for an answer on a network, and how long it cannot pause: as measured so far."""
+"""How long the engine usually takes for an answer on a network, and how long it cannot pause: as
+measured so far.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,27 @@ from typing import Any
 from teal.serving.engine.wanted import Wanted
 from teal.solvers.pdhg import MAX_LANES
 
-SLICE_S = 0.5  # seconds that the engine works on a request before others may come next; see teal.serving.engine.queue
+# seconds that the engine works on a request before others may come next; see
+# teal.serving.engine.queue
+SLICE_S = 0.5
 _MAX_SLICE_S = 60.0  # seconds
 _NEWEST_SHARE = 0.2  # weight of the newest measurement in the usual time
-_FIXED_SHARE = 0.4  # share of the time for one matrix that a batch takes once, until it is measured; 0.4 on GEANT
+# share of the time for one matrix that a batch takes once, until it is measured; 0.4 on GEANT
+_FIXED_SHARE = 0.4
 _MAX_FIXED_SHARE = 0.95  # so that more matrices always count as more work
-_SLICE_DECAY = 0.7  # of the length of a slice after one that was not longer, so that one slow iteration is forgotten
+# of the length of a slice after one that was not longer, so that one slow iteration is forgotten
+_SLICE_DECAY = 0.7
 
 
-# Seconds to write a demand by name, until it is measured; arrays are faster.  0.25 s for 20,000 on a virtual Xeon.
+# Seconds to write a demand by name, until it is measured; arrays are faster.  0.25 s for 20,000 on
+# a virtual Xeon.
 _WRITING_S = 1.2e-5
 _MIN_WRITTEN = 1_000  # demands of an answer from which on its time says what one more takes
 
 
 class LeastTimes:
-    """Seconds for an answer without iterations (set-up, check, measurement), by :attr:`Wanted.kind`.
+    """Seconds for an answer without iterations (set-up, check, measurement), by
+    :attr:`Wanted.kind`.
 
     Attributes:
         slice_s: seconds of a slice; longer where one iteration or gap check takes longer.
@@ -54,7 +62,9 @@ class LeastTimes:
 
         Where none was measured for this kind, the time without further wishes is multiplied.
         """
-        return self._usual.get(wanted.kind, self._plain_s * wanted.assumed_work) * self._work(matrices)
+        return self._usual.get(wanted.kind, self._plain_s * wanted.assumed_work) * self._work(
+            matrices
+        )
 
     def shortest_s(self, matrices: int, wanted: Wanted) -> float:
         """The least time from the shortest one that was measured; 0 if none was."""
@@ -71,7 +81,8 @@ class LeastTimes:
         self._shortest[wanted.kind] = min(of_one, self._shortest.get(wanted.kind, of_one))
 
     def note_overrun(self, seconds: float, slice_s: float) -> None:
-        """Take note of how long the engine worked, where that is longer than its slice because it could not pause.
+        """Take note of how long the engine worked, where that is longer than its slice because it
+        could not pause.
 
         Args:
             seconds: time that it worked.

@@ -15,7 +15,11 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line; an exception's trace is a text in it."""
-        line = {"time": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
+        line = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
         line |= getattr(record, "teal", {})
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
@@ -24,7 +28,9 @@ class JsonLines(logging.Formatter):
 
 def log_to(path: Path) -> None:
     """Append what the service has to say to a file."""
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600))  # for the service's user alone
+    os.close(
+        os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    )  # for the service's user alone
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(JsonLines())
     LOG.addHandler(handler)

@@ -18,10 +18,12 @@ from teal.runtime.storage import atomic_files
 from teal.serving.engine.errors import ServiceError, wrong
 
 MAX_KEPT_MATRICES = 2_016  # three weeks of quarters of an hour
-_MAX_BYTES = 256 << 20  # of the matrices of a network, as float32; at least _MIN_KEPT_MATRICES are kept
+_MAX_BYTES = (
+    256 << 20
+)  # of the matrices of a network, as float32; at least _MIN_KEPT_MATRICES are kept
 _MIN_KEPT_MATRICES = 16
-# That a time may be ahead of this machine's clock, for clocks that differ.  A matrix of the future would refuse all
-# that are measured until then.
+# That a time may be ahead of this machine's clock, for clocks that differ.  A matrix of the future
+# would refuse all that are measured until then.
 _MAX_FUTURE = np.timedelta64(600, "s")
 _SUFFIX = ".npy"
 _CLOCK_TICK_NS = 1_000_000_000
@@ -29,25 +31,31 @@ _TIME_FORMAT = "%Y%m%dT%H%M%S"
 
 
 class MeasuredMatrices:
-    """The matrices of one registration of a network, oldest first, in memory and on disk.  For several threads.
+    """The matrices of one registration of a network, oldest first, in memory and on disk.  For
+    several threads.
 
     Args:
-        folder: folder of this registration; folders beside it belong to earlier ones and are deleted.
+        folder: folder of this registration; folders beside it belong to earlier ones and are
+            deleted.
         num_demands: D.
 
     Attributes:
-        dropped: number of matrices that were kept once and are not any more, as far as this process knows.
+        dropped: number of matrices that were kept once and are not any more, as far as this process
+            knows.
         version: changes with the matrices.
     """
 
     def __init__(self, folder: Path, num_demands: int) -> None:
         self.folder, self._num_demands = folder, num_demands
-        self.most = min(MAX_KEPT_MATRICES, max(_MIN_KEPT_MATRICES, _MAX_BYTES // (4 * max(1, num_demands))))
+        self.most = min(
+            MAX_KEPT_MATRICES, max(_MIN_KEPT_MATRICES, _MAX_BYTES // (4 * max(1, num_demands)))
+        )
         self._rows: dict[np.datetime64, Float32Array] = {}
         self.dropped = 0
         self.version = 0
         self._stamps: dict[np.datetime64, int] = {}  # of the files that were read or written
-        self._read_at = 0  # time of the last change of the folder when its files were looked at; 0 to look again
+        # time of the last change of the folder when its files were looked at; 0 to look again
+        self._read_at = 0
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for other in folder.parent.iterdir():
@@ -65,7 +73,9 @@ class MeasuredMatrices:
         return _interval_s(np.array(self.times, "datetime64[s]"))
 
     def refresh(self) -> None:
-        """Read what other processes, or this one before a restart, have stored; forget what they have deleted."""
+        """Read what other processes, or this one before a restart, have stored; forget what they
+        have deleted.
+        """
         with self._lock:
             self._refresh()
 
@@ -75,7 +85,9 @@ class MeasuredMatrices:
             return
         # A change in the same tick of the file system's clock would not show.
         self._read_at = changed_at if time.time_ns() - changed_at > _CLOCK_TICK_NS else 0
-        stored = sorted(file for file in self.folder.glob(f"*{_SUFFIX}") if not file.name.startswith("."))[-self.most :]
+        stored = sorted(
+            file for file in self.folder.glob(f"*{_SUFFIX}") if not file.name.startswith(".")
+        )[-self.most :]
         for file in stored:
             with contextlib.suppress(
                 OSError, ValueError, EOFError, RecursionError, OverflowError
@@ -128,7 +140,9 @@ class MeasuredMatrices:
         self._drop_later(latest)
         newest = next(reversed(self._rows), None)
         if newest is not None and (times[0] < newest or (times[0] == newest and len(times) > 1)):
-            raise ServiceError(409, "not_later", f"time: later than {newest}, the newest measured matrix")
+            raise ServiceError(
+                409, "not_later", f"time: later than {newest}, the newest measured matrix"
+            )
         if rates.shape[1] != self._num_demands or not self.folder.is_dir():
             raise ServiceError(409, "replaced", "the network was deleted or replaced")
         rows = dict(zip(times, rates.astype(np.float32), strict=True))
@@ -147,7 +161,9 @@ class MeasuredMatrices:
         return 0
 
     def _drop_later(self, latest: np.datetime64) -> None:
-        """Delete matrices of the future: they were measured by a clock that has been set back since."""
+        """Delete matrices of the future: they were measured by a clock that has been set back
+        since.
+        """
         for when in [when for when in self._rows if when > latest]:
             self._forget(when)
             self.version += 1
@@ -174,7 +190,9 @@ class MeasuredMatrices:
         with self._lock:
             times: npt.NDArray[np.datetime64] = np.array(self.times, "datetime64[s]")
             rows, first = _Rows(list(self._rows.values()), self._num_demands), self.dropped
-        return TrafficMatrices(name, pairs, times, rows, _interval_s(times), key=f"{name}/{times[-1]}"), first
+        return TrafficMatrices(
+            name, pairs, times, rows, _interval_s(times), key=f"{name}/{times[-1]}"
+        ), first
 
     def rates(self) -> Float32Array:
         """(T, D) Gbit/s of all matrices."""
@@ -253,4 +271,6 @@ def _file_name(time: np.datetime64) -> str:
 
 def _time(file: Path) -> np.datetime64:
     stem = file.name.removesuffix(_SUFFIX)
-    return np.datetime64(f"{stem[:4]}-{stem[4:6]}-{stem[6:8]}T{stem[9:11]}:{stem[11:13]}:{stem[13:15]}", "s")
+    return np.datetime64(
+        f"{stem[:4]}-{stem[4:6]}-{stem[6:8]}T{stem[9:11]}:{stem[11:13]}:{stem[13:15]}", "s"
+    )

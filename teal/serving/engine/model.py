@@ -1,4 +1,6 @@
-"""The model of a running service: read again when its files change, without a request that waits or is lost."""
+"""The model of a running service: read again when its files change, without a request that waits or
+is lost.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,13 @@ _LOOK_EVERY_S = 1.0
 
 
 class ServedModel:
-    """Where the engine starts on large networks; another one as soon as the folder holds another one that works.
+    """Where the engine starts on large networks; another one as soon as the folder holds another
+    one that works.
 
-    A request looks whether the files have changed, a second after the last look at the earliest.  A changed model is
-    read beside the engine and tried between two batches; requests go on with the old one until then, and for good if
-    the new one is no model or its answer is of no use.  One that is of no use from the start is none: the engine then
-    starts from nothing.
+    A request looks whether the files have changed, a second after the last look at the earliest.  A
+    changed model is read beside the engine and tried between two batches; requests go on with the
+    old one until then, and for good if the new one is no model or its answer is of no use.  One
+    that is of no use from the start is none: the engine then starts from nothing.
 
     Args:
         name: auto, none, or that of :func:`teal.schemes.models.load_model`.
@@ -34,7 +37,11 @@ class ServedModel:
     def __init__(self, name: str, prove: Callable[[Model], None], engine: Executor) -> None:
         self._name, self._prove, self._engine = name, prove, engine
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="model")
-        self._folder = None if name == "none" else model_folder(DEFAULT_CHECKPOINT if name == "auto" else Path(name))
+        self._folder = (
+            None
+            if name == "none"
+            else model_folder(DEFAULT_CHECKPOINT if name == "auto" else Path(name))
+        )
         self._looked, self._seen = time.monotonic(), self._stamp()
         self._reading: Future[None] | None = None
         self._error = ""
@@ -54,7 +61,9 @@ class ServedModel:
         return self.starter
 
     def description(self) -> dict[str, Any]:
-        """Name, version of the weights, seconds since 1970 when they were read, and what is wrong with newer ones."""
+        """Name, version of the weights, seconds since 1970 when they were read, and what is wrong
+        with newer ones.
+        """
         return {
             "model": self._name,
             "loaded_version": self._version,
@@ -73,10 +82,14 @@ class ServedModel:
             self._error = ""
         except Exception as error:
             self._error = str(error) or type(error).__name__
-            LOG.warning("model refused", extra={"teal": {"model": self._name, "error": self._error}})
+            LOG.warning(
+                "model refused", extra={"teal": {"model": self._name, "error": self._error}}
+            )
 
     def _stamp(self) -> list[tuple[int, int, int]]:
-        """Which files they are; the card holds the weights' hash, so half of a new model is none."""
+        """Which files they are; the card holds the weights' hash, so half of a new model is
+        none.
+        """
         if self._folder is None:
             return []
         try:

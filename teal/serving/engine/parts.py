@@ -1,8 +1,8 @@
 """Parts of the service that packages bring, by entry points in the group ``teal.service``.
 
-``counters`` makes matrices from interface counters (:class:`CountingPart`), ``next_interval`` allocates for the
-interval after the newest measured matrix (:class:`NextIntervalPart`).  A request for a part that is not installed
-gets 422.
+``counters`` makes matrices from interface counters (:class:`CountingPart`), ``next_interval``
+allocates for the interval after the newest measured matrix (:class:`NextIntervalPart`).  A request
+for a part that is not installed gets 422.
 """
 
 from __future__ import annotations
@@ -45,12 +45,18 @@ class CountedMatrix(Protocol):
 
 
 class CountingPart(Protocol):
-    """Matrices from counters, of all networks.  It is made with the number of intervals that may wait."""
+    """Matrices from counters, of all networks.  It is made with the number of intervals that may
+    wait.
+    """
 
     def interval_of(
-        self, sent_counters: CounterReadings, topology: Topology, capacity: FloatArray, splits: FloatArray | None,
+        self,
+        sent_counters: CounterReadings,
+        topology: Topology,
+        capacity: FloatArray,
+        splits: FloatArray | None,
         matrix: FloatArray | None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """The counters of a request, as :meth:`take` takes them.
 
         Args:
@@ -63,9 +69,15 @@ class CountingPart(Protocol):
         ...
 
     async def take(
-        self, key: str, topology: Topology, paths: PathSet, matrices: MeasuredMatrices, interval: Any, client: str,
+        self,
+        key: str,
+        topology: Topology,
+        paths: PathSet,
+        matrices: MeasuredMatrices,
+        interval: Any,
+        client: str,
         deadline: float,
-    ) -> CountedMatrix:  # fmt: skip
+    ) -> CountedMatrix:
         """The matrix of an interval.
 
         Args:
@@ -103,7 +115,8 @@ class NextIntervalPart(Measured):
 
     Attributes:
         latest: the latest allocation; None before the first one.
-        realised: realised over optimal value of the last interval that was allocated for; None before.
+        realised: realised over optimal value of the last interval that was allocated for; None
+            before.
     """
 
     latest: NextAllocation | None
@@ -122,7 +135,9 @@ class NextIntervalPart(Measured):
         raise NotImplementedError
 
     def answer(self, network: Problem, queue_s: float) -> tuple[Answer, dict[str, Any]]:
-        """The latest allocation, with figures by the newest matrix; and the further fields of an answer."""
+        """The latest allocation, with figures by the newest matrix; and the further fields of an
+        answer.
+        """
         raise NotImplementedError
 
 
@@ -140,7 +155,10 @@ def next_interval_part() -> type[NextIntervalPart] | None:
 
 def not_installed(name: str) -> ServiceError:
     """The error for a request that needs a part that is not installed."""
-    return wrong(f"{name}: this service has no part for it: install a package that announces one in teal.service")
+    return wrong(
+        f"{name}: this service has no part for it: install a package that announces one in "
+        "teal.service"
+    )
 
 
 def _found(name: str) -> Any:

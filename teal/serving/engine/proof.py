@@ -1,4 +1,6 @@
-"""The proof of an answer, as a zip file that its receiver checks without Teal (:mod:`teal.proofs`)."""
+"""The proof of an answer, as a zip file that its receiver checks without Teal
+(:mod:`teal.proofs`).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def check_provable(wanted: Wanted, matrices: int) -> None:
     if matrices != 1:
         raise wrong(f"prove: one matrix a request, not {matrices}")
     if wanted.limits or rules.is_sequence or not (rules.is_linear or rules.needs_functions):
-        raise wrong("prove: an objective that is one program and linear in flow, or in pieces of it, without classes")
+        raise wrong(
+            "prove: an objective that is one program and linear in flow, or in pieces of it, "
+            "without classes"
+        )
 
 
 def proof_of(answer: Answer, served: Served, wanted: Wanted, rates: FloatArray) -> bytes:
@@ -40,14 +45,20 @@ def proof_of(answer: Answer, served: Served, wanted: Wanted, rates: FloatArray) 
         rates: (1, D) Gbit/s.
 
     Raises:
-        ServiceError: the allocation breaks a rule of the network as it is now: a link went down meanwhile, say.
+        ServiceError: the allocation breaks a rule of the network as it is now: a link went down
+            meanwhile, say.
     """
-    splits, prices = torch.from_numpy(answer.splits.astype(np.float64)), torch.from_numpy(answer.prices)
+    splits, prices = (
+        torch.from_numpy(answer.splits.astype(np.float64)),
+        torch.from_numpy(answer.prices),
+    )
     allocation, packed = Allocation.of_batch(splits, prices, 0.0), io.BytesIO()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         try:
-            write_proof(folder, served.problem(wanted, rates.copy()), allocation)  # Arrow's rates are read-only
+            write_proof(
+                folder, served.problem(wanted, rates.copy()), allocation
+            )  # Arrow's rates are read-only
         except TealError as error:
             raise ServiceError(409, "not_proved", str(error)) from None
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,17 +1,19 @@
 """Requests that wait for the engine, and the order in which it takes them.
 
-A request is cut into chunks of as many matrices as the engine solves together, and the engine works on a chunk for one
-slice of time at most, less where a request arrives.  Whatever it computes pauses at the end of an iteration and goes on
-later; a chunk has an equal share of what is left of its request's time.  Between two slices
+A request is cut into chunks of as many matrices as the engine solves together, and the engine works
+on a chunk for one slice of time at most, less where a request arrives.  Whatever it computes pauses
+at the end of an iteration and goes on later; a chunk has an equal share of what is left of its
+request's time.  Between two slices
 
-- the chunk whose request has the earliest deadline comes next, if in that order some request would else be late, by
-  the usual times of answers;
-- otherwise the client comes next that the engine has worked for least.  Clients have equal shares of the engine's time
-  for as long as they have requests here (start-time fair queueing, Goyal et al. 1996).
+- the chunk whose request has the earliest deadline comes next, if in that order some request would
+  else be late, by the usual times of answers;
+- otherwise the client comes next that the engine has worked for least.  Clients have equal shares
+  of the engine's time for as long as they have requests here (start-time fair queueing, Goyal et
+  al. 1996).
 
-A request that, by usual times, could not be answered by its deadline, a slice and a batch, or that would make another
-one as late, is refused when it arrives, and so is one for which its client would need more than three quarters of the
-time until its deadline.
+A request that, by usual times, could not be answered by its deadline, a slice and a batch, or that
+would make another one as late, is refused when it arrives, and so is one for which its client would
+need more than three quarters of the time until its deadline.
 """
 
 from __future__ import annotations
@@ -71,9 +73,11 @@ class Chunk:
     Attributes:
         request: request that they belong to.
         rows: numbers of its matrices.
-        end_time: by time.perf_counter(), when its share of the request's time is over; 0 before its first slice.
+        end_time: by time.perf_counter(), when its share of the request's time is over; 0 before its
+            first slice.
         begin_time: by time.perf_counter(), when its first slice began.
-        run: run that computes it, together with other chunks; None before its first slice and between two runs.
+        run: run that computes it, together with other chunks; None before its first slice and
+            between two runs.
         run_rows: its rows in the run.
         capacity: (E,) Gbit/s of the run, which is begun anew where they have changed.
         state: state in which its last run ended; None before.
@@ -96,16 +100,24 @@ class Chunk:
         return self.rows.stop - self.rows.start
 
     def kind(self, now: float) -> tuple[Any, ...]:
-        """Chunks of one kind are solved together: a smaller gap, or a deadline that has passed, would bind all.
+        """Chunks of one kind are solved together: a smaller gap, or a deadline that has passed,
+        would bind all.
 
-        A run ends with the earliest deadline of its chunks, so that those of programs that could not go on from there
-        have runs of their own.
+        A run ends with the earliest deadline of its chunks, so that those of programs that could
+        not go on from there have runs of their own.
         """
         request = self.request
         if self.run is not None:
             return request.served, self.run
         alone = None if request.wanted.is_resumable else request
-        return request.served, request.wanted, request.gap, request.deadline > now, self.state is None, alone
+        return (
+            request.served,
+            request.wanted,
+            request.gap,
+            request.deadline > now,
+            self.state is None,
+            alone,
+        )
 
 
 def _by_deadline(chunk: Chunk) -> tuple[float, float, int]:
@@ -117,8 +129,8 @@ class Queue:
 
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []  # by deadline
-        # Seconds that the engine has worked for each client; one that comes back counts as having had what the least
-        # served one has had.
+        # Seconds that the engine has worked for each client; one that comes back counts as having
+        # had what the least served one has had.
         self._worked: dict[str, float] = {}
         self._taken: list[Chunk] = []  # what the engine is at, and what may come back
 
@@ -131,22 +143,29 @@ class Queue:
         return sum(1 for _ in self)
 
     def of(self, served: Served) -> Iterator[Waiting]:
-        """The requests of a network of which a chunk waits, by deadline, unless nobody waits for the answer."""
-        requests = dict.fromkeys(chunk.request for chunk in self._chunks if chunk.request.served is served)
+        """The requests of a network of which a chunk waits, by deadline, unless nobody waits for
+        the answer.
+        """
+        requests = dict.fromkeys(
+            chunk.request for chunk in self._chunks if chunk.request.served is served
+        )
         return (request for request in requests if not request.answer.done())
 
     def lateness(self, new: Waiting, now: float) -> float:
-        """Seconds by which a request would miss its deadline and a slice, with ``new``; 0 or less: none would.
+        """Seconds by which a request would miss its deadline and a slice, with ``new``; 0 or less:
+        none would.
 
-        By the usual times of all requests, in the order of deadlines, from ``now``; a request may be late by a slice
-        and the usual time of a batch.  Of the time until a deadline the requests of one client may need
-        three quarters.
+        By the usual times of all requests, in the order of deadlines, from ``now``; a request may
+        be late by a slice and the usual time of a batch.  Of the time until a deadline the requests
+        of one client may need three quarters.
         """
         work: dict[Waiting, float] = {new: new.served.times.usual_s(len(new.rates), new.wanted)}
         for chunk in [*self._taken, *self._chunks]:
             request = chunk.request
             if not request.answer.done():
-                work[request] = work.get(request, 0.0) + request.served.times.usual_s(chunk.size, request.wanted)
+                work[request] = work.get(request, 0.0) + request.served.times.usual_s(
+                    chunk.size, request.wanted
+                )
         at, of_client, latest = now, 0.0, -math.inf
         for request in sorted(work, key=lambda request: request.deadline):
             at += work[request]
@@ -159,7 +178,9 @@ class Queue:
         return latest
 
     def slack(self, now: float) -> float:
-        """Seconds that the engine may work on what it has taken before the others must begin, by their usual times."""
+        """Seconds that the engine may work on what it has taken before the others must begin, by
+        their usual times.
+        """
         at, least = now, math.inf
         for chunk in self._chunks:
             served = chunk.request.served
@@ -176,7 +197,9 @@ class Queue:
                 self._worked.clear()
             self._worked[request.client] = max(self._worked.get(request.client, 0.0), least)
         for first in range(0, len(request.rates), MAX_LANES):
-            self._chunks.append(Chunk(request, slice(first, min(first + MAX_LANES, len(request.rates)))))
+            self._chunks.append(
+                Chunk(request, slice(first, min(first + MAX_LANES, len(request.rates))))
+            )
             request.chunks += 1
         self._sort()
 
@@ -197,7 +220,9 @@ class Queue:
             self._worked[client] = self._worked.get(client, 0.0) + seconds * chunk.size / total
 
     def take(self) -> list[Chunk]:
-        """The next chunk and those of its kind that the engine can solve with it; empty if none waits."""
+        """The next chunk and those of its kind that the engine can solve with it; empty if none
+        waits.
+        """
         self._taken = []
         self._chunks = [chunk for chunk in self._chunks if not chunk.request.answer.done()]
         if not self._chunks:
@@ -205,7 +230,9 @@ class Queue:
         now = time.perf_counter()
         next_one = self._chunks[0]
         if not self._is_urgent(now):
-            next_one = min(self._chunks, key=lambda chunk: self._worked.get(chunk.request.client, 0.0))
+            next_one = min(
+                self._chunks, key=lambda chunk: self._worked.get(chunk.request.client, 0.0)
+            )
         kind, together, rest = next_one.kind(now), [next_one], []
         count = next_one.size
         for chunk in self._chunks:
@@ -221,7 +248,9 @@ class Queue:
         return self._taken
 
     def _is_urgent(self, now: float) -> bool:
-        """Whether a request might be late, if a slice went to a chunk other than that of the earliest deadline."""
+        """Whether a request might be late, if a slice went to a chunk other than that of the
+        earliest deadline.
+        """
         return self.slack(now) < max(chunk.request.served.times.slice_s for chunk in self._chunks)
 
     def clear(self, served: Served) -> list[Waiting]:

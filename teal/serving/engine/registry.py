@@ -1,4 +1,6 @@
-"""The networks of a service: which there are, and what each needs before it can be allocated for."""
+"""The networks of a service: which there are, and what each needs before it can be allocated
+for.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from pydantic import ValidationError
 from teal.errors import InputError
 from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
-from teal.serving.engine.errors import LOCKED, ServiceError, is_passing, not_ready, replaced, unreadable, wrong
+from teal.serving.engine.errors import (
+    LOCKED,
+    ServiceError,
+    is_passing,
+    not_ready,
+    replaced,
+    unreadable,
+    wrong,
+)
 from teal.serving.engine.log import LOG
 from teal.serving.engine.measured import Measured
 from teal.serving.engine.requests import LinkChanges, NetworkSpec
@@ -30,9 +40,11 @@ from teal.serving.engine.wanted import groups_of
 _MAX_SPLITS = 1 << 26
 _NOT_FOUND = 404  # status of an error
 _VALUES_OF_CHANGE = 4  # of a link
-# Splits of a network whose paths may take long: the time is estimated first, and the search has a thread of its own.
+# Splits of a network whose paths may take long: the time is estimated first, and the search has a
+# thread of its own.
 _LONG_SEARCH = 1_000_000
-_SLOW_FACTOR = 10  # a path of Yen's, or a survivable one, takes as long as so many edge-disjoint ones, approximately
+# a path of Yen's, or a survivable one, takes as long as so many edge-disjoint ones, approximately
+_SLOW_FACTOR = 10
 
 
 class _Ended(Exception):  # noqa: N818, it is no error
@@ -57,7 +69,8 @@ class Hosted:
         taking: takes paths that have been added; requests need not wait for it.
         added_paths: how often paths were added to those that it serves.
         links: what is stored of its links, by number.
-        unsaved: what happened to its links and is not stored, by number of the link; in force all the same.
+        unsaved: what happened to its links and is not stored, by number of the link; in force all
+            the same.
         changing: held by the one that works out what changes of links mean.
         storing: held by the one that stores changes, so that none is stored after a later one.
         attempts: how often somebody began to store them.
@@ -84,7 +97,9 @@ class Hosted:
     warning: str = ""
 
     def put_in_force(self, served: Served | None) -> None:
-        """Give the network the capacities that follow from what is stored of its links and what is not."""
+        """Give the network the capacities that follow from what is stored of its links and what is
+        not.
+        """
         if served is not None:
             served.capacity = capacity_in_force(served.topology, _merged(self.links, self.unsaved))
 
@@ -99,12 +114,16 @@ class Registry:
         most_path_s: seconds that a search for paths may take, by estimate.
     """
 
-    def __init__(self, store: Store, gone: Callable[[Hosted], None], most: int, most_path_s: float) -> None:
+    def __init__(
+        self, store: Store, gone: Callable[[Hosted], None], most: int, most_path_s: float
+    ) -> None:
         self._store, self._gone, self._most, self._most_path_s = store, gone, most, most_path_s
         self._networks: dict[str, Hosted] = {}
         self._estimating = asyncio.Lock()
         self._saving: dict[str, asyncio.Task[None]] = {}
-        self._unreadable: set[str] = set()  # names of networks whose files are damaged, as the log says
+        self._unreadable: set[str] = (
+            set()
+        )  # names of networks whose files are damaged, as the log says
         self._retired: list[Served] = []  # replaced, with their paths on disk
         # Searches that may take minutes hold up each other and no others.
         self._quick = ThreadPoolExecutor(1, thread_name_prefix="paths")
@@ -119,12 +138,19 @@ class Registry:
             try:
                 network = self.get(name)
             except ServiceError as error:
-                if error.status != _NOT_FOUND and name not in self._unreadable:  # else it was deleted meanwhile
-                    LOG.warning("network not readable", extra={"teal": {"network": name, "error": str(error)[:200]}})
+                if (
+                    error.status != _NOT_FOUND and name not in self._unreadable
+                ):  # else it was deleted meanwhile
+                    LOG.warning(
+                        "network not readable",
+                        extra={"teal": {"network": name, "error": str(error)[:200]}},
+                    )
                     self._unreadable.add(name)
                 continue
             self._unreadable.discard(name)
-            if network.unsaved and name not in self._saving:  # beside the event loop: a lock may be held
+            if (
+                network.unsaved and name not in self._saving
+            ):  # beside the event loop: a lock may be held
                 self._saving[name] = asyncio.create_task(self._save_again(name, network))
         tasks = [network.preparing for network in self._networks.values()]
         return [task for task in tasks if task is not None and not task.done()]
@@ -133,7 +159,8 @@ class Registry:
         """Register or replace; whether the name is new.
 
         Raises:
-            ServiceError: a fault in the topology, too many networks, or paths that would take too long.
+            ServiceError: a fault in the topology, too many networks, or paths that would take too
+                long.
         """
         # A fault is the caller's, now.
         checked, topology = await asyncio.to_thread(_checked, name, spec)
@@ -142,7 +169,9 @@ class Registry:
         estimate = await self._estimate(topology, checked)
         names = self._store.names()
         if name not in names and len(names) >= self._most:
-            raise ServiceError(409, "too_many_networks", f"{self._most} networks are registered: delete one first")
+            raise ServiceError(
+                409, "too_many_networks", f"{self._most} networks are registered: delete one first"
+            )
         new = bool(await asyncio.to_thread(self._store.put, name, spec))
         stored = await asyncio.to_thread(self._store.read, name)
         self.get(name, stored, checked).estimated_s = estimate
@@ -166,7 +195,8 @@ class Registry:
             )
         if seconds > self._most_path_s:
             raise wrong(
-                f"topology: its paths would take about {seconds:,.0f} s, at most {self._most_path_s:,.0f} are allowed; "
+                f"topology: its paths would take about {seconds:,.0f} s, at most "
+                f"{self._most_path_s:,.0f} are allowed; "
                 "a smaller num_paths, or edge-disjoint paths, take less"
             )
         return math.ceil(seconds)
@@ -184,7 +214,8 @@ class Registry:
             self._forget_paths(known.served)
 
     async def change_links(self, name: str, changes: dict[str, Any]) -> None:
-        """Change capacities, or take links down or up: in force at once, also where they cannot be stored.
+        """Change capacities, or take links down or up: in force at once, also where they cannot be
+        stored.
 
         Raises:
             ServiceError: no such network or link.
@@ -201,7 +232,9 @@ class Registry:
                 raise replaced(name)
             network.unsaved = _merged(network.unsaved, link_states)
             network.put_in_force(network.served)
-        await asyncio.shield(self._save(name, network))  # also for a client that goes: the next change comes after it
+        await asyncio.shield(
+            self._save(name, network)
+        )  # also for a client that goes: the next change comes after it
 
     async def _save(self, name: str, network: Hosted) -> None:
         """Store what is not stored of the links, which is in force already.
@@ -211,12 +244,16 @@ class Registry:
         """
         attempts = network.attempts
         async with network.storing:
-            if network.attempts > attempts or not network.unsaved:  # one that began since knew all of it
+            if (
+                network.attempts > attempts or not network.unsaved
+            ):  # one that began since knew all of it
                 return
             network.attempts += 1
             changes = network.unsaved
             try:
-                await asyncio.to_thread(self._store.change_links, name, changes, network.spec.stored())
+                await asyncio.to_thread(
+                    self._store.change_links, name, changes, network.spec.stored()
+                )
             except OSError as error:
                 reason = error.strerror or str(error)
             except ServiceError as error:
@@ -225,11 +262,15 @@ class Registry:
                 reason = error.message
             else:  # what came meanwhile stays
                 later = network.unsaved.items()
-                network.unsaved = {link: change for link, change in later if changes.get(link) != change}
+                network.unsaved = {
+                    link: change for link, change in later if changes.get(link) != change
+                }
                 network.warning = ""
                 return
             network.warning = f"changes of links are in force and not stored: {reason}"
-            LOG.warning("link changes not stored", extra={"teal": {"network": name, "error": reason[:200]}})
+            LOG.warning(
+                "link changes not stored", extra={"teal": {"network": name, "error": reason[:200]}}
+            )
 
     async def _save_again(self, name: str, network: Hosted) -> None:
         """Try to store what could not be stored before."""
@@ -241,7 +282,11 @@ class Registry:
 
     def all_ready(self) -> dict[str, Served]:
         """The networks that are ready, by name."""
-        return {name: network.served for name, network in self._networks.items() if network.served is not None}
+        return {
+            name: network.served
+            for name, network in self._networks.items()
+            if network.served is not None
+        }
 
     def all_compute(self) -> bool:
         """Whether there are networks whose paths are being computed, and none that is ready."""
@@ -250,7 +295,9 @@ class Registry:
 
     def warnings(self) -> dict[str, str]:
         """Warnings about networks, by name; networks without any are left out."""
-        return {name: network.warning for name, network in self._networks.items() if network.warning}
+        return {
+            name: network.warning for name, network in self._networks.items() if network.warning
+        }
 
     async def info(self, name: str) -> dict[str, Any]:
         """:class:`teal.serving.engine.responses.NetworkInfo`.
@@ -270,12 +317,15 @@ class Registry:
         """
         return in_use(name, self.get(name))
 
-    def get(self, name: str, stored: Stored | None = None, spec: NetworkSpec | None = None) -> Hosted:
+    def get(
+        self, name: str, stored: Stored | None = None, spec: NetworkSpec | None = None
+    ) -> Hosted:
         """As the store has it now: another process may have changed it.
 
         Args:
             name: name of the network.
-            stored, spec: its registration as it was just written, and the settings in it; None to read them.
+            stored, spec: its registration as it was just written, and the settings in it; None to
+                read them.
 
         Raises:
             ServiceError: there is none of that name.
@@ -299,7 +349,11 @@ class Registry:
                 self._retired.append(known.served)
             self._forget(name)
             try:
-                spec = spec if spec is not None and spec.stored() == raw else NetworkSpec.model_validate(raw)
+                spec = (
+                    spec
+                    if spec is not None and spec.stored() == raw
+                    else NetworkSpec.model_validate(raw)
+                )
             except ValidationError as error:
                 raise unreadable(name, error) from None
             known = self._networks[name] = Hosted(version, spec, generation, added_paths=added)
@@ -317,9 +371,14 @@ class Registry:
         assert network.served is not None
         file, loop = self._store.paths_file(name, network.generation), asyncio.get_running_loop()
         try:
-            more = await loop.run_in_executor(self._quick, network.served.with_more_paths, file, network.spec)
+            more = await loop.run_in_executor(
+                self._quick, network.served.with_more_paths, file, network.spec
+            )
         except InputError as error:  # the network goes on as it is
-            LOG.warning("added paths not readable", extra={"teal": {"network": name, "error": str(error)[:200]}})
+            LOG.warning(
+                "added paths not readable",
+                extra={"teal": {"network": name, "error": str(error)[:200]}},
+            )
             return
         if not network.is_gone.is_set():
             more.capacity = network.served.capacity  # it may have changed meanwhile
@@ -336,9 +395,13 @@ class Registry:
             thread = self._long if _may_take_long(topology.num_nodes, network.spec) else self._quick
             loop = asyncio.get_running_loop()
             served = await loop.run_in_executor(
-                thread, Served.prepare, name, network.spec, report,
+                thread,
+                Served.prepare,
+                name,
+                network.spec,
+                report,
                 self._store.paths_file(name, network.generation) if network.added_paths else None,
-            )  # fmt: skip
+            )
             network.put_in_force(served)
         except _Ended:
             return
@@ -354,7 +417,9 @@ class Registry:
         network.served = served
         while self._retired:  # not before: the new registration may have the same paths
             self._forget_paths(self._retired.pop())
-        network.version = network.version._replace(links=-1)  # paths may have been added meanwhile: read it again
+        network.version = network.version._replace(
+            links=-1
+        )  # paths may have been added meanwhile: read it again
 
     def _forget(self, name: str) -> None:
         network = self._networks.pop(name, None)
@@ -363,7 +428,9 @@ class Registry:
             self._gone(network)
 
     def _forget_paths(self, served: Served) -> None:
-        others = [network.served for network in self._networks.values() if network.served is not None]
+        others = [
+            network.served for network in self._networks.values() if network.served is not None
+        ]
         for key in served.stored_paths.difference(*(other.stored_paths for other in others)):
             forget(key)
 
@@ -383,12 +450,19 @@ def in_use(name: str, network: Hosted) -> Served:
 
 def _merged(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """The changes of links by number, after further changes."""
-    return {**links, **{link: {**links.get(link, {}), **change} for link, change in changes.items()}}
+    return {
+        **links,
+        **{link: {**links.get(link, {}), **change} for link, change in changes.items()},
+    }
 
 
 def _info(name: str, network: Hosted) -> dict[str, Any]:
     """:class:`teal.serving.engine.responses.NetworkInfo`."""
-    description: dict[str, Any] = {"name": name, "generation": network.generation, **network_settings(network.spec)}
+    description: dict[str, Any] = {
+        "name": name,
+        "generation": network.generation,
+        **network_settings(network.spec),
+    }
     if network.warning:
         description["warning"] = network.warning
     if network.error:
@@ -419,7 +493,9 @@ def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[
     """
     index = topology.node_index()
     between: dict[tuple[int, int], list[int]] = {}
-    for link, pair in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)):
+    for link, pair in enumerate(
+        zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
+    ):
         between.setdefault(pair, []).append(link)
     link_states: dict[str, dict[str, Any]] = {}
     for change in LinkChanges.model_validate(changes).links:
@@ -455,7 +531,9 @@ def _description(served: Served) -> dict[str, Any]:
             strict=True,
         )
     ]
-    places = [[x if np.isfinite(x) else None for x in place] for place in topology.coordinates.tolist()]
+    places = [
+        [x if np.isfinite(x) else None for x in place] for place in topology.coordinates.tolist()
+    ]
     nodes = [{"id": name, "pos": place} for name, place in zip(names, places, strict=True)]
     paths = {"demands": served.paths.num_demands, "paths": int(served.paths.mask.sum())}
     return {**paths, "nodes": nodes, "links": links}

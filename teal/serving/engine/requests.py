@@ -36,7 +36,9 @@ def _served() -> list[str]:
 
 
 def _objective(text: str) -> str:
-    """An objective as a request names it; raises ValueError for another one, or for options that it does not take."""
+    """An objective as a request names it; raises ValueError for another one, or for options that it
+    does not take.
+    """
     try:
         objective = Objective(text)
     except InputError as error:
@@ -50,7 +52,9 @@ _Objective = Annotated[
     str,
     Field(
         max_length=100,
-        description=f"{', '.join(_served())}; fair ones with options, such as alpha_fair:alpha=2,weight=1.",
+        description=(
+            f"{', '.join(_served())}; fair ones with options, such as alpha_fair:alpha=2,weight=1."
+        ),
         json_schema_extra={"pattern": f"^({'|'.join(map(re.escape, _served()))})(:.*)?$"},
     ),
     AfterValidator(_objective),
@@ -58,7 +62,9 @@ _Objective = Annotated[
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Scalar = Annotated[str, Field(max_length=200)] | int | _Finite | bool | None
 _NodeId = Annotated[
-    str, Field(max_length=200), BeforeValidator(lambda node: str(node) if isinstance(node, int | float) else node)
+    str,
+    Field(max_length=200),
+    BeforeValidator(lambda node: str(node) if isinstance(node, int | float) else node),
 ]
 MAX_MATRICES = 1024  # a request
 MAX_NODES, MAX_LINKS = 20_000, 500_000  # of a network
@@ -76,7 +82,11 @@ def _names(value: Any) -> Any:
 
 def _numbers(value: Any) -> Any:
     """Numbers by name, or those of an address: gold=30,silver=50."""
-    return dict(part.partition("=")[::2] for part in value.split(",")) if isinstance(value, str) else value
+    return (
+        dict(part.partition("=")[::2] for part in value.split(","))
+        if isinstance(value, str)
+        else value
+    )
 
 
 class _Strict(BaseModel):
@@ -116,7 +126,9 @@ class GraphAttributes(_Known):
 class NodeLink(_Known):
     """Networkx node-link data; attributes that have no meaning here are dropped."""
 
-    directed: bool = Field(default=False, description="False: each link stands for two, one in each direction.")
+    directed: bool = Field(
+        default=False, description="False: each link stands for two, one in each direction."
+    )
     graph: GraphAttributes | None = None
     nodes: list[NodeSpec] = Field(max_length=MAX_NODES, fail_fast=True)
     links: list[LinkSpec] = Field(
@@ -140,7 +152,9 @@ class WeightSpec(_Strict):
 
 
 class FunctionSpec(_Strict):
-    """A bandwidth function: of a demand, or without nodes of all demands that have none of their own."""
+    """A bandwidth function: of a demand, or without nodes of all demands that have none of their
+    own.
+    """
 
     source: _NodeId = ""
     target: _NodeId = ""
@@ -164,23 +178,40 @@ class FunctionSpec(_Strict):
 class NetworkSpec(_Strict):
     """A network to be registered."""
 
-    topology: NodeLink | str = Field(description="Node-link data, or b4, or topohub:GROUP/NAME.", examples=["b4"])
+    topology: NodeLink | str = Field(
+        description="Node-link data, or b4, or topohub:GROUP/NAME.", examples=["b4"]
+    )
     num_paths: Annotated[int, Field(ge=1, le=32)] | Literal["auto"] = Field(
-        default="auto", description="Candidate paths a demand at most; auto: chosen for generated matrices."
+        default="auto",
+        description="Candidate paths a demand at most; auto: chosen for generated matrices.",
     )
     max_paths: int = Field(default=USUAL_MOST_PATHS, ge=1, le=32, description=MAX_PATHS.text)
-    path_method: PathMethod = Field(default=PathMethod.DISJOINT, description="edge-disjoint, yen or survivable.")
-    path_weight: PathWeight = Field(default=PathWeight.HOPS, description="What a short path has least of.")
-    objective: _Objective = Field(default="total_flow", description="What to optimise, unless a request says so.")
-    gap: float = Field(default=0.01, gt=0, lt=1, description="Certified gap to stop at, unless a request says so.")
+    path_method: PathMethod = Field(
+        default=PathMethod.DISJOINT, description="edge-disjoint, yen or survivable."
+    )
+    path_weight: PathWeight = Field(
+        default=PathWeight.HOPS, description="What a short path has least of."
+    )
+    objective: _Objective = Field(
+        default="total_flow", description="What to optimise, unless a request says so."
+    )
+    gap: float = Field(
+        default=0.01, gt=0, lt=1, description="Certified gap to stop at, unless a request says so."
+    )
 
     groups: dict[
         Annotated[str, Field(max_length=200)],
-        Annotated[list[tuple[_NodeId, _NodeId]], Field(min_length=1, max_length=_MAX_CABLES, fail_fast=True)],
+        Annotated[
+            list[tuple[_NodeId, _NodeId]],
+            Field(min_length=1, max_length=_MAX_CABLES, fail_fast=True),
+        ],
     ] = Field(
         default={},
         max_length=_MAX_GROUPS,
-        description="Cables that one event takes down together, by name: for promises, and for survivable paths.",
+        description=(
+            "Cables that one event takes down together, by name: for promises, and for survivable "
+            "paths."
+        ),
         examples=[{"conduit 3": [["1", "2"], ["1", "3"]]}],
     )
 
@@ -188,7 +219,10 @@ class NetworkSpec(_Strict):
         default=[],
         max_length=_MAX_LISTED_DEMANDS,
         fail_fast=True,
-        description="Weights of demands, for weighted_flow and weight=given; 1 of a demand that is not listed.",
+        description=(
+            "Weights of demands, for weighted_flow and weight=given; 1 of a demand that is not "
+            "listed."
+        ),
     )
     functions: list[FunctionSpec] = Field(
         default=[],
@@ -204,7 +238,9 @@ class NetworkSpec(_Strict):
         return self
 
     def require_data(self, objective: str) -> None:
-        """Raise ValueError for an objective whose weights or functions the network does not have."""
+        """Raise ValueError for an objective whose weights or functions the network does not
+        have.
+        """
         rules = Objective(objective).rules
         if rules.needs_functions and not self.functions:
             raise ValueError(f"{objective}: needs functions of the network")
@@ -231,9 +267,13 @@ class LinkChange(_Strict):
 
     source: str
     target: str
-    capacity: _Finite | None = Field(default=None, ge=0, description="Gbit/s of each of them from now on.")
+    capacity: _Finite | None = Field(
+        default=None, ge=0, description="Gbit/s of each of them from now on."
+    )
     up: bool | None = Field(default=None, description="False: down, true: back with its capacity.")
-    restore: bool = Field(default=False, description="Back to what was registered, each link for itself.")
+    restore: bool = Field(
+        default=False, description="Back to what was registered, each link for itself."
+    )
     both: bool = Field(default=True, description="The other direction as well.")
 
     @model_validator(mode="after")
@@ -255,7 +295,9 @@ class Demand(_Strict):
     source: _NodeId
     target: _NodeId
     rate: _Finite = Field(ge=0, description="Gbit/s.")
-    of_class: str | None = Field(default=None, alias="class", max_length=200, description="One of classes.")
+    of_class: str | None = Field(
+        default=None, alias="class", max_length=200, description="One of classes."
+    )
 
 
 class Form(StrEnum):
@@ -279,9 +321,10 @@ def _field(option: Option) -> tuple[Any, Any]:
 
 # The options by which requests ask for side conditions.
 _Conditions = create_model(
-    "_Conditions", __base__=_Strict,
+    "_Conditions",
+    __base__=_Strict,
     **{name: _field(kind.option) for name, kind in OFFERS.items() if kind.option is not None},
-)  # type: ignore[call-overload]  # fmt: skip
+)  # type: ignore[call-overload]
 
 
 class Options(_Conditions):  # type: ignore[valid-type,misc]
@@ -289,36 +332,52 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
 
     gap: float | None = Field(default=None, gt=0, lt=GAP.high, description=GAP.text)
     deadline_ms: float = Field(
-        10_000, gt=0, le=600_000, description="From the arrival of the request: then the best feasible allocation."
+        10_000,
+        gt=0,
+        le=600_000,
+        description="From the arrival of the request: then the best feasible allocation.",
     )
     objective: _Objective | None = None
-    classes: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], BeforeValidator(_names)] = Field(
+    classes: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=200)]], BeforeValidator(_names)
+    ] = Field(
         default=[],
         max_length=_MAX_CLASSES,
-        description="Of the demands, the highest priority first: each class gets its optimum on what the higher ones "
-        "need. Demands then name their class; rates have a matrix for each class, in this order, of each matrix. In an "
+        description="Of the demands, the highest priority first: each class gets its optimum on "
+        "what the higher ones "
+        "need. Demands then name their class; rates have a matrix for each class, in this order, "
+        "of each matrix. In an "
         "address: gold,silver.",
     )
-    latency_limits_ms: Annotated[dict[str, Annotated[_Finite, Field(gt=0)]], BeforeValidator(_numbers)] = Field(
-        default={}, description="Of a class, the largest latency of a path. In an address: gold=30,silver=50."
+    latency_limits_ms: Annotated[
+        dict[str, Annotated[_Finite, Field(gt=0)]], BeforeValidator(_numbers)
+    ] = Field(
+        default={},
+        description="Of a class, the largest latency of a path. In an address: gold=30,silver=50.",
     )
     entries: int = _number(ENTRIES, 0)
     prove: bool = Field(
         default=False,
-        description="Of one matrix: the answer links to a zip file with flows and prices in whole numbers, which prove "
-        "value and bound, and a checker of one file that needs nothing but Python.  It is written after the "
+        description="Of one matrix: the answer links to a zip file with flows and prices in whole "
+        "numbers, which prove "
+        "value and bound, and a checker of one file that needs nothing but Python.  It is written "
+        "after the "
         "allocation, in time that deadline_ms does not count.",
     )
     solver: Literal["auto", "model", "model-pdhg", "pdhg"] = Field(
         default="auto",
-        description="model: the service's model alone, in the time of one pass. model-pdhg: PDHG from the model's "
-        "allocation, until gap or deadline. pdhg: PDHG from the last allocation of the network, or from nothing. "
+        description="model: the service's model alone, in the time of one pass. model-pdhg: PDHG "
+        "from the model's "
+        "allocation, until gap or deadline. pdhg: PDHG from the last allocation of the network, or "
+        "from nothing. "
         "auto: pdhg where there is a last allocation, else model-pdhg where the model saves time.",
     )
     form: Form = Field(
         default=Form.NAMED,
-        description="Of an answer in JSON. named: for each demand that was sent its paths, node by node, and the "
-        "utilisation of each link; dense: arrays over all pairs of nodes and all paths, as Arrow always has them.",
+        description="Of an answer in JSON. named: for each demand that was sent its paths, node by "
+        "node, and the "
+        "utilisation of each link; dense: arrays over all pairs of nodes and all paths, as Arrow "
+        "always has them.",
     )
 
     @model_validator(mode="after")
@@ -346,7 +405,10 @@ class _Matrices(_Strict):
         None,
         max_length=MAX_MATRICES,
         fail_fast=True,
-        description="Matrices, Gbit/s: of each all pairs of nodes in the order of GET .../paths, or N x N, row by row.",
+        description=(
+            "Matrices, Gbit/s: of each all pairs of nodes in the order of GET .../paths, or N x "
+            "N, row by row."
+        ),
     )
 
     @model_validator(mode="after")
@@ -366,7 +428,8 @@ class AllocationRequest(Options, _Matrices):
     wanted: Literal["sent", "next"] = Field(
         default="sent",
         alias="for",
-        description="next: for the interval after the last one that was sent to .../measurements, whose traffic nobody "
+        description="next: for the interval after the last one that was sent to .../measurements, "
+        "whose traffic nobody "
         "knows yet; then neither demands nor rates, and no gap, objective or entries.",
     )
 
@@ -378,16 +441,23 @@ class AllocationRequest(Options, _Matrices):
     def _nothing_else(self) -> Self:
         sent = self.model_fields_set - {"wanted", "deadline_ms", "form"}
         if self.wanted == "next" and sent:
-            raise ValueError(f"for the next interval deadline_ms and form alone may be given, not {sorted(sent)}")
+            raise ValueError(
+                f"for the next interval deadline_ms and form alone may be given, not {sorted(sent)}"
+            )
         return self
 
 
 class MeasurementOptions(_Strict):
     """When the matrices were measured."""
 
-    time: AwareDatetime = Field(description="Of the first matrix; later than all that were sent before.")
+    time: AwareDatetime = Field(
+        description="Of the first matrix; later than all that were sent before."
+    )
     interval_s: int = Field(
-        default=0, ge=0, le=31_536_000, description="From one matrix to the next, if there are several."
+        default=0,
+        ge=0,
+        le=31_536_000,
+        description="From one matrix to the next, if there are several.",
     )
 
 
@@ -399,7 +469,9 @@ class LinkReading(_Strict):
 
     source: _NodeId
     target: _NodeId
-    number: int = Field(default=0, ge=0, description="Of parallel links, in the order of the topology.")
+    number: int = Field(
+        default=0, ge=0, description="Of parallel links, in the order of the topology."
+    )
     sent: _Rate = Field(default=None, description="Gbit/s, by the router at its start.")
     received: _Rate = Field(default=None, description="Gbit/s, by the router at its end.")
 
@@ -419,20 +491,31 @@ class CounterReadings(_Strict):
     nodes: list[BorderReading] = Field(min_length=1, max_length=MAX_NODES, fail_fast=True)
     routing: Literal["igp", "allocation"] = Field(
         default="igp",
-        description="What was in force: shortest paths with ECMP (metrics of the topology, else hops), or the "
+        description="What was in force: shortest paths with ECMP (metrics of the topology, else "
+        "hops), or the "
         "allocation for the next interval that this service gave last.",
     )
-    counter_error: float = Field(default=0.01, gt=0, lt=1, description="Standard deviation, as a share of a counter.")
+    counter_error: float = Field(
+        default=0.01, gt=0, lt=1, description="Standard deviation, as a share of a counter."
+    )
 
 
 class MeasurementRequest(MeasurementOptions, _Matrices):
-    """A measurement: one matrix or several; or byte counters, alone or to check one matrix against."""
+    """A measurement: one matrix or several; or byte counters, alone or to check one matrix
+    against.
+    """
 
     counters: CounterReadings | None = Field(
-        default=None, description="Of one interval.  Without demands and rates its matrix is estimated from them."
+        default=None,
+        description=(
+            "Of one interval.  Without demands and rates its matrix is estimated from them."
+        ),
     )
     deadline_ms: float = Field(
-        10_000, gt=0, le=600_000, description="Of counters, from the arrival of the request: then 503."
+        10_000,
+        gt=0,
+        le=600_000,
+        description="Of counters, from the arrival of the request: then 503.",
     )
 
     @property
@@ -449,6 +532,10 @@ def parsed(model: type[_Model], content: bytes | dict[str, str]) -> _Model:
     if isinstance(content, bytes) and sum(map(content.count, (b",", b"[", b"{"))) > _MAX_VALUES:
         raise wrong(f"body: at most {_MAX_VALUES:,} values in JSON; matrices may be sent as Arrow")
     try:
-        return model.model_validate_json(content) if isinstance(content, bytes) else model.model_validate(content)
+        return (
+            model.model_validate_json(content)
+            if isinstance(content, bytes)
+            else model.model_validate(content)
+        )
     except ValidationError as error:
         raise invalid(error) from None

@@ -1,7 +1,7 @@
 """The responses of the service, as the API documents them.
 
-Bodies that may be large (allocations, paths, maps) are written without these models, which describe them; tests hold
-the two together.
+Bodies that may be large (allocations, paths, maps) are written without these models, which describe
+them; tests hold the two together.
 """
 
 from __future__ import annotations
@@ -72,10 +72,16 @@ class NetworkInfo(_Said):
     objective: str
     gap: float
     groups: list[str] = Field(default=[], description="Names of the groups of cables.")
-    paths_share: float = Field(default=0.0, description="While computing: share of the sources that have their paths.")
-    paths_estimated_s: _Number = Field(default=None, description="Estimate of the time for all paths, if it was made.")
+    paths_share: float = Field(
+        default=0.0, description="While computing: share of the sources that have their paths."
+    )
+    paths_estimated_s: _Number = Field(
+        default=None, description="Estimate of the time for all paths, if it was made."
+    )
     error: str | None = Field(default=None, description="Why it failed.")
-    warning: str | None = Field(default=None, description="Changes of links that are in force and could not be stored.")
+    warning: str | None = Field(
+        default=None, description="Changes of links that are in force and could not be stored."
+    )
     demands: int | None = Field(default=None, description="Pairs of nodes.")
     paths: int | None = None
     nodes: list[NodeInfo] | None = None
@@ -85,7 +91,9 @@ class NetworkInfo(_Said):
 class Routes(_Said):
     """Candidate paths."""
 
-    pairs: list[tuple[str, str]] = Field(description="Source and target, in the order of rates and splits.")
+    pairs: list[tuple[str, str]] = Field(
+        description="Source and target, in the order of rates and splits."
+    )
     paths: list[list[list[str]]] = Field(description="Of each pair its paths, node by node.")
 
 
@@ -104,9 +112,13 @@ class PathShare(_Said):
     """A path that carries something."""
 
     nodes: list[str]
-    links: list[int] = Field(description="Numbers of the network's links, which tell parallel links apart.")
+    links: list[int] = Field(
+        description="Numbers of the network's links, which tell parallel links apart."
+    )
     split: float | None = Field(default=None, description="Share of the demand.")
-    weight: int | None = Field(default=None, description="In place of the split, if entries were asked for.")
+    weight: int | None = Field(
+        default=None, description="In place of the split, if entries were asked for."
+    )
 
 
 class DemandAnswer(_Said):
@@ -132,9 +144,13 @@ class LinkUse(_Said):
 class _Line(_Said):
     demand: float = Field(description="Gbit/s.")
     value: float = Field(description="Gbit/s that are carried.")
-    bound: float = Field(description="Certified, on the value beside what higher classes, or lower levels, have.")
+    bound: float = Field(
+        description="Certified, on the value beside what higher classes, or lower levels, have."
+    )
     gap: float = Field(description="Certified, between value and bound.")
-    satisfied_demand: float = Field(description="Share of the demand that is carried; 1 if there is none.")
+    satisfied_demand: float = Field(
+        description="Share of the demand that is carried; 1 if there is none."
+    )
 
 
 class ClassAnswer(_Line):
@@ -148,7 +164,9 @@ class LevelAnswer(_Line):
 
     level: float = Field(description="Gbit/s.")
     demands: int = Field(description="Number of demands that it holds.")
-    growth: _Number = Field(description="Certified: all of them together cannot have more than this many times it.")
+    growth: _Number = Field(
+        description="Certified: all of them together cannot have more than this many times it."
+    )
 
 
 class _Figures(_Said):
@@ -158,13 +176,20 @@ class _Figures(_Said):
     satisfied_demand: _Number
     max_link_utilisation: _Number
     status: str = Field(
-        description="gap: the target gap was reached. Else the best that was found until: deadline, iterations, or "
-        "rounding. model: the gap of the model alone is wider than the target. next: for an interval that is not known "
+        description="gap: the target gap was reached. Else the best that was found until: "
+        "deadline, iterations, or "
+        "rounding. model: the gap of the model alone is wider than the target. next: for an "
+        "interval that is not known "
         "yet, figures by the newest measured matrix."
     )
-    classes: list[ClassAnswer] | None = Field(default=None, description="If classes were given, the highest first.")
+    classes: list[ClassAnswer] | None = Field(
+        default=None, description="If classes were given, the highest first."
+    )
     moved: _Number = Field(
-        default=None, description="Of the demand that has a working path the share that moves, under a limit on it."
+        default=None,
+        description=(
+            "Of the demand that has a working path the share that moves, under a limit on it."
+        ),
     )
     levels: list[LevelAnswer] | None = Field(
         default=None, description="Under max_min, the levels that hold most flow, ascending."
@@ -183,12 +208,17 @@ class DenseAllocation(_Figures):
     """The allocation of a matrix, as arrays."""
 
     utilisation: list[_Number] = Field(description="Of each link.")
-    splits: list[list[float]] | None = Field(default=None, description="Of all pairs of nodes, of each path.")
+    splits: list[list[float]] | None = Field(
+        default=None, description="Of all pairs of nodes, of each path."
+    )
     weights: list[list[int]] | None = Field(
         default=None, description="In place of splits: how what is admitted is divided."
     )
     admitted_share: list[float] | None = Field(
-        default=None, description="Beside weights: of all pairs of nodes, the share of the demand that may be sent."
+        default=None,
+        description=(
+            "Beside weights: of all pairs of nodes, the share of the demand that may be sent."
+        ),
     )
 
 
@@ -196,27 +226,39 @@ class Limit(_Said):
     """How far the largest utilisation of the next interval may be above its optimum."""
 
     level: float = Field(description="Probability with which the limit is to hold.")
-    ratio: _Number = Field(description="Realised over optimal largest utilisation; null until enough was measured.")
-    realised: _Number = Field(description="That ratio in the last interval that was allocated for; null if none was.")
+    ratio: _Number = Field(
+        description="Realised over optimal largest utilisation; null until enough was measured."
+    )
+    realised: _Number = Field(
+        description="That ratio in the last interval that was allocated for; null if none was."
+    )
 
 
 class AllocationAnswer(_Said):
     """The answer to a request in JSON."""
 
-    id: str = Field(description="As in X-Request-Id; GET .../allocations/{id} has the answer for a while.")
+    id: str = Field(
+        description="As in X-Request-Id; GET .../allocations/{id} has the answer for a while."
+    )
     allocations: list[NamedAllocation] | list[DenseAllocation] = Field(description="One a matrix.")
     queue_ms: float = Field(description="Until the engine began.")
     solve_ms: float = Field(description="Of the engine.")
     solver: str = Field(
-        description="What computed it: model, model-pdhg (PDHG from the model's allocation), pdhg, or hedge for the "
+        description="What computed it: model, model-pdhg (PDHG from the model's allocation), pdhg, "
+        "or hedge for the "
         "next interval."
     )
     batch: int = Field(description="Matrices that were solved together.")
     proof: str | None = Field(
         default=None,
-        description="Path of a zip file that proves value and bound, if that was asked for; kept as the answer is.",
+        description=(
+            "Path of a zip file that proves value and bound, if that was asked for; kept as the "
+            "answer is."
+        ),
     )
-    time: str | None = Field(default=None, description="Of the next interval, if that was asked for.")
+    time: str | None = Field(
+        default=None, description="Of the next interval, if that was asked for."
+    )
     limit: Limit | None = Field(default=None, description="Of the next interval.")
 
 
@@ -234,12 +276,20 @@ class Answered(_Said):
     gap: _Number = Field(description="The widest of the request.")
     satisfied_demand: _Number = Field(description="Mean of the request.")
     max_link_utilisation: _Number = Field(description="In the last matrix of the request.")
-    limit: _Number = Field(default=None, description="Ratio of Limit; of an allocation for the next interval.")
+    limit: _Number = Field(
+        default=None, description="Ratio of Limit; of an allocation for the next interval."
+    )
     realised: _Number = Field(default=None, description="See Limit.")
-    classes: list[ClassAnswer] | None = Field(default=None, description="In the last matrix of the request.")
+    classes: list[ClassAnswer] | None = Field(
+        default=None, description="In the last matrix of the request."
+    )
     moved: _Number = Field(default=None, description="See NamedAllocation, in the last matrix.")
-    levels: list[LevelAnswer] | None = Field(default=None, description="Of fair rates, in the last matrix.")
-    protect: str | None = Field(default=None, description="What promises survive, if that was asked for.")
+    levels: list[LevelAnswer] | None = Field(
+        default=None, description="Of fair rates, in the last matrix."
+    )
+    protect: str | None = Field(
+        default=None, description="What promises survive, if that was asked for."
+    )
     status: str
 
 
@@ -257,9 +307,13 @@ class CountedInfo(_Said):
         description="Whether the matrix was sent, or what its estimate began with."
     )
     total_gbps: float
-    unexplained: float = Field(description="Share of what was counted that the matrix does not explain.")
+    unexplained: float = Field(
+        description="Share of what was counted that the matrix does not explain."
+    )
     replaced: int = Field(description="Counters that contradict all others.")
-    alarm: bool = Field(description="Counters contradict each other, or the matrix; then it is not kept.")
+    alarm: bool = Field(
+        description="Counters contradict each other, or the matrix; then it is not kept."
+    )
     suspects: list[str]
     kept: bool = Field(description="Whether the matrix is, and allocations follow it.")
 
@@ -282,7 +336,9 @@ class Health(_Said):
 
 
 class Readiness(_Said):
-    """The engine answers, and the paths of some network are there if any is registered; else 503."""
+    """The engine answers, and the paths of some network are there if any is registered; else
+    503.
+    """
 
     status: Literal["ready"]
     networks: int

@@ -21,7 +21,8 @@ from teal.serving.engine.served import Job, Served, Solved
 from teal.solvers.pdhg import PdhgState, Starter, Stop
 
 _SHORT_SLICE_S = 0.05  # seconds that a slice takes in any case, however many requests arrive
-_PROBE_S = 2.0  # seconds in which an engine that works begins something else, after the slice that it is at
+# seconds in which an engine that works begins something else, after the slice that it is at
+_PROBE_S = 2.0
 _MAX_SPLITS = 1 << 27  # of all requests that wait; about 3 GiB if all of them have begun
 
 
@@ -34,12 +35,16 @@ class Scheduler:
         starter: the model of the moment; see :func:`teal.solvers.pdhg.solve`.
     """
 
-    def __init__(self, most_waiting: int, engine: ThreadPoolExecutor, starter: Callable[[], Starter | None]) -> None:
+    def __init__(
+        self, most_waiting: int, engine: ThreadPoolExecutor, starter: Callable[[], Starter | None]
+    ) -> None:
         self._most_waiting, self._engine, self._starter = most_waiting, engine, starter
         self._queue = Queue()
         self._draining: asyncio.Task[None] | None = None
         self._has_arrived = False  # a request, since the slice began that the engine is at
-        self._busy_until = 0.0  # when the slice that the engine is at ends at the latest, by time.perf_counter()
+        self._busy_until = (
+            0.0  # when the slice that the engine is at ends at the latest, by time.perf_counter()
+        )
 
     def waiting(self, served: Served) -> list[Waiting]:
         """The requests that wait for a network."""
@@ -49,7 +54,9 @@ class Scheduler:
         """Whether the engine comes back from its slice and takes other work."""
         patience = max(0.0, self._busy_until - time.perf_counter()) + _PROBE_S
         try:
-            await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(self._engine, int), patience)
+            await asyncio.wait_for(
+                asyncio.get_running_loop().run_in_executor(self._engine, int), patience
+            )
         except (TimeoutError, RuntimeError):  # it hangs, or its thread has ended
             return False
         return True
@@ -68,8 +75,13 @@ class Scheduler:
         lateness = self._queue.lateness(request, max(now, self._busy_until))
         least = request.served.times.shortest_s(len(request.rates), request.wanted)
         if least > request.deadline - request.arrived + request.served.times.slice_s:
-            raise wrong(f"deadline_ms: these matrices take {least:.1f} s at least, even without other requests")
-        splits = sum(other.rates.size * other.served.paths.num_paths for other in [*self._queue, request])
+            raise wrong(
+                f"deadline_ms: these matrices take {least:.1f} s at least, even without other "
+                "requests"
+            )
+        splits = sum(
+            other.rates.size * other.served.paths.num_paths for other in [*self._queue, request]
+        )
         if lateness > 0 or (self._queue and splits > _MAX_SPLITS):
             raise overloaded(math.ceil(max(1.0, lateness)))
         self._queue.add(request)
@@ -92,12 +104,16 @@ class Scheduler:
             self._has_arrived = False
             self._busy_until = begin + served.times.slice_s
             try:
-                ends = await loop.run_in_executor(self._engine, self._work, served, together, self._starter(), slack)
+                ends = await loop.run_in_executor(
+                    self._engine, self._work, served, together, self._starter(), slack
+                )
                 for chunk, is_done in zip(together, ends, strict=True):
                     request = chunk.request
                     if not is_done:
                         queue.put_back(chunk)
-                    elif not request.chunks and not request.answer.done():  # else the client has gone
+                    elif (
+                        not request.chunks and not request.answer.done()
+                    ):  # else the client has gone
                         request.answer.set_result(request.parts[0])
             except Exception as error:
                 for chunk in together:
@@ -107,7 +123,9 @@ class Scheduler:
                 self._busy_until = 0.0
                 queue.charge(together, time.perf_counter() - begin)
 
-    def _work(self, served: Served, together: list[Chunk], starter: Starter | None, slack: float) -> list[bool]:
+    def _work(
+        self, served: Served, together: list[Chunk], starter: Starter | None, slack: float
+    ) -> list[bool]:
         """A slice, and what becomes of its answers: whether each chunk is done."""
         answers = solve_slice(served, together, starter, slack, lambda: self._has_arrived)
         for chunk, answer in zip(together, answers, strict=True):
@@ -133,9 +151,10 @@ def solve_slice(
         served: the network.
         together: the chunks.
         starter: the model of the moment.
-        slack: seconds before the least work for other requests must begin.  If these are too few to come back, the
-            chunks are done with what they have then.
-        has_arrived: whether another request has come since; after a short slice it is then its turn.
+        slack: seconds before the least work for other requests must begin.  If these are too few to
+            come back, the chunks are done with what they have then.
+        has_arrived: whether another request has come since; after a short slice it is then its
+            turn.
 
     Returns:
         for each chunk its answer, or None if it goes on in another slice.
@@ -175,7 +194,9 @@ def solve_slice(
     return answers
 
 
-def _begun(served: Served, together: list[Chunk], starter: Starter | None, begin: float) -> Run[Solved]:
+def _begun(
+    served: Served, together: list[Chunk], starter: Starter | None, begin: float
+) -> Run[Solved]:
     """A run of chunks, with the capacities in force."""
     at, capacity = 0, served.capacity
     for chunk in together:
@@ -187,7 +208,9 @@ def _begun(served: Served, together: list[Chunk], starter: Starter | None, begin
     states = [chunk.state for chunk in together if chunk.state is not None]
     start = None
     if states:
-        start = PdhgState(torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states]))
+        start = PdhgState(
+            torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states])
+        )
     rates = np.concatenate([chunk.request.rates[chunk.rows] for chunk in together])
     first = together[0].request
     job = Job(rates, first.wanted, first.gap, min(chunk.end_time for chunk in together))
@@ -200,7 +223,8 @@ def _begun(served: Served, together: list[Chunk], starter: Starter | None, begin
 def _answer(
     served: Served, run: Run[Solved], chunk: Chunk, begin: float, may_pause: Callable[[], bool]
 ) -> Answer | None:
-    """The answer to a chunk whose run has ended; None if it goes on in another one, since a deadline was another's.
+    """The answer to a chunk whose run has ended; None if it goes on in another one, since a
+    deadline was another's.
 
     Args:
         served: the network.
@@ -224,6 +248,12 @@ def _answer(
         return None
     options, waited = request.options, chunk.begin_time - request.arrived
     answer = served.answer(
-        solved, chunk.run_rows, request.gap, options.entries, waited, options.classes, solve_s=run.seconds
+        solved,
+        chunk.run_rows,
+        request.gap,
+        options.entries,
+        waited,
+        options.classes,
+        solve_s=run.seconds,
     )
     return dataclasses.replace(answer, solver=chunk.solver) if chunk.solver else answer

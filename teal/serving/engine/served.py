@@ -1,4 +1,6 @@
-"""A network as a replica holds it: paths, capacities in force, and where the last allocation ended."""
+"""A network as a replica holds it: paths, capacities in force, and where the last allocation
+ended.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,8 @@ from teal.solvers.short_paths import shortened
 from teal.solvers.split_table import table_weights
 from teal.solvers.table_search import in_tables
 
-# Matrices for which paths are chosen, as no traffic is known yet; at this load a third of the demand finds no capacity,
-# so that many links are bottlenecks.
+# Matrices for which paths are chosen, as no traffic is known yet; at this load a third of the
+# demand finds no capacity, so that many links are bottlenecks.
 _GENERATED = "gravity:seed=0,load=4,count={count}"
 _LONGEST_S = 120.0  # seconds for a choice, after which the best set so far is taken
 
@@ -77,7 +79,8 @@ def candidate_paths(
         spec: what it was registered with.
         groups: numbers of the links of each group of cables; empty for none.
         grown: file of the paths if some were added later; None for none.
-        report: called now and then with the share of the first paths that are found; what it raises ends the work.
+        report: called now and then with the share of the first paths that are found; what it raises
+            ends the work.
 
     Raises:
         InputError: paths that the settings forbid, or a damaged file of paths.
@@ -100,19 +103,29 @@ def candidate_paths(
         return paths, frozenset([paths.key])
     traffic = load_traffic(_GENERATED.format(count=count), topology)
     chosen = choose_paths(
-        topology, traffic.read(slice(None)), paths=paths, objective=Objective(spec.objective),
-        max_paths=spec.max_paths, deadline=_LONGEST_S, report=None if report is None else lambda *_: report(1.0),
-    ).paths  # fmt: skip
-    shortest = search_key(topology, paths.pairs, 1, PathMethod.DISJOINT, PathWeight.HOPS)  # of the generator
+        topology,
+        traffic.read(slice(None)),
+        paths=paths,
+        objective=Objective(spec.objective),
+        max_paths=spec.max_paths,
+        deadline=_LONGEST_S,
+        report=None if report is None else lambda *_: report(1.0),
+    ).paths
+    shortest = search_key(
+        topology, paths.pairs, 1, PathMethod.DISJOINT, PathWeight.HOPS
+    )  # of the generator
     return chosen, frozenset([chosen.key, paths.key, shortest])
 
 
 _TIMED_ANSWERS = 3  # whose shortest time counts: the others may have waited for something else
-_MAX_BATCH_TIMED_S = 0.5  # seconds that a full batch may take, by the time of one matrix, to be timed too
+_MAX_BATCH_TIMED_S = (
+    0.5  # seconds that a full batch may take, by the time of one matrix, to be timed too
+)
 _MAX_PROGRAMS = 8  # whose rows, paths and last allocations are kept
 _MAX_ROUTES = 100_000  # paths whose names are kept for answers by name
 _REHEARSED_GAP = 1e-2  # target of the calls that compile kernels
-# Objectives whose kernels every service loads; those of fair shares are loaded for a network that is registered so.
+# Objectives whose kernels every service loads; those of fair shares are loaded for a network that
+# is registered so.
 _ALIKE = Worth()  # all demands are worth the same
 _USUAL_KERNELS = (ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION)
 
@@ -121,7 +134,8 @@ def topology_of(name: str, spec: NetworkSpec) -> Topology:
     """The topology that a network was registered with.
 
     Raises:
-        ServiceError: a fault in it; a name that is neither built in nor topohub's, since files are not read.
+        ServiceError: a fault in it; a name that is neither built in nor topohub's, since files are
+            not read.
     """
     try:
         if isinstance(spec.topology, NodeLink):
@@ -136,11 +150,15 @@ def topology_of(name: str, spec: NetworkSpec) -> Topology:
         OSError,
     ) as error:  # coordinates that are none; a name as long as no file may have
         raise wrong(f"topology: {str(error)[:200]}") from None
-    raise wrong(f"topology: node-link data, {', '.join(BUILT_IN)} or {PREFIX}GROUP/NAME, not {spec.topology[:80]!r}")
+    raise wrong(
+        f"topology: node-link data, {', '.join(BUILT_IN)} or {PREFIX}GROUP/NAME, not "
+        f"{spec.topology[:80]!r}"
+    )
 
 
 def capacity_in_force(topology: Topology, links: dict[str, Any]) -> FloatArray:
-    """(E,) Gbit/s after what happened: ``links`` has number of link -> {"capacity": Gbit/s, "up": bool}.
+    """(E,) Gbit/s after what happened: ``links`` has number of link -> {"capacity": Gbit/s, "up":
+    bool}.
 
     Raises:
         ServiceError: an unknown link, or an invalid capacity.
@@ -151,7 +169,9 @@ def capacity_in_force(topology: Topology, links: dict[str, Any]) -> FloatArray:
         is_link = link.isdecimal() and int(link) < len(capacity)
         is_rate = value is None or (isinstance(value, int | float) and 0 <= value < math.inf)
         if not (is_link and is_rate and is_up in (None, True, False)):
-            raise ServiceError(409, "failed", f"the stored change of link {link[:80]} is none: {str(changed)[:80]}")
+            raise ServiceError(
+                409, "failed", f"the stored change of link {link[:80]} is none: {str(changed)[:80]}"
+            )
         if value is not None:
             capacity[int(link)] = value
         if is_up is False:
@@ -162,7 +182,9 @@ def capacity_in_force(topology: Topology, links: dict[str, Any]) -> FloatArray:
 def _rehearsal() -> Served:
     """Three nodes."""
     ends = np.array([0, 1, 2, 1, 2, 0]), np.array([1, 2, 0, 0, 1, 2])
-    topology = Topology("rehearsal", ("a", "b", "c"), *ends, np.ones(6), np.ones(6), np.full((3, 2), np.nan))
+    topology = Topology(
+        "rehearsal", ("a", "b", "c"), *ends, np.ones(6), np.ones(6), np.full((3, 2), np.nan)
+    )
     functions = BandwidthFunctions.of_points([[(0.5, 2.0), (1.0, 3.0)]], [0] * 6, by_share=True)
     paths = compute_paths(topology, all_pairs(topology), cache=False)
     return Served(topology, paths, Worth(np.ones(6), functions))
@@ -184,8 +206,8 @@ def prove(model: Starter) -> None:
 def rehearse(objective: str) -> None:
     """Solve three nodes with as many matrices as each of the engine's kernels takes, cold and warm.
 
-    A kernel is compiled when it is first called, which takes seconds on a machine that never did: better before a
-    request waits for it.
+    A kernel is compiled when it is first called, which takes seconds on a machine that never did:
+    better before a request waits for it.
     """
     served = _rehearsal()
     for count in (width for width in pdhg.LANES for _ in ("cold", "warm")):
@@ -194,15 +216,20 @@ def rehearse(objective: str) -> None:
 
 
 def rehearse_all() -> None:
-    """Call every kernel that a request may ask for, so that none is loaded from disk while others wait: a second."""
-    for dtype, objective, on_all in itertools.product((torch.float32, torch.float64), _USUAL_KERNELS, (False, True)):
+    """Call every kernel that a request may ask for, so that none is loaded from disk while others
+    wait: a second.
+    """
+    for dtype, objective, on_all in itertools.product(
+        (torch.float32, torch.float64), _USUAL_KERNELS, (False, True)
+    ):
         for width in pdhg.lanes_of(dtype):
             rehearse_kernels(width, dtype, objective, on_all=on_all)
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Matrices that are to be solved together; gap and deadline are the strictest of their requests'.
+    """Matrices that are to be solved together; gap and deadline are the strictest of their
+    requests'.
 
     Attributes:
         rates: (B, D) Gbit/s.
@@ -219,7 +246,9 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solved:
-    """The engine's result for a job, and which solver it is from (:mod:`teal.serving.engine.solvers`)."""
+    """The engine's result for a job, and which solver it is from
+    (:mod:`teal.serving.engine.solvers`).
+    """
 
     wanted: Wanted
     problem: Problem
@@ -234,12 +263,14 @@ class Solved:
     @functools.cached_property
     def measured(self) -> Assessment:
         """All matrices of the job, measured independently: once for all its requests."""
-        return assess(self.problem, Allocation.of_batch(self.splits, self.prices, 0.0, self.program_prices))
+        return assess(
+            self.problem, Allocation.of_batch(self.splits, self.prices, 0.0, self.program_prices)
+        )
 
 
 def ended_by(stop: pdhg.Stop, solver: str) -> str:
-    """The reason why a search ended without the requested gap; rounding if the search has it and its measurement does
-    not.
+    """The reason why a search ended without the requested gap; rounding if the search has it and
+    its measurement does not.
     """
     if solver == MODEL:  # which does not search
         return MODEL
@@ -269,19 +300,28 @@ class Served:
         self.times = LeastTimes()
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
-        self._networks: dict[Wanted, tuple[Problem, IntArray | None]] = {}  # and the columns of splits
-        self._engines: dict[Wanted, SuccessivePdhg] = {}  # by objective and limits of classes, the newest last
+        self._networks: dict[
+            Wanted, tuple[Problem, IntArray | None]
+        ] = {}  # and the columns of splits
+        self._engines: dict[
+            Wanted, SuccessivePdhg
+        ] = {}  # by objective and limits of classes, the newest last
 
     @classmethod
     def prepare(
-        cls, name: str, spec: NetworkSpec, report: Callable[[float], None] | None = None, grown: Path | None = None
+        cls,
+        name: str,
+        spec: NetworkSpec,
+        report: Callable[[float], None] | None = None,
+        grown: Path | None = None,
     ) -> Served:
         """Load the topology and compute the paths: what takes time.
 
         Args:
             name: name of the network.
             spec: what it was registered with.
-            report: called now and then with the share of the paths that are found; what it raises ends the work.
+            report: called now and then with the share of the paths that are found; what it raises
+                ends the work.
             grown: file of the paths if some were added since; None for none.
 
         Raises:
@@ -310,7 +350,9 @@ class Served:
         more = Served(self.topology, load_paths(file, self.topology), self.worth)
         more.lineage, more.times, more.stored_paths = self.lineage, self.times, self.stored_paths
         more._drawing, more.capacity = self._drawing, self.capacity
-        more._engines = {name: engine.widened(more.paths.num_paths) for name, engine in self._engines.items()}
+        more._engines = {
+            name: engine.widened(more.paths.num_paths) for name, engine in self._engines.items()
+        }
         _ = more.paths.packed  # so that no request waits for it
         more.prepare_conditions(groups_of(self.topology, spec))
         return more
@@ -324,9 +366,15 @@ class Served:
         self._ready = prepare_conditions(self.network(Wanted(ObjectiveName.TOTAL_FLOW)), groups)
 
     def warm_up(self, objective: str) -> None:
-        """Solve a matrix that nobody asked for: packs the trie, and measures the least work of an answer."""
-        for count in reversed(pdhg.LANES):  # the forms of the kernels for a network of this size; at last one matrix
-            problem = self.problem(Wanted(objective), np.full((count, self.paths.num_demands), 1e-6))
+        """Solve a matrix that nobody asked for: packs the trie, and measures the least work of an
+        answer.
+        """
+        for count in reversed(
+            pdhg.LANES
+        ):  # the forms of the kernels for a network of this size; at last one matrix
+            problem = self.problem(
+                Wanted(objective), np.full((count, self.paths.num_demands), 1e-6)
+            )
             pdhg.prepare(problem, gap=_REHEARSED_GAP)
         pdhg.solve(problem, gap=0.1, max_iterations=8)
         wanted = single_program(objective)
@@ -345,13 +393,17 @@ class Served:
         self.answer(self.solve(job), slice(0, matrices), 0.1, 0, 0.0)
         return time.perf_counter() - begin
 
-    def solve(self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None) -> Solved:
+    def solve(
+        self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None
+    ) -> Solved:
         """Allocate the matrices of a job without a pause; arguments as in :meth:`begin`."""
         run = self.begin(job, starter, start)
         run.advance()
         return run.result
 
-    def begin(self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None) -> Run[Solved]:
+    def begin(
+        self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None
+    ) -> Run[Solved]:
         """Begin to allocate the matrices of a job, from where the last allocation ended.
 
         Args:
@@ -370,17 +422,34 @@ class Served:
         self._engines[job.wanted.network] = engine
         while len(self._engines) > _MAX_PROGRAMS:
             del self._engines[next(iter(self._engines))]
-        result, solver = yield from solving(problem, job.wanted.solver, starter, engine, job.gap, deadline, start)
+        result, solver = yield from solving(
+            problem, job.wanted.solver, starter, engine, job.gap, deadline, start
+        )
         return Solved(
-            job.wanted, problem, shortened(problem, result.splits), result.prices, result.stopped_by, result.state,
-            result.iterations, solver, result.program_prices,
-        )  # fmt: skip
+            job.wanted,
+            problem,
+            shortened(problem, result.splits),
+            result.prices,
+            result.stopped_by,
+            result.state,
+            result.iterations,
+            solver,
+            result.program_prices,
+        )
 
     def answer(
-        self, solved: Solved, rows: slice, gap: float, entries: int, queue_s: float, names: Sequence[str] = (),
-        *, solve_s: float = 0.0,
-    ) -> Answer:  # fmt: skip
-        """Some matrices of a job, measured independently; as whole-number weights if ``entries`` are asked for.
+        self,
+        solved: Solved,
+        rows: slice,
+        gap: float,
+        entries: int,
+        queue_s: float,
+        names: Sequence[str] = (),
+        *,
+        solve_s: float = 0.0,
+    ) -> Answer:
+        """Some matrices of a job, measured independently; as whole-number weights if ``entries``
+        are asked for.
 
         Args:
             solved: the job's.
@@ -397,9 +466,15 @@ class Served:
             problem = whole.rows(rows)
             splits = in_tables(problem, splits, entries)
             weights = table_weights(splits, entries).to(torch.uint8)
-            program_prices = None if solved.program_prices is None else solved.program_prices.rows(rows)
+            program_prices = (
+                None if solved.program_prices is None else solved.program_prices.rows(rows)
+            )
             rounded = dataclasses.replace(
-                solved, problem=problem, splits=splits, prices=solved.prices[rows], program_prices=program_prices
+                solved,
+                problem=problem,
+                splits=splits,
+                prices=solved.prices[rows],
+                program_prices=program_prices,
             )
             measured, rows_of = rounded.measured, slice(0, len(splits))
         else:
@@ -413,14 +488,20 @@ class Served:
             splits=in_columns(splits.to(torch.float32).cpu(), order).numpy(),
             weights=None if weights is None else in_columns(weights.cpu(), order).numpy(),
             status=tuple(
-                ("gap" if there else ended_by(stop, solved.solver)) if status.usable else status.value
-                for there, stop, status in zip(reached, solved.stopped_by[rows], measured.status[rows_of], strict=True)
+                ("gap" if there else ended_by(stop, solved.solver))
+                if status.usable
+                else status.value
+                for there, stop, status in zip(
+                    reached, solved.stopped_by[rows], measured.status[rows_of], strict=True
+                )
             ),
             queue_ms=1e3 * queue_s,
             solve_ms=1e3 * solve_s,
             batch=solved.problem.batch,
             solver=solved.solver,
-            lines={} if lines is None else {lines.parts: tuple(named_records(lines, row, names) for row in numbers)},
+            lines={}
+            if lines is None
+            else {lines.parts: tuple(named_records(lines, row, names) for row in numbers)},
             of_conditions=solved.wanted.figures(solved.problem.rows(rows), splits),
             words=dict(solved.wanted.words),
             prices=solved.prices[rows].to(torch.float64).cpu().numpy(),
@@ -431,14 +512,19 @@ class Served:
         known = self._routes.get((demand, path))
         if known is None:
             links, names = self.paths.links_of(demand, path), self.topology.node_names
-            nodes = [names[self.paths.pairs[demand][0]], *(names[self.topology.link_target[link]] for link in links)]
+            nodes = [
+                names[self.paths.pairs[demand][0]],
+                *(names[self.topology.link_target[link]] for link in links),
+            ]
             known = nodes, [int(link) for link in links]
             if len(self._routes) < _MAX_ROUTES:
                 self._routes[demand, path] = known
         return known
 
     def drawing(self) -> dict[str, Any]:
-        """The drawing of the network (:func:`teal.app.web.layout.drawing`); capacities as registered."""
+        """The drawing of the network (:func:`teal.app.web.layout.drawing`); capacities as
+        registered.
+        """
         if self._drawing is None:
             self._drawing = drawing_of(self.topology)
         return self._drawing
@@ -448,7 +534,9 @@ class Served:
         return self._network(wanted)[0].with_capacity(torch.from_numpy(self.capacity))
 
     def _network(self, wanted: Wanted) -> tuple[Problem, IntArray | None]:
-        """The network as registered, without demand, B = 1; and :func:`teal.serving.engine.wanted.columns`."""
+        """The network as registered, without demand, B = 1; and
+        :func:`teal.serving.engine.wanted.columns`.
+        """
         key = wanted.network
         known = self._networks.pop(key, None)
         if known is None:

@@ -63,7 +63,8 @@ class Solver:
     Args:
         folder: folder of the :class:`Store`.
         most_waiting: requests that may wait for a network; more are turned away.
-        model: model at which the engine starts on large networks; see :class:`teal.serving.engine.model.ServedModel`.
+        model: model at which the engine starts on large networks; see
+            :class:`teal.serving.engine.model.ServedModel`.
         patience_s: how long a request waits for the paths of its network, such as after a restart.
         most_networks: number of networks that may be registered.
         most_path_s: seconds that a search for paths may take, by estimate.
@@ -95,7 +96,9 @@ class Solver:
         self._counting, self._next_part = counting_part(most_waiting), next_interval_part()
         self._growth = Growth(self._store, grow_every_s)
         self._registry = Registry(self._store, self._gone, most_networks, most_path_s)
-        self._computing: dict[NextIntervalPart, asyncio.Future[Any]] = {}  # allocations for the next interval
+        self._computing: dict[
+            NextIntervalPart, asyncio.Future[Any]
+        ] = {}  # allocations for the next interval
 
     def _gone(self, network: Hosted) -> None:
         """Tell requests that wait for a network that it was deleted or replaced."""
@@ -122,18 +125,24 @@ class Solver:
 
     async def queued(self) -> dict[str, int]:
         """How many requests wait for the engine, of each network that is ready."""
-        return {name: len(self.scheduler.waiting(served)) for name, served in self._registry.all_ready().items()}
+        return {
+            name: len(self.scheduler.waiting(served))
+            for name, served in self._registry.all_ready().items()
+        }
 
     async def check_ready(self) -> None:
         """Return if an allocation could be made now, or once a network is registered.
 
         Raises:
-            ServiceError: the engine does not answer, or the paths of every network are still being computed.
+            ServiceError: the engine does not answer, or the paths of every network are still being
+                computed.
         """
         if not await self.scheduler.answers():
             raise ServiceError(503, "unavailable", "the engine does not answer", 3.0)
         if self._registry.all_compute():
-            raise ServiceError(503, "not_ready", "the paths of all networks are still being computed", 1.0)
+            raise ServiceError(
+                503, "not_ready", "the paths of all networks are still being computed", 1.0
+            )
 
     async def model(self) -> dict[str, Any]:
         """Which model is in use, and why a newer one is not."""
@@ -149,7 +158,8 @@ class Solver:
         return self._registry.get(name).generation
 
     async def put(self, name: str, spec: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """Register or replace a network, whose paths are computed in the background; and whether its name is new.
+        """Register or replace a network, whose paths are computed in the background; and whether
+        its name is new.
 
         Raises:
             ServiceError: a fault in the topology.
@@ -191,11 +201,14 @@ class Solver:
         """
         served = self._registry.ready(name)
         if served.paths.leaf.size > _MAX_ROUTES:
-            raise ServiceError(406, "too_large_for_json", f"{served.paths.leaf.size:,} paths are too many for JSON")
+            raise ServiceError(
+                406, "too_large_for_json", f"{served.paths.leaf.size:,} paths are too many for JSON"
+            )
         return await asyncio.get_running_loop().run_in_executor(self._views, _routes, served)
 
     async def map(self, name: str) -> bytes:
-        """A network that is ready, as a drawing: names and places of nodes, ends and capacities of links.
+        """A network that is ready, as a drawing: names and places of nodes, ends and capacities of
+        links.
 
         Raises:
             ServiceError: no such network, or not ready.
@@ -217,7 +230,9 @@ class Solver:
         deadline_s = options.deadline_ms / 1e3
         if deadline_s > self._most_deadline_s:
             if "deadline_ms" in options.model_fields_set:
-                raise wrong(f"deadline_ms: at most {1e3 * self._most_deadline_s:,.0f} in this service")
+                raise wrong(
+                    f"deadline_ms: at most {1e3 * self._most_deadline_s:,.0f} in this service"
+                )
             deadline_s = self._most_deadline_s
         end = arrived + deadline_s
         served = await self._ready(name, end)
@@ -253,9 +268,13 @@ class Solver:
         self._growth.note(name, network, rates)
         if not options.prove:
             return await _found(network, served, answer, rates, sent, options)
-        proof = await beside(rates.size * served.paths.num_paths, proof_of, answer, served, wanted, rates)
+        proof = await beside(
+            rates.size * served.paths.num_paths, proof_of, answer, served, wanted, rates
+        )
         link = {"proof": f"/v1/networks/{quote(name)}/allocations/{quote(sent.number)}/proof"}
-        return (await _found(network, served, answer, rates, sent, options, link))._replace(proof=proof)
+        return (await _found(network, served, answer, rates, sent, options, link))._replace(
+            proof=proof
+        )
 
     async def measure(self, name: str, sent: Sent) -> dict[str, Any]:
         """Keep measured matrices, and begin to allocate for the interval after them.
@@ -269,7 +288,9 @@ class Solver:
         if isinstance(when, MeasurementRequest):
             end = arrived + min(when.deadline_ms / 1e3, self._most_deadline_s)
         served = await self._ready(name, end)
-        rates, times, readings = await beside(len(sent.body), read_measured, sent, when, served.topology)
+        rates, times, readings = await beside(
+            len(sent.body), read_measured, sent, when, served.topology
+        )
         network = self._same(name, served)
         counted: CountedMatrix | None = None
         if readings is not None:
@@ -279,16 +300,32 @@ class Solver:
             if readings.routing == "allocation":
                 latest = measured.latest if isinstance(measured, NextIntervalPart) else None
                 if latest is None:
-                    raise wrong("counters.routing: allocation: none has been made for the next interval yet")
+                    raise wrong(
+                        "counters.routing: allocation: none has been made for the next interval yet"
+                    )
                 splits = latest.splits.numpy()
             interval = await beside(
-                len(sent.body), self._counting.interval_of, readings, served.topology, served.capacity, splits, rates
+                len(sent.body),
+                self._counting.interval_of,
+                readings,
+                served.topology,
+                served.capacity,
+                splits,
+                rates,
             )
             counted = await self._counting.take(
-                network.generation, served.topology, served.paths, measured.matrices, interval, sent.client, end
+                network.generation,
+                served.topology,
+                served.paths,
+                measured.matrices,
+                interval,
+                sent.client,
+                end,
             )
             if counted.alarm:
-                LOG.warning("counters disagree", extra={"teal": {"network": name, **counted.figures}})
+                LOG.warning(
+                    "counters disagree", extra={"teal": {"network": name, **counted.figures}}
+                )
                 return {**measured.info(), "counted": {**counted.figures, "kept": False}}
             rates = counted.rates
         assert rates is not None
@@ -296,7 +333,9 @@ class Solver:
         await asyncio.to_thread(measured.matrices.add, times, rates)
         if network.is_gone.is_set():
             raise replaced(name)
-        if self._counting is not None and (counted is None or counted.figures["found_by"] == "sent"):
+        if self._counting is not None and (
+            counted is None or counted.figures["found_by"] == "sent"
+        ):
             self._counting.observe(network.generation, rates)
         self._growth.note(name, network, rates)
         if isinstance(measured, NextIntervalPart):
@@ -356,14 +395,23 @@ class Solver:
 
         known = self._computing.get(measured)
         if known is None or known.done():
-            known = self._computing[measured] = asyncio.get_running_loop().run_in_executor(self._next, work)
+            known = self._computing[measured] = asyncio.get_running_loop().run_in_executor(
+                self._next, work
+            )
             known.add_done_callback(lambda _: self._computing.pop(measured, None))
         return known
 
     async def _allocate_next(
-        self, name: str, network: Hosted, sent: Sent, options: AllocationRequest, arrived: float, end: float
+        self,
+        name: str,
+        network: Hosted,
+        sent: Sent,
+        options: AllocationRequest,
+        arrived: float,
+        end: float,
     ) -> Found:
-        """The allocation for the interval after the newest measured one; an earlier one if the deadline is too short.
+        """The allocation for the interval after the newest measured one; an earlier one if the
+        deadline is too short.
 
         Raises:
             ServiceError: nothing was measured, or nothing is computed by the deadline.
@@ -373,7 +421,9 @@ class Solver:
         if not isinstance(measured, NextIntervalPart):
             raise not_installed(NEXT_INTERVAL)
         if not measured.matrices.times:
-            raise ServiceError(409, "nothing_measured", "send measured matrices to .../measurements first")
+            raise ServiceError(
+                409, "nothing_measured", "send measured matrices to .../measurements first"
+            )
         while not measured.is_current(served.capacity):
             if network.is_gone.is_set():
                 raise replaced(name)
@@ -391,10 +441,13 @@ class Solver:
         check_size(served, rates, sent.accept, options.form)
         body = await _found(network, served, answer, rates, sent, options, further)
         limit = further["limit"]
-        return body._replace(summary={**body.summary, "limit": limit["ratio"], "realised": limit["realised"]})
+        return body._replace(
+            summary={**body.summary, "limit": limit["ratio"], "realised": limit["realised"]}
+        )
 
     def _same(self, name: str, served: Served) -> Hosted:
-        """The network of a name, unless another one has got the name since ``served`` was looked up.
+        """The network of a name, unless another one has got the name since ``served`` was looked
+        up.
 
         Raises:
             ServiceError: another one has.
@@ -405,7 +458,9 @@ class Solver:
         return network
 
     async def _ready(self, name: str, end: float = math.inf) -> Served:
-        """A network that is ready, perhaps after some patience, which ends at ``end`` by time.perf_counter()."""
+        """A network that is ready, perhaps after some patience, which ends at ``end`` by
+        time.perf_counter().
+        """
         network = self._registry.get(name)
         if network.preparing is not None and not network.preparing.done():
             patience = min(self._patience_s, end - time.perf_counter())
@@ -427,7 +482,9 @@ async def _found(
     size = rates.size * served.paths.num_paths + len(rates) * served.topology.num_links
     begin = time.perf_counter()
     is_binary = ARROW in sent.accept
-    body, kind = await beside(size, written, answer, served, rates, sent, options, further or {}, is_binary=is_binary)
+    body, kind = await beside(
+        size, written, answer, served, rates, sent, options, further or {}, is_binary=is_binary
+    )
     seconds = time.perf_counter() - begin
     served.times.note_writing(*demands_to_write(rates, sent.accept, options.form), seconds)
     used = np.nan_to_num(answer.utilisation[-1], nan=0.0, posinf=0.0).round(4).tolist()
@@ -441,7 +498,8 @@ def _routes(served: Served) -> bytes:
     routes = {
         "pairs": ([names[s], names[t]] for s, t in paths.pairs.tolist()),
         "paths": (
-            [served.route(d, k)[0] for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)
+            [served.route(d, k)[0] for k in np.flatnonzero(paths.mask[d]).tolist()]
+            for d in range(paths.num_demands)
         ),
     }
     return encoded(routes).encode()

@@ -1,11 +1,12 @@
 """Solvers of an allocation: the model alone, the model and then PDHG, or PDHG alone.
 
-- ``model``: splits and prices of the model, cut to fit and refilled by one projection; the prices certify the gap.
+- ``model``: splits and prices of the model, cut to fit and refilled by one projection; the prices
+  certify the gap.
 - ``model-pdhg``: PDHG from splits and prices of the model, until gap or deadline.
 - ``pdhg``: PDHG from the last allocation of the network, and from nothing where there is none.
-- ``auto``: ``model-pdhg`` where the model saves time, which is not where the last allocation is near the target; else
-  ``pdhg``.  On networks so large that PDHG begins with samples of the demands, the model solves the first sample
-  wherever the last allocation is far from the target.
+- ``auto``: ``model-pdhg`` where the model saves time, which is not where the last allocation is
+  near the target; else ``pdhg``.  On networks so large that PDHG begins with samples of the
+  demands, the model solves the first sample wherever the last allocation is far from the target.
 
 Answers say which of the first three it was.
 """
@@ -74,10 +75,12 @@ def solving(
         engine: PDHG of the network, which knows the last allocation.
         gap: certified, to stop at.
         deadline: after which the best allocation is returned.
-        start: state in which an earlier run of the same request has ended, in place of the model; None for none.
+        start: state in which an earlier run of the same request has ended, in place of the model;
+            None for none.
 
     Raises:
-        ServiceError: the request names a model that the service does not have, or that does not know the problem.
+        ServiceError: the request names a model that the service does not have, or that does not
+            know the problem.
     """
     if solver in (MODEL, MODEL_PDHG):
         model = _checked(problem, model)
@@ -85,14 +88,18 @@ def solving(
             start = pdhg.PdhgState(*model.start(problem))
         if solver == MODEL:
             # The engine's last allocation stays: it is closer to the optimum than that of a model.
-            alone = pdhg.solving(problem, gap=gap, deadline=deadline, max_iterations=0, warm_start=start)
+            alone = pdhg.solving(
+                problem, gap=gap, deadline=deadline, max_iterations=0, warm_start=start
+            )
             return (yield from alone), MODEL
         result = yield from engine.solving(problem, gap=gap, deadline=deadline, start=start)
         return result, MODEL_PDHG
     asked = None
     if solver == AUTO and model is not None and helps(model, problem):
         asked = _Asked(model)
-    result = yield from engine.solving(problem, gap=gap, deadline=deadline, starter=asked, start=start)
+    result = yield from engine.solving(
+        problem, gap=gap, deadline=deadline, starter=asked, start=start
+    )
     return result, MODEL_PDHG if asked is not None and asked.was_asked else PDHG
 
 
@@ -103,7 +110,10 @@ def _checked(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter:
     if problem.classes is not None or not pdhg.takes_starter(problem):
         raise wrong("solver: no model knows classes of demands or max_min; auto or pdhg")
     if not serves(model, problem.objective):
-        raise wrong(f"solver: the model of this service is for another objective than {problem.objective.name}")
+        raise wrong(
+            "solver: the model of this service is for another objective than "
+            f"{problem.objective.name}"
+        )
     try:
         check_model_knows("solver", problem)
     except InputError as error:
@@ -111,14 +121,18 @@ def _checked(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter:
     return model
 
 
-LARGE = 4_000  # bytes, or numbers, from which on work may take a few milliseconds: 20 numbers are a demand by name
+# bytes, or numbers, from which on work may take a few milliseconds: 20 numbers are a demand by name
+LARGE = 4_000
 _BINARY = 20  # of Arrow's arrays so many bytes take the time of one byte of JSON
-# Threads for such work: Python runs one at a time anyway, and each that waits for its turn delays the event loop.
+# Threads for such work: Python runs one at a time anyway, and each that waits for its turn delays
+# the event loop.
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="beside")
 
 
 async def beside(size: int, work: Any, *arguments: Any, is_binary: bool = False) -> Any:
-    """The result of ``work``, in a thread if its ``size`` is large; of binary bodies if it is twenty times as large."""
+    """The result of ``work``, in a thread if its ``size`` is large; of binary bodies if it is
+    twenty times as large.
+    """
     if size <= (_BINARY * LARGE if is_binary else LARGE):
         return work(*arguments)
     return await asyncio.get_running_loop().run_in_executor(_THREADS, work, *arguments)

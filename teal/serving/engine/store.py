@@ -1,9 +1,9 @@
 """Networks as files: what is registered survives a restart, and every replica sees the same.
 
-One folder holds two files a network: ``NAME.json``, what it was registered with, and ``NAME.links.json``, what has
-happened to its links since, and how often paths were added.  Once paths were added, ``NAME.paths/GENERATION.npz`` holds
-all of them.  Files are replaced whole, so a reader never sees half of one.  On several machines the folder must be
-shared.
+One folder holds two files a network: ``NAME.json``, what it was registered with, and
+``NAME.links.json``, what has happened to its links since, and how often paths were added.  Once
+paths were added, ``NAME.paths/GENERATION.npz`` holds all of them.  Files are replaced whole, so a
+reader never sees half of one.  On several machines the folder must be shared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ from typing import Any, NamedTuple
 from teal.network import PathSet
 from teal.network.path_file import save_paths
 from teal.runtime.storage import atomic_files, small_text
-from teal.serving.engine.errors import LOCKED, ServiceError, not_found, replaced, storage_fault, unreadable, wrong
+from teal.serving.engine.errors import (
+    LOCKED,
+    ServiceError,
+    not_found,
+    replaced,
+    storage_fault,
+    unreadable,
+    wrong,
+)
 
 NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _GENERATION = r"[0-9a-f]{32}"  # names a folder, so that nothing else may stand in a file
@@ -118,7 +126,9 @@ class Store:
             stored = _object(self._file(name))
             generation = stored["generation"]
             if not isinstance(generation, str) or not re.fullmatch(_GENERATION, generation):
-                raise ValueError(f"a generation of 32 hexadecimal digits, not {str(generation)[:80]!r}")
+                raise ValueError(
+                    f"a generation of 32 hexadecimal digits, not {str(generation)[:80]!r}"
+                )
             links, added_paths = self._read_links(name, generation)
             return Stored(stored["network"], links, generation, added_paths)
         except FileNotFoundError:
@@ -145,16 +155,20 @@ class Store:
         if links["generation"] != generation:
             return {}, 0
         changed, added_paths = links["links"], links.get("paths", 0)
-        if not isinstance(changed, dict) or not all(isinstance(change, dict) for change in changed.values()):
+        if not isinstance(changed, dict) or not all(
+            isinstance(change, dict) for change in changed.values()
+        ):
             raise ValueError("changes by number of the link expected")
         if not isinstance(added_paths, int):
             raise ValueError("how often paths were added: a number expected")
         return changed, added_paths
 
     def put(self, name: str, network: dict[str, Any]) -> bool:
-        """Register or replace; whether it is new.  What happened to links of another one counts no more.
+        """Register or replace; whether it is new.  What happened to links of another one counts no
+        more.
 
-        The same network again changes nothing: its links, its measured matrices and its answers stay.
+        The same network again changes nothing: its links, its measured matrices and its answers
+        stay.
 
         Raises:
             ServiceError: something else than a file has the name.
@@ -175,8 +189,11 @@ class Store:
                 raise unreadable(name, error) from None
         return new
 
-    def change_links(self, name: str, changes: dict[str, dict[str, Any]], network: dict[str, Any]) -> None:
-        """Add to what has happened to the links: by number, ``{"capacity": Gbit/s, "up": bool}`` or one of them.
+    def change_links(
+        self, name: str, changes: dict[str, dict[str, Any]], network: dict[str, Any]
+    ) -> None:
+        """Add to what has happened to the links: by number, ``{"capacity": Gbit/s, "up": bool}`` or
+        one of them.
 
         Args:
             name: name of the network.
@@ -192,14 +209,23 @@ class Store:
                 raise replaced(name)
             for link, change in changes.items():
                 links[link] = {**links.get(link, {}), **change}
-            _write({self._links(name): {"generation": generation, "links": links, "paths": added_paths}})
+            _write(
+                {
+                    self._links(name): {
+                        "generation": generation,
+                        "links": links,
+                        "paths": added_paths,
+                    }
+                }
+            )
 
     def paths_file(self, name: str, generation: str) -> Path:
         """Where the paths of a network are kept, once paths were added."""
         return self._folder / f"{name}{_PATHS}" / f"{generation}.npz"
 
     def write_paths(self, name: str, generation: str, paths: PathSet, after: int) -> bool:
-        """Keep paths in place of those before; False where these are not the ones that ``paths`` begin with.
+        """Keep paths in place of those before; False where these are not the ones that ``paths``
+        begin with.
 
         Args:
             name: name of the network.
@@ -218,7 +244,11 @@ class Store:
                 return False
             self.paths_file(name, generation).parent.mkdir(exist_ok=True, mode=0o700)
             save_paths(self.paths_file(name, generation), paths)
-            counted = {"generation": generation, "links": stored.links, "paths": stored.added_paths + 1}
+            counted = {
+                "generation": generation,
+                "links": stored.links,
+                "paths": stored.added_paths + 1,
+            }
             _write({self._links(name): counted})
         return True
 
@@ -272,7 +302,8 @@ class Store:
     def _file(self, name: str) -> Path:
         if not re.fullmatch(NAMES, name) or name.endswith((".links", _MEASURED, _PATHS)):
             raise wrong(
-                f"a network's name has up to 64 letters, digits, dots, dashes and underscores, not {name[:80]!r}"
+                "a network's name has up to 64 letters, digits, dots, dashes and underscores, not "
+                f"{name[:80]!r}"
             )
         return self._folder / f"{name}.json"
 
@@ -305,10 +336,13 @@ def _write(contents: dict[Path, dict[str, Any]]) -> None:
 def _stamp(file: Path) -> int:
     """Which file it is and since when; 0 if there is none.
 
-    The file is opened for it: a network file system then looks at the server, not into what it remembers.
+    The file is opened for it: a network file system then looks at the server, not into what it
+    remembers.
     """
     try:
-        opened = os.open(file, os.O_RDONLY | os.O_NONBLOCK)  # every request asks: a stream would take ten times as long
+        opened = os.open(
+            file, os.O_RDONLY | os.O_NONBLOCK
+        )  # every request asks: a stream would take ten times as long
     except FileNotFoundError:
         return 0
     try:

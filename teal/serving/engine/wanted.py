@@ -43,7 +43,8 @@ def worth_of(topology: Topology, paths: PathSet, spec: NetworkSpec) -> Worth:
     """Weights and functions as a network was registered with them.
 
     Raises:
-        ServiceError: an unknown node, a pair of nodes twice, a function that is not concave, or a demand without one.
+        ServiceError: an unknown node, a pair of nodes twice, a function that is not concave, or a
+            demand without one.
     """
     weight, functions = None, None
     if spec.weights:
@@ -55,14 +56,18 @@ def worth_of(topology: Topology, paths: PathSet, spec: NetworkSpec) -> Worth:
         for (source, target), value in named.items():
             demand = number.get((node.get(source, -1), node.get(target, -1)))
             if demand is None:
-                raise wrong(f"weights: two nodes of the network, not {source[:80]} and {target[:80]}")
+                raise wrong(
+                    f"weights: two nodes of the network, not {source[:80]} and {target[:80]}"
+                )
             weight[demand] = value
     if spec.functions:
         pairs_of = [(one.source, one.target) for one in spec.functions]
         if len(set(pairs_of)) < len(pairs_of):
             raise wrong("functions: each pair of nodes once, and one without nodes")
         if same := [source for source, target in pairs_of if source and source == target]:
-            raise wrong(f"functions: two nodes of the network, not {same[0][:80]} and {same[0][:80]}")
+            raise wrong(
+                f"functions: two nodes of the network, not {same[0][:80]} and {same[0][:80]}"
+            )
         listed = [one.model_dump(exclude_none=True, mode="json") for one in spec.functions]
         try:
             functions = bandwidth_functions_of(listed, "functions", topology, paths.pairs)
@@ -71,8 +76,9 @@ def worth_of(topology: Topology, paths: PathSet, spec: NetworkSpec) -> Worth:
     return Worth(weight, functions)
 
 
-# Work for a matrix under max_min or a side condition, in that for a matrix without: assumed until it is measured on
-# the network; on GEANT, UsCarrier and Kdl it was 2 to 6.  For a model the same is assumed.
+# Work for a matrix under max_min or a side condition, in that for a matrix without: assumed until
+# it is measured on the network; on GEANT, UsCarrier and Kdl it was 2 to 6.  For a model the same is
+# assumed.
 _ASSUMED_WORK = 6.0
 
 
@@ -82,7 +88,8 @@ class Wanted:
 
     Attributes:
         objective: objective of the matrices.
-        limits: largest latency of a path, ms, for each class of demands, infinite for none; () without classes.
+        limits: largest latency of a path, ms, for each class of demands, infinite for none; ()
+            without classes.
         conditions: for B = 1, in the network of these classes.
         words: words of options, by the names of the options: the conditions that were asked for.
         solver: one of :data:`teal.serving.engine.solvers.SOLVERS`.
@@ -103,7 +110,9 @@ class Wanted:
     def is_resumable(self) -> bool:
         """Whether a search can start from the splits and prices with which an earlier one ended."""
         is_sequence = bool(self.limits) or Objective(self.objective).rules.is_sequence
-        return not is_sequence and all(condition.splits_determine_shares for condition in self.conditions)
+        return not is_sequence and all(
+            condition.splits_determine_shares for condition in self.conditions
+        )
 
     @cached_property
     def kind(self) -> tuple[Any, ...]:
@@ -114,10 +123,14 @@ class Wanted:
 
     @cached_property
     def assumed_work(self) -> float:
-        """Work for a matrix, in that for one without classes and conditions, until it is measured."""
+        """Work for a matrix, in that for one without classes and conditions, until it is
+        measured.
+        """
         is_fair = Objective(self.objective).rules.is_sequence and not self.limits
         has_model = self.solver in (MODEL, MODEL_PDHG)
-        return max(1, len(self.limits)) * (_ASSUMED_WORK if self.conditions or is_fair or has_model else 1.0)
+        return max(1, len(self.limits)) * (
+            _ASSUMED_WORK if self.conditions or is_fair or has_model else 1.0
+        )
 
     def problem(self, network: Problem, rates: FloatArray) -> Problem:
         """The problem of matrices.
@@ -160,9 +173,13 @@ def prepare_conditions(network: Problem, groups: LinkGroups) -> dict[str, Any]:
 
 
 def wanted_by(
-    options: Options, spec: NetworkSpec, topology: Topology, paths: PathSet, ready: Mapping[str, Any],
+    options: Options,
+    spec: NetworkSpec,
+    topology: Topology,
+    paths: PathSet,
+    ready: Mapping[str, Any],
     previous: FloatArray | None,
-) -> Wanted:  # fmt: skip
+) -> Wanted:
     """The program that a request asks for.
 
     Args:
@@ -175,7 +192,9 @@ def wanted_by(
     Raises:
         ServiceError: options that do not go together.
     """
-    limits = tuple(latency_limits(options.classes, options.latency_limits_ms)) if options.classes else ()
+    limits = (
+        tuple(latency_limits(options.classes, options.latency_limits_ms)) if options.classes else ()
+    )
     wanted = Wanted(options.objective_name(spec.objective), limits, solver=options.solver)
     try:
         spec.require_data(wanted.objective)
@@ -185,13 +204,18 @@ def wanted_by(
     from_previous = [name for name, kind in OFFERS.items() if kind.needs_previous]
     if (previous is None) == bool(set(from_previous) & set(asked)):
         names = " or ".join(from_previous)
-        raise wrong(f"{names}: goes with the parameter previous of the address, the id of the answer in force")
+        raise wrong(
+            f"{names}: goes with the parameter previous of the address, the id of the answer in "
+            "force"
+        )
     num_classes, splits = max(1, len(limits)), None
     if previous is not None:
         if len(previous) != num_classes * paths.num_demands:
             raise wrong("previous: an answer with as many classes as this request")
         order = columns(topology, paths, wanted)
-        splits = torch.from_numpy(previous if order is None else np.take_along_axis(previous, order, axis=1))
+        splits = torch.from_numpy(
+            previous if order is None else np.take_along_axis(previous, order, axis=1)
+        )
     conditions: dict[str, Condition] = {}
     for name, value in asked.items():
         kind, of_network = OFFERS[name], ready[name]
@@ -201,7 +225,9 @@ def wanted_by(
             if isinstance(of_network, InputError):
                 raise of_network
             conditions[name] = kind.asked(
-                ConditionRequest(value, of_network, splits, num_classes, bool(np.isfinite(limits).any()))
+                ConditionRequest(
+                    value, of_network, splits, num_classes, bool(np.isfinite(limits).any())
+                )
             )
         except InputError as error:
             raise wrong(str(error)) from None
@@ -216,7 +242,8 @@ def wanted_by(
 def single_program(objective: str) -> Wanted:
     """An objective alone, and total_flow in place of a sequence of programs.
 
-    For answers about the next interval, whose demands max_min would need; and to measure the unit of work.
+    For answers about the next interval, whose demands max_min would need; and to measure the unit
+    of work.
     """
     return Wanted(ObjectiveName.TOTAL_FLOW if Objective(objective).rules.is_sequence else objective)
 
@@ -229,14 +256,16 @@ def groups_of(topology: Topology, spec: NetworkSpec) -> list[list[int]]:
     """
     try:
         return [
-            sorted({link for a, b in cables for link in topology.find_links(a, b)}) for cables in spec.groups.values()
+            sorted({link for a, b in cables for link in topology.find_links(a, b)})
+            for cables in spec.groups.values()
         ]
     except InputError as error:
         raise wrong(f"groups: {str(error)[:200]}") from None
 
 
 def without_demand(topology: Topology, paths: PathSet, wanted: Wanted, worth: Worth) -> Problem:
-    """The network of a request, B = 1; demands of classes class by class, each over all pairs of ``paths``.
+    """The network of a request, B = 1; demands of classes class by class, each over all pairs of
+    ``paths``.
 
     Args:
         topology: as registered.
@@ -251,22 +280,32 @@ def without_demand(topology: Topology, paths: PathSet, wanted: Wanted, worth: Wo
         names = [str(number) for number in range(count)]
         classes = DemandClasses.of_equal_size(names, paths.num_demands)
         pairs = np.tile(paths.pairs, (count, 1))
-        of_classes = class_paths(paths, topology, pairs, classes, dict(zip(names, wanted.limits, strict=True)))
+        of_classes = class_paths(
+            paths, topology, pairs, classes, dict(zip(names, wanted.limits, strict=True))
+        )
     return Problem.create(
-        topology, of_classes, Objective(wanted.objective), none,
+        topology,
+        of_classes,
+        Objective(wanted.objective),
+        none,
         weight=worth.weight if rules.needs_weight and classes is None else None,
-        functions=worth.functions if rules.needs_functions else None, classes=classes,
-    )  # fmt: skip
+        functions=worth.functions if rules.needs_functions else None,
+        classes=classes,
+    )
 
 
 def columns(topology: Topology, paths: PathSet, wanted: Wanted) -> IntArray | None:
-    """(C * D, K) number, in ``paths``, of the path of each split of a class; None where both are the same.
+    """(C * D, K) number, in ``paths``, of the path of each split of a class; None where both are
+    the same.
 
     A limit on latency leaves out paths, and moves the others to the front.
     """
     if all(np.isinf(limit) for limit in wanted.limits):
         return None
-    order = [np.argsort(~within_limit(paths, topology, limit), axis=1, kind="stable") for limit in wanted.limits]
+    order = [
+        np.argsort(~within_limit(paths, topology, limit), axis=1, kind="stable")
+        for limit in wanted.limits
+    ]
     return np.concatenate(order)
 
 
@@ -279,6 +318,12 @@ def in_columns(splits: torch.Tensor, order: IntArray | None) -> torch.Tensor:
 
 
 def named_records(lines: Lines, row: int, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The lines of a matrix, where they are of classes with the names of a request: those of a program may differ."""
+    """The lines of a matrix, where they are of classes with the names of a request: those of a
+    program may differ.
+    """
     of_row = records(lines, row)
-    return [{**one, lines.part: name} for one, name in zip(of_row, names, strict=True)] if names else of_row
+    return (
+        [{**one, lines.part: name} for one, name in zip(of_row, names, strict=True)]
+        if names
+        else of_row
+    )

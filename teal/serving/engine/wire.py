@@ -1,13 +1,15 @@
-"""Requests with matrices, and their answers, as they travel: JSON for people, Arrow IPC streams for size.
+"""Requests with matrices, and their answers, as they travel: JSON for people, Arrow IPC streams for
+size.
 
 Arrow IPC streams, for size.
 
-A request is a table with either one row a matrix and a list column ``rates`` (all pairs of nodes in the order of the
-network's paths, or N x N row by row), or one row a demand: ``source``, ``target``, ``rate`` and perhaps ``matrix`` and
-``class``.  With C classes, ``rates`` has C rows a matrix, and D below is the number of pairs times C, class by class.
-An answer has one row a matrix: value, bound, gap, satisfied_demand, max_link_utilisation, status, utilisation (E
-values), splits (D x K, row by row; or weights, whole numbers, with admitted_share, D values).  Shapes stand in the
-schema's metadata.
+A request is a table with either one row a matrix and a list column ``rates`` (all pairs of nodes in
+the order of the network's paths, or N x N row by row), or one row a demand: ``source``, ``target``,
+``rate`` and perhaps ``matrix`` and ``class``.  With C classes, ``rates`` has C rows a matrix, and D
+below is the number of pairs times C, class by class. An answer has one row a matrix: value, bound,
+gap, satisfied_demand, max_link_utilisation, status, utilisation (E values), splits (D x K, row by
+row; or weights, whole numbers, with admitted_share, D values).  Shapes stand in the schema's
+metadata.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
     if rates.shape[1] == pairs and rates.shape[1] != nodes * nodes:
         return rates
     if rates.shape[1] != nodes * nodes:
-        raise wrong(f"rates: {pairs} (all pairs) or {nodes * nodes} (N x N) a matrix, not {rates.shape[1]}")
+        raise wrong(
+            f"rates: {pairs} (all pairs) or {nodes * nodes} (N x N) a matrix, not {rates.shape[1]}"
+        )
     return rates[:, ~np.eye(nodes, dtype=bool).reshape(-1)]
 
 
@@ -64,14 +68,17 @@ def pair_number(source: Any, target: Any, nodes: int) -> Any:
 
 
 def in_classes(rates: FloatArray, classes: Sequence[str]) -> FloatArray:
-    """(B, C * D) Gbit/s, class by class, from (B * C, D), the classes of a matrix one after the other.
+    """(B, C * D) Gbit/s, class by class, from (B * C, D), the classes of a matrix one after the
+    other.
 
     Raises:
         ServiceError: a number of matrices that is no multiple of C.
     """
     count = max(1, len(classes))
     if len(rates) % count:
-        raise wrong(f"rates: a matrix for each of the {count} classes of each matrix, not {len(rates)}")
+        raise wrong(
+            f"rates: a matrix for each of the {count} classes of each matrix, not {len(rates)}"
+        )
     return rates.reshape(len(rates) // count, -1)
 
 
@@ -114,14 +121,18 @@ def from_triples(
     if count * size > MAX_RATES:
         raise wrong(f"matrix: at most {MAX_RATES // size} matrices of this network at once")
     rates = np.zeros((count, size))
-    place = pair_number(s, t, nodes) + nodes * (nodes - 1) * _class_numbers(of_class, len(s), classes)
+    place = pair_number(s, t, nodes) + nodes * (nodes - 1) * _class_numbers(
+        of_class, len(s), classes
+    )
     if len(np.unique(row * rates.shape[1] + place)) < len(place):
         raise wrong("demands: each pair of nodes once a matrix and class")
     rates[row, place] = rate
     return rates
 
 
-def _class_numbers(of_class: Sequence[Any] | None, count: int, classes: Sequence[str]) -> Int64Array:
+def _class_numbers(
+    of_class: Sequence[Any] | None, count: int, classes: Sequence[str]
+) -> Int64Array:
     """(n,) number of the class of each demand; 0 without classes.
 
     Raises:
@@ -131,7 +142,9 @@ def _class_numbers(of_class: Sequence[Any] | None, count: int, classes: Sequence
     known: dict[Any, int] = {name: number for number, name in enumerate(classes)} or {None: 0}
     for name in names:
         if name not in known:
-            expected = "one of " + ", ".join(classes) if classes else "none, since no classes are given"
+            expected = (
+                "one of " + ", ".join(classes) if classes else "none, since no classes are given"
+            )
             raise wrong(f"class: {expected[:200]}, not {str(name)[:80]!r}")
     return np.array([known[name] for name in names], np.int64)
 
@@ -143,31 +156,42 @@ def checked(rates: FloatArray) -> FloatArray:
         ServiceError: one that is negative, infinite or NaN, or too many.
     """
     if rates.size > MAX_RATES:
-        raise wrong(f"rates: at most {MAX_RATES // rates.shape[1]} matrices of this network at once")
+        raise wrong(
+            f"rates: at most {MAX_RATES // rates.shape[1]} matrices of this network at once"
+        )
     bad = ~((rates >= 0) & (rates <= _LARGEST_RATE))
     if bad.any():
         row, column = np.argwhere(bad)[0].tolist()
         where = f"(matrix {row}, demand {column})"
-        raise wrong(f"rates: a finite number from 0 to {_LARGEST_RATE:g}, not {rates[row, column]} {where}")
+        raise wrong(
+            f"rates: a finite number from 0 to {_LARGEST_RATE:g}, not {rates[row, column]} {where}"
+        )
     return rates
 
 
-def named(answer: Answer, served: Served, rates: FloatArray, options: Options) -> Iterator[dict[str, Any]]:
-    """:class:`responses.NamedAllocation`, one a matrix; ``demands`` is an iterator, which is read once.
+def named(
+    answer: Answer, served: Served, rates: FloatArray, options: Options
+) -> Iterator[dict[str, Any]]:
+    """:class:`responses.NamedAllocation`, one a matrix; ``demands`` is an iterator, which is read
+    once.
 
-    Of many demands not all are in memory at once: Python's garbage collector stops all threads for as long as it takes
-    to visit what is there.
+    Of many demands not all are in memory at once: Python's garbage collector stops all threads for
+    as long as it takes to visit what is there.
 
     Args:
         answer: to the matrices.
         served: the network.
-        rates: (B, D) Gbit/s that were allocated, class by class; of 0 only those are in the answer that were listed.
+        rates: (B, D) Gbit/s that were allocated, class by class; of 0 only those are in the answer
+            that were listed.
         options: classes, and the demands that were listed.
     """
     topology, classes = served.topology, options.classes
     is_listed = _zeros(options, topology)
     names = topology.node_names
-    ends = [(names[s], names[t]) for s, t in zip(topology.link_source, topology.link_target, strict=True)]
+    ends = [
+        (names[s], names[t])
+        for s, t in zip(topology.link_source, topology.link_target, strict=True)
+    ]
     for b, row in enumerate(rates):
         admitted = row * np.minimum(1.0, answer.splits[b].sum(-1, dtype=np.float64))
         yield {
@@ -178,15 +202,22 @@ def named(answer: Answer, served: Served, rates: FloatArray, options: Options) -
             "demands": _demands(answer, served, b, row, admitted, classes, (row > 0) | is_listed),
             "utilisation": [
                 {"link": e, "source": source, "target": target, "utilisation": plain(used)}
-                for e, ((source, target), used) in enumerate(zip(ends, answer.utilisation[b].tolist(), strict=True))
+                for e, ((source, target), used) in enumerate(
+                    zip(ends, answer.utilisation[b].tolist(), strict=True)
+                )
             ],
         }
 
 
 def _demands(
-    answer: Answer, served: Served, b: int, rates: FloatArray, admitted: FloatArray, classes: Sequence[str],
+    answer: Answer,
+    served: Served,
+    b: int,
+    rates: FloatArray,
+    admitted: FloatArray,
+    classes: Sequence[str],
     is_listed: BoolArray,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+) -> Iterator[dict[str, Any]]:
     """Yield a :class:`teal.serving.engine.responses.DemandAnswer` for some demands of one matrix.
 
     Args:
@@ -210,7 +241,13 @@ def _demands(
         source, target = served.paths.pairs[d % pairs]
         of_class = {"class": classes[d // pairs]} if classes else {}
         ends = {"source": names[source], "target": names[target]}
-        yield {**ends, **of_class, "demand": float(rates[d]), "admitted": float(admitted[d]), "paths": paths}
+        yield {
+            **ends,
+            **of_class,
+            "demand": float(rates[d]),
+            "admitted": float(admitted[d]),
+            "paths": paths,
+        }
 
 
 def splits_of(allocation: dict[str, Any], served: Served) -> FloatArray:
@@ -224,7 +261,11 @@ def splits_of(allocation: dict[str, Any], served: Served) -> FloatArray:
     for demand in allocation["demands"]:
         d = pair_number(index[demand["source"]], index[demand["target"]], nodes)
         for path in demand["paths"]:
-            known = (k for k in np.flatnonzero(served.paths.mask[d]).tolist() if served.route(d, k)[1] == path["links"])
+            known = (
+                k
+                for k in np.flatnonzero(served.paths.mask[d]).tolist()
+                if served.route(d, k)[1] == path["links"]
+            )
             splits[d, next(known)] = path["split"] if "split" in path else path["weight"]
         if any("weight" in path for path in demand["paths"]):
             share = demand["admitted"] / demand["demand"] if demand["demand"] > 0 else 1.0
@@ -237,7 +278,9 @@ def _zeros(options: Options, topology: Topology) -> BoolArray:
     listed = [demand for demand in getattr(options, "demands", None) or () if demand.rate == 0]
     source, target = [demand.source for demand in listed], [demand.target for demand in listed]
     of_class, ones = [demand.of_class for demand in listed], np.ones(len(listed))
-    return np.asarray(from_triples(source, target, ones, None, topology, of_class, options.classes)[0] > 0)
+    return np.asarray(
+        from_triples(source, target, ones, None, topology, of_class, options.classes)[0] > 0
+    )
 
 
 def from_arrow(body: bytes, topology: Topology, classes: Sequence[str] = ()) -> FloatArray:
@@ -269,7 +312,11 @@ def from_arrow(body: bytes, topology: Topology, classes: Sequence[str] = ()) -> 
                 raise wrong(f"rates: at most {MAX_RATES:,} a request")
             flat = values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
             lengths = pc.list_value_length(column)
-            if column.null_count or len(lengths.unique()) != 1 or len(flat) != lengths[0].as_py() * table.num_rows:
+            if (
+                column.null_count
+                or len(lengths.unique()) != 1
+                or len(flat) != lengths[0].as_py() * table.num_rows
+            ):
                 raise wrong("rates: all matrices must be there, and of one length")
             return in_classes(all_pairs(flat.reshape(table.num_rows, -1), topology), classes)
         if not {"source", "target", "rate"} <= names:
@@ -281,10 +328,26 @@ def from_arrow(body: bytes, topology: Topology, classes: Sequence[str] = ()) -> 
         of_class = table.column("class").to_pylist() if "class" in names else None
         source, target, rate = triples
         return from_triples(
-            source.to_pylist(), target.to_pylist(), rate.to_numpy(), matrix, topology, of_class, classes
+            source.to_pylist(),
+            target.to_pylist(),
+            rate.to_numpy(),
+            matrix,
+            topology,
+            of_class,
+            classes,
         )
-    except (pa.ArrowException, struct.error, KeyError, ValueError, TypeError, OverflowError, OSError) as error:
-        raise wrong(f"not an Arrow IPC stream of traffic matrices: {' '.join(str(error).split())[:200]}") from None
+    except (
+        pa.ArrowException,
+        struct.error,
+        KeyError,
+        ValueError,
+        TypeError,
+        OverflowError,
+        OSError,
+    ) as error:
+        raise wrong(
+            f"not an Arrow IPC stream of traffic matrices: {' '.join(str(error).split())[:200]}"
+        ) from None
 
 
 def _check_types(schema: Any) -> None:
@@ -299,7 +362,10 @@ def _check_types(schema: Any) -> None:
         listed = field.name == "rates" and _is_list(kind) and getattr(kind, "list_size", 1) > 0
         plain = number(kind) or t.is_string(kind) or t.is_large_string(kind)
         if not (plain or (listed and number(kind.value_type))):
-            raise wrong(f"column {field.name[:40]!r}: numbers or texts (rates: lists of numbers), not {str(kind)[:80]}")
+            raise wrong(
+                f"column {field.name[:40]!r}: numbers or texts (rates: lists of numbers), not "
+                f"{str(kind)[:80]}"
+            )
 
 
 def _is_list(kind: Any) -> bool:
@@ -309,10 +375,12 @@ def _is_list(kind: Any) -> bool:
 
 
 def refuse_compressed(body: bytes) -> None:
-    """Raise ServiceError for compressed buffers: they may be a thousand times as large as they look.
+    """Raise ServiceError for compressed buffers: they may be a thousand times as large as they
+    look.
 
-    pyarrow has no word for it, so this reads the field ``compression`` of each RecordBatch in the message's flatbuffer
-    (Message.fbs of the Arrow format: field 1 of a Message is the header's type, 2 the header; 3 of a RecordBatch).
+    pyarrow has no word for it, so this reads the field ``compression`` of each RecordBatch in the
+    message's flatbuffer (Message.fbs of the Arrow format: field 1 of a Message is the header's
+    type, 2 the header; 3 of a RecordBatch).
     """
     import pyarrow as pa
 
@@ -372,7 +440,9 @@ def last_splits(body: bytes) -> FloatArray:
     splits = np.asarray(values.reshape(shape["demands"], shape["paths"]))
     if name == "splits":
         return splits
-    share = table.column("admitted_share")[-1].values.to_numpy(zero_copy_only=False).astype(np.float64)
+    share = (
+        table.column("admitted_share")[-1].values.to_numpy(zero_copy_only=False).astype(np.float64)
+    )
     return splits / np.maximum(1, splits.sum(1, keepdims=True)) * share[:, None]
 
 
@@ -388,7 +458,11 @@ def asked(sent: Sent) -> AllocationRequest | Options:
     Raises:
         ServiceError: anything that is not as the API says.
     """
-    return parsed(Options, sent.query) if sent.media_type == ARROW else parsed(AllocationRequest, sent.body)
+    return (
+        parsed(Options, sent.query)
+        if sent.media_type == ARROW
+        else parsed(AllocationRequest, sent.body)
+    )
 
 
 def read(sent: Sent, options: AllocationRequest | Options, topology: Topology) -> FloatArray | None:
@@ -423,10 +497,16 @@ def asked_to_measure(sent: Sent) -> MeasurementRequest | MeasurementOptions:
         ServiceError: anything that is not as the API says.
     """
     is_arrow = sent.media_type == ARROW
-    return parsed(MeasurementOptions, sent.query) if is_arrow else parsed(MeasurementRequest, sent.body)
+    return (
+        parsed(MeasurementOptions, sent.query)
+        if is_arrow
+        else parsed(MeasurementRequest, sent.body)
+    )
 
 
-def read_measured(sent: Sent, when: MeasurementRequest | MeasurementOptions, topology: Topology) -> SentMeasurements:
+def read_measured(
+    sent: Sent, when: MeasurementRequest | MeasurementOptions, topology: Topology
+) -> SentMeasurements:
     """The measurements in a request.
 
     Raises:
@@ -447,12 +527,15 @@ def read_measured(sent: Sent, when: MeasurementRequest | MeasurementOptions, top
     first = when.time.timestamp()
     if not 0 <= first < 2**32:
         raise wrong("time: from 1970 to 2106")
-    times: list[np.datetime64] = [np.datetime64(int(first) + row * when.interval_s, "s") for row in range(count)]
+    times: list[np.datetime64] = [
+        np.datetime64(int(first) + row * when.interval_s, "s") for row in range(count)
+    ]
     return SentMeasurements(rates, times, counters)
 
 
 def previous_splits(answer: Found, served: Served) -> FloatArray:
-    """(D, K) splits of the last matrix of an earlier answer, or those of its classes, one after the other.
+    """(D, K) splits of the last matrix of an earlier answer, or those of its classes, one after the
+    other.
 
     Raises:
         ServiceError: an answer by name with classes, whose order it does not say.
@@ -475,7 +558,9 @@ def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) 
     if request.rates is not None:
         if len({len(row) for row in request.rates}) != 1:
             raise wrong("rates: at least one matrix, and all of one length")
-        return checked(in_classes(all_pairs(np.array(request.rates, np.float64), topology), classes))
+        return checked(
+            in_classes(all_pairs(np.array(request.rates, np.float64), topology), classes)
+        )
     demands = request.demands or []
     source, target = [d.source for d in demands], [d.target for d in demands]
     rate, of_class = np.array([d.rate for d in demands], np.float64), [d.of_class for d in demands]
@@ -492,20 +577,34 @@ def check_size(served: Served, rates: FloatArray, accept: str, form: Form) -> No
     """Raise ServiceError for an answer that is too large for what is accepted."""
     splits, used = rates.size * served.paths.num_paths, len(rates) * served.topology.num_links
     if max(splits, used) > MAX_NUMBERS:
-        raise wrong(f"rates: the answer would have more than {MAX_NUMBERS:,} numbers: send fewer matrices at once")
+        raise wrong(
+            f"rates: the answer would have more than {MAX_NUMBERS:,} numbers: send fewer matrices "
+            "at once"
+        )
     if ARROW in accept:
         return
     if used > _MAX_JSON:
-        raise ServiceError(406, "too_large_for_json", f"{used:,} utilisations: ask for {ARROW} (Accept)")
+        raise ServiceError(
+            406, "too_large_for_json", f"{used:,} utilisations: ask for {ARROW} (Accept)"
+        )
     demands = demands_to_write(rates, accept, form)[0]
     if form is Form.DENSE and splits > _MAX_JSON:
-        raise ServiceError(406, "too_large_for_json", f"{splits:,} splits: ask for {ARROW} (Accept)")
+        raise ServiceError(
+            406, "too_large_for_json", f"{splits:,} splits: ask for {ARROW} (Accept)"
+        )
     if form is Form.NAMED and demands > _MAX_NAMED:
-        raise ServiceError(406, "too_large_for_json", f"{demands:,} demands by name: ask for {ARROW} (Accept)")
+        raise ServiceError(
+            406, "too_large_for_json", f"{demands:,} demands by name: ask for {ARROW} (Accept)"
+        )
 
 
 def written(
-    answer: Answer, served: Served, rates: FloatArray, sent: Sent, options: Options, further: dict[str, Any]
+    answer: Answer,
+    served: Served,
+    rates: FloatArray,
+    sent: Sent,
+    options: Options,
+    further: dict[str, Any],
 ) -> tuple[bytes, str]:
     """Body and media type of an answer; see :func:`check_size`.
 
@@ -527,7 +626,9 @@ def written(
 
 
 def encoded(fields: dict[str, Any]) -> str:
-    """A JSON object.  Lists are encoded in parts: Python's encoder stops all other threads until it is done."""
+    """A JSON object.  Lists are encoded in parts: Python's encoder stops all other threads until it
+    is done.
+    """
     parts = []
     for name, value in fields.items():
         is_long = isinstance(value, list | Iterator)
@@ -548,7 +649,11 @@ def _dense_splits(allocation: dict[str, Any]) -> FloatArray:
     if "splits" in allocation:
         return np.array(allocation["splits"], np.float64)
     weights = np.array(allocation["weights"], np.float64)
-    return weights / np.maximum(1, weights.sum(1, keepdims=True)) * np.array(allocation["admitted_share"])[:, None]
+    return (
+        weights
+        / np.maximum(1, weights.sum(1, keepdims=True))
+        * np.array(allocation["admitted_share"])[:, None]
+    )
 
 
 def _dense(answer: Answer) -> list[dict[str, Any]]:
@@ -560,7 +665,11 @@ def _dense(answer: Answer) -> list[dict[str, Any]]:
             **answer.further(b),
             "utilisation": [plain(u) for u in answer.utilisation[b]],
             name: shares[b].tolist(),
-            **({} if answer.weights is None else {"admitted_share": answer.admitted_share[b].tolist()}),
+            **(
+                {}
+                if answer.weights is None
+                else {"admitted_share": answer.admitted_share[b].tolist()}
+            ),
         }
         for b in range(len(shares))
     ]

@@ -1,4 +1,6 @@
-"""The HTTP application over a backend: routes, page, errors, and what stands around every request.  Knows no Ray."""
+"""The HTTP application over a backend: routes, page, errors, and what stands around every request.
+Knows no Ray.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,19 @@ from teal.serving.http.routes import SENT_MODELS, make_router
 from teal.spec import Registry
 
 _ASSETS = Path(__file__).parent / "assets"
-# Plotly writes style elements; nothing else may be inline, and nothing may come from elsewhere or go there.
+# Plotly writes style elements; nothing else may be inline, and nothing may come from elsewhere or
+# go there.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
     "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
-# Routes that packages add, by entry points: functions of the backend.  They stand behind the same token and limits.
-ROUTES: Registry[Callable[[Backend], APIRouter]] = Registry("routes of the service", "teal.service_routes")
+# Routes that packages add, by entry points: functions of the backend.  They stand behind the same
+# token and limits.
+ROUTES: Registry[Callable[[Backend], APIRouter]] = Registry(
+    "routes of the service", "teal.service_routes"
+)
 
 
 def _asset(name: str) -> Callable[[], str]:
@@ -63,7 +69,9 @@ def add_page(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
-        return Response((_ASSETS / "page.html").read_bytes(), media_type="text/html", headers=headers)
+        return Response(
+            (_ASSETS / "page.html").read_bytes(), media_type="text/html", headers=headers
+        )
 
     @app.get("/assets/{name}", include_in_schema=False)
     async def asset(name: str, request: Request) -> Response:
@@ -77,7 +85,9 @@ def add_page(app: FastAPI) -> None:
             headers["Content-Encoding"] = "gzip"
         else:
             body = await asyncio.to_thread(gzip.decompress, body)
-        return Response(body, media_type=_FILES[name][0], headers={**headers, "Vary": "Accept-Encoding"})
+        return Response(
+            body, media_type=_FILES[name][0], headers={**headers, "Vary": "Accept-Encoding"}
+        )
 
 
 def make_app(
@@ -91,16 +101,20 @@ def make_app(
 
     Args:
         backend: answers.
-        tokens: tokens of which requests must bear one; none for everybody.  Each is a client of its own.
+        tokens: tokens of which requests must bear one; none for everybody.  Each is a client of its
+            own.
         most_bytes: size of a body; larger ones are refused before they are read.
-        hosts: names that requests may be addressed to, so that no page of another site can reach a service without a
-            token by a name that it points here; none for any.
+        hosts: names that requests may be addressed to, so that no page of another site can reach a
+            service without a token by a name that it points here; none for any.
         most_open: see :func:`teal.serving.http.routes.make_router`.
     """
     app = FastAPIOffline(  # /docs loads nothing from elsewhere
         title="Teal",
         version=version("teal-te"),
-        description="Traffic engineering for wide-area networks: allocations with certified optimality gaps.",
+        description=(
+            "Traffic engineering for wide-area networks: allocations with certified optimality "
+            "gaps."
+        ),
     )
     metrics = Metrics()
     router = make_router(backend, metrics, Recent(), most_open)
@@ -122,32 +136,46 @@ def make_app(
     @app.exception_handler(HTTPException)
     async def other_fault(request: Request, error: HTTPException) -> JSONResponse:
         response = fault_response(ServiceError(error.status_code, "http", str(error.detail)))
-        if error.status_code == 405:  # of all routes of the path: Starlette knows those of the first one
+        if (
+            error.status_code == 405
+        ):  # of all routes of the path: Starlette knows those of the first one
             here = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
             methods = {method for route in here for method in getattr(route, "methods", None) or ()}
-            response.headers["Allow"] = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+            response.headers["Allow"] = ", ".join(
+                sorted(methods | ({"HEAD"} if "GET" in methods else set()))
+            )
         return response
 
     add_page(app)
     routes = [*router.routes, *app.routes]  # an included router does not say its routes' paths
     app.add_middleware(
-        Watched, metrics=metrics, most_bytes=most_bytes, tokens=tuple(tokens), hosts=tuple(hosts), routes=routes
+        Watched,
+        metrics=metrics,
+        most_bytes=most_bytes,
+        tokens=tuple(tokens),
+        hosts=tuple(hosts),
+        routes=routes,
     )
     return app
 
 
 def _describe(app: FastAPI, *, needs_token: bool) -> None:
-    """Add to the description the models of bodies that routes read themselves, and whether a token is needed."""
+    """Add to the description the models of bodies that routes read themselves, and whether a token
+    is needed.
+    """
     usual = app.openapi
 
     def described() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = usual()
             _, schemas = models_json_schema(
-                [(model, "validation") for model in SENT_MODELS], ref_template="#/components/schemas/{model}"
+                [(model, "validation") for model in SENT_MODELS],
+                ref_template="#/components/schemas/{model}",
             )
             schema["components"]["schemas"] |= schemas["$defs"]
-            for operation in (one for of_path in schema["paths"].values() for one in of_path.values()):
+            for operation in (
+                one for of_path in schema["paths"].values() for one in of_path.values()
+            ):
                 if not needs_token and "security" in operation:
                     operation["security"].append({})
         return app.openapi_schema or {}

@@ -1,4 +1,6 @@
-"""Around every request: who may send it, what is refused before it reaches the application, count and log."""
+"""Around every request: who may send it, what is refused before it reaches the application, count
+and log.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,38 @@ from fastapi.responses import JSONResponse
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from teal.serving.engine.errors import ARROW, JSON, ServiceError, media_type, overloaded, storage_fault
+from teal.serving.engine.errors import (
+    ARROW,
+    JSON,
+    ServiceError,
+    media_type,
+    overloaded,
+    storage_fault,
+)
 from teal.serving.engine.log import LOG
 from teal.serving.engine.requests import MeasurementOptions, Options
 from teal.serving.http.metrics import Metrics
 
 BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection
-MAX_JSON_BYTES = 4 << 20  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
+MAX_JSON_BYTES = (
+    4 << 20
+)  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
 _MAX_OPEN_BODIES = 8  # largest bodies that all requests together may have in memory
 _MAX_DIGITS = 18  # of a Content-Length; Python refuses to read very long numbers
 _LOGGED = {*Options.model_fields, *MeasurementOptions.model_fields, "previous", "after"}
 _MAX_QUERY = 200  # characters of an address's parameters in the log
 _WITH_BODY = ("POST", "PUT", "PATCH")
-# Headers that have one value: of two, this code and the application might each read another one (RFC 9110, 5.3).
+# Headers that have one value: of two, this code and the application might each read another one
+# (RFC 9110, 5.3).
 _SINGLE = (
-    b"host", b"content-type", b"content-length", b"content-encoding", b"authorization", b"origin", b"idempotency-key",
-)  # fmt: skip
+    b"host",
+    b"content-type",
+    b"content-length",
+    b"content-encoding",
+    b"authorization",
+    b"origin",
+    b"idempotency-key",
+)
 
 
 class Watched:
@@ -60,7 +78,10 @@ class Watched:
         self._app, self._metrics, self._most_bytes, self._routes = app, metrics, most_bytes, routes
         # Bytes of the bodies that are in memory, of all requests and of each client's.
         self._open_bytes: Counter[str] = Counter()
-        self._tokens, self._hosts = [token.encode() for token in tokens], {host.strip("[]").lower() for host in hosts}
+        self._tokens, self._hosts = (
+            [token.encode() for token in tokens],
+            {host.strip("[]").lower() for host in hosts},
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, as ASGI defines it."""
@@ -118,14 +139,27 @@ class Watched:
             self._metrics.requests.labels(route, status).inc()
             self._metrics.latency.labels(route).observe(seconds)
             if LOG.isEnabledFor(logging.INFO):
-                entry = {"request": number, "client": scope["teal"]["client"], "method": method, "route": route}
-                entry |= {"network": scope.get("path_params", {}).get("name", ""), "query": _query(scope)}
+                entry = {
+                    "request": number,
+                    "client": scope["teal"]["client"],
+                    "method": method,
+                    "route": route,
+                }
+                entry |= {
+                    "network": scope.get("path_params", {}).get("name", ""),
+                    "query": _query(scope),
+                }
                 if "deadline_ms" in scope.get("teal", {}):  # an allocation that was answered
                     entry["deadline_ms"] = scope["teal"]["deadline_ms"]
-                LOG.info("answered", extra={"teal": {**entry, "status": status, "ms": round(1e3 * seconds, 3)}})
+                LOG.info(
+                    "answered",
+                    extra={"teal": {**entry, "status": status, "ms": round(1e3 * seconds, 3)}},
+                )
 
     def _route(self, scope: Scope) -> str:
-        """The path of the route with the names of its parameters: names of networks would fill the metrics."""
+        """The path of the route with the names of its parameters: names of networks would fill the
+        metrics.
+        """
         if "route" not in scope:  # refused before the application looked for it
             for route in self._routes:
                 if route.matches(scope)[0] is not Match.NONE:
@@ -133,7 +167,8 @@ class Watched:
         return str(getattr(scope.get("route"), "path", "other"))
 
     def _reserve(self, client: str, size: int) -> int:
-        """Make room for a part of a body that has arrived: of the room for all, one client gets no more than half.
+        """Make room for a part of a body that has arrived: of the room for all, one client gets no
+        more than half.
 
         Raises:
             ServiceError: there is none.
@@ -150,7 +185,8 @@ class Watched:
             del self._open_bytes[client]
 
     def _check(self, scope: Scope, state: dict[str, Any]) -> None:
-        """Refuse a request before its body is read; else note whom it counts for, and the type of its body.
+        """Refuse a request before its body is read; else note whom it counts for, and the type of
+        its body.
 
         Args:
             scope: see ASGI.
@@ -161,19 +197,34 @@ class Watched:
         """
         state["client"] = str((scope.get("client") or ("",))[0])
         headers = _single_headers(scope)
-        if b"%2f" in scope.get("raw_path", b"").lower():  # it would divide the path once that is decoded
+        if (
+            b"%2f" in scope.get("raw_path", b"").lower()
+        ):  # it would divide the path once that is decoded
             raise ServiceError(404, "http", "no name in a path has a slash")
         host = headers.get(b"host", b"").decode("latin-1")
         if self._hosts and _host_name(host) not in self._hosts:
             raise ServiceError(400, "wrong_host", "this service has another name")
-        # A page of another site has no token; with one, the service may be behind a proxy that has a name of its own.
+        # A page of another site has no token; with one, the service may be behind a proxy that has
+        # a name of its own.
         origin = headers.get(b"origin")
-        if origin is not None and not self._tokens and not _is_same_site(origin.decode("latin-1"), host):
-            raise ServiceError(403, "other_origin", "pages of another site may not use this service without a token")
+        if (
+            origin is not None
+            and not self._tokens
+            and not _is_same_site(origin.decode("latin-1"), host)
+        ):
+            raise ServiceError(
+                403,
+                "other_origin",
+                "pages of another site may not use this service without a token",
+            )
         private = scope["path"].startswith(("/v1/", "/metrics"))
         if self._tokens and private:
             scheme, _, secret = headers.get(b"authorization", b"").partition(b" ")
-            borne = [number for number, token in enumerate(self._tokens) if hmac.compare_digest(secret, token)]
+            borne = [
+                number
+                for number, token in enumerate(self._tokens)
+                if hmac.compare_digest(secret, token)
+            ]
             if scheme.lower() != b"bearer" or not borne:
                 raise ServiceError(401, "unauthorised", "a valid bearer token is required")
             if len(self._tokens) > 1:  # with one token, clients are told apart by their addresses
@@ -182,11 +233,17 @@ class Watched:
             return
         coding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if coding not in ("", "identity"):
-            raise ServiceError(415, "unsupported_media_type", f"send bodies as they are, not in {coding[:80]!r}")
+            raise ServiceError(
+                415, "unsupported_media_type", f"send bodies as they are, not in {coding[:80]!r}"
+            )
         kind = media_type(headers.get(b"content-type", b"").decode("latin-1"))
-        takes = (JSON, ARROW) if scope["method"] == "POST" else (JSON,)  # matrices are posted; networks are JSON
+        takes = (
+            (JSON, ARROW) if scope["method"] == "POST" else (JSON,)
+        )  # matrices are posted; networks are JSON
         if kind not in takes:  # a page of another site can send a body without a type unasked
-            raise ServiceError(415, "unsupported_media_type", f"send {' or '.join(takes)}, not {kind[:80]!r}")
+            raise ServiceError(
+                415, "unsupported_media_type", f"send {' or '.join(takes)}, not {kind[:80]!r}"
+            )
         declared = headers.get(b"content-length", b"")
         if not declared.isdigit():
             raise ServiceError(411, "length_required", "a body needs a Content-Length")
@@ -215,7 +272,10 @@ def _is_same_site(origin: str, host: str) -> bool:
         site = urlsplit(origin)
         usual = {"http": 80, "https": 443}.get(site.scheme)
         parts = urlsplit(f"//{host}")
-        return bool(site.hostname) and (site.hostname, site.port or usual) == (parts.hostname, parts.port or usual)
+        return bool(site.hostname) and (site.hostname, site.port or usual) == (
+            parts.hostname,
+            parts.port or usual,
+        )
     except ValueError:
         return False
 
@@ -231,8 +291,12 @@ def _host_name(host: str) -> str:
 
 
 def _query(scope: Scope) -> str:
-    """The parameters of the address that the API has; others are left out: somebody may send a token so."""
-    sent = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="replace")
+    """The parameters of the address that the API has; others are left out: somebody may send a
+    token so.
+    """
+    sent = parse_qsl(
+        scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="replace"
+    )
     return urlencode([(name, value) for name, value in sent if name in _LOGGED])[:_MAX_QUERY]
 
 
@@ -252,7 +316,9 @@ async def _body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
         try:
             message = await asyncio.wait_for(receive(), max(0.0, end - time.perf_counter()))
         except TimeoutError:
-            raise ServiceError(408, "body_timeout", f"a body must arrive within {BODY_S:g} s") from None
+            raise ServiceError(
+                408, "body_timeout", f"a body must arrive within {BODY_S:g} s"
+            ) from None
         if message["type"] == "http.disconnect":
             raise ServiceError(400, "disconnected", "the client has gone")
         part = message.get("body", b"")
@@ -278,8 +344,12 @@ class _Read:
 
 def fault_response(error: ServiceError) -> JSONResponse:
     """The error as an answer."""
-    headers = {"Retry-After": str(max(1, round(error.retry_after_s)))} if error.retry_after_s else {}
+    headers = (
+        {"Retry-After": str(max(1, round(error.retry_after_s)))} if error.retry_after_s else {}
+    )
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    message = error.message.encode("utf-8", "replace").decode("utf-8")  # what came in may be no text at all
+    message = error.message.encode("utf-8", "replace").decode(
+        "utf-8"
+    )  # what came in may be no text at all
     return JSONResponse({"error": error.code, "message": message}, error.status, headers)

@@ -1,4 +1,6 @@
-"""Answers that were given lately: for whoever looks on, for whoever lost one, and for requests that are sent twice."""
+"""Answers that were given lately: for whoever looks on, for whoever lost one, and for requests that
+are sent twice.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.errors import ServiceError
 
 MAX_KEPT = 1_000  # figures of allocations that are kept, of each network
-# Whole answers that are kept, of all networks together; as many bytes again for those to requests with a key.
+# Whole answers that are kept, of all networks together; as many bytes again for those to requests
+# with a key.
 MAX_BODIES, MAX_BODY_BYTES = 1_000, 64 << 20
 
 
@@ -26,7 +29,9 @@ def _size(answer: Found) -> int:
 @dataclasses.dataclass
 class _KeptFigures:
     generation: str
-    allocations: deque[dict[str, Any]] = dataclasses.field(default_factory=lambda: deque(maxlen=MAX_KEPT))
+    allocations: deque[dict[str, Any]] = dataclasses.field(
+        default_factory=lambda: deque(maxlen=MAX_KEPT)
+    )
     utilisation: list[float] = dataclasses.field(default_factory=list)
 
 
@@ -51,7 +56,8 @@ class Recent:
     async def once(
         self, network: str, key: str, sent: Sent, work: Callable[[], Awaitable[Found]]
     ) -> tuple[Found, bool]:
-        """The answer of ``work``, or of the request before it that had the same key and body; whether it is new.
+        """The answer of ``work``, or of the request before it that had the same key and body;
+        whether it is new.
 
         Args:
             network: its name.
@@ -60,12 +66,19 @@ class Recent:
             work: answers it.
 
         Raises:
-            ServiceError: another request had this key; what ``work`` raises, after which the key is free again.
+            ServiceError: another request had this key; what ``work`` raises, after which the key is
+                free again.
         """
         if not key:
             return await work(), True
         request = "\0".join(
-            (sent.media_type, sent.accept, sent.client, sent.previous_id, *map(str, sorted(sent.query.items())))
+            (
+                sent.media_type,
+                sent.accept,
+                sent.client,
+                sent.previous_id,
+                *map(str, sorted(sent.query.items())),
+            )
         )
         digest = hashlib.sha256(request.encode("utf-8", "replace") + b"\0" + sent.body).digest()
         place = network, f"{sent.client}\0{key}"
@@ -119,7 +132,9 @@ class Recent:
             known = self._figures[network] = _KeptFigures(answer.generation)
         last = known.allocations[-1]["time"] if known.allocations else 0.0
         # Distinct times, so that nobody who asks for later ones misses any.
-        known.allocations.append({"id": number, "time": max(time.time(), last + 1e-4), **answer.summary})
+        known.allocations.append(
+            {"id": number, "time": max(time.time(), last + 1e-4), **answer.summary}
+        )
         known.utilisation = answer.utilisation
         if _size(answer) <= MAX_BODY_BYTES // 4:
             self._bodies[network, number] = answer
@@ -129,7 +144,9 @@ class Recent:
         return new
 
     def since(self, network: str, generation: str, after: float) -> dict[str, Any]:
-        """Allocations answered after a moment, seconds since 1970, and the utilisation of links in the last of all."""
+        """Allocations answered after a moment, seconds since 1970, and the utilisation of links in
+        the last of all.
+        """
         known = self._figures.get(network)
         if known is None or known.generation != generation:
             return {"allocations": [], "utilisation": []}
@@ -149,7 +166,11 @@ class Recent:
 
     def last_used(self) -> str:
         """The network that was allocated for last; "" if none was."""
-        latest = {name: known.allocations[-1]["time"] for name, known in self._figures.items() if known.allocations}
+        latest = {
+            name: known.allocations[-1]["time"]
+            for name, known in self._figures.items()
+            if known.allocations
+        }
         return max(latest, key=lambda name: float(latest[name]), default="")
 
     def forget_all_but(self, networks: Collection[str]) -> list[str]:
@@ -161,8 +182,14 @@ class Recent:
         return gone
 
     def _forget_bodies(self, network: str, but: str = "") -> None:
-        """Forget the answers of a network, but those of one registration of it: the first of them may have a key."""
-        for place in [place for place, one in self._bodies.items() if place[0] == network and one.generation != but]:
+        """Forget the answers of a network, but those of one registration of it: the first of them
+        may have a key.
+        """
+        for place in [
+            place
+            for place, one in self._bodies.items()
+            if place[0] == network and one.generation != but
+        ]:
             self._bytes -= _size(self._bodies.pop(place))
         for place in [place for place in self._keyed if place[0] == network]:
             answer = self._keyed[place].answer

@@ -53,7 +53,8 @@ _FAULTS: dict[int | str, str] = {
     404: "no such network",
     406: "the answer is too large for JSON",
     408: "the body did not arrive in time",
-    409: "the network cannot be used, or was replaced; another request had this key; or the network changed before the "
+    409: "the network cannot be used, or was replaced; another request had this key; or the "
+    "network changed before the "
     "allocation was proved",
     411: "no Content-Length",
     413: "the body is too large",
@@ -65,8 +66,15 @@ _FAULTS: dict[int | str, str] = {
 FAULTS: dict[int | str, dict[str, Any]] = {
     code: {"description": text, "model": Fault} for code, text in _FAULTS.items()
 }
-_Name = Annotated[str, Path(json_schema_extra={"pattern": f"^{NAMES}$"}, description="Of the network.")]
-SENT_MODELS: tuple[type[BaseModel], ...] = (NetworkSpec, LinkChanges, AllocationRequest, MeasurementRequest)
+_Name = Annotated[
+    str, Path(json_schema_extra={"pattern": f"^{NAMES}$"}, description="Of the network.")
+]
+SENT_MODELS: tuple[type[BaseModel], ...] = (
+    NetworkSpec,
+    LinkChanges,
+    AllocationRequest,
+    MeasurementRequest,
+)
 
 
 def _body(model: type[BaseModel], options: type[BaseModel] | None = None) -> dict[str, Any]:
@@ -83,17 +91,20 @@ def _body(model: type[BaseModel], options: type[BaseModel] | None = None) -> dic
     fields = options.model_json_schema(ref_template="#/components/schemas/{model}")["properties"]
     parameters = [
         {
-            "name": name, "in": "query", "required": False,
+            "name": name,
+            "in": "query",
+            "required": False,
             "description": f"Beside a body in Arrow. {field.get('description', '')}",
             # Lists and maps are texts in an address: gold,silver and gold=30,silver=50.
             "schema": {"type": "string"} if field.get("type") in ("array", "object") else field,
         }
         for name, field in fields.items()
-    ]  # fmt: skip
+    ]
     return {"requestBody": {"required": True, "content": content}, "parameters": parameters}
 
 
-# FastAPI would parse a body in Python: slowly, as deep as it is nested, and with text that no answer could repeat.
+# FastAPI would parse a body in Python: slowly, as deep as it is nested, and with text that no
+# answer could repeat.
 
 
 def _spec(body: bytes) -> dict[str, Any]:
@@ -107,12 +118,18 @@ def _changes(body: bytes) -> dict[str, Any]:
 
 
 # What a description of a network need not say.
-_NOT_SAID = {name: field.default for name, field in NetworkInfo.model_fields.items() if not field.is_required()}
+_NOT_SAID = {
+    name: field.default
+    for name, field in NetworkInfo.model_fields.items()
+    if not field.is_required()
+}
 _VALUES_OF_LINK = 4
 
 
 async def _described(info: dict[str, Any], status: int = 200) -> Response:
-    """A :class:`NetworkInfo`.  FastAPI would look at every link of a large network on the event loop."""
+    """A :class:`NetworkInfo`.  FastAPI would look at every link of a large network on the event
+    loop.
+    """
     size = _VALUES_OF_LINK * len(info.get("links") or ())
     return _written((await beside(size, encoded, {**_NOT_SAID, **info})).encode(), status)
 
@@ -128,8 +145,8 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         backend: answers.
         metrics: count allocations.
         recent: keeps answers.
-        most_open: allocations of one network on their way at once.  Those beyond are turned away here, where it
-            costs the engine nothing: refusing a flood itself would slow it tenfold.
+        most_open: allocations of one network on their way at once.  Those beyond are turned away
+            here, where it costs the engine nothing: refusing a flood itself would slow it tenfold.
     """
     router = APIRouter(responses=FAULTS)
     # The token is checked before a body is read; this describes it.
@@ -169,11 +186,18 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         return await backend.model()
 
     @router.put(
-        "/v1/networks/{name}", **api, openapi_extra=_body(NetworkSpec),
-        responses={200: {"model": NetworkInfo}, 201: {"description": "registered", "model": NetworkInfo}},
-    )  # fmt: skip
+        "/v1/networks/{name}",
+        **api,
+        openapi_extra=_body(NetworkSpec),
+        responses={
+            200: {"model": NetworkInfo},
+            201: {"description": "registered", "model": NetworkInfo},
+        },
+    )
     async def put_network(name: _Name, request: Request) -> Response:
-        """Register or replace a network. Its paths are computed in the background: GET says when it is ready."""
+        """Register or replace a network. Its paths are computed in the background: GET says when it
+        is ready.
+        """
         body = await request.body()
         info, new = await backend.put(name, await beside(len(body), _spec, body))
         return await _described(info, 201 if new else 200)
@@ -185,40 +209,53 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
 
     @router.delete("/v1/networks/{name}", **api, status_code=204)
     async def delete_network(name: _Name) -> Response:
-        """Forget a network; requests that wait for it get 404, and the search for its paths ends."""
+        """Forget a network; requests that wait for it get 404, and the search for its paths
+        ends.
+        """
         await backend.delete(name)
         metrics.forget(name)
         await forget()
         return Response(status_code=204)
 
     @router.patch(
-        "/v1/networks/{name}/links", **api, openapi_extra=_body(LinkChanges), responses={200: {"model": NetworkInfo}}
+        "/v1/networks/{name}/links",
+        **api,
+        openapi_extra=_body(LinkChanges),
+        responses={200: {"model": NetworkInfo}},
     )
     async def patch_links(name: _Name, request: Request) -> Response:
-        """Change capacities, take links down or up: in force from the next request on, no path is computed anew."""
+        """Change capacities, take links down or up: in force from the next request on, no path is
+        computed anew.
+        """
         body = await request.body()
         return await _described(await backend.patch(name, await beside(len(body), _changes, body)))
 
     @router.get("/v1/networks/{name}/paths", **api, responses={200: {"model": Routes}})
     async def get_paths(name: _Name) -> Response:
-        """Pairs of nodes in the order of rates and splits, and the candidate paths of each, node by node."""
+        """Pairs of nodes in the order of rates and splits, and the candidate paths of each, node by
+        node.
+        """
         return _written(await backend.paths(name))
 
     @router.post(
-        "/v1/networks/{name}/allocations", **api, openapi_extra=_body(AllocationRequest, Options),
+        "/v1/networks/{name}/allocations",
+        **api,
+        openapi_extra=_body(AllocationRequest, Options),
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
-    )  # fmt: skip
+    )
     async def allocate(
         name: _Name,
         request: Request,
         idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
         previous: Annotated[str | None, Query(max_length=200)] = None,
     ) -> Response:
-        """Allocate one or many traffic matrices, JSON or Arrow. Of an Arrow request the options are in the query.
+        """Allocate one or many traffic matrices, JSON or Arrow. Of an Arrow request the options are
+        in the query.
 
-        Always a feasible allocation, by the deadline at the latest; status says whether the gap was reached. A request
-        that is sent again with the same Idempotency-Key and body gets the same answer, and is not solved again.
-        The parameter previous is the id of the answer that is in force, which a limit on what moves counts from.
+        Always a feasible allocation, by the deadline at the latest; status says whether the gap was
+        reached. A request that is sent again with the same Idempotency-Key and body gets the same
+        answer, and is not solved again. The parameter previous is the id of the answer that is in
+        force, which a limit on what moves counts from.
         """
         sent_body = sent(request, await request.body())
         if previous is not None:
@@ -242,7 +279,9 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         if is_new:
             metrics.allocated(name, result.summary)
             try:
-                if result.generation == await backend.generation(name) and recent.add(name, sent_body.number, result):
+                if result.generation == await backend.generation(name) and recent.add(
+                    name, sent_body.number, result
+                ):
                     await forget()
             except ServiceError:  # deleted meanwhile
                 pass
@@ -252,18 +291,22 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
 
     @router.get("/v1/networks/{name}/allocations", **api, response_model=RecentAllocations)
     async def get_allocations(name: _Name, after: float = 0.0) -> Any:
-        """List the allocations of lately, the last thousand requests at most, and how full links were in the last one.
+        """List the allocations of lately, the last thousand requests at most, and how full links
+        were in the last one.
 
         Only what was answered after a moment, in seconds since 1970 as ``time`` has it.
         """
         return recent.since(name, await backend.generation(name), after)
 
     @router.get(
-        "/v1/networks/{name}/allocations/{number}", **api,
+        "/v1/networks/{name}/allocations/{number}",
+        **api,
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
-    )  # fmt: skip
+    )
     async def get_allocation(name: _Name, number: str) -> Response:
-        """An answer that was given lately, as it was given; the last ones only, 64 MiB of all networks together."""
+        """An answer that was given lately, as it was given; the last ones only, 64 MiB of all
+        networks together.
+        """
         result = recent.answer(name, await backend.generation(name), number)
         return Response(result.body, media_type=result.media_type)
 
@@ -274,23 +317,32 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         responses={200: {"content": {ZIP: {}}}},
     )
     async def get_proof(name: _Name, number: str) -> Response:
-        """The proof of an answer to a request that asked for one, as a zip file; kept as long as the answer."""
+        """The proof of an answer to a request that asked for one, as a zip file; kept as long as
+        the answer.
+        """
         result = recent.answer(name, await backend.generation(name), number)
         if not result.proof:
-            raise ServiceError(404, "no_proof", f"allocation {number[:80]!r} was made without prove")
+            raise ServiceError(
+                404, "no_proof", f"allocation {number[:80]!r} was made without prove"
+            )
         return Response(result.proof, media_type=ZIP)
 
     @router.post(
-        "/v1/networks/{name}/measurements", **api, response_model=MeasuredInfo,
+        "/v1/networks/{name}/measurements",
+        **api,
+        response_model=MeasuredInfo,
         openapi_extra=_body(MeasurementRequest, MeasurementOptions),
-    )  # fmt: skip
+    )
     async def measure(name: _Name, request: Request) -> Any:
-        """Say what traffic was measured, one matrix or several, JSON or Arrow (time and interval_s in the query then).
+        """Say what traffic was measured, one matrix or several, JSON or Arrow (time and interval_s
+        in the query then).
 
-        From these the allocation for the next interval is computed, at once: POST .../allocations with "for": "next".
-        Counters wait for their estimate until their deadline, 503 then.
+        From these the allocation for the next interval is computed, at once: POST .../allocations
+        with "for": "next". Counters wait for their estimate until their deadline, 503 then.
         """
-        info = await _unless_gone(request, backend.measure(name, sent(request, await request.body())))
+        info = await _unless_gone(
+            request, backend.measure(name, sent(request, await request.body()))
+        )
         metrics.measured(name, info)
         return info
 
@@ -320,12 +372,18 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
     async def readyz() -> Any:
         """Whether the engine answers, and a network is ready if any is registered."""
         await backend.check_ready()
-        return {"status": "ready", "networks": len(await backend.names()), "warnings": await backend.warnings()}
+        return {
+            "status": "ready",
+            "networks": len(await backend.names()),
+            "warnings": await backend.warnings(),
+        }
 
     @router.get(
-        "/metrics", **api, response_class=Response,
+        "/metrics",
+        **api,
+        response_class=Response,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
-    )  # fmt: skip
+    )
     async def prometheus() -> Response:
         """For Prometheus."""
         metrics.warnings.set(len(await backend.warnings()))

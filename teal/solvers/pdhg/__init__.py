@@ -12,11 +12,11 @@ demand, so that the Euclidean projection stays the right prox):
 
 Balanced programs: the y lie on the simplex, loads are over S, and sum w = 1.
 
-Around it runs restarted Halpern PDHG with reflection (Lu & Yang 2024, "Restarted Halpern PDHG for linear
-programming"): z <- (n + 1) / (n + 2) (2 T(z) - z) + 1 / (n + 2) z_0 in iteration n of a cycle, with the y kept >= 0.
-When the fixed-point error ||T(z) - z|| has fallen far enough, or the cycle has grown long (PDLP's criteria,
-Applegate et al. 2021), the anchor z_0 moves to T(z), and the primal weight omega half way, in its
-logarithm, to the ratio of how far y moved and how far w moved.
+Around it runs restarted Halpern PDHG with reflection (Lu & Yang 2024, "Restarted Halpern PDHG for
+linear programming"): z <- (n + 1) / (n + 2) (2 T(z) - z) + 1 / (n + 2) z_0 in iteration n of a
+cycle, with the y kept >= 0. When the fixed-point error ||T(z) - z|| has fallen far enough, or the
+cycle has grown long (PDLP's criteria, Applegate et al. 2021), the anchor z_0 moves to T(z), and the
+primal weight omega half way, in its logarithm, to the ratio of how far y moved and how far w moved.
 
 | symbol | meaning                                             | unit           | shape     | name in the code      |
 |--------|-----------------------------------------------------|----------------|-----------|-----------------------|
@@ -41,15 +41,23 @@ logarithm, to the ratio of how far y moved and how far w moved.
 |        | that of w                                           |                |           |                       |
 | tau    | step size of w                                      | Gbit/s         | (B, D)    | primal_step           |
 
-:mod:`solver` reduces the program and chooses engines, :mod:`search` drives one of them: :mod:`plain` is the reference
-in torch, :mod:`fused` and :mod:`cuda` compute the same faster, :mod:`reduction` has one with step sizes for magnitudes
-that span many decades.  Values may fall in steps (:mod:`teal.problem.steps`): the step of w is then that of
+:mod:`solver` reduces the program and chooses engines, :mod:`search` drives one of them:
+:mod:`plain` is the reference in torch, :mod:`fused` and :mod:`cuda` compute the same faster,
+:mod:`reduction` has one with step sizes for magnitudes that span many decades.  Values may fall in
+steps (:mod:`teal.problem.steps`): the step of w is then that of
 :func:`teal.problem.prox.project_steps`.
 """
 
 from teal.solvers.pdhg.fused.engine import LANES, MAX_LANES, lanes_of
 from teal.solvers.pdhg.model_start import foretells_work
-from teal.solvers.pdhg.solver import prepare, register_sequence, solve, solving, takes_starter, tasks_of
+from teal.solvers.pdhg.solver import (
+    prepare,
+    register_sequence,
+    solve,
+    solving,
+    takes_starter,
+    tasks_of,
+)
 from teal.solvers.result import PdhgResult, PdhgState, Starter, Stop
 
 __all__ = [

@@ -1,4 +1,5 @@
-"""The parts that the engines over torch tensors share: the scaled program, the starting point, the gap check.
+"""The parts that the engines over torch tensors share: the scaled program, the starting point, the
+gap check.
 
 Symbols are those of the table in :mod:`teal.solvers.pdhg`.
 """
@@ -18,7 +19,9 @@ from teal.solvers.pdhg.engine import guess_dual, initial_primal_weight
 from teal.solvers.projection import project, scaled_to_one
 from teal.solvers.result import PdhgState
 
-_CHECK_BYTES = 8 * 10  # bytes a path slot and matrix: ten float64 tensors (B, D, K) that a check holds at once
+_CHECK_BYTES = (
+    8 * 10
+)  # bytes a path slot and matrix: ten float64 tensors (B, D, K) that a check holds at once
 _LINK_BYTES = 8 * 30  # bytes a link and matrix: thirty float64 tensors (B, E)
 
 
@@ -28,12 +31,15 @@ class Scaling:
 
     Attributes:
         objective_scale: (B, 1) S.
-        inverse_capacity_sum: (B, D, 1) h; (B, D, K) if each path has a step size of its own, as under
-            ``largest_share``.
+        inverse_capacity_sum: (B, D, 1) h; (B, D, K) if each path has a step size of its own, as
+            under ``largest_share``.
         full_path_utilisation: (B, E) m.
-        load_scale: (B, 1) by which utilisations are divided: S where prices lie on the simplex, else 1.
-        largest_share: (B, D, K) share of its demand that a path carries at most, for the equilibrated engine; else 1.
-        dual_size: (B, E) r, in proportion to which a balanced program's first prices are, for the same; else 1.
+        load_scale: (B, 1) by which utilisations are divided: S where prices lie on the simplex,
+            else 1.
+        largest_share: (B, D, K) share of its demand that a path carries at most, for the
+            equilibrated engine; else 1.
+        dual_size: (B, E) r, in proportion to which a balanced program's first prices are, for the
+            same; else 1.
     """
 
     objective_scale: Tensor
@@ -60,13 +66,17 @@ class Point:
         """Self + weight (other - self), weight (B,)."""
         w = weight[:, None]
         return Point(
-            self.splits + w[..., None] * (other.splits - self.splits), self.dual + w * (other.dual - self.dual)
+            self.splits + w[..., None] * (other.splits - self.splits),
+            self.dual + w * (other.dual - self.dual),
         )
 
     def where(self, rows: Tensor, other: Point) -> Point:
         """Self in the ``rows`` (B,) that are true, else other."""
         r = rows[:, None]
-        return Point(torch.where(r[..., None], self.splits, other.splits), torch.where(r, self.dual, other.dual))
+        return Point(
+            torch.where(r[..., None], self.splits, other.splits),
+            torch.where(r, self.dual, other.dual),
+        )
 
 
 def scaling(problem: Problem) -> Scaling:
@@ -74,12 +84,16 @@ def scaling(problem: Problem) -> Scaling:
     on_simplex = problem.price_set.on_simplex
     total = problem.utilisation(problem.even_splits).amax(1) if on_simplex else total_value(problem)
     if problem.utility is not None:
-        total = total * problem.utility.value_scale(problem.utilisation(problem.first_path_splits).amax(1))
+        total = total * problem.utility.value_scale(
+            problem.utilisation(problem.first_path_splits).amax(1)
+        )
     objective_scale = torch.where(total > 0, total, 1)[:, None]
     load_scale = objective_scale if on_simplex else torch.ones_like(objective_scale)
     full = problem.full_path_utilisation / load_scale
     inverse_sum = problem.ops.path_sum(problem.inverse_capacity)
-    if problem.largest_share is None:  # else columns differ by magnitudes: a budget is small beside capacities
+    if (
+        problem.largest_share is None
+    ):  # else columns differ by magnitudes: a budget is small beside capacities
         inverse_sum = inverse_sum.amax(-1, keepdim=True)
     return Scaling(
         objective_scale=objective_scale,
@@ -92,11 +106,15 @@ def scaling(problem: Problem) -> Scaling:
 def total_value(problem: Problem) -> Tensor:
     """(B,) value of all routable demand, each on its best path."""
     mask = problem.path_mask
-    return (problem.demand * problem.demand_set.support(problem.path_value.expand_as(mask), mask)).sum(1)
+    return (
+        problem.demand * problem.demand_set.support(problem.path_value.expand_as(mask), mask)
+    ).sum(1)
 
 
 def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
-    """The first iterate: ``state`` made feasible, or no flow and no prices (balanced: even splits, prices by size)."""
+    """The first iterate: ``state`` made feasible, or no flow and no prices (balanced: even splits,
+    prices by size).
+    """
     splits, dual = torch.zeros_like(problem.even_splits), torch.zeros_like(problem.capacity)
     if state is not None:
         positive = state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
@@ -105,7 +123,9 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
     if not problem.price_set.on_simplex:
         if problem.largest_share is not None:
             splits = torch.minimum(splits, problem.largest_share.to(splits))
-        return Point(splits / splits.sum(-1, keepdim=True).clamp(min=1), dual / scale.objective_scale)
+        return Point(
+            splits / splits.sum(-1, keepdim=True).clamp(min=1), dual / scale.objective_scale
+        )
     splits = scaled_to_one(problem, splits)
     first = torch.where(problem.capacity > 0, scale.dual_size, 0)
     dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, first)
@@ -113,23 +133,33 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
 
 
 def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
-    """(B,) the first primal weight, from one trial routing: first paths, or even splits for a balanced program."""
+    """(B,) the first primal weight, from one trial routing: first paths, or even splits for a
+    balanced program.
+    """
     demand = problem.routable_demand
-    squared_primal_distance = (demand * scale.inverse_capacity_sum[..., 0]).sum(1) / scale.load_scale[:, 0]
+    squared_primal_distance = (demand * scale.inverse_capacity_sum[..., 0]).sum(
+        1
+    ) / scale.load_scale[:, 0]
     if problem.price_set.on_simplex:
         guess = guess_dual(problem.capacity, problem.loads(problem.even_splits), None)
     else:
         total = demand.sum(1, keepdim=True)
         mean_scaled_value = 1 / torch.where(total > 0, total, 1)  # S is the value of all demand
-        guess = guess_dual(problem.capacity, problem.loads(problem.first_path_splits), mean_scaled_value)
+        guess = guess_dual(
+            problem.capacity, problem.loads(problem.first_path_splits), mean_scaled_value
+        )
     return initial_primal_weight(scale.full_path_utilisation, guess, squared_primal_distance)
 
 
 class DenseEngine:
-    """The gap check of an engine over dense torch tensors, in float64; keeps the best that was checked."""
+    """The gap check of an engine over dense torch tensors, in float64; keeps the best that was
+    checked.
+    """
 
     def __init__(self, exact: Problem, price_scale: Tensor) -> None:
-        """For the program ``exact``, in float64, with the ``price_scale`` (B, 1) of its :class:`Scaling`."""
+        """For the program ``exact``, in float64, with the ``price_scale`` (B, 1) of its
+        :class:`Scaling`.
+        """
         self._exact, self._price_scale = exact, price_scale.to(torch.float64)
         self._checked_splits: Tensor | None = None
         self._kept: tuple[Tensor, Tensor] | None = None  # splits and prices
@@ -166,7 +196,9 @@ class DenseEngine:
         """Keep the better results (:meth:`PdhgEngine.keep`)."""
         new_prices = self._prices(self._last_step().dual)
         no_prices = torch.zeros_like(new_prices)  # those of the trivial bound
-        splits, kept_prices = (self._checked_splits, no_prices) if self._kept is None else self._kept
+        splits, kept_prices = (
+            (self._checked_splits, no_prices) if self._kept is None else self._kept
+        )
         if self._checked_splits is None or splits is None:
             raise RuntimeError("keep must follow check")
         is_best_allocation, is_best_prices = (
@@ -192,4 +224,9 @@ def bytes_needed(paths: PathSet, dtype: torch.dtype) -> int:
     """Estimated GPU memory to solve one matrix; the memory of the path set comes on top, once."""
     size, slots, nodes = dtype.itemsize, paths.leaf.size, paths.trie.num_nodes
     iteration = size * (3 * slots + nodes + 2 * paths.num_demands)
-    return iteration + _CHECK_BYTES * slots + 8 * (nodes + 2 * paths.num_demands) + _LINK_BYTES * paths.num_links
+    return (
+        iteration
+        + _CHECK_BYTES * slots
+        + 8 * (nodes + 2 * paths.num_demands)
+        + _LINK_BYTES * paths.num_links
+    )

@@ -1,4 +1,5 @@
-"""The plain engine: the iteration in torch over the path operations, on any device; the reference of the others.
+"""The plain engine: the iteration in torch over the path operations, on any device; the reference
+of the others.
 
 Symbols are those of the table in :mod:`teal.solvers.pdhg`.
 """
@@ -36,14 +37,21 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
     splits = problem.demand_set.project(moved, problem.path_mask, slope, unit_step)
     utilisation = problem.loads(2 * splits - point.splits) * inverse
     dual_step, live = primal_weight / scale.full_path_utilisation, problem.capacity > 0
-    return Point(splits, problem.price_set.project(point.dual, utilisation / scale.load_scale, dual_step, live))
+    return Point(
+        splits,
+        problem.price_set.project(point.dual, utilisation / scale.load_scale, dual_step, live),
+    )
 
 
-def distances(problem: Problem, scale: Scaling, a: Point, b: Point) -> tuple[Tensor, Tensor, Tensor]:
-    """(B,) squared distances between two points in splits and in dual variables, and twice their coupling.
+def distances(
+    problem: Problem, scale: Scaling, a: Point, b: Point
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(B,) squared distances between two points in splits and in dual variables, and twice their
+    coupling.
 
     The squares are sum of demand h (w_a - w_b)^2 and sum of m (y_a - y_b)^2, the coupling is
-    sum of (y_a - y_b) (load_a - load_b) / c; the first and the last are over S for a balanced program.
+    sum of (y_a - y_b) (load_a - load_b) / c; the first and the last are over S for a balanced
+    program.
     """
     metric = problem.demand[..., None] * scale.inverse_capacity_sum
     splits = (metric * (a.splits - b.splits).square()).sum((1, 2)) / scale.load_scale[:, 0]
@@ -94,18 +102,25 @@ class PlainEngine(DenseEngine):
         return self._bound(before.dual)
 
     def _follow_shares(self, restart: Tensor, old: Tensor) -> None:
-        """Step sizes in units of the shares, so far ``old``; see :mod:`teal.solvers.pdhg.fused.share_metric`."""
+        """Step sizes in units of the shares, so far ``old``; see
+        :mod:`teal.solvers.pdhg.fused.share_metric`.
+        """
         problem = self._problem
         share = self._current.splits.sum(-1, keepdim=True).clamp(MIN_SHARE, 1)
         new = (old * share).sqrt()
-        new = torch.minimum(torch.maximum(new, old / MAX_CHANGE_OF_SHARE), old * MAX_CHANGE_OF_SHARE)
+        new = torch.minimum(
+            torch.maximum(new, old / MAX_CHANGE_OF_SHARE), old * MAX_CHANGE_OF_SHARE
+        )
         self._unit = unit = torch.where(restart[:, None, None], new, old)
-        rates = problem.ops.mask * unit * problem.routable_demand[..., None]  # of failed paths too: m may be larger
+        rates = (
+            problem.ops.mask * unit * problem.routable_demand[..., None]
+        )  # of failed paths too: m may be larger
         load = problem.ops.link_sum(rates) * problem.inverse_capacity
         self._scale = dataclasses.replace(
-            self._scale, inverse_capacity_sum=self._first_h / unit,
+            self._scale,
+            inverse_capacity_sum=self._first_h / unit,
             full_path_utilisation=torch.where(load > 0, load, 1e-30),
-        )  # fmt: skip
+        )
 
     def _iterate(self) -> None:
         restart = self._restart_due  # (B,) decided by the iteration before
@@ -114,13 +129,19 @@ class PlainEngine(DenseEngine):
         current, anchor = self._current, self._anchor
         self._stepped = stepped = self._step(current, self._primal_weight)
         splits, dual, coupling = self._distances(stepped, current)
-        error = (self._primal_weight * splits - coupling + dual / self._primal_weight).clamp(min=0).sqrt()
+        error = (
+            (self._primal_weight * splits - coupling + dual / self._primal_weight)
+            .clamp(min=0)
+            .sqrt()
+        )
         # Halpern's average of the anchor and the reflected step (Lu & Yang 2024).
         share = (self._cycle_iterations + 1) / (self._cycle_iterations + 2)
         average = anchor.towards(current.towards(stepped, torch.full_like(share, 2.0)), share)
         average = Point(average.splits, average.dual.clamp(min=0))
         squared_primal_distance, squared_dual_distance, _ = self._distances(stepped, anchor)
-        has_moved = (squared_primal_distance > MIN_SQUARED_DISTANCE) & (squared_dual_distance > MIN_SQUARED_DISTANCE)
+        has_moved = (squared_primal_distance > MIN_SQUARED_DISTANCE) & (
+            squared_dual_distance > MIN_SQUARED_DISTANCE
+        )
         ratio = (squared_dual_distance / squared_primal_distance.clamp(min=1e-300)).sqrt()
         weight = torch.where(has_moved, (self._primal_weight * ratio).sqrt(), self._primal_weight)
         self._total_iterations = self._total_iterations + 1
@@ -132,9 +153,21 @@ class PlainEngine(DenseEngine):
             | ((error <= RESTART_NECESSARY * self._first_error) & (error > self._last_error))
             | (cycle_iterations >= RESTART_ARTIFICIAL * self._total_iterations)
         )
-        self._first_error = torch.where(restart, -1, torch.where(is_first, error, self._first_error))
-        lowest, highest = self._first_primal_weight / MAX_WEIGHT_CHANGE, self._first_primal_weight * MAX_WEIGHT_CHANGE
+        self._first_error = torch.where(
+            restart, -1, torch.where(is_first, error, self._first_error)
+        )
+        lowest, highest = (
+            self._first_primal_weight / MAX_WEIGHT_CHANGE,
+            self._first_primal_weight * MAX_WEIGHT_CHANGE,
+        )
         weight = torch.minimum(torch.maximum(weight, lowest), highest)
         self._primal_weight = torch.where(restart, weight, self._primal_weight)
-        self._current, self._anchor = stepped.where(restart, average), stepped.where(restart, anchor)
-        self._cycle_iterations, self._restart_due, self._last_error = cycle_iterations, next_restart, error
+        self._current, self._anchor = (
+            stepped.where(restart, average),
+            stepped.where(restart, anchor),
+        )
+        self._cycle_iterations, self._restart_due, self._last_error = (
+            cycle_iterations,
+            next_restart,
+            error,
+        )

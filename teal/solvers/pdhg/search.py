@@ -1,4 +1,6 @@
-"""The search with one engine: until a target gap, a deadline, an iteration limit or a stall; it keeps the best."""
+"""The search with one engine: until a target gap, a deadline, an iteration limit or a stall; it
+keeps the best.
+"""
 
 from __future__ import annotations
 
@@ -19,47 +21,66 @@ from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Stop
 
-FIRST_CHECK = 6  # iterations after which the first full gap check is made at the latest; easy programs need no more
-_CHECK_GROWTH = 2.0  # x iterations done at the last full gap check: the latest next one, so that checks stay few
-_CHECK_SPACING = 1.25  # x iterations done at the last full gap check: none is made earlier, since it costs 2 iterations
-_CHECK_WHEN_WITHIN = 1.6  # x target gap: a check is made early if newest bound and last known value are this close
-# Iterations that count as done in the spacing of checks after a start from a model, whose gap is near the target: a
-# check takes as long as 5 iterations.
+# iterations after which the first full gap check is made at the latest; easy programs need no more
+FIRST_CHECK = 6
+# x iterations done at the last full gap check: the latest next one, so that checks stay few
+_CHECK_GROWTH = 2.0
+# x iterations done at the last full gap check: none is made earlier, since it costs 2 iterations
+_CHECK_SPACING = 1.25
+_CHECK_WHEN_WITHIN = (
+    1.6  # x target gap: a check is made early if newest bound and last known value are this close
+)
+# Iterations that count as done in the spacing of checks after a start from a model, whose gap is
+# near the target: a check takes as long as 5 iterations.
 _AHEAD_OF_MODEL = 24
-# Trie nodes and path slots of one matrix above which an iteration takes longer than a test of its bound on a CPU, and
-# the equilibrated engine too long to be of use.
+# Trie nodes and path slots of one matrix above which an iteration takes longer than a test of its
+# bound on a CPU, and the equilibrated engine too long to be of use.
 LARGE_WORK = 500_000
-# Iterations between two tests of the bound on GPUs, and on a CPU up to LARGE_WORK, where a test costs as much as these.
+# Iterations between two tests of the bound on GPUs, and on a CPU up to LARGE_WORK, where a test
+# costs as much as these.
 _ITERATIONS_PER_TEST = 4
 _CHECK_COST = 2.0  # iterations: cost of a full gap check, assumed until one has been timed
 _LAST_CHECK_COST = 3.0  # full gap checks: cost of the last one, which also runs LAST_REFILL rounds
-# Rounds that hand unused capacity to unserved demand, in the last check only: in every check they take longer than
-# the iterations that they save.
+# Rounds that hand unused capacity to unserved demand, in the last check only: in every check they
+# take longer than the iterations that they save.
 LAST_REFILL = 3
-_REFILLABLE_GAP_FACTOR = 2.0  # x target gap: of a warm start, up to which refilling may be all that is missing
+_REFILLABLE_GAP_FACTOR = (
+    2.0  # x target gap: of a warm start, up to which refilling may be all that is missing
+)
 _WARM_START_GAP_FACTOR = 3.0  # x target gap: a warm start with a wider gap gives way to samples
-# After samples, iterations to the next full gap check: so many for each target gap that is left.  A check with refill
-# costs 7 iterations on Kdl, and without it the value lags 10 iterations behind.
+# After samples, iterations to the next full gap check: so many for each target gap that is left.  A
+# check with refill costs 7 iterations on Kdl, and without it the value lags 10 iterations behind.
 _ITERATIONS_PER_GAP, _MIN_ITERATIONS_TO_CHECK, _MAX_ITERATIONS_TO_CHECK = 6, 4, 24
-_SAMPLING_GAP_FACTOR = 3.5  # x target gap: within it, iterations take less time than a larger sample
-_FAIR_SAMPLING_GAP_FACTOR = 1.0  # of a utility, whose programs take more iterations; of Kdl at load 20, 181 or 52
+_SAMPLING_GAP_FACTOR = (
+    3.5  # x target gap: within it, iterations take less time than a larger sample
+)
+_FAIR_SAMPLING_GAP_FACTOR = (
+    1.0  # of a utility, whose programs take more iterations; of Kdl at load 20, 181 or 52
+)
 _SAMPLE_TIME = 0.3  # share of the remaining time that the sample's solution may take
-# A search has stalled if, after at least _STALL_AFTER iterations, a _STALL_SPAN-fold increase of their number has not
-# brought the widest gap below _STALL_GAP times what it was; even PDHG's worst case is proportional to 1 / iterations.
+# A search has stalled if, after at least _STALL_AFTER iterations, a _STALL_SPAN-fold increase of
+# their number has not brought the widest gap below _STALL_GAP times what it was; even PDHG's worst
+# case is proportional to 1 / iterations.
 _STALL_AFTER = 300
 _STALL_SPAN = 4.0
 _STALL_GAP = 0.7
 
 
 class Sampled(Protocol):
-    """Starts of an engine from samples of the demands; see :class:`teal.solvers.pdhg.samples.start.SampledStart`."""
+    """Starts of an engine from samples of the demands; see
+    :class:`teal.solvers.pdhg.samples.start.SampledStart`.
+    """
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
-        """Put the engine at the response of all demands to the next sample's prices; false if there is none."""
+        """Put the engine at the response of all demands to the next sample's prices; false if there
+        is none.
+        """
         ...
 
     def correct(self) -> bool:
-        """Put the engine at the response to corrected prices of that sample; false if they cannot be corrected."""
+        """Put the engine at the response to corrected prices of that sample; false if they cannot
+        be corrected.
+        """
         ...
 
 
@@ -93,9 +114,11 @@ class Search:
         report: see :func:`solve`.
         begin: ``time.perf_counter()`` at the start, from which the time of the result counts.
         may_stall: whether to stop where the gap no longer shrinks.
-        sampled: starts of the engine from samples of the demands; None where iterations take less time.
+        sampled: starts of the engine from samples of the demands; None where iterations take less
+            time.
         model: a model's start, made after the first gap check where it saves time; None for none.
-        is_large: whether an iteration takes longer than a test of its bound; None: see the paths of ``problem``.
+        is_large: whether an iteration takes longer than a test of its bound; None: see the paths of
+            ``problem``.
 
     Attributes:
         value: (B,) the best so far, float64; of a balanced program the largest utilisation.
@@ -119,12 +142,17 @@ class Search:
         self._problem, self._engine, self._report = problem, engine, report
         self._target_gap, self._max_iterations, self._begin = target_gap, max_iterations, begin
         self._sense = problem.solved.objective.rules.sense  # of the values that the engine computes
-        # (B,) the best so far, in NumPy: torch's calls on a few numbers would take as long as small iterations.
+        # (B,) the best so far, in NumPy: torch's calls on a few numbers would take as long as small
+        # iterations.
         self._value = np.full(problem.batch, -self._sense * math.inf)
         self._bound = engine.trivial_bound().numpy()
         self._may_stall, self._sampled, self._model = may_stall, sampled, model
-        self._is_refilled = False  # whether the last check was one with refill, and nothing has moved since
-        self._history: list[tuple[int, float]] = []  # iterations done and widest gap at the full gap checks
+        self._is_refilled = (
+            False  # whether the last check was one with refill, and nothing has moved since
+        )
+        self._history: list[
+            tuple[int, float]
+        ] = []  # iterations done and widest gap at the full gap checks
         if is_large is None:
             is_large = problem.paths.scan_size > LARGE_WORK and problem.demand.device.type == "cpu"
         self._stride = 1 if is_large else _ITERATIONS_PER_TEST
@@ -148,23 +176,39 @@ class Search:
         return self._result(*(yield from self.iterating(deadline, warm=warm)))
 
     def iterating(self, deadline: Deadline, *, warm: bool) -> Steps[tuple[int, Stop]]:
-        """:meth:`solving` without its result: the number of iterations, and what ended the search."""
+        """:meth:`solving` without its result: the number of iterations, and what ended the
+        search.
+        """
         engine = self._engine
         done, next_check, last_check = 0, FIRST_CHECK, -1  # iterations; -1: no check has been made
         stop = Stop.ITERATIONS
-        iteration_s, check_s = 0.0, 0.0  # seconds of an iteration and of a check, 0 until they are timed
+        iteration_s, check_s = (
+            0.0,
+            0.0,
+        )  # seconds of an iteration and of a check, 0 until they are timed
         ahead = 0  # iterations that count as done in the spacing of checks
         if warm:
             check_s, last_check, next_check = self._check(), 0, 1
-            if not (self._is_refilled or self._all_within(self._bound) or self._is_beyond(_REFILLABLE_GAP_FACTOR)):
+            if not (
+                self._is_refilled
+                or self._all_within(self._bound)
+                or self._is_beyond(_REFILLABLE_GAP_FACTOR)
+            ):
                 self._check(LAST_REFILL)
-            if self._max_iterations > 0 and self._start_from_model(deadline.left, check_s / _CHECK_COST):
+            if self._max_iterations > 0 and self._start_from_model(
+                deadline.left, check_s / _CHECK_COST
+            ):
                 ahead = _AHEAD_OF_MODEL
         refill = 0  # rounds in full gap checks between iterations
         if self._max_iterations > 0 and (not warm or self._is_beyond(_WARM_START_GAP_FACTOR)):
             sampled_check_s = yield from self._start_from_samples(deadline)
             if sampled_check_s:
-                check_s, last_check, next_check, refill = sampled_check_s, 0, self._after_samples(0), LAST_REFILL
+                check_s, last_check, next_check, refill = (
+                    sampled_check_s,
+                    0,
+                    self._after_samples(0),
+                    LAST_REFILL,
+                )
         while done < self._max_iterations and not self._all_within(self._bound):
             left = deadline.left
             reserve = _LAST_CHECK_COST * (check_s or _CHECK_COST * iteration_s) + iteration_s
@@ -177,18 +221,24 @@ class Search:
             advance_begin = time.perf_counter()
             iteration_bound, self._is_refilled = engine.advance(count).numpy(), False
             iteration_s, done = (time.perf_counter() - advance_begin) / count, done + count
-            bound = self._tighter(iteration_bound)  # true up to the rounding of float32, so only an indication
+            bound = self._tighter(
+                iteration_bound
+            )  # true up to the rounding of float32, so only an indication
             if self._all_within(bound) and done < next_check:
                 self._take_bound(engine.certify().numpy())
             elif done >= next_check or (
-                not refill and done + ahead >= _CHECK_SPACING * (last_check + ahead) and self._is_promising(bound)
+                not refill
+                and done + ahead >= _CHECK_SPACING * (last_check + ahead)
+                and self._is_promising(bound)
             ):
                 check_s, last_check = self._check(refill), done
                 if self._start_from_model(deadline.left - _LAST_CHECK_COST * check_s, iteration_s):
                     ahead = _AHEAD_OF_MODEL
                 if self._report is not None:
                     self._report(done, float(self._gaps(self._bound).max()))
-                next_check = max(last_check + 2, math.ceil(_CHECK_GROWTH * (last_check + ahead)) - ahead)
+                next_check = max(
+                    last_check + 2, math.ceil(_CHECK_GROWTH * (last_check + ahead)) - ahead
+                )
                 if refill:
                     next_check = min(next_check, self._after_samples(last_check))
                 if self._may_stall and self._has_stalled(done):
@@ -200,18 +250,23 @@ class Search:
         return done, stop if self._unfinished().any() else Stop.GAP
 
     def _start_from_samples(self, deadline: Deadline) -> Steps[float]:
-        """Respond to larger and larger samples, each also after a correction, until the gap is near the target.
+        """Respond to larger and larger samples, each also after a correction, until the gap is near
+        the target.
 
         Returns the seconds of the last sample's gap check; 0 if there was no sample.
         """
         check_s = 0.0
-        factor = _SAMPLING_GAP_FACTOR if self._problem.utility is None else _FAIR_SAMPLING_GAP_FACTOR
+        factor = (
+            _SAMPLING_GAP_FACTOR if self._problem.utility is None else _FAIR_SAMPLING_GAP_FACTOR
+        )
         while self._sampled is not None and self._is_beyond(factor):
             remaining = deadline.left - _LAST_CHECK_COST * check_s
             if remaining <= 0:
                 break
             sample_end = Deadline(time.perf_counter() + _SAMPLE_TIME * remaining, deadline)
-            if not (yield from self._sampled.respond(torch.from_numpy(self._unfinished()), sample_end)):
+            if not (
+                yield from self._sampled.respond(torch.from_numpy(self._unfinished()), sample_end)
+            ):
                 break
             self._is_refilled = False
             check_s = self._check(LAST_REFILL)
@@ -222,7 +277,8 @@ class Search:
         return check_s
 
     def _start_from_model(self, seconds: float, iteration_s: float) -> bool:
-        """Go on from the model where that saves time, after the first gap check alone; returns whether it did.
+        """Go on from the model where that saves time, after the first gap check alone; returns
+        whether it did.
 
         Args:
             seconds: time that the model may take.
@@ -241,7 +297,9 @@ class Search:
         return True
 
     def _after_samples(self, done: int) -> int:
-        """Iterations at the next full gap check of a start from samples, whose bound is good and value is not."""
+        """Iterations at the next full gap check of a start from samples, whose bound is good and
+        value is not.
+        """
         widest = float(self._gaps(self._bound).max())
         steps = _ITERATIONS_PER_GAP * widest / max(self._target_gap, 1e-300)
         return done + int(
@@ -260,7 +318,9 @@ class Search:
         return done >= _STALL_AFTER and bool(earlier) and widest > _STALL_GAP * earlier[-1]
 
     def _is_promising(self, bound: FloatArray) -> bool:
-        """Whether a full gap check may reach the target: the value may have improved since the last check."""
+        """Whether a full gap check may reach the target: the value may have improved since the last
+        check.
+        """
         return bool((self._gaps(bound) <= _CHECK_WHEN_WITHIN * self._target_gap).all())
 
     def _tighter(self, bound: FloatArray) -> FloatArray:
@@ -274,9 +334,12 @@ class Search:
     def _gaps(self, bound: FloatArray) -> FloatArray:
         """(B,) gaps between the best values and ``bound``; infinite before the first check.
 
-        NaN where ``bound`` is NaN or infinite: callers test for gaps that are small enough, which NaN is not.
+        NaN where ``bound`` is NaN or infinite: callers test for gaps that are small enough, which
+        NaN is not.
         """
-        return np.where(np.isfinite(self._value), relative_gap(self._value, bound, self._sense), math.inf)
+        return np.where(
+            np.isfinite(self._value), relative_gap(self._value, bound, self._sense), math.inf
+        )
 
     def _all_within(self, bound: FloatArray) -> bool:
         """Whether every matrix has the target gap."""
@@ -288,22 +351,31 @@ class Search:
 
     def _take_bound(self, bound: FloatArray) -> None:
         """Take certified bounds (B,) where they are tighter, and the prices that they belong to."""
-        self._keep(np.zeros(len(bound), np.bool_), self._unfinished() & self._is_above(self._bound, bound), bound)
+        self._keep(
+            np.zeros(len(bound), np.bool_),
+            self._unfinished() & self._is_above(self._bound, bound),
+            bound,
+        )
 
     def _keep(self, is_better: BoolArray, is_tighter: BoolArray, bound: FloatArray) -> None:
-        """Keep the engine's allocations that are better, and bounds (B,) that are tighter with their prices."""
+        """Keep the engine's allocations that are better, and bounds (B,) that are tighter with
+        their prices.
+        """
         self._bound = np.where(is_tighter, bound, self._bound)
         self._engine.keep(torch.from_numpy(is_better), torch.from_numpy(is_tighter))
 
     def _check(self, refill: int = 0) -> float:
-        """Make a full gap check and keep the better allocations and prices.  Returns the seconds that it took.
+        """Make a full gap check and keep the better allocations and prices.  Returns the seconds
+        that it took.
 
         Args:
             refill: see :data:`LAST_REFILL`.
         """
         # Where all demand is carried there is nothing to refill.
         begin, self._is_refilled = time.perf_counter(), refill == LAST_REFILL or self._sense < 0
-        value, bound = (numbers.numpy() for numbers in self._engine.check(refill, 1 - self._target_gap))
+        value, bound = (
+            numbers.numpy() for numbers in self._engine.check(refill, 1 - self._target_gap)
+        )
         unfinished = self._unfinished()
         is_better = unfinished & self._is_above(value, self._value)
         is_tighter = unfinished & self._is_above(self._bound, bound)
@@ -313,7 +385,9 @@ class Search:
 
     def _result(self, iterations: int, stop: Stop) -> PdhgResult:
         problem, value, bound = self._problem.to(torch.float64), self.value, self.bound
-        stopped_by = tuple(stop if unfinished else Stop.GAP for unfinished in self._unfinished().tolist())
+        stopped_by = tuple(
+            stop if unfinished else Stop.GAP for unfinished in self._unfinished().tolist()
+        )
         splits, prices = self._engine.best()
         state = PdhgState(splits, prices)
         if problem.solved is not problem:

@@ -1,4 +1,6 @@
-"""One program: under its conditions, reduced, by the engine that suits it, and by another one where that one stalls."""
+"""One program: under its conditions, reduced, by the engine that suits it, and by another one where
+that one stalls.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,19 @@ from teal.solvers.pdhg.reduction import EquilibratedEngine, Reduction, is_ordina
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
 from teal.solvers.pdhg.search import LARGE_WORK, Search
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter, Stop, better, merged
+from teal.solvers.result import (
+    PdhgResult,
+    PdhgState,
+    ProgressCallback,
+    Starter,
+    Stop,
+    better,
+    merged,
+)
 
-# Columns of all matrices up to which programs that no compiled engine takes are solved by HiGHS, which cannot pause.
-# Promises on B4, GEANT and UsCarrier (310, 1,061 and 10,823 columns) took it 24, 52 and 680 ms, the torch engine 160,
+# Columns of all matrices up to which programs that no compiled engine takes are solved by HiGHS,
+# which cannot pause. Promises on B4, GEANT and UsCarrier (310, 1,061 and 10,823 columns) took it
+# 24, 52 and 680 ms, the torch engine 160,
 # 250 and 1,150 ms.
 _EXACT_COLUMNS = 12_000
 _FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
@@ -51,7 +62,11 @@ class SearchOptions:
 
 
 def _solving_unconditioned(
-    problem: Problem, state: PdhgState | None, options: SearchOptions, engine: str, dtype: torch.dtype | None
+    problem: Problem,
+    state: PdhgState | None,
+    options: SearchOptions,
+    engine: str,
+    dtype: torch.dtype | None,
 ) -> Steps[PdhgResult]:
     """One program without conditions: reduced where it is not ordinary."""
     if is_solved_without_kernels(problem, engine):
@@ -59,21 +74,33 @@ def _solving_unconditioned(
         if exact is not None:
             return exact
     if is_ordinary(problem):
-        return (yield from _solving_reduced(problem, state, options, engine, dtype, may_span_decades=False))
+        return (
+            yield from _solving_reduced(
+                problem, state, options, engine, dtype, may_span_decades=False
+            )
+        )
     reduction = Reduction(problem)
-    result = yield from _solving_reduced(reduction.problem, reduction.reduced(state), options, engine, dtype)
+    result = yield from _solving_reduced(
+        reduction.problem, reduction.reduced(state), options, engine, dtype
+    )
     return reduction.result(result, options.gap)
 
 
 def is_solved_without_kernels(problem: Problem, engine: str) -> bool:
-    """Whether HiGHS solves a small program because the engine's kernels have not been compiled on this machine."""
+    """Whether HiGHS solves a small program because the engine's kernels have not been compiled on
+    this machine.
+    """
     if not is_interpreting() or engine != "auto" or problem.ops.device.type != "cpu":
         return False
     return problem.is_linear and problem.batch * int(problem.ops.mask.sum()) <= _EXACT_COLUMNS
 
 
 def solving_single(
-    problem: Problem, state: PdhgState | None, options: SearchOptions, engine: str, dtype: torch.dtype | None
+    problem: Problem,
+    state: PdhgState | None,
+    options: SearchOptions,
+    engine: str,
+    dtype: torch.dtype | None,
 ) -> Steps[PdhgResult]:
     """The solution of one program.
 
@@ -89,12 +116,20 @@ def solving_single(
 
 
 def _solving_rewritten(
-    problem: Problem, state: PdhgState | None, options: SearchOptions, engine: str, dtype: torch.dtype | None
+    problem: Problem,
+    state: PdhgState | None,
+    options: SearchOptions,
+    engine: str,
+    dtype: torch.dtype | None,
 ) -> Steps[PdhgResult]:
-    """The program that the side conditions make, over its own columns and rows; the result is over paths and links."""
+    """The program that the side conditions make, over its own columns and rows; the result is over
+    paths and links.
+    """
     rewritten, over, links = problem.rewritten, problem.over_columns, problem.topology.num_links
     if not over.ops.is_over_paths:
-        dtype = torch.float64  # coefficients and limits of added rows may be small beside capacities
+        dtype = (
+            torch.float64
+        )  # coefficients and limits of added rows may be small beside capacities
     columns = None
     if state is not None:
         prices = over.program.with_added_prices(state.prices.to(over.capacity))
@@ -113,7 +148,9 @@ def _solving_rewritten(
 
 
 def _is_small(problem: Problem, engine: str) -> bool:
-    """Whether HiGHS takes less time than the torch engines, which are all that take such columns and rows."""
+    """Whether HiGHS takes less time than the torch engines, which are all that take such columns
+    and rows.
+    """
     is_over_paths, on_cpu = problem.ops.is_over_paths, problem.ops.device.type == "cpu"
     if engine != "auto" or is_over_paths or not on_cpu:
         return False
@@ -121,7 +158,8 @@ def _is_small(problem: Problem, engine: str) -> bool:
 
 
 def _solving_exactly(problem: Problem, options: SearchOptions) -> Steps[PdhgResult | None]:
-    """The optimum by linear programs, one a matrix; None if one was not solved in time or to the target gap.
+    """The optimum by linear programs, one a matrix; None if one was not solved in time or to the
+    target gap.
 
     Args:
         problem: B matrices over the columns and rows of a program.
@@ -131,7 +169,11 @@ def _solving_exactly(problem: Problem, options: SearchOptions) -> Steps[PdhgResu
     shares, prices = torch.zeros_like(exact.even_splits), torch.zeros_like(exact.capacity)
     for row in range(exact.batch):
         yield
-        solved = None if options.deadline.is_over else exact_program(exact.row(row).program, options.deadline.left)
+        solved = (
+            None
+            if options.deadline.is_over
+            else exact_program(exact.row(row).program, options.deadline.left)
+        )
         if solved is None:
             return None
         shares[row], prices[row] = solved[0][0], solved[1][0]
@@ -141,14 +183,23 @@ def _solving_exactly(problem: Problem, options: SearchOptions) -> Steps[PdhgResu
     if not bool((gaps <= options.gap).all()):
         return None
     return PdhgResult(
-        splits=splits, prices=prices, value=value, bound=bound, gap=gaps, iterations=0, solve_s=0.0,
-        state=PdhgState(splits, prices), stopped_by=(Stop.GAP,) * exact.batch,
-    )  # fmt: skip
+        splits=splits,
+        prices=prices,
+        value=value,
+        bound=bound,
+        gap=gaps,
+        iterations=0,
+        solve_s=0.0,
+        state=PdhgState(splits, prices),
+        stopped_by=(Stop.GAP,) * exact.batch,
+    )
 
 
 def iteration_dtype(problem: Problem, gap: float, dtype: torch.dtype | None) -> torch.dtype:
     """The type of the splits in the iteration."""
-    if problem.utility is not None:  # float32 would round shares next to 0 to 0, of which there is no utility
+    if (
+        problem.utility is not None
+    ):  # float32 would round shares next to 0 to 0, of which there is no utility
         return torch.float64
     return dtype or (torch.float64 if gap < _FLOAT64_BELOW_GAP else torch.float32)
 
@@ -167,33 +218,52 @@ def _solving_reduced(
     if engine != "auto":
         return (yield from _solving_parts(problem, state, options, engine, real))
     is_small = problem.paths.scan_size <= LARGE_WORK and problem.is_linear
-    # The equilibrated engine takes long above that size, and knows no steps; a stall of float32 may still be mended.
-    fallback = "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
+    # The equilibrated engine takes long above that size, and knows no steps; a stall of float32 may
+    # still be mended.
+    fallback = (
+        "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
+    )
     is_wide = (
-        spans_decades(problem).cpu() if is_small and may_span_decades else torch.zeros(problem.batch, dtype=torch.bool)
+        spans_decades(problem).cpu()
+        if is_small and may_span_decades
+        else torch.zeros(problem.batch, dtype=torch.bool)
     )
     if bool(is_wide.all()) and problem.batch:
         return (yield from _solving_parts(problem, state, options, "equilibrated", real))
     if not bool(is_wide.any()):
-        result = yield from _solving_parts(problem, state, options, "auto", real, may_stall=bool(fallback))
+        result = yield from _solving_parts(
+            problem, state, options, "auto", real, may_stall=bool(fallback)
+        )
     else:
         groups = [(~is_wide).nonzero()[:, 0], is_wide.nonzero()[:, 0]]
         parts: list[PdhgResult] = []
         for rows, name in zip(groups, ("auto", "equilibrated"), strict=True):
             left = problem.batch - sum(len(part.value) for part in parts)
-            part_options = dataclasses.replace(options, deadline=options.deadline.share(len(rows) / left))
+            part_options = dataclasses.replace(
+                options, deadline=options.deadline.share(len(rows) / left)
+            )
             part_state = None if state is None else state.rows(rows)
             part = yield from _solving_parts(
-                problem.rows(rows), part_state, part_options, name, real, may_stall=bool(fallback and name == "auto")
+                problem.rows(rows),
+                part_state,
+                part_options,
+                name,
+                real,
+                may_stall=bool(fallback and name == "auto"),
             )
             parts.append(part)
         result = merged(parts).rows(torch.cat(groups).argsort())
-    stalled = torch.tensor([stop is Stop.STALLED for stop in result.stopped_by], dtype=torch.bool).nonzero()[:, 0]
+    stalled = torch.tensor(
+        [stop is Stop.STALLED for stop in result.stopped_by], dtype=torch.bool
+    ).nonzero()[:, 0]
     if not len(stalled):
         return result
-    rest = dataclasses.replace(options, max_iterations=max(0, options.max_iterations - result.iterations))
+    rest = dataclasses.replace(
+        options, max_iterations=max(0, options.max_iterations - result.iterations)
+    )
     earlier = result.rows(stalled)
-    # Of a balanced program the equilibrated engine has better prices of its own than those that led nowhere.
+    # Of a balanced program the equilibrated engine has better prices of its own than those that led
+    # nowhere.
     begin = None if is_small and problem.price_set.on_simplex else earlier.state
     second = yield from _solving_parts(
         problem.rows(stalled), begin, rest, fallback, torch.float64, may_leave_start=False
@@ -218,27 +288,55 @@ def _solving_parts(
         rows = slice(first, first + lanes)
         part = problem.rows(rows)
         part_state = None if state is None else state.rows(rows)
-        begin, part_deadline = time.perf_counter(), options.deadline.share(part.batch / (problem.batch - first))
+        begin, part_deadline = (
+            time.perf_counter(),
+            options.deadline.share(part.batch / (problem.batch - first)),
+        )
         engine = make_engine(part, part_state, dtype)
         sampled, model = None, None
-        if may_leave_start and isinstance(engine, FusedEngine) and starts_from_samples(part, options.gap, name):
+        if (
+            may_leave_start
+            and isinstance(engine, FusedEngine)
+            and starts_from_samples(part, options.gap, name)
+        ):
             sampled = SampledStart(part, engine, options.gap, options.starter)
-        elif may_leave_start and options.starter and isinstance(engine, FusedEngine) and foretells_work(part, name):
-            model = ModelStart(part, engine, options.gap, options.starter, is_warm=part_state is not None)
+        elif (
+            may_leave_start
+            and options.starter
+            and isinstance(engine, FusedEngine)
+            and foretells_work(part, name)
+        ):
+            model = ModelStart(
+                part, engine, options.gap, options.starter, is_warm=part_state is not None
+            )
         search = Search(
-            part, engine, options.gap, options.max_iterations, options.report, begin=begin, may_stall=may_stall,
-            sampled=sampled, model=model,
-        )  # fmt: skip
+            part,
+            engine,
+            options.gap,
+            options.max_iterations,
+            options.report,
+            begin=begin,
+            may_stall=may_stall,
+            sampled=sampled,
+            model=model,
+        )
         results.append((yield from search.solving(part_deadline, warm=part_state is not None)))
         del search, sampled, model, engine  # so that the memory is free for the next part
     return results[0] if len(results) == 1 else merged(results)
 
 
-def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[..., PdhgEngine], int]:
+def _engine(
+    problem: Problem, name: str, dtype: torch.dtype
+) -> tuple[Callable[..., PdhgEngine], int]:
     """The engine's class, and how many matrices it solves at once."""
     if name == "equilibrated":
         if not problem.is_linear:
-            raise InputError("solve", "engine", "auto, fused or plain, for a value that is not linear in flow", name)
+            raise InputError(
+                "solve",
+                "engine",
+                "auto, fused or plain, for a value that is not linear in flow",
+                name,
+            )
         return EquilibratedEngine, MAX_LANES
     if name != "plain":
         if FusedEngine.accepts(problem):
@@ -249,7 +347,12 @@ def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[.
             if CudaEngine.accepts(problem):
                 return CudaEngine, lanes(problem, dtype)
         if name == "fused":
-            raise InputError("solve", "engine", "plain or equilibrated: no compiled engine takes this program", name)
+            raise InputError(
+                "solve",
+                "engine",
+                "plain or equilibrated: no compiled engine takes this program",
+                name,
+            )
     return PlainEngine, MAX_LANES
 
 
@@ -261,7 +364,8 @@ def starts_from_samples(problem: Problem, gap: float, engine: str) -> bool:
         gap: target.
         engine: as in :func:`teal.solvers.pdhg.solve`.
     """
-    # Drawn in proportion to rates, a sample says little of demands that count alike whatever their rate.
+    # Drawn in proportion to rates, a sample says little of demands that count alike whatever their
+    # rate.
     is_fair_by_demand = problem.utility is None or problem.objective.rules.weight_by == "demand"
     takes_samples = engine == "auto" and problem.largest_share is None and is_fair_by_demand
     takes_samples = takes_samples and FusedEngine.accepts(problem)

@@ -43,24 +43,35 @@ class MakeTasks(Protocol):
     """Makes the tasks of an objective that is a sequence of programs."""
 
     def __call__(
-        self, problem: Problem, gap: float, *, knows_value_steps: bool, start: PdhgState | None = None
+        self,
+        problem: Problem,
+        gap: float,
+        *,
+        knows_value_steps: bool,
+        start: PdhgState | None = None,
     ) -> Tasks:
         """The tasks.
 
         Args:
             problem: B matrices.
             gap: target.
-            knows_value_steps: whether programs may have values that fall in steps (:mod:`teal.problem.steps`).
+            knows_value_steps: whether programs may have values that fall in steps
+                (:mod:`teal.problem.steps`).
             start: splits and prices near the solution; None for none.
         """
         ...
 
 
-_SEQUENCES: dict[str, MakeTasks] = {ObjectiveName.PRIORITY: priority.tasks, ObjectiveName.MAX_MIN: max_min.tasks}
+_SEQUENCES: dict[str, MakeTasks] = {
+    ObjectiveName.PRIORITY: priority.tasks,
+    ObjectiveName.MAX_MIN: max_min.tasks,
+}
 
 
 def tasks_of(problem: Problem, gap: float) -> Tasks:
-    """The tasks of a problem whose objective is a sequence of programs, for a solver that takes no steps of value."""
+    """The tasks of a problem whose objective is a sequence of programs, for a solver that takes no
+    steps of value.
+    """
     return _SEQUENCES[problem.objective.name](problem, gap, knows_value_steps=False)
 
 
@@ -90,45 +101,60 @@ def solve(
     dtype: torch.dtype | None = None,
     report: ProgressCallback | None = None,
 ) -> PdhgResult:
-    """Iterate until every matrix has a certified ``gap``, or the time or the iterations are used up.
+    """Iterate until every matrix has a certified ``gap``, or the time or the iterations are used
+    up.
 
-    Whichever of the three stops it, the best feasible allocation and the best prices found are returned.
+    Whichever of the three stops it, the best feasible allocation and the best prices found are
+    returned.
 
     Args:
-        problem: B matrices, solved MAX_LANES at a time (by the CUDA engine as many as fit in memory).
-        gap: target: (bound - value) / bound, or (value - bound) / value for a minimum.  For max_concurrent_flow the
-            iteration stops on the gap of the equivalent largest utilisation.
-        deadline: seconds from now.  Setting up and one gap check (two after a warm start) are done in any case, for
-            each part of the batch.
-        max_iterations: largest number of iterations of a program; under priority and max_min there are several.
-        warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from anywhere: those of the
-            matrix before, of the same matrix before a failure, or of a model.  Under priority the last program starts
-            from it; of a result under priority or max_min the prices of all its programs go on proving bounds.
-        starter: such as a PriceGNN.  On networks so large that the engine starts from a sample of the demands, it
-            solves the sample (targets of 0.5% and above, programs that maximise a value; iterations do otherwise).  On
-            smaller ones it gives the start that ``warm_start`` does not give, and of a program that maximises a value
-            one wherever that saves iterations (:mod:`teal.solvers.pdhg.model_start`).  Not under priority and max_min.
-        engine: fused (CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device; for magnitudes that
-            span many decades), or auto: the faster of the first two that runs here, and equilibrated where magnitudes
-            span more than four decades or where the gap stops shrinking, unless the network is large.  Under side
-            conditions whose columns are not paths (promises, added rows) auto is plain in the place of fused.
-        dtype: type of the splits during the iteration; None for float32, or float64 where ``gap`` is below 1e-5 and,
-            with auto, where float32 stalls.
-        report: called after each full gap check between iterations, and under priority and max_min after each program;
-            the gap is infinite while it is not known.
+        problem: B matrices, solved MAX_LANES at a time (by the CUDA engine as many as fit in
+            memory).
+        gap: target: (bound - value) / bound, or (value - bound) / value for a minimum.  For
+            max_concurrent_flow the iteration stops on the gap of the equivalent largest
+            utilisation.
+        deadline: seconds from now.  Setting up and one gap check (two after a warm start) are done
+            in any case, for each part of the batch.
+        max_iterations: largest number of iterations of a program; under priority and max_min there
+            are several.
+        warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from
+            anywhere: those of the matrix before, of the same matrix before a failure, or of a
+            model.  Under priority the last program starts from it; of a result under priority or
+            max_min the prices of all its programs go on proving bounds.
+        starter: such as a PriceGNN.  On networks so large that the engine starts from a sample of
+            the demands, it solves the sample (targets of 0.5% and above, programs that maximise a
+            value; iterations do otherwise).  On smaller ones it gives the start that ``warm_start``
+            does not give, and of a program that maximises a value one wherever that saves
+            iterations (:mod:`teal.solvers.pdhg.model_start`).  Not under priority and max_min.
+        engine: fused (CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device;
+            for magnitudes that span many decades), or auto: the faster of the first two that runs
+            here, and equilibrated where magnitudes span more than four decades or where the gap
+            stops shrinking, unless the network is large.  Under side conditions whose columns are
+            not paths (promises, added rows) auto is plain in the place of fused.
+        dtype: type of the splits during the iteration; None for float32, or float64 where ``gap``
+            is below 1e-5 and, with auto, where float32 stalls.
+        report: called after each full gap check between iterations, and under priority and max_min
+            after each program; the gap is infinite while it is not known.
 
     Raises:
-        InputError: settings out of range, a warm start of another shape, a warm start, starter or engine that this
-            program does not take, or too little memory for one matrix.
+        InputError: settings out of range, a warm start of another shape, a warm start, starter or
+            engine that this program does not take, or too little memory for one matrix.
     """
     if math.isnan(deadline):
         raise InputError("solve", "deadline", "seconds", deadline)
     options = SolveOptions(
-        gap=gap, max_iterations=max_iterations, warm_start=warm_start, starter=starter, engine=engine, dtype=dtype,
+        gap=gap,
+        max_iterations=max_iterations,
+        warm_start=warm_start,
+        starter=starter,
+        engine=engine,
+        dtype=dtype,
         report=report,
-    )  # fmt: skip
+    )
     _Settings(**options).check(problem)
-    prepare(problem, gap=gap, engine=engine, dtype=dtype, starter=starter)  # before the clock starts
+    prepare(
+        problem, gap=gap, engine=engine, dtype=dtype, starter=starter
+    )  # before the clock starts
     return complete(solving(problem, deadline=Deadline.after(deadline), **options))
 
 
@@ -153,7 +179,8 @@ class SolveOptions(TypedDict, total=False):
 def solving(
     problem: Problem, *, deadline: Deadline | None = None, **options: Unpack[SolveOptions]
 ) -> Steps[PdhgResult]:
-    """:func:`solve` as a computation that pauses at the end of iterations (:mod:`teal.runtime.interruptible`).
+    """:func:`solve` as a computation that pauses at the end of iterations
+    (:mod:`teal.runtime.interruptible`).
 
     Args:
         problem: as in :func:`solve`.
@@ -165,7 +192,13 @@ def solving(
     """
     settings = _Settings(**options)
     settings.check(problem)
-    prepare(problem, gap=settings.gap, engine=settings.engine, dtype=settings.dtype, starter=settings.starter)
+    prepare(
+        problem,
+        gap=settings.gap,
+        engine=settings.engine,
+        dtype=settings.dtype,
+        starter=settings.starter,
+    )
     steps = _solving(problem, settings, deadline or Deadline())
     return (yield from quietly(steps, problem.batch * problem.paths.mask.size))
 
@@ -193,7 +226,12 @@ class _Settings:
         if self.engine not in ENGINES:
             raise InputError("solve", "engine", " or ".join(ENGINES), repr(self.engine))
         if self.starter is not None and not takes_starter(problem):
-            raise InputError("solve", "starter", f"none: {problem.objective.name} takes more than one program", "one")
+            raise InputError(
+                "solve",
+                "starter",
+                f"none: {problem.objective.name} takes more than one program",
+                "one",
+            )
 
 
 def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
@@ -202,18 +240,28 @@ def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps
     if make_tasks := _SEQUENCES.get(problem.objective.name):
         result = yield from carrying_out(
             make_tasks(
-                problem, settings.gap, knows_value_steps=_knows_steps(problem, engine),
+                problem,
+                settings.gap,
+                knows_value_steps=_knows_steps(problem, engine),
                 start=_starting_state(problem, settings.warm_start),
             ),
             partial(solving, engine=engine, dtype=dtype),
-            deadline=deadline, max_iterations=settings.max_iterations, report=settings.report,
-        )  # fmt: skip
+            deadline=deadline,
+            max_iterations=settings.max_iterations,
+            report=settings.report,
+        )
         return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     state, starter = _starting_state(problem, settings.warm_start), settings.starter
     is_sampled = not problem.conditions and starts_from_samples(problem, settings.gap, engine)
-    if state is None and starter is not None and not (is_sampled or foretells_work(problem, engine)):
+    if (
+        state is None
+        and starter is not None
+        and not (is_sampled or foretells_work(problem, engine))
+    ):
         state = _starting_state(problem, starter.start(problem))
-    options = SearchOptions(settings.gap, deadline, settings.max_iterations, settings.report, starter)
+    options = SearchOptions(
+        settings.gap, deadline, settings.max_iterations, settings.report, starter
+    )
     result = yield from solving_single(problem, state, options, engine, dtype)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
@@ -226,7 +274,8 @@ def prepare(
     dtype: torch.dtype | None = None,
     starter: Starter | None = None,
 ) -> None:
-    """Compile what :func:`solve` runs for such a problem, which :func:`solve` does too before its clock starts.
+    """Compile what :func:`solve` runs for such a problem, which :func:`solve` does too before its
+    clock starts.
 
     Args:
         problem: B matrices.
@@ -269,7 +318,10 @@ def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState
         return None
     state = warm_start.state if isinstance(warm_start, PdhgResult) else warm_start
     state = PdhgState(*state) if isinstance(state, tuple) else state
-    expected = (problem.batch, *problem.paths.mask.shape), (problem.batch, problem.topology.num_links)
+    expected = (
+        (problem.batch, *problem.paths.mask.shape),
+        (problem.batch, problem.topology.num_links),
+    )
     actual = tuple(state.splits.shape), tuple(state.prices.shape)
     if actual != expected:
         raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", actual)

@@ -1,1 +1,3 @@
-"""Objectives that are sequences of programs: which programs, and what their solutions make together."""
+"""Objectives that are sequences of programs: which programs, and what their solutions make
+together.
+"""

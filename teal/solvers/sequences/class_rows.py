@@ -1,7 +1,8 @@
 """The weighted programs of priority classes, and what their solutions mean for each class.
 
-Where several classes of a pair of nodes may use the same paths, their demands are one row, whose value falls in steps
-(:mod:`teal.problem.steps`); elsewhere, and for engines that know no steps, each class has rows of its own.
+Where several classes of a pair of nodes may use the same paths, their demands are one row, whose
+value falls in steps (:mod:`teal.problem.steps`); elsewhere, and for engines that know no steps,
+each class has rows of its own.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.parallel import on_all_threads, parallel_kernel, prange, threads_for
 from teal.solvers.result import PdhgState
 
-_SUM_PARTS = 64  # of the rows, whose sums are added in their order, so that no result depends on the number of threads
+# of the rows, whose sums are added in their order, so that no result depends on the number of
+# threads
+_SUM_PARTS = 64
 
 
 def class_weights(number: int, ratio: float) -> list[float]:
-    """Values of a Gbit/s of the classes up to ``number``, which has 1; each ``ratio`` times that of the next one."""
+    """Values of a Gbit/s of the classes up to ``number``, which has 1; each ``ratio`` times that of
+    the next one.
+    """
     return [ratio ** (number - above) for above in range(number + 1)]
 
 
@@ -55,7 +60,12 @@ def _carried(splits: AnyArray, demand: FloatArray, amount: FloatArray, out: Floa
 
 @parallel_kernel
 def _shared_out(
-    splits: AnyArray, demand: FloatArray, amount: FloatArray, number: int, row: Int64Array, out: AnyArray
+    splits: AnyArray,
+    demand: FloatArray,
+    amount: FloatArray,
+    number: int,
+    row: Int64Array,
+    out: AnyArray,
 ) -> None:
     """Splits of the demands of one class, in the ratio of those of their rows.
 
@@ -108,11 +118,16 @@ class ClassRows:
         self.is_merged = len(merged.first) < len(demands)
         self._rows = merged if self.is_merged else own_rows
         # (B, C, R) Gbit/s of each class in each row.
-        self._amount = exact.demand.new_zeros(problem.batch, len(self._classes), len(self._rows.first))
+        self._amount = exact.demand.new_zeros(
+            problem.batch, len(self._classes), len(self._rows.first)
+        )
         for number, block in enumerate(self._classes.blocks):
-            self._amount[:, number, torch.from_numpy(self._rows.row[block])] = exact.demand[:, block]
+            self._amount[:, number, torch.from_numpy(self._rows.row[block])] = exact.demand[
+                :, block
+            ]
         self._without_values: dict[int, Problem] = {}
-        # Of each class: the last prices (B, E), and what the cheapest path of each row costs at them, (B, R).
+        # Of each class: the last prices (B, E), and what the cheapest path of each row costs at
+        # them, (B, R).
         self._least: dict[int, tuple[Tensor, Tensor]] = {}
 
     def _amounts(self, number: int) -> Tensor:
@@ -128,12 +143,18 @@ class ClassRows:
 
     def _new_program(self, number: int) -> Problem:
         exact = self._problem
-        if exact.conditions:  # which may read all demands: those of lower classes stay, without value
-            return dataclasses.replace(exact, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None)
+        if (
+            exact.conditions
+        ):  # which may read all demands: those of lower classes stay, without value
+            return dataclasses.replace(
+                exact, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None
+            )
         if not self.is_merged:
             part = exact.first_demands(int(self._classes.ptr[number + 1]))
             return dataclasses.replace(
-                part, objective=Objective(ObjectiveName.WEIGHTED_FLOW), demand_value=torch.ones_like(part.demand[0])
+                part,
+                objective=Objective(ObjectiveName.WEIGHTED_FLOW),
+                demand_value=torch.ones_like(part.demand[0]),
             )
         demand, paths, ops = self._amounts(number).sum(1), self._rows.paths, exact.ops
         if demand.shape[1] < paths.num_demands:
@@ -141,9 +162,14 @@ class ClassRows:
         if paths is not exact.paths:
             ops = make_path_ops(paths, exact.ops.device)
         return dataclasses.replace(
-            exact, paths=paths, ops=ops, objective=Objective(ObjectiveName.WEIGHTED_FLOW), demand=demand,
-            demand_value=torch.ones_like(demand[0]), classes=None,
-        )  # fmt: skip
+            exact,
+            paths=paths,
+            ops=ops,
+            objective=Objective(ObjectiveName.WEIGHTED_FLOW),
+            demand=demand,
+            demand_value=torch.ones_like(demand[0]),
+            classes=None,
+        )
 
     def program(self, number: int, ratio: float) -> Problem:
         """The weighted program of the classes up to ``number``, in float64.
@@ -164,7 +190,9 @@ class ClassRows:
             end = self._amounts(number).cumsum(1)
             end = torch.where(end[:, -1:] > 0, end / end[:, -1:], 1)  # the last one is 1 exactly
             steps = ValueSteps((weight / weight[0])[None], end.transpose(1, 2).contiguous())
-        return dataclasses.replace(program, demand_value=weight[0].repeat(program.demand.shape[1]), steps=steps)
+        return dataclasses.replace(
+            program, demand_value=weight[0].repeat(program.demand.shape[1]), steps=steps
+        )
 
     def splits(self, splits: Tensor) -> Tensor:
         """(B, D, K) splits of all demands, of splits (B, R, K) of the last program."""
@@ -176,15 +204,21 @@ class ClassRows:
         for of_rows, demand, amount, of_demands in parts:
             for of_class, block in enumerate(self._classes.blocks):
                 with threads_for(of_demands[block].size):
-                    _shared_out(of_rows, demand, amount, of_class, self._rows.row[block], of_demands[block])
+                    _shared_out(
+                        of_rows, demand, amount, of_class, self._rows.row[block], of_demands[block]
+                    )
         return torch.from_numpy(out).to(splits)
 
     def state(self, state: PdhgState) -> PdhgState:
-        """A state over the rows of the last program, of one over all demands: the opposite of :meth:`splits`."""
+        """A state over the rows of the last program, of one over all demands: the opposite of
+        :meth:`splits`.
+        """
         if not self.is_merged:
             return state
         program = self._program(len(self._classes) - 1)
-        flows = state.splits.new_zeros(len(state.splits), len(self._rows.first), state.splits.shape[2])
+        flows = state.splits.new_zeros(
+            len(state.splits), len(self._rows.first), state.splits.shape[2]
+        )
         sent = self._problem.flows(state.splits.to(self._problem.demand)).to(flows)
         flows.index_add_(1, torch.from_numpy(self._rows.row).to(flows.device), sent)
         demand = program.demand[..., None].to(flows)
@@ -193,7 +227,9 @@ class ClassRows:
     def start_prices(self, state: PdhgState | None) -> Tensor:
         """(B, C, E) prices of every program in a state; 0 where it has none."""
         shape = self._problem.batch, len(self._classes), self._problem.topology.num_links
-        known = None if state is None or state.program_prices is None else state.program_prices.prices
+        known = (
+            None if state is None or state.program_prices is None else state.program_prices.prices
+        )
         if known is None or known.shape != shape:
             return self._problem.capacity.new_zeros(shape)
         return finite_prices(known.to(self._problem.capacity))
@@ -207,15 +243,20 @@ class ClassRows:
         return torch.from_numpy(sums.sum(1)).to(splits.device)
 
     def _arrays(self, number: int, splits: Tensor) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Splits (B, R, K), demands (B, R) and amounts (B, c, R) of the program of class ``number``, for kernels."""
+        """Splits (B, R, K), demands (B, R) and amounts (B, c, R) of the program of class
+        ``number``, for kernels.
+        """
         amount = self._amounts(number)
         rows = amount.shape[2]
         parts = (splits[:, :rows], self._program(number).demand[:, :rows], amount)
-        of_rows, demand, amounts = (part.to("cpu", torch.float64).contiguous().numpy() for part in parts)
+        of_rows, demand, amounts = (
+            part.to("cpu", torch.float64).contiguous().numpy() for part in parts
+        )
         return of_rows, demand, amounts
 
     def figures(self, splits: Tensor, prices: Tensor) -> ClassFigures:
-        """The figures of the last program's splits, as :func:`teal.problem.priority.class_figures`, in less time.
+        """The figures of the last program's splits, as :func:`teal.problem.priority.class_figures`,
+        in less time.
 
         Args:
             splits: (B, R, K).
@@ -224,17 +265,24 @@ class ClassRows:
         if self._problem.conditions:
             return class_figures(self._problem, splits, prices)
         value = self.carried(len(self._classes) - 1, splits)
-        bounds = [self._bound(number, prices[:, number], value) for number in range(len(self._classes))]
+        bounds = [
+            self._bound(number, prices[:, number], value) for number in range(len(self._classes))
+        ]
         return ClassFigures.of_bounds(self._classes.names, self._amount.sum(2), value, bounds)
 
     def _bound(self, number: int, prices: Tensor, value: Tensor) -> Tensor:
-        """(B,) the bound on the flow of a class, by prices (B, E), beside flows (B, C) of higher ones."""
+        """(B,) the bound on the flow of a class, by prices (B, E), beside flows (B, C) of higher
+        ones.
+        """
         program, prices = self._program(number), finite_prices(prices)
         amount = self._amounts(number) * program.routable[:, None]
         if not bool(prices.any()):
             return amount[:, -1].sum(1)
         before = self._least.get(number)
         if before is None or not torch.equal(before[0], prices):
-            before = self._least[number] = prices, program.cheapest_path_cost(program.ops.path_sum(prices))
+            before = self._least[number] = (
+                prices,
+                program.cheapest_path_cost(program.ops.path_sum(prices)),
+            )
         least = [before[1]] * (number + 1)
         return bound_of_class(program.capacity_value(prices), amount.unbind(1), least, value)

@@ -1,17 +1,19 @@
 r"""Weighted max-min fair rates over several paths a demand, by an iteration over levels of links.
 
-An allocation is max-min fair if no rate f[d] / w[d] can be raised without lowering one that is not larger (Bertsekas &
-Gallager, Data Networks, 6.5.2).  The iteration keeps a level r[e] for each link, the rate per weight that it grants:
+An allocation is max-min fair if no rate f[d] / w[d] can be raised without lowering one that is not
+larger (Bertsekas & Gallager, Data Networks, 6.5.2).  The iteration keeps a level r[e] for each
+link, the rate per weight that it grants:
 
     level(d, k) = least r[e] along the path,      best(d) = max over k of level(d, k),
     f[d] = min(demand[d], w[d] best(d)),  divided among its paths in the ratio (level(d, k) / best(d))^q,  q rising,
     r[e] <- r[e] (load[e] / c[e])^-gamma,         gamma falling.
 
-A link that is overloaded lowers the level of all demands for which it is the bottleneck, a link with room raises it,
-so that at a fixed point every demand that is not carried whole crosses on each of its best paths a full link where
-nobody has a higher level: the condition of a bottleneck. One iteration is a scan for the least level along the paths
-and one for the loads. The rates of the later iterations are averaged; they may overload links by a few per cent,
-which :mod:`teal.solvers.sequences.max_min` removes.
+A link that is overloaded lowers the level of all demands for which it is the bottleneck, a link
+with room raises it, so that at a fixed point every demand that is not carried whole crosses on each
+of its best paths a full link where nobody has a higher level: the condition of a bottleneck. One
+iteration is a scan for the least level along the paths and one for the loads. The rates of the
+later iterations are averaged; they may overload links by a few per cent, which
+:mod:`teal.solvers.sequences.max_min` removes.
 """
 
 from __future__ import annotations
@@ -25,10 +27,16 @@ from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.shapes import Bool
 
-# Iterations where the caller gives none: on small networks, where they take 20 ms, the rates are closer with more.
-_SMALL_NETWORK_PATHS, _ITERATIONS_SMALL, _ITERATIONS = 20_000, 150, 100  # paths up to which a network is small
-# Exponent of levels in the division of a demand among its paths, in the first and the last iteration: sharp ones send a
-# demand over its best paths alone, as max-min fairness asks, but oscillate at first.
+# Iterations where the caller gives none: on small networks, where they take 20 ms, the rates are
+# closer with more.
+_SMALL_NETWORK_PATHS, _ITERATIONS_SMALL, _ITERATIONS = (
+    20_000,
+    150,
+    100,
+)  # paths up to which a network is small
+# Exponent of levels in the division of a demand among its paths, in the first and the last
+# iteration: sharp ones send a demand over its best paths alone, as max-min fairness asks, but
+# oscillate at first.
 _LEVEL_EXPONENTS = (5.0, 60.0)
 _FIRST_CHANGE_EXPONENT, _HALVING_SHARE = (
     0.3,
@@ -40,16 +48,24 @@ _MIN_DIVISOR = 1e-30  # instead of 0 as a divisor
 
 
 def require_shedding(scheme: str, objective: Objective) -> None:
-    """Raise InputError for a program that must carry all demand, where rates have nothing to be fair about."""
+    """Raise InputError for a program that must carry all demand, where rates have nothing to be
+    fair about.
+    """
     if not objective.may_shed:
         raise InputError(scheme, "objective", "one that may shed demand", objective.name)
 
 
 def weights_of(problem: Problem, weight: Tensor | None) -> Tensor:
-    """(B, D) w, of (D,) or (B, D) weights; for None those of the objective max_min, 1 each under another one."""
+    """(B, D) w, of (D,) or (B, D) weights; for None those of the objective max_min, 1 each under
+    another one.
+    """
     if weight is None and problem.objective.name == ObjectiveName.MAX_MIN:
         weight = problem.demand_value
-    return torch.ones_like(problem.demand) if weight is None else weight.to(problem.demand).expand_as(problem.demand)
+    return (
+        torch.ones_like(problem.demand)
+        if weight is None
+        else weight.to(problem.demand).expand_as(problem.demand)
+    )
 
 
 def usual_iterations(problem: Problem) -> int:
@@ -60,7 +76,8 @@ def usual_iterations(problem: Problem) -> int:
 def fair_flows(
     problem: Problem, weight: Tensor | None, iterations: int, deadline: Deadline | None = None
 ) -> Steps[Tensor]:
-    """(B, D, K) Gbit/s of the iteration, which may overload links by a few per cent; pauses after each iteration.
+    """(B, D, K) Gbit/s of the iteration, which may overload links by a few per cent; pauses after
+    each iteration.
 
     Args:
         problem: B matrices; its type is that of the numbers, of which float32 is precise enough.
@@ -77,8 +94,12 @@ def fair_flows(
             return total / count if count else flows
         of_path = torch.where(problem.path_mask, -problem.ops.path_max(-level)[0], 0)
         best = of_path.amax(-1, keepdim=True)
-        sharpness = _LEVEL_EXPONENTS[0] * (_LEVEL_EXPONENTS[1] / _LEVEL_EXPONENTS[0]) ** (number / iterations)
-        share = torch.where(problem.path_mask, (of_path / best.clamp(min=_MIN_DIVISOR)) ** sharpness, 0)
+        sharpness = _LEVEL_EXPONENTS[0] * (_LEVEL_EXPONENTS[1] / _LEVEL_EXPONENTS[0]) ** (
+            number / iterations
+        )
+        share = torch.where(
+            problem.path_mask, (of_path / best.clamp(min=_MIN_DIVISOR)) ** sharpness, 0
+        )
         rate = torch.minimum(problem.demand, weight * best[..., 0])
         flows = rate[..., None] * share / share.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
         if number >= _AVERAGED_FROM * iterations:
@@ -95,11 +116,13 @@ def fair_flows(
 def is_bottlenecked(
     problem: Problem, splits: Tensor, weight: Tensor | None = None, tolerance: float = 0.05
 ) -> Bool[Tensor, "B D"]:
-    """(B, D) whether a demand has its bottleneck: it is carried whole, or every live path crosses a full link.
+    """(B, D) whether a demand has its bottleneck: it is carried whole, or every live path crosses a
+    full link.
 
-    A link counts as full from 1 - ``tolerance`` of its capacity on, and only if no demand that sends more than
-    ``tolerance`` of its rate over it has a rate per weight above the demand's own by more than ``tolerance``.  The
-    condition is that of max-min fairness for one path a demand, checked without the iteration.
+    A link counts as full from 1 - ``tolerance`` of its capacity on, and only if no demand that
+    sends more than ``tolerance`` of its rate over it has a rate per weight above the demand's own
+    by more than ``tolerance``.  The condition is that of max-min fairness for one path a demand,
+    checked without the iteration.
 
     Args:
         problem: B matrices.
@@ -130,7 +153,8 @@ def is_bottlenecked(
 def fairness(rates: Tensor, reference: Tensor, least: float) -> Tensor:
     """(B,) geometric mean over the demands of min(f / g, g / f), with f and g at least ``least``.
 
-    The measure of Namyar et al., "Solving Max-Min Fair Resource Allocations Quickly on Large Graphs" (NSDI 2024).
+    The measure of Namyar et al., "Solving Max-Min Fair Resource Allocations Quickly on Large
+    Graphs" (NSDI 2024).
 
     Args:
         rates: (B, D) f, Gbit/s.

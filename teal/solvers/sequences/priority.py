@@ -1,19 +1,20 @@
 """Priority classes by a sequence of programs, each certified (see :mod:`teal.problem.priority`).
 
-The program of class c, with the classes above it, is solved as a weighted one: a Gbit/s of a class has r times the
-value of one of the next class, so that by duality the prices p of its solution, in units of class c's value, bound P_c,
-and its splits carry as much of the higher classes as they can.  The allocation is that of the last class's program,
-which is solved first; the others give bounds, and are solved for classes to which the bound by the demand alone does
-not give the target.  A program is solved to the gap that class c needs, which is smaller than the target in the
-proportion of class c's value to that of all classes together.  Where a class misses its target, what is to blame is
-mended: the program of the class, if its bound is wide; the last program, if it carries too little of the class; or r,
-if the last program is solved so closely that it must be r.
+The program of class c, with the classes above it, is solved as a weighted one: a Gbit/s of a class
+has r times the value of one of the next class, so that by duality the prices p of its solution, in
+units of class c's value, bound P_c, and its splits carry as much of the higher classes as they can.
+The allocation is that of the last class's program, which is solved first; the others give bounds,
+and are solved for classes to which the bound by the demand alone does not give the target.  A
+program is solved to the gap that class c needs, which is smaller than the target in the proportion
+of class c's value to that of all classes together.  Where a class misses its target, what is to
+blame is mended: the program of the class, if its bound is wide; the last program, if it carries too
+little of the class; or r, if the last program is solved so closely that it must be r.
 
-Classes whose volumes differ by many decades are beyond the accuracy of one weighted program: on small networks their
-programs are then solved by HiGHS (:mod:`teal.solvers.exact`).
+Classes whose volumes differ by many decades are beyond the accuracy of one weighted program: on
+small networks their programs are then solved by HiGHS (:mod:`teal.solvers.exact`).
 
-The residual form is simpler: each class gets an allocation of its own on the capacity that higher classes left, and
-these stay where they are.  docs/operating.md has what that costs.
+The residual form is simpler: each class gets an allocation of its own on the capacity that higher
+classes left, and these stay where they are.  docs/operating.md has what that costs.
 """
 
 from __future__ import annotations
@@ -39,21 +40,22 @@ from teal.solvers.sequences.task import Compute, PartOfTasks, Progress, Solve, T
 
 _TARGET_SHRINKAGE = 0.5  # x the target of a program that was not enough, at most
 _MIN_TARGET = 1e-7  # relative; float64 sums prove no less
-# The last program is to blame for what a class misses, and not r, if its gap is more than this share of the value that
-# the class would add.
+# The last program is to blame for what a class misses, and not r, if its gap is more than this
+# share of the value that the class would add.
 _UNSOLVED_SHARE = 0.25
-# r of the first programs.  A smaller one leaves lower classes a larger share of the value, so that targets are wider.
-# Solved to 0.05% on B4, GEANT and UsCarrier, a higher class missed its bound by at most 0.5%; with 4 0.25, with 2 2.5%.
+# r of the first programs.  A smaller one leaves lower classes a larger share of the value, so that
+# targets are wider. Solved to 0.05% on B4, GEANT and UsCarrier, a higher class missed its bound by
+# at most 0.5%; with 4 0.25, with 2 2.5%.
 _FIRST_RATIO = 3.0
 _RATIO_GROWTH = 4.0  # x r where r is to blame
 _MAX_RESOLVES = 12  # programs that are solved again after the first pass over all classes
-# Share of a link's capacity below which what higher classes leave counts as nothing: remainders of rounding spread
-# the next program over many decades.
+# Share of a link's capacity below which what higher classes leave counts as nothing: remainders of
+# rounding spread the next program over many decades.
 _CLOSED_CAPACITY_SHARE = 1e-6
 
 
-# Columns up to which classes under side conditions are solved by HiGHS at once: it takes a fifth of a second for 3,000,
-# a hundredth of the torch engines' time, and cannot pause.
+# Columns up to which classes under side conditions are solved by HiGHS at once: it takes a fifth of
+# a second for 3,000, a hundredth of the torch engines' time, and cannot pause.
 _EXACT_FIRST_COLUMNS = 5_000
 
 
@@ -68,7 +70,12 @@ class _Sequence:
     """
 
     def __init__(
-        self, problem: Problem, gap: float, *, knows_value_steps: bool, start: PdhgState | None = None
+        self,
+        problem: Problem,
+        gap: float,
+        *,
+        knows_value_steps: bool,
+        start: PdhgState | None = None,
     ) -> None:
         assert problem.classes is not None
         self.problem, self.count, self._gap = problem, len(problem.classes), gap
@@ -87,19 +94,25 @@ class _Sequence:
             number: number of the class.
             values: (B, C) Gbit/s of the classes, or their demands.
         """
-        weighted = (values[:, : number + 1] * values.new_tensor(class_weights(number, self._ratio))).sum(1)
+        weighted = (
+            values[:, : number + 1] * values.new_tensor(class_weights(number, self._ratio))
+        ).sum(1)
         share = torch.where(weighted > 0, values[:, number] / weighted.clamp(min=1e-300), 1.0)
         positive = share[share > 0]
         return max(_MIN_TARGET, self._gap * float(positive.min())) if len(positive) else self._gap
 
     def solving(self, number: int, *, may_skip: bool) -> PartOfTasks:
-        """Solve the program of a class to its target, from its last result if there is one; false if it was skipped."""
+        """Solve the program of a class to its target, from its last result if there is one; false
+        if it was skipped.
+        """
         last = self._results[number]
         start = self._start if number == self.count - 1 else None
         result = yield Solve(
-            self._rows.program(number, self._ratio), self._target[number], start if last is None else last.state,
+            self._rows.program(number, self._ratio),
+            self._target[number],
+            start if last is None else last.state,
             may_skip=may_skip,
-        )  # fmt: skip
+        )
         if result is not None:
             self._results[number] = result
         return result is not None
@@ -122,13 +135,19 @@ class _Sequence:
 
     @property
     def prices(self) -> Tensor:
-        """(B, C, E) of each program, in units of its class's value; those of the start, or 0, where none was solved."""
+        """(B, C, E) of each program, in units of its class's value; those of the start, or 0, where
+        none was solved.
+        """
         before = self._start_prices
-        known = [before[:, number] if result is None else result.prices for number, result in enumerate(self._results)]
+        known = [
+            before[:, number] if result is None else result.prices
+            for number, result in enumerate(self._results)
+        ]
         return torch.stack(known, 1)
 
     def improving(self, figures: ClassFigures) -> PartOfTasks:
-        """Solve one program further, for the class with the widest gap; false if no time is left or nothing helps.
+        """Solve one program further, for the class with the widest gap; false if no time is left or
+        nothing helps.
 
         Args:
             figures: figures of the last splits.
@@ -157,7 +176,9 @@ class _Sequence:
         return (yield from self.solving(number, may_skip=True))
 
 
-def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False, start: PdhgState | None = None) -> Tasks:
+def tasks(
+    problem: Problem, gap: float, *, knows_value_steps: bool = False, start: PdhgState | None = None
+) -> Tasks:
     """The tasks of a lexicographic allocation of every matrix, each class certified to ``gap``.
 
     The program of the last class is solved in any case.
@@ -165,15 +186,19 @@ def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False, star
     Args:
         problem: B matrices under priority.
         gap: target of every class: (bound - value) / bound.
-        knows_value_steps: whether programs may have values that fall in steps, so that the classes of a pair are a row.
+        knows_value_steps: whether programs may have values that fall in steps, so that the classes
+            of a pair are a row.
         start: splits and prices near the solution; None for none.
     """
     num_columns = problem.rewritten.program.columns.mask.numel()
     is_small = problem.demand.device.type == "cpu" and num_columns <= MAX_COLUMNS
     if problem.conditions and is_small and num_columns <= _EXACT_FIRST_COLUMNS:
-        splits, prices = torch.zeros_like(problem.even_splits), problem.capacity.new_zeros(
-            problem.batch, len(problem.classes or ()), problem.topology.num_links
-        )  # fmt: skip
+        splits, prices = (
+            torch.zeros_like(problem.even_splits),
+            problem.capacity.new_zeros(
+                problem.batch, len(problem.classes or ()), problem.topology.num_links
+            ),
+        )
         figures = class_figures(problem, splits, prices)
         exact = yield Compute(partial(_with_exact_rows, problem, splits, prices, figures, gap))
         if float(exact[2].gap.max()) <= gap:
@@ -190,7 +215,9 @@ def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False, star
         figures = sequence.figures()
     splits, prices = sequence.splits, sequence.prices
     if float(figures.gap.max()) > gap and is_small:
-        splits, prices, figures = yield Compute(partial(_with_exact_rows, problem, splits, prices, figures, gap))
+        splits, prices, figures = yield Compute(
+            partial(_with_exact_rows, problem, splits, prices, figures, gap)
+        )
     return _result(splits, prices, figures, gap)
 
 
@@ -198,17 +225,30 @@ def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -
     """The result of splits (B, D, K) and prices (B, C, E) of the program of each class."""
     gaps = figures.gap.amax(1)
     return PdhgResult(
-        splits=splits, prices=prices[:, -1], value=figures.value.sum(1), bound=figures.bound.sum(1), gap=gaps,
-        iterations=0, solve_s=0.0, state=PdhgState(splits, prices[:, -1], ProgramPrices(prices)),
+        splits=splits,
+        prices=prices[:, -1],
+        value=figures.value.sum(1),
+        bound=figures.bound.sum(1),
+        gap=gaps,
+        iterations=0,
+        solve_s=0.0,
+        state=PdhgState(splits, prices[:, -1], ProgramPrices(prices)),
         stopped_by=stops_of_sequence(gaps, gap),
-        program_prices=ProgramPrices(prices), lines=figures,
-    )  # fmt: skip
+        program_prices=ProgramPrices(prices),
+        lines=figures,
+    )
 
 
 def _with_exact_rows(
-    problem: Problem, splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float, deadline: Deadline
+    problem: Problem,
+    splits: Tensor,
+    prices: Tensor,
+    figures: ClassFigures,
+    gap: float,
+    deadline: Deadline,
 ) -> Steps[tuple[Tensor, Tensor, ClassFigures]]:
-    """The result with matrices that missed ``gap`` solved by linear programs, where that closes the gap further.
+    """The result with matrices that missed ``gap`` solved by linear programs, where that closes the
+    gap further.
 
     Args:
         problem: B matrices under priority.
@@ -229,15 +269,21 @@ def _with_exact_rows(
         solved = exact_classes(one.rewritten.program, one.classes, deadline)
         if solved is None:
             continue
-        shares, row_prices = project(one.over_columns, solved[0]), solved[1][..., : prices.shape[-1]]
+        shares, row_prices = (
+            project(one.over_columns, solved[0]),
+            solved[1][..., : prices.shape[-1]],
+        )
         row_splits = one.rewritten.splits(shares)
-        if float(class_figures(one, row_splits, row_prices).gap.max()) < float(figures.gap[row].max()):
+        if float(class_figures(one, row_splits, row_prices).gap.max()) < float(
+            figures.gap[row].max()
+        ):
             splits[row], prices[row] = row_splits[0], row_prices[0]
     return splits, prices, class_figures(exact, splits, prices)
 
 
 def residual_tasks(problem: Problem, gap: float) -> Tasks:
-    """The tasks of the residual form, whose result has splits alone: each class on the capacity that higher ones left.
+    """The tasks of the residual form, whose result has splits alone: each class on the capacity
+    that higher ones left.
 
     Args:
         problem: B matrices under priority.
@@ -249,14 +295,22 @@ def residual_tasks(problem: Problem, gap: float) -> Tasks:
     assert problem.classes is not None
     if problem.conditions:
         raise InputError("form=residual", "problem", "one without side conditions", problem)
-    residual, splits = problem.capacity, torch.zeros_like(problem.path_mask, dtype=problem.demand.dtype)
+    residual, splits = (
+        problem.capacity,
+        torch.zeros_like(problem.path_mask, dtype=problem.demand.dtype),
+    )
     for rows in problem.classes.blocks:
         paths = of_demands(problem.paths, torch.arange(rows.start, rows.stop).numpy())
         program = dataclasses.replace(
-            problem, paths=paths, ops=make_path_ops(paths, problem.ops.device), demand=problem.demand[:, rows],
-            capacity=residual, demand_value=torch.ones_like(problem.demand_value[rows]), classes=None,
+            problem,
+            paths=paths,
+            ops=make_path_ops(paths, problem.ops.device),
+            demand=problem.demand[:, rows],
+            capacity=residual,
+            demand_value=torch.ones_like(problem.demand_value[rows]),
+            classes=None,
             objective=Objective(),
-        )  # fmt: skip
+        )
         result = yield Solve(program, gap)
         splits[:, rows] = result.splits.to(splits)
         residual = (residual - program.loads(result.splits.to(program.demand))).clamp(min=0)

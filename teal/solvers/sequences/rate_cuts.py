@@ -1,17 +1,20 @@
-r"""Max-min fair rates under linear limits on the rates: prices of links that no feasible rates can exceed.
+r"""Max-min fair rates under linear limits on the rates: prices of links that no feasible rates can
+exceed.
 
-For link prices p[e] >= 0, with price(d) the least sum of p along a live path of demand d, all feasible rates f have
+For link prices p[e] >= 0, with price(d) the least sum of p along a live path of demand d, all
+feasible rates f have
 
     sum_d price(d) f[d] <= sum_e c[e] p[e],
 
-a *cut*.  A price on one link alone is the cut of the demands that have no path around it.  Under some cuts, the max-min
-fair rates are those of water-filling (Bertsekas & Gallager, Data Networks, 6.5.2): all levels f[d] / w[d] rise together
-until a cut is tight, at the t with
+a *cut*.  A price on one link alone is the cut of the demands that have no path around it.  Under
+some cuts, the max-min fair rates are those of water-filling (Bertsekas & Gallager, Data Networks,
+6.5.2): all levels f[d] / w[d] rise together until a cut is tight, at the t with
 
-    sum over open d of price(d) min(t w[d], demand[d]) + sum over held d of price(d) f[d] = sum_e c[e] p[e];
+    sum over open d of price(d) min(t w[d], demand[d]) + sum over held d of price(d) f[d]
+        = sum_e c[e] p[e];
 
-its open demands are then held there.  Held demands leave room to other cuts, so that a cut's t never falls: those that
-are not the least are computed again only when their turn comes.
+its open demands are then held there.  Held demands leave room to other cuts, so that a cut's t
+never falls: those that are not the least are computed again only when their turn comes.
 """
 
 from __future__ import annotations
@@ -82,7 +85,9 @@ class CutFilling:
         self._weight, self._demand = weight, problem.demand[0].cpu().numpy()
         self._routable = problem.routable[0].cpu().numpy()
         self._cuts: list[RateCut] = []
-        self._first: list[float] = []  # of each cut the level at which it is tight if none holds a demand
+        self._first: list[
+            float
+        ] = []  # of each cut the level at which it is tight if none holds a demand
         for cut in single_link_cuts(problem):
             self.add(cut)
 
@@ -97,13 +102,25 @@ class CutFilling:
         nothing = np.zeros_like(self._demand)
         self._first.append(self._tight_level(cut, nothing, self._routable, 0.0))
 
-    def _tight_level(self, cut: RateCut, rate: FloatArray, is_open: BoolArray, level: float) -> float:
-        return tight_level(cut.demands, cut.price, cut.value, rate, is_open, self._weight, self._demand, level)
+    def _tight_level(
+        self, cut: RateCut, rate: FloatArray, is_open: BoolArray, level: float
+    ) -> float:
+        return tight_level(
+            cut.demands, cut.price, cut.value, rate, is_open, self._weight, self._demand, level
+        )
 
     def rates(self) -> tuple[FloatArray, list[HeldLevel]]:
-        """(D,) Gbit/s, the max-min fair rates under the cuts, and the levels at which demands are held, ascending."""
-        rate, is_open, levels = np.zeros_like(self._demand), self._routable.copy(), list[HeldLevel]()
-        queue = [(level, number) for number, level in enumerate(self._first) if math.isfinite(level)]
+        """(D,) Gbit/s, the max-min fair rates under the cuts, and the levels at which demands are
+        held, ascending.
+        """
+        rate, is_open, levels = (
+            np.zeros_like(self._demand),
+            self._routable.copy(),
+            list[HeldLevel](),
+        )
+        queue = [
+            (level, number) for number, level in enumerate(self._first) if math.isfinite(level)
+        ]
         heapq.heapify(queue)
         level = 0.0
         while queue:
@@ -117,7 +134,9 @@ class CutFilling:
                 continue
             level = tight
             open_ones = is_open[cut.demands]
-            held = cut.demands[open_ones & (cut.price > HELD_PRICE_SHARE * cut.price[open_ones].max())]
+            held = cut.demands[
+                open_ones & (cut.price > HELD_PRICE_SHARE * cut.price[open_ones].max())
+            ]
             rate[held] = np.minimum(self._demand[held], level * self._weight[held])
             is_open[held] = False
             below = held[self._demand[held] > level * self._weight[held]]
@@ -133,7 +152,10 @@ def rehearse() -> None:
     one, number = np.ones(1), np.zeros(1, np.int64)
     tight_level(number, one, 0.5, np.zeros(1), np.ones(1, np.bool_), one, one, 0.0)
     node = np.zeros((1, 1), np.int32)
-    arrays, live = (node, np.full(1, -1, np.int32), np.zeros(1, np.int32)), np.ones((1, 1), np.bool_)
+    arrays, live = (
+        (node, np.full(1, -1, np.int32), np.zeros(1, np.int32)),
+        np.ones((1, 1), np.bool_),
+    )
     count, _ = _count_unavoidable(*arrays, live, one, 1)
     _list_unavoidable(*arrays, live, count, np.zeros(1, np.int64), np.empty(1, np.int64))
 
@@ -142,7 +164,8 @@ def rehearse() -> None:
 def tight_level(  # type: ignore[no-untyped-def]
     demands, price, value, rate, is_open, weight, demand, level
 ) -> float:
-    """The t of the module at which a cut is tight, at least ``level``; infinite if its open demands fit whole.
+    """The t of the module at which a cut is tight, at least ``level``; infinite if its open demands
+    fit whole.
 
     The sum is concave in t, so that Newton's steps from below end at its last piece.
 
@@ -161,7 +184,9 @@ def tight_level(  # type: ignore[no-untyped-def]
             most += price[i] * demand[d]
         else:
             room -= price[i] * rate[d]
-    if not (most > room * (1 + _ROUNDING) and most > 0):  # in this form numbers that are NaN end it too
+    if not (
+        most > room * (1 + _ROUNDING) and most > 0
+    ):  # in this form numbers that are NaN end it too
         return np.inf
     t = level
     while True:
@@ -259,7 +284,8 @@ def _count_unavoidable(leaf, parent, link, live, demand, links):  # type: ignore
 
 @kernel
 def _list_unavoidable(leaf, parent, link, live, count, at, members):  # type: ignore[no-untyped-def]
-    """Write the demands of :func:`_count_unavoidable`, link by link, for the links whose ``count`` is not 0.
+    """Write the demands of :func:`_count_unavoidable`, link by link, for the links whose ``count``
+    is not 0.
 
     Args:
         leaf, parent, link, live: as in :func:`_unavoidable`.
@@ -290,4 +316,9 @@ def cut_of(problem: Problem, prices: torch.Tensor, demands: Int64Array | None = 
     price = problem.cheapest_path_cost(problem.ops.path_sum(prices[None]))[0].cpu().numpy()
     has_price = np.flatnonzero(price > 0)
     value = float((problem.capacity[0] * prices).sum())
-    return RateCut(has_price if demands is None else demands[has_price], price[has_price], value, prices.cpu().numpy())
+    return RateCut(
+        has_price if demands is None else demands[has_price],
+        price[has_price],
+        value,
+        prices.cpu().numpy(),
+    )

@@ -1,7 +1,8 @@
 """Tasks of an objective that is a sequence of programs, one at a time.
 
-Such an objective is a generator: it yields tasks, is sent their results, and returns a :class:`PdhgResult`.  It knows
-no clock and no engine; :func:`carrying_out` has both, and says what ended the search where the target was missed.
+Such an objective is a generator: it yields tasks, is sent their results, and returns a
+:class:`PdhgResult`.  It knows no clock and no engine; :func:`carrying_out` has both, and says what
+ended the search where the target was missed.
 """
 
 from __future__ import annotations
@@ -79,7 +80,13 @@ class SolveProgram(Protocol):
     """Solves one program; see :func:`teal.solvers.pdhg.solve`."""
 
     def __call__(
-        self, problem: Problem, *, gap: float, deadline: Deadline, max_iterations: int, warm_start: PdhgState | None
+        self,
+        problem: Problem,
+        *,
+        gap: float,
+        deadline: Deadline,
+        max_iterations: int,
+        warm_start: PdhgState | None,
     ) -> Steps[PdhgResult]:
         """Solve all matrices."""
         ...
@@ -93,7 +100,8 @@ def carrying_out(
     max_iterations: int = 10_000,
     report: ProgressCallback | None = None,
 ) -> Steps[PdhgResult]:
-    """Do the tasks in their order, pausing where ``solve`` does and after each task; the result of the sequence.
+    """Do the tasks in their order, pausing where ``solve`` does and after each task; the result of
+    the sequence.
 
     Args:
         tasks: tasks of the sequence.
@@ -118,7 +126,9 @@ def carrying_out(
         except StopIteration as end:
             result: PdhgResult = end.value
             missed = Stop.DEADLINE if was_skipped or whole.is_over else Stop.ITERATIONS
-            stopped_by = tuple(Stop.GAP if stop is Stop.GAP else missed for stop in result.stopped_by)
+            stopped_by = tuple(
+                Stop.GAP if stop is Stop.GAP else missed for stop in result.stopped_by
+            )
             return dataclasses.replace(result, iterations=iterations, stopped_by=stopped_by)
         answer = None
         if isinstance(task, Progress):
@@ -131,9 +141,17 @@ def carrying_out(
         elif task.may_skip and end_of_task.is_over:
             was_skipped = True
         else:
-            most = max_iterations if task.max_iterations is None else min(max_iterations, task.max_iterations)
+            most = (
+                max_iterations
+                if task.max_iterations is None
+                else min(max_iterations, task.max_iterations)
+            )
             answer = yield from solve(
-                task.problem, gap=task.gap, deadline=end_of_task, max_iterations=most, warm_start=task.start
+                task.problem,
+                gap=task.gap,
+                deadline=end_of_task,
+                max_iterations=most,
+                warm_start=task.start,
             )
             iterations += answer.iterations
         yield

@@ -25,9 +25,13 @@ HEADER = "case,source,target,path,share\n"
 
 def _set() -> BenchSet:
     """A triangle: n0 to n1 directly (10 Gbit/s) or by n2 (5 Gbit/s); 12 Gbit/s from n0 to n1."""
-    topology = dataclasses.replace(make_topology([(0, 1, 10.0), (0, 2, 5.0), (2, 1, 5.0)], both=True), name="tri")
+    topology = dataclasses.replace(
+        make_topology([(0, 1, 10.0), (0, 2, 5.0), (2, 1, 5.0)], both=True), name="tri"
+    )
     times = np.array(["2024-01-01"], dtype="datetime64[s]")
-    traffic = TrafficMatrices("t", np.array([[0, 1]], dtype=np.int32), times, ArrayRates(np.array([[12.0]])), 300)
+    traffic = TrafficMatrices(
+        "t", np.array([[0, 1]], dtype=np.int32), times, ArrayRates(np.array([[12.0]])), 300
+    )
     cases = (
         Case("flow", "known", "tri", 0, (), 12.0, 12.0),
         Case("failed", "failures", "tri", 0, ("n0", "n1"), 5.0, 5.0),
@@ -54,16 +58,24 @@ def _set() -> BenchSet:
         ("single", {"n0|n1": 0.5, "n0|n2|n1": 0.5}, 0.0, "several paths"),
     ],
 )
-def test_scores_by_hand(tmp_path: Path, case: str, paths: dict[str, float], score: float, fault: str) -> None:
+def test_scores_by_hand(
+    tmp_path: Path, case: str, paths: dict[str, float], score: float, fault: str
+) -> None:
     bench, file = _set(), tmp_path / "mine.csv"
-    file.write_text(HEADER + "".join(f"{case},n0,n1,{path},{share!r}\n" for path, share in paths.items()))
+    file.write_text(
+        HEADER + "".join(f"{case},n0,n1,{path},{share!r}\n" for path, share in paths.items())
+    )
     results = read_results(file, bench)
     chosen = next(one for one in bench.cases if one.name == case)
     found = score_of(bench, chosen, "mine", results.get(case), 1.0)
     assert found.score == pytest.approx(score)
     assert fault in found.fault
     assert bool(found.fault) == bool(fault)
-    others = [score_of(bench, one, "mine", results.get(one.name), 1.0) for one in bench.cases if one.name != case]
+    others = [
+        score_of(bench, one, "mine", results.get(one.name), 1.0)
+        for one in bench.cases
+        if one.name != case
+    ]
     assert {one.fault for one in others} == {"no result"}
     assert means([found, *others])["mine"]["all"] == pytest.approx(score / 4)
 
@@ -91,8 +103,12 @@ def test_the_set_is_the_frozen_one_and_a_changed_file_is_noticed(tmp_path: Path)
     for case in bench.cases:
         sense = 1 if case.objective == "total_flow" else -1
         assert 0 <= sense * (case.bound - case.value) <= 1.1e-3 * case.bound
-    small = dataclasses.replace(bench, networks={"b4": bench.networks["b4"]}, traffic={"b4": bench.traffic["b4"]})
-    small = dataclasses.replace(small, cases=tuple(case for case in bench.cases if case.network == "b4"))
+    small = dataclasses.replace(
+        bench, networks={"b4": bench.networks["b4"]}, traffic={"b4": bench.traffic["b4"]}
+    )
+    small = dataclasses.replace(
+        small, cases=tuple(case for case in bench.cases if case.network == "b4")
+    )
     write_set(tmp_path, small)
     assert read_set(tmp_path).cases == small.cases
     content = json.loads((tmp_path / "b4.json").read_text())
@@ -102,7 +118,9 @@ def test_the_set_is_the_frozen_one_and_a_changed_file_is_noticed(tmp_path: Path)
         read_set(tmp_path)
 
 
-def test_schemes_and_hedges_are_run_written_and_ranked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schemes_and_hedges_are_run_written_and_ranked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = str(tmp_path / "set")
     assert main(["bench", "make", "--out", folder, "--network", "b4"]) == 0
     for scheme in ("pdhg:gap=0.001", "last"):
@@ -125,17 +143,30 @@ def test_schemes_and_hedges_are_run_written_and_ranked(tmp_path: Path, capsys: p
 def test_every_valid_result_has_a_proof_that_needs_no_teal(tmp_path: Path) -> None:
     """Each case of the triangle, solved by hand; a case that is not valid has none."""
     bench, file = _set(), tmp_path / "mine.csv"
-    rows = [("flow", "n0|n1", 0.5), ("flow", "n0|n2|n1", 4 / 12), ("failed", "n0|n2|n1", 5 / 12),
-            ("load", "n0|n1", 8 / 12), ("load", "n0|n2|n1", 4 / 12), ("single", "n0|n1", 0.5)]  # fmt: skip
-    file.write_text(HEADER + "".join(f"{case},n0,n1,{path},{share!r}\n" for case, path, share in rows))
+    rows = [
+        ("flow", "n0|n1", 0.5),
+        ("flow", "n0|n2|n1", 4 / 12),
+        ("failed", "n0|n2|n1", 5 / 12),
+        ("load", "n0|n1", 8 / 12),
+        ("load", "n0|n2|n1", 4 / 12),
+        ("single", "n0|n1", 0.5),
+    ]
+    file.write_text(
+        HEADER + "".join(f"{case},n0,n1,{path},{share!r}\n" for case, path, share in rows)
+    )
     results = {"mine": read_results(file, bench)}
-    scores = {one.case: one for one in prove_scores(bench, results, rank(bench, results, {}), tmp_path / "proofs")}
+    scores = {
+        one.case: one
+        for one in prove_scores(bench, results, rank(bench, results, {}), tmp_path / "proofs")
+    }
     for case, reached, best in (("flow", 10.0, 12.0), ("failed", 5.0, 5.0), ("load", 0.8, 0.8)):
         folder = tmp_path / "proofs" / scores[case].proof
         command = [sys.executable, "-I", "check.py", "network.csv", "matrix.csv", "proof.txt.gz"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
         assert "proved over all paths" in done.stdout
-        low, high = (float(x) for x in done.stdout.partition("from ")[2].partition(",")[0].split(" to "))
+        low, high = (
+            float(x) for x in done.stdout.partition("from ")[2].partition(",")[0].split(" to ")
+        )
         bounds = (low, high) if case != "load" else (high, low)
         assert bounds[0] == pytest.approx(reached, rel=1e-6)
         assert bounds[1] == pytest.approx(best, rel=2e-3)

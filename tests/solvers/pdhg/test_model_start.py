@@ -1,4 +1,5 @@
-"""Starts from a model: asked where they save iterations, never believed, and as if the engine had started from them."""
+"""Starts from a model: asked where they save iterations, never believed, and as if the engine had
+started from them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _TARGET = 1e-3
 
 
 def _planar(load: float, matrices: int = 1) -> Problem:
-    """A planar network of 60 routers; its optimum carries all demand at load 1, and half of it at load 6."""
+    """A planar network of 60 routers; its optimum carries all demand at load 1, and half of it at
+    load 6."""
     topology = load_topology("topohub:gabriel/60/3")
     traffic = load_traffic(f"gravity:seed=2,count={matrices},load={load}", topology)
     paths = compute_paths(topology, traffic.pairs)
@@ -60,10 +62,15 @@ def test_an_easy_program_is_solved_as_if_there_were_no_model() -> None:
     assert torch.equal(alone.splits, beside.splits)
 
 
-def test_a_hard_program_starts_from_the_model_after_the_first_check(optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
+def test_a_hard_program_starts_from_the_model_after_the_first_check(
+    optimum: tuple[Problem, pdhg.PdhgResult],
+) -> None:
     problem, best = optimum
     starter = _Recorder(best.splits, best.prices)
-    result, alone = pdhg.solve(problem, gap=_TARGET, starter=starter), pdhg.solve(problem, gap=_TARGET)
+    result, alone = (
+        pdhg.solve(problem, gap=_TARGET, starter=starter),
+        pdhg.solve(problem, gap=_TARGET),
+    )
     assert starter.asked == 1
     assert result.iterations == FIRST_CHECK < alone.iterations / 5
     lp = float(assess(problem, LpAll().solve(problem)).value)
@@ -72,7 +79,9 @@ def test_a_hard_program_starts_from_the_model_after_the_first_check(optimum: tup
 
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf, 1e30, -1.0, 0.0])
-def test_a_useless_model_costs_time_and_nothing_else(factor: float, optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
+def test_a_useless_model_costs_time_and_nothing_else(
+    factor: float, optimum: tuple[Problem, pdhg.PdhgResult]
+) -> None:
     problem, best = optimum
     starter = _Recorder(best.splits, best.prices, factor)
     result = pdhg.solve(problem, gap=_TARGET, starter=starter)
@@ -102,7 +111,9 @@ def test_a_start_that_is_given_is_left_where_it_is_far_from_the_target(
     assert starter.asked == 0
     assert alone.iterations == beside.iterations > 0
     assert torch.equal(alone.splits, beside.splits)
-    far = pdhg.solve(problem, gap=_TARGET, starter=starter, warm_start=(best.splits * 0, best.prices * 0))
+    far = pdhg.solve(
+        problem, gap=_TARGET, starter=starter, warm_start=(best.splits * 0, best.prices * 0)
+    )
     assert starter.asked == 1
     assert (float(far.gap) <= _TARGET, far.iterations) == (True, 0)
     none = pdhg.solve(problem, gap=_TARGET, starter=starter, warm_start=near, max_iterations=0)
@@ -148,14 +159,18 @@ class _Adaptive(_Recorder):
         return self.start(problem)
 
 
-def test_a_model_gets_work_by_the_iterations_that_are_foretold(optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
+def test_a_model_gets_work_by_the_iterations_that_are_foretold(
+    optimum: tuple[Problem, pdhg.PdhgResult],
+) -> None:
     problem, best = optimum
     starter = _Adaptive(best.splits, best.prices, rounds=30)
     result = pdhg.solve(problem, gap=_TARGET, starter=starter)
     assert starter.asked == 1
     assert len(set(starter.foretold)) == 1, "cost and start are of the same number"
     first = pdhg.solve(problem, gap=0.0, max_iterations=FIRST_CHECK)
-    assert starter.foretold[0] == pytest.approx(expected_iterations(float(first.gap), _TARGET), rel=0.5)
+    assert starter.foretold[0] == pytest.approx(
+        expected_iterations(float(first.gap), _TARGET), rel=0.5
+    )
     assert result.iterations == FIRST_CHECK
     slow = _Adaptive(best.splits, best.prices, rounds=100_000)
     pdhg.solve(problem, gap=_TARGET, starter=slow)
@@ -177,7 +192,10 @@ def test_the_cost_of_a_model_follows_the_formula(optimum: tuple[Problem, pdhg.Pd
     paths = problem.paths
     for rounds in (10, 50):
         start = ModelStart(
-            problem, FusedEngine(problem, None, torch.float32), _TARGET, _Adaptive(best.splits, best.prices, rounds)
+            problem,
+            FusedEngine(problem, None, torch.float32),
+            _TARGET,
+            _Adaptive(best.splits, best.prices, rounds),
         )
         size = 1400 + paths.scan_size
         expected = 3 + 220_000 / size + rounds * (0.67 + 11 * paths.num_links / size)
@@ -191,7 +209,10 @@ def test_a_restarted_engine_goes_on_like_one_that_started_there(seed: int) -> No
     splits = torch.from_numpy(rng.random(problem.even_splits.shape)) * problem.path_mask
     prices = torch.from_numpy(rng.random(problem.capacity.shape))
     state = PdhgState(splits / splits.sum(-1, keepdim=True).clamp(min=1), prices)
-    fresh, used = FusedEngine(problem, state, torch.float64), FusedEngine(problem, None, torch.float64)
+    fresh, used = (
+        FusedEngine(problem, state, torch.float64),
+        FusedEngine(problem, None, torch.float64),
+    )
     used.advance(7)
     used.restart(state)
     for engine in (fresh, used):

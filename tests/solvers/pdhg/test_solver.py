@@ -1,4 +1,5 @@
-"""PDHG where numbers are extreme, against optima by hand, exact fractions, and an explicit program in HiGHS."""
+"""PDHG where numbers are extreme, against optima by hand, exact fractions, and an explicit program
+in HiGHS."""
 
 from __future__ import annotations
 
@@ -25,11 +26,16 @@ from tests.extremes import ROUNDING, check, exact_bound, extreme_problem, share_
 
 
 def _problem(
-    topology: Topology, demands: dict[tuple[int, int], float], objective: str = "total_flow", num_paths: int = 2
+    topology: Topology,
+    demands: dict[tuple[int, int], float],
+    objective: str = "total_flow",
+    num_paths: int = 2,
 ) -> Problem:
     pairs = np.array(list(demands), np.int32)
     paths = compute_paths(topology, pairs, num_paths=num_paths, cache=False)
-    return Problem.create(topology, paths, Objective(ObjectiveName(objective)), np.array([list(demands.values())]))
+    return Problem.create(
+        topology, paths, Objective(ObjectiveName(objective)), np.array([list(demands.values())])
+    )
 
 
 def _two_nodes(capacity: float, demand: float, objective: str = "total_flow") -> Problem:
@@ -37,8 +43,11 @@ def _two_nodes(capacity: float, demand: float, objective: str = "total_flow") ->
 
 
 def _three_nodes() -> Problem:
-    """Links of 1 (0 to 1), 1 (1 to 2) and 10 (0 to 2) Gbit/s; 2 Gbit/s from 0 to 1, 8 from 0 to 2: the optimum is 9."""
-    return _problem(make_topology([(0, 1, 1.0), (1, 2, 1.0), (0, 2, 10.0)]), {(0, 1): 2.0, (0, 2): 8.0})
+    """Links of 1 (0 to 1), 1 (1 to 2) and 10 (0 to 2) Gbit/s; 2 Gbit/s from 0 to 1, 8 from 0 to 2:
+    the optimum is 9."""
+    return _problem(
+        make_topology([(0, 1, 1.0), (1, 2, 1.0), (0, 2, 10.0)]), {(0, 1): 2.0, (0, 2): 8.0}
+    )
 
 
 def _is_proven(problem: Problem, result: PdhgResult) -> bool:
@@ -65,7 +74,10 @@ def test_traffic_of_a_ten_millionth_is_solved_to_its_optimum() -> None:
     topology = teal.load_topology("b4")
     traffic = teal.load_traffic("gravity:load=1", topology)
     problem = Problem.create(
-        topology, compute_paths(topology, traffic.pairs, cache=False), Objective(), 1e-7 * traffic.read([0])
+        topology,
+        compute_paths(topology, traffic.pairs, cache=False),
+        Objective(),
+        1e-7 * traffic.read([0]),
     )
     result = teal.solve(problem, gap=1e-4)
     assert float(result.gap) <= 1e-4
@@ -73,7 +85,8 @@ def test_traffic_of_a_ten_millionth_is_solved_to_its_optimum() -> None:
 
 
 def test_the_bound_by_prices_of_zero_is_tried() -> None:
-    """All demand fits, which prices of 0 prove at once; at any earlier moment the bound is no worse than all demand."""
+    """All demand fits, which prices of 0 prove at once; at any earlier moment the bound is no worse
+    than all demand."""
     problem = random_problem(3, batch=1)
     for limit in (0, 1, 5):
         result = pdhg.solve(problem, gap=0, max_iterations=limit)
@@ -129,10 +142,13 @@ def test_a_number_that_is_none_is_never_a_good_gap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capacity", "demand"), [(1e-320, 1.0), (1.0, 1e-320), (1e-320, 1e-320), (1e12, 1e12), (1e300, 1.0), (1.0, 1e300)]
+    ("capacity", "demand"),
+    [(1e-320, 1.0), (1.0, 1e-320), (1e-320, 1e-320), (1e12, 1e12), (1e300, 1.0), (1.0, 1e300)],
 )
 @pytest.mark.parametrize("objective", ["total_flow", "max_concurrent_flow", "max_link_utilisation"])
-def test_one_link_of_any_size_has_its_optimum_by_hand(capacity: float, demand: float, objective: str) -> None:
+def test_one_link_of_any_size_has_its_optimum_by_hand(
+    capacity: float, demand: float, objective: str
+) -> None:
     problem = _two_nodes(capacity, demand, objective)
     result = pdhg.solve(problem, gap=1e-4, max_iterations=100)
     utilisation = demand / capacity if demand / capacity < math.inf else math.inf
@@ -141,7 +157,9 @@ def test_one_link_of_any_size_has_its_optimum_by_hand(capacity: float, demand: f
     )
     if math.isfinite(optimum) and optimum > 1e-300:
         assert float(result.value) == pytest.approx(optimum, rel=1e-4)
-        assert result.stopped_by[0] in (Stop.GAP, Stop.ROUNDING), "a subnormal number has few digits"
+        assert result.stopped_by[0] in (Stop.GAP, Stop.ROUNDING), (
+            "a subnormal number has few digits"
+        )
     assert float(violations(problem, result.splits).largest) <= TOLERANCE
     assert not bool(result.gap.isnan())
 
@@ -176,7 +194,9 @@ def test_what_stopped_the_search_is_said() -> None:
     assert Stop.ITERATIONS in pdhg.solve(problem, gap=0, max_iterations=3).stopped_by
     assert Stop.DEADLINE in pdhg.solve(problem, gap=0, deadline=0.0).stopped_by
     # A nearly idle matrix beside one that needs more than an iteration.
-    uneven = problem.with_demand(problem.demand * torch.tensor([[0.05], [3.0]], dtype=torch.float64))
+    uneven = problem.with_demand(
+        problem.demand * torch.tensor([[0.05], [3.0]], dtype=torch.float64)
+    )
     assert pdhg.solve(uneven, gap=0.01, max_iterations=1).stopped_by == (Stop.GAP, Stop.ITERATIONS)
 
 
@@ -203,7 +223,11 @@ def test_certificates_hold_over_fifteen_decades(seed: int) -> None:
 @pytest.mark.system
 def test_at_most_one_in_fifty_extreme_problems_misses_its_gap() -> None:
     """One in five did with the step sizes of the plain engine."""
-    missed = [seed for seed in range(100) if check(seed, gap=1e-4, with_oracle=False, max_iterations=2000)["above_gap"]]
+    missed = [
+        seed
+        for seed in range(100)
+        if check(seed, gap=1e-4, with_oracle=False, max_iterations=2000)["above_gap"]
+    ]
     assert len(missed) <= 2, missed
 
 

@@ -15,7 +15,9 @@ from teal.testing import random_problem
 
 def _classes_of(seed: int, limit: float) -> teal.Problem:
     base, rng = random_problem(seed, nodes=9, batch=3, failed=1), np.random.default_rng(seed)
-    shares = rng.dirichlet([1, 2, 3], base.demand.shape).transpose(2, 0, 1) * (rng.random((3, 1, 1)) < 0.9)
+    shares = rng.dirichlet([1, 2, 3], base.demand.shape).transpose(2, 0, 1) * (
+        rng.random((3, 1, 1)) < 0.9
+    )
     demand = {name: share * base.demand.numpy() for name, share in zip("abc", shares, strict=True)}
     limits = {"a": limit * float(np.median(base.topology.latency))} if limit else {}
     return teal.priority_problem(
@@ -25,17 +27,24 @@ def _classes_of(seed: int, limit: float) -> teal.Problem:
 
 @pytest.mark.parametrize("limit", [0.0, 2.0])
 @pytest.mark.parametrize("seed", range(4))
-def test_merged_rows_have_the_loads_values_and_figures_of_all_demands(seed: int, limit: float) -> None:
+def test_merged_rows_have_the_loads_values_and_figures_of_all_demands(
+    seed: int, limit: float
+) -> None:
     problem = _classes_of(seed, limit)
     rows = ClassRows(problem, may_merge=True)
     assert rows.is_merged
     rng = np.random.default_rng(seed)
     for number in range(3):
-        program, own = rows.program(number, 4.0), ClassRows(problem, may_merge=False).program(number, 4.0)
+        program, own = (
+            rows.program(number, 4.0),
+            ClassRows(problem, may_merge=False).program(number, 4.0),
+        )
         assert program.paths.num_demands <= own.paths.num_demands
         torch.testing.assert_close(program.demand.sum(1), own.demand.sum(1))
         prices = torch.from_numpy(rng.exponential(1.0, problem.capacity.shape))
-        torch.testing.assert_close(teal.problem.dual_bound(program, prices), teal.problem.dual_bound(own, prices))
+        torch.testing.assert_close(
+            teal.problem.dual_bound(program, prices), teal.problem.dual_bound(own, prices)
+        )
     merged = program.even_splits * torch.from_numpy(rng.random((3, program.paths.num_demands, 1)))
     splits = rows.splits(merged)
     torch.testing.assert_close(problem.loads(splits), program.loads(merged))

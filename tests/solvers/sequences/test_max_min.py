@@ -1,4 +1,5 @@
-"""Max-min fair allocations, against networks solved by hand and against water-filling by linear programs."""
+"""Max-min fair allocations, against networks solved by hand and against water-filling by linear
+programs."""
 
 from __future__ import annotations
 
@@ -16,13 +17,22 @@ from teal.solvers.sequences.task import carrying_out
 from teal.testing import make_topology, random_problem
 
 
-def _line(demand: list[float] | list[list[float]], weight: list[float] | None = None) -> teal.Problem:
-    """n0 -> n1 (9 Gbit/s) -> n2 (4 Gbit/s): demands 0 to 1, 0 to 2, 1 to 2, each with its one path."""
+def _line(
+    demand: list[float] | list[list[float]], weight: list[float] | None = None
+) -> teal.Problem:
+    """n0 -> n1 (9 Gbit/s) -> n2 (4 Gbit/s): demands 0 to 1, 0 to 2, 1 to 2, each with its one
+    path."""
     topology = make_topology([(0, 1, 9.0), (1, 2, 4.0)])
-    paths = teal.compute_paths(topology, np.array([[0, 1], [0, 2], [1, 2]], np.int32), num_paths=1, cache=False)
+    paths = teal.compute_paths(
+        topology, np.array([[0, 1], [0, 2], [1, 2]], np.int32), num_paths=1, cache=False
+    )
     weights = None if weight is None else np.array(weight)
     return teal.Problem.create(
-        topology, paths, teal.Objective(teal.ObjectiveName.MAX_MIN), np.array(demand), weight=weights
+        topology,
+        paths,
+        teal.Objective(teal.ObjectiveName.MAX_MIN),
+        np.array(demand),
+        weight=weights,
     )
 
 
@@ -31,8 +41,8 @@ def _rates(problem: teal.Problem, splits: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_line_by_hand() -> None:
-    # The second link gives 2 to each of its two demands; the first one is left with 7 for the demand that it has alone.
-    # A demand of 0.5 is carried whole, and the other one gets the rest.
+    # The second link gives 2 to each of its two demands; the first one is left with 7 for the
+    # demand that it has alone. A demand of 0.5 is carried whole, and the other one gets the rest.
     problem = _line([[10.0, 10.0, 10.0], [1.0, 10.0, 0.5], [0.0, 0.0, 0.0]])
     found = teal.solve(problem, gap=1e-3)
     expected = np.array([[7.0, 2.0, 2.0], [1.0, 3.5, 0.5], [0.0, 0.0, 0.0]])
@@ -62,13 +72,20 @@ def test_rates_are_those_of_the_linear_programs_and_certified() -> None:
     measured = []
     for seed in range(12):
         problem = random_problem(
-            seed, nodes=7, density=0.5, batch=2, failed=seed % 3, objective=teal.ObjectiveName.MAX_MIN
+            seed,
+            nodes=7,
+            density=0.5,
+            batch=2,
+            failed=seed % 3,
+            objective=teal.ObjectiveName.MAX_MIN,
         )
         problem = problem.with_demand(problem.demand * (1.0, 4.0, 30.0)[seed % 3])
         exact, found = teal.make_scheme("lp-all").solve(problem), teal.solve(problem, gap=5e-3)
         assert bool((teal.violations(problem, found.splits).largest <= 1e-9).all())
         least = 1e-3 * float(problem.capacity.max())
-        measured += fairness(_rates(problem, found.splits), _rates(problem, exact.splits), least).tolist()
+        measured += fairness(
+            _rates(problem, found.splits), _rates(problem, exact.splits), least
+        ).tolist()
         torch.testing.assert_close(found.value, problem.value(exact.splits), rtol=0.05, atol=0)
         certified = teal.assess(problem, exact)
         assert certified.fair is not None
@@ -79,14 +96,19 @@ def test_rates_are_those_of_the_linear_programs_and_certified() -> None:
 
 
 def test_the_certificate_does_not_depend_on_who_made_it() -> None:
-    """The exact allocation loses its certificate without prices, and the levels of another allocation grow."""
+    """The exact allocation loses its certificate without prices, and the levels of another
+    allocation grow."""
     problem = _line([10.0, 10.0, 10.0])
     fair = teal.solve(problem, gap=1e-4)
     unfair = torch.tensor([[[0.8], [0.1], [0.3]]], dtype=torch.float64)
-    assessed = teal.assess(problem, teal.Allocation.of_batch(unfair, None, 0.0, fair.program_prices))
+    assessed = teal.assess(
+        problem, teal.Allocation.of_batch(unfair, None, 0.0, fair.program_prices)
+    )
     assert float(assessed.gap[0]) > 0.1
     without = teal.assess(problem, teal.Allocation.of_batch(fair.splits, None, 0.0))
-    assert float(without.gap[0]) == pytest.approx(1 - 11 / 30, abs=1e-3), "each demand could be carried whole"
+    assert float(without.gap[0]) == pytest.approx(1 - 11 / 30, abs=1e-3), (
+        "each demand could be carried whole"
+    )
 
 
 def test_a_deadline_leaves_levels_out_and_the_gap_says_so() -> None:
@@ -100,7 +122,11 @@ def test_a_deadline_leaves_levels_out_and_the_gap_says_so() -> None:
 
 
 def test_rates_are_nearer_to_those_of_the_linear_programs_than_those_of_other_schemes() -> None:
-    measured: dict[str, list[float]] = {"max-min": [], "adaptive-waterfiller": [], "geometric-binner": []}
+    measured: dict[str, list[float]] = {
+        "max-min": [],
+        "adaptive-waterfiller": [],
+        "geometric-binner": [],
+    }
     for seed in range(6):
         problem = random_problem(seed, nodes=8, density=0.5, batch=1, failed=1)
         problem = problem.with_demand(problem.demand * 4)
@@ -121,11 +147,18 @@ def test_rates_are_nearer_to_those_of_the_linear_programs_than_those_of_other_sc
 def test_measured_shares_are_fair_if_weights_are_the_demands() -> None:
     problem = random_problem(11, nodes=6, density=0.6, num_paths=1, batch=1, idle=0.0)
     problem = problem.with_demand(problem.demand * 20)
-    found = complete(carrying_out(max_min.level_tasks(problem, 5e-3, problem.demand, iterations=400), pdhg.solving))
+    found = complete(
+        carrying_out(
+            max_min.level_tasks(problem, 5e-3, problem.demand, iterations=400), pdhg.solving
+        )
+    )
     share = _rates(problem, found.splits) / problem.demand
     lowest = share[problem.routable].min()
     concurrent = teal.Problem.create(
-        problem.topology, problem.paths, teal.Objective(teal.ObjectiveName.MAX_CONCURRENT_FLOW), problem.demand.numpy()
+        problem.topology,
+        problem.paths,
+        teal.Objective(teal.ObjectiveName.MAX_CONCURRENT_FLOW),
+        problem.demand.numpy(),
     )
     assert float(lowest) >= 0.95 * float(teal.solve(concurrent, gap=1e-4).value[0])
 
@@ -133,7 +166,9 @@ def test_measured_shares_are_fair_if_weights_are_the_demands() -> None:
 def test_the_scheme_takes_the_form() -> None:
     problem = random_problem(3, batch=1)
     found = teal.make_scheme("max-min:form=filling").solve(problem)
-    torch.testing.assert_close(found.splits, complete(carrying_out(max_min.tasks(problem, 5e-3), pdhg.solving)).splits)
+    torch.testing.assert_close(
+        found.splits, complete(carrying_out(max_min.tasks(problem, 5e-3), pdhg.solving)).splits
+    )
     with pytest.raises(InputError, match="form"):
         teal.make_scheme("max-min:form=best")
 
@@ -141,7 +176,11 @@ def test_the_scheme_takes_the_form() -> None:
 def test_what_paths_cannot_carry_is_no_part_of_the_gap() -> None:
     base = random_problem(7, nodes=8, batch=2, failed=1)
     problem = teal.Problem.create(
-        base.topology, base.paths, teal.Objective("max_min"), 1000 * base.demand.numpy(), capacity=base.capacity.numpy()
+        base.topology,
+        base.paths,
+        teal.Objective("max_min"),
+        1000 * base.demand.numpy(),
+        capacity=base.capacity.numpy(),
     )
     found = teal.solve(problem, gap=2e-3)
     assert bool((found.gap <= 2e-3).all())

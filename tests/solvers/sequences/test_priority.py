@@ -18,16 +18,21 @@ from teal.solvers.sequences.task import carrying_out
 from teal.testing import assert_feasible, random_problem
 
 
-def _problem(name: str, load: float, shares: tuple[float, ...] = (0.1, 0.3, 0.6), count: int = 2) -> teal.Problem:
+def _problem(
+    name: str, load: float, shares: tuple[float, ...] = (0.1, 0.3, 0.6), count: int = 2
+) -> teal.Problem:
     topology = teal.load_topology(name)
     traffic = teal.load_traffic(f"gravity:seed=1,count={count},load={load}", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
     demand = traffic.read(slice(None))
-    return teal.priority_problem(topology, paths, {f"class {i}": share * demand for i, share in enumerate(shares)})
+    return teal.priority_problem(
+        topology, paths, {f"class {i}": share * demand for i, share in enumerate(shares)}
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "load"), [("b4", 3.0), ("b4", 10.0), ("topohub:sndlib/abilene", 5.0), ("topohub:sndlib/geant", 8.0)]
+    ("name", "load"),
+    [("b4", 3.0), ("b4", 10.0), ("topohub:sndlib/abilene", 5.0), ("topohub:sndlib/geant", 8.0)],
 )
 def test_every_class_is_at_its_optimum(name: str, load: float) -> None:
     problem = _problem(name, load)
@@ -38,7 +43,8 @@ def test_every_class_is_at_its_optimum(name: str, load: float) -> None:
     assert optimum is not None
     assert bool((found.gap <= 1e-3).all())
     assert set(found.stopped_by) == {"gap"}
-    # The first class may miss its optimum by the gap; what it then leaves is what the others may gain.
+    # The first class may miss its optimum by the gap; what it then leaves is what the others may
+    # gain.
     short = (optimum.value - found.classes.value).clamp(min=0)
     assert bool((short <= 1.001e-3 * optimum.value + 1e-6).all())
     assert bool((teal.violations(problem, found.splits).largest <= 1e-9).all())
@@ -49,11 +55,15 @@ def test_two_equal_classes_share_what_one_class_would_get() -> None:
     problem = _problem("b4", 6.0, (1.0, 0.0))
     found = teal.solve(problem, gap=1e-4)
     one = teal.Problem.create(
-        problem.topology, teal.compute_paths(problem.topology, cache=False), teal.Objective(),
+        problem.topology,
+        teal.compute_paths(problem.topology, cache=False),
+        teal.Objective(),
         problem.demand[:, : problem.paths.num_demands // 2].numpy(),
-    )  # fmt: skip
+    )
     assert found.classes is not None
-    np.testing.assert_allclose(found.classes.value[:, 0], teal.solve(one, gap=1e-4).value, rtol=2e-4)
+    np.testing.assert_allclose(
+        found.classes.value[:, 0], teal.solve(one, gap=1e-4).value, rtol=2e-4
+    )
     np.testing.assert_allclose(found.classes.value[:, 1], 0)
 
 
@@ -68,7 +78,9 @@ def test_the_residual_form_keeps_higher_classes_and_costs_lower_ones() -> None:
     assert joint is not None
     np.testing.assert_allclose(residual.value[:, 0], joint.value[:, 0], rtol=2e-3)
     assert bool((residual.value[:, 1:].sum(1) < joint.value[:, 1:].sum(1)).all())
-    base = teal.Problem.create(problem.topology, problem.paths, teal.Objective(), problem.demand.numpy())
+    base = teal.Problem.create(
+        problem.topology, problem.paths, teal.Objective(), problem.demand.numpy()
+    )
     with pytest.raises(InputError, match="the objective priority"):
         teal.make_scheme("pdhg:form=residual").solve(base)
 
@@ -83,30 +95,42 @@ def test_a_deadline_ends_the_search_with_a_certified_allocation() -> None:
 
 @pytest.mark.parametrize(("gold", "bronze"), [(1e4, 1e-4), (1e-4, 1e4), (1e6, 1.0)])
 @pytest.mark.parametrize("seed", range(4))
-def test_classes_of_volumes_that_differ_by_decades_have_their_gaps(seed: int, gold: float, bronze: float) -> None:
+def test_classes_of_volumes_that_differ_by_decades_have_their_gaps(
+    seed: int, gold: float, bronze: float
+) -> None:
     base = random_problem(seed, batch=2)
     demand = base.demand.numpy()
-    problem = priority_problem(base.topology, base.paths, {"gold": gold * demand, "bronze": bronze * demand})
+    problem = priority_problem(
+        base.topology, base.paths, {"gold": gold * demand, "bronze": bronze * demand}
+    )
     found = pdhg.solve(problem, gap=1e-2)
     exact = teal.assess(problem, solve_in_order(problem, LpSettings()))
     assert (found.gap <= 1e-2).all()
     allocation = teal.Allocation.of_batch(found.splits, found.prices, 0.0, found.program_prices)
     assert_feasible(problem, allocation, 1e-9)
-    torch.testing.assert_close(teal.assess(problem, allocation).gap, found.gap, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        teal.assess(problem, allocation).gap, found.gap, rtol=1e-6, atol=1e-9
+    )
     assert exact.classes is not None
     assert found.classes is not None
-    torch.testing.assert_close(found.classes.value[:, 0], exact.classes.value[:, 0], rtol=1.1e-2, atol=1e-9)
+    torch.testing.assert_close(
+        found.classes.value[:, 0], exact.classes.value[:, 0], rtol=1.1e-2, atol=1e-9
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("objective", ["priority", "max_min"])
-def test_sequences_start_from_an_earlier_solution_and_from_nonsense(objective: str, seed: int) -> None:
+def test_sequences_start_from_an_earlier_solution_and_from_nonsense(
+    objective: str, seed: int
+) -> None:
     base = random_problem(seed, nodes=9, batch=2)
     shares = {"gold": 0.2, "bronze": 0.8}
     demand = 3 * base.demand.numpy()
     if objective == "priority":
-        problem = priority_problem(base.topology, base.paths, {name: x * demand for name, x in shares.items()})
+        problem = priority_problem(
+            base.topology, base.paths, {name: x * demand for name, x in shares.items()}
+        )
     else:
         problem = teal.Problem.create(base.topology, base.paths, teal.Objective(objective), demand)
     cold = teal.solve(problem, gap=5e-3)

@@ -1,4 +1,5 @@
-"""A service that is fed counters: estimates, checks of matrices, alarms that keep the last good one."""
+"""A service that is fed counters: estimates, checks of matrices, alarms that keep the last good
+one."""
 
 from __future__ import annotations
 
@@ -30,21 +31,31 @@ IGP = ecmp_measurements(EcmpDag.of(TOPOLOGY, np.ones(TOPOLOGY.num_links)), PAIRS
 def _series(count: int) -> FloatArray:
     rng = np.random.default_rng(3)
     level = 1 + 0.3 * np.sin(np.arange(count) / 10)
-    return rng.lognormal(3, 1, len(PAIRS)) * level[:, None] * rng.lognormal(0, 0.15, (count, len(PAIRS)))
+    return (
+        rng.lognormal(3, 1, len(PAIRS))
+        * level[:, None]
+        * rng.lognormal(0, 0.15, (count, len(PAIRS)))
+    )
 
 
 def _time(row: int) -> np.datetime64:
     return BEGIN + np.timedelta64(300 * row, "s")
 
 
-def _readings(values: FloatArray, topology: Topology = TOPOLOGY) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _readings(
+    values: FloatArray, topology: Topology = TOPOLOGY
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     names, links, nodes = topology.node_names, topology.num_links, topology.num_nodes
     of_links = [
         {"source": names[s], "target": names[t], "sent": float(v), "received": float(v)}
         for s, t, v in zip(topology.link_source, topology.link_target, values, strict=False)
     ]
     of_nodes = [
-        {"node": names[n], "ingress": float(values[links + n]), "egress": float(values[links + nodes + n])}
+        {
+            "node": names[n],
+            "ingress": float(values[links + n]),
+            "egress": float(values[links + nodes + n]),
+        }
         for n in range(nodes)
     ]
     return of_links, of_nodes
@@ -69,7 +80,9 @@ def test_counters_alone_become_matrices_that_allocations_follow(tmp_path: Path) 
             allocation = await client.allocate_next("b4", deadline_ms=600_000)
             assert allocation.splits is not None
             splits = np.asarray(allocation.splits[0], np.float64)
-            under = path_measurements(SERVED.paths, splits[:, : SERVED.paths.num_paths], TOPOLOGY.num_nodes)
+            under = path_measurements(
+                SERVED.paths, splits[:, : SERVED.paths.num_paths], TOPOLOGY.num_nodes
+            )
             second = await client.measure_counters(
                 "b4", _time(31), *_readings(under @ series[31]), routing="allocation"
             )
@@ -84,13 +97,19 @@ def test_counters_alone_become_matrices_that_allocations_follow(tmp_path: Path) 
             assert wrong.counted["alarm"]
             assert not wrong.counted["kept"]
             assert wrong.matrices == 32, "the last good one stays"
-            assert 'teal_counter_alarm{network="b4"} 1.0' in (await client._http.get("/metrics")).text
+            assert (
+                'teal_counter_alarm{network="b4"} 1.0' in (await client._http.get("/metrics")).text
+            )
 
-            good = await client.measure_counters("b4", _time(33), *_readings(IGP @ series[33]), rates=series[33:])
+            good = await client.measure_counters(
+                "b4", _time(33), *_readings(IGP @ series[33]), rates=series[33:]
+            )
             assert good.counted is not None
             assert good.counted["found_by"] == "sent"
             assert good.counted["kept"]
-            assert 'teal_counter_alarm{network="b4"} 0.0' in (await client._http.get("/metrics")).text
+            assert (
+                'teal_counter_alarm{network="b4"} 0.0' in (await client._http.get("/metrics")).text
+            )
 
     run(work)
 
@@ -136,7 +155,10 @@ def test_wrong_readings_are_named(tmp_path: Path, change: dict[str, Any], messag
     async def work() -> None:
         async with b4_service(tmp_path) as client:
             links, nodes = _readings(IGP @ _series(1)[0])
-            body = {"time": "2026-01-01T00:00:00Z", "counters": {"links": links, "nodes": nodes, **change}}
+            body = {
+                "time": "2026-01-01T00:00:00Z",
+                "counters": {"links": links, "nodes": nodes, **change},
+            }
             response = await client._http.post("/v1/networks/b4/measurements", json=body)
             assert response.status_code == 422
             assert message in response.text
@@ -159,11 +181,16 @@ def test_an_interval_that_raises_an_alarm_teaches_nothing() -> None:
             for reading in of_links[::2] if is_wrong else []:
                 reading["sent"] = reading["received"] = 0.0
             readings = CounterReadings.model_validate({"links": of_links, "nodes": of_nodes})
-            found.append(counted.take(interval_of(readings, topology, topology.capacity, None, None)))
+            found.append(
+                counted.take(interval_of(readings, topology, topology.capacity, None, None))
+            )
             assert found[-1].figures["alarm"] == is_wrong
         return found
 
-    trusted, with_wrong = estimates([(30, False), (32, False)]), estimates([(30, False), (31, True), (32, False)])
+    trusted, with_wrong = (
+        estimates([(30, False), (32, False)]),
+        estimates([(30, False), (31, True), (32, False)]),
+    )
     np.testing.assert_allclose(trusted[0].rates.sum(), series[30].sum(), rtol=0.02)
     np.testing.assert_array_equal(with_wrong[2].rates, trusted[1].rates)
 

@@ -1,4 +1,5 @@
-"""Estimates that never end, against what else a service must answer meanwhile, and which others it takes in."""
+"""Estimates that never end, against what else a service must answer meanwhile, and which others it
+takes in."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def _never_ends(*arguments: Any) -> Interval:
 
 
 async def _count(client: AsyncClient, row: int = 1, **options: Any) -> Measured:
-    return await client.measure_counters("b4", _time(row), *_readings(IGP @ _series(2)[1]), **options)
+    return await client.measure_counters(
+        "b4", _time(row), *_readings(IGP @ _series(2)[1]), **options
+    )
 
 
 def _counting(solver: Solver) -> Counting:
@@ -63,14 +66,21 @@ def test_nothing_waits_for_estimates_and_none_is_made_for_clients_that_have_gone
             with monkeypatch.context() as patch:
                 patch.setattr(Counting, "interval_of", staticmethod(_never_ends))
                 counting = [asyncio.create_task(_count(client)) for _ in range(40)]
-                await until(lambda: _estimating(solver) and sum(task.done() for task in counting) == 10, "an estimate")
+                await until(
+                    lambda: _estimating(solver) and sum(task.done() for task in counting) == 10,
+                    "an estimate",
+                )
             refused = [task for task in counting if task.done()]
-            assert all(isinstance(task.exception(), Overloaded) for task in refused), "three quarters are one client's"
+            assert all(isinstance(task.exception(), Overloaded) for task in refused), (
+                "three quarters are one client's"
+            )
             await client.change_link("b4", "1", "2", up=False)
             assert (await client.allocate_next("b4")).status == ("next",)
             assert (await client.allocate("b4", rates_of())).status == ("gap",)
             assert (await client._http.get("/healthz")).status_code == 200
-            assert sum(task.done() for task in counting) == 10, "the others wait for the first estimate"
+            assert sum(task.done() for task in counting) == 10, (
+                "the others wait for the first estimate"
+            )
             for task in counting:
                 task.cancel()
             await asyncio.wait(counting)
@@ -120,7 +130,9 @@ def test_counters_go_on_after_the_end_of_their_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_estimate_that_would_be_late_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_that_would_be_late_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     solver = Solver(tmp_path)
 
     async def work() -> None:
@@ -134,7 +146,9 @@ def test_an_estimate_that_would_be_late_is_refused_at_once(tmp_path: Path, monke
                 await until(lambda: _estimating(solver), "an estimate")
                 with pytest.raises(Overloaded) as refused:
                     await _count(client, deadline_ms=600_000)
-            assert refused.value.retry_after_s >= 350, "both are one client's: 800 s of three quarters of 600"
+            assert refused.value.retry_after_s >= 350, (
+                "both are one client's: 800 s of three quarters of 600"
+            )
             first.cancel()
             await asyncio.wait({first})
 

@@ -28,17 +28,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, seed, count in (("history", 1, 80), ("today", 2, 12)):
         out = str(folder / f"{name}.npz")
         gravity = f"gravity:seed={seed},count={count},load=0.5"
-        assert main(["traffic", "generate", "--topology", "b4", "--traffic", gravity, "--out", out]) == 0
+        assert (
+            main(["traffic", "generate", "--topology", "b4", "--traffic", gravity, "--out", out])
+            == 0
+        )
     counters = ["--counters", str(folder / "counters.npz")]
-    assert main(["simulate", "--topology", "b4", "--traffic", str(folder / "today.npz"), *counters]) == 0
+    assert (
+        main(["simulate", "--topology", "b4", "--traffic", str(folder / "today.npz"), *counters])
+        == 0
+    )
     return folder
 
 
 def _common(folder: Path) -> list[str]:
-    return ["--topology", "b4", "--counters", str(folder / "counters.npz"), "--history", str(folder / "history.npz")]
+    return [
+        "--topology",
+        "b4",
+        "--counters",
+        str(folder / "counters.npz"),
+        "--history",
+        str(folder / "history.npz"),
+    ]
 
 
-def test_estimates_are_matrices_that_other_commands_take(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimates_are_matrices_that_other_commands_take(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, truth = folder / "estimate", str(folder / "today.npz")
     assert main(["estimate", *_common(folder), "--truth", truth, "--out", str(out)]) == 0
     assert "error (NMAE)" in capsys.readouterr().out
@@ -50,16 +65,25 @@ def test_estimates_are_matrices_that_other_commands_take(folder: Path, capsys: p
     with np.load(out / "intervals.npz") as stored:
         assert (stored["lower"] <= stored["upper"]).all()
         real = load_traffic(truth, load_topology("b4")).read(slice(None))
-        volume = np.where((stored["lower"] <= real) & (real <= stored["upper"]), real, 0).sum(1) / real.sum(1)
+        volume = np.where((stored["lower"] <= real) & (real <= stored["upper"]), real, 0).sum(
+            1
+        ) / real.sum(1)
     np.testing.assert_allclose([float(row["covered_volume"]) for row in rows], volume, rtol=1e-4)
     assert "<html" in (out / "estimate.html").read_text()
     matrices = str(out / "matrices.npz")
     network = ["--topology", "b4", "--objective", "max_link_utilisation"]
     assert main(["solve", *network, "--traffic", matrices]) == 0
     hedges = ["--split", "all", "--scheme", "last", "--known", matrices, "--lead", "0"]
-    assert main(["next-interval", *network, "--traffic", truth, *hedges, "--out", str(folder / "next")]) == 0
+    assert (
+        main(
+            ["next-interval", *network, "--traffic", truth, *hedges, "--out", str(folder / "next")]
+        )
+        == 0
+    )
     twice = [*hedges[:-2], "--lead", "0", "--topology", "b4"]
-    assert main(["next-interval", *network, "--traffic", truth, *twice, "--out", str(folder / "n2")]) in (0, 2)
+    assert main(
+        ["next-interval", *network, "--traffic", truth, *twice, "--out", str(folder / "n2")]
+    ) in (0, 2)
     capsys.readouterr()
     assert main(["estimate", *_common(folder)[:4], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["error"] is None
@@ -94,13 +118,30 @@ def test_a_check_names_what_is_wrong_and_its_exit_code_says_so(
     assert "too large" in found["intervals"][0]["unit"]
 
 
-def test_flow_records_are_measured_demands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flow_records_are_measured_demands(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = load_topology("b4").node_names
     prefixes, flows = folder / "prefixes.csv", folder / "flows.json"
-    prefixes.write_text("prefix,router\n" + "".join(f"10.{n}.0.0/16,{name}\n" for n, name in enumerate(names)))
-    record = {"ip_src": "10.0.0.1", "ip_dst": "10.1.0.1", "bytes": 10**9, "stamp_inserted": "2024-01-01 00:00:00"}
+    prefixes.write_text(
+        "prefix,router\n" + "".join(f"10.{n}.0.0/16,{name}\n" for n, name in enumerate(names))
+    )
+    record = {
+        "ip_src": "10.0.0.1",
+        "ip_dst": "10.1.0.1",
+        "bytes": 10**9,
+        "stamp_inserted": "2024-01-01 00:00:00",
+    }
     flows.write_text(json.dumps(record) + "\n")
-    arguments = ["estimate", *_common(folder), "--flows", str(flows), "--prefixes", str(prefixes), "--json"]
+    arguments = [
+        "estimate",
+        *_common(folder),
+        "--flows",
+        str(flows),
+        "--prefixes",
+        str(prefixes),
+        "--json",
+    ]
     assert main([*arguments, "--sampling", "100"]) == 0
     record["stamp_inserted"] = "2030-01-01 00:00:00"
     flows.write_text(json.dumps(record) + "\n")
@@ -114,8 +155,17 @@ def test_matrices_with_the_other_labels_raise_no_alarm_or_the_labels_are_named(
 ) -> None:
     counters = load_counters(folder / "counters.npz", load_topology("b4"))
     step = np.timedelta64(round(counters.interval_s), "s")
-    save_counters(folder / "ends.npz", dataclasses.replace(counters, timestamps=counters.timestamps + step))
-    given = ["--topology", "b4", "--counters", str(folder / "ends.npz"), "--history", str(folder / "history.npz")]
+    save_counters(
+        folder / "ends.npz", dataclasses.replace(counters, timestamps=counters.timestamps + step)
+    )
+    given = [
+        "--topology",
+        "b4",
+        "--counters",
+        str(folder / "ends.npz"),
+        "--history",
+        str(folder / "history.npz"),
+    ]
     today = str(folder / "today.npz")
     assert main(["check", *given, "--traffic", today, "--json"]) == 4
     shown = capsys.readouterr()
@@ -139,14 +189,25 @@ def test_no_traffic_is_invented_at_a_router_without_external_interfaces(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Demands a-b of 4, b-c of 2 and c-a of 1 Gbit/s cross the inner router m of a star."""
-    loads = {("a", "m"): 4.0, ("m", "b"): 4.0, ("b", "m"): 2.0, ("m", "c"): 2.0, ("c", "m"): 1.0, ("m", "a"): 1.0}
+    loads = {
+        ("a", "m"): 4.0,
+        ("m", "b"): 4.0,
+        ("b", "m"): 2.0,
+        ("m", "c"): 2.0,
+        ("c", "m"): 1.0,
+        ("m", "a"): 1.0,
+    }
     (tmp_path / "net.csv").write_text("source,target,capacity\na,m,10\nb,m,10\nc,m,10\n")
     cells = [(a, b, "out", rate) for (a, b), rate in loads.items()]
     cells += [(b, a, "in", rate) for (a, b), rate in loads.items()]
     cells += [("a", "lan", "in", 4), ("b", "lan", "in", 2), ("c", "lan", "in", 1)]
     cells += [("a", "lan", "out", 1), ("b", "lan", "out", 4), ("c", "lan", "out", 2)]
-    rows = [f"{1_704_067_200 + 300 * i},{','.join(map(str, cell))}" for i in range(3) for cell in cells]
-    (tmp_path / "counters.csv").write_text("\n".join(["time,router,interface,direction,rate", *rows]))
+    rows = [
+        f"{1_704_067_200 + 300 * i},{','.join(map(str, cell))}" for i in range(3) for cell in cells
+    ]
+    (tmp_path / "counters.csv").write_text(
+        "\n".join(["time,router,interface,direction,rate", *rows])
+    )
     given = ["--topology", str(tmp_path / "net.csv"), "--counters", str(tmp_path / "counters.csv")]
     assert main(["estimate", *given, "--out", str(tmp_path / "out")]) == 0
     assert "no traffic of their own" in capsys.readouterr().err
@@ -176,7 +237,9 @@ def test_intervals_are_written_as_they_come_and_kept_when_the_run_ends_early(
     if ends_by == "fault":
         monkeypatch.setattr("teal_ip.counters.estimate._SAVE_EVERY_S", 0.0)
         monkeypatch.setattr("teal_ip.counters.estimate._SAVE_SHARE", float("inf"))
-    assert main(["estimate", *_common(folder), "--out", str(tmp_path / "out")]) == (130 if ends_by == "signal" else 1)
+    assert main(["estimate", *_common(folder), "--out", str(tmp_path / "out")]) == (
+        130 if ends_by == "signal" else 1
+    )
     done = 4 if ends_by == "signal" else 3
     with (tmp_path / "out" / "estimate.csv").open(newline="") as stream:
         assert len(list(csv.DictReader(stream))) == done
@@ -188,7 +251,10 @@ def test_intervals_are_written_as_they_come_and_kept_when_the_run_ends_early(
 
 def test_faults_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "--topology", "b4", "--counters", str(folder / "none.npz")]) == 2
-    assert main(["check", *_common(folder), "--traffic", str(folder / "history.npz"), "--window", "0"]) == 2
+    assert (
+        main(["check", *_common(folder), "--traffic", str(folder / "history.npz"), "--window", "0"])
+        == 2
+    )
     assert main(["estimate", *_common(folder), "--level", "2"]) == 2
     assert "level" in capsys.readouterr().err
 
@@ -196,7 +262,8 @@ def test_faults_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_check_lists_each_interface_of_which_a_counter_is_wrong(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One sends too little throughout, one counts half in both directions for a quarter of the day."""
+    """One sends too little throughout, one counts half in both directions for a quarter of the
+    day."""
     topology = load_topology("b4")
     counters, names = load_counters(folder / "counters.npz", topology), topology.node_names
     (forth, back), (other, _) = topology.link_pairs()[3], topology.link_pairs()[5]
@@ -223,7 +290,14 @@ def test_links_that_carry_nothing_raise_no_warning_beside_the_truth(folder: Path
     counters = load_counters(folder / "counters.npz", load_topology("b4"))
     counters.sent[:, 5] = counters.received[:, 5] = 0.0
     save_counters(folder / "silent.npz", counters)
-    words = ["--topology", "b4", "--counters", str(folder / "silent.npz"), "--truth", str(folder / "today.npz")]
+    words = [
+        "--topology",
+        "b4",
+        "--counters",
+        str(folder / "silent.npz"),
+        "--truth",
+        str(folder / "today.npz"),
+    ]
     assert main(["estimate", *words]) == 0
     for rates in (counters.sent, counters.received, counters.ingress, counters.egress):
         rates[:] = 0.0

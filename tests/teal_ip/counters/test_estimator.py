@@ -1,4 +1,5 @@
-"""Estimates against a convex solver, repair and alarms against what was put in, worst loads against enumeration."""
+"""Estimates against a convex solver, repair and alarms against what was put in, worst loads against
+enumeration."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def test_measurements_are_the_reference_shares_and_the_ends_of_demands(seed: int
     topology, dag, pairs, measured = _network(seed)
     shares = segment_shares(topology, dag.links.metric)
     expected = np.stack([shares[t, s] for s, t in pairs.tolist()], 1)
-    ends = np.stack([(pairs[:, i] == n).astype(float) for i in (0, 1) for n in range(topology.num_nodes)])
+    ends = np.stack(
+        [(pairs[:, i] == n).astype(float) for i in (0, 1) for n in range(topology.num_nodes)]
+    )
     np.testing.assert_allclose(measured.toarray(), np.vstack([expected, ends]), atol=1e-12)
 
 
@@ -58,7 +61,9 @@ def test_measurements_of_installed_lists_are_their_simulated_loads() -> None:
     (s, t), demand = pairs[0].tolist(), np.random.default_rng(0).exponential(size=(1, len(pairs)))
     link = int(np.flatnonzero((topology.link_source != t) & (topology.link_target != s))[0])
     end = int(topology.link_target[link])
-    policies = SegmentPolicies({(s, t): (SegmentList(0.25, (end,), (link,)), SegmentList(0.75, ()))})
+    policies = SegmentPolicies(
+        {(s, t): (SegmentList(0.25, (end,), (link,)), SegmentList(0.75, ()))}
+    )
     loads = IgpFailures.of_demands(dag, pairs, demand, policies).load
     found = policy_measurements(dag, pairs, policies) @ demand[0]
     np.testing.assert_allclose(found[: topology.num_links], loads[0], atol=1e-12)
@@ -69,7 +74,11 @@ def test_measurements_of_installed_lists_are_their_simulated_loads() -> None:
 def test_the_projection_is_the_minimum_of_its_program(seed: int) -> None:
     _, _, pairs, measured = _network(seed, 5)
     rng = np.random.default_rng(seed)
-    truth, prior, phi = rng.exponential(size=len(pairs)), rng.exponential(size=len(pairs)) + 0.1, 0.3
+    truth, prior, phi = (
+        rng.exponential(size=len(pairs)),
+        rng.exponential(size=len(pairs)) + 0.1,
+        0.3,
+    )
     counters = measured @ truth * (1 + 0.05 * rng.normal(size=measured.shape[0]))
     counters[1] = np.nan
     projection = Projection(measured)
@@ -81,7 +90,9 @@ def test_the_projection_is_the_minimum_of_its_program(seed: int) -> None:
         misfit = ((counters - dense @ x) / deviation)[known]
         return float((x * np.log(x / prior) - x + prior).sum() / phi + 0.5 * misfit @ misfit)
 
-    reference = minimize(loss, np.log(prior), method="BFGS", options={"gtol": 1e-9, "maxiter": 20_000})
+    reference = minimize(
+        loss, np.log(prior), method="BFGS", options={"gtol": 1e-9, "maxiter": 20_000}
+    )
     found = projection.project(counters, deviation, prior, phi)
     assert found.converged
     assert loss(np.log(found.matrix)) <= reference.fun * (1 + 1e-9) + 1e-9
@@ -107,11 +118,15 @@ def test_the_same_projection_by_conjugate_gradients(monkeypatch: pytest.MonkeyPa
 def test_gravity_is_exact_where_traffic_is_gravity_and_no_traffic_is_no_traffic() -> None:
     topology, _, pairs, measured = _network(0)
     rng = np.random.default_rng(0)
-    shares = gravity(rng.exponential(size=topology.num_nodes), rng.exponential(size=topology.num_nodes), pairs)
+    shares = gravity(
+        rng.exponential(size=topology.num_nodes), rng.exponential(size=topology.num_nodes), pairs
+    )
     assert shares.sum() == pytest.approx(1)
     counters = measured @ (5 * shares)
     np.testing.assert_allclose(scaled_to(counters, measured, shares), 5 * shares)
-    none = Projection(measured).project(np.zeros(len(counters)), np.ones(len(counters)), np.zeros(len(pairs)), 1.0)
+    none = Projection(measured).project(
+        np.zeros(len(counters)), np.ones(len(counters)), np.zeros(len(pairs)), 1.0
+    )
     assert none.matrix.sum() == 0
 
 
@@ -125,7 +140,9 @@ def test_a_history_more_than_halves_the_error_and_its_intervals_hold() -> None:
         estimator.calibrate()
         rows = []
         for truth in series[300:]:
-            one = estimator.estimate(measured @ truth * (1 + 0.01 * rng.normal(size=measured.shape[0])))
+            one = estimator.estimate(
+                measured @ truth * (1 + 0.01 * rng.normal(size=measured.shape[0]))
+            )
             holds = ((truth >= one.lower) & (truth <= one.upper)).mean()
             rows.append((np.abs(one.matrix - truth).sum() / truth.sum(), holds))
         errors[name] = np.mean(rows, axis=0)
@@ -177,15 +194,20 @@ def test_repair_finds_a_wrong_counter_of_a_link_and_blames_no_good_one(seed: int
         np.testing.assert_allclose(fixed.values, values, rtol=0.02, atol=0.01)
         assert np.flatnonzero(fixed.blamed_sent).tolist() == [wrong]
         assert fixed.num_blamed == 1
-    received[wrong] = np.nan  # the only other counter is missing: conservation and the demands are left
+    received[wrong] = (
+        np.nan
+    )  # the only other counter is missing: conservation and the demands are left
     fixed = repair(topology, Readings(sent, received, ingress, egress), values)
     assert fixed.values[wrong] == pytest.approx(values[wrong], rel=0.05)
 
 
 @pytest.mark.parametrize("knows_history", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_estimates_from_wrong_interfaces_are_as_good_as_from_right_ones(seed: int, knows_history: bool) -> None:
-    """Interfaces whose two counters are silent, half or double; conservation alone leaves some of them undecided."""
+def test_estimates_from_wrong_interfaces_are_as_good_as_from_right_ones(
+    seed: int, knows_history: bool
+) -> None:
+    """Interfaces whose two counters are silent, half or double; conservation alone leaves some of
+    them undecided."""
     topology, _, pairs, measured = _network(seed, 16)
     rng = np.random.default_rng(seed)
     sends, receives = rng.lognormal(0, 0.8, (2, topology.num_nodes))
@@ -259,7 +281,9 @@ def test_a_robust_estimate_doubts_wrong_counters_and_leaves_right_ones() -> None
             counters = measured @ truth
             exact = estimator.estimate(counters, robust=robust)
             if robust:
-                np.testing.assert_allclose(exact.matrix, estimator.estimate(counters).matrix, rtol=0.2, atol=0.2)
+                np.testing.assert_allclose(
+                    exact.matrix, estimator.estimate(counters).matrix, rtol=0.2, atol=0.2
+                )
             wrong = rng.permutation(len(counters))[: len(counters) // 8]
             counters[wrong] *= rng.uniform(1.5, 3, len(wrong))
             found = estimator.estimate(counters, robust=robust).matrix
@@ -308,15 +332,25 @@ def test_the_worst_load_is_the_best_vertex_and_its_bound_is_certified() -> None:
     limit = np.concatenate([1.02 * counters, -0.98 * counters])
     for link in range(links):
         cost = shares[[link]].toarray()[0]
-        best = max(best, -linprog(-cost, rows, limit, bounds=(0, None)).fun / topology.capacity[link])
+        best = max(
+            best, -linprog(-cost, rows, limit, bounds=(0, None)).fun / topology.capacity[link]
+        )
     assert found.utilisation == pytest.approx(best, rel=1e-6)
     assert best * (1 - 1e-9) <= found.bound <= best * (1 + 1e-6)
     assert (np.abs(measured @ found.matrix - counters) <= 0.02 * counters + 1e-6).all()
-    near = worst_load(shares, topology.capacity, measured, counters, tolerance=0.02, near=truth, ball=0.05)
+    near = worst_load(
+        shares, topology.capacity, measured, counters, tolerance=0.02, near=truth, ball=0.05
+    )
     assert (shares @ truth / topology.capacity).max() <= near.bound <= found.bound * (1 + 1e-9)
     assert np.abs(near.matrix - truth).sum() <= 0.05 * truth.sum() * (1 + 1e-6)
     with pytest.raises(InputError, match="tolerance"):
-        worst_load(shares, topology.capacity, measured, counters * rng.uniform(0.5, 2, len(counters)), tolerance=1e-3)
+        worst_load(
+            shares,
+            topology.capacity,
+            measured,
+            counters * rng.uniform(0.5, 2, len(counters)),
+            tolerance=1e-3,
+        )
     with pytest.raises(InputError, match="together"):
         worst_load(shares, topology.capacity, measured, counters, ball=0.1)
 
@@ -339,7 +373,8 @@ def test_what_estimates_need_is_asked_for() -> None:
 
 
 def test_intervals_are_wider_for_demands_that_have_grown() -> None:
-    """A demand of 0.2 of the total on average has 0.8 of it now: 4 times its mean, and 0.01 x 10 x 4 to each side."""
+    """A demand of 0.2 of the total on average has 0.8 of it now: 4 times its mean, and 0.01 x 10 x
+    4 to each side."""
     estimator = Estimator(np.array([[0, 1], [1, 0]]), 2)
     estimator._residuals, estimator._widths = np.zeros((1, 2)), np.array([0.01, 0.01])
     estimator._mean, estimator._own = np.array([0.2, 0.8]), 0.0
@@ -350,7 +385,8 @@ def test_intervals_are_wider_for_demands_that_have_grown() -> None:
 
 
 def test_what_counters_lack_widens_the_intervals_in_proportion_to_the_demands() -> None:
-    """One counter of two demands of half the traffic each: a bias of 0.1 is a deviation of 0.1 / sqrt(1/4 + 1/4)."""
+    """One counter of two demands of half the traffic each: a bias of 0.1 is a deviation of 0.1 /
+    sqrt(1/4 + 1/4)."""
     bias = _Bias(sp.csr_array(np.array([[1.0, 1.0], [1.0, 0.0]])))
     matrix = np.array([3.0, 3.0])
     assert bias.deviation(matrix) == 0.0
@@ -392,7 +428,9 @@ def test_a_measured_demand_that_the_history_did_not_have_is_kept() -> None:
     estimator = Estimator(pairs, 3, history=history)
     estimator.route(measured)
     flows = np.array([np.nan, 3.0, np.nan, np.nan, np.nan, np.nan])
-    assert estimator.estimate(measured @ truth, flows=flows).matrix[1] == pytest.approx(3.0, rel=0.1)
+    assert estimator.estimate(measured @ truth, flows=flows).matrix[1] == pytest.approx(
+        3.0, rel=0.1
+    )
 
 
 def test_gravity_takes_a_missing_counter_for_the_mean_of_the_others() -> None:
@@ -401,7 +439,9 @@ def test_gravity_takes_a_missing_counter_for_the_mean_of_the_others() -> None:
     np.testing.assert_allclose(shares, np.array([1, 2, 3]) / 6)
 
 
-def test_counters_as_the_history_has_them_in_the_mean_give_its_mean_although_some_are_missing() -> None:
+def test_counters_as_the_history_has_them_in_the_mean_give_its_mean_although_some_are_missing() -> (
+    None
+):
     _, _, pairs, measured = _network(2)
     history = History.of(_series(len(pairs), 60, 2))
     prior, mean = HistoryPrior(history, measured, 0.01), history.winsorised.mean(0)
@@ -413,7 +453,8 @@ def test_counters_as_the_history_has_them_in_the_mean_give_its_mean_although_som
 
 
 def test_of_two_ends_a_silent_one_counts_less() -> None:
-    """What enters and leaves was not read, so that nothing but the two ends of the link says what it carries."""
+    """What enters and leaves was not read, so that nothing but the two ends of the link says what
+    it carries."""
     topology, unread = make_topology([(0, 1, 10.0)]), np.full(2, np.nan)
     for sent, received in ((0.0, 8.0), (8.0, 0.0)):
         found = repair(topology, Readings(np.array([sent]), np.array([received]), unread, unread))
@@ -421,8 +462,12 @@ def test_of_two_ends_a_silent_one_counts_less() -> None:
         assert (found.blamed_sent[0], found.blamed_received[0]) == (sent == 0, received == 0)
 
 
-@pytest.mark.parametrize(("factor", "is_named"), [(1.05, False), (0.95, False), (1.12, True), (0.88, True)])
-def test_a_counter_that_is_off_by_more_than_8_percent_is_named(factor: float, is_named: bool) -> None:
+@pytest.mark.parametrize(
+    ("factor", "is_named"), [(1.05, False), (0.95, False), (1.12, True), (0.88, True)]
+)
+def test_a_counter_that_is_off_by_more_than_8_percent_is_named(
+    factor: float, is_named: bool
+) -> None:
     """Two routers that send 8 Gbit/s to each other: all but one reading say so."""
     topology, right = make_topology([(0, 1, 10.0)], both=True), np.array([8.0, 8.0])
     found = repair(topology, Readings(right * [factor, 1.0], right, right, right))
@@ -431,22 +476,31 @@ def test_a_counter_that_is_off_by_more_than_8_percent_is_named(factor: float, is
 
 
 @pytest.mark.parametrize("knows_traffic", [False, True])
-def test_halved_external_counters_give_way_to_links_whose_two_ends_agree(knows_traffic: bool) -> None:
-    """A star: what a leaf sends and receives is what its link carries, whatever its external counters say."""
+def test_halved_external_counters_give_way_to_links_whose_two_ends_agree(
+    knows_traffic: bool,
+) -> None:
+    """A star: what a leaf sends and receives is what its link carries, whatever its external
+    counters say."""
     topology = make_topology([(0, leaf, 100.0) for leaf in range(1, 6)], both=True)
     dag, pairs = EcmpDag.of(topology, np.ones(10)), all_pairs(topology)
     pairs = pairs[(pairs > 0).all(1)]  # the hub has no traffic of its own
     measured = ecmp_measurements(dag, pairs)
     size = np.array([0.0, 5.0, 4.0, 3.0, 2.0, 1.0])
-    truth = size[pairs[:, 0]] * size[pairs[:, 1]]  # as much each way, so that conservation holds with halves, too
+    truth = (
+        size[pairs[:, 0]] * size[pairs[:, 1]]
+    )  # as much each way, so that conservation holds with halves, too
     load, ingress, egress = np.split(measured @ truth, [10, 16])
     estimator = Estimator(pairs, 6)
     estimator.route(measured)
     if knows_traffic:
         estimator.estimate(measured @ truth)
     halved = np.array([1.0, 0.5, 1.0, 1.0, 0.5, 1.0])
-    values, fixed = believed(estimator, topology, Readings(load, load, ingress * halved, egress * halved))
-    assert fixed.blamed_names(topology) == [f"counter {side} of n{n}" for side in ("ingress", "egress") for n in (1, 4)]
+    values, fixed = believed(
+        estimator, topology, Readings(load, load, ingress * halved, egress * halved)
+    )
+    assert fixed.blamed_names(topology) == [
+        f"counter {side} of n{n}" for side in ("ingress", "egress") for n in (1, 4)
+    ]
     np.testing.assert_allclose(values, measured @ truth, rtol=0.03)
     found = estimator.estimate(values, robust=True)
     assert found.matrix.sum() == pytest.approx(truth.sum(), rel=0.02)
@@ -472,8 +526,11 @@ def test_external_counters_do_not_yield_to_a_link_of_which_both_ends_are_dead() 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_error_that_is_expected_without_a_history_is_about_that_of_the_matrix(seed: int) -> None:
-    """Demands that are gravity's times exp(z) / 2; of two routers that have a link alone, all is known."""
+def test_the_error_that_is_expected_without_a_history_is_about_that_of_the_matrix(
+    seed: int,
+) -> None:
+    """Demands that are gravity's times exp(z) / 2; of two routers that have a link alone, all is
+    known."""
     topology, _, pairs, measured = _network(seed, 12)
     rng, links = np.random.default_rng(seed), topology.num_links
     sends, receives = rng.lognormal(0, 0.8, (2, topology.num_nodes))

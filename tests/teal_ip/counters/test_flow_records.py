@@ -20,12 +20,17 @@ GBYTE = 10**9
 def prefixes(tmp_path: Path) -> Prefixes:
     """10/8 at n0, but 10.1/16 at n1; a prefix of IPv6 at n2."""
     path = tmp_path / "prefixes.csv"
-    path.write_text("prefix,router\n10.0.0.0/8,n0\n10.1.0.0/16,n1\n2001:db8::/32,n2\n10.2.0.0/16,n2\n")
+    path.write_text(
+        "prefix,router\n10.0.0.0/8,n0\n10.1.0.0/16,n1\n2001:db8::/32,n2\n10.2.0.0/16,n2\n"
+    )
     return Prefixes.load(path, TOPOLOGY)
 
 
 def test_the_longest_prefix_counts(prefixes: Prefixes) -> None:
-    found = [prefixes.router(one) for one in ("10.9.1.1", "10.1.2.3", "2001:db8::1", "192.0.2.1", "no address")]
+    found = [
+        prefixes.router(one)
+        for one in ("10.9.1.1", "10.1.2.3", "2001:db8::1", "192.0.2.1", "no address")
+    ]
     assert found == [0, 1, 2, -1, -1]
 
 
@@ -39,7 +44,9 @@ def test_nfdump_csv_of_both_versions_until_its_summary(tmp_path: Path, prefixes:
     )
     flows = load_flows(old, TOPOLOGY, prefixes, interval_s=300, sampling=2)
     assert flows.traffic.pairs.tolist() == [[0, 1], [0, 2]]
-    np.testing.assert_allclose(flows.traffic.read(slice(None)), [[16.0, 0.0], [16.0, 0.0]], rtol=1e-4)
+    np.testing.assert_allclose(
+        flows.traffic.read(slice(None)), [[16.0, 0.0], [16.0, 0.0]], rtol=1e-4
+    )
     assert str(flows.traffic.timestamps[0]) == "2026-01-01T00:05:00"
     assert any("no prefix" in note for note in flows.notes)
     new = tmp_path / "new.csv"
@@ -54,12 +61,24 @@ def test_nfdump_csv_of_both_versions_until_its_summary(tmp_path: Path, prefixes:
 def test_json_of_nfdump_and_of_pmacct(tmp_path: Path, prefixes: Prefixes) -> None:
     nfdump, pmacct = tmp_path / "nfdump.json", tmp_path / "pmacct.json"
     times = {"t_first": "2026-01-01T00:01:00", "t_last": "2026-01-01T00:02:00"}
-    one = {"type": "FLOW", "src6_addr": "2001:db8::5", "dst4_addr": "10.9.0.1", "in_bytes": 300 * GBYTE, **times}
+    one = {
+        "type": "FLOW",
+        "src6_addr": "2001:db8::5",
+        "dst4_addr": "10.9.0.1",
+        "in_bytes": 300 * GBYTE,
+        **times,
+    }
     nfdump.write_text(json.dumps([one, {"type": "STAT"}]))
     found = load_flows(nfdump, TOPOLOGY, prefixes, interval_s=300).traffic
     np.testing.assert_allclose(found.read([0]), [[8.0, 0.0]])
-    line = {"ip_src": "10.9.0.1", "ip_dst": "10.2.0.1", "bytes": 3 * GBYTE, "sampling_rate": 100,
-            "stamp_inserted": "2026-01-01 00:00:00", "stamp_updated": "2026-01-01 00:04:59"}  # fmt: skip
+    line = {
+        "ip_src": "10.9.0.1",
+        "ip_dst": "10.2.0.1",
+        "bytes": 3 * GBYTE,
+        "sampling_rate": 100,
+        "stamp_inserted": "2026-01-01 00:00:00",
+        "stamp_updated": "2026-01-01 00:04:59",
+    }
     pmacct.write_text(json.dumps(line) + "\n" + json.dumps({**line, "ip_dst": "10.8.0.1"}) + "\n")
     found = load_flows(pmacct, TOPOLOGY, prefixes, interval_s=300).traffic
     np.testing.assert_allclose(found.read([0]), [[0.0, 8.0]])
@@ -70,8 +89,14 @@ def test_json_of_nfdump_and_of_pmacct(tmp_path: Path, prefixes: Prefixes) -> Non
     [
         ("[1]", "an object"),
         ('{"ip_src": "10.9.0.1"}', "ip_dst"),
-        ('{"ip_src": "10.9.0.1", "ip_dst": "10.1.0.1", "bytes": "x", "stamp_inserted": 1704067200}', "bytes"),
-        ('{"ip_src": "10.9.0.1", "ip_dst": "10.1.0.1", "bytes": 1, "stamp_inserted": "now"}', "a time"),
+        (
+            '{"ip_src": "10.9.0.1", "ip_dst": "10.1.0.1", "bytes": "x", "stamp_inserted": 1704067200}',
+            "bytes",
+        ),
+        (
+            '{"ip_src": "10.9.0.1", "ip_dst": "10.1.0.1", "bytes": 1, "stamp_inserted": "now"}',
+            "a time",
+        ),
         (
             '{"ip_src": "192.0.2.1", "ip_dst": "10.1.0.1", "bytes": 1, "stamp_inserted": 1704067200}',
             "1 outside all prefixes",
@@ -79,7 +104,9 @@ def test_json_of_nfdump_and_of_pmacct(tmp_path: Path, prefixes: Prefixes) -> Non
         ("{", "nfdump or pmacct"),
     ],
 )
-def test_wrong_records_are_named(tmp_path: Path, prefixes: Prefixes, text: str, message: str) -> None:
+def test_wrong_records_are_named(
+    tmp_path: Path, prefixes: Prefixes, text: str, message: str
+) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
@@ -99,7 +126,9 @@ def test_addresses_of_both_families_are_found_in_one_table(tmp_path: Path) -> No
     assert found == [0, 1, 2, -1]
 
 
-def test_records_of_routers_that_are_not_named_are_left_out_and_counted(tmp_path: Path, prefixes: Prefixes) -> None:
+def test_records_of_routers_that_are_not_named_are_left_out_and_counted(
+    tmp_path: Path, prefixes: Prefixes
+) -> None:
     path = tmp_path / "two.json"
     times = {"stamp_inserted": "2026-01-01 00:00:00", "stamp_updated": "2026-01-01 00:04:59"}
     lines = [

@@ -48,9 +48,20 @@ def test_lines_of_frr_have_the_interfaces_of_the_table(tmp_path: Path) -> None:
     )
     names = interface_names(table, topology)
     assert names == {
-        "n0->n1#1": ["et-0"], "n0->n1#2": ["et-1"], "n1->n0#1": ["xe-0"], "n1->n0#2": ["xe-1"], "n1->n2": ["ae3"]
-    }  # fmt: skip
-    changes = [MetricChange("n0->n1#2", "n0", "n1", 1, 7, 0.5), MetricChange("n2->n1", "n2", "n1", 2, 3, 0.25)]
-    assert frr_lines(changes[:1], names).splitlines()[2:] == ["interface et-1", " isis metric 7", "exit"]
+        "n0->n1#1": ["et-0"],
+        "n0->n1#2": ["et-1"],
+        "n1->n0#1": ["xe-0"],
+        "n1->n0#2": ["xe-1"],
+        "n1->n2": ["ae3"],
+    }
+    changes = [
+        MetricChange("n0->n1#2", "n0", "n1", 1, 7, 0.5),
+        MetricChange("n2->n1", "n2", "n1", 2, 3, 0.25),
+    ]
+    assert frr_lines(changes[:1], names).splitlines()[2:] == [
+        "interface et-1",
+        " isis metric 7",
+        "exit",
+    ]
     with pytest.raises(InputError, match="--interfaces: n2->n1"):
         frr_lines(changes, names)

@@ -1,4 +1,5 @@
-"""The search for IGP metrics: its incremental state against loads computed anew, limits, and the order of changes."""
+"""The search for IGP metrics: its incremental state against loads computed anew, limits, and the
+order of changes."""
 
 from __future__ import annotations
 
@@ -23,24 +24,38 @@ from teal.runtime.interruptible import Deadline
 from teal.testing import make_topology
 from teal_ip.metrics import search as metric_search
 from teal_ip.metrics.command import improve
-from teal_ip.metrics.search import MetricSearch, change_order, improve_metrics, largest_utilisation, useful_changes
+from teal_ip.metrics.search import (
+    MetricSearch,
+    change_order,
+    improve_metrics,
+    largest_utilisation,
+    useful_changes,
+)
 from teal_ip.metrics.settings import MetricsConfig
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 
 
-def _search(seed: int, *, failures: bool = False, at_most: int | None = None, matrices: int = 2) -> MetricSearch:
+def _search(
+    seed: int, *, failures: bool = False, at_most: int | None = None, matrices: int = 2
+) -> MetricSearch:
     topology = network_with_parallels(seed)
     nodes = topology.num_nodes
-    pairs = np.array([pair for pair in itertools.product(range(nodes), repeat=2) if pair[0] != pair[1]])
+    pairs = np.array(
+        [pair for pair in itertools.product(range(nodes), repeat=2) if pair[0] != pair[1]]
+    )
     demand = np.random.default_rng(seed).exponential(size=(matrices, len(pairs)))
     groups = topology.cables()[:3] if failures else []
     start = random_metrics(topology, seed, 9)
-    return MetricSearch(topology, volumes(pairs, demand, nodes), groups, 20, start, at_most or topology.num_links)
+    return MetricSearch(
+        topology, volumes(pairs, demand, nodes), groups, 20, start, at_most or topology.num_links
+    )
 
 
 @pytest.mark.parametrize("failures", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_result_is_what_its_metrics_give_and_no_worse_than_before(seed: int, failures: bool) -> None:
+def test_the_result_is_what_its_metrics_give_and_no_worse_than_before(
+    seed: int, failures: bool
+) -> None:
     search = _search(seed, failures=failures)
     found = improve_metrics(search, 0.2, seed=seed)
     assert found.before == pytest.approx(largest_utilisation(search, search.start), rel=1e-9)
@@ -59,7 +74,8 @@ def test_no_more_links_change_than_allowed(seed: int) -> None:
 
 
 def _two_ways() -> tuple[Topology, FloatArray]:
-    # From 0 to 3: by 1 in two hops, by 2 in two hops, of which only the first is used with these metrics.
+    # From 0 to 3: by 1 in two hops, by 2 in two hops, of which only the first is used with these
+    # metrics.
     topology = make_topology([(0, 1, 10), (1, 3, 10), (0, 2, 10), (2, 3, 10)], both=True)
     metric = np.ones(topology.num_links)
     metric[[2, 3, 6, 7]] = 5
@@ -95,12 +111,15 @@ def test_the_changes_end_at_the_best_on_the_way_and_each_is_needed(seed: int) ->
     metric[links] = rng.integers(1, 20, 6)
 
     def reached(changed: list[int]) -> float:
-        """The largest utilisation once these links have the new metrics, by reference shares of each failure."""
+        """The largest utilisation once these links have the new metrics, by reference shares of
+        each failure."""
         most, own = 0.0, search.start.copy()
         own[changed] = metric[changed]
         for failed in ([], *search.failures):
             topology = search.topology.with_failed_links(failed)
-            load = np.einsum("mtu,tue->me", search.volume, np.nan_to_num(segment_shares(topology, own)))
+            load = np.einsum(
+                "mtu,tue->me", search.volume, np.nan_to_num(segment_shares(topology, own))
+            )
             live = topology.capacity > 0
             most = max(most, float((load[:, live] / topology.capacity[live]).max()))
         return most
@@ -109,7 +128,10 @@ def test_the_changes_end_at_the_best_on_the_way_and_each_is_needed(seed: int) ->
     order, after = useful_changes(search, metric)
     assert after == pytest.approx([reached(order[: n + 1]) for n in range(len(order))], rel=1e-9)
     assert min(reached(all_changes[:n]) for n in range(7)) >= reached(order) * (1 - 1e-9)
-    assert all(reached([other for other in order if other != link]) > reached(order) * (1 + 1e-9) for link in order)
+    assert all(
+        reached([other for other in order if other != link]) > reached(order) * (1 + 1e-9)
+        for link in order
+    )
     assert all(reached(order[:n]) > reached(order) * (1 + 1e-9) for n in range(len(order)))
 
 
@@ -183,7 +205,11 @@ def test_failures_of_routers_give_the_loads_of_the_simulation(seed: int, tmp_pat
     teal.save_topology(file, dataclasses.replace(topology, metric=metric))
     config = MetricsConfig(topology=str(file), traffic=traffic, failures="nodes", deadline="1s")
     report = improve(config, lambda _: None)
-    loads = teal_ip.simulate(report.topology, teal.load_traffic(traffic, topology), failures=("nodes",))
-    most = max([one.utilisation for one in loads.matrices] + [one.utilisation for one in loads.failures])
+    loads = teal_ip.simulate(
+        report.topology, teal.load_traffic(traffic, topology), failures=("nodes",)
+    )
+    most = max(
+        [one.utilisation for one in loads.matrices] + [one.utilisation for one in loads.failures]
+    )
     assert report.utilisation == pytest.approx(most, rel=1e-9)
     assert report.utilisation <= report.before

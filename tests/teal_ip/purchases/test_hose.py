@@ -1,4 +1,5 @@
-"""Demands of a hose: worst matrices against all vertices on four nodes, purchases replayed on random matrices."""
+"""Demands of a hose: worst matrices against all vertices on four nodes, purchases replayed on
+random matrices."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.testing import make_topology, random_topology
 from teal_ip.purchases.benders import buy
-from teal_ip.purchases.hose import Hose, buy_for_hose, matrix_above, pipe, static_limit, worst_matrices
+from teal_ip.purchases.hose import (
+    Hose,
+    buy_for_hose,
+    matrix_above,
+    pipe,
+    static_limit,
+    worst_matrices,
+)
 from teal_ip.purchases.scenarios import live_links, scenarios_of
 from teal_ip.purchases.worst_case import worst_demands
 
@@ -33,7 +41,8 @@ def _network(seed: int, nodes: int, **options: object) -> tuple[Problem, Hose]:
 
 
 def _vertices(hose: Hose) -> list[FloatArray]:
-    """All vertices of {x >= 0, R x <= l}: every choice of D tight ones among its D + 2 N inequalities."""
+    """All vertices of {x >= 0, R x <= l}: every choice of D tight ones among its D + 2 N
+    inequalities."""
     rows, limits, count = hose.rows.toarray(), hose.limits, len(hose.pairs)
     inequalities = np.vstack([rows, -np.eye(count)])
     right = np.concatenate([limits, np.zeros(count)])
@@ -66,22 +75,27 @@ def test_the_worst_matrix_is_that_of_the_worst_vertex_of_the_hose() -> None:
     exact, proven = matrix_above(problem, hose, 0.9 * worst, 60)
     assert exact is not None
     assert hose.excess(exact) <= 1e-6
-    assert float(teal.solve(problem.with_demand(exact[None]), gap=1e-5).value[0]) == pytest.approx(worst, rel=1e-3)
+    assert float(teal.solve(problem.with_demand(exact[None]), gap=1e-5).value[0]) == pytest.approx(
+        worst, rel=1e-3
+    )
     assert proven == pytest.approx(worst, rel=1e-3)
     assert matrix_above(problem, hose, 1.01 * worst, 60) == (None, 1.01 * worst)
     limit, splits = static_limit(problem, hose)
     assert limit >= worst * (1 - 1e-6)
     # The limit is that of its splits: of all vertices, the worst load of fixed splits.
-    fixed = every.utilisation_of(every.loads(torch.from_numpy(splits).expand(len(vertices), -1, -1)))
+    fixed = every.utilisation_of(
+        every.loads(torch.from_numpy(splits).expand(len(vertices), -1, -1))
+    )
     assert float(fixed.max()) == pytest.approx(limit, rel=1e-6)
     both = worst_demands(problem, hose, seconds=20)
     assert both.value <= both.limit
     assert both.value == pytest.approx(worst, rel=5e-3)
     wide = Hose(pairs, 2 * hose.out, 2 * hose.into)
     flow = dataclasses.replace(
-        problem.with_demand(2 * vertices), objective=Objective("total_flow"),
+        problem.with_demand(2 * vertices),
+        objective=Objective("total_flow"),
         demand_value=torch.ones(6, dtype=torch.float64),
-    )  # fmt: skip
+    )
     dropped = float((flow.demand.sum(1) - teal.solve(flow, gap=1e-6).value).max())
     assert dropped > 1
     lost = worst_demands(problem, wide, measure="dropped", seconds=20)
@@ -91,7 +105,9 @@ def test_the_worst_matrix_is_that_of_the_worst_vertex_of_the_hose() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_for_all_peaks(seed: int) -> None:
+def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_for_all_peaks(
+    seed: int,
+) -> None:
     problem, hose = _network(seed, 6)
     failures = problem.topology.cables()
     live = live_links(problem, failures)
@@ -102,19 +118,26 @@ def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_
     upgrade, scenarios = plan.upgrade, plan.scenarios
     assert upgrade.reached
     assert plan.worst.max() <= 0.9 * 1.01
-    # Any matrix of the hose that was not searched for: vertices in random directions, under every failure.
+    # Any matrix of the hose that was not searched for: vertices in random directions, under every
+    # failure.
     random = np.stack([hose.dearest(rng.normal(size=len(hose.pairs))) for _ in range(12)])
     replayed = scenarios.some(np.repeat(random, len(live), axis=0), np.tile(live, (len(random), 1)))
-    value = teal.solve(replayed.batch(np.arange(replayed.num_scenarios), upgrade.bought), gap=1e-3).value
+    value = teal.solve(
+        replayed.batch(np.arange(replayed.num_scenarios), upgrade.bought), gap=1e-3
+    ).value
     assert float(value.max()) <= 0.9 * 1.02
     peaks = np.array([min(hose.out[s], hose.into[t]) for s, t in hose.pairs])
-    by_pairs, _ = scenarios_of(problem, pipe(peaks[None])[None], failures, np.ones(len(failures)), 0.9)
+    by_pairs, _ = scenarios_of(
+        problem, pipe(peaks[None])[None], failures, np.ones(len(failures)), 0.9
+    )
     assert upgrade.bound <= buy(by_pairs, gap=5e-3)[0].cost
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(), ((0.5, 0.5),)])
-def test_on_a_small_network_no_vertex_passes_what_a_purchase_certifies(sizes: tuple[tuple[float, float], ...]) -> None:
+def test_on_a_small_network_no_vertex_passes_what_a_purchase_certifies(
+    sizes: tuple[tuple[float, float], ...],
+) -> None:
     topology = make_topology([(0, 1, 4), (1, 2, 3), (2, 3, 4), (3, 0, 3), (0, 2, 2)], both=True)
     pairs = np.array([[0, 1], [0, 2], [1, 2], [1, 3], [2, 0], [3, 1]], dtype=np.int32)
     paths = teal.compute_paths(topology, pairs, num_paths=3, method="survivable", cache=False)
@@ -127,12 +150,18 @@ def test_on_a_small_network_no_vertex_passes_what_a_purchase_certifies(sizes: tu
     if sizes:
         continuous = plan.upgrade.cost
         plan = buy_for_hose(plan.scenarios, live, hose, sizes=sizes, cuts=plan.cuts)
-        np.testing.assert_allclose(plan.upgrade.bought / 0.5, np.round(plan.upgrade.bought / 0.5), atol=1e-9)
+        np.testing.assert_allclose(
+            plan.upgrade.bought / 0.5, np.round(plan.upgrade.bought / 0.5), atol=1e-9
+        )
         assert plan.upgrade.cost >= continuous * 0.99
     assert plan.upgrade.reached
     for row, one in enumerate(live):
         every = plan.scenarios.some(vertices, np.tile(one, (len(vertices), 1)))
-        worst = float(teal.solve(every.batch(np.arange(len(vertices)), plan.upgrade.bought), gap=1e-5).value.max())
+        worst = float(
+            teal.solve(
+                every.batch(np.arange(len(vertices)), plan.upgrade.bought), gap=1e-5
+            ).value.max()
+        )
         assert worst * (1 - 1e-4) <= plan.limit[row] <= 0.9 * 1.01 * (1 + 1e-9)
         assert plan.worst[row] <= worst * (1 + 1e-6)
 

@@ -13,11 +13,14 @@ from teal.errors import InputError
 from teal.formats import load_topology
 from tests.igp_reference import segment_shares
 
-_RING = "source,target,capacity,metric\n" + "".join(f"n{i},n{(i + 1) % 5},10,{2 + i % 3}\n" for i in range(5))
+_RING = "source,target,capacity,metric\n" + "".join(
+    f"n{i},n{(i + 1) % 5},10,{2 + i % 3}\n" for i in range(5)
+)
 
 
 def _needed(net: str, traffic: list[tuple[int, int, float]], price: list[float]) -> float:
-    """Cost of the cables of a network, the last of which are new and have the prices, under every failure of one."""
+    """Cost of the cables of a network, the last of which are new and have the prices, under every
+    failure of one."""
     topology = load_topology(net)
     cables, existing = topology.cables(), len(topology.cables()) - len(price)
     metric = np.asarray(topology.metric, dtype=np.float64)
@@ -33,11 +36,15 @@ def _needed(net: str, traffic: list[tuple[int, int, float]], price: list[float])
 
 
 @pytest.mark.parametrize("growth", [0.6, 1.5, 4.0])
-def test_the_purchase_is_the_cheapest_of_all_sets_of_new_cables(growth: float, tmp_path: Path) -> None:
+def test_the_purchase_is_the_cheapest_of_all_sets_of_new_cables(
+    growth: float, tmp_path: Path
+) -> None:
     rng, net = np.random.default_rng(5), tmp_path / "net.csv"
     traffic = [(s, t, float(rng.uniform(0.5, 2))) for s in range(5) for t in range(5) if s != t]
     net.write_text(_RING)
-    (tmp_path / "rates.csv").write_text("source,target,rate\n" + "".join(f"n{s},n{t},{r}\n" for s, t, r in traffic))
+    (tmp_path / "rates.csv").write_text(
+        "source,target,rate\n" + "".join(f"n{s},n{t},{r}\n" for s, t, r in traffic)
+    )
     new = [("n0", "n2", 3, 0.4), ("n1", "n3", 1, 4.0), ("n2", "n4", 2, 0.9)]
     (tmp_path / "new.csv").write_text(
         "source,target,latency,cost\n" + "".join(f"{a},{b},{m},{c}\n" for a, b, m, c in new)
@@ -50,7 +57,11 @@ def test_the_purchase_is_the_cheapest_of_all_sets_of_new_cables(growth: float, t
             costs[some] = _needed(str(net), grown, [one[3] for one in some])
     net.write_text(_RING)
     plan = teal_ip.upgrade(
-        str(net), str(tmp_path / "rates.csv"), growth=growth, routing="ecmp", candidates=tmp_path / "new.csv"
+        str(net),
+        str(tmp_path / "rates.csv"),
+        growth=growth,
+        routing="ecmp",
+        candidates=tmp_path / "new.csv",
     )
     least = min(costs.values())
     assert plan.upgrade.cost == pytest.approx(least, rel=1e-6)
@@ -69,5 +80,8 @@ def test_too_many_new_cables_for_all_their_sets_are_refused(tmp_path: Path) -> N
     (tmp_path / "new.csv").write_text("source,target,latency\n" + rows)
     with pytest.raises(InputError, match="at most 10 new cables"):
         teal_ip.upgrade(
-            str(tmp_path / "net.csv"), str(tmp_path / "rates.csv"), routing="ecmp", candidates=tmp_path / "new.csv"
+            str(tmp_path / "net.csv"),
+            str(tmp_path / "rates.csv"),
+            routing="ecmp",
+            candidates=tmp_path / "new.csv",
         )

@@ -1,4 +1,5 @@
-"""Plans for a few matrices replayed on all of them, by linear programs over all paths, without the engine."""
+"""Plans for a few matrices replayed on all of them, by linear programs over all paths, without the
+engine."""
 
 from __future__ import annotations
 
@@ -22,13 +23,24 @@ def _history(matrices: int) -> tuple[Topology, TrafficMatrices]:
     pairs = all_pairs(topology)
     rates = np.random.default_rng(3).exponential(1.0, (matrices, len(pairs)))
     times = np.datetime64("2026-01-01T00:00:00", "s") + 3600 * np.arange(matrices)
-    return topology, TrafficMatrices("history", pairs, times, ArrayRates(rates), 3600, key="left out")
+    return topology, TrafficMatrices(
+        "history", pairs, times, ArrayRates(rates), 3600, key="left out"
+    )
 
 
-@pytest.mark.parametrize("options", [{}, {"growth_per_year": "0.5", "horizon": "2q"}, {"modules": "3"}])
-def test_a_plan_for_two_matrices_carries_all_of_them_under_every_failure(options: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"growth_per_year": "0.5", "horizon": "2q"}, {"modules": "3"}]
+)
+def test_a_plan_for_two_matrices_carries_all_of_them_under_every_failure(
+    options: dict[str, str],
+) -> None:
     topology, traffic = _history(12)
-    common: dict[str, Any] = {"growth": 3.0, "path_method": "survivable", "max_utilisation": 0.9, **options}
+    common: dict[str, Any] = {
+        "growth": 3.0,
+        "path_method": "survivable",
+        "max_utilisation": 0.9,
+        **options,
+    }
     plan = teal_ip.upgrade(topology, traffic, matrices=2, **common)
     last = plan.quarters[-1].growth if plan.quarters else 1.0
     for failed in [[], *topology.cables()]:
@@ -48,7 +60,10 @@ def test_a_plan_for_two_matrices_carries_all_of_them_under_every_failure(options
 
 def test_loads_of_the_igp_are_replayed_too() -> None:
     topology, traffic = _history(12)
-    few, every = (teal_ip.upgrade(topology, traffic, growth=3.0, routing="ecmp", matrices=count) for count in (2, 0))
+    few, every = (
+        teal_ip.upgrade(topology, traffic, growth=3.0, routing="ecmp", matrices=count)
+        for count in (2, 0)
+    )
     assert few.upgrade.cost == pytest.approx(every.upgrade.cost, rel=1e-6), "exact for all matrices"
     assert few.replayed is not None
     assert few.replayed.is_complete
@@ -60,10 +75,14 @@ def test_matrices_that_time_did_not_suffice_for_are_named() -> None:
     assert plan.replayed is not None
     assert (plan.replayed.matrices, plan.replayed.planned, plan.replayed.replayed) == (12, 2, 0)
     assert not plan.upgrade.reached
-    assert "2 of 12 matrices are planned for; 0 of the others were replayed in time" in plan.describe()
+    assert (
+        "2 of 12 matrices are planned for; 0 of the others were replayed in time" in plan.describe()
+    )
 
 
-def test_rounds_and_time_are_those_of_all_searches_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_and_time_are_those_of_all_searches_of_a_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     topology, traffic = _history(12)
     searches = []
 

@@ -1,4 +1,5 @@
-"""Proofs of purchases: their bound against the linear program over free routing, changed files, and the command."""
+"""Proofs of purchases: their bound against the linear program over free routing, changed files, and
+the command."""
 
 from __future__ import annotations
 
@@ -26,13 +27,17 @@ from teal_ip.purchases.proof import FILES, CutProof, write_purchase_proof
 from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 
 
-def _scenarios(seed: int, most: float = np.inf, load: float = 0.25, num_paths: int = 3) -> Scenarios:
+def _scenarios(
+    seed: int, most: float = np.inf, load: float = 0.25, num_paths: int = 3
+) -> Scenarios:
     topology = random_topology(seed, 6)
     pairs = all_pairs(topology)[::3]
     paths = teal.compute_paths(topology, pairs, num_paths=num_paths, method="yen", cache=False)
     rng = np.random.default_rng(seed)
     matrices = rng.exponential(load * float(topology.capacity.mean()), (2, len(pairs)))
-    problem = teal.Problem.create(topology, paths, teal.Objective("max_link_utilisation"), matrices[:1])
+    problem = teal.Problem.create(
+        topology, paths, teal.Objective("max_link_utilisation"), matrices[:1]
+    )
     cost = rng.uniform(1, 3, len(topology.link_pairs()))
     failures = [list(links) for links in topology.cables()[:3]]
     limits = np.full(len(cost), most * float(topology.capacity.mean()))
@@ -70,11 +75,15 @@ def _optimum(scenarios: Scenarios) -> float:
     bought[np.arange(links), scenarios.cable] = -scenarios.limit
     solved = linprog(
         np.concatenate([scenarios.cost, np.zeros(scenarios.num_scenarios * width)]),
-        A_ub=sp.csr_array(np.hstack([np.tile(bought, (scenarios.num_scenarios, 1)), np.vstack(upper)])),
+        A_ub=sp.csr_array(
+            np.hstack([np.tile(bought, (scenarios.num_scenarios, 1)), np.vstack(upper)])
+        ),
         b_ub=np.concatenate(room),
         A_eq=sp.csr_array(np.hstack([np.zeros((len(right) * nodes, cables)), np.vstack(equal)])),
-        b_eq=np.concatenate(right), bounds=[(0, m) for m in scenarios.most] + [(0, h) for h in high], method="highs",
-    )  # fmt: skip
+        b_eq=np.concatenate(right),
+        bounds=[(0, m) for m in scenarios.most] + [(0, h) for h in high],
+        method="highs",
+    )
     assert solved.status == 0, solved.message
     return float(solved.fun)
 
@@ -105,9 +114,15 @@ def test_the_bound_is_below_the_optimum_over_every_routing_and_near_the_cost(
     assert _proved(tmp_path) <= optimum * (1 + 1e-9)
     assert optimum <= proof.cost * (1 + 1e-6) or proof.cost >= optimum - 1e-6
     run = subprocess.run(
-        [sys.executable, "-I", FILES[4], *FILES[:4]], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-I", FILES[4], *FILES[:4]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert run.stdout.startswith("proved: no purchase with which the matrices fit under the failures at")
+    assert run.stdout.startswith(
+        "proved: no purchase with which the matrices fit under the failures at"
+    )
 
 
 def test_a_bound_of_candidate_paths_that_are_all_paths_is_the_optimum(tmp_path: Path) -> None:
@@ -129,13 +144,19 @@ def test_no_changed_file_proves_more_than_the_optimum(tmp_path: Path, seed: int)
         at = rng.randrange(6, len(changed))
         kind = rng.choice(("bound", "number", "link", "swap", "drop", "double", "cut"))
         if kind == "bound":
-            changed[6] = f"bound {int(int(changed[6].split()[1]) * rng.choice((0.5, 1.0001, 1.1, 3)))}"
+            changed[6] = (
+                f"bound {int(int(changed[6].split()[1]) * rng.choice((0.5, 1.0001, 1.1, 3)))}"
+            )
         elif kind == "number":
             changed[at] = re.sub(
-                r"(\d+)$", lambda found: str(int(int(found[1]) * rng.choice((0, 0.9, 1.1, 7)))), changed[at]
+                r"(\d+)$",
+                lambda found: str(int(int(found[1]) * rng.choice((0, 0.9, 1.1, 7)))),
+                changed[at],
             )
         elif kind == "link":
-            changed[at] = re.sub(r" (\d+):", f" {rng.randrange(len(scenarios.cable))}:", changed[at], count=1)
+            changed[at] = re.sub(
+                r" (\d+):", f" {rng.randrange(len(scenarios.cable))}:", changed[at], count=1
+            )
         elif kind == "swap" and changed[at].startswith("cut"):
             words = changed[at].split(" ")
             words[rng.choice((1, 2))] = rng.choice(("0", "1", "-", "4", words[1]))
@@ -165,8 +186,14 @@ def test_another_network_is_refused_and_each_check_is_needed(tmp_path: Path) -> 
             _proved(tmp_path)
         (tmp_path / name).write_text(before)
     # A failure that is not the cut's: its links may have prices there.
-    text, links = (tmp_path / FILES[3]).read_text(), (tmp_path / FILES[2]).read_text().splitlines()[1:]
-    cut = next((line for line in text.splitlines() if line.startswith("cut") and line.split()[2] != "-"), None)
+    text, links = (
+        (tmp_path / FILES[3]).read_text(),
+        (tmp_path / FILES[2]).read_text().splitlines()[1:],
+    )
+    cut = next(
+        (line for line in text.splitlines() if line.startswith("cut") and line.split()[2] != "-"),
+        None,
+    )
     if cut is not None and links:
         failed = next(row.split(",")[1] for row in links if row.split(",")[0] == cut.split()[2])
         (tmp_path / FILES[3]).write_text(text.replace(cut, f"{cut} {failed}:1000"))
@@ -178,7 +205,12 @@ def test_another_network_is_refused_and_each_check_is_needed(tmp_path: Path) -> 
         _proved(tmp_path)
     # A cheaper cable: the cuts then pay more than it costs.
     network = (tmp_path / FILES[0]).read_text()
-    cheaper = re.sub(r",(\d+),([\d.]+),$", lambda found: f",{found[1]},{float(found[2]) / 2},", network, flags=re.M)
+    cheaper = re.sub(
+        r",(\d+),([\d.]+),$",
+        lambda found: f",{found[1]},{float(found[2]) / 2},",
+        network,
+        flags=re.M,
+    )
     (tmp_path / FILES[0]).write_text(cheaper)
     digest = hashlib.sha256(cheaper.encode()).hexdigest()
     (tmp_path / FILES[3]).write_text(re.sub(r"^network \w+", f"network {digest}", text, flags=re.M))
@@ -187,14 +219,28 @@ def test_another_network_is_refused_and_each_check_is_needed(tmp_path: Path) -> 
 
 
 def test_what_both_checkers_have_is_one_text() -> None:
-    """Each file is sent alone, so that each has its own copy: what is mended in one is mended in both."""
+    """Each file is sent alone, so that each has its own copy: what is mended in one is mended in
+    both."""
     for name in ("need", "whole", "decimal", "table"):
-        assert inspect.getsource(getattr(check, name)) == inspect.getsource(getattr(check_purchase, name)), name
+        assert inspect.getsource(getattr(check, name)) == inspect.getsource(
+            getattr(check_purchase, name)
+        ), name
 
 
 def test_the_command_proves_its_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["upgrade", "--topology", "b4", "--traffic", "gravity:seed=0,count=2,load=2", "--num-paths", "3",
-             "--failures", "none", "--prove", str(tmp_path / "proof")]  # fmt: skip
+    words = [
+        "upgrade",
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:seed=0,count=2,load=2",
+        "--num-paths",
+        "3",
+        "--failures",
+        "none",
+        "--prove",
+        str(tmp_path / "proof"),
+    ]
     assert main(words) == 0
     text = capsys.readouterr().out
     bound = float(re.search(r"over all paths of the network at least ([\d.e+]+)", text)[1])  # type: ignore[index]

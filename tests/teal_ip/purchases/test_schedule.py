@@ -1,4 +1,5 @@
-"""Purchases over time, replayed in each period; and the bound over all paths against all simple paths."""
+"""Purchases over time, replayed in each period; and the bound over all paths against all simple
+paths."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from teal_ip.purchases.search import bound_over_all_paths, with_missing_paths
 _GROWTHS = [1.0, 1.2, 1.5]
 
 
-def _scenarios(seed: int, num_paths: int = 3, nodes: int = 6, method: str = "survivable") -> Scenarios:
+def _scenarios(
+    seed: int, num_paths: int = 3, nodes: int = 6, method: str = "survivable"
+) -> Scenarios:
     topology = random_topology(seed, nodes)
     pairs = all_pairs(topology)
     paths = teal.compute_paths(topology, pairs, num_paths=num_paths, method=method, cache=False)
@@ -33,7 +36,9 @@ def _scenarios(seed: int, num_paths: int = 3, nodes: int = 6, method: str = "sur
 
 
 @pytest.mark.parametrize("sizes", [(), ((5.0, 4.0), (20.0, 12.0))])
-def test_periods_are_nested_and_each_fits_its_demands(sizes: tuple[tuple[float, float], ...]) -> None:
+def test_periods_are_nested_and_each_fits_its_demands(
+    sizes: tuple[tuple[float, float], ...],
+) -> None:
     scenarios = _scenarios(1)
     periods, upgrade, _, _ = schedule(scenarios, _GROWTHS, gap=2e-3, sizes=sizes)
     assert [one.growth for one in periods] == _GROWTHS
@@ -51,7 +56,9 @@ def test_periods_are_nested_and_each_fits_its_demands(sizes: tuple[tuple[float, 
         assert all(min(abs(amount - one) for one in whole) < 1e-9 for amount in bought)
     last, _ = buy(scenarios.scaled(_GROWTHS[-1]), gap=2e-3)
     if not sizes:
-        assert periods[-1].cost == pytest.approx(last.cost, rel=5e-3), "the horizon costs what it costs alone"
+        assert periods[-1].cost == pytest.approx(last.cost, rel=5e-3), (
+            "the horizon costs what it costs alone"
+        )
 
 
 def test_the_bound_over_all_paths_is_that_of_all_simple_paths() -> None:
@@ -61,9 +68,12 @@ def test_the_bound_over_all_paths_is_that_of_all_simple_paths() -> None:
     for link in range(topology.num_links):
         graph.add_edge(int(topology.link_source[link]), int(topology.link_target[link]), key=link)
     most = max(
-        len(list(nx.all_simple_edge_paths(graph, int(s), int(t)))) for s, t in few.problem.paths.pairs
-    )  # fmt: skip
-    paths = teal.compute_paths(topology, few.problem.paths.pairs, num_paths=min(most, 255), method="yen", cache=False)
+        len(list(nx.all_simple_edge_paths(graph, int(s), int(t))))
+        for s, t in few.problem.paths.pairs
+    )
+    paths = teal.compute_paths(
+        topology, few.problem.paths.pairs, num_paths=min(most, 255), method="yen", cache=False
+    )
     # The same scenarios: demands that the failure cuts off from their one path are in neither.
     every, _ = buy(few.with_paths(paths), gap=1e-4)
     upgrade, cuts = buy(few, gap=1e-4)
@@ -94,11 +104,14 @@ def test_fixed_loads_need_what_passes_the_limit() -> None:
     assert upgrade.cost == upgrade.bound == pytest.approx(missing * scenarios.cost[cable])
     modules = buy_for_loads(scenarios, load, [(missing / 2.5, 7.0)])
     assert modules.bought[cable] == pytest.approx(3 * missing / 2.5)
-    assert modules.cost == pytest.approx(3 * 7 * scenarios.cost[cable]), "three modules at their price"
+    assert modules.cost == pytest.approx(3 * 7 * scenarios.cost[cable]), (
+        "three modules at their price"
+    )
 
 
 def test_no_period_is_said_to_need_more_than_it_costs_alone() -> None:
-    """The first period may buy more of what the last one needs, but its bound holds for its own demands."""
+    """The first period may buy more of what the last one needs, but its bound holds for its own
+    demands."""
     scenarios = _scenarios(1, nodes=5)
     (first, last), _, _, _ = schedule(scenarios, [1.0, 1.5], gap=2e-3)
     alone, _ = buy(scenarios, gap=2e-3)
@@ -107,7 +120,8 @@ def test_no_period_is_said_to_need_more_than_it_costs_alone() -> None:
 
 
 def test_cuts_of_later_searches_leave_the_bound_over_all_paths_as_it_was() -> None:
-    """The duals of a purchase prove the same after modules and earlier quarters have added cuts behind its own."""
+    """The duals of a purchase prove the same after modules and earlier quarters have added cuts
+    behind its own."""
     scenarios = _scenarios(4).scaled(1.5)
     upgrade, cuts = buy(scenarios, gap=1e-2)
     assert upgrade.dual is not None

@@ -15,7 +15,14 @@ from teal.cli import main
 from teal.formats import load_topology
 from teal.network.ecmp import igp_metric
 
-B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=6,load=0.8", "--path-method", "survivable"]
+B4 = [
+    "--topology",
+    "b4",
+    "--traffic",
+    "gravity:seed=0,count=6,load=0.8",
+    "--path-method",
+    "survivable",
+]
 
 
 @pytest.mark.slow
@@ -23,7 +30,10 @@ def test_a_plan_is_certified_and_its_network_carries_everything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "plan"
-    assert main(["upgrade", *B4, "--growth", "1.5", "--matrices", "3", "--out", str(out), "--json"]) == 0
+    assert (
+        main(["upgrade", *B4, "--growth", "1.5", "--matrices", "3", "--out", str(out), "--json"])
+        == 0
+    )
     said = json.loads(capsys.readouterr().out)
     assert 0 < said["bound"] <= said["cost"]
     assert said["gap"] <= 0.01
@@ -36,7 +46,9 @@ def test_a_plan_is_certified_and_its_network_carries_everything(
     assert bought == pytest.approx(2 * sum(float(row["bought"]) for row in rows)), "both directions"
     page = (out / "upgrade.html").read_text()
     assert "<html" in page
-    for case in range(3):  # what is bought, before, with the purchase: the page looks for CASE/SCHEME
+    for case in range(
+        3
+    ):  # what is bought, before, with the purchase: the page looks for CASE/SCHEME
         assert f'"{case}/0"' in page
     modules = ["--modules", "100,400=300", "--failures", "none"]
     assert main(["upgrade", *B4, "--growth", "3", "--matrices", "2", *modules]) == 0
@@ -46,8 +58,13 @@ def test_a_plan_is_certified_and_its_network_carries_everything(
 def test_costs_of_a_file_and_of_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     topology, path = load_topology("b4"), tmp_path / "cost.csv"
     names = topology.node_names
-    ends = [(names[topology.link_source[c[0]]], names[topology.link_target[c[0]]]) for c in topology.cables()]
-    path.write_text("source,target,cost\n" + "".join(f"{a},{b},{n + 1}\n" for n, (a, b) in enumerate(ends)))
+    ends = [
+        (names[topology.link_source[c[0]]], names[topology.link_target[c[0]]])
+        for c in topology.cables()
+    ]
+    path.write_text(
+        "source,target,cost\n" + "".join(f"{a},{b},{n + 1}\n" for n, (a, b) in enumerate(ends))
+    )
     assert main(["upgrade", *B4, "--growth", "2", "--matrices", "1", "--cost", str(path)]) == 0
     assert main(["upgrade", *B4, "--growth", "2", "--matrices", "1", "--cost", "length"]) == 0
     capsys.readouterr()
@@ -82,10 +99,28 @@ def test_new_cables_are_bought_where_they_are_cheaper_and_no_more_than_there_may
     assert "without a cable" in capsys.readouterr().err
 
 
-def test_purchases_by_quarter_and_when_links_are_full(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_purchases_by_quarter_and_when_links_are_full(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "plan"
     time = ["--growth-per-year", "0.5", "--horizon", "1y", "--modules", "50,200=150"]
-    assert main(["upgrade", *B4, "--growth", "1.6", "--matrices", "2", *time, "--out", str(out), "--json"]) == 0
+    assert (
+        main(
+            [
+                "upgrade",
+                *B4,
+                "--growth",
+                "1.6",
+                "--matrices",
+                "2",
+                *time,
+                "--out",
+                str(out),
+                "--json",
+            ]
+        )
+        == 0
+    )
     said = json.loads(capsys.readouterr().out)
     costs = [one["cost"] for one in said["quarters"]]
     assert costs == sorted(costs)
@@ -124,7 +159,8 @@ def test_the_igps_loads_need_what_simulate_shows(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    "step", ["buy_modules", "bound_over_all_paths", "_link_loads", "forecasts", "alternative", "curve"]
+    "step",
+    ["buy_modules", "bound_over_all_paths", "_link_loads", "forecasts", "alternative", "curve"],
 )
 def test_what_fails_after_the_search_leaves_the_plan(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -133,19 +169,46 @@ def test_what_fails_after_the_search_leaves_the_plan(
         raise ValueError("shapes")
 
     monkeypatch.setattr(f"teal_ip.purchases.search.{step}", fail)
-    asked = ["--growth", "3", "--matrices", "1", "--failures", "none", "--modules", "50", "--replay", "0.5", "--curve"]
-    arguments = ["upgrade", *B4, *asked, "--growth-per-year", "0.5", "--out", str(tmp_path), "--json"]
+    asked = [
+        "--growth",
+        "3",
+        "--matrices",
+        "1",
+        "--failures",
+        "none",
+        "--modules",
+        "50",
+        "--replay",
+        "0.5",
+        "--curve",
+    ]
+    arguments = [
+        "upgrade",
+        *B4,
+        *asked,
+        "--growth-per-year",
+        "0.5",
+        "--out",
+        str(tmp_path),
+        "--json",
+    ]
     assert main(arguments) == 1
     said = json.loads(capsys.readouterr().out)
     assert [one.endswith("failed: ValueError: shapes") for one in said["failed"]] == [True]
     with (tmp_path / "purchases.csv").open(newline="") as stream:
-        assert sum(float(row["cost"]) for row in csv.DictReader(stream)) == pytest.approx(said["cost"])
+        assert sum(float(row["cost"]) for row in csv.DictReader(stream)) == pytest.approx(
+            said["cost"]
+        )
     assert said["cost"] > 0
     assert (tmp_path / "upgrade.html").is_file()
 
 
-def test_a_growth_that_cannot_be_told_is_refused_before_the_search(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["upgrade", *B4, "--growth", "2", "--matrices", "1", "--growth-per-year", "fit"]) == 2
+def test_a_growth_that_cannot_be_told_is_refused_before_the_search(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (
+        main(["upgrade", *B4, "--growth", "2", "--matrices", "1", "--growth-per-year", "fit"]) == 2
+    )
     assert "round" not in capsys.readouterr().err
 
 
@@ -154,15 +217,32 @@ def _link(folder: Path, capacities: list[float], rate: float) -> list[str]:
     rows = "".join(f"a,b,{one},1\n" for one in capacities)
     (folder / "net.csv").write_text("source,target,capacity,metric\n" + rows)
     (folder / "rates.csv").write_text(f"source,target,rate\na,b,{rate}\n")
-    return ["--topology", str(folder / "net.csv"), "--traffic", str(folder / "rates.csv"), "--failures", "none"]
+    return [
+        "--topology",
+        str(folder / "net.csv"),
+        "--traffic",
+        str(folder / "rates.csv"),
+        "--failures",
+        "none",
+    ]
 
 
 @pytest.mark.parametrize("routing", ["optimal", "ecmp"])
 def test_lists_by_quarter_name_every_module_and_sum_up_to_the_plan(
     routing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """10 Gbit/s are there, 701 are needed after one year, 350.5 after half a year: 691 and 341 modules, rounded up."""
-    time = ["--growth-per-year", "3", "--horizon", "1y", "--modules", "1,100=200", "--routing", routing]
+    """10 Gbit/s are there, 701 are needed after one year, 350.5 after half a year: 691 and 341
+    modules, rounded up."""
+    time = [
+        "--growth-per-year",
+        "3",
+        "--horizon",
+        "1y",
+        "--modules",
+        "1,100=200",
+        "--routing",
+        routing,
+    ]
     assert main(["upgrade", *_link(tmp_path, [10], 701 / 4), *time, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     by = [np.ceil(701 / 4 ** (1 - quarter / 4) - 10 - 1e-9) for quarter in range(1, 5)]
@@ -176,8 +256,16 @@ def test_lists_by_quarter_name_every_module_and_sum_up_to_the_plan(
 def test_what_is_bought_on_parallel_links_is_paid_on_each(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """30 Gbit/s over two links of 10 need 10 more, or four modules of 3; the new network has as much as is paid."""
-    arguments = ["upgrade", *_link(tmp_path, [10, 10], 30), *options, "--out", str(tmp_path / "plan"), "--json"]
+    """30 Gbit/s over two links of 10 need 10 more, or four modules of 3; the new network has as
+    much as is paid."""
+    arguments = [
+        "upgrade",
+        *_link(tmp_path, [10, 10], 30),
+        *options,
+        "--out",
+        str(tmp_path / "plan"),
+        "--json",
+    ]
     assert main(arguments) == 0
     said = json.loads(capsys.readouterr().out)
     cost = 12 if "--modules" in options else 10
@@ -186,4 +274,6 @@ def test_what_is_bought_on_parallel_links_is_paid_on_each(
     assert [(one["capacity"], one["bought"], one["cost"]) for one in said["purchases"]] == [
         (20, pytest.approx(cost), pytest.approx(cost))
     ]
-    assert load_topology(str(tmp_path / "plan" / "topology.json")).capacity.sum() == pytest.approx(2 * (20 + cost))
+    assert load_topology(str(tmp_path / "plan" / "topology.json")).capacity.sum() == pytest.approx(
+        2 * (20 + cost)
+    )

@@ -1,4 +1,5 @@
-"""Tables of counters: wraps, resets, missing readings, units, parallel links, and what is named in errors."""
+"""Tables of counters: wraps, resets, missing readings, units, parallel links, and what is named in
+errors."""
 
 from __future__ import annotations
 
@@ -21,12 +22,20 @@ RATE = 2.0  # Gbit/s
 
 def _readings(start: float, rates: list[float], *, width: float = 2.0**64) -> list[float]:
     """Bytes read every five minutes at these rates, Gbit/s, modulo the width of the counter."""
-    return [(start + one) % width for one in np.concatenate([[0.0], np.cumsum(rates)]) * STEP * 1e9 / 8]
+    return [
+        (start + one) % width for one in np.concatenate([[0.0], np.cumsum(rates)]) * STEP * 1e9 / 8
+    ]
 
 
 def _table(readings: dict[tuple[str, str, str], list[float]]) -> pd.DataFrame:
     rows = [
-        {"time": START + STEP * i, "router": router, "interface": name, "direction": way, "bytes": value}
+        {
+            "time": START + STEP * i,
+            "router": router,
+            "interface": name,
+            "direction": way,
+            "bytes": value,
+        }
         for (router, name, way), values in readings.items()
         for i, value in enumerate(values)
     ]
@@ -36,10 +45,12 @@ def _table(readings: dict[tuple[str, str, str], list[float]]) -> pd.DataFrame:
 def _plain() -> dict[tuple[str, str, str], list[float]]:
     rates = [RATE] * 4
     return {
-        ("n0", "n1", "out"): _readings(100, rates), ("n1", "n0", "in"): _readings(5, rates),
-        ("n0", "customers", "in"): _readings(0, rates), ("n0", "peers", "in"): _readings(7, rates),
+        ("n0", "n1", "out"): _readings(100, rates),
+        ("n1", "n0", "in"): _readings(5, rates),
+        ("n0", "customers", "in"): _readings(0, rates),
+        ("n0", "peers", "in"): _readings(7, rates),
         ("n1", "lan", "out"): _readings(0, rates),
-    }  # fmt: skip
+    }
 
 
 def test_rates_of_links_and_sums_of_external_interfaces() -> None:
@@ -62,7 +73,13 @@ def test_a_wrap_is_followed_and_a_reset_is_a_missing_interval(width: float) -> N
     table = _plain()
     per_step = slow * STEP * 1e9 / 8
     table["n0", "n1", "out"] = _readings(width - 2.5 * per_step, [slow] * 4, width=width)
-    table["n1", "n0", "in"] = [0.0, 1e9, 5.0, 5.0 + per_step, 5.0 + 2 * per_step]  # set to 0 at the second reading
+    table["n1", "n0", "in"] = [
+        0.0,
+        1e9,
+        5.0,
+        5.0 + per_step,
+        5.0 + 2 * per_step,
+    ]  # set to 0 at the second reading
     counters = counters_from_frame(_table(table), TOPOLOGY, "t")
     link = next(e for e in TOPOLOGY.find_links("n0", "n1") if TOPOLOGY.link_source[e] == 0)
     np.testing.assert_allclose(counters.sent[:, link], slow, rtol=1e-3)
@@ -88,13 +105,27 @@ def test_polls_at_unequal_times_and_empty_readings_give_the_same_rate() -> None:
 def test_interfaces_by_a_table_tell_parallel_links_apart() -> None:
     topology = make_topology([(0, 1, 10), (0, 1, 10), (1, 0, 10), (1, 0, 10)])
     forth = [e for e in range(4) if topology.link_source[e] == 0]
-    frame = pd.DataFrame([
-        {"time": START + 300 * i, "router": "n0", "interface": name, "direction": way, "rate": rate}
-        for i in range(2) for name, way, rate in (("a", "out", 1000.0), ("b", "out", 3000.0), ("c", "in", 4000.0))
-    ])  # fmt: skip
-    interfaces = pd.DataFrame({
-        "router": ["n0"] * 3, "interface": ["a", "b", "c"], "neighbour": ["n1", "n1", None], "number": [1, 2, None],
-    })  # fmt: skip
+    frame = pd.DataFrame(
+        [
+            {
+                "time": START + 300 * i,
+                "router": "n0",
+                "interface": name,
+                "direction": way,
+                "rate": rate,
+            }
+            for i in range(2)
+            for name, way, rate in (("a", "out", 1000.0), ("b", "out", 3000.0), ("c", "in", 4000.0))
+        ]
+    )
+    interfaces = pd.DataFrame(
+        {
+            "router": ["n0"] * 3,
+            "interface": ["a", "b", "c"],
+            "neighbour": ["n1", "n1", None],
+            "number": [1, 2, None],
+        }
+    )
     counters = counters_from_frame(frame, topology, "t", interfaces, "Mbit/s")
     np.testing.assert_allclose(counters.sent[:, forth], [[1.0, 3.0], [1.0, 3.0]])
     np.testing.assert_allclose(counters.ingress[:, 0], 4.0)
@@ -108,12 +139,22 @@ def test_interfaces_by_a_table_tell_parallel_links_apart() -> None:
 def test_interfaces_to_one_neighbour_are_told_apart_summed_or_refused() -> None:
     parallel = make_topology([(0, 1, 10), (0, 1, 10), (1, 0, 10), (1, 0, 10)])
     rates = {"a": 1.0, "b": 3.0, "c": 4.0}
-    frame = pd.DataFrame([
-        {"time": START + 300 * i, "router": "n0", "interface": name, "direction": "in" if name == "c" else "out",
-         "rate": rate}
-        for i in range(2) for name, rate in rates.items()
-    ])  # fmt: skip
-    table = pd.DataFrame({"router": ["n0"] * 3, "interface": ["a", "b", "c"], "neighbour": ["n1", "n1", None]})
+    frame = pd.DataFrame(
+        [
+            {
+                "time": START + 300 * i,
+                "router": "n0",
+                "interface": name,
+                "direction": "in" if name == "c" else "out",
+                "rate": rate,
+            }
+            for i in range(2)
+            for name, rate in rates.items()
+        ]
+    )
+    table = pd.DataFrame(
+        {"router": ["n0"] * 3, "interface": ["a", "b", "c"], "neighbour": ["n1", "n1", None]}
+    )
     with pytest.raises(InputError, match="which of parallel links"):
         counters_from_frame(frame, parallel, "t", table)
     names = dict(zip(parallel.link_names(), range(4), strict=True))  # n0->n1#1 is the first
@@ -122,7 +163,9 @@ def test_interfaces_to_one_neighbour_are_told_apart_summed_or_refused() -> None:
         counters_from_frame(frame, parallel, "t", table.assign(neighbour=["n1#1", "n1#2", None])),
         counters_from_frame(frame.replace({"a": "n1#1", "b": "n1#2"}), parallel, "t"),
     ):
-        np.testing.assert_array_equal(counters.sent[:, [names["n0->n1#1"], names["n0->n1#2"]]], [[1.0, 3.0]] * 2)
+        np.testing.assert_array_equal(
+            counters.sent[:, [names["n0->n1#1"], names["n0->n1#2"]]], [[1.0, 3.0]] * 2
+        )
     for wrong in (frame.replace({"a": "n1"}), frame.replace({"a": "n1#3"})):
         with pytest.raises(InputError, match="which of parallel links"):
             counters_from_frame(wrong, parallel, "t")
@@ -130,17 +173,24 @@ def test_interfaces_to_one_neighbour_are_told_apart_summed_or_refused() -> None:
     counters = counters_from_frame(frame, bundle, "t", table)
     np.testing.assert_array_equal(counters.sent[:, bundle.link_names().index("n0->n1")], [4.0, 4.0])
     assert any("the sum of the interfaces a, b" in note for note in counters.notes)
-    by_neighbour = frame.rename(columns={"interface": "neighbour"}).replace({"a": "n1", "b": "n1", "c": None})
+    by_neighbour = frame.rename(columns={"interface": "neighbour"}).replace(
+        {"a": "n1", "b": "n1", "c": None}
+    )
     with pytest.raises(InputError, match="one reading at a time"):
         counters_from_frame(by_neighbour, bundle, "t")
 
 
-def test_rates_are_labelled_by_the_end_of_their_interval_or_by_its_start_where_the_column_says_so() -> None:
+def test_rates_are_labelled_by_the_end_of_their_interval_or_by_its_start_where_the_column_says_so() -> (
+    None
+):
     frame = _table(_plain()).rename(columns={"bytes": "rate"}).assign(rate=1.0)
     ends = counters_from_frame(frame, TOPOLOGY, "t").timestamps.astype(int)
     assert ends.tolist() == [START + 300 * i for i in range(5)]
     starts = frame.rename(columns={"time": "start"})
-    assert counters_from_frame(starts, TOPOLOGY, "t").timestamps.astype(int).tolist() == (ends + 300).tolist()
+    assert (
+        counters_from_frame(starts, TOPOLOGY, "t").timestamps.astype(int).tolist()
+        == (ends + 300).tolist()
+    )
     with pytest.raises(InputError, match="in a column time"):
         counters_from_frame(starts.rename(columns={"rate": "bytes"}), TOPOLOGY, "t")
 
@@ -150,25 +200,32 @@ def test_nodes_that_are_numbers_keep_their_names_beside_empty_cells(tmp_path: Pa
     cells = ["1,2,out,3", "2,1,in,3", "1,,in,4"]
     rows = [f"{START + 300 * i},{cell}" for i in range(2) for cell in cells]
     (tmp_path / "c.csv").write_text("\n".join(["time,router,neighbour,direction,rate", *rows]))
-    (tmp_path / "named.csv").write_text("\n".join(["time,router,interface,direction,rate", *rows]).replace(",,", ",x,"))
+    (tmp_path / "named.csv").write_text(
+        "\n".join(["time,router,interface,direction,rate", *rows]).replace(",,", ",x,")
+    )
     (tmp_path / "i.csv").write_text("router,interface,neighbour\n1,2,2\n2,1,1\n1,x,\n")
     for counters in (
         load_counters(tmp_path / "c.csv", topology),
         load_counters(tmp_path / "named.csv", topology, interfaces=tmp_path / "i.csv"),
     ):
-        np.testing.assert_array_equal(counters.sent[:, topology.link_names().index("1->2")], [3.0, 3.0])
+        np.testing.assert_array_equal(
+            counters.sent[:, topology.link_names().index("1->2")], [3.0, 3.0]
+        )
         np.testing.assert_array_equal(counters.ingress[:, 0], [4.0, 4.0])
 
 
 def test_what_a_one_way_link_does_not_have_is_no_external_traffic() -> None:
-    """n0 reads both directions of its interface to n1, but the network has no link from n1 to n0."""
+    """n0 reads both directions of its interface to n1, but the network has no link from n1 to
+    n0."""
     topology = make_topology([(0, 1, 10)])
     cells = [("n0", "n1", "out", 2.0), ("n0", "n1", "in", 1.0), ("n0", "lan", "in", 2.0)]
     frame = pd.DataFrame(
         [(START + 300 * i, *cell) for i in range(2) for cell in cells],
         columns=["time", "router", "interface", "direction", "rate"],
     )
-    np.testing.assert_array_equal(counters_from_frame(frame, topology, "t").ingress[:, 0], [2.0, 2.0])
+    np.testing.assert_array_equal(
+        counters_from_frame(frame, topology, "t").ingress[:, 0], [2.0, 2.0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,7 +247,9 @@ def test_wrong_cells_are_named(change: dict[str, str], message: str) -> None:
 def test_files_come_back_and_what_they_lack_is_named(tmp_path: Path) -> None:
     path = tmp_path / "c.csv"
     table = _table(_plain())
-    table["time"] = pd.to_datetime(table["time"], unit="s", utc=True).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    table["time"] = pd.to_datetime(table["time"], unit="s", utc=True).dt.strftime(
+        "%Y-%m-%dT%H:%M:%SZ"
+    )
     table.to_csv(path, index=False)
     counters = load_counters(path, TOPOLOGY)
     save_counters(tmp_path / "c.npz", counters)
@@ -210,8 +269,12 @@ def test_files_come_back_and_what_they_lack_is_named(tmp_path: Path) -> None:
         load_counters(tmp_path / "c.txt", TOPOLOGY)
 
 
-@pytest.mark.parametrize(("known_s", "expected"), [(120, np.nan), (149, np.nan), (150, 2.0), (300, 2.0)])
-def test_an_interval_of_which_less_than_half_is_known_has_no_rate(known_s: float, expected: float) -> None:
+@pytest.mark.parametrize(
+    ("known_s", "expected"), [(120, np.nan), (149, np.nan), (150, 2.0), (300, 2.0)]
+)
+def test_an_interval_of_which_less_than_half_is_known_has_no_rate(
+    known_s: float, expected: float
+) -> None:
     one = np.array
     found = _means(one([0.0]), one([known_s]), one([2.0]), one([300.0]), 300.0)
     np.testing.assert_allclose(found, [expected])
@@ -224,18 +287,30 @@ def test_an_interval_of_which_less_than_half_is_known_has_no_rate(known_s: float
         ([("n1", "lan", "out", None)], np.nan),  # external, without a reading
         # Half of what enters does not leave, as both ends say: there is more than what is read.
         ([("n1", "n2", "out", 1.0), ("n2", "n1", "in", 1.0)], np.nan),
-        ([("n1", "n2", "out", 1.0)], np.nan),  # a counter is wrong, of n1 or of n2, which receives 2 or nothing
-        ([("n1", "n2", "out", 9.0), ("n1", "n0", "in", 0.0)], 0.0),  # two of n1 are: its neighbours' balance it
+        (
+            [("n1", "n2", "out", 1.0)],
+            np.nan,
+        ),  # a counter is wrong, of n1 or of n2, which receives 2 or nothing
+        (
+            [("n1", "n2", "out", 9.0), ("n1", "n0", "in", 0.0)],
+            0.0,
+        ),  # two of n1 are: its neighbours' balance it
     ],
 )
 def test_a_router_without_an_external_interface_has_no_traffic_of_its_own(
     more: list[tuple[str, str, str, float | None]], expected: float
 ) -> None:
     cells: dict[tuple[str, str, str], float | None] = {
-        ("n0", "n1", "out"): 2.0, ("n1", "n0", "in"): 2.0, ("n1", "n2", "out"): 2.0, ("n2", "n1", "in"): 2.0,
-        ("n2", "n1", "out"): 1.0, ("n1", "n2", "in"): 1.0, ("n1", "n0", "out"): 1.0, ("n0", "n1", "in"): 1.0,
+        ("n0", "n1", "out"): 2.0,
+        ("n1", "n0", "in"): 2.0,
+        ("n1", "n2", "out"): 2.0,
+        ("n2", "n1", "in"): 2.0,
+        ("n2", "n1", "out"): 1.0,
+        ("n1", "n2", "in"): 1.0,
+        ("n1", "n0", "out"): 1.0,
+        ("n0", "n1", "in"): 1.0,
         ("n0", "lan", "in"): 2.0,
-    }  # fmt: skip
+    }
     cells |= {(router, name, way): rate for router, name, way, rate in more}
     frame = pd.DataFrame(
         [(START + 300 * i, *key, rate) for i in range(2) for key, rate in cells.items()],
@@ -246,16 +321,25 @@ def test_a_router_without_an_external_interface_has_no_traffic_of_its_own(
     np.testing.assert_array_equal(counters.egress[:, 1], [expected] * 2)
     # n2 receives twice what it sends, but for the link of which both ends say that it carries 1.
     assert np.isnan(counters.ingress[:, 2]).all() == (("n2", "n1", "in", 1.0) not in more)
-    assert any("no traffic of their own" in note and "n1" in note for note in counters.notes) == (expected == 0.0)
+    assert any("no traffic of their own" in note and "n1" in note for note in counters.notes) == (
+        expected == 0.0
+    )
 
 
 def test_a_wrong_counter_beside_a_stub_does_not_hide_what_the_stub_sends() -> None:
-    """The stub n2 sends 5 and receives 1, of which n1 counts 1 and 1: a wrong counter, as n1's balance shows."""
+    """The stub n2 sends 5 and receives 1, of which n1 counts 1 and 1: a wrong counter, as n1's
+    balance shows."""
     cells = {
-        ("n2", "n1", "out"): 5.0, ("n1", "n2", "in"): 1.0, ("n1", "n2", "out"): 1.0, ("n2", "n1", "in"): 1.0,
-        ("n1", "n0", "out"): 6.0, ("n0", "n1", "in"): 6.0, ("n0", "n1", "out"): 2.0, ("n1", "n0", "in"): 2.0,
+        ("n2", "n1", "out"): 5.0,
+        ("n1", "n2", "in"): 1.0,
+        ("n1", "n2", "out"): 1.0,
+        ("n2", "n1", "in"): 1.0,
+        ("n1", "n0", "out"): 6.0,
+        ("n0", "n1", "in"): 6.0,
+        ("n0", "n1", "out"): 2.0,
+        ("n1", "n0", "in"): 2.0,
         ("n0", "lan", "in"): 2.0,
-    }  # fmt: skip
+    }
     frame = pd.DataFrame(
         [(START + 300 * i, *key, rate) for i in range(2) for key, rate in cells.items()],
         columns=["time", "router", "interface", "direction", "rate"],

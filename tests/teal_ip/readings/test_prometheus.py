@@ -1,4 +1,5 @@
-"""Answers of Prometheus to range queries: the same counters as a table, and what is not said is named."""
+"""Answers of Prometheus to range queries: the same counters as a table, and what is not said is
+named."""
 
 from __future__ import annotations
 
@@ -29,8 +30,14 @@ def test_counters_become_rates_of_links_and_external_interfaces(tmp_path: Path) 
     topology = make_topology([(0, 1, 10.0)], both=True)
     a, b = topology.node_names
     per_gbps = 300 * 1e9 / 8  # bytes in an interval
-    sent = {(a, b): [0, 2 * per_gbps, 5 * per_gbps], (b, "ext"): [7, 7 + 2 * per_gbps, 7 + 5 * per_gbps]}
-    received = {(b, a): [9, 9 + 2 * per_gbps, 9 + 5 * per_gbps], (a, "ext"): [0, 2 * per_gbps, 5 * per_gbps]}
+    sent = {
+        (a, b): [0, 2 * per_gbps, 5 * per_gbps],
+        (b, "ext"): [7, 7 + 2 * per_gbps, 7 + 5 * per_gbps],
+    }
+    received = {
+        (b, a): [9, 9 + 2 * per_gbps, 9 + 5 * per_gbps],
+        (a, "ext"): [0, 2 * per_gbps, 5 * per_gbps],
+    }
     file = tmp_path / "counters.json"
     file.write_text(json.dumps([_answer("ifHCOutOctets", sent), _answer("ifHCInOctets", received)]))
     counters = load_counters(file, topology)
@@ -50,7 +57,7 @@ def test_counters_become_rates_of_links_and_external_interfaces(tmp_path: Path) 
         ({"data": {"result": [{"metric": {"ifName": "x"}, "values": []}]}}, "instance"),
         ({"other": 1}, "data.result"),
     ],
-)  # fmt: skip
+)
 def test_other_files_are_refused(tmp_path: Path, document: Any, field: str) -> None:
     file = tmp_path / "counters.json"
     file.write_text(document if isinstance(document, str) else json.dumps(document))

@@ -1,4 +1,5 @@
-"""Flexible algorithms: a network by hand, random ones against networkx, files with faults, attributes of links."""
+"""Flexible algorithms: a network by hand, random ones against networkx, files with faults,
+attributes of links."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from teal_ip.routing.installed import IgpRouting
 from teal_ip.routing.list_files import write_policies
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 
-# From a to d: over b with metric 2, delay 20 and affinity red; over c with metric 4 and delay 2; the link a-d has
-# metric 9, delay 5 and a TE metric, as have those over c.
+# From a to d: over b with metric 2, delay 20 and affinity red; over c with metric 4 and delay 2;
+# the link a-d has metric 9, delay 5 and a TE metric, as have those over c.
 LINKS = """source,target,capacity,delay,metric,te_metric,affinity
 a,b,10,10,1,,red
 b,d,10,10,1,,red;core
@@ -47,9 +48,14 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _simulated(words: str, capsys: pytest.CaptureFixture[str], expected: int = 0) -> tuple[dict, str]:  # type: ignore[type-arg]
+def _simulated(
+    words: str, capsys: pytest.CaptureFixture[str], expected: int = 0
+) -> tuple[dict, str]:  # type: ignore[type-arg]
     capsys.readouterr()
-    assert main(f"simulate --topology net.csv --traffic demands.csv --json {words}".split()) == expected
+    assert (
+        main(f"simulate --topology net.csv --traffic demands.csv --json {words}".split())
+        == expected
+    )
     out = capsys.readouterr()
     return (json.loads(out.out) if expected == 0 else {}), out.err
 
@@ -96,7 +102,9 @@ def test_a_link_that_is_out_of_service_is_in_no_algorithm(
     assert _loads(json.loads(capsys.readouterr().out))["a->d"] == 6
 
 
-def test_traffic_of_an_algorithm_is_lost_where_it_has_no_path(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_traffic_of_an_algorithm_is_lost_where_it_has_no_path(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Only the link b-d is red and core; the IGP has a path from a to d."""
     result, _ = _simulated("--flex-algo 128:include-all=red+core --algorithm-of of.csv", capsys)
     assert result["matrices"][0]["lost"] == 6
@@ -107,12 +115,18 @@ def test_traffic_of_an_algorithm_is_lost_where_it_has_no_path(files: Path, capsy
 def test_failures_keep_to_the_algorithm_and_months_and_counters_follow(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = "--flex-algo 128:metric=delay,exclude=red --algorithm-of of.csv --failures cables --repair"
-    result, _ = _simulated(f"{words} --growth-per-year 0.3 --counters counters.npz --counter-error 0", capsys)
+    words = (
+        "--flex-algo 128:metric=delay,exclude=red --algorithm-of of.csv --failures cables --repair"
+    )
+    result, _ = _simulated(
+        f"{words} --growth-per-year 0.3 --counters counters.npz --counter-error 0", capsys
+    )
     failures = {one["failure"]: one for one in result["failures"]}
     assert failures["a - c"]["utilisation"] == pytest.approx(0.6), "6 over a -> d"
     assert failures["a - c"]["busiest"] == "a->d"
-    assert failures["b - d"]["utilisation"] == pytest.approx(0.6), "6 over c; d to a goes over c as well"
+    assert failures["b - d"]["utilisation"] == pytest.approx(0.6), (
+        "6 over c; d to a goes over c as well"
+    )
     assert failures["a - b"]["lost"] == 0
     assert {one["link"] for one in result["forecasts"]} >= {"a->c", "c->d"}
     counters = load_counters("counters.npz", load_topology("net.csv"))
@@ -124,15 +138,21 @@ def _with_attributes(seed: int) -> Topology:
     rng, topology = np.random.default_rng(seed), network_with_parallels(seed)
     names = np.array(["red", "blue", "core"])
     return dataclasses.replace(
-        topology, metric=random_metrics(topology, seed).astype(np.int64),
+        topology,
+        metric=random_metrics(topology, seed).astype(np.int64),
         te_metric=rng.integers(0, 4, topology.num_links),
-        affinities=tuple(frozenset(names[rng.random(3) < 0.4].tolist()) for _ in range(topology.num_links)),
-    )  # fmt: skip
+        affinities=tuple(
+            frozenset(names[rng.random(3) < 0.4].tolist()) for _ in range(topology.num_links)
+        ),
+    )
 
 
 DEFINITIONS = [
-    "128:metric=delay,exclude=red", "129:metric=te", "130:include-any=core+blue", "131:include-all=core,exclude=blue",
-]  # fmt: skip
+    "128:metric=delay,exclude=red",
+    "129:metric=te",
+    "130:include-any=core+blue",
+    "131:include-all=core,exclude=blue",
+]
 
 
 def _admitted(topology: Topology, number: int) -> np.ndarray:
@@ -148,16 +168,24 @@ def _admitted(topology: Topology, number: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_loads_of_several_algorithms_are_those_of_networkx(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loads_of_several_algorithms_are_those_of_networkx(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if seed % 2:  # two failures at a time
         monkeypatch.setattr(installed, "_CHUNK_NUMBERS", 2 * 2 * _with_attributes(seed).num_links)
     topology, rng = _with_attributes(seed), np.random.default_rng(seed)
     pairs = all_pairs(topology)
-    demand, algorithm = rng.exponential(size=(2, len(pairs))), rng.choice([0, 128, 129, 130, 131], len(pairs))
+    demand, algorithm = (
+        rng.exponential(size=(2, len(pairs))),
+        rng.choice([0, 128, 129, 130, 131], len(pairs)),
+    )
     metrics = {
-        0: topology.metric, 128: np.maximum(1, np.round(topology.latency * 1000)), 129: topology.te_metric,
-        130: topology.metric, 131: topology.metric,
-    }  # fmt: skip
+        0: topology.metric,
+        128: np.maximum(1, np.round(topology.latency * 1000)),
+        129: topology.te_metric,
+        130: topology.metric,
+        131: topology.metric,
+    }
     dag = EcmpDag.of(topology, np.asarray(topology.metric))
     routing = FlexRouting(dag, pairs, [FlexAlgo.parse(text) for text in DEFINITIONS], algorithm)
     loads, failures = routing.loads(demand), [list(one.links) for one in cable_failures(topology)]
@@ -181,13 +209,20 @@ def test_loads_of_several_algorithms_are_those_of_networkx(seed: int, monkeypatc
         if s >= 0:
             capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
             np.testing.assert_allclose(after.utilisation[s], (load / capacity).max(1), atol=1e-9)
-            np.testing.assert_allclose(after.overload[s], np.maximum(0, load - topology.capacity).sum(1), atol=1e-9)
+            np.testing.assert_allclose(
+                after.overload[s], np.maximum(0, load - topology.capacity).sum(1), atol=1e-9
+            )
     measured = routing.measurements() @ demand.T
     np.testing.assert_allclose(measured[: topology.num_links].T, loads.load, atol=1e-9)
 
 
 def _walked(
-    shares: np.ndarray, topology: Topology, usable: np.ndarray, one: SegmentList, source: int, target: int
+    shares: np.ndarray,
+    topology: Topology,
+    usable: np.ndarray,
+    one: SegmentList,
+    source: int,
+    target: int,
 ) -> tuple[np.ndarray, bool]:
     """What a Gbit/s along a list puts on the links, as far as it gets, and whether it arrives."""
     load, here = np.zeros(topology.num_links), source
@@ -212,11 +247,17 @@ def test_lists_of_an_algorithm_lead_along_its_paths_and_steer_its_demands_alone(
     algorithm[0] = 128
     lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
     for d in np.flatnonzero(rng.random(len(pairs)) < 0.5).tolist():
-        link, mid = int(rng.choice(np.flatnonzero(_admitted(topology, 128)))), int(rng.integers(topology.num_nodes))
+        link, mid = (
+            int(rng.choice(np.flatnonzero(_admitted(topology, 128)))),
+            int(rng.integers(topology.num_nodes)),
+        )
         by_link = SegmentList(0.4, (int(topology.link_target[link]),), (link,))
         lists[int(pairs[d, 0]), int(pairs[d, 1])] = (by_link, SegmentList(0.6, (mid,)))
     policies = SegmentPolicies(lists, algorithm=algo)
-    demand, dag = rng.exponential(size=(1, len(pairs))), EcmpDag.of(topology, np.asarray(topology.metric))
+    demand, dag = (
+        rng.exponential(size=(1, len(pairs))),
+        EcmpDag.of(topology, np.asarray(topology.metric)),
+    )
     routing = FlexRouting(dag, pairs, [algo], algorithm, policies)
     loads, failures = routing.loads(demand), [list(one.links) for one in cable_failures(topology)]
     after, losing = loads.under(failures, loads=True), np.zeros(len(pairs), dtype=bool)
@@ -226,7 +267,9 @@ def test_lists_of_an_algorithm_lead_along_its_paths_and_steer_its_demands_alone(
         live[down] = False
         usable = {0: live, 128: live & _admitted(topology, 128)}
         metrics = {0: np.asarray(topology.metric), 128: delay}
-        shares = {n: segment_shares(topology, np.where(usable[n], m, np.inf)) for n, m in metrics.items()}
+        shares = {
+            n: segment_shares(topology, np.where(usable[n], m, np.inf)) for n, m in metrics.items()
+        }
         load, lost = np.zeros(topology.num_links), 0.0
         for d, (a, b) in enumerate(pairs.tolist()):
             number = int(algorithm[d])
@@ -238,17 +281,29 @@ def test_lists_of_an_algorithm_lead_along_its_paths_and_steer_its_demands_alone(
                 losing[d] |= s < 0 and not arrives
         np.testing.assert_allclose(loads.load[0] if s < 0 else after.load[s, 0], load, atol=1e-9)
         np.testing.assert_allclose(loads.lost[0] if s < 0 else after.lost[s, 0], lost, atol=1e-9)
-    np.testing.assert_allclose((routing.measurements() @ demand[0])[: topology.num_links], loads.load[0], atol=1e-9)
+    np.testing.assert_allclose(
+        (routing.measurements() @ demand[0])[: topology.num_links], loads.load[0], atol=1e-9
+    )
     np.testing.assert_array_equal(np.isinf(routing.latency()), losing)
 
 
-@pytest.mark.parametrize("words", ["", "--survive cables", "--max-segments 3 --adjacency", "--transit --at-most 1"])
+@pytest.mark.parametrize(
+    "words", ["", "--survive cables", "--max-segments 3 --adjacency", "--transit --at-most 1"]
+)
 def test_lists_found_for_an_algorithm_have_the_simulated_utilisation(
     files: Path, capsys: pytest.CaptureFixture[str], words: str
 ) -> None:
-    """From a to d lead c (delay 2) and the direct link (5), to which 6 Gbit/s can be moved by a list over it alone."""
+    """From a to d lead c (delay 2) and the direct link (5), to which 6 Gbit/s can be moved by a
+    list over it alone."""
     command = f"segments --topology net.csv --traffic demands.csv {words} --json"
-    options = ["--objective", "max_link_utilisation", "--flex-algo", "128:exclude=red,metric=delay", "--out", "p.json"]
+    options = [
+        "--objective",
+        "max_link_utilisation",
+        "--flex-algo",
+        "128:exclude=red,metric=delay",
+        "--out",
+        "p.json",
+    ]
     assert main([*command.split(), *options]) == 0
     found = json.loads(capsys.readouterr().out)
     assert json.loads(Path("p.json").read_text())["flex_algo"] == "128:metric=delay,exclude=red"
@@ -260,11 +315,17 @@ def test_lists_found_for_an_algorithm_have_the_simulated_utilisation(
     assert result["without_path"]["demands"] >= 1
 
 
-def test_bounds_say_that_they_are_of_the_links_of_an_algorithm(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From a to d lead c and the direct link, a half of 6 Gbit/s each; over b, whose links are red, a third less."""
+def test_bounds_say_that_they_are_of_the_links_of_an_algorithm(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a to d lead c and the direct link, a half of 6 Gbit/s each; over b, whose links are red,
+    a third less."""
     command = "segments --topology net.csv --traffic demands.csv --objective max_link_utilisation --igp-alone"
     bounds = []
-    for options, which in (("", ""), (" --flex-algo 128:exclude=red", " over the links of algorithm 128")):
+    for options, which in (
+        ("", ""),
+        (" --flex-algo 128:exclude=red", " over the links of algorithm 128"),
+    ):
         assert main(f"{command}{options}".split()) == 0
         found = re.search(rf"over any paths{which} at least ([0-9.]+):", capsys.readouterr().out)
         assert found
@@ -287,7 +348,9 @@ def test_one_algorithm_without_rules_is_the_igp_under_failures_and_repairs(seed:
         expected = plain.loads(demand).under(failures, repairing=repairing, loads=True)
         found = flex.loads(demand).under(failures, repairing=repairing, loads=True)
         for name in ("utilisation", "overload", "lost", "at_risk", "load"):
-            np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-9, err_msg=name)
+            np.testing.assert_allclose(
+                getattr(found, name), getattr(expected, name), atol=1e-9, err_msg=name
+            )
         brief = flex.loads(demand).under(failures, repairing=repairing).load
         assert brief.shape == (0, 2, topology.num_links)
         assert brief.base is None, "no view of the loads of all failures"
@@ -297,9 +360,18 @@ def test_one_algorithm_without_rules_is_the_igp_under_failures_and_repairs(seed:
 def test_attributes_survive_files_subsets_and_networkx(tmp_path: Path, suffix: str) -> None:
     ends = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)]
     both = make_topology([(a, b, 1.0) for a, b in ends], both=True)
-    names = [frozenset[str](), frozenset({"red"}), frozenset({"red", "core"}), frozenset({"blue"}), frozenset({"core"})]
+    names = [
+        frozenset[str](),
+        frozenset({"red"}),
+        frozenset({"red", "core"}),
+        frozenset({"blue"}),
+        frozenset({"core"}),
+    ]
     topology = dataclasses.replace(
-        both, te_metric=np.array([0, 1, 2, 3, 4] * 2), affinities=tuple(names * 2), metric=np.arange(1, 11)
+        both,
+        te_metric=np.array([0, 1, 2, 3, 4] * 2),
+        affinities=tuple(names * 2),
+        metric=np.arange(1, 11),
     )
     save_topology(tmp_path / f"net{suffix}", topology)
     again = load_topology(tmp_path / f"net{suffix}")
@@ -332,26 +404,42 @@ def test_attributes_survive_files_subsets_and_networkx(tmp_path: Path, suffix: s
         ("--flex-algo 128:exclude=red,exclude=core", "such as 128:metric=delay"),
         ("--flex-algo 128:exclude=green", "affinities of the links (core, red)"),
         ("--flex-algo 128 --flex-algo 129", "--algorithm-of"),
-        ("--flex-algo 128 --flex-algo 128:exclude=red --algorithm-of of.csv", "one definition for each number"),
+        (
+            "--flex-algo 128 --flex-algo 128:exclude=red --algorithm-of of.csv",
+            "one definition for each number",
+        ),
         ("--flex-algo 129 --algorithm-of of.csv", "line 2: algorithm"),
-        ("--flex-algo 128 --algorithm-of wrong.csv", "line 2: source: expected a node of the network"),
-        ("--flex-algo 128 --algorithm-of demands.csv", "columns: expected source, target, algorithm"),
+        (
+            "--flex-algo 128 --algorithm-of wrong.csv",
+            "line 2: source: expected a node of the network",
+        ),
+        (
+            "--flex-algo 128 --algorithm-of demands.csv",
+            "columns: expected source, target, algorithm",
+        ),
         ("--flex-algo 128 --algorithm-of missing.csv", "missing.csv"),
         ("--algorithm-of of.csv", "--flex-algo"),
         ("--policies lists.json --flex-algo 129:metric=te", "--algorithm-of"),
         ("--policies lists.json --flex-algo 128:metric=te", "one definition for each number"),
-        ("--policies lists.json --algorithm-of igp.csv", "lists of an algorithm that demands are on"),
+        (
+            "--policies lists.json --algorithm-of igp.csv",
+            "lists of an algorithm that demands are on",
+        ),
         ("--policies lists.json --ucmp", "--ucmp"),
         ("--flex-algo 128 --algorithm-config x.conf", "--interfaces and --routers together"),
         ("--flex-algo 128 --ucmp", "--ucmp"),
     ],
 )
-def test_faults_are_named(files: Path, capsys: pytest.CaptureFixture[str], words: str, expected: str) -> None:
+def test_faults_are_named(
+    files: Path, capsys: pytest.CaptureFixture[str], words: str, expected: str
+) -> None:
     (files / "wrong.csv").write_text("source,target,algorithm\nz,d,128\n", encoding="utf-8")
     (files / "igp.csv").write_text("source,target,algorithm\n*,*,0\n", encoding="utf-8")
     topology = dataclasses.replace(load_topology("net.csv"), capacity=np.arange(1.0, 11.0))
     save_topology("net.csv", topology)  # capacities that differ, for --ucmp
-    policies = SegmentPolicies({(0, 3): (SegmentList(1.0, (2,)),)}, algorithm=FlexAlgo(128, "delay"))
+    policies = SegmentPolicies(
+        {(0, 3): (SegmentList(1.0, (2,)),)}, algorithm=FlexAlgo(128, "delay")
+    )
     write_policies(files / "lists.json", topology, policies, {})
     _, error = _simulated(words, capsys, expected=2)
     assert [expected in line for line in error.splitlines() if line.startswith("teal: ")] == [True]
@@ -362,14 +450,20 @@ def test_the_first_row_that_fits_decides(tmp_path: Path) -> None:
     file = tmp_path / "of.csv"
     file.write_text("source,target,algorithm\nn0,n2,0\nn0,*,128\n*,n0,129\n", encoding="utf-8")
     pairs = np.array([[0, 1], [0, 2], [1, 0], [1, 2]])
-    assert algorithms_of([FlexAlgo(128), FlexAlgo(129)], file, topology, pairs).tolist() == [128, 0, 129, 0]
+    assert algorithms_of([FlexAlgo(128), FlexAlgo(129)], file, topology, pairs).tolist() == [
+        128,
+        0,
+        129,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("value", [3, ["core link"], ["a;b"], [1], {"red": 1}])
 def test_an_affinity_that_is_no_name_is_refused(tmp_path: Path, value: object) -> None:
-    data = {"nodes": [{"id": "a"}, {"id": "b"}], "links": [
-        {"source": "a", "target": "b", "capacity": 1, "affinity": value}
-    ]}  # fmt: skip
+    data = {
+        "nodes": [{"id": "a"}, {"id": "b"}],
+        "links": [{"source": "a", "target": "b", "capacity": 1, "affinity": value}],
+    }
     (tmp_path / "net.json").write_text(json.dumps(data))
     with pytest.raises(InputError, match="affinity: expected a name or a list of names"):
         load_topology(tmp_path / "net.json")

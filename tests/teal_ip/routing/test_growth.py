@@ -40,7 +40,9 @@ def _daily(logs: FloatArray) -> TrafficMatrices:
     """One matrix of one demand each day, of which the logarithms are given."""
     times = np.datetime64("2026-01-01T00:00:00", "s") + 86400 * np.arange(len(logs))
     pairs = np.array([[0, 1]], dtype=np.int32)
-    return TrafficMatrices("daily", pairs, times, ArrayRates(np.exp(logs)[:, None]), 86400, key="daily")
+    return TrafficMatrices(
+        "daily", pairs, times, ArrayRates(np.exp(logs)[:, None]), 86400, key="daily"
+    )
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.6])
@@ -60,7 +62,11 @@ def test_intervals_of_the_shortest_histories_hold_the_growth_in_nine_of_ten(rho:
 def test_a_history_from_which_nothing_follows_is_refused() -> None:
     with pytest.raises(InputError, match="growth can be told"):
         fitted_growth(_daily(np.random.default_rng(0).normal(size=60)))
-    for days in (1, 7, 55):  # however quiet they are: weekdays, chance and growth cannot be told apart
+    for days in (
+        1,
+        7,
+        55,
+    ):  # however quiet they are: weekdays, chance and growth cannot be told apart
         with pytest.raises(InputError, match="at least 56 days"):
             fitted_growth(_series(days, 0.3, 0.0))
 
@@ -78,7 +84,8 @@ def test_months_and_quarters_by_hand() -> None:
 
 
 def test_the_interval_is_wider_where_days_resemble_the_days_before() -> None:
-    """Against the normal equations of line and weekdays, a wave of 10 days as residuals, and a table of Student's t."""
+    """Against the normal equations of line and weekdays, a wave of 10 days as residuals, and a
+    table of Student's t."""
     days = np.arange(105)
     logs = 0.3 * days / 365.25 + 0.01 * np.sin(2 * np.pi * days / 10) + np.log(1 + days % 7)
     growth = fitted_growth(_daily(logs))
@@ -111,11 +118,17 @@ def test_a_link_is_full_above_its_limit_but_for_rounding() -> None:
 
 
 def test_the_earliest_month_is_that_of_the_highest_growth() -> None:
-    """8 Gbit/s on 10 under failure, log(10 / 8) = 0.2231: full after 0.279, 0.558 and 2.231 years."""
+    """8 Gbit/s on 10 under failure, log(10 / 8) = 0.2231: full after 0.279, 0.558 and 2.231
+    years."""
     topology = make_topology([(0, 1, 10.0)])
     load = np.array([[5.0], [8.0]])
     growth = Growth(rate=0.4, low=0.1, high=0.8, fitted=True)
     today = np.datetime64("2026-01-15T00:00:00", "s")
     one = link_forecasts(topology, topology.capacity, load, ["", "x"], 1.0, growth, today)[0]
-    assert (one.full, one.full_under_failure, one.earliest, one.latest) == ("2027-10", "2026-08", "2026-04", "2028-04")
+    assert (one.full, one.full_under_failure, one.earliest, one.latest) == (
+        "2027-10",
+        "2026-08",
+        "2026-04",
+        "2028-04",
+    )
     assert one.worst_failure == "x"

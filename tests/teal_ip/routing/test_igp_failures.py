@@ -43,7 +43,9 @@ def test_loads_after_convergence_are_those_of_the_network_without_the_links(seed
         shares = segment_shares(topology.with_failed_links(links), metric)
         expected = np.einsum("tue,mtu->me", np.nan_to_num(shares), volume)
         np.testing.assert_allclose(results.load[s], expected, atol=1e-11)
-        np.testing.assert_allclose(results.lost[s], volume[:, np.isnan(shares[..., 0])].sum(1), atol=1e-11)
+        np.testing.assert_allclose(
+            results.lost[s], volume[:, np.isnan(shares[..., 0])].sum(1), atol=1e-11
+        )
         utilisation = np.delete(expected / topology.capacity, links, axis=1)
         np.testing.assert_allclose(results.utilisation[s], utilisation.max(1), atol=1e-11)
         over = np.maximum(0, np.delete(expected - topology.capacity, links, axis=1)).sum(1)
@@ -53,8 +55,12 @@ def test_loads_after_convergence_are_those_of_the_network_without_the_links(seed
 def _repaired(
     topology: Topology, metric: FloatArray, failed: list[int], volume: FloatArray
 ) -> tuple[FloatArray, float]:
-    """Loads and lost traffic while only the nodes at failed links have acted: node by node, from far to near."""
-    before, after = segment_shares(topology, metric), segment_shares(topology.with_failed_links(failed), metric)
+    """Loads and lost traffic while only the nodes at failed links have acted: node by node, from
+    far to near."""
+    before, after = (
+        segment_shares(topology, metric),
+        segment_shares(topology.with_failed_links(failed), metric),
+    )
     dag, load, lost = EcmpDag.of(topology, metric), np.zeros(topology.num_links), 0.0
     for t in range(topology.num_nodes):
         at = np.where(np.isnan(after[t, :, 0]), 0, volume[t])
@@ -77,7 +83,9 @@ def _repaired(
 def test_loads_under_fast_reroute(seed: int) -> None:
     topology, metric, volume = _case(seed)
     failures = _failures(topology)[:30]
-    results = IgpFailures(EcmpDag.of(topology, metric), volume).under(failures, repairing=True, loads=True)
+    results = IgpFailures(EcmpDag.of(topology, metric), volume).under(
+        failures, repairing=True, loads=True
+    )
     for s, links in enumerate(failures):
         load, lost = _repaired(topology, metric, links, volume[0])
         np.testing.assert_allclose(results.load[s, 0], load, atol=1e-11)
@@ -85,7 +93,8 @@ def test_loads_under_fast_reroute(seed: int) -> None:
 
 
 def test_a_ring_has_a_micro_loop_where_traffic_turns_round() -> None:
-    # A ring of five nodes with metrics of 1; when 0-1 fails, 0 sends to 1 by 4, which still sends by 0.
+    # A ring of five nodes with metrics of 1; when 0-1 fails, 0 sends to 1 by 4, which still sends
+    # by 0.
     ring = make_topology([(n, (n + 1) % 5, 10.0) for n in range(5)], both=True)
     volume = np.zeros((1, 5, 5))
     volume[0, 1] = [3, 0, 5, 7, 11]  # to node 1
@@ -98,7 +107,8 @@ def test_a_ring_has_a_micro_loop_where_traffic_turns_round() -> None:
 
 @pytest.mark.parametrize("repairing", [False, True])
 def test_no_load_is_negative_by_rounding(repairing: bool) -> None:
-    # With these demands, 0.25 of the pairs of a ring with a chord, links lose all they carry in several failures.
+    # With these demands, 0.25 of the pairs of a ring with a chord, links lose all they carry in
+    # several failures.
     ring = make_topology([*((n, (n + 1) % 8, 10.0) for n in range(8)), (0, 4, 10.0)], both=True)
     rng = np.random.default_rng(1)
     volume = rng.uniform(size=(1, 8, 8)) * (rng.random((1, 8, 8)) < 0.25)
@@ -110,7 +120,8 @@ def test_no_load_is_negative_by_rounding(repairing: bool) -> None:
 
 
 def test_a_link_out_of_service_makes_no_micro_loop() -> None:
-    # 0 sends to 1 by 2, which is cut off when 2->1 fails; the link from 2 back to 0 is out of service.
+    # 0 sends to 1 by 2, which is cut off when 2->1 fails; the link from 2 back to 0 is out of
+    # service.
     topology = make_topology([(0, 2, 10.0), (2, 1, 10.0), (0, 1, 10.0), (2, 0, 0.0)])
     volume = np.zeros((1, 3, 3))
     volume[0, 1] = [3, 0, 5]
@@ -118,7 +129,9 @@ def test_a_link_out_of_service_makes_no_micro_loop() -> None:
     assert failures.under([[1]], repairing=True).at_risk[0, 0] == 0
 
 
-@pytest.mark.parametrize("seed", [0, 2])  # networks whose routers all carry transit traffic, as those of pyNTM
+@pytest.mark.parametrize(
+    "seed", [0, 2]
+)  # networks whose routers all carry transit traffic, as those of pyNTM
 def test_loads_equal_those_of_pyntm(seed: int) -> None:
     pyntm = pytest.importorskip("pyNTM", reason="pip install pyNTM networkx to compare with it")
     topology, metric, volume = _case(seed)
@@ -132,24 +145,37 @@ def test_loads_equal_those_of_pyntm(seed: int) -> None:
 
 
 def _pyntm_loads(pyntm, topology, metric, volume, failed):  # type: ignore[no-untyped-def]
-    """Loads of all links; pyNTM takes circuits of two interfaces, so every link gets a reverse one of no use."""
+    """Loads of all links; pyNTM takes circuits of two interfaces, so every link gets a reverse one
+    of no use."""
     far, interfaces = 10**6, []
     for e in range(topology.num_links):
-        a, b = topology.node_names[topology.link_source[e]], topology.node_names[topology.link_target[e]]
+        a, b = (
+            topology.node_names[topology.link_source[e]],
+            topology.node_names[topology.link_target[e]],
+        )
         cost = far if e in failed else int(metric[e])
         for node, other, name, m in ((a, b, f"link-{e}", cost), (b, a, f"back-{e}", far)):
             interfaces.append((name, m, 1e9, pyntm.Node(node), pyntm.Node(other), str(e)))
     model = pyntm.Parallel_Link_Model(
         {pyntm.Interface(*interface) for interface in interfaces},
-        {pyntm.Node(name) for name in topology.node_names}, set(), set(),
-    )  # fmt: skip
+        {pyntm.Node(name) for name in topology.node_names},
+        set(),
+        set(),
+    )
     for t, u in np.argwhere(volume > 0):
-        model.add_demand(topology.node_names[u], topology.node_names[t], float(volume[t, u]), f"{u}-{t}")
+        model.add_demand(
+            topology.node_names[u], topology.node_names[t], float(volume[t, u]), f"{u}-{t}"
+        )
     model.update_simulation()
-    return np.array([
-        model.get_interface_object(f"link-{e}", topology.node_names[topology.link_source[e]]).traffic or 0.0
-        for e in range(topology.num_links)
-    ])  # fmt: skip
+    return np.array(
+        [
+            model.get_interface_object(
+                f"link-{e}", topology.node_names[topology.link_source[e]]
+            ).traffic
+            or 0.0
+            for e in range(topology.num_links)
+        ]
+    )
 
 
 def test_volumes_have_the_destination_first() -> None:
@@ -165,17 +191,29 @@ def test_traffic_of_an_adjacency_segment_is_lost_when_its_link_fails(repairing: 
     adjacency[0, 3] = 5.0
     failures = IgpFailures(EcmpDag.of(ring, np.ones(10)), np.zeros((1, 5, 5)), adjacency)
     assert failures.load[0].tolist() == adjacency[0].tolist()
-    assert failures.under([[3], [2], [2, 3]], repairing=repairing).lost.tolist() == [[5.0], [0.0], [5.0]]
+    assert failures.under([[3], [2], [2, 3]], repairing=repairing).lost.tolist() == [
+        [5.0],
+        [0.0],
+        [5.0],
+    ]
 
 
 def _random_lists(topology: Topology, pairs: IntArray, seed: int) -> SegmentPolicies:
-    """Two lists for most pairs, with up to three stops, some of which are the end of an adjacency."""
+    """Two lists for most pairs, with up to three stops, some of which are the end of an
+    adjacency."""
     rng, lists = np.random.default_rng(seed), {}
     for s, t in pairs[rng.random(len(pairs)) < 0.7].tolist():
         own = []
         for share in (0.75, 0.25):
-            links = rng.integers(-2 * topology.num_links, topology.num_links, rng.integers(0, 4)).clip(-1).tolist()
-            stops = [int(topology.link_target[e]) if e >= 0 else int(rng.integers(topology.num_nodes)) for e in links]
+            links = (
+                rng.integers(-2 * topology.num_links, topology.num_links, rng.integers(0, 4))
+                .clip(-1)
+                .tolist()
+            )
+            stops = [
+                int(topology.link_target[e]) if e >= 0 else int(rng.integers(topology.num_nodes))
+                for e in links
+            ]
             own.append(SegmentList(share, tuple(stops), tuple(links)))
         lists[s, t] = tuple(own)
     return SegmentPolicies(lists)
@@ -188,7 +226,8 @@ def _walked(
     policies: SegmentPolicies,
     demands: dict,  # type: ignore[type-arg]
 ) -> tuple[FloatArray, float]:
-    """Loads and lost traffic: each list stop by stop, until one cannot be reached; NaN in ``shares`` is no path."""
+    """Loads and lost traffic: each list stop by stop, until one cannot be reached; NaN in
+    ``shares`` is no path."""
     load, lost = np.zeros(topology.num_links), 0.0
     for (source, target), demand in demands.items():
         for one in policies.lists.get((source, target), (SegmentList(1.0, ()),)):
@@ -214,12 +253,18 @@ def test_what_a_list_loses_under_a_failure_is_lost_once_and_not_sent_on(seed: in
     out_of_service = [5]
     topology = topology.with_failed_links(out_of_service)
     pairs = all_pairs(topology)
-    policies, demand = _random_lists(topology, pairs, seed), np.random.default_rng(seed).uniform(size=(2, len(pairs)))
+    policies, demand = (
+        _random_lists(topology, pairs, seed),
+        np.random.default_rng(seed).uniform(size=(2, len(pairs))),
+    )
     failures = [[], *_failures(topology)[:40]]
     loads = IgpFailures.of_demands(EcmpDag.of(topology, metric), pairs, demand, policies)
     results = loads.under(failures, loads=True)
     for s, links in enumerate(failures):
-        shares, down = segment_shares(topology.with_failed_links(links), metric), [*out_of_service, *links]
+        shares, down = (
+            segment_shares(topology.with_failed_links(links), metric),
+            [*out_of_service, *links],
+        )
         for m in range(2):
             demands = dict(zip(map(tuple, pairs.tolist()), demand[m], strict=True))
             load, lost = _walked(topology, shares, down, policies, demands)

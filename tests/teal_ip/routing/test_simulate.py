@@ -61,7 +61,9 @@ def _json(command: str, capsys: pytest.CaptureFixture[str], expected: int = 0) -
     return json.loads(capsys.readouterr().out)
 
 
-def test_loads_latency_and_failures_by_hand(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loads_latency_and_failures_by_hand(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     result = _json("simulate --failures cables --failures nodes --repair", capsys)
     one = result["matrices"][0]
     # All 18 Gbit/s from a go by b, with 1 Gbit/s from b to c on a's links in the other direction.
@@ -70,7 +72,9 @@ def test_loads_latency_and_failures_by_hand(files: Path, capsys: pytest.CaptureF
     assert one["latency_mean"] == pytest.approx((12 * 2 + 6 * 3 + 1 * 2) / 19)
     failures = {f["failure"]: f for f in result["failures"]}
     assert failures["d - e"]["lost"] == 6
-    assert (failures["d"]["lost"], failures["d"]["own"]) == (6, 12), "a to e is lost, a to d was for d itself"
+    assert (failures["d"]["lost"], failures["d"]["own"]) == (6, 12), (
+        "a to e is lost, a to d was for d itself"
+    )
     assert (failures["a"]["lost"], failures["a"]["own"]) == (0, 18)
     assert failures["d - e"]["own"] == 0
     utilisation = [f["utilisation"] for f in result["failures"]]
@@ -79,9 +83,13 @@ def test_loads_latency_and_failures_by_hand(files: Path, capsys: pytest.CaptureF
     assert failures["a - b"]["lost"] == 0
 
 
-def test_a_lower_metric_ties_and_ucmp_shares_by_capacity(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lower_metric_ties_and_ucmp_shares_by_capacity(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tied = _json("simulate --set-metric c,d=1", capsys)
-    assert tied["matrices"][0]["utilisation"] == pytest.approx(0.95)  # 9 each way, and half of b to c on b->d or b->a
+    assert tied["matrices"][0]["utilisation"] == pytest.approx(
+        0.95
+    )  # 9 each way, and half of b to c on b->d or b->a
     out = _json("simulate --fail a,b --set-metric a>d=3", capsys)
     assert out["matrices"][0]["utilisation"] == pytest.approx(0.9)  # 9 each way
 
@@ -92,18 +100,29 @@ def test_the_page_and_tables_are_written_and_kept(files: Path) -> None:
     assert len(rows) == 12
     assert {row["metric"] for row in rows} == {"1", "2", "5"}
     assert len(_rows(files / "now/failures.csv")) == 6
-    page, _, links = (files / "now/simulate.html").read_text(encoding="utf-8").partition('<section id="network-1"')
+    page, _, links = (
+        (files / "now/simulate.html")
+        .read_text(encoding="utf-8")
+        .partition('<section id="network-1"')
+    )
     assert "a - b down" in page + links
-    assert re.search(r'<th scope="row">a-&gt;b</th>\s*<td[^>]*>180.00%</td>', links), "a table of the links"
+    assert re.search(r'<th scope="row">a-&gt;b</th>\s*<td[^>]*>180.00%</td>', links), (
+        "a table of the links"
+    )
     assert page.index('class="map"') < page.index("<table>")
     assert "The worst of 6 failures is that of" in page
-    # Of 18 Gbit/s from a by b 8 are too much for each of two links; without d - e 6 are lost, and 2 too much for each.
+    # Of 18 Gbit/s from a by b 8 are too much for each of two links; without d - e 6 are lost, and 2
+    # too much for each.
     columns = re.findall(r'<th scope="col".*?<button type="button">(.*?)</button>', page)
     found = {
-        failure: dict(zip(columns, [failure, *re.findall(r"<td[^>]*>(.*?)</td>", cells)], strict=True))
+        failure: dict(
+            zip(columns, [failure, *re.findall(r"<td[^>]*>(.*?)</td>", cells)], strict=True)
+        )
         for failure, cells in re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', page, re.S)
     }
-    lost = {name: (line["above capacity, Gbit/s"], line["lost, Gbit/s"]) for name, line in found.items()}
+    lost = {
+        name: (line["above capacity, Gbit/s"], line["lost, Gbit/s"]) for name, line in found.items()
+    }
     assert (lost["no failure"], lost["d - e"]) == (("16", "0"), ("4", "6"))
     _run("simulate --failures cables --out now", expected=2)
 
@@ -113,7 +132,9 @@ def test_the_loads_kept_of_each_failure_are_those_of_a_network_without_the_links
     pairs = all_pairs(topology)
     rates = np.random.default_rng(4).exponential(size=(3, len(pairs)))
     stamps = np.datetime64("2024-01-01", "s") + np.arange(3)
-    traffic = TrafficMatrices(name="t", pairs=pairs, timestamps=stamps, rates=ArrayRates(rates), interval_s=1)
+    traffic = TrafficMatrices(
+        name="t", pairs=pairs, timestamps=stamps, rates=ArrayRates(rates), interval_s=1
+    )
     failures = cable_failures(topology)
 
     def found(kept: int) -> Simulation:
@@ -121,13 +142,19 @@ def test_the_loads_kept_of_each_failure_are_those_of_a_network_without_the_links
         return simulated(IgpRouting(dag, traffic.pairs), traffic, np.arange(3), failures, kept)
 
     result = found(len(failures))
-    assert [one.failure for one in result.failures] == list(result.failure_loads), "all of them, the worst first"
-    for one, failure in ((one, f) for one in result.failures for f in failures if f.name == one.failure):
+    assert [one.failure for one in result.failures] == list(result.failure_loads), (
+        "all of them, the worst first"
+    )
+    for one, failure in (
+        (one, f) for one in result.failures for f in failures if f.name == one.failure
+    ):
         links = list(failure.links)
         capacity = topology.capacity.copy()
         capacity[links] = 0.0
         dag = EcmpDag.of(topology.with_capacity(capacity), np.ones(topology.num_links))
-        lone = IgpFailures.of_demands(dag, pairs, rates[[one.index]], SegmentPolicies.none()).load[0]
+        lone = IgpFailures.of_demands(dag, pairs, rates[[one.index]], SegmentPolicies.none()).load[
+            0
+        ]
         lone[links] = np.nan
         np.testing.assert_allclose(result.failure_loads[one.failure], lone, atol=1e-12)
     assert list(found(2).failure_loads) == list(result.failure_loads)[:2]
@@ -144,7 +171,9 @@ def _opened(browser: Any, page: Path) -> tuple[Any, Any]:
 
 
 @pytest.mark.system
-def test_a_click_on_a_cable_of_the_map_shows_the_loads_without_it(browser: Any, files: Path) -> None:
+def test_a_click_on_a_cable_of_the_map_shows_the_loads_without_it(
+    browser: Any, files: Path
+) -> None:
     _run("simulate --failures cables --out now")
     tab, figure = _opened(browser, files / "now/simulate.html")
     said, case = figure.locator("output"), figure.locator("select").nth(0)
@@ -180,12 +209,15 @@ def test_a_click_on_the_map_of_another_routing_returns_to_the_one_whose_failures
     tab.close()
 
 
-def test_few_policies_are_what_simulate_then_finds(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_few_policies_are_what_simulate_then_finds(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = _json(
         "segments --objective max_link_utilisation --gap 0.001 --fewest-policies 1% --out p.json",
         capsys,
     )
-    # Of the three ways out of a for 18 Gbit/s the diagonal is on no shortest path, so that two are left.
+    # Of the three ways out of a for 18 Gbit/s the diagonal is on no shortest path, so that two are
+    # left.
     assert found["bound"] <= found["value"] <= 1.01 * 0.951
     assert found["policies"] >= found["policies_bound"] >= 1
     assert found["ecmp"] == pytest.approx(1.8)
@@ -198,7 +230,8 @@ def test_the_fewest_policies_within_a_target_are_what_simulate_then_finds(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = "segments --objective max_link_utilisation --gap 0.001 --out p.json --overwrite"
-    # Shortest paths put 18 Gbit/s of two demands on a link of 10: none, or one of them has to take another way.
+    # Shortest paths put 18 Gbit/s of two demands on a link of 10: none, or one of them has to take
+    # another way.
     for target, policies in ((1.9, 0), (1.3, 1), (0.96, 1)):
         found = _json(f"{words} --target-utilisation {target}", capsys)
         assert found["policies"] == found["policies_bound"] == policies
@@ -212,7 +245,9 @@ def test_the_fewest_policies_within_a_target_are_what_simulate_then_finds(
     _run(f"{words} --target-utilisation 1 --fewest-policies 1%", 2)
     one = _json(f"{words} --at-most 1", capsys)
     assert one["policies"] == one["at_most"] == 1
-    assert one["bound"] <= one["value"] <= 1.01 * 0.951  # one of the two demands is split over the three ways
+    assert (
+        one["bound"] <= one["value"] <= 1.01 * 0.951
+    )  # one of the two demands is split over the three ways
     after = _json("simulate --policies p.json", capsys)
     assert after["matrices"][0]["utilisation"] == pytest.approx(one["value"], rel=1e-6)
     for more in ("--fewest-policies 1%", "--target-utilisation 1", "--one-list"):
@@ -223,13 +258,27 @@ def test_the_fewest_policies_within_a_target_are_what_simulate_then_finds(
 def test_a_transit_policy_is_what_simulate_then_finds_without_failure_and_under_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Four sources of 4 Gbit/s each send over m to t, which has a link of 10 to m and two detours of two links."""
+    """Four sources of 4 Gbit/s each send over m to t, which has a link of 10 to m and two detours
+    of two links."""
     monkeypatch.chdir(tmp_path)
-    ends = [*((f"s{n}", "m") for n in range(4)), ("m", "t"), ("m", "v"), ("v", "t"), ("m", "w"), ("w", "t")]
-    (tmp_path / "star.csv").write_text("source,target,capacity\n" + "".join(f"{a},{b},10\n" for a, b in ends))
-    (tmp_path / "d.csv").write_text("source,target,rate\n" + "".join(f"s{n},t,4\n" for n in range(4)))
+    ends = [
+        *((f"s{n}", "m") for n in range(4)),
+        ("m", "t"),
+        ("m", "v"),
+        ("v", "t"),
+        ("m", "w"),
+        ("w", "t"),
+    ]
+    (tmp_path / "star.csv").write_text(
+        "source,target,capacity\n" + "".join(f"{a},{b},10\n" for a, b in ends)
+    )
+    (tmp_path / "d.csv").write_text(
+        "source,target,rate\n" + "".join(f"s{n},t,4\n" for n in range(4))
+    )
     given = "--topology star.csv --traffic d.csv"
-    words = f"segments {given} --objective max_link_utilisation --gap 0.001 --out p.json --overwrite"
+    words = (
+        f"segments {given} --objective max_link_utilisation --gap 0.001 --out p.json --overwrite"
+    )
     assert main(f"{words} --transit".split()) == 2
     assert "--at-most beside it" in capsys.readouterr().err
 
@@ -237,20 +286,26 @@ def test_a_transit_policy_is_what_simulate_then_finds_without_failure_and_under_
         assert main([*command.split(), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    one_demand, alone = (found(f"{words} --at-most 1{more}")["value"] for more in ("", " --transit"))
+    one_demand, alone = (
+        found(f"{words} --at-most 1{more}")["value"] for more in ("", " --transit")
+    )
     assert (one_demand, alone) == (pytest.approx(1.2), pytest.approx(16 / 30, rel=1e-3))
     simulated = found(f"simulate {given} --policies p.json")
     assert simulated["matrices"][0]["utilisation"] == pytest.approx(alone)
     always = found(f"{words} --transit --at-most 1 --survive cables")["value"]
     after = found(f"simulate {given} --policies p.json --failures cables")
-    assert max(one["utilisation"] for one in (*after["failures"], *after["matrices"])) == pytest.approx(always)
+    assert max(
+        one["utilisation"] for one in (*after["failures"], *after["matrices"])
+    ) == pytest.approx(always)
     assert main(f"simulate {given} --policies p.json --failures cables --repair".split()) == 2
 
 
 def test_one_list_flow_and_ecmp(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [f"{name},10.0.0.{number},{number}" for number, name in enumerate("abcde")]
     (files / "routers.csv").write_text("\n".join(["name,loopback,sid", *rows]), encoding="utf-8")
-    words = "segments --objective max_link_utilisation --one-list --routers routers.csv --out one.conf"
+    words = (
+        "segments --objective max_link_utilisation --one-list --routers routers.csv --out one.conf"
+    )
     one = _json(words, capsys)
     assert one["value"] >= one["fractional"] * (1 - 1e-9)
     assert "segment-list" in (files / "one.conf").read_text(encoding="utf-8")
@@ -260,7 +315,9 @@ def test_one_list_flow_and_ecmp(files: Path, capsys: pytest.CaptureFixture[str])
     assert ecmp["value"] == pytest.approx(1.8)
 
 
-def test_nothing_is_without_a_path_by_rounding(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_without_a_path_by_rounding(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rates = np.random.default_rng(0).choice([0.0, 0.1, 0.3, 1e4 / 3], 20)
     pairs = [f"{a},{b}" for a in "abcde" for b in "abcde" if a != b]
     rows = [f"{pair},{rate}" for pair, rate in zip(pairs, rates.tolist(), strict=True)]
@@ -270,13 +327,21 @@ def test_nothing_is_without_a_path_by_rounding(files: Path, capsys: pytest.Captu
     assert "without a path" not in capsys.readouterr().out
 
 
-def test_a_missed_gap_ends_otherwise_than_a_reached_one(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    missed = _json("segments --objective max_link_utilisation --gap 0 --max-iterations 1", capsys, 3)
+def test_a_missed_gap_ends_otherwise_than_a_reached_one(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missed = _json(
+        "segments --objective max_link_utilisation --gap 0 --max-iterations 1", capsys, 3
+    )
     assert missed["gap"] > 0
-    assert _json("segments --igp-alone --objective max_link_utilisation", capsys)["gap"] > 0.01, "has no target"
+    assert _json("segments --igp-alone --objective max_link_utilisation", capsys)["gap"] > 0.01, (
+        "has no target"
+    )
 
 
-def test_metrics_are_found_and_their_changes_written_in_order(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_are_found_and_their_changes_written_in_order(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = _json("metrics --deadline 4s --with-policies --out changes.csv", capsys)
     assert found["before"] == pytest.approx(1.8)
     assert found["utilisation"] <= 0.951
@@ -287,7 +352,9 @@ def test_metrics_are_found_and_their_changes_written_in_order(files: Path, capsy
     assert len(few["changes"]) <= 1
 
 
-def test_a_search_of_metrics_goes_on_from_an_earlier_one(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_of_metrics_goes_on_from_an_earlier_one(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = _json("metrics --deadline 2s --out changes.json", capsys)
     kept = _json("metrics --deadline 1ms --seed 7 --start changes.json", capsys)
     assert kept["before"] == found["before"]
@@ -318,7 +385,9 @@ def test_a_search_of_metrics_goes_on_from_an_earlier_one(files: Path, capsys: py
         ("metrics --start nowhere.csv", "nowhere.csv"),
     ],
 )
-def test_wrong_input_is_one_line(files: Path, capsys: pytest.CaptureFixture[str], command: str, message: str) -> None:
+def test_wrong_input_is_one_line(
+    files: Path, capsys: pytest.CaptureFixture[str], command: str, message: str
+) -> None:
     capsys.readouterr()
     _run(command, expected=2)
     lines = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
@@ -333,14 +402,20 @@ def test_the_worst_matrix_of_a_failure_is_found_in_every_block(block: int) -> No
     rates = np.array([1.0, 2.0, 1.5, 3.0, 0.5])[:, None] * np.ones(6)
     traffic = TrafficMatrices("test", all_pairs(topology), times, ArrayRates(rates), 300)
     result = simulated(
-        IgpRouting(EcmpDag.of(topology, np.ones(6)), traffic.pairs), traffic, np.arange(5), cable_failures(topology), 1,
+        IgpRouting(EcmpDag.of(topology, np.ones(6)), traffic.pairs),
+        traffic,
+        np.arange(5),
+        cable_failures(topology),
+        1,
         block=block,
-    )  # fmt: skip
+    )
     assert [failure.index for failure in result.failures] == [3] * 3
     assert [failure.utilisation for failure in result.failures] == pytest.approx([0.6] * 3)
 
 
-def test_months_in_which_links_are_full_by_hand(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_months_in_which_links_are_full_by_hand(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A quarter of the demands loads a -> b by 0.45, which doubles after log 2 / log 1.3 years."""
     words = "simulate --failures cables --growth 0.25 --growth-per-year 0.3 --max-utilisation 0.9"
     links = {one["link"]: one for one in _json(words, capsys)["forecasts"]}
@@ -348,7 +423,8 @@ def test_months_in_which_links_are_full_by_hand(files: Path, capsys: pytest.Capt
     doubled = today + np.timedelta64(round(np.log(2) / np.log(1.3) * 365.25 * 86_400), "s")
     assert links["a->b"]["utilisation"] == pytest.approx(0.45)
     assert links["a->b"]["full"] == str(doubled.astype("datetime64[M]"))
-    # a -> c has b to c alone, 0.25 Gbit/s of 10; without a - b all of a, and without b - d (or d's other cables) too.
+    # a -> c has b to c alone, 0.25 Gbit/s of 10; without a - b all of a, and without b - d (or d's
+    # other cables) too.
     assert links["a->c"]["utilisation"] == pytest.approx(0.025)
     assert links["a->c"]["failed_utilisation"] == pytest.approx(0.475)
     assert links["a->c"]["worst_failure"] == "b - d"
@@ -356,7 +432,9 @@ def test_months_in_which_links_are_full_by_hand(files: Path, capsys: pytest.Capt
     assert links["e->d"]["full"] == links["e->d"]["full_under_failure"] == "", "which nobody uses"
 
 
-def test_a_horizon_counts_links_and_the_page_and_csv_have_all(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_horizon_counts_links_and_the_page_and_csv_have_all(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = "simulate --failures cables --growth 0.25 --growth-per-year 0.3 --max-utilisation 0.9"
     _run(f"{words} --horizon 2y --out short")
     assert "no link passes 90.00% by" in capsys.readouterr().out
@@ -389,8 +467,11 @@ def test_growth_that_cannot_be_is_refused(
     assert expected in capsys.readouterr().err
 
 
-def test_largest_loads_are_those_of_every_matrix_and_failure_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In blocks of two matrices and three failures, against one matrix and one failure at a time."""
+def test_largest_loads_are_those_of_every_matrix_and_failure_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In blocks of two matrices and three failures, against one matrix and one failure at a
+    time."""
     topology = load_topology("b4")
     pairs, random = all_pairs(topology), np.random.default_rng(0)
     rates = random.lognormal(0, 1, (5, len(pairs)))
@@ -403,14 +484,22 @@ def test_largest_loads_are_those_of_every_matrix_and_failure_for_itself(monkeypa
     for row, failure in enumerate([None, *failures]):
         down = [] if failure is None else list(failure.links)
         after = EcmpDag.of(topology.with_failed_links(down), metric)
-        expected = np.max([IgpFailures.of_demands(after, pairs, one[None], SegmentPolicies.none()).load[0]
-                           for one in rates], axis=0)  # fmt: skip
+        expected = np.max(
+            [
+                IgpFailures.of_demands(after, pairs, one[None], SegmentPolicies.none()).load[0]
+                for one in rates
+            ],
+            axis=0,
+        )
         np.testing.assert_allclose(found[row], expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("is_transit", [False, True])
-def test_traffic_of_a_failed_router_takes_no_link_whatever_policy_steers_it(is_transit: bool) -> None:
-    """0 - 1 - 2 and 0 - 2: the list of 0 for 2 goes over 1, which is still there when 2 has failed."""
+def test_traffic_of_a_failed_router_takes_no_link_whatever_policy_steers_it(
+    is_transit: bool,
+) -> None:
+    """0 - 1 - 2 and 0 - 2: the list of 0 for 2 goes over 1, which is still there when 2 has
+    failed."""
     topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (0, 2, 10.0)], both=True)
     pairs = np.array([(0, 1), (0, 2)], dtype=np.int32)
     stamps = np.array(["2026-01-01T00:00:00"], dtype="datetime64[s]")

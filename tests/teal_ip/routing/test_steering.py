@@ -1,4 +1,5 @@
-"""Steering of single demands: loads, measurements and latencies of lists against lists that are followed by hand."""
+"""Steering of single demands: loads, measurements and latencies of lists against lists that are
+followed by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from teal_ip.routing.steering import DemandSteering, steering_of
 from teal_ip.routing.transit_policies import TransitSteering
 from tests.igp_reference import network_with_parallels, random_metrics
 
-# 0 - 1 - 2 - 3 in a row and 0 - 3, both directions; link numbers: 0->1, 1->2, 2->3, 0->3, then back.
+# 0 - 1 - 2 - 3 in a row and 0 - 3, both directions; link numbers: 0->1, 1->2, 2->3, 0->3, then
+# back.
 ROW = make_topology([(0, 1, 10.0), (1, 2, 10.0), (2, 3, 10.0), (0, 3, 10.0)], both=True)
 PAIRS = np.array([(0, 2), (0, 3), (0, 2)], dtype=np.int32)  # one pair twice
 LISTS: dict[tuple[int, int], tuple[SegmentList, ...]] = {
@@ -25,8 +27,8 @@ LISTS: dict[tuple[int, int], tuple[SegmentList, ...]] = {
 
 
 def test_a_list_is_followed_up_to_the_segment_that_is_cut() -> None:
-    """The second list goes to 1, back to 0 for the adjacency 0 -> 3, which has failed; the first one takes 0 -> 1 -> 2
-    -> 3 and back to 2."""
+    """The second list goes to 1, back to 0 for the adjacency 0 -> 3, which has failed; the first
+    one takes 0 -> 1 -> 2 -> 3 and back to 2."""
     dag, policies = EcmpDag.of(ROW, np.ones(8)).without([3, 7]), SegmentPolicies(LISTS)
     demand = np.array([[4.0, 2.0, 8.0]])
     loads = IgpFailures.of_demands(dag, PAIRS, demand, policies)
@@ -62,10 +64,14 @@ def test_values_are_weighted_by_shares_and_each_kind_has_its_steering() -> None:
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("is_transit", [False, True])
 def test_measurements_are_the_loads_where_links_have_failed(seed: int, is_transit: bool) -> None:
-    """Also with adjacencies over failed links and segments without a path; the latency of what is lost is infinite."""
+    """Also with adjacencies over failed links and segments without a path; the latency of what is
+    lost is infinite."""
     topology, rng = network_with_parallels(seed), np.random.default_rng(seed)
     failed = rng.choice(topology.num_links, topology.num_links // 3, replace=False)
-    dag, pairs = EcmpDag.of(topology, random_metrics(topology, seed)).without(failed), all_pairs(topology)
+    dag, pairs = (
+        EcmpDag.of(topology, random_metrics(topology, seed)).without(failed),
+        all_pairs(topology),
+    )
     lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
     for s, t in pairs[rng.random(len(pairs)) < (0.1 if is_transit else 0.5)].tolist():
         link, mid = int(rng.integers(topology.num_links)), int(rng.integers(topology.num_nodes))

@@ -1,4 +1,5 @@
-"""Loads of tunnels: a network by hand, a walk over every tunnel under every failure, counters, and faults of files."""
+"""Loads of tunnels: a network by hand, a walk over every tunnel under every failure, counters, and
+faults of files."""
 
 from __future__ import annotations
 
@@ -23,13 +24,16 @@ from tests.teal_ip.routing.test_simulate import DEMANDS, LINKS
 # a to d over b and over c, 3 to 1; a to e over c alone; b to c has none.
 TUNNELS = {
     "a": [
-        {"target": "d", "paths": [
-            {"links": ["a->b", "b->d"], "split": 0.6, "rate": 9.0},
-            {"links": ["a->c", "c->d"], "split": 0.2, "rate": 3.0},
-        ]},
+        {
+            "target": "d",
+            "paths": [
+                {"links": ["a->b", "b->d"], "split": 0.6, "rate": 9.0},
+                {"links": ["a->c", "c->d"], "split": 0.2, "rate": 3.0},
+            ],
+        },
         {"target": "e", "paths": [{"links": ["a->c", "c->d", "d->e"], "split": 1.0, "rate": 6.0}]},
     ]
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -37,7 +41,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.csv").write_text(LINKS, encoding="utf-8")
     (tmp_path / "demands.csv").write_text(DEMANDS, encoding="utf-8")
-    (tmp_path / "tunnels.json").write_text(json.dumps({"topology": "net", "routers": TUNNELS}), encoding="utf-8")
+    (tmp_path / "tunnels.json").write_text(
+        json.dumps({"topology": "net", "routers": TUNNELS}), encoding="utf-8"
+    )
     return tmp_path
 
 
@@ -48,17 +54,25 @@ def _simulated(words: str, capsys: pytest.CaptureFixture[str], expected: int = 0
     return json.loads(capsys.readouterr().out) if expected == 0 else {}
 
 
-def test_loads_latency_failures_and_months_by_hand(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = _simulated("--failures cables --growth-per-year 0.3 --horizon 1y --max-utilisation 0.95", capsys)
+def test_loads_latency_failures_and_months_by_hand(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = _simulated(
+        "--failures cables --growth-per-year 0.3 --horizon 1y --max-utilisation 0.95", capsys
+    )
     load = {one["link"]: one["largest_load"] for one in result["links"]}
     assert load["a->b"] == pytest.approx(9)
-    assert load["a->c"] == pytest.approx(10)  # a quarter of a to d, all of a to e, and b to c by the IGP
+    assert load["a->c"] == pytest.approx(
+        10
+    )  # a quarter of a to d, all of a to e, and b to c by the IGP
     assert load["b->a"] == pytest.approx(1)
     one = result["matrices"][0]
     assert one["latency_mean"] == pytest.approx((12 * 2 + 6 * 3 + 1 * 2) / 19)
     failures = {f["failure"]: f for f in result["failures"]}
     assert failures["a - b"]["utilisation"] == pytest.approx(1.8)  # all 18 over c
-    assert failures["a - c"]["utilisation"] == pytest.approx(1.9)  # a to d by its tunnel, the others by the IGP
+    assert failures["a - c"]["utilisation"] == pytest.approx(
+        1.9
+    )  # a to d by its tunnel, the others by the IGP
     assert failures["d - e"]["lost"] == pytest.approx(6)
     first = result["forecasts"][0]
     assert first["failed_utilisation"] == pytest.approx(1.9)
@@ -73,7 +87,9 @@ def test_every_failure_is_that_of_a_walk_over_every_tunnel(seed: int) -> None:
     metric, rng = random_metrics(topology, seed), np.random.default_rng(seed)
     pairs = all_pairs(topology)
     demand = rng.exponential(size=(2, len(pairs)))
-    walks = [(d, links) for d in range(0, len(pairs), 2) for links in _walks(topology, pairs[d], rng)]
+    walks = [
+        (d, links) for d in range(0, len(pairs), 2) for links in _walks(topology, pairs[d], rng)
+    ]
     of = np.array([d for d, _ in walks])
     share = rng.uniform(0.1, 1, len(walks))
     share /= np.bincount(of, share)[of]
@@ -88,8 +104,12 @@ def test_every_failure_is_that_of_a_walk_over_every_tunnel(seed: int) -> None:
         load, lost = _walked(topology, metric, pairs, demand, tunnels, links)
         np.testing.assert_allclose(found.load[s], load, atol=1e-9)
         np.testing.assert_allclose(found.lost[s], lost, atol=1e-9)
-        np.testing.assert_allclose(found.utilisation[s], (load / topology.capacity).max(1), atol=1e-9)
-        np.testing.assert_allclose(found.overload[s], np.maximum(0, load - topology.capacity).sum(1), atol=1e-9)
+        np.testing.assert_allclose(
+            found.utilisation[s], (load / topology.capacity).max(1), atol=1e-9
+        )
+        np.testing.assert_allclose(
+            found.overload[s], np.maximum(0, load - topology.capacity).sum(1), atol=1e-9
+        )
     np.testing.assert_allclose(loads.load, found.load[0], atol=1e-9)
 
 
@@ -99,8 +119,11 @@ def _walks(topology: Topology, pair: IntArray, rng: np.random.Generator) -> list
     for _ in range(3):
         node, links, seen = int(pair[0]), [], {int(pair[0])}
         while node != int(pair[1]):
-            out = [e for e in range(topology.num_links) if topology.link_source[e] == node
-                   and int(topology.link_target[e]) not in seen]  # fmt: skip
+            out = [
+                e
+                for e in range(topology.num_links)
+                if topology.link_source[e] == node and int(topology.link_target[e]) not in seen
+            ]
             if not out:
                 break
             links.append(int(rng.choice(out)))
@@ -112,7 +135,12 @@ def _walks(topology: Topology, pair: IntArray, rng: np.random.Generator) -> list
 
 
 def _walked(
-    topology: Topology, metric: FloatArray, pairs: IntArray, demand: FloatArray, tunnels: Tunnels, failed: list[int]
+    topology: Topology,
+    metric: FloatArray,
+    pairs: IntArray,
+    demand: FloatArray,
+    tunnels: Tunnels,
+    failed: list[int],
 ) -> tuple[FloatArray, FloatArray]:
     """Loads (M, E) and lost volumes (M,), demand by demand."""
     capacity = topology.capacity.copy()
@@ -144,7 +172,9 @@ def test_counters_read_the_loads_of_tunnels(files: Path) -> None:
     assert sent["b->a"] == pytest.approx(1)
 
 
-def test_files_without_tunnels_of_this_traffic_are_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_without_tunnels_of_this_traffic_are_refused(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (files / "tunnels.json").write_text(json.dumps({"topology": "net", "routers": {}}))
     _simulated("", capsys, expected=2)
     assert "paths with a rate" in capsys.readouterr().err
@@ -162,10 +192,15 @@ def test_classes_of_a_pair_on_one_path_add_up(tmp_path: Path) -> None:
     over_b, over_c = ["a->b", "b->d"], ["a->c", "c->d"]
     demands = [
         {"target": "d", "class": "gold", "paths": [{"links": over_b, "split": 1.0, "rate": 1.0}]},
-        {"target": "d", "class": "rest", "paths": [
-            {"links": over_b, "split": 0.4, "rate": 2.0}, {"links": over_c, "split": 0.6, "rate": 3.0},
-        ]},
-    ]  # fmt: skip
+        {
+            "target": "d",
+            "class": "rest",
+            "paths": [
+                {"links": over_b, "split": 0.4, "rate": 2.0},
+                {"links": over_c, "split": 0.6, "rate": 3.0},
+            ],
+        },
+    ]
     file = tmp_path / "tunnels.json"
     file.write_text(json.dumps({"topology": "net", "routers": {"a": demands}}), encoding="utf-8")
     topology = load_topology(tmp_path / "net.csv")

@@ -29,15 +29,20 @@ def _problem(seed: int, *, balances: bool, load: float = 1.0) -> tuple[SegmentPr
     topology = network_with_parallels(seed)
     metric = random_metrics(topology, seed)
     nodes = topology.num_nodes
-    pairs = np.array([pair for pair in itertools.product(range(nodes), repeat=2) if pair[0] != pair[1]])
+    pairs = np.array(
+        [pair for pair in itertools.product(range(nodes), repeat=2) if pair[0] != pair[1]]
+    )
     rng = np.random.default_rng(seed)
     demand = load * rng.exponential(size=len(pairs)) * (rng.random(len(pairs)) < 0.7)
     problem = SegmentProblem.of(EcmpDag.of(topology, metric), pairs, demand, balances=balances)
     return problem, segment_shares(topology, metric)
 
 
-def _columns(problem: SegmentProblem, shares: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Loads (E, C) of a whole demand on each list, demand of each (C,), and whether it is the direct way (C,)."""
+def _columns(
+    problem: SegmentProblem, shares: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Loads (E, C) of a whole demand on each list, demand of each (C,), and whether it is the
+    direct way (C,)."""
     entries, of, direct = [], [], []
     for d, (s, t) in enumerate(zip(problem.source, problem.target, strict=True)):
         for m in range(problem.num_nodes):
@@ -61,12 +66,16 @@ def _whole_lp(problem: SegmentProblem, shares: FloatArray) -> float:
         result = linprog(cost, rows, np.zeros(len(rows)), sums, np.ones(len(each)), method="highs")
         return float(result.fun)
     limits = np.concatenate([problem.capacity, np.ones(len(each))])
-    return -float(linprog(-problem.demand[of], np.vstack([entries, each]), limits, method="highs").fun)
+    return -float(
+        linprog(-problem.demand[of], np.vstack([entries, each]), limits, method="highs").fun
+    )
 
 
 @pytest.mark.parametrize("balances", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_value_and_bound_enclose_the_optimum_of_the_whole_program(seed: int, balances: bool) -> None:
+def test_value_and_bound_enclose_the_optimum_of_the_whole_program(
+    seed: int, balances: bool
+) -> None:
     problem, shares = _problem(seed, balances=balances, load=5.0)
     optimum = _whole_lp(problem, shares)
     result = solve(problem, gap=1e-3)
@@ -80,7 +89,11 @@ def test_value_and_bound_enclose_the_optimum_of_the_whole_program(seed: int, bal
     load = np.zeros(len(problem.capacity))
     for d, k in np.argwhere(result.mid >= 0):
         m, s, t = result.mid[d, k], problem.source[d], problem.target[d]
-        load += problem.demand[d] * result.share[d, k] * (shares[m, s] + (0 if m == t else shares[t, m]))
+        load += (
+            problem.demand[d]
+            * result.share[d, k]
+            * (shares[m, s] + (0 if m == t else shares[t, m]))
+        )
     if balances:
         assert (load / problem.capacity).max() == pytest.approx(result.value, rel=1e-9)
     else:
@@ -99,8 +112,12 @@ def test_column_generation_alone_reaches_the_optimum(seed: int) -> None:
     assert result.gap <= 1e-6
 
 
-@pytest.mark.parametrize(("seed", "load"), [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0), (0, 1e-9), (1, 1e-9)])
-def test_the_bound_on_policies_is_below_the_program_and_the_utilisation_is_kept(seed: int, load: float) -> None:
+@pytest.mark.parametrize(
+    ("seed", "load"), [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0), (0, 1e-9), (1, 1e-9)]
+)
+def test_the_bound_on_policies_is_below_the_program_and_the_utilisation_is_kept(
+    seed: int, load: float
+) -> None:
     problem, shares = _problem(seed, balances=True, load=load)
     start = solve(problem, gap=1e-3)
     allowed = start.value * 1.05
@@ -116,14 +133,20 @@ def test_the_bound_on_policies_is_below_the_program_and_the_utilisation_is_kept(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "most"), [(0, 0), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (3, 2), (0, 1000)])
-def test_the_utilisation_of_few_policies_is_between_its_bound_and_the_best_of_all_choices(seed: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "most"), [(0, 0), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (3, 2), (0, 1000)]
+)
+def test_the_utilisation_of_few_policies_is_between_its_bound_and_the_best_of_all_choices(
+    seed: int, most: int
+) -> None:
     """Against the linear program over every choice of so many demands."""
     problem, shares = _problem(seed, balances=True)
     start = solve(problem, gap=1e-4)
     few, bound = least_utilisation(problem, start, most, Deadline(math.inf))
     assert few.policies <= most
-    assert problem.utilisation(problem.loads(few.mid, few.share)) == pytest.approx(few.utilisation, rel=1e-12)
+    assert problem.utilisation(problem.loads(few.mid, few.share)) == pytest.approx(
+        few.utilisation, rel=1e-12
+    )
     entries, of, direct = _columns(problem, shares)
     demands = len(problem.demand)
     if most >= demands:
@@ -136,7 +159,10 @@ def test_the_utilisation_of_few_policies_is_between_its_bound_and_the_best_of_al
         each = (of[kept][None] == np.arange(demands)[:, None]).astype(float)
         sums = np.hstack([each, np.zeros((demands, 1))])
         cost = np.append(np.zeros(kept.sum()), 1.0)
-        best = min(best, linprog(cost, rows, np.zeros(len(rows)), sums, np.ones(demands), method="highs").fun)
+        best = min(
+            best,
+            linprog(cost, rows, np.zeros(len(rows)), sums, np.ones(demands), method="highs").fun,
+        )
     assert bound <= best * (1 + 1e-6)
     assert best * (1 - 1e-6) <= few.utilisation <= 1.1 * best
     assert bound >= 0.8 * best
@@ -151,7 +177,9 @@ def test_one_list_is_no_worse_than_rounding_and_near_the_best_of_all_lists(seed:
     assert found.utilisation <= found.rounded
     assert found.utilisation >= start.bound * (1 - 1e-9)
     ones = np.ones(found.mid.shape)
-    assert problem.utilisation(problem.loads(found.mid, ones)) == pytest.approx(found.utilisation, rel=1e-12)
+    assert problem.utilisation(problem.loads(found.mid, ones)) == pytest.approx(
+        found.utilisation, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -170,7 +198,9 @@ def test_one_list_each_in_whole_numbers_is_the_best_of_all_choices(seed: int) ->
     best = math.inf
     for choice in itertools.product(range(topology.num_nodes), repeat=4):
         tried = np.array(choice, dtype=np.int32)[:, None]
-        if (dag.reaches[tried[:, 0], problem.source] & dag.reaches[problem.target, tried[:, 0]]).all():
+        if (
+            dag.reaches[tried[:, 0], problem.source] & dag.reaches[problem.target, tried[:, 0]]
+        ).all():
             best = min(best, problem.utilisation(problem.loads(tried, ones)))
     assert value == pytest.approx(best, rel=2e-3)
 
@@ -189,30 +219,42 @@ def test_a_demand_of_two_capacities_is_split_over_both_ways() -> None:
     policies = problem.policies(result.mid, result.share)
     lists = policies.lists[0, 4]
     assert sum(one.share for one in lists) == pytest.approx(1)
-    assert {one.midpoints for one in lists if one.share > 0.01} in ({(), (2,)}, {(), (3,)}, {(), (2,), (3,)})
+    assert {one.midpoints for one in lists if one.share > 0.01} in (
+        {(), (2,)},
+        {(), (3,)},
+        {(), (2,), (3,)},
+    )
 
 
 def test_demands_without_a_path_are_left_out_and_nothing_left_is_refused() -> None:
     topology = make_topology([(0, 1, 1.0), (1, 0, 1.0)], min_nodes=3)
     dag = EcmpDag.of(topology, np.ones(2))
-    problem = SegmentProblem.of(dag, np.array([[0, 1], [0, 2]]), np.array([0.5, 0.5]), balances=True)
+    problem = SegmentProblem.of(
+        dag, np.array([[0, 1], [0, 2]]), np.array([0.5, 0.5]), balances=True
+    )
     assert problem.demand.tolist() == [0.5]
     with pytest.raises(InputError, match="demand"):
         SegmentProblem.of(dag, np.array([[0, 2]]), np.array([1.0]), balances=True)
 
 
 def test_local_search_moves_a_demand_off_a_full_link() -> None:
-    """Straight, 0 -> 4 and 1 -> 4 fill the link from 1 to 4 twice; 0 -> 4 has another way, by 2 and 3."""
+    """Straight, 0 -> 4 and 1 -> 4 fill the link from 1 to 4 twice; 0 -> 4 has another way, by 2 and
+    3."""
     topology = _fish()
     dag = EcmpDag.of(topology, np.ones(topology.num_links))
-    problem = SegmentProblem.of(dag, np.array([[0, 4], [1, 4]]), np.array([10.0, 10.0]), balances=True)
+    problem = SegmentProblem.of(
+        dag, np.array([[0, 4], [1, 4]]), np.array([10.0, 10.0]), balances=True
+    )
     found = one_list(problem, problem.target[:, None], np.ones((2, 1)), Deadline(math.inf))
     assert found.rounded == pytest.approx(2.0)
     assert found.utilisation == pytest.approx(1.0)
 
 
-def test_of_the_solution_before_and_of_few_policies_the_better_one_and_the_higher_bound_are_kept() -> None:
-    """A search that ends at a gap of 50% finds worse lists and a lower bound than one that ends at 0.01%."""
+def test_of_the_solution_before_and_of_few_policies_the_better_one_and_the_higher_bound_are_kept() -> (
+    None
+):
+    """A search that ends at a gap of 50% finds worse lists and a lower bound than one that ends at
+    0.01%."""
     problem, _ = _problem(0, balances=True)
     good, bad = solve(problem, gap=1e-4), solve(problem, gap=0.5)
     assert bad.value > 1.2 * good.value
@@ -225,7 +267,8 @@ def test_of_the_solution_before_and_of_few_policies_the_better_one_and_the_highe
 
 
 def test_the_best_lists_of_all_moves_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """8 Gbit/s from 0 to 1: 80% of the direct link, 20% by 2, 40% by 3; moves for a higher power go from 2 to 3."""
+    """8 Gbit/s from 0 to 1: 80% of the direct link, 20% by 2, 40% by 3; moves for a higher power go
+    from 2 to 3."""
     links = [(0, 1, 10.0), (0, 2, 40.0), (2, 1, 40.0), (0, 3, 20.0), (3, 1, 20.0)]
     dag = EcmpDag.of(make_topology(links, both=True), np.ones(10))
     problem = SegmentProblem.of(dag, np.array([[0, 1]]), np.array([8.0]), balances=True)

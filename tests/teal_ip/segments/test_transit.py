@@ -1,4 +1,5 @@
-"""Few transit policies against every choice of one or two of them, and against simulated loads under failures."""
+"""Few transit policies against every choice of one or two of them, and against simulated loads
+under failures."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ class Reference:
         demand: (N, N) Gbit/s, by source and target.
     """
 
-    def __init__(self, topology: Topology, metric: FloatArray, failures: list[list[int]], demand: FloatArray) -> None:
+    def __init__(
+        self, topology: Topology, metric: FloatArray, failures: list[list[int]], demand: FloatArray
+    ) -> None:
         self.nodes, self.capacity = topology.num_nodes, topology.capacity
         networks = [topology.with_failed_links(links) if links else topology for links in failures]
         self.shares = [np.nan_to_num(segment_shares(network, metric)) for network in networks]
@@ -45,7 +48,8 @@ class Reference:
     def can_stand_together(self, choices: tuple[Choice, ...]) -> bool:
         """Whether no router is on the way of another one to the same endpoint, under no failure."""
         return not any(
-            a[1] == b[1] and any(c[a[1], a[0], b[0]] > 0 or c[a[1], b[0], a[0]] > 0 for c in self.crosses)
+            a[1] == b[1]
+            and any(c[a[1], a[0], b[0]] > 0 or c[a[1], b[0], a[0]] > 0 for c in self.crosses)
             for a, b in itertools.combinations(choices, 2)
         )
 
@@ -56,38 +60,61 @@ class Reference:
         for w in range(self.nodes):
             taken = any(c[t, w, m] > 0 for c in self.crosses)
             for router, endpoint in others:
-                taken |= endpoint == w and router != m and any(c[w, m, router] > 0 for c in self.crosses)
-                taken |= endpoint == t and router != m and any(c[t, w, router] > 0 for c in self.crosses)
-            reached = all((s[w, m].any() and s[t, w].any()) or not s[t, m].any() for s in self.shares)
+                taken |= (
+                    endpoint == w and router != m and any(c[w, m, router] > 0 for c in self.crosses)
+                )
+                taken |= (
+                    endpoint == t and router != m and any(c[t, w, router] > 0 for c in self.crosses)
+                )
+            reached = all(
+                (s[w, m].any() and s[t, w].any()) or not s[t, m].any() for s in self.shares
+            )
             kept += [w] if w not in choice and not taken and reached else []
         return kept
 
     def least(self, choices: tuple[Choice, ...]) -> float:
         """Least utilisation with policies of these routers and endpoints, whatever their lists."""
-        columns = [(c, w) for c in choices for w in self.mids(c, tuple(o for o in choices if o != c))]
+        columns = [
+            (c, w) for c in choices for w in self.mids(c, tuple(o for o in choices if o != c))
+        ]
         rows, right = [], []
-        for shares, live, straight, volume in zip(self.shares, self.live, self.straight, self.volume, strict=True):
-            changes = np.array([
-                volume[m, t] * (shares[w, m] + shares[t, w] - shares[t, m]) for (m, t), w in columns
-            ]).reshape(len(columns), len(self.capacity)).T  # fmt: skip
+        for shares, live, straight, volume in zip(
+            self.shares, self.live, self.straight, self.volume, strict=True
+        ):
+            changes = (
+                np.array(
+                    [
+                        volume[m, t] * (shares[w, m] + shares[t, w] - shares[t, m])
+                        for (m, t), w in columns
+                    ]
+                )
+                .reshape(len(columns), len(self.capacity))
+                .T
+            )
             rows.append(np.hstack([changes, -self.capacity[:, None]])[live])
             right.append(-straight[live])
         sums = np.array([[float(c == choice) for c, _ in columns] + [0.0] for choice in choices])
         found = linprog(
-            np.append(np.zeros(len(columns)), 1.0), np.vstack([*rows, sums]),
+            np.append(np.zeros(len(columns)), 1.0),
+            np.vstack([*rows, sums]),
             np.concatenate([*right, np.ones(len(choices))]),
-        )  # fmt: skip
+        )
         return float(found.fun)
 
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_one_and_two_policies_are_near_the_best_of_all_and_bounds_hold(seed: int, fails: bool) -> None:
+def test_one_and_two_policies_are_near_the_best_of_all_and_bounds_hold(
+    seed: int, fails: bool
+) -> None:
     topology = network_with_parallels(seed, 5)
     metric, nodes = random_metrics(topology, seed), topology.num_nodes
     failures = [[], *([list(links) for links in topology.cables()[:2]] if fails else [])]
     demand = np.random.default_rng(seed).exponential(size=(nodes, nodes)) * (1 - np.eye(nodes))
-    reference, pairs = Reference(topology, metric, failures, demand), all_pairs(topology).astype(np.int64)
+    reference, pairs = (
+        Reference(topology, metric, failures, demand),
+        all_pairs(topology).astype(np.int64),
+    )
     dag = EcmpDag.of(topology, metric)
     dags = [dag, *(dag.without(links) for links in failures[1:])]
     rates = demand[pairs[:, 0], pairs[:, 1]][None]
@@ -102,7 +129,9 @@ def test_one_and_two_policies_are_near_the_best_of_all_and_bounds_hold(seed: int
         assert found.policies.is_transit
         assert found.bound <= best[most] * (1 + 1e-6)
         assert best[most] * (1 - 1e-6) <= found.value <= 1.15 * best[most] + 1e-9
-        loads = IgpFailures.of_demands(dag, pairs.astype(np.int32), rates, found.policies).under(failures, loads=True)
+        loads = IgpFailures.of_demands(dag, pairs.astype(np.int32), rates, found.policies).under(
+            failures, loads=True
+        )
         simulated = (loads.load[:, 0] / topology.capacity).max()
         assert found.value == pytest.approx(simulated, rel=1e-9)
     for target in ((best[0] + best[1]) / 2, (best[1] + best[2]) / 2):
@@ -116,7 +145,10 @@ def test_one_and_two_policies_are_near_the_best_of_all_and_bounds_hold(seed: int
 
 def test_any_number_of_transit_policies_is_refused() -> None:
     topology = network_with_parallels(0, 5)
-    dag, pairs = EcmpDag.of(topology, np.ones(topology.num_links)), all_pairs(topology).astype(np.int64)
+    dag, pairs = (
+        EcmpDag.of(topology, np.ones(topology.num_links)),
+        all_pairs(topology).astype(np.int64),
+    )
     with pytest.raises(InputError, match="few policies"):
         static_lists([dag], pairs, np.ones((1, len(pairs))), transit=True)
 
@@ -124,7 +156,10 @@ def test_any_number_of_transit_policies_is_refused() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_policies_exclude_each_other_where_one_router_is_on_the_way_of_the_other(seed: int) -> None:
     topology = network_with_parallels(seed, 7)
-    metric, nodes = random_metrics(topology, seed, 2), topology.num_nodes  # few metrics: many equal ways
+    metric, nodes = (
+        random_metrics(topology, seed, 2),
+        topology.num_nodes,
+    )  # few metrics: many equal ways
     failures = [[], *(list(links) for links in topology.cables()[:2])]
     dag, pairs = EcmpDag.of(topology, metric), all_pairs(topology).astype(np.int32)
     dags = [dag, *(dag.without(links) for links in failures[1:])]
@@ -133,7 +168,10 @@ def test_policies_exclude_each_other_where_one_router_is_on_the_way_of_the_other
     choices = list(zip(scenarios.source.tolist(), scenarios.target.tolist(), strict=True))
     for d, choice in enumerate(choices):
         excluded = scenarios.excluded(np.array([d]))
-        expected = [not reference.can_stand_together((choice, other)) and other != choice for other in choices]
+        expected = [
+            not reference.can_stand_together((choice, other)) and other != choice
+            for other in choices
+        ]
         np.testing.assert_array_equal(excluded, expected)
 
 
@@ -150,9 +188,12 @@ def test_most_is_saved_by_the_best_nodes_of_which_none_is_on_the_way_of_another(
 
     for target in range(nodes):
         others = [n for n in range(nodes) if n != target and dag.reaches[target, n]]
-        sets = itertools.chain.from_iterable(itertools.combinations(others, k) for k in range(len(others) + 1))
+        sets = itertools.chain.from_iterable(
+            itertools.combinations(others, k) for k in range(len(others) + 1)
+        )
         best += max(
-            sum(saving[target, n] for n in chosen) for chosen in sets
+            sum(saving[target, n] for n in chosen)
+            for chosen in sets
             if not any(a in way(target, b) for a, b in itertools.permutations(chosen, 2))
-        )  # fmt: skip
+        )
     assert most_saved(dag.dags, parent, saving) == pytest.approx(best)

@@ -9,4 +9,6 @@ from teal.spec import Spec
 def make(spec: Spec) -> Learner:
     """The learner of a specification."""
     options: Any = spec.parse_options(scale=1.0)
-    return lambda model, problem, means, noise, config: options["scale"] * direct_loss(model, problem, means)
+    return lambda model, problem, means, noise, config: (
+        options["scale"] * direct_loss(model, problem, means)
+    )

@@ -15,7 +15,14 @@ from teal.pathops.cuda_backend import CudaBackend
 from teal.problem import Problem
 from teal.runtime.memory import available_on, max_batch
 from teal.solvers.pdhg.cuda import kernels
-from teal.solvers.pdhg.dense import DenseEngine, Point, bytes_needed, scaling, start, trial_primal_weight
+from teal.solvers.pdhg.dense import (
+    DenseEngine,
+    Point,
+    bytes_needed,
+    scaling,
+    start,
+    trial_primal_weight,
+)
 from teal.solvers.pdhg.fused.kernels import FAILED_PRICE
 from teal.solvers.result import PdhgState
 
@@ -50,7 +57,9 @@ class Buffers:
         batch, real, device = shape.batch, shape.dtype, backend.device
         demands, num_paths = paths.leaf.shape
         links, float64 = paths.num_links, torch.float64
-        self.splits = torch.zeros(3, batch, demands, num_paths, dtype=real, device=device)  # current, anchor, stepped
+        self.splits = torch.zeros(
+            3, batch, demands, num_paths, dtype=real, device=device
+        )  # current, anchor, stepped
         self.price = torch.zeros(batch, links, dtype=real, device=device)
         self.demand = torch.zeros(batch, demands, dtype=real, device=device)
         self.inverse_capacity_sum = torch.ones(shape.h_rows, demands, dtype=real, device=device)
@@ -60,17 +69,33 @@ class Buffers:
         flow = torch.empty(batch, backend.num_nodes, dtype=real, device=device)
         sums = torch.empty(kernels.SUM_ROWS, batch, backend.sources, dtype=float64, device=device)
         arrived = torch.zeros(batch, dtype=torch.int32, device=device)
-        self._device, self._stream = device, torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self._device, self._stream = (
+            device,
+            torch.cuda.current_stream(device) if device.type == "cuda" else None,
+        )
         layout = backend.layout(real, 1)
         self._shared_bytes = layout.shared_bytes
         self._blocks = max(1, min(batch * backend.sources, layout.max_blocks))
         self._link_blocks = -(-links // (cuda.LINK_THREADS // backend.threads_per_link)) * batch
         tensors = (
-            *self.splits, self.price, self.demand, self.inverse_capacity_sum, self.demand_value, self.control, flow,
+            *self.splits,
+            self.price,
+            self.demand,
+            self.inverse_capacity_sum,
+            self.demand_value,
+            self.control,
+            flow,
             sums,
-        )  # fmt: skip
+        )
         source_arrays = kernels.SourceArrays(*(cuda.array(t) for t in tensors))
-        self._source_arguments = (source_arrays, backend.trie, layout.memory, num_paths, batch, shape.carries_all)
+        self._source_arguments = (
+            source_arrays,
+            backend.trie,
+            layout.memory,
+            num_paths,
+            batch,
+            shape.carries_all,
+        )
         link_arrays = kernels.LinkArrays(
             node_flow=cuda.array(flow),
             dual=cuda.array(self.dual),
@@ -81,7 +106,13 @@ class Buffers:
             link_ptr=backend.link_ptr,
             link_node=backend.link_node,
         )
-        self._link_arguments = (link_arrays, batch, backend.sources, shape.carries_all, backend.threads_per_link)
+        self._link_arguments = (
+            link_arrays,
+            batch,
+            backend.sources,
+            shape.carries_all,
+            backend.threads_per_link,
+        )
         self._step = cuda.LaunchGraph(lambda: self._iterate(is_storing=False), device)
         self._last_step = cuda.LaunchGraph(lambda: self._iterate(is_storing=True), device)
 
@@ -94,10 +125,20 @@ class Buffers:
 
     def _iterate(self, *, is_storing: bool) -> None:
         cuda.launch(
-            kernels.step_sources, self._device, self._blocks, self._shared_bytes, *self._source_arguments, is_storing
+            kernels.step_sources,
+            self._device,
+            self._blocks,
+            self._shared_bytes,
+            *self._source_arguments,
+            is_storing,
         )
         cuda.launch(
-            kernels.step_links, self._device, self._link_blocks, 0, *self._link_arguments, threads=cuda.LINK_THREADS
+            kernels.step_links,
+            self._device,
+            self._link_blocks,
+            0,
+            *self._link_arguments,
+            threads=cuda.LINK_THREADS,
         )
 
     def advance(self, count: int) -> None:
@@ -109,17 +150,25 @@ class Buffers:
 
 
 class CudaEngine(DenseEngine):
-    """PDHG on a GPU: a :class:`teal.solvers.pdhg.engine.PdhgEngine`; computes the same as PlainEngine.
+    """PDHG on a GPU: a :class:`teal.solvers.pdhg.engine.PdhgEngine`; computes the same as
+    PlainEngine.
 
-    Setting up and gap checks are torch over the path operations.  Memory: see :func:`dense.bytes_needed`.
+    Setting up and gap checks are torch over the path operations.  Memory: see
+    :func:`dense.bytes_needed`.
     """
 
     @staticmethod
     def accepts(problem: Problem) -> bool:
-        """Whether the kernels can solve the program: linear, over paths without caps, on a GPU with numba-cuda."""
+        """Whether the kernels can solve the program: linear, over paths without caps, on a GPU with
+        numba-cuda.
+        """
         if not problem.is_linear:
             return False
-        return problem.ops.is_over_paths and problem.largest_share is None and problem.ops.backend.name == "cuda"
+        return (
+            problem.ops.is_over_paths
+            and problem.largest_share is None
+            and problem.ops.backend.name == "cuda"
+        )
 
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
         exact = problem.solved.to(torch.float64)
@@ -146,7 +195,9 @@ class CudaEngine(DenseEngine):
         scale, buffers, k = self._scale, self._buffers, kernels
         buffers.splits.copy_(point.splits.expand(3, -1, -1, -1))
         buffers.demand.copy_(problem.routable_demand)
-        buffers.inverse_capacity_sum.copy_(scale.inverse_capacity_sum[: len(buffers.inverse_capacity_sum), :, 0])
+        buffers.inverse_capacity_sum.copy_(
+            scale.inverse_capacity_sum[: len(buffers.inverse_capacity_sum), :, 0]
+        )
         buffers.demand_value.copy_(problem.demand_value[: len(buffers.demand_value)])
         inverse = problem.inverse_capacity
         dual, control = buffers.dual, buffers.control
@@ -154,12 +205,22 @@ class CudaEngine(DenseEngine):
         dual[k.INVERSE], dual[k.FULL] = inverse, scale.full_path_utilisation
         dual[k.COST] = problem.link_cost / scale.objective_scale
         load = problem.loads(point.splits) * dual[k.LOAD_FACTOR]
-        for row, load_row in ((k.CURRENT, k.CURRENT_LOAD), (k.ANCHOR, k.ANCHOR_LOAD), (k.STEPPED, k.STEPPED_LOAD)):
+        for row, load_row in (
+            (k.CURRENT, k.CURRENT_LOAD),
+            (k.ANCHOR, k.ANCHOR_LOAD),
+            (k.STEPPED, k.STEPPED_LOAD),
+        ):
             dual[row], dual[load_row] = point.dual, load
         control.zero_()
-        control[k.WEIGHT], control[k.FIRST_WEIGHT], control[k.FIRST_ERROR] = primal_weight, primal_weight, -1
+        control[k.WEIGHT], control[k.FIRST_WEIGHT], control[k.FIRST_ERROR] = (
+            primal_weight,
+            primal_weight,
+            -1,
+        )
         control[k.INVERSE_SCALE] = 1 / scale.objective_scale[:, 0]
-        buffers.price.copy_(torch.where(inverse > 0, point.dual * inverse + dual[k.COST], FAILED_PRICE))
+        buffers.price.copy_(
+            torch.where(inverse > 0, point.dual * inverse + dual[k.COST], FAILED_PRICE)
+        )
 
     def _last_step(self) -> Point:
         return Point(self._buffers.splits[2], self._buffers.dual[kernels.STEPPED])
@@ -171,7 +232,9 @@ class CudaEngine(DenseEngine):
 
 
 def _give_back(spare: list[Buffers], buffers: Buffers) -> None:
-    """Keep the buffers for the next solve of their shape; one set is enough unless solves run side by side."""
+    """Keep the buffers for the next solve of their shape; one set is enough unless solves run side
+    by side.
+    """
     if not spare:
         spare.append(buffers)
 
@@ -182,9 +245,17 @@ def lanes(problem: Problem, dtype: torch.dtype) -> int:
     Raises:
         InputError: not even one.
     """
-    paths, device, backend = problem.paths, problem.ops.device, cast(CudaBackend, problem.ops.backend)
+    paths, device, backend = (
+        problem.paths,
+        problem.ops.device,
+        cast(CudaBackend, problem.ops.backend),
+    )
     matrix_bytes = bytes_needed(paths, dtype)  # without the path set, which is there already
-    result_bytes = 2 * 8 * paths.leaf.size * problem.batch  # float64 results of all parts, and again when joined
+    result_bytes = (
+        2 * 8 * paths.leaf.size * problem.batch
+    )  # float64 results of all parts, and again when joined
     if matrix_bytes * problem.batch > available_on(device):
         backend.spare_buffers.clear()
-    return max_batch("solve", matrix_bytes, problem.batch, device, _REMEDY, fixed_bytes=result_bytes)
+    return max_batch(
+        "solve", matrix_bytes, problem.batch, device, _REMEDY, fixed_bytes=result_bytes
+    )

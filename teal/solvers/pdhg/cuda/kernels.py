@@ -1,12 +1,13 @@
-"""One iteration of the GPU engine in two launches: a block a source for the splits, then threads a link for the y.
+"""One iteration of the GPU engine in two launches: a block a source for the splits, then threads a
+link for the y.
 
-The arithmetic is that of :mod:`teal.solvers.pdhg.fused.kernels`, step by step; symbols are those of the table in
-:mod:`teal.solvers.pdhg`.  The block that finishes last with the links of a matrix also completes its iteration: norms,
-primal weight, restart, Halpern's average.  Nothing goes back to the host, so that iterations can be replayed one after
-another from a recorded graph.
+The arithmetic is that of :mod:`teal.solvers.pdhg.fused.kernels`, step by step; symbols are those of
+the table in :mod:`teal.solvers.pdhg`.  The block that finishes last with the links of a matrix also
+completes its iteration: norms, primal weight, restart, Halpern's average.  Nothing goes back to the
+host, so that iterations can be replayed one after another from a recorded graph.
 
-Rows of the arrays ``dual``, ``control`` and ``sums`` are named below.  Arrays of the size of the paths have the
-iteration's own type, arrays of the size of the links are float64; all are flat.
+Rows of the arrays ``dual``, ``control`` and ``sums`` are named below.  Arrays of the size of the
+paths have the iteration's own type, arrays of the size of the links are float64; all are flat.
 """
 
 # mypy cannot see through Numba's types.
@@ -30,14 +31,29 @@ from teal.solvers.pdhg.engine import (
 )
 from teal.solvers.pdhg.fused.kernels import FAILED_PRICE
 
-# Rows of `dual`, (10, B, E): y of z, z_0 and T(z); the loads of their splits times LOAD_FACTOR; what loads are
-# multiplied by (1 / c, over S for a balanced program); 1 / c, 0 for a failed link; m; a link's cost over S.
-CURRENT, ANCHOR, STEPPED, CURRENT_LOAD, ANCHOR_LOAD, STEPPED_LOAD, LOAD_FACTOR, INVERSE, FULL, COST = range(10)
+# Rows of `dual`, (10, B, E): y of z, z_0 and T(z); the loads of their splits times LOAD_FACTOR;
+# what loads are multiplied by (1 / c, over S for a balanced program); 1 / c, 0 for a failed link;
+# m; a link's cost over S.
+(
+    CURRENT,
+    ANCHOR,
+    STEPPED,
+    CURRENT_LOAD,
+    ANCHOR_LOAD,
+    STEPPED_LOAD,
+    LOAD_FACTOR,
+    INVERSE,
+    FULL,
+    COST,
+) = range(10)
 DUAL_ROWS = 10
 # Rows of `control`, (9, B): as in `fused_state.Control`, and 1 / S.
-WEIGHT, FIRST_WEIGHT, CYCLE, TOTAL, FIRST_ERROR, LAST_ERROR, RESTART_DUE, BOUND, INVERSE_SCALE = range(9)
+WEIGHT, FIRST_WEIGHT, CYCLE, TOTAL, FIRST_ERROR, LAST_ERROR, RESTART_DUE, BOUND, INVERSE_SCALE = (
+    range(9)
+)
 CONTROL_ROWS = 9
-# Rows of `sums`, (3, B, S), of each source: demand times best profit, squared distances to z and to z_0.
+# Rows of `sums`, (3, B, S), of each source: demand times best profit, squared distances to z and to
+# z_0.
 PROFIT, STEP_DISTANCE, ANCHOR_DISTANCE = range(3)
 SUM_ROWS = 3
 _LOWEST = -1e34  # below every price and split, within the range of float32
@@ -96,13 +112,17 @@ class LinkArrays(NamedTuple):
 
 @device_function
 def _simplex_shift(splits, at, count, primal_step, scaled_value, value, end_node, path, floor):
-    """The t >= ``floor`` for which max(0, x - t) sums to 1 (Michelot 1986), x = splits + tau (v / S - price).
+    """The t >= ``floor`` for which max(0, x - t) sums to 1 (Michelot 1986), x = splits + tau (v / S
+    - price).
 
-    x is computed anew in each pass: its terms are in cache, and a thread has no registers for all of them.
+    x is computed anew in each pass: its terms are in cache, and a thread has no registers for all
+    of them.
     """
     real = splits.dtype.type
     if count == 1:
-        return max(splits[at] + primal_step * (scaled_value - value[end_node[path]]) - real(1), floor)
+        return max(
+            splits[at] + primal_step * (scaled_value - value[end_node[path]]) - real(1), floor
+        )
     shift, active = real(_LOWEST), count + 1
     for _ in range(count):
         total, size = real(-1), 0
@@ -119,7 +139,8 @@ def _simplex_shift(splits, at, count, primal_step, scaled_value, value, end_node
 
 @cuda_kernel
 def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing):
-    """The primal step and Halpern's average of the splits of each source; the flow through each trie node.
+    """The primal step and Halpern's average of the splits of each source; the flow through each
+    trie node.
 
     Args:
         arrays: a SourceArrays.
@@ -165,17 +186,25 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
                 for k in range(n):
                     value[end_node[path + k]] = 0
                 continue
-            h = arrays.inverse_capacity_sum[row if len(arrays.inverse_capacity_sum) > demands else d]
-            scaled_value = inverse_scale * arrays.demand_value[d if len(arrays.demand_value) > 1 else 0]
+            h = arrays.inverse_capacity_sum[
+                row if len(arrays.inverse_capacity_sum) > demands else d
+            ]
+            scaled_value = (
+                inverse_scale * arrays.demand_value[d if len(arrays.demand_value) > 1 else 0]
+            )
             primal_step, metric, at = inverse_weight / h, demand * h, row * num_paths
             best_profit = floor
             for k in range(n):
                 best_profit = max(best_profit, scaled_value - value[end_node[path + k]])
             profit_sum += demand * best_profit
-            shift = _simplex_shift(arrays.current, at, n, primal_step, scaled_value, value, end_node, path, floor)
+            shift = _simplex_shift(
+                arrays.current, at, n, primal_step, scaled_value, value, end_node, path, floor
+            )
             for k in range(n):
                 old = arrays.current[at + k]
-                new = max(old + primal_step * (scaled_value - value[end_node[path + k]]) - shift, real(0))
+                new = max(
+                    old + primal_step * (scaled_value - value[end_node[path + k]]) - shift, real(0)
+                )
                 start = arrays.anchor[at + k]
                 value[end_node[path + k]] = demand * new
                 step_distance += metric * (new - old) * (new - old)
@@ -207,7 +236,9 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
 
 @device_function
 def add_up(partial, rows, threads):
-    """Sum each of the first ``rows`` rows of a shared array into its first entry; all ``threads`` must call it."""
+    """Sum each of the first ``rows`` rows of a shared array into its first entry; all ``threads``
+    must call it.
+    """
     me = cuda.threadIdx.x
     half = threads // 2
     while half > 0:
@@ -221,7 +252,9 @@ def add_up(partial, rows, threads):
 
 @device_function
 def _dual_simplex(dual, base, stride, links, weight, partial):
-    """The STEPPED y less t times their step size, with t such that they sum to 1 over the live links."""
+    """The STEPPED y less t times their step size, with t such that they sum to 1 over the live
+    links.
+    """
     me = cuda.threadIdx.x
     shift, active = _LOWEST, float64(links + 1)
     for _ in range(links):
@@ -238,7 +271,9 @@ def _dual_simplex(dual, base, stride, links, weight, partial):
         add_up(partial, 3, LINK_THREADS)
         total, slopes, size = partial[0, 0] - 1, partial[1, 0], partial[2, 0]
         cuda.syncthreads()
-        if size >= active or slopes <= 0:  # no link was dropped; by rounding, one may even come back
+        if (
+            size >= active or slopes <= 0
+        ):  # no link was dropped; by rounding, one may even come back
             break
         shift, active = total / slopes, size
     for e in range(me, links, LINK_THREADS):
@@ -251,7 +286,9 @@ def _dual_simplex(dual, base, stride, links, weight, partial):
 
 @device_function
 def _complete(arrays, b, batch, links, sources, on_simplex, partial):
-    """The rest of a matrix's iteration: fixed-point error, Halpern's average, and whether to restart next."""
+    """The rest of a matrix's iteration: fixed-point error, Halpern's average, and whether to
+    restart next.
+    """
     dual, control, sums = arrays.dual, arrays.control, arrays.sums
     me, stride, base = cuda.threadIdx.x, batch * links, b * links
     weight, inverse_scale = control[WEIGHT * batch + b], control[INVERSE_SCALE * batch + b]
@@ -267,10 +304,16 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     dual_sum, coupling, dual_step_distance, dual_anchor_distance = 0.0, 0.0, 0.0, 0.0
     for e in range(me, links, LINK_THREADS):
         here = base + e
-        y, current, full = dual[STEPPED * stride + here], dual[CURRENT * stride + here], dual[FULL * stride + here]
+        y, current, full = (
+            dual[STEPPED * stride + here],
+            dual[CURRENT * stride + here],
+            dual[FULL * stride + here],
+        )
         difference, from_anchor = y - current, y - dual[ANCHOR * stride + here]
         dual_sum += current
-        coupling += difference * (dual[STEPPED_LOAD * stride + here] - dual[CURRENT_LOAD * stride + here])
+        coupling += difference * (
+            dual[STEPPED_LOAD * stride + here] - dual[CURRENT_LOAD * stride + here]
+        )
         dual_step_distance += full * difference * difference
         dual_anchor_distance += full * from_anchor * from_anchor
     partial[0, me], partial[1, me], partial[2, me] = profit_sum, step_distance, anchor_distance
@@ -278,7 +321,11 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     partial[5, me], partial[6, me] = dual_step_distance, dual_anchor_distance
     add_up(partial, _CLOSING_SUMS, LINK_THREADS)
     scale = inverse_scale if on_simplex else 1.0
-    profit_sum, step_distance, anchor_distance = partial[0, 0], partial[1, 0] * scale, partial[2, 0] * scale
+    profit_sum, step_distance, anchor_distance = (
+        partial[0, 0],
+        partial[1, 0] * scale,
+        partial[2, 0] * scale,
+    )
     dual_sum, coupling = partial[3, 0], partial[4, 0]
     dual_step_distance, dual_anchor_distance = partial[5, 0], partial[6, 0]
 
@@ -290,7 +337,11 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
         if restarts:
             dual[ANCHOR * stride + here], dual[ANCHOR_LOAD * stride + here] = y, load
         else:
-            y = of_stepped * y + of_current * dual[CURRENT * stride + here] + of_anchor * dual[ANCHOR * stride + here]
+            y = (
+                of_stepped * y
+                + of_current * dual[CURRENT * stride + here]
+                + of_anchor * dual[ANCHOR * stride + here]
+            )
             y = max(0.0, y)
             load = of_stepped * load + of_current * dual[CURRENT_LOAD * stride + here]
             load += of_anchor * dual[ANCHOR_LOAD * stride + here]
@@ -315,14 +366,20 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
         first_weight = control[FIRST_WEIGHT * batch + b]
         lowest, highest = first_weight / MAX_WEIGHT_CHANGE, first_weight * MAX_WEIGHT_CHANGE
         control[WEIGHT * batch + b] = min(max(weight, lowest), highest)
-        control[CYCLE * batch + b], control[RESTART_DUE * batch + b], control[FIRST_ERROR * batch + b] = 0, 0, -1
+        (
+            control[CYCLE * batch + b],
+            control[RESTART_DUE * batch + b],
+            control[FIRST_ERROR * batch + b],
+        ) = 0, 0, -1
     else:
         control[CYCLE * batch + b] = cycle + 1
         if first_error < 0:
             control[FIRST_ERROR * batch + b] = error
         elif (
             error <= RESTART_SUFFICIENT * first_error
-            or (error <= RESTART_NECESSARY * first_error and error > control[LAST_ERROR * batch + b])
+            or (
+                error <= RESTART_NECESSARY * first_error and error > control[LAST_ERROR * batch + b]
+            )
             or cycle + 1 >= RESTART_ARTIFICIAL * total
         ):
             control[RESTART_DUE * batch + b] = 1
@@ -351,7 +408,9 @@ def step_links(arrays, batch, sources, on_simplex, rows):
     is_last = cuda.shared.array(1, int32)
     total = 0.0
     if e < links:
-        total = sum_over_link(arrays.node_flow, b * nodes, 1, arrays.link_ptr, arrays.link_node, e, row, rows)
+        total = sum_over_link(
+            arrays.node_flow, b * nodes, 1, arrays.link_ptr, arrays.link_node, e, row, rows
+        )
     partial[0, me] = total
     fold(partial[0], row, rows, 1)
     if e < links and row == 0:

@@ -1,8 +1,9 @@
-"""Concave utilities of demands (:mod:`teal.problem.curves`) for the kernels: a number for each lane, in plain loops.
+"""Concave utilities of demands (:mod:`teal.problem.curves`) for the kernels: a number for each
+lane, in plain loops.
 
-The roots and powers are those of :func:`teal.problem.curves.project_concave` and ``Concave.of_best``, which are the
-reference.  Kernels get the utility as an argument of its own, None where there is none: Numba then compiles nothing of
-it.
+The roots and powers are those of :func:`teal.problem.curves.project_concave` and
+``Concave.of_best``, which are the reference.  Kernels get the utility as an argument of its own,
+None where there is none: Numba then compiles nothing of it.
 """
 
 # mypy cannot see through Numba's types.
@@ -42,7 +43,11 @@ class CurveRows(NamedTuple):
 def curve_rows(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> CurveRows | None:
     """The utility in a problem; ``rows_of`` makes flat rows of lanes, (n * L,), of (B, n)."""
     utility = problem.utility
-    return None if utility is None else CurveRows(rows_of(utility.worth), np.array([utility.curve.alpha]))
+    return (
+        None
+        if utility is None
+        else CurveRows(rows_of(utility.worth), np.array([utility.curve.alpha]))
+    )
 
 
 @inner_kernel
@@ -76,12 +81,16 @@ def _sum_of(total, strength, alpha):
     if alpha == 1.0:
         root = np.sqrt(total * total + 4.0 * strength)
         # Of a negative Y the difference would lose all digits.
-        return (total + root) / 2.0 if total >= 0 else 2.0 * strength / max(root - total, _MIN_DIVISOR)
+        return (
+            (total + root) / 2.0 if total >= 0 else 2.0 * strength / max(root - total, _MIN_DIVISOR)
+        )
     size = max(strength, _MIN_DIVISOR) ** (1.0 / (1.0 + alpha))
     if total >= 0:
         z = max(total, size)
     else:
-        z = min(max(strength / max(size - total, _MIN_DIVISOR), _MIN_DIVISOR) ** (1.0 / alpha), size)
+        z = min(
+            max(strength / max(size - total, _MIN_DIVISOR), _MIN_DIVISOR) ** (1.0 / alpha), size
+        )
     z = max(z, _MIN_DIVISOR)
     for _ in range(_NEWTON_STEPS):
         pull = strength * _inverse_power(z, alpha)
@@ -108,7 +117,8 @@ def best_of_curve(profit, of_lanes, worth, alpha, scale, first, d, lanes):
 
 @inlined_kernel
 def curve_profit(best, worth, alpha, scale, first, d, lanes):
-    """Part of demand ``d`` in the dual bound, for each Gbit/s of demand, in the place of its best profits.
+    """Part of demand ``d`` in the dual bound, for each Gbit/s of demand, in the place of its best
+    profits.
 
     Args:
         best: (L,) profit of the best path, in units of 1 / ``scale``; in place.
@@ -121,7 +131,10 @@ def curve_profit(best, worth, alpha, scale, first, d, lanes):
     """
     width = len(lanes)
     for lane in range(width):
-        own, price = worth[d * width + lane] * scale[lane], max(first * scale[lane] - best[lane], 0.0)
+        own, price = (
+            worth[d * width + lane] * scale[lane],
+            max(first * scale[lane] - best[lane], 0.0),
+        )
         if own <= 0:
             best[lane] = 0.0
         elif price <= own:
@@ -150,13 +163,17 @@ def curve_shift(moved, n, worth, alpha, scale, step, first, d, lanes):
         unit = scale[lane] * step[lane]
         base, strength = first * unit, worth[d * width + lane] * unit
         whole, before = LOWEST, np.int64(-1)
-        for _ in range(count):  # rows that sum to 1: those below the mean excess are dropped (Michelot 1986)
+        for _ in range(
+            count
+        ):  # rows that sum to 1: those below the mean excess are dropped (Michelot 1986)
             total, active = _sum_above(moved, count, whole, width, lane)
             if active == before or active == 0:
                 break
             whole, before = (total - 1.0) / active, active
         step[lane] = whole
-        if base - strength <= whole:  # the pull at the share 1: a demand that is carried whole needs no root
+        if (
+            base - strength <= whole
+        ):  # the pull at the share 1: a demand that is carried whole needs no root
             continue
         shift, before = whole, np.int64(-1)
         for _ in range(count):  # the same for the utility, whose pull falls as the sum rises

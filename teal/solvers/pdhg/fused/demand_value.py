@@ -25,11 +25,13 @@ class DemandValue(NamedTuple):
     """The value of D demands of L matrices in C steps.
 
     Attributes:
-        first: (D,) value of a Gbit/s of each demand in the first step, or (1,) if it is the same for all.
-        drop: (D, C) 1 - level, or (1, C) if it is the same for all: by which a Gbit/s is worth less in a step, as a
-            share of ``first``.
+        first: (D,) value of a Gbit/s of each demand in the first step, or (1,) if it is the same
+            for all.
+        drop: (D, C) 1 - level, or (1, C) if it is the same for all: by which a Gbit/s is worth less
+            in a step, as a share of ``first``.
         end: (D, C, L) share of the demand at which each step ends; (0,) for one step.
-        cap: (P, L) largest share of its demand on each path; (0,) where each path may carry all of it.
+        cap: (P, L) largest share of its demand on each path; (0,) where each path may carry all of
+            it.
     """
 
     first: AnyArray
@@ -64,8 +66,8 @@ def value_profit(drop, end, d, best, value, lanes):
     """Part of demand ``d`` in the dual bound, for each Gbit/s of demand.
 
     Args:
-        drop, end: as of DemandValue, of several steps; arrays, since Numba counts a reference to each array that is
-            read from a tuple inside a loop, and threads share counts.
+        drop, end: as of DemandValue, of several steps; arrays, since Numba counts a reference to
+            each array that is read from a tuple inside a loop, and threads share counts.
         d: number of the demand.
         best: profit of the best path in the first step.
         value: value of the first step, in the units of ``best``.
@@ -83,7 +85,8 @@ def value_profit(drop, end, d, best, value, lanes):
 
 @inlined_kernel
 def value_lost(drop, end, d, carried, demand, lanes):
-    """Gbit/s of the first step that are worth as much as what ``carried`` Gbit/s lose, since some lie in later steps.
+    """Gbit/s of the first step that are worth as much as what ``carried`` Gbit/s lose, since some
+    lie in later steps.
 
     Args:
         drop, end: as of DemandValue, of several steps.
@@ -102,7 +105,8 @@ def value_lost(drop, end, d, carried, demand, lanes):
 
 @inlined_kernel
 def step_shift(drop, end, d, moved, n, value, lanes):
-    """The t for which max(0, moved - t) are the new splits; see :func:`teal.problem.prox.project_steps`.
+    """The t for which max(0, moved - t) are the new splits; see
+    :func:`teal.problem.prox.project_steps`.
 
     Args:
         drop, end: as of DemandValue, of several steps.
@@ -128,11 +132,16 @@ def step_shift_of_two(drop, end, d, x, y, value, lanes):
     Args:
         drop, end: as of DemandValue, of several steps.
         d: number of the demand.
-        x, y: splits after a gradient step with the value of the first step; of a demand with one path y = x - 1.
+        x, y: splits after a gradient step with the value of the first step; of a demand with one
+            path y = x - 1.
         value: value of the first step times the step size.
         lanes: array of length L.
     """
-    count, row, half = drop.shape[1], d if drop.shape[0] > 1 else 0, fill(drop.dtype.type(0.5), lanes)
+    count, row, half = (
+        drop.shape[1],
+        d if drop.shape[0] > 1 else 0,
+        fill(drop.dtype.type(0.5), lanes),
+    )
     most, mean = larger(x, y), half * (x + y)
     shift = fill(drop.dtype.type(-LOWEST), lanes)
     for c in range(count):
@@ -144,7 +153,8 @@ def step_shift_of_two(drop, end, d, x, y, value, lanes):
 
 @kernel
 def capped_profit(profit, cap, first, n, lanes, is_used, out):
-    """Part of a demand whose paths have caps in the dual bound, per Gbit/s: the best paths first, up to their caps.
+    """Part of a demand whose paths have caps in the dual bound, per Gbit/s: the best paths first,
+    up to their caps.
 
     Args:
         profit: (K, L) of its n paths.
@@ -177,8 +187,8 @@ def capped_profit(profit, cap, first, n, lanes, is_used, out):
 def capped_shift(moved, cap, first, n, lanes, out):
     """The least t >= 0 for which the sum of max(0, min(cap, moved - t)) is at most 1.
 
-    The sum is linear between the 2 n values of t at which an entry reaches a bound; of these, the two between which it
-    falls to 1 give t.
+    The sum is linear between the 2 n values of t at which an entry reaches a bound; of these, the
+    two between which it falls to 1 give t.
 
     Args:
         moved: (K, L) splits of its n paths after a gradient step.

@@ -1,13 +1,16 @@
-"""The fused iteration: prices down the trie, splits, flows up the trie, for one source after another.
+"""The fused iteration: prices down the trie, splits, flows up the trie, for one source after
+another.
 
-Symbols are those of the table in :mod:`teal.solvers.pdhg`.  A block is a run of sources whose tries pass through the
-cache once, for L matrices side by side (see :mod:`teal.runtime.lanes`): arrays are flat, of rows as wide as the tuple
-``lanes`` is long.  What crosses sources, the load of each link, is added up for each block and then over the blocks in
-order, so that no result depends on the number of threads.
+Symbols are those of the table in :mod:`teal.solvers.pdhg`.  A block is a run of sources whose tries
+pass through the cache once, for L matrices side by side (see :mod:`teal.runtime.lanes`): arrays are
+flat, of rows as wide as the tuple ``lanes`` is long.  What crosses sources, the load of each link,
+is added up for each block and then over the blocks in order, so that no result depends on the
+number of threads.
 
-Link prices here are those of the scaled program, y / c + cost / S, and ``FAILED_PRICE`` on a failed link; a path
-whose price reaches ``FAILED_PRICE`` carries nothing.  In :func:`iterate` arrays of the size of the paths are float32
-or float64 as the caller chose, arrays of the size of the links float64.
+Link prices here are those of the scaled program, y / c + cost / S, and ``FAILED_PRICE`` on a failed
+link; a path whose price reaches ``FAILED_PRICE`` carries nothing.  In :func:`iterate` arrays of the
+size of the paths are float32 or float64 as the caller chose, arrays of the size of the links
+float64.
 """
 
 from __future__ import annotations
@@ -17,7 +20,15 @@ import numpy as np
 from teal.network.packed import PathScan
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, store, where_above
-from teal.runtime.parallel import as_int64, inlined_kernel, inner_kernel, is_alone, kernel, parallel_kernel, prange
+from teal.runtime.parallel import (
+    as_int64,
+    inlined_kernel,
+    inner_kernel,
+    is_alone,
+    kernel,
+    parallel_kernel,
+    prange,
+)
 from teal.solvers.pdhg.engine import (
     MAX_WEIGHT_CHANGE,
     MIN_SQUARED_DISTANCE,
@@ -37,15 +48,23 @@ from teal.solvers.pdhg.fused.demand_value import (
 from teal.solvers.pdhg.fused.simplex import LOWEST, Lanes, dual_simplex, simplex_shift
 from teal.solvers.pdhg.fused.state import Control, DemandRows, Dual, Primal, ScaledProgram, Scratch
 
-FAILED_PRICE = 1e30  # value per Gbit/s, above every price; the sum over the links of a path still fits float32
-_MAX_PATHS_OF_DEMAND = 256  # entries of scratch for the paths of one demand (their count is one byte)
+FAILED_PRICE = (
+    1e30  # value per Gbit/s, above every price; the sum over the links of a path still fits float32
+)
+_MAX_PATHS_OF_DEMAND = (
+    256  # entries of scratch for the paths of one demand (their count is one byte)
+)
 
 
 @inlined_kernel
 def prices_down(first, nodes, parent, link, price, value, lanes):  # type: ignore[no-untyped-def]
     """Sum of prices along each node's path into rows 1.. of ``value``; row 0, the source, is 0."""
     for i in range(nodes):
-        store(value, i + 1, load(value, parent[first + i], lanes) + load(price, link[first + i], lanes))
+        store(
+            value,
+            i + 1,
+            load(value, parent[first + i], lanes) + load(price, link[first + i], lanes),
+        )
 
 
 @inlined_kernel
@@ -60,33 +79,72 @@ def flows_up(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no
 
 @inner_kernel
 def _iterate_block(  # type: ignore[no-untyped-def]
-    block, scan, block_ptr, max_slots, demands, value, curve, primal, scratch, loads, sums, inverse_scale, floor,
-    is_restarting, is_storing, lanes, h_lanes,
-):  # fmt: skip
-    """The primal step and Halpern's average for the demands of one block of sources; arguments as of ``step``."""
+    block,
+    scan,
+    block_ptr,
+    max_slots,
+    demands,
+    value,
+    curve,
+    primal,
+    scratch,
+    loads,
+    sums,
+    inverse_scale,
+    floor,
+    is_restarting,
+    is_storing,
+    lanes,
+    h_lanes,
+):
+    """The primal step and Halpern's average for the demands of one block of sources; arguments as
+    of ``step``.
+    """
     real = scratch.price.dtype.type
     width, h_per_matrix = len(lanes), len(h_lanes) > 1
-    several_values, has_steps, has_caps = len(value.first) > 1, value.drop.shape[1] > 1, len(value.cap) > 0
+    several_values, has_steps, has_caps = (
+        len(value.first) > 1,
+        value.drop.shape[1] > 1,
+        len(value.cap) > 0,
+    )
     cap, scales, of_steps = value.cap, inverse_scale, np.empty(width, scratch.price.dtype)
-    # Locals: Numba counts a reference to each array that is read from a tuple inside a loop, and threads share counts.
+    # Locals: Numba counts a reference to each array that is read from a tuple inside a loop, and
+    # threads share counts.
     point, anchor, stepped = primal.current, primal.anchor, primal.stepped
     rates, inverse_sums, first_value, drop, end = (
-        demands.demand, demands.inverse_capacity_sum, value.first, value.drop, value.end
-    )  # fmt: skip
+        demands.demand,
+        demands.inverse_capacity_sum,
+        value.first,
+        value.drop,
+        value.end,
+    )
     if curve is not None:
         worth, alpha = curve.worth, curve.alpha[0]
     node_ptr, demand_ptr, path_ptr = scan.node_ptr, scan.demand_ptr, scan.path_ptr
-    parent, link, end_node, path_count, price = scan.parent, scan.link, scan.end_node, scan.path_count, scratch.price
-    path_price, flow = np.empty(max_slots * width, price.dtype), np.empty(max_slots * width, price.dtype)
-    # Of the paths of a demand: splits after the gradient step; with caps also profits, which of them are taken, and a
-    # number a lane.
-    moved_splits, profits = np.empty(_MAX_PATHS_OF_DEMAND * width, price.dtype), np.empty(
-        _MAX_PATHS_OF_DEMAND * width if has_caps else 0, price.dtype
-    )  # fmt: skip
+    parent, link, end_node, path_count, price = (
+        scan.parent,
+        scan.link,
+        scan.end_node,
+        scan.path_count,
+        scratch.price,
+    )
+    path_price, flow = (
+        np.empty(max_slots * width, price.dtype),
+        np.empty(max_slots * width, price.dtype),
+    )
+    # Of the paths of a demand: splits after the gradient step; with caps also profits, which of
+    # them are taken, and a number a lane.
+    moved_splits, profits = (
+        np.empty(_MAX_PATHS_OF_DEMAND * width, price.dtype),
+        np.empty(_MAX_PATHS_OF_DEMAND * width if has_caps else 0, price.dtype),
+    )
     is_used, of_lanes = np.empty(_MAX_PATHS_OF_DEMAND, np.bool_), np.empty(width, price.dtype)
     one, half, floor = fill(real(1), lanes), fill(real(0.5), lanes), fill(floor, lanes)
     zero = one - one
-    inverse_scale, inverse_weight = load(inverse_scale, 0, lanes), load(scratch.inverse_weight, 0, lanes)
+    inverse_scale, inverse_weight = (
+        load(inverse_scale, 0, lanes),
+        load(scratch.inverse_weight, 0, lanes),
+    )
     of_stepped, of_current, of_anchor, restarts = (
         load(scratch.halpern, 0, lanes),
         load(scratch.halpern, 1, lanes),
@@ -126,7 +184,9 @@ def _iterate_block(  # type: ignore[no-untyped-def]
                     best_profit = larger(g, best_profit)
                     store(moved_splits, k, load(point, p + k, lanes) + primal_step * g)
                 unit_value = first_value[d if several_values else 0]
-                best_profit = best_of_curve(best_profit, of_lanes, worth, alpha, scales, unit_value, d, lanes)
+                best_profit = best_of_curve(
+                    best_profit, of_lanes, worth, alpha, scales, unit_value, d, lanes
+                )
                 store(of_steps, 0, primal_step)
                 curve_shift(moved_splits, n, worth, alpha, scales, of_steps, unit_value, d, lanes)
                 shift = load(of_steps, 0, lanes)
@@ -142,7 +202,10 @@ def _iterate_block(  # type: ignore[no-untyped-def]
             elif n == 2:
                 g = scaled_value - load(path_price, end_node[p], lanes)
                 g2 = scaled_value - load(path_price, end_node[p + 1], lanes)
-                x, y = load(point, p, lanes) + primal_step * g, load(point, p + 1, lanes) + primal_step * g2
+                x, y = (
+                    load(point, p, lanes) + primal_step * g,
+                    load(point, p + 1, lanes) + primal_step * g2,
+                )
                 store(moved_splits, 0, x)
                 store(moved_splits, 1, y)
                 best_profit = larger(larger(g, g2), floor)
@@ -186,7 +249,9 @@ def _iterate_block(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def before(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> bool:
+def before(
+    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
+) -> bool:
     """Set the prices and weights of the next iteration; whether any matrix restarts in it."""
     is_restarting = False
     for l in range(width):
@@ -206,8 +271,12 @@ def before(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratc
 
 
 @kernel
-def after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> None:
-    """The dual step, the fixed-point error, Halpern's average of the y, and whether to restart next."""
+def after(
+    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
+) -> None:
+    """The dual step, the fixed-point error, Halpern's average of the y, and whether to restart
+    next.
+    """
     dual_step = dual_gradient_step(program, dual, control, scratch, width)
     if program.on_simplex:
         for l in range(width):
@@ -219,7 +288,9 @@ def after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch
 def dual_gradient_step(
     program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
 ) -> FloatArray:
-    """Set the y of T(z), of a balanced program before their projection, and loads; returns the step sizes (E, L)."""
+    """Set the y of T(z), of a balanced program before their projection, and loads; returns the step
+    sizes (E, L).
+    """
     links = len(program.inverse_capacity) // width
     blocks = len(scratch.block_load)
     dual_step = np.empty(links * width)
@@ -232,13 +303,19 @@ def dual_gradient_step(
         reflected_load = 2 * dual.stepped_load[i] - dual.current_load[i]
         gradient = reflected_load if program.on_simplex else reflected_load - 1
         moved = dual.current[i] + dual_step[i] * gradient
-        dual.stepped[i] = moved if program.live[i] > 0 and (program.on_simplex or moved > 0) else 0.0
+        dual.stepped[i] = (
+            moved if program.live[i] > 0 and (program.on_simplex or moved > 0) else 0.0
+        )
     return dual_step
 
 
 @inner_kernel
-def average_and_restart(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> None:
-    """The work after the dual step: fixed-point error, bound, Halpern's average of the y, whether to restart."""
+def average_and_restart(
+    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
+) -> None:
+    """The work after the dual step: fixed-point error, bound, Halpern's average of the y, whether
+    to restart.
+    """
     links, blocks = len(program.inverse_capacity) // width, len(scratch.block_load)
     for l in range(width):
         profit_sum, step_distance, anchor_distance = 0.0, 0.0, 0.0
@@ -255,19 +332,26 @@ def average_and_restart(program: ScaledProgram, dual: Dual, control: Control, sc
             difference = dual.stepped[i] - dual.current[i]
             coupling += difference * (dual.stepped_load[i] - dual.current_load[i])
             dual_step_distance += program.full_path_utilisation[i] * difference * difference
-            dual_anchor_distance += program.full_path_utilisation[i] * (dual.stepped[i] - dual.anchor[i]) ** 2
+            dual_anchor_distance += (
+                program.full_path_utilisation[i] * (dual.stepped[i] - dual.anchor[i]) ** 2
+            )
         if program.on_simplex:
             control.bound[l] = -profit_sum / max(dual_sum, 1e-300)
         else:
             control.bound[l] = (dual_sum + profit_sum) / program.inverse_scale[l]
         weight = control.primal_weight[l]
-        error = np.sqrt(max(0.0, weight * step_distance - 2 * coupling + dual_step_distance / weight))
+        error = np.sqrt(
+            max(0.0, weight * step_distance - 2 * coupling + dual_step_distance / weight)
+        )
         control.total_iterations[l] += 1
         if control.restart_due[l] > 0:
             for i in range(l, links * width, width):
                 dual.current[i] = dual.anchor[i] = dual.stepped[i]
                 dual.current_load[i] = dual.anchor_load[i] = dual.stepped_load[i]
-            if anchor_distance > MIN_SQUARED_DISTANCE and dual_anchor_distance > MIN_SQUARED_DISTANCE:
+            if (
+                anchor_distance > MIN_SQUARED_DISTANCE
+                and dual_anchor_distance > MIN_SQUARED_DISTANCE
+            ):
                 weight = np.sqrt(weight * np.sqrt(dual_anchor_distance / anchor_distance))
             first_weight = control.first_primal_weight[l]
             lowest, highest = first_weight / MAX_WEIGHT_CHANGE, first_weight * MAX_WEIGHT_CHANGE
@@ -280,7 +364,11 @@ def average_and_restart(program: ScaledProgram, dual: Dual, control: Control, sc
                 scratch.halpern[2 * width + l],
             )
             for i in range(l, links * width, width):
-                average = of_stepped * dual.stepped[i] + of_current * dual.current[i] + of_anchor * dual.anchor[i]
+                average = (
+                    of_stepped * dual.stepped[i]
+                    + of_current * dual.current[i]
+                    + of_anchor * dual.anchor[i]
+                )
                 dual.current[i] = max(0.0, average)
                 dual.current_load[i] = (
                     of_stepped * dual.stepped_load[i]
@@ -317,12 +405,15 @@ def step(
     lanes: Lanes,
     h_lanes: Lanes,
 ) -> None:
-    """The paths' part of one iteration: new splits for the prices and weights in ``scratch``, and their loads.
+    """The paths' part of one iteration: new splits for the prices and weights in ``scratch``, and
+    their loads.
 
     Args:
-        scan, block_ptr, max_slots, demands, value, curve, primal, lanes, h_lanes: as in :func:`iterate`.
+        scan, block_ptr, max_slots, demands, value, curve, primal, lanes, h_lanes: as in
+            :func:`iterate`.
         scratch: prices and weights; ``block_load`` and ``block_sums`` receive the results.
-        inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands have no value.
+        inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands
+            have no value.
         carries_all: as in the program.
         is_restarting: whether any matrix restarts in this iteration.
         is_storing: whether to store the splits of T(z).
@@ -334,10 +425,24 @@ def step(
     for b in prange(len(block_ptr) - 1):
         block_load[b] = 0
         _iterate_block(
-            as_int64(b), scan, block_ptr, max_slots, demands, value, curve, primal, scratch, block_load[b],
+            as_int64(b),
+            scan,
+            block_ptr,
+            max_slots,
+            demands,
+            value,
+            curve,
+            primal,
+            scratch,
+            block_load[b],
             block_sums[b],
-            inverse_scale, floor, is_restarting, is_storing, lanes, h_lanes,
-        )  # fmt: skip
+            inverse_scale,
+            floor,
+            is_restarting,
+            is_storing,
+            lanes,
+            h_lanes,
+        )
 
 
 @kernel
@@ -347,21 +452,47 @@ def value_scale(program: ScaledProgram, scratch: Scratch) -> AnyArray:
     return scale.astype(scratch.price.dtype)
 
 
-# A compiled function calls either form of a parallel kernel, never a choice of them: hence two loops.
+# A compiled function calls either form of a parallel kernel, never a choice of them: hence two
+# loops.
 _step_on_all, _step_alone = step.dispatchers  # type: ignore[attr-defined]
 
 
 @kernel
 def _iterate_on_all(  # type: ignore[no-untyped-def]
-    count, scan, block_ptr, max_slots, program, demands, value, curve, primal, dual, control, scratch, lanes, h_lanes
+    count,
+    scan,
+    block_ptr,
+    max_slots,
+    program,
+    demands,
+    value,
+    curve,
+    primal,
+    dual,
+    control,
+    scratch,
+    lanes,
+    h_lanes,
 ):
     inverse_scale = value_scale(program, scratch)
     for i in range(count):
         is_restarting = before(program, dual, control, scratch, as_int64(len(lanes)))
         _step_on_all(
-            scan, block_ptr, max_slots, demands, value, curve, primal, scratch, inverse_scale, program.carries_all,
-            is_restarting, i == count - 1, lanes, h_lanes,
-        )  # fmt: skip
+            scan,
+            block_ptr,
+            max_slots,
+            demands,
+            value,
+            curve,
+            primal,
+            scratch,
+            inverse_scale,
+            program.carries_all,
+            is_restarting,
+            i == count - 1,
+            lanes,
+            h_lanes,
+        )
         after(program, dual, control, scratch, as_int64(len(lanes)))
         if curve is not None and i + 1 < count and control.restart_due.max() > 0:
             return i + 1
@@ -370,15 +501,40 @@ def _iterate_on_all(  # type: ignore[no-untyped-def]
 
 @kernel
 def _iterate_alone(  # type: ignore[no-untyped-def]
-    count, scan, block_ptr, max_slots, program, demands, value, curve, primal, dual, control, scratch, lanes, h_lanes
+    count,
+    scan,
+    block_ptr,
+    max_slots,
+    program,
+    demands,
+    value,
+    curve,
+    primal,
+    dual,
+    control,
+    scratch,
+    lanes,
+    h_lanes,
 ):
     inverse_scale = value_scale(program, scratch)
     for i in range(count):
         is_restarting = before(program, dual, control, scratch, as_int64(len(lanes)))
         _step_alone(
-            scan, block_ptr, max_slots, demands, value, curve, primal, scratch, inverse_scale, program.carries_all,
-            is_restarting, i == count - 1, lanes, h_lanes,
-        )  # fmt: skip
+            scan,
+            block_ptr,
+            max_slots,
+            demands,
+            value,
+            curve,
+            primal,
+            scratch,
+            inverse_scale,
+            program.carries_all,
+            is_restarting,
+            i == count - 1,
+            lanes,
+            h_lanes,
+        )
         after(program, dual, control, scratch, as_int64(len(lanes)))
         if curve is not None and i + 1 < count and control.restart_due.max() > 0:
             return i + 1
@@ -403,8 +559,9 @@ def iterate(
 ) -> int:
     """At most ``count`` iterations of all lanes; how many there were.
 
-    The steps of the last of ``count`` iterations are left in ``primal.stepped`` and ``dual.stepped``.  Under a utility
-    the loop ends before a matrix restarts, so that its step sizes may follow.
+    The steps of the last of ``count`` iterations are left in ``primal.stepped`` and
+    ``dual.stepped``.  Under a utility the loop ends before a matrix restarts, so that its step
+    sizes may follow.
 
     Args:
         count: iterations.
@@ -423,7 +580,19 @@ def iterate(
         h_lanes: a tuple as long as h has columns, 1 or L.
     """
     done: int = (_iterate_alone if is_alone() else _iterate_on_all)(
-        count, scan, block_ptr, max_slots, program, demands, value, curve, primal, dual, control, scratch, lanes,
+        count,
+        scan,
+        block_ptr,
+        max_slots,
+        program,
+        demands,
+        value,
+        curve,
+        primal,
+        dual,
+        control,
+        scratch,
+        lanes,
         h_lanes,
-    )  # fmt: skip
+    )
     return done

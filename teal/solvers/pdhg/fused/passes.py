@@ -1,9 +1,10 @@
-"""Passes over all paths: what the CPU engine needs from demands and paths, in return for numbers of links.
+"""Passes over all paths: what the CPU engine needs from demands and paths, in return for numbers of
+links.
 
-Symbols are those of the table in :mod:`teal.solvers.pdhg`.  A pass takes rows of links, (E, L) as flat (E * L,) arrays,
-visits the paths of all sources, and returns sums over the paths through each link and over the demands.  All that has
-the size of the paths stays with the passes, so that the paths may be elsewhere: in :mod:`shards` they are on disk or in
-other processes.
+Symbols are those of the table in :mod:`teal.solvers.pdhg`.  A pass takes rows of links, (E, L) as
+flat (E * L,) arrays, visits the paths of all sources, and returns sums over the paths through each
+link and over the demands.  All that has the size of the paths stays with the passes, so that the
+paths may be elsewhere: in :mod:`shards` they are on disk or in other processes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,25 @@ from teal.solvers.pdhg.fused.curves import CurveRows
 from teal.solvers.pdhg.fused.demand_value import DemandValue, one_step
 from teal.solvers.pdhg.fused.share_metric import follow_shares
 from teal.solvers.pdhg.fused.simplex import Lanes
-from teal.solvers.pdhg.fused.state import NO_UTILISATION, Control, DemandRows, Dual, Primal, ScaledProgram, Scratch
+from teal.solvers.pdhg.fused.state import (
+    NO_UTILISATION,
+    Control,
+    DemandRows,
+    Dual,
+    Primal,
+    ScaledProgram,
+    Scratch,
+)
 from teal.solvers.pdhg.samples import sample
 
-# Smallest number of trie nodes and paths in a block of sources, the unit of parallel work: smaller blocks cost more to
-# schedule than to compute.
+# Smallest number of trie nodes and paths in a block of sources, the unit of parallel work: smaller
+# blocks cost more to schedule than to compute.
 MIN_BLOCK_WORK = 20_000
-MAX_BLOCKS = 64  # largest number of blocks; each has (E, L) loads of its own, which must be stored and added up
-OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in an iteration; sets the threads
+# largest number of blocks; each has (E, L) loads of its own, which must be stored and added up
+MAX_BLOCKS = 64
+OPERATIONS_PER_ENTRY = (
+    4  # scalar operations that a trie node or path takes in an iteration; sets the threads
+)
 
 
 class ProgramSums(NamedTuple):
@@ -49,10 +61,14 @@ class ProgramSums(NamedTuple):
 
 
 class Passes(Protocol):
-    """The passes over the paths that :class:`teal.solvers.pdhg.fused.engine.FusedEngine` asks for."""
+    """The passes over the paths that :class:`teal.solvers.pdhg.fused.engine.FusedEngine` asks
+    for.
+    """
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """Compile what :meth:`iterate` and :meth:`project_round` run, by calls that change nothing."""
+        """Compile what :meth:`iterate` and :meth:`project_round` run, by calls that change
+        nothing.
+        """
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
         """Compute the constants; the first pass.
@@ -67,10 +83,17 @@ class Passes(Protocol):
         """Make splits (B, D, K) those of T(z)."""
 
     def respond(
-        self, price_plus_cost: Float32Array, sharpness: float, kept: Int64Array, kept_splits: AnyArray, lane: int,
-        *, is_summing: bool,
-    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-        """Make one matrix's response to prices its splits of T(z); arguments as in :func:`sample.respond`.
+        self,
+        price_plus_cost: Float32Array,
+        sharpness: float,
+        kept: Int64Array,
+        kept_splits: AnyArray,
+        lane: int,
+        *,
+        is_summing: bool,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Make one matrix's response to prices its splits of T(z); arguments as in
+        :func:`sample.respond`.
 
         Returns:
             (E,) loads and (E,) elasticities; of length 0 if not ``is_summing``.
@@ -83,7 +106,9 @@ class Passes(Protocol):
     def iterate(self, count: int, program: ScaledProgram, dual: Dual, control: Control) -> None:
         """``count`` iterations; see :func:`kernels.iterate`."""
 
-    def certify(self, price_plus_cost: FloatArray, *, is_repairing: bool) -> tuple[FloatArray, FloatArray]:
+    def certify(
+        self, price_plus_cost: FloatArray, *, is_repairing: bool
+    ) -> tuple[FloatArray, FloatArray]:
         """Certify a block of demands (:func:`certificates.certify`).
 
         Returns:
@@ -97,12 +122,15 @@ class Passes(Protocol):
         """Refill a block of demands (:func:`certificates.project_round`).
 
         Returns:
-            (E * L,) loads, (E * L,) requested loads, and (L,) value of the flows without link costs.
+            (E * L,) loads, (E * L,) requested loads, and (L,) value of the flows without link
+            costs.
         """
         ...
 
     def keep(self, lanes: list[int]) -> None:
-        """Keep the flows of the last certificate or projection for these matrices; the first call keeps all."""
+        """Keep the flows of the last certificate or projection for these matrices; the first call
+        keeps all.
+        """
 
     def recall(self) -> FloatArray:
         """Take the flows that were kept for another projection; returns their loads, (E * L,)."""
@@ -141,8 +169,8 @@ class InMemory:
 class PathPasses:
     """Passes over paths in memory, or in mapped files.
 
-    Memory for each path and lane: 12 bytes for the iteration in float32 (24 in float64) and 24 for gap checks; for each
-    demand and lane 12 (16 in float64).
+    Memory for each path and lane: 12 bytes for the iteration in float32 (24 in float64) and 24 for
+    gap checks; for each demand and lane 12 (16 in float64).
 
     Args:
         packed: the paths of D demands.
@@ -154,23 +182,42 @@ class PathPasses:
         carries_all: whether all demand must be carried.
         real: NumPy type of the iteration.
         arrays: storage of all that has the size of the paths or demands.
-        best: number, 0 or 1, of the flows that were kept by an earlier object with the same ``arrays``; -1 for none.
-        curve: utility of the demands, for an iteration in float64 with ``h_lanes`` as ``lanes``; None for none.
+        best: number, 0 or 1, of the flows that were kept by an earlier object with the same
+            ``arrays``; -1 for none.
+        curve: utility of the demands, for an iteration in float64 with ``h_lanes`` as ``lanes``;
+            None for none.
     """
 
     def __init__(
-        self, packed: PackedPaths, num_paths: int, batch: int, lanes: Lanes, h_lanes: Lanes, demand_value: DemandValue,
-        carries_all: bool, real: Any, arrays: Arrays, best: int = -1, curve: CurveRows | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        packed: PackedPaths,
+        num_paths: int,
+        batch: int,
+        lanes: Lanes,
+        h_lanes: Lanes,
+        demand_value: DemandValue,
+        carries_all: bool,
+        real: Any,
+        arrays: Arrays,
+        best: int = -1,
+        curve: CurveRows | None = None,
+    ) -> None:
         self._scan, self._max_slots = packed.scan, packed.max_slots
         self._num_paths, self._batch, self._lanes, self._h_lanes = num_paths, batch, lanes, h_lanes
-        self._value, self._carries_all, self._arrays, self.best = demand_value, carries_all, arrays, best
+        self._value, self._carries_all, self._arrays, self.best = (
+            demand_value,
+            carries_all,
+            arrays,
+            best,
+        )
         self._curve = curve
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
         width, blocks, demands = len(lanes), len(self._block_ptr) - 1, len(packed.scan.path_count)
         self._operations = operations(packed, width)
         self._links, self._rows, self._real = packed.num_links, packed.num_paths * width, real
-        self._block_loads, self._block_requested = np.zeros((2, blocks, self._links * width))  # Gbit/s
+        self._block_loads, self._block_requested = np.zeros(
+            (2, blocks, self._links * width)
+        )  # Gbit/s
         self._block_sums = np.zeros((blocks, width))
         self._live_demand = arrays("live_demand", demands * width, np.float64)
         self._demands = DemandRows(
@@ -204,11 +251,23 @@ class PathPasses:
         nothing = program.inverse_capacity
         with threads_for(self._operations):
             certificates.project_round(
-                self._scan, self._block_ptr[:1], self._max_slots, self._live_demand, self._value, self._curve,
-                nothing, nothing,
-                True, True, self._flows, self._requests, self._block_loads, self._block_requested, self._block_sums,
+                self._scan,
+                self._block_ptr[:1],
+                self._max_slots,
+                self._live_demand,
+                self._value,
+                self._curve,
+                nothing,
+                nothing,
+                True,
+                True,
+                self._flows,
+                self._requests,
+                self._block_loads,
+                self._block_requested,
+                self._block_sums,
                 self._lanes,
-            )  # fmt: skip
+            )
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
         """Measure the splits (:meth:`Passes.measure`)."""
@@ -223,14 +282,31 @@ class PathPasses:
         )
         with threads_for(self._operations):
             certificates.measure(
-                self._scan, self._block_ptr, self._max_slots, self._live_demand, inverse_capacity, cost, self._value,
-                self._curve, self._carries_all, out, self._lanes, self._h_lanes,
-            )  # fmt: skip
+                self._scan,
+                self._block_ptr,
+                self._max_slots,
+                self._live_demand,
+                inverse_capacity,
+                cost,
+                self._value,
+                self._curve,
+                self._carries_all,
+                out,
+                self._lanes,
+                self._h_lanes,
+            )
         self._demands.demand[:] = self._live_demand
         self._demands.inverse_capacity_sum[:] = out.inverse_capacity_sum
-        rates, h = self._live_demand.reshape(-1, width), out.inverse_capacity_sum.reshape(demands, -1)
+        rates, h = (
+            self._live_demand.reshape(-1, width),
+            out.inverse_capacity_sum.reshape(demands, -1),
+        )
         return ProgramSums(
-            out.full_load.sum(0), out.trial_load.sum(0), out.demand_value_sum.sum(0), rates.sum(0), (rates * h).sum(0)
+            out.full_load.sum(0),
+            out.trial_load.sum(0),
+            out.demand_value_sum.sum(0),
+            rates.sum(0),
+            (rates * h).sum(0),
         )
 
     def put_splits(self, splits: FloatArray) -> None:
@@ -239,21 +315,44 @@ class PathPasses:
             certificates.pack_splits(self._scan, splits, self._primal.stepped, self._lanes)
 
     def respond(
-        self, price_plus_cost: Float32Array, sharpness: float, kept: Int64Array, kept_splits: AnyArray, lane: int,
-        *, is_summing: bool,
-    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+        self,
+        price_plus_cost: Float32Array,
+        sharpness: float,
+        kept: Int64Array,
+        kept_splits: AnyArray,
+        lane: int,
+        *,
+        is_summing: bool,
+    ) -> tuple[FloatArray, FloatArray]:
         """Put the response to prices in place (:meth:`Passes.respond`)."""
         scan, width = self._scan, len(self._lanes)
-        sums = np.zeros((len(self._block_ptr) - 1, 2 * self._links if is_summing else 0), np.float32)
-        max_shares = np.diff(scan.path_ptr + self._value.drop.shape[1] * scan.demand_ptr).max(initial=0)
+        sums = np.zeros(
+            (len(self._block_ptr) - 1, 2 * self._links if is_summing else 0), np.float32
+        )
+        max_shares = np.diff(scan.path_ptr + self._value.drop.shape[1] * scan.demand_ptr).max(
+            initial=0
+        )
         with threads_for(self._operations):
             sample.respond(
-                scan, self._block_ptr, self._max_slots, int(max_shares),
-                price_plus_cost, one_step(np.zeros(1)) if self._carries_all else self._value, self._curve,
+                scan,
+                self._block_ptr,
+                self._max_slots,
+                int(max_shares),
+                price_plus_cost,
+                one_step(np.zeros(1)) if self._carries_all else self._value,
+                self._curve,
                 np.float32(sharpness),
-                not self._carries_all, kept, np.searchsorted(kept, scan.demand_ptr), kept_splits, self._live_demand,
-                self._primal.stepped, sums, lane, width, (0, 0),
-            )  # fmt: skip
+                not self._carries_all,
+                kept,
+                np.searchsorted(kept, scan.demand_ptr),
+                kept_splits,
+                self._live_demand,
+                self._primal.stepped,
+                sums,
+                lane,
+                width,
+                (0, 0),
+            )
         total = sums.astype(np.float64).sum(0)
         return total[0::2], total[1::2]
 
@@ -273,28 +372,59 @@ class PathPasses:
                 if self._curve is not None and control.restart_due.any():
                     self._follow_shares(program, control.restart_due)
                 done += kernels.iterate(
-                    count - done, self._scan, self._block_ptr, self._max_slots, program, self._demands,
-                    self._iteration_value, self._curve, self._primal, dual, control, self.scratch(), self._lanes,
+                    count - done,
+                    self._scan,
+                    self._block_ptr,
+                    self._max_slots,
+                    program,
+                    self._demands,
+                    self._iteration_value,
+                    self._curve,
+                    self._primal,
+                    dual,
+                    control,
+                    self.scratch(),
+                    self._lanes,
                     self._h_lanes,
-                )  # fmt: skip
+                )
                 if done >= count:
                     return
 
     def _follow_shares(self, program: ScaledProgram, restarts: FloatArray) -> None:
-        """Make the step sizes those of the present shares (:mod:`teal.solvers.pdhg.fused.share_metric`)."""
+        """Make the step sizes those of the present shares
+        (:mod:`teal.solvers.pdhg.fused.share_metric`).
+        """
         h = self._demands.inverse_capacity_sum
         if self._unit is None:
             self._first_h, self._unit = h.copy(), np.ones_like(h)
         follow_shares(
-            self._scan, self._block_ptr, self._max_slots, self._primal.current, self._live_demand, self._first_h,
-            restarts, self._unit, h, self._block_loads, self._lanes,
-        )  # fmt: skip
+            self._scan,
+            self._block_ptr,
+            self._max_slots,
+            self._primal.current,
+            self._live_demand,
+            self._first_h,
+            restarts,
+            self._unit,
+            h,
+            self._block_loads,
+            self._lanes,
+        )
         load = self._block_loads.sum(0) * program.inverse_capacity
         program.full_path_utilisation[:] = np.where(load > 0, load, NO_UTILISATION)
 
-    def step(self, price: AnyArray, halpern: AnyArray, inverse_weight: AnyArray, inverse_scale: AnyArray,
-             *, is_restarting: bool, is_storing: bool) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-        """The paths' part of one iteration, for prices and weights from elsewhere (see :func:`kernels.step`).
+    def step(
+        self,
+        price: AnyArray,
+        halpern: AnyArray,
+        inverse_weight: AnyArray,
+        inverse_scale: AnyArray,
+        *,
+        is_restarting: bool,
+        is_storing: bool,
+    ) -> tuple[FloatArray, FloatArray]:
+        """The paths' part of one iteration, for prices and weights from elsewhere (see
+        :func:`kernels.step`).
 
         Returns:
             (E * L,) loads of the new splits, and (3 * L,) the sums of ``Scratch.block_sums``.
@@ -303,21 +433,46 @@ class PathPasses:
         scratch = Scratch(price, halpern, inverse_weight, memory.block_load, memory.block_sums)
         with threads_for(self._operations):
             kernels.step(
-                self._scan, self._block_ptr, self._max_slots, self._demands, self._iteration_value, self._curve,
+                self._scan,
+                self._block_ptr,
+                self._max_slots,
+                self._demands,
+                self._iteration_value,
+                self._curve,
                 self._primal,
-                scratch, inverse_scale, self._carries_all, is_restarting, is_storing, self._lanes, self._h_lanes,
-            )  # fmt: skip
-        return memory.block_load.sum(0, dtype=np.float64), memory.block_sums.sum(0, dtype=np.float64)
+                scratch,
+                inverse_scale,
+                self._carries_all,
+                is_restarting,
+                is_storing,
+                self._lanes,
+                self._h_lanes,
+            )
+        return memory.block_load.sum(0, dtype=np.float64), memory.block_sums.sum(
+            0, dtype=np.float64
+        )
 
-    def certify(self, price_plus_cost: FloatArray, *, is_repairing: bool) -> tuple[FloatArray, FloatArray]:
+    def certify(
+        self, price_plus_cost: FloatArray, *, is_repairing: bool
+    ) -> tuple[FloatArray, FloatArray]:
         """The paths' part of a certificate (:meth:`Passes.certify`)."""
         with threads_for(self._operations):
             certificates.certify(
-                self._scan, self._block_ptr, self._max_slots, self._live_demand, self._value, self._curve,
+                self._scan,
+                self._block_ptr,
+                self._max_slots,
+                self._live_demand,
+                self._value,
+                self._curve,
                 price_plus_cost,
-                self._carries_all, is_repairing, self._primal.stepped, self._flows, self._block_loads,
-                self._block_sums, self._lanes,
-            )  # fmt: skip
+                self._carries_all,
+                is_repairing,
+                self._primal.stepped,
+                self._flows,
+                self._block_loads,
+                self._block_sums,
+                self._lanes,
+            )
         return self._block_loads.sum(0), self._block_sums.sum(0)
 
     def project_round(
@@ -326,11 +481,23 @@ class PathPasses:
         """A round of refilling (:meth:`Passes.project_round`)."""
         with threads_for(self._operations):
             certificates.project_round(
-                self._scan, self._block_ptr, self._max_slots, self._live_demand, self._value, self._curve,
-                load_ratio, unused,
-                is_first, is_last, self._flows, self._requests, self._block_loads, self._block_requested,
-                self._block_sums, self._lanes,
-            )  # fmt: skip
+                self._scan,
+                self._block_ptr,
+                self._max_slots,
+                self._live_demand,
+                self._value,
+                self._curve,
+                load_ratio,
+                unused,
+                is_first,
+                is_last,
+                self._flows,
+                self._requests,
+                self._block_loads,
+                self._block_requested,
+                self._block_sums,
+                self._lanes,
+            )
         return self._block_loads.sum(0), self._block_requested.sum(0), self._block_sums.sum(0)
 
     def keep(self, lanes: list[int]) -> None:
@@ -355,7 +522,9 @@ class PathPasses:
         if self.best < 0:
             raise RuntimeError("best_splits() needs a call of keep() first")
         demand = self._live_demand.reshape(-1, len(self._lanes)).T[: self._batch]
-        return self._splits_of(self._arrays(f"flows{self.best}", self._rows, np.float64), np.ascontiguousarray(demand))
+        return self._splits_of(
+            self._arrays(f"flows{self.best}", self._rows, np.float64), np.ascontiguousarray(demand)
+        )
 
     def stepped_splits(self) -> FloatArray:
         """The splits after the last step (:meth:`Passes.stepped_splits`)."""

@@ -1,7 +1,8 @@
-"""Calls every kernel that a solve runs on three nodes first, so that none is compiled while a clock runs.
+"""Calls every kernel that a solve runs on three nodes first, so that none is compiled while a clock
+runs.
 
-A kernel is compiled when it is first called with arguments of new types, which takes seconds on a machine that never
-did, and loaded from disk in a tenth of a second after that.
+A kernel is compiled when it is first called with arguments of new types, which takes seconds on a
+machine that never did, and loaded from disk in a tenth of a second after that.
 """
 
 from __future__ import annotations
@@ -43,16 +44,22 @@ def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
     for width in sorted({next(lanes for lanes in widths if lanes >= size) for size in sizes}):
         on_all = is_large(operations(paths.packed, width))
         rehearse(
-            width, dtype, _of_same_kernels(problem), same_capacity=same_capacity, on_all=on_all,
+            width,
+            dtype,
+            _of_same_kernels(problem),
+            same_capacity=same_capacity,
+            on_all=on_all,
             is_sampled=is_faster(paths, gap),
-        )  # fmt: skip
+        )
 
 
 def _of_same_kernels(problem: Problem) -> ObjectiveName:
     """The objective of :func:`rehearse` that runs the kernels which a problem runs."""
     if problem.utility is not None:
         return ObjectiveName.PROPORTIONAL_FAIR
-    carries_all = problem.objective.rules.carries_all or problem.objective.name == ObjectiveName.MAX_MIN
+    carries_all = (
+        problem.objective.rules.carries_all or problem.objective.name == ObjectiveName.MAX_MIN
+    )
     return ObjectiveName.MAX_LINK_UTILISATION if carries_all else ObjectiveName.TOTAL_FLOW
 
 
@@ -81,7 +88,15 @@ def rehearse(
         state = None
         for _ in ("cold", "warm"):
             engine = FusedEngine(problem, state, dtype)
-            search = Search(problem, engine, 0.0, _REHEARSED_ITERATIONS, None, time.perf_counter(), may_stall=False)
+            search = Search(
+                problem,
+                engine,
+                0.0,
+                _REHEARSED_ITERATIONS,
+                None,
+                time.perf_counter(),
+                may_stall=False,
+            )
             state = search.run(math.inf, warm=state is not None).state
         if is_sampled:
             sampled = SampledStart(problem, engine, 1e-2, num_demands=_ANY_SIZE)
@@ -117,8 +132,13 @@ def rehearse_checks(problem: Problem) -> None:
 
 
 def _paths_of_triangle(topology: Topology) -> PathSet:
-    """The direct path and the one over the third node, of every pair: without the kernels of the path search."""
-    number = {ends: link for link, ends in enumerate(zip(topology.link_source, topology.link_target, strict=True))}
+    """The direct path and the one over the third node, of every pair: without the kernels of the
+    path search.
+    """
+    number = {
+        ends: link
+        for link, ends in enumerate(zip(topology.link_source, topology.link_target, strict=True))
+    }
     parent: list[int] = []
     link: list[int] = []
     leaf: list[list[int]] = []
@@ -128,20 +148,39 @@ def _paths_of_triangle(topology: Topology) -> PathSet:
         parent += [-1, -1, first, first + 1]
         link += [number[source, x], number[source, y], number[x, y], number[y, x]]
         leaf += [[first, first + 3], [first + 1, first + 2]]
-    trie = Trie(np.array(parent, np.int32), np.array(link, np.int32), np.array([0, 4, 8, 12], np.int32))
+    trie = Trie(
+        np.array(parent, np.int32), np.array(link, np.int32), np.array([0, 4, 8, 12], np.int32)
+    )
     demand_ptr = np.array([0, 2, 4, 6], np.int32)
     key = topology.graph_key()
-    return PathSet(all_pairs(topology), np.array(leaf, np.int32), trie, demand_ptr, topology.num_links, key, key)
+    return PathSet(
+        all_pairs(topology),
+        np.array(leaf, np.int32),
+        trie,
+        demand_ptr,
+        topology.num_links,
+        key,
+        key,
+    )
 
 
 def three_nodes(
-    objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, *, batch: int = 1, same_capacity: bool = True
+    objective: ObjectiveName = ObjectiveName.TOTAL_FLOW,
+    *,
+    batch: int = 1,
+    same_capacity: bool = True,
 ) -> Problem:
     """A triangle with more demand than it can carry; see :func:`rehearse`."""
     source, target = np.array([0, 1, 2, 1, 2, 0], np.int32), np.array([1, 2, 0, 0, 1, 2], np.int32)
     topology = Topology(
-        "rehearsal", ("a", "b", "c"), source, target, np.full(6, 2.0), np.ones(6), np.full((3, 2), np.nan)
-    )  # fmt: skip
+        "rehearsal",
+        ("a", "b", "c"),
+        source,
+        target,
+        np.full(6, 2.0),
+        np.ones(6),
+        np.full((3, 2), np.nan),
+    )
     paths = _paths_of_triangle(topology)
     demand = np.random.default_rng(0).uniform(0.5, 3, (batch, len(paths.pairs)))
     capacity = np.full((batch, 6), 2.0)

@@ -1,12 +1,16 @@
-"""Step sizes that follow the shares of demands, under a concave utility (:mod:`teal.problem.curves`).
+"""Step sizes that follow the shares of demands, under a concave utility
+(:mod:`teal.problem.curves`).
 
-Where one demand keeps a tenth of its rate and another one all of it, the same step is too long for the first or too
-short for the second.  At each restart of a matrix, with s the present share of a demand,
+Where one demand keeps a tenth of its rate and another one all of it, the same step is too long for
+the first or too short for the second.  At each restart of a matrix, with s the present share of a
+demand,
 
-    r <- sqrt(r s), at least r / 3 and at most 3 r,    h <- h_1 / r,    m <- sum of demand r / c over paths,
+    r <- sqrt(r s), at least r / 3 and at most 3 r,
+    h <- h_1 / r,    m <- sum of demand r / c over paths,
 
-where h_1 is h of the first iteration, whose r is 1: the diagonal preconditioner of Pock and Chambolle (2011, lemma 2)
-for variables in units of r, damped.  On UsCarrier, alpha = 2, it needs 48 iterations in the place of 76.
+where h_1 is h of the first iteration, whose r is 1: the diagonal preconditioner of Pock and
+Chambolle (2011, lemma 2) for variables in units of r, damped.  On UsCarrier, alpha = 2, it needs 48
+iterations in the place of 76.
 """
 
 # mypy cannot see through Numba's types.
@@ -22,7 +26,9 @@ from teal.solvers.pdhg.fused.kernels import flows_up
 
 
 @inner_kernel
-def _follow_block(block, scan, block_ptr, max_slots, splits, demand, first_h, restarts, unit, h, loads, lanes):
+def _follow_block(
+    block, scan, block_ptr, max_slots, splits, demand, first_h, restarts, unit, h, loads, lanes
+):
     """The part of :func:`follow_shares` that one block of sources takes."""
     width = len(lanes)
     flow = np.empty(max_slots * width)
@@ -49,7 +55,9 @@ def _follow_block(block, scan, block_ptr, max_slots, splits, demand, first_h, re
 
 
 @parallel_kernel
-def follow_shares(scan, block_ptr, max_slots, splits, demand, first_h, restarts, unit, h, block_load, lanes):
+def follow_shares(
+    scan, block_ptr, max_slots, splits, demand, first_h, restarts, unit, h, block_load, lanes
+):
     """New step sizes of the demands in the lanes that restart.
 
     Args:
@@ -68,5 +76,16 @@ def follow_shares(scan, block_ptr, max_slots, splits, demand, first_h, restarts,
     for b in prange(len(block_ptr) - 1):
         block_load[b] = 0
         _follow_block(
-            as_int64(b), scan, block_ptr, max_slots, splits, demand, first_h, restarts, unit, h, block_load[b], lanes
+            as_int64(b),
+            scan,
+            block_ptr,
+            max_slots,
+            splits,
+            demand,
+            first_h,
+            restarts,
+            unit,
+            h,
+            block_load[b],
+            lanes,
         )

@@ -1,4 +1,6 @@
-"""Projections onto simplices, in the metric of the step sizes: of the splits of a demand, and of dual variables."""
+"""Projections onto simplices, in the metric of the step sizes: of the splits of a demand, and of
+dual variables.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,18 @@ from teal.runtime.lanes import fill, larger, load, where_above
 from teal.runtime.parallel import inner_kernel, kernel
 
 LOWEST = -1e34  # below every profit and split, within the range of float32
-_MAX_STEPS = 100  # of the search for a multiplier, at most; Newton's method takes a few, bisection 50
+_MAX_STEPS = (
+    100  # of the search for a multiplier, at most; Newton's method takes a few, bisection 50
+)
 
 Lanes = tuple[int, ...]
 
 
 @inner_kernel
 def simplex_shift(moved, n, total, lanes):  # type: ignore[no-untyped-def]
-    """The t for which max(0, moved - t) over n rows sums to ``total`` (Michelot 1986: drop rows below t, repeat)."""
+    """The t for which max(0, moved - t) over n rows sums to ``total`` (Michelot 1986: drop rows
+    below t, repeat).
+    """
     one = fill(moved.dtype.type(1), lanes)
     zero = one - one
     shift = fill(moved.dtype.type(LOWEST), lanes)
@@ -32,8 +38,12 @@ def simplex_shift(moved, n, total, lanes):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def dual_simplex(dual: FloatArray, slope: FloatArray, live: FloatArray, lane: int, width: int) -> None:
-    """max(0, dual - t slope) with t such that it sums to 1, over the live links of one lane; in place."""
+def dual_simplex(
+    dual: FloatArray, slope: FloatArray, live: FloatArray, lane: int, width: int
+) -> None:
+    """max(0, dual - t slope) with t such that it sums to 1, over the live links of one lane; in
+    place.
+    """
     shift, active = LOWEST, len(dual) + 1
     for _ in range(len(dual)):
         total, slopes, size = -1.0, 0.0, 0
@@ -42,7 +52,9 @@ def dual_simplex(dual: FloatArray, slope: FloatArray, live: FloatArray, lane: in
                 total += dual[i]
                 slopes += slope[i]
                 size += 1
-        if size >= active or slopes <= 0:  # no link was dropped; by rounding, one may even come back
+        if (
+            size >= active or slopes <= 0
+        ):  # no link was dropped; by rounding, one may even come back
             break
         shift, active = total / slopes, size
     for i in range(lane, len(dual), width):
@@ -50,12 +62,15 @@ def dual_simplex(dual: FloatArray, slope: FloatArray, live: FloatArray, lane: in
 
 
 @kernel
-def limited_simplex(dual: FloatArray, slope: FloatArray, live: FloatArray, limits: FloatArray, width: int) -> None:
-    """Project ``dual`` onto {y >= 0, sum of y = 1, sum of each scenario's y <= its limit}, in place.
+def limited_simplex(
+    dual: FloatArray, slope: FloatArray, live: FloatArray, limits: FloatArray, width: int
+) -> None:
+    """Project ``dual`` onto {y >= 0, sum of y = 1, sum of each scenario's y <= its limit}, in
+    place.
 
-    With step sizes ``slope``, y = max(0, dual - (t + t_s) slope): t_s >= 0 is above 0 only where a scenario is at its
-    limit, and t is the root of sum over s of min(limit_s, sum of max(0, dual - t slope)) - 1, found by Newton's method
-    within a bracket.
+    With step sizes ``slope``, y = max(0, dual - (t + t_s) slope): t_s >= 0 is above 0 only where a
+    scenario is at its limit, and t is the root of sum over s of min(limit_s, sum of max(0, dual - t
+    slope)) - 1, found by Newton's method within a bracket.
 
     Args:
         dual: (G * E * L,) before the projection.
@@ -103,7 +118,8 @@ def limited_simplex(dual: FloatArray, slope: FloatArray, live: FloatArray, limit
 
 @kernel
 def _excess(dual, slope, live, shift, s, width, size):  # type: ignore[no-untyped-def]
-    """Sum of max(0, dual - shift slope) over the live links of scenario ``s``, and of the slopes that count in it.
+    """Sum of max(0, dual - shift slope) over the live links of scenario ``s``, and of the slopes
+    that count in it.
 
     For the shift ``LOWEST``, the sums of ``dual`` and of all slopes.
     """

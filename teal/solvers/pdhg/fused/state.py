@@ -1,6 +1,8 @@
-"""The arrays that the kernels of the fused engine share, for D demands, E links, P paths and L matrices in lanes.
+"""The arrays that the kernels of the fused engine share, for D demands, E links, P paths and L
+matrices in lanes.
 
-Symbols are those of the table in :mod:`teal.solvers.pdhg`.  Arrays are flat: (n, L) stands for (n * L,).
+Symbols are those of the table in :mod:`teal.solvers.pdhg`.  Arrays are flat: (n, L) stands for (n *
+L,).
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ class DemandRows(NamedTuple):
 
     Attributes:
         demand: (D, L) Gbit/s, 0 where no path is live.
-        inverse_capacity_sum: (D, L) h, 1/(Gbit/s), or (D, 1) if all matrices have the same capacities.
+        inverse_capacity_sum: (D, L) h, 1/(Gbit/s), or (D, 1) if all matrices have the same
+            capacities.
     """
 
     demand: AnyArray
@@ -61,7 +64,9 @@ class Primal(NamedTuple):
 
 
 class Dual(NamedTuple):
-    """(E, L) dual variables y of z, z_0 and T(z), and the loads of their splits times ``load_factor``."""
+    """(E, L) dual variables y of z, z_0 and T(z), and the loads of their splits times
+    ``load_factor``.
+    """
 
     current: FloatArray
     anchor: FloatArray
@@ -100,11 +105,12 @@ class Scratch(NamedTuple):
 
     Attributes:
         price: (E, L) scaled prices.
-        halpern: (4, L) weights of T(z), z and z_0 in the next iterate, and 1 where the iteration restarts.
+        halpern: (4, L) weights of T(z), z and z_0 in the next iterate, and 1 where the iteration
+            restarts.
         inverse_weight: (L,) 1 / omega.
         block_load: (blocks, E, L) load of the new splits of each block, Gbit/s.
-        block_sums: (blocks, 3, L) sums over the demands: demand times best profit, and the squared distances from
-            the new splits to z and to z_0.
+        block_sums: (blocks, 3, L) sums over the demands: demand times best profit, and the squared
+            distances from the new splits to z and to z_0.
     """
 
     price: AnyArray

@@ -1,29 +1,34 @@
-"""A start from a sample of the demands: link prices from few demands, then the response of all of them.
+"""A start from a sample of the demands: link prices from few demands, then the response of all of
+them.
 
 What couples demands are E link prices.  Demand d is drawn with probability
 
     pi[d] = min(1, a demand[d]),    a such that n demands are expected,
 
-at the rate demand[d] / pi[d], so that expected loads are those of all demands (Horvitz & Thompson 1952); the sample is
-solved, and every demand responds to its prices: it sends the share
+at the rate demand[d] / pi[d], so that expected loads are those of all demands (Horvitz & Thompson
+1952); the sample is solved, and every demand responds to its prices: it sends the share
 
     w[d, k] = exp(q (v[d, k] - price(d, k))) / (1 + sum_j exp(q (v[d, j] - price(d, j))))
 
-over path k (in a balanced program without the 1, which stands for what is rejected; where values fall in steps, the sum
-over the steps of their part of the demand times this share; of a concave utility, the share that is best at the price
-of the cheapest path, divided in these proportions).  Demands that were certain to be drawn keep the splits of the
-sample's solution, since they count too much to be left to an average.  By weak duality the sample's prices bound the
-optimum of the whole program, whatever they are.
+over path k (in a balanced program without the 1, which stands for what is rejected; where values
+fall in steps, the sum over the steps of their part of the demand times this share; of a concave
+utility, the share that is best at the price of the cheapest path, divided in these proportions).
+Demands that were certain to be drawn keep the splits of the sample's solution, since they count too
+much to be left to an average.  By weak duality the sample's prices bound the optimum of the whole
+program, whatever they are.
 
-The response of light demands to prices from few of them leaves some links above capacity and others unused.  Where that
-costs too much, prices take Newton steps, one a link, with the elasticity of all demands that respond:
+The response of light demands to prices from few of them leaves some links above capacity and others
+unused.  Where that costs too much, prices take Newton steps, one a link, with the elasticity of all
+demands that respond:
 
-    p[e] <- max(0, p[e] + 0.8 (load[e] - c[e]) / elasticity[e]),    elasticity[e] = sum of q demand w (1 - w),
+    p[e] <- max(0, p[e] + 0.8 (load[e] - c[e]) / elasticity[e]),
+    elasticity[e] = sum of q demand w (1 - w),
 
-the sum over the paths through e, and each step at most 0.3 times the mean value of a demanded Gbit/s.
+the sum over the paths through e, and each step at most 0.3 times the mean value of a demanded
+Gbit/s.
 
-The draw is systematic (Madow 1949): one random number for each matrix, from a fixed seed, and every demand at which the
-sum of pi passes it plus a whole number.
+The draw is systematic (Madow 1949): one random number for each matrix, from a fixed seed, and every
+demand at which the sum of pi passes it plus a whole number.
 """
 
 from __future__ import annotations
@@ -47,13 +52,18 @@ from teal.solvers.pdhg.fused.curves import CurveRows
 from teal.solvers.pdhg.fused.demand_value import DemandValue
 
 _SEED = 20_250_101  # of the random numbers of all draws
-# Differences of a path's profit that matter, over the mean value of a demanded Gbit/s: 0.05 carries up to 2% less where
-# most demand is shed, 0.0015 no more.
+# Differences of a path's profit that matter, over the mean value of a demanded Gbit/s: 0.05 carries
+# up to 2% less where most demand is shed, 0.0015 no more.
 TEMPERATURE = 0.005
 _NEVER_CERTAIN = 0.1  # x total demand over n: smaller demands are hardly ever certain to be drawn
-_DAMPING, _LONGEST_STEP = 0.8, 0.3  # of Newton's steps; the second over the mean value of a demanded Gbit/s
+_DAMPING, _LONGEST_STEP = (
+    0.8,
+    0.3,
+)  # of Newton's steps; the second over the mean value of a demanded Gbit/s
 _SHARPEST = 1e20  # q at most: q times a profit is float32
-_REJECTED = np.float32(80)  # a step whose exponent is this much larger than that of every path carries nothing
+_REJECTED = np.float32(
+    80
+)  # a step whose exponent is this much larger than that of every path carries nothing
 _MAX_PASSES = 8  # over the demands, in which the set of certain demands settles
 
 
@@ -89,12 +99,15 @@ class SampleAnswer:
     kept: Int64Array
     kept_splits: AnyArray
 
-    def corrected(self, link_load: FloatArray, elasticity: FloatArray, capacity: FloatArray) -> SampleAnswer:
+    def corrected(
+        self, link_load: FloatArray, elasticity: FloatArray, capacity: FloatArray
+    ) -> SampleAnswer:
         """The answer after one Newton step of the prices.
 
         Args:
             link_load: (E,) of the response to these prices, Gbit/s.
-            elasticity: (E,) of the load, Gbit/s for each value per Gbit/s; 0 where no demand responds.
+            elasticity: (E,) of the load, Gbit/s for each value per Gbit/s; 0 where no demand
+                responds.
             capacity: (E,) Gbit/s.
         """
         longest = _LONGEST_STEP / (TEMPERATURE * self.sharpness)
@@ -120,15 +133,23 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> SampleAnswer:
     problem, sample_prices = sample.problem, prices[0].numpy()
     total = float(problem.demand.sum())
     if problem.price_set.on_simplex:  # the mean price of a demanded Gbit/s is at most theta / total
-        optimum_scale = float((problem.capacity[0] * prices[0]).sum()) * float(problem.utilisation(splits).amax())
+        optimum_scale = float((problem.capacity[0] * prices[0]).sum()) * float(
+            problem.utilisation(splits).amax()
+        )
     else:
         optimum_scale = float(
-            (problem.demand * problem.demand_set.of_best(problem.demand_value.expand_as(problem.demand))).sum()
+            (
+                problem.demand
+                * problem.demand_set.of_best(problem.demand_value.expand_as(problem.demand))
+            ).sum()
         )
     size = TEMPERATURE * optimum_scale / total if total > 0 else 0.0
     sharpness = min(1 / size, _SHARPEST) if size > 0 else 1.0
     return SampleAnswer(
-        sample_prices, sharpness, sample.demands[sample.is_certain], splits[0].numpy()[sample.is_certain]
+        sample_prices,
+        sharpness,
+        sample.demands[sample.is_certain],
+        splits[0].numpy()[sample.is_certain],
     )
 
 
@@ -165,12 +186,18 @@ def choose(demand: FloatArray, size: int, row: int = 0) -> tuple[Int64Array, Flo
 
 
 def of_chosen(
-    problem: Problem, demands: Int64Array, chance: FloatArray, rates: FloatArray, value: Tensor, paths: PathSet
+    problem: Problem,
+    demands: Int64Array,
+    chance: FloatArray,
+    rates: FloatArray,
+    value: Tensor,
+    paths: PathSet,
 ) -> Sample:
     """The sample of the chosen demands.
 
     Args:
-        problem: for network, objective, capacities, costs and the steps of the chosen demands' values; B = 1.
+        problem: for network, objective, capacities, costs and the steps of the chosen demands'
+            values; B = 1.
         demands: (n,) numbers.
         chance: (n,) probabilities pi.
         rates: (n,) Gbit/s.
@@ -191,9 +218,11 @@ def of_chosen(
 
 @kernel
 def _factor(demand: FloatArray, size: int) -> float:
-    """The a for which the sum of min(1, a demand) is ``size``; infinite if there are fewer demands above 0.
+    """The a for which the sum of min(1, a demand) is ``size``; infinite if there are fewer demands
+    above 0.
 
-    Demands that are certain to be drawn are among the large ones, so that only the first passes visit all demands.
+    Demands that are certain to be drawn are among the large ones, so that only the first passes
+    visit all demands.
     """
     total, positive = 0.0, 0
     for d in range(len(demand)):
@@ -241,15 +270,39 @@ def _select(demand: FloatArray, factor: float, offset: float) -> BoolArray:
 
 @inner_kernel
 def _respond_in_block(  # type: ignore[no-untyped-def]
-    block, scan, block_ptr, max_slots, max_shares, price_plus_cost, demand_value, curve, sharpness, may_reject, kept,
-    kept_ptr, kept_splits, demand, out, sums, lane, width, pair,
-):  # fmt: skip
+    block,
+    scan,
+    block_ptr,
+    max_slots,
+    max_shares,
+    price_plus_cost,
+    demand_value,
+    curve,
+    sharpness,
+    may_reject,
+    kept,
+    kept_ptr,
+    kept_splits,
+    demand,
+    out,
+    sums,
+    lane,
+    width,
+    pair,
+):
     """The part of :func:`respond` that one block of sources takes."""
-    is_summing, steps, rejects = sums.shape[1] > 0, demand_value.drop.shape[1], may_reject and curve is None
+    is_summing, steps, rejects = (
+        sums.shape[1] > 0,
+        demand_value.drop.shape[1],
+        may_reject and curve is None,
+    )
     cost = np.zeros(max_slots, dtype=np.float32)  # of the path to each node
     share, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
     flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
-    block_sums, profits = sums[block], np.empty(max_shares if curve is not None else 0, dtype=np.float32)
+    block_sums, profits = (
+        sums[block],
+        np.empty(max_shares if curve is not None else 0, dtype=np.float32),
+    )
     block_sums[:] = 0
     for s in range(block_ptr[block], block_ptr[block + 1]):
         first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -301,14 +354,20 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                     worth = max(curve.worth[d * width + lane], 1e-300)
                     if price > worth:
                         ratio, alpha = worth / price, curve.alpha[0]
-                        scale *= np.float32(ratio if alpha == 1.0 else ratio ** (1.0 / alpha))  # a power takes long
+                        scale *= np.float32(
+                            ratio if alpha == 1.0 else ratio ** (1.0 / alpha)
+                        )  # a power takes long
                         narrowing = np.float32(1.0 / (alpha * price))
-                squared = scale * scale  # sums over the steps: of their part times scale, and times its square
+                squared = (
+                    scale * scale
+                )  # sums over the steps: of their part times scale, and times its square
                 if steps > 1:
                     scale, squared, start = np.float32(0), np.float32(0), np.float32(0)
                     for c in range(steps):
                         end = np.float32(demand_value.end[(d * steps + c) * width + lane])
-                        inverse_sum = np.float32(1) / max(share[place + c] + total, np.float32(1e-30))
+                        inverse_sum = np.float32(1) / max(
+                            share[place + c] + total, np.float32(1e-30)
+                        )
                         scale, squared, start = (
                             scale + (end - start) * inverse_sum,
                             squared + (end - start) * inverse_sum * inverse_sum,
@@ -375,13 +434,31 @@ def respond(
         kept_splits: (n, K) their splits.
         demand: (D * width,) Gbit/s, 0 where no path is live.
         out: (P * width,) receives the splits.
-        sums: (blocks, 2 * E) receives load (Gbit/s) and elasticity of each link, side by side; (blocks, 0) for neither.
+        sums: (blocks, 2 * E) receives load (Gbit/s) and elasticity of each link, side by side;
+            (blocks, 0) for neither.
         lane: lane of the matrix.
         width: number of lanes.
         pair: a tuple of length 2, for load and elasticity as two SIMD lanes.
     """
     for block in prange(len(block_ptr) - 1):
         _respond_in_block(
-            as_int64(block), scan, block_ptr, max_slots, max_shares, price_plus_cost, demand_value, curve, sharpness,
-            may_reject, kept, kept_ptr, kept_splits, demand, out, sums, lane, width, pair,
-        )  # fmt: skip
+            as_int64(block),
+            scan,
+            block_ptr,
+            max_slots,
+            max_shares,
+            price_plus_cost,
+            demand_value,
+            curve,
+            sharpness,
+            may_reject,
+            kept,
+            kept_ptr,
+            kept_splits,
+            demand,
+            out,
+            sums,
+            lane,
+            width,
+            pair,
+        )

@@ -1,4 +1,6 @@
-"""Puts the CPU engine at the response of all demands to prices from samples, each larger than the one before."""
+"""Puts the CPU engine at the response of all demands to prices from samples, each larger than the
+one before.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,28 @@ from teal.solvers.pdhg.samples import sample
 from teal.solvers.pdhg.search import LARGE_WORK, Search
 from teal.solvers.result import Starter, start_of_sample
 
-# Expected size of the first sample over the number of links, for a target gap of _COARSEST_GAP; measured on Kdl, ASN
-# and world (docs/engine.md).  Samples grow with one over the root of the target, as the error of an average does.
+# Expected size of the first sample over the number of links, for a target gap of _COARSEST_GAP;
+# measured on Kdl, ASN and world (docs/engine.md).  Samples grow with one over the root of the
+# target, as the error of an average does.
 _DEMANDS_PER_LINK = 4
-_FINEST_GAP, _COARSEST_GAP = 1e-3, 1e-2  # target gaps between which the sample's size follows the target
+_FINEST_GAP, _COARSEST_GAP = (
+    1e-3,
+    1e-2,
+)  # target gaps between which the sample's size follows the target
 SAMPLE_GROWTH = 8  # from one sample to the next: a third of the error of an average
 MAX_SHARE = 0.25  # of all demands; a larger sample saves too little
 SAMPLE_GAP = 0.5  # x target gap: that of the sample's own solution
-# Smallest target gap for which the first sample is solved by a starter instead of iterations: a model's prices are good
-# to some tenths of a per cent, so that smaller targets need iterations anyway (docs/engine.md).
+# Smallest target gap for which the first sample is solved by a starter instead of iterations: a
+# model's prices are good to some tenths of a per cent, so that smaller targets need iterations
+# anyway (docs/engine.md).
 _STARTER_FROM_GAP = 5e-3
-# Least share of all demands in a first sample that a starter solves.  In smaller ones (world: 0.3%; ASN and Kdl: 1.1
-# and 1.3%) iterations on the sample take less time than a response of all demands that turns out to be too coarse.
+# Least share of all demands in a first sample that a starter solves.  In smaller ones (world: 0.3%;
+# ASN and Kdl: 1.1 and 1.3%) iterations on the sample take less time than a response of all demands
+# that turns out to be too coarse.
 _STARTER_FROM_SHARE = 0.005
-MAX_ITERATIONS = 200  # of a sample's solution; harder programs go on with a larger sample from its prices
+MAX_ITERATIONS = (
+    200  # of a sample's solution; harder programs go on with a larger sample from its prices
+)
 
 
 class SampledStart:
@@ -43,8 +53,10 @@ class SampledStart:
         problem: B matrices, on the CPU.
         engine: engine of these matrices.
         gap: target of the search.
-        starter: solves the first sample in place of iterations, where ``gap`` and the objective permit; None for none.
-        draw: draws a sample of a size for a matrix, as :func:`sample.draw` does; None for that function.
+        starter: solves the first sample in place of iterations, where ``gap`` and the objective
+            permit; None for none.
+        draw: draws a sample of a size for a matrix, as :func:`sample.draw` does; None for that
+            function.
         num_demands: D; None for that of ``problem``.
     """
 
@@ -61,13 +73,16 @@ class SampledStart:
         self._draw = draw or functools.partial(sample.draw, problem)
         self._num_demands = problem.paths.num_demands if num_demands is None else num_demands
         self._size = first_size(problem.paths, gap)
-        is_useful = gap >= _STARTER_FROM_GAP and self._size >= _STARTER_FROM_SHARE * self._num_demands
+        is_useful = (
+            gap >= _STARTER_FROM_GAP and self._size >= _STARTER_FROM_SHARE * self._num_demands
+        )
         may_start = not problem.demand_set.carries_all and problem.utility is None
         self._starter = starter if is_useful and may_start else None
         self._answers: list[sample.SampleAnswer] = []
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
-        """Put the engine at the response to the next sample; false, without effect, where that would be too large.
+        """Put the engine at the response to the next sample; false, without effect, where that
+        would be too large.
 
         Args:
             unfinished: (B,) matrices that need a new sample; the others keep theirs.
@@ -87,10 +102,14 @@ class SampledStart:
             if not len(drawn.demands):
                 answers.append(sample.no_answer(problem))
             elif self._starter is not None and not self._answers:
-                start = usable_start(drawn.problem, functools.partial(start_of_sample, self._starter))
+                start = usable_start(
+                    drawn.problem, functools.partial(start_of_sample, self._starter)
+                )
                 answers.append(sample.answer(drawn, start.splits, start.prices))
             else:
-                earlier = self._answers[row] if self._answers else None  # its prices are a good start
+                earlier = (
+                    self._answers[row] if self._answers else None
+                )  # its prices are a good start
                 answers.append((yield from self._solve(drawn, earlier, row_deadline)))
         self._answers = answers
         self._engine.respond(answers)
@@ -101,16 +120,24 @@ class SampledStart:
     ) -> Steps[sample.SampleAnswer]:
         """Iterate until the deadline at most, from the prices of another sample if there is one."""
         begin = time.perf_counter()
-        engine = FusedEngine(drawn.problem, None, torch.float32 if drawn.problem.utility is None else torch.float64)
+        engine = FusedEngine(
+            drawn.problem, None, torch.float32 if drawn.problem.utility is None else torch.float64
+        )
         if start is not None:
-            engine.respond([dataclasses.replace(start, kept=start.kept[:0], kept_splits=start.kept_splits[:0])])
+            engine.respond(
+                [dataclasses.replace(start, kept=start.kept[:0], kept_splits=start.kept_splits[:0])]
+            )
         target = SAMPLE_GAP * self._gap
-        search = Search(drawn.problem, engine, target, MAX_ITERATIONS, None, begin=begin, may_stall=False)
+        search = Search(
+            drawn.problem, engine, target, MAX_ITERATIONS, None, begin=begin, may_stall=False
+        )
         result = yield from search.solving(deadline, warm=start is not None)
         return sample.answer(drawn, result.splits, result.prices)
 
     def correct(self) -> bool:
-        """Put the engine at the response to the last prices after a Newton step; false in a balanced program."""
+        """Put the engine at the response to the last prices after a Newton step; false in a
+        balanced program.
+        """
         if self._problem.demand_set.carries_all:
             return False
         self._engine.respond(self._answers, corrections=1)

@@ -1,14 +1,15 @@
-"""The scenario program of dropped flow: splits of which as little as possible is lost over several matrices.
+"""The scenario program of dropped flow: splits of which as little as possible is lost over several
+matrices.
 
-With S scenarios of demand D_s and shared splits x, sum_k x[d, k] <= 1, the loss of scenario s is what the source sheds
-plus what exceeds the capacities,
+With S scenarios of demand D_s and shared splits x, sum_k x[d, k] <= 1, the loss of scenario s is
+what the source sheds plus what exceeds the capacities,
 
     loss_s(x) = sum_d D_s[d] (1 - sum_k x[d, k]) + sum_e max(0, load_s[e](x) - c[e])      Gbit/s,
 
-and the program is min over x of max over q of sum_s q[s] loss_s(x), 0 <= q[s] <= limit[s], sum_s q[s] = 1, as in
-:mod:`solver`.  If of a path arrives the smallest share min(1, c / load) of its links, at most
-loss_s is lost; for one scenario the program is total_flow, since no price above the value of a Gbit/s is needed.  As a
-saddle point, with prices y,
+and the program is min over x of max over q of sum_s q[s] loss_s(x), 0 <= q[s] <= limit[s], sum_s
+q[s] = 1, as in :mod:`solver`.  If of a path arrives the smallest share min(1, c / load) of its
+links, at most loss_s is lost; for one scenario the program is total_flow, since no price above the
+value of a Gbit/s is needed.  As a saddle point, with prices y,
 
     min over x, max over (y, q) of
         sum_s [ q[s] V_s - sum_d D_s[d] sum_k x[d, k] (q[s] - price_s(d, k)) - sum_e c[e] y_s[e] ],
@@ -18,9 +19,9 @@ Any such (y, q) prove the bound
 
     sum_s (q[s] V_s - sum_e c[e] y_s[e]) - sum_d max(0, max_k sum_s D_s[d] (q[s] - price_s(d, k))),
 
-also if the q sum to less than 1, since losses are not negative.  Demand without a live path is left out.  The
-iteration is that of the plain engine; step sizes are those of Pock & Chambolle (2011, lemma 2), with the q and y of a
-scenario scaled by its limit.
+also if the q sum to less than 1, since losses are not negative.  Demand without a live path is left
+out.  The iteration is that of the plain engine; step sizes are those of Pock & Chambolle (2011,
+lemma 2), with the q and y of a scenario scaled by its limit.
 """
 
 from __future__ import annotations
@@ -45,15 +46,16 @@ _MAX_BISECTIONS = 200  # of a bisection, at most; 60 halve an interval down to t
 
 
 class DroppedFlowEngine(PlainEngine):
-    """The scenario program of dropped flow: a :class:`teal.solvers.pdhg.engine.PdhgEngine` for one program of S
-    scenarios, B = 1; prices are (1, S, E).
+    """The scenario program of dropped flow: a :class:`teal.solvers.pdhg.engine.PdhgEngine` for one
+    program of S scenarios, B = 1; prices are (1, S, E).
 
     The dual variables of an iterate are (1, S (E + 1)): y of the links, then q, of each scenario.
 
     Args:
         problem: S matrices with the same capacities, float64 on the CPU.
         limits: (S,) largest weight of each scenario, above 0; their sum is at least 1.
-        state: splits (1, D, K) and prices (S, E) to start from; None for splits of 0 and prices of 0.
+        state: splits (1, D, K) and prices (S, E) to start from; None for splits of 0 and prices of
+            0.
     """
 
     def __init__(self, problem: Problem, limits: FloatArray, state: PdhgState | None) -> None:
@@ -65,11 +67,16 @@ class DroppedFlowEngine(PlainEngine):
         mask, demand = problem.path_mask[:1], self._routable
         hops = problem.ops.path_sum(torch.ones_like(problem.capacity[:1]))  # (1, D, K)
         total = (self._limits @ demand)[None, :, None].clamp(min=_MIN_DIVISOR)
-        # Sum of the magnitudes of a variable's coefficients; the same for all paths of a demand, for a plain simplex.
-        self._path_size = (total * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)).clamp(min=_MIN_DIVISOR)
+        # Sum of the magnitudes of a variable's coefficients; the same for all paths of a demand,
+        # for a plain simplex.
+        self._path_size = (total * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)).clamp(
+            min=_MIN_DIVISOR
+        )
         full = problem.with_demand(demand).loads(mask.to(demand).expand(problem.batch, -1, -1))
         width = (demand * mask[0].sum(-1)).sum(1, keepdim=True)
-        self._row_size = (torch.cat([full, width], 1) / self._limits[:, None]).clamp(min=_MIN_DIVISOR)  # (S, E + 1)
+        self._row_size = (torch.cat([full, width], 1) / self._limits[:, None]).clamp(
+            min=_MIN_DIVISOR
+        )  # (S, E + 1)
         # A link whose capacity holds all its paths at once is never priced.
         self._is_priced = (problem.capacity > 0) & (full > problem.capacity)
         splits = torch.zeros_like(problem.even_splits[:1])
@@ -79,7 +86,12 @@ class DroppedFlowEngine(PlainEngine):
             splits = positive / positive.sum(-1, keepdim=True).clamp(min=1)
             prices = state.prices.to(prices).clamp(min=0)
             weights = weights.maximum(prices.amax(1))
-        start = Point(splits, self._feasible(torch.cat([prices, weights[:, None]], 1), torch.ones_like(self._row_size)))
+        start = Point(
+            splits,
+            self._feasible(
+                torch.cat([prices, weights[:, None]], 1), torch.ones_like(self._row_size)
+            ),
+        )
         self._begin(start, torch.ones(1, dtype=torch.float64))
 
     def _feasible(self, dual: Tensor, step: Tensor) -> Tensor:
@@ -100,7 +112,9 @@ class DroppedFlowEngine(PlainEngine):
         return torch.einsum("sd,sdk->dk", self._routable, weights[:, None, None] - path_price)[None]
 
     def _excess(self, splits: Tensor) -> Tensor:
-        """(1, S (E + 1)) gradient of the dual variables: load - c of each link, and what is shed."""
+        """(1, S (E + 1)) gradient of the dual variables: load - c of each link, and what is
+        shed.
+        """
         excess, shed = excess_and_shed(self._exact, splits)
         return torch.cat([excess, shed[:, None]], 1).view(1, -1)
 
@@ -109,7 +123,9 @@ class DroppedFlowEngine(PlainEngine):
         moved = point.splits + self._profit(*self._rows(point.dual)) / (weight * self._path_size)
         splits = project_splits(moved, self._exact.path_mask[:1], carries_all=False, slope=None)
         step = weight / self._row_size
-        dual = point.dual.view_as(step) + step * self._excess(2 * splits - point.splits).view_as(step)
+        dual = point.dual.view_as(step) + step * self._excess(2 * splits - point.splits).view_as(
+            step
+        )
         return Point(splits, self._feasible(dual, step))
 
     def _distances(self, a: Point, b: Point) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,9 +136,16 @@ class DroppedFlowEngine(PlainEngine):
 
     def _bound(self, dual: Tensor) -> Tensor:
         prices, weights = self._rows(dual)
-        weights = weights.maximum(prices.amax(1))  # the rounding of a projection may leave a price above its weight
+        weights = weights.maximum(
+            prices.amax(1)
+        )  # the rounding of a projection may leave a price above its weight
         size = max(1.0, float(weights.sum()), float((weights / self._limits).max()))
-        profit = torch.where(self._exact.path_mask[0], self._profit(prices, weights)[0], 0).amax(-1).clamp(min=0).sum()
+        profit = (
+            torch.where(self._exact.path_mask[0], self._profit(prices, weights)[0], 0)
+            .amax(-1)
+            .clamp(min=0)
+            .sum()
+        )
         fixed = (weights * self._volume).sum() - (prices * self._exact.capacity).sum()
         return ((fixed - profit) / size)[None]
 
@@ -133,7 +156,9 @@ class DroppedFlowEngine(PlainEngine):
     @override
     def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
         self._checked_splits = self._stepped.splits
-        return tail_mean(lost(self._exact, self._checked_splits), self._limits)[None], self.certify()
+        return tail_mean(lost(self._exact, self._checked_splits), self._limits)[
+            None
+        ], self.certify()
 
     def _prices(self, dual: Tensor) -> Tensor:
         """(1, S, E)."""
@@ -141,9 +166,11 @@ class DroppedFlowEngine(PlainEngine):
 
 
 def lost(problem: Problem, splits: Tensor) -> Tensor:
-    """(S,) Gbit/s that splits (1, D, K) lose in each matrix of ``problem``, of the demand with a live path.
+    """(S,) Gbit/s that splits (1, D, K) lose in each matrix of ``problem``, of the demand with a
+    live path.
 
-    A loss that is no more than rounding of the demand counts as 0: beside a bound of 0 it would be a gap of 100%.
+    A loss that is no more than rounding of the demand counts as 0: beside a bound of 0 it would be
+    a gap of 100%.
     """
     excess, shed = excess_and_shed(problem, splits)
     loss = shed.clamp(min=0) + excess.clamp(min=0).sum(1)
@@ -151,7 +178,8 @@ def lost(problem: Problem, splits: Tensor) -> Tensor:
 
 
 def excess_and_shed(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
-    """Load - c of each link, (S, E), and what the sources shed, (S,): Gbit/s, of the demand with a live path.
+    """Load - c of each link, (S, E), and what the sources shed, (S,): Gbit/s, of the demand with a
+    live path.
 
     Args:
         problem: S matrices.
@@ -163,7 +191,9 @@ def excess_and_shed(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tail_mean(losses: Tensor, limits: Tensor) -> Tensor:
-    """() the largest sum of weights q times losses (S,), with q at most the ``limits`` (S,) and a sum of 1."""
+    """() the largest sum of weights q times losses (S,), with q at most the ``limits`` (S,) and a
+    sum of 1.
+    """
     order = torch.argsort(losses, descending=True)
     filled = limits[order].cumsum(0).clamp(max=1)
     return (losses[order] * filled.diff(prepend=filled.new_zeros(1))).sum() / filled[-1]
@@ -173,7 +203,8 @@ def tail_mean(losses: Tensor, limits: Tensor) -> Tensor:
 def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> None:
     """Project (y, q) onto {0 <= y_s[e] <= q[s] <= limit[s], sum of q = 1}, in place.
 
-    The nearest y to given y' and q is min(max(y', 0), q), so that q[s] minimises, for a multiplier t of the sum,
+    The nearest y to given y' and q is min(max(y', 0), q), so that q[s] minimises, for a multiplier
+    t of the sum,
 
         (q - q'[s])^2 / (2 step_q) + sum over e of max(0, y'[e] - q)^2 / (2 step_e) + t q
 
@@ -208,7 +239,9 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
 
 
 @inner_kernel
-def _weights_at(t: float, dual: FloatArray, step: FloatArray, limits: FloatArray, weights: FloatArray) -> float:
+def _weights_at(
+    t: float, dual: FloatArray, step: FloatArray, limits: FloatArray, weights: FloatArray
+) -> float:
     """The q of each scenario for a multiplier, into ``weights``; returns their sum."""
     links, total = dual.shape[1] - 1, 0.0
     for s in range(len(limits)):

@@ -1,7 +1,7 @@
 """Compiled passes over the paths of S traffic matrices with shared splits.
 
-Scenarios stand in groups of L SIMD lanes.  With G groups, arrays of links are flat (G, E, L); shares of the scenarios
-in a demand are flat (D, G, L).  All numbers are float64.
+Scenarios stand in groups of L SIMD lanes.  With G groups, arrays of links are flat (G, E, L);
+shares of the scenarios in a demand are flat (D, G, L).  All numbers are float64.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from teal.network.packed import PathScan
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lanes import fill, load, store, total
 from teal.runtime.parallel import inlined_kernel, inner_kernel, kernel, parallel_kernel, prange
-from teal.solvers.pdhg.fused.kernels import average_and_restart, dual_gradient_step, flows_up, prices_down
+from teal.solvers.pdhg.fused.kernels import (
+    average_and_restart,
+    dual_gradient_step,
+    flows_up,
+    prices_down,
+)
 from teal.solvers.pdhg.fused.simplex import Lanes, limited_simplex, simplex_shift
 from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram, Scratch
 
@@ -45,7 +50,9 @@ def _prices_of_groups(s, scan, price, path_price, groups, lanes):  # type: ignor
 
 @inner_kernel
 def _loads_of_groups(s, scan, flow, loads, groups, lanes):  # type: ignore[no-untyped-def]
-    """Add the flows of a source's paths to the loads of their links, for every group of scenarios."""
+    """Add the flows of a source's paths to the loads of their links, for every group of
+    scenarios.
+    """
     first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
     for g in range(groups):
         flows_up(first, nodes, scan.parent, scan.link, flow[g], loads[g], lanes)
@@ -56,7 +63,9 @@ def _weighted_price(d, node, rows, path_price, groups, lanes):  # type: ignore[n
     """Sum over the scenarios of demand ``d`` times the price of the path to a node."""
     weighted = fill(0.0, lanes)
     for g in range(groups):
-        weighted = weighted + load(rows.rate, d * groups + g, lanes) * load(path_price[g], node, lanes)
+        weighted = weighted + load(rows.rate, d * groups + g, lanes) * load(
+            path_price[g], node, lanes
+        )
     return total(weighted)
 
 
@@ -79,8 +88,8 @@ def step(
 ) -> None:
     """The paths' part of one iteration; see :func:`teal.solvers.pdhg.fused.kernels.step`.
 
-    With D_s the demand in scenario s, the gradient of a path is the mean of its prices weighted by D_s, and all splits
-    of a demand sum to 1.
+    With D_s the demand in scenario s, the gradient of a path is the mean of its prices weighted by
+    D_s, and all splits of a demand sum to 1.
 
     Args:
         scan, block_ptr, max_slots: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
@@ -91,8 +100,8 @@ def step(
         inverse_weight: 1 / omega.
         is_restarting: whether this iteration restarts.
         loads: (blocks, G, E * L) receives loads, Gbit/s.
-        sums: (blocks, 3) receives sums over demands: demand times lowest price with the sign reversed, and the squared
-            distances of the new splits from z and z_0.
+        sums: (blocks, 3) receives sums over demands: demand times lowest price with the sign
+            reversed, and the squared distances of the new splits from z and z_0.
         lanes: array of length L.
     """
     width, groups = len(lanes), len(price)
@@ -113,7 +122,10 @@ def step(
                     metric, lowest = rows.total[d] * rows.inverse_capacity_sum[d], np.inf
                     for k in range(n):
                         node = np.int64(scan.end_node[p + k])
-                        mean_price = _weighted_price(d, node, rows, path_price, groups, lanes) / rows.total[d]
+                        mean_price = (
+                            _weighted_price(d, node, rows, path_price, groups, lanes)
+                            / rows.total[d]
+                        )
                         lowest = min(lowest, mean_price)
                         moved[k] = current[p + k] - primal_step * mean_price
                     profit -= rows.total[d] * lowest
@@ -122,7 +134,11 @@ def step(
                         old, new, start = current[k], max(0.0, moved[k - p] - shift), anchor[k]
                         node = np.int64(scan.end_node[k])
                         for g in range(groups):
-                            store(flow[g], node, load(rows.rate, d * groups + g, lanes) * fill(new, lanes))
+                            store(
+                                flow[g],
+                                node,
+                                load(rows.rate, d * groups + g, lanes) * fill(new, lanes),
+                            )
                         step_distance += metric * (new - old) ** 2
                         anchor_distance += metric * (new - start) ** 2
                         stepped[k] = new
@@ -156,7 +172,8 @@ def certify(
 ) -> None:
     """Repair the splits of T(z), add up their loads, and compute the demands' part of the bound.
 
-    Splits become 0 on paths that are not live, then sum to 1, evenly over live paths where all are 0.
+    Splits become 0 on paths that are not live, then sum to 1, evenly over live paths where all are
+    0.
 
     Args:
         scan, block_ptr, max_slots, rows, stepped, price, loads, lanes: as in :func:`step`.
@@ -186,7 +203,11 @@ def certify(
                     elif live > 0:
                         stepped[k] = rows.is_live[k] / live
                     for g in range(groups):
-                        store(flow[g], node, load(rows.rate, d * groups + g, lanes) * fill(stepped[k], lanes))
+                        store(
+                            flow[g],
+                            node,
+                            load(rows.rate, d * groups + g, lanes) * fill(stepped[k], lanes),
+                        )
                     lowest = min(lowest, _weighted_price(d, node, rows, path_price, groups, lanes))
                 if live > 0:
                     profit -= lowest
@@ -209,7 +230,8 @@ def respond(
     kept_splits: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Make the response of all demands to prices the splits of T(z): exp(-q mean price) over the live paths, scaled.
+    """Make the response of all demands to prices the splits of T(z): exp(-q mean price) over the
+    live paths, scaled.
 
     Args:
         scan, block_ptr, max_slots, rows, stepped, price, lanes: as in :func:`step`.
@@ -238,7 +260,9 @@ def respond(
                         cost[k] = weighted / max(rows.total[d], 1e-300)
                         lowest = min(lowest, cost[k])
                     for k in range(n):
-                        stepped[p + k] = np.exp(-sharpness * (cost[k] - lowest)) * rows.is_live[p + k]
+                        stepped[p + k] = (
+                            np.exp(-sharpness * (cost[k] - lowest)) * rows.is_live[p + k]
+                        )
                         sum_of_shares += stepped[p + k]
                     for k in range(p, p + n):
                         stepped[k] /= max(sum_of_shares, 1e-300)

@@ -1,22 +1,27 @@
-"""Splits for several traffic matrices at once: which of them comes is not known when the splits are installed.
+"""Splits for several traffic matrices at once: which of them comes is not known when the splits are
+installed.
 
-With S scenarios of demand D_s, shared splits x and theta_s = max_e load_s[e](x) / c[e], the largest utilisation,
+With S scenarios of demand D_s, shared splits x and theta_s = max_e load_s[e](x) / c[e], the largest
+utilisation,
 
     min over x of  max over w of  sum_s w[s] theta_s,     0 <= w[s] <= limit[s],  sum_s w[s] = 1,
 
-where limit[s] = weight[s] / (1 - tail): the weighted mean for tail = 0, the mean of the worst share 1 - tail of the
-scenarios (conditional value at risk; Rockafellar & Uryasev 2000) between, and the worst scenario for tail = 1.  As a
-saddle point, with y >= 0 on every link of every scenario, sum_e y_s[e] <= limit[s] and sum of all y = 1,
+where limit[s] = weight[s] / (1 - tail): the weighted mean for tail = 0, the mean of the worst share
+1 - tail of the scenarios (conditional value at risk; Rockafellar & Uryasev 2000) between, and the
+worst scenario for tail = 1.  As a saddle point, with y >= 0 on every link of every scenario, sum_e
+y_s[e] <= limit[s] and sum of all y = 1,
 
     min over x, max over y of  sum_s sum_e y_s[e] load_s[e](x) / c[e],
 
-which is the program of :mod:`teal.solvers.pdhg` for max_link_utilisation with S E links.  Any such y prove the bound
+which is the program of :mod:`teal.solvers.pdhg` for max_link_utilisation with S E links.  Any such
+y prove the bound
 
-    sum_d min_k sum_s D_s[d] price_s(d, k),     price_s(d, k) = sum over the links e of the path of y_s[e] / c[e].
+    sum_d min_k sum_s D_s[d] price_s(d, k),
+    price_s(d, k) = sum over the links e of the path of y_s[e] / c[e].
 
-The engine and the search are those of one matrix; passes over the paths serve up to 16 scenarios in SIMD lanes.
-Under total_flow, in the place of theta_s stands what is lost, and an engine of its own computes
-(:mod:`teal.solvers.pdhg.scenarios.dropped_flow`).
+The engine and the search are those of one matrix; passes over the paths serve up to 16 scenarios in
+SIMD lanes. Under total_flow, in the place of theta_s stands what is lost, and an engine of its own
+computes (:mod:`teal.solvers.pdhg.scenarios.dropped_flow`).
 """
 
 from __future__ import annotations
@@ -41,7 +46,13 @@ from teal.runtime.shapes import Float
 from teal.solvers.pdhg.fused import certificates, kernels
 from teal.solvers.pdhg.fused.demand_value import one_step
 from teal.solvers.pdhg.fused.engine import LANES, FusedEngine
-from teal.solvers.pdhg.fused.passes import MAX_BLOCKS, MIN_BLOCK_WORK, ProgramSums, make_scratch, operations
+from teal.solvers.pdhg.fused.passes import (
+    MAX_BLOCKS,
+    MIN_BLOCK_WORK,
+    ProgramSums,
+    make_scratch,
+    operations,
+)
 from teal.solvers.pdhg.fused.simplex import limited_simplex
 from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram
 from teal.solvers.pdhg.samples import sample
@@ -53,7 +64,8 @@ from teal.solvers.result import PdhgState, ProgressCallback, Solution
 
 
 class ScenarioPasses:
-    """Passes over scenarios: :class:`teal.solvers.pdhg.fused.passes.Passes` for B = 1, and S E links in rows (G, E, L).
+    """Passes over scenarios: :class:`teal.solvers.pdhg.fused.passes.Passes` for B = 1, and S E
+    links in rows (G, E, L).
 
     Memory: 40 bytes a path, and 8 for each demand and scenario.
 
@@ -104,19 +116,33 @@ class ScenarioPasses:
             of_group = np.ascontiguousarray(demand[g * width : (g + 1) * width].T).reshape(-1)
             with threads_for(self._operations // groups):
                 certificates.measure(
-                    self._scan, self._block_ptr, self._max_slots, of_group, inverse, path_cost, one_step(np.zeros(1)),
-                    None, True, out, lanes, (0,),
-                )  # fmt: skip
+                    self._scan,
+                    self._block_ptr,
+                    self._max_slots,
+                    of_group,
+                    inverse,
+                    path_cost,
+                    one_step(np.zeros(1)),
+                    None,
+                    True,
+                    out,
+                    lanes,
+                    (0,),
+                )
             full[g], trial[g] = out.full_load.sum(0), out.trial_load.sum(0)
         total = rate.reshape(groups, demands, width).sum((0, 2))
         self._rows = scenario_kernels.ScenarioRows(
-            rate=np.ascontiguousarray(rate.reshape(groups, demands, width).transpose(1, 0, 2)).reshape(-1),
+            rate=np.ascontiguousarray(
+                rate.reshape(groups, demands, width).transpose(1, 0, 2)
+            ).reshape(-1),
             total=total,
             inverse_capacity_sum=h,
             is_live=self._path_rows(problem.path_mask[:1].to(torch.float64).numpy()),
         )
         one = np.ones(1)
-        return ProgramSums(full.reshape(-1), trial.reshape(-1), 0 * one, total.sum() * one, (total * h).sum() * one)
+        return ProgramSums(
+            full.reshape(-1), trial.reshape(-1), 0 * one, total.sum() * one, (total * h).sum() * one
+        )
 
     def _path_rows(self, values: FloatArray) -> FloatArray:
         """(1, D, K) as (P,)."""
@@ -130,9 +156,15 @@ class ScenarioPasses:
         self._stepped[:] = self._path_rows(splits)
 
     def respond(
-        self, price_plus_cost: Float32Array, sharpness: float, kept: Int64Array, kept_splits: FloatArray, lane: int,
-        *, is_summing: bool,
-    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+        self,
+        price_plus_cost: Float32Array,
+        sharpness: float,
+        kept: Int64Array,
+        kept_splits: FloatArray,
+        lane: int,
+        *,
+        is_summing: bool,
+    ) -> tuple[FloatArray, FloatArray]:
         """Not for scenarios.
 
         Raises:
@@ -140,16 +172,28 @@ class ScenarioPasses:
         """
         raise NotImplementedError
 
-    def respond_to(self, price: FloatArray, value: float, kept: Int64Array, kept_splits: FloatArray) -> None:
-        """Make the response of all demands to prices (G * E * L,) the splits of T(z); see ScenarioEngine."""
+    def respond_to(
+        self, price: FloatArray, value: float, kept: Int64Array, kept_splits: FloatArray
+    ) -> None:
+        """Make the response of all demands to prices (G * E * L,) the splits of T(z); see
+        ScenarioEngine.
+        """
         # The mean price of a demanded Gbit/s is at most value / total demand.
         size = sample.TEMPERATURE * value / max(float(self._rows.total.sum()), 1e-300)
         with threads_for(self._operations):
             scenario_kernels.respond(
-                self._scan, self._block_ptr, self._max_slots, self._rows, self._stepped,
-                price.reshape(self._groups, -1), 1 / max(size, 1e-300), kept,
-                np.searchsorted(kept, self._scan.demand_ptr), np.ascontiguousarray(kept_splits), self._lanes,
-            )  # fmt: skip
+                self._scan,
+                self._block_ptr,
+                self._max_slots,
+                self._rows,
+                self._stepped,
+                price.reshape(self._groups, -1),
+                1 / max(size, 1e-300),
+                kept,
+                np.searchsorted(kept, self._scan.demand_ptr),
+                np.ascontiguousarray(kept_splits),
+                self._lanes,
+            )
 
     def restart(self) -> None:
         """Begin anew at the last step (:meth:`Passes.restart`)."""
@@ -161,25 +205,48 @@ class ScenarioPasses:
         for _ in range(count):
             is_restarting = kernels.before(program, dual, control, scratch, 1)
             self._step(self._block_ptr, is_restarting=is_restarting)
-            scratch.block_load[0], scratch.block_sums[0] = self._loads.sum(0).reshape(-1), self._sums.sum(0)
+            scratch.block_load[0], scratch.block_sums[0] = (
+                self._loads.sum(0).reshape(-1),
+                self._sums.sum(0),
+            )
             scenario_kernels.after(program, dual, control, scratch)
 
     def _step(self, block_ptr: Int64Array, *, is_restarting: bool) -> None:
         scratch = self._scratch
         with threads_for(self._operations):
             scenario_kernels.step(
-                self._scan, block_ptr, self._max_slots, self._rows, self._current, self._anchor, self._stepped,
-                scratch.price.reshape(self._groups, -1), scratch.halpern, scratch.inverse_weight[0], is_restarting,
-                self._loads, self._sums, self._lanes,
-            )  # fmt: skip
+                self._scan,
+                block_ptr,
+                self._max_slots,
+                self._rows,
+                self._current,
+                self._anchor,
+                self._stepped,
+                scratch.price.reshape(self._groups, -1),
+                scratch.halpern,
+                scratch.inverse_weight[0],
+                is_restarting,
+                self._loads,
+                self._sums,
+                self._lanes,
+            )
 
-    def certify(self, price_plus_cost: FloatArray, *, is_repairing: bool) -> tuple[FloatArray, FloatArray]:
+    def certify(
+        self, price_plus_cost: FloatArray, *, is_repairing: bool
+    ) -> tuple[FloatArray, FloatArray]:
         """The paths' part of a certificate (:meth:`Passes.certify`); splits are always repaired."""
         with threads_for(self._operations):
             scenario_kernels.certify(
-                self._scan, self._block_ptr, self._max_slots, self._rows, self._stepped,
-                price_plus_cost.reshape(self._groups, -1), self._loads, self._profits, self._lanes,
-            )  # fmt: skip
+                self._scan,
+                self._block_ptr,
+                self._max_slots,
+                self._rows,
+                self._stepped,
+                price_plus_cost.reshape(self._groups, -1),
+                self._loads,
+                self._profits,
+                self._lanes,
+            )
         return self._loads.sum(0).reshape(-1), self._profits.sum(keepdims=True)
 
     def project_round(
@@ -222,12 +289,14 @@ class ScenarioPasses:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ScenarioResult(Solution):
-    """The best splits and the best prices that were found; the value is the mean, tail mean or maximum of the costs.
+    """The best splits and the best prices that were found; the value is the mean, tail mean or
+    maximum of the costs.
 
     Attributes:
         splits: (D, K) share of the demand on each path, in every scenario.
         prices: (S, E) 1/(Gbit/s), y / c; value per Gbit/s under total_flow.
-        costs: (S,) cost of each scenario: the largest link utilisation; under total_flow Gbit/s that are lost.
+        costs: (S,) cost of each scenario: the largest link utilisation; under total_flow Gbit/s
+            that are lost.
     """
 
     splits: Float[Tensor, "D K"]
@@ -250,9 +319,11 @@ def solve_scenarios(
     """Find splits that are good in all scenarios together, to a certified gap.
 
     Args:
-        problem: S matrices under max_link_utilisation or total_flow, on the CPU, all with the same capacities.
+        problem: S matrices under max_link_utilisation or total_flow, on the CPU, all with the same
+            capacities.
         weights: (S,) >= 0, of the scenarios; None for equal ones.
-        tail: in [0, 1]: 0 for the mean, 1 for the worst scenario, between for the mean of the worst share 1 - tail.
+        tail: in [0, 1]: 0 for the mean, 1 for the worst scenario, between for the mean of the worst
+            share 1 - tail.
         gap: target: (value - bound) / value.
         deadline: seconds from now.
         max_iterations: largest number of iterations.
@@ -260,8 +331,8 @@ def solve_scenarios(
         report: called after each full gap check between iterations.
 
     Raises:
-        InputError: another objective or device; a limit on churn, promises or steps of value; capacities that differ;
-            settings out of range.
+        InputError: another objective or device; a limit on churn, promises or steps of value;
+            capacities that differ; settings out of range.
     """
     begin = time.perf_counter()
     objective = problem.objective.name
@@ -269,14 +340,22 @@ def solve_scenarios(
         raise InputError("scenarios", "objective", "max_link_utilisation or total_flow", objective)
     for condition in problem.conditions:
         raise InputError(
-            "scenarios", condition.name, "a problem without it: shared splits do not take it", "one with it"
+            "scenarios",
+            condition.name,
+            "a problem without it: shared splits do not take it",
+            "one with it",
         )
     if problem.steps is not None:
         raise InputError("scenarios", "steps", "a problem without steps of value", "one with steps")
     if problem.ops.device.type != "cpu":
         raise InputError("scenarios", "device", "cpu", problem.ops.device)
     if not problem.batch or not bool((problem.capacity == problem.capacity[:1]).all()):
-        raise InputError("scenarios", "capacity", "the same in at least one scenario", f"{problem.batch} matrices")
+        raise InputError(
+            "scenarios",
+            "capacity",
+            "the same in at least one scenario",
+            f"{problem.batch} matrices",
+        )
     if not 0 <= tail <= 1:
         raise InputError("scenarios", "tail", "a number in [0, 1]", tail)
     if not 0 <= gap < math.inf:
@@ -290,7 +369,12 @@ def solve_scenarios(
         splits, prices = warm_start
         expected = tuple(problem.paths.leaf.shape), tuple(problem.capacity.shape)
         if (tuple(splits.shape), tuple(prices.shape)) != expected:
-            raise InputError("scenarios", "warm_start", f"splits and prices {expected}", (splits.shape, prices.shape))
+            raise InputError(
+                "scenarios",
+                "warm_start",
+                f"splits and prices {expected}",
+                (splits.shape, prices.shape),
+            )
         state = PdhgState(splits[None].to(torch.float64), prices[counted])
     engine: ScenarioEngine | DroppedFlowEngine
     sampled, is_large = None, False
@@ -299,12 +383,25 @@ def solve_scenarios(
     else:
         engine = ScenarioEngine(some, limits, state)
         is_large = some.batch * problem.paths.scan_size > LARGE_WORK
-        sampled = SampledScenarios(some, limits, engine, gap) if sampled_start.is_faster(problem.paths, gap) else None
+        sampled = (
+            SampledScenarios(some, limits, engine, gap)
+            if sampled_start.is_faster(problem.paths, gap)
+            else None
+        )
     search = Search(
-        _minimised(some.row(0)), engine, gap, max_iterations, report, begin, may_stall=False, sampled=sampled,
+        _minimised(some.row(0)),
+        engine,
+        gap,
+        max_iterations,
+        report,
+        begin,
+        may_stall=False,
+        sampled=sampled,
         is_large=is_large,
-    )  # fmt: skip
-    iterations, stop = complete(search.iterating(Deadline(begin + deadline), warm=state is not None))
+    )
+    iterations, stop = complete(
+        search.iterating(Deadline(begin + deadline), warm=state is not None)
+    )
     kept, rows = engine.best()
     prices = torch.zeros_like(problem.capacity, dtype=torch.float64)
     if isinstance(engine, DroppedFlowEngine):
@@ -356,12 +453,15 @@ class ScenarioEngine(FusedEngine):
 
     def __init__(self, problem: Problem, limits: FloatArray, state: PdhgState | None) -> None:
         self._scenarios, self._all_limits = problem.to(torch.float64), limits
-        # Whole groups of the largest width, or one group of the least width that holds all scenarios.
+        # Whole groups of the largest width, or one group of the least width that holds all
+        # scenarios.
         self._group_width = next((width for width in LANES if width >= problem.batch), LANES[-1])
         self._groups = math.ceil(problem.batch / self._group_width)
         passes = ScenarioPasses(self._scenarios, self._groups, self._group_width)
         if state is not None:
-            state = PdhgState(state.splits, torch.from_numpy(self._of_groups(state.prices.numpy())[None]))
+            state = PdhgState(
+                state.splits, torch.from_numpy(self._of_groups(state.prices.numpy())[None])
+            )
         super().__init__(problem.row(0), state, torch.float64, passes)
 
     def _of_groups(self, values: FloatArray) -> FloatArray:
@@ -373,9 +473,13 @@ class ScenarioEngine(FusedEngine):
     def of_scenarios(self, values: FloatArray) -> Tensor:
         """(G * E * L,) as (S, E)."""
         grouped = values.reshape(self._groups, -1, self._group_width).transpose(0, 2, 1)
-        return torch.from_numpy(grouped.reshape(self._groups * self._group_width, -1)[: self._scenarios.batch].copy())
+        return torch.from_numpy(
+            grouped.reshape(self._groups * self._group_width, -1)[: self._scenarios.batch].copy()
+        )
 
-    def respond_to(self, prices: FloatArray, value: float, kept: Int64Array, kept_splits: FloatArray) -> None:
+    def respond_to(
+        self, prices: FloatArray, value: float, kept: Int64Array, kept_splits: FloatArray
+    ) -> None:
         """Go on from the response of all demands to the prices of a sample's solution.
 
         Args:
@@ -386,40 +490,54 @@ class ScenarioEngine(FusedEngine):
         """
         passes = self._passes
         assert isinstance(passes, ScenarioPasses)
-        passes.respond_to(np.where(self._program.live > 0, prices, kernels.FAILED_PRICE), value, kept, kept_splits)
+        passes.respond_to(
+            np.where(self._program.live > 0, prices, kernels.FAILED_PRICE), value, kept, kept_splits
+        )
         self._dual.stepped[:] = prices * self._capacity
         self._to_simplex()
         self._begin(is_repairing=True)
 
     def _link_rows(self) -> tuple[FloatArray, FloatArray]:
-        capacity = self._of_groups(self._scenarios.capacity.numpy())  # lanes without a scenario have no links
+        capacity = self._of_groups(
+            self._scenarios.capacity.numpy()
+        )  # lanes without a scenario have no links
         return capacity, np.zeros_like(capacity)
 
     def _limits(self) -> tuple[FloatArray, int]:
         return self._all_limits, self._group_width
 
     def _to_simplex(self) -> None:
-        """The nearest y within the limits: those of another program, such as an earlier window's, may exceed them."""
+        """The nearest y within the limits: those of another program, such as an earlier window's,
+        may exceed them.
+        """
         super()._to_simplex()
         dual = self._dual.stepped
-        limited_simplex(dual, np.ones_like(dual), self._program.live, self._all_limits, self._group_width)
+        limited_simplex(
+            dual, np.ones_like(dual), self._program.live, self._all_limits, self._group_width
+        )
 
     def _dual_size(self, capacity_value: FloatArray) -> FloatArray:
-        """(1,) the least number by which y must be divided so that they are within the limits and sum to at most 1.
+        """(1,) the least number by which y must be divided so that they are within the limits and
+        sum to at most 1.
 
         Such y prove a bound, since utilisations are not negative.
         """
         of_scenario = self.of_scenarios(capacity_value).sum(1).numpy()
-        return np.array([max(float(of_scenario.sum()), float((of_scenario / self._all_limits).max()))])
+        return np.array(
+            [max(float(of_scenario.sum()), float((of_scenario / self._all_limits).max()))]
+        )
 
     def _worst(self, utilisation: FloatArray) -> FloatArray:
-        """(1,) sum of the scenarios' largest utilisations, weighted for the worst within the limits."""
+        """(1,) sum of the scenarios' largest utilisations, weighted for the worst within the
+        limits.
+        """
         theta = self.of_scenarios(utilisation).amax(1)
         return tail_mean(theta, torch.from_numpy(self._all_limits)).numpy()[None]
 
 
 class SampledScenarios:
-    """Starts the engine from samples of the demands (see :mod:`samples.sample`), the same in all scenarios.
+    """Starts the engine from samples of the demands (see :mod:`samples.sample`), the same in all
+    scenarios.
 
     A demand is drawn in proportion to its mean over the scenarios.
 
@@ -430,7 +548,9 @@ class SampledScenarios:
         gap: target of the search.
     """
 
-    def __init__(self, problem: Problem, limits: FloatArray, engine: ScenarioEngine, gap: float) -> None:
+    def __init__(
+        self, problem: Problem, limits: FloatArray, engine: ScenarioEngine, gap: float
+    ) -> None:
         self._problem, self._limits_of, self._engine, self._gap = problem, limits, engine, gap
         self._size = sampled_start.first_size(problem.paths, gap)
 
@@ -468,10 +588,15 @@ class SampledScenarios:
         splits, prices = engine.best()
         is_certain = chance >= 1
         self._engine.respond_to(
-            prices[0].numpy(), float(search.value), chosen[is_certain], splits[0].numpy()[is_certain]
+            prices[0].numpy(),
+            float(search.value),
+            chosen[is_certain],
+            splits[0].numpy()[is_certain],
         )
         return True
 
     def correct(self) -> bool:
-        """Correct nothing, since all demand is carried (:meth:`teal.solvers.pdhg.search.Sampled.correct`)."""
+        """Correct nothing, since all demand is carried
+        (:meth:`teal.solvers.pdhg.search.Sampled.correct`).
+        """
         return False

@@ -1,8 +1,8 @@
 """One matrix on a network whose paths do not fit into memory, or that several processes share.
 
-The engine, the samples and the search are those of :func:`teal.solvers.pdhg.solve`; the passes over paths go to shards
-(:mod:`shards`).  Samples are drawn from all demands at once, with one factor, so that the sample and
-its prices do not depend on the number of shards.
+The engine, the samples and the search are those of :func:`teal.solvers.pdhg.solve`; the passes over
+paths go to shards (:mod:`shards`).  Samples are drawn from all demands at once, with one factor, so
+that the sample and its prices do not depend on the number of shards.
 """
 
 from __future__ import annotations
@@ -32,10 +32,18 @@ from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.samples import sample
 from teal.solvers.pdhg.samples.start import SampledStart
 from teal.solvers.pdhg.search import LAST_REFILL, Search
-from teal.solvers.pdhg.shards.shards import Allocated, OneProcess, ShardBackend, ShardDemands, ShardPasses
+from teal.solvers.pdhg.shards.shards import (
+    Allocated,
+    OneProcess,
+    ShardBackend,
+    ShardDemands,
+    ShardPasses,
+)
 from teal.solvers.result import ProgressCallback, Solution
 
-_STATE_BYTES = 1 << 30  # bytes of state that one process keeps in memory; more is mapped, one shard at a time
+_STATE_BYTES = (
+    1 << 30
+)  # bytes of state that one process keeps in memory; more is mapped, one shard at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,7 +62,8 @@ class ShardedResult(Solution):
 
 
 class ShardedProblem:
-    """One matrix whose demands are in shards; a context manager, which deletes the state on disk at the end.
+    """One matrix whose demands are in shards; a context manager, which deletes the state on disk at
+    the end.
 
     Args:
         topology: the network.
@@ -69,16 +78,25 @@ class ShardedProblem:
         report: called with the number of shards whose paths are found, and their number.
 
     Raises:
-        InputError: arrays that do not fit together; priority and max_min, which are sequences of programs.
+        InputError: arrays that do not fit together; priority and max_min, which are sequences of
+            programs.
     """
 
     def __init__(
-        self, topology: Topology, pairs: IntArray, demand: FloatArray, objective: Objective | str | None = None, *,
-        num_shards: int, search: PathSearch | None = None, capacity: FloatArray | None = None,
+        self,
+        topology: Topology,
+        pairs: IntArray,
+        demand: FloatArray,
+        objective: Objective | str | None = None,
+        *,
+        num_shards: int,
+        search: PathSearch | None = None,
+        capacity: FloatArray | None = None,
         weight: FloatArray | None = None,
-        backend: Callable[[Topology, PathSearch, list[ShardDemands], bool], ShardBackend] | None = None,
+        backend: Callable[[Topology, PathSearch, list[ShardDemands], bool], ShardBackend]
+        | None = None,
         report: Callable[[int, int], None] = lambda done, count: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         pairs = np.ascontiguousarray(pairs, dtype=np.int32)
         check_pairs(topology, pairs)
         demand = np.ascontiguousarray(demand, dtype=np.float64)
@@ -101,12 +119,17 @@ class ShardedProblem:
         self._first = np.array([0, *(part.stop for part in parts)], dtype=np.int64)
         shards = [
             ShardDemands(
-                part.start, pairs[part], demand[part], self._value[part] if len(self._value) > 1 else self._value
+                part.start,
+                pairs[part],
+                demand[part],
+                self._value[part] if len(self._value) > 1 else self._value,
             )
             for part in parts
         ]
         arguments = topology, self._search, shards, self.objective.rules.carries_all
-        self.backend: ShardBackend = backend(*arguments) if backend else OneProcess(*arguments, _STATE_BYTES, report)
+        self.backend: ShardBackend = (
+            backend(*arguments) if backend else OneProcess(*arguments, _STATE_BYTES, report)
+        )
         self.network = self._network(capacity)
 
     def __enter__(self) -> ShardedProblem:
@@ -128,23 +151,38 @@ class ShardedProblem:
         """The program without its demands: network, objective, capacities, costs."""
         none = np.zeros(0, np.int32)
         paths = PathSet(
-            np.zeros((0, 2), np.int32), np.zeros((0, self._search.num_paths), np.int32),
-            Trie(none, none, np.zeros(1, np.int32)), np.zeros(1, np.int32), self.topology.num_links, "",
+            np.zeros((0, 2), np.int32),
+            np.zeros((0, self._search.num_paths), np.int32),
+            Trie(none, none, np.zeros(1, np.int32)),
+            np.zeros(1, np.int32),
+            self.topology.num_links,
+            "",
             self.topology.graph_key(),
-        )  # fmt: skip
-        plain = Objective()  # whose costs are 0: those of latencies need the longest path of all shards
+        )
+        plain = (
+            Objective()
+        )  # whose costs are 0: those of latencies need the longest path of all shards
         problem = Problem.create(self.topology, paths, plain, np.zeros((1, 0)), capacity=capacity)
         latency = self.topology.latency
-        cost = self.objective.link_cost(latency, lambda: max(self.backend.apply(_longest_path, latency)))
-        return dataclasses.replace(problem, objective=self.objective, link_cost=torch.from_numpy(cost))
+        cost = self.objective.link_cost(
+            latency, lambda: max(self.backend.apply(_longest_path, latency))
+        )
+        return dataclasses.replace(
+            problem, objective=self.objective, link_cost=torch.from_numpy(cost)
+        )
 
     def _draw(self, size: int, row: int) -> sample.Sample:
         """A sample of about ``size`` demands."""
         demands, chance = sample.choose(self._demand, size, row)
         ends = np.searchsorted(demands, self._first)
-        of_shards = [demands[a:b] - first for (a, b), first in zip(itertools.pairwise(ends), self._first, strict=False)]
+        of_shards = [
+            demands[a:b] - first
+            for (a, b), first in zip(itertools.pairwise(ends), self._first, strict=False)
+        ]
         paths = path_subset.joined(self.backend.subsets(of_shards))
-        value = torch.from_numpy(self._value[demands] if len(self._value) > 1 else self._value.repeat(len(demands)))
+        value = torch.from_numpy(
+            self._value[demands] if len(self._value) > 1 else self._value.repeat(len(demands))
+        )
         return sample.of_chosen(self.network, demands, chance, self._demand[demands], value, paths)
 
     @torch.no_grad()
@@ -163,15 +201,27 @@ class ShardedProblem:
         """
         begin, sent = time.perf_counter(), self.backend.sent_bytes
         self.backend.total("clear")  # what an earlier search has left
-        passes = ShardPasses(self.backend, self._first, self.topology.num_links, self._search.num_paths)
+        passes = ShardPasses(
+            self.backend, self._first, self.topology.num_links, self._search.num_paths
+        )
         engine = FusedEngine(self.network, None, torch.float32, passes)
         starts = SampledStart(self.network, engine, gap, None, self._draw, len(self._demand))
         search = Search(
-            self.network, engine, gap, max_iterations, report, begin, may_stall=False, sampled=starts, is_large=True
+            self.network,
+            engine,
+            gap,
+            max_iterations,
+            report,
+            begin,
+            may_stall=False,
+            sampled=starts,
+            is_large=True,
         )
         iterations, stop = complete(search.iterating(Deadline(begin + deadline), warm=False))
         value, bound = search.value, search.bound
-        if self.network.solved is not self.network:  # max_concurrent_flow: a utilisation was minimised
+        if (
+            self.network.solved is not self.network
+        ):  # max_concurrent_flow: a utilisation was minimised
             bound = from_score(self.network, -bound)
             engine.shed(LAST_REFILL)
             shares = self.backend.apply(_least_share, self.network.capacity[0].numpy())
@@ -189,24 +239,29 @@ class ShardedProblem:
         )
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """The function's result for each shard's allocation (:class:`Allocated`), computed where the shard is.
+        """The function's result for each shard's allocation (:class:`Allocated`), computed where
+        the shard is.
 
         Args:
-            function: function of the allocation and ``arguments``; with workers one that can be imported by its name.
+            function: function of the allocation and ``arguments``; with workers one that can be
+                imported by its name.
             arguments: for all shards.
         """
         return self.backend.apply(function, *arguments)
 
 
 def _least_share(allocated: Allocated, capacity: FloatArray) -> float:
-    """Least share that is carried of a demand of a shard with a live path; infinite without such a demand.
+    """Least share that is carried of a demand of a shard with a live path; infinite without such a
+    demand.
 
     Args:
         allocated: the shard's allocation.
         capacity: (E,) Gbit/s in force.
     """
     failed = torch.from_numpy((capacity <= 0).astype(np.float64))[None]
-    is_live = allocated.paths.mask & (make_path_ops(allocated.paths).path_max(failed)[0][0] == 0).numpy()
+    is_live = (
+        allocated.paths.mask & (make_path_ops(allocated.paths).path_max(failed)[0][0] == 0).numpy()
+    )
     counts = is_live.any(1) & (allocated.demands.demand > 0)
     return float(np.where(counts, allocated.splits.sum(1), np.inf).min(initial=np.inf))
 

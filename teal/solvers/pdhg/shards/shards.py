@@ -1,8 +1,10 @@
-"""Passes over paths in shards: on disk, of which one at a time is mapped, or held by other processes.
+"""Passes over paths in shards: on disk, of which one at a time is mapped, or held by other
+processes.
 
-A :class:`ShardWorker` holds some shards and answers with sums over them; a :class:`Backend` hands calls to one worker
-(:class:`OneProcess`) or to several (:class:`teal.allocation.shard_workers.RayActors`).  What goes to and fro are
-numbers of links and the few demands that a sample is certain of.
+A :class:`ShardWorker` holds some shards and answers with sums over them; a :class:`Backend` hands
+calls to one worker (:class:`OneProcess`) or to several
+(:class:`teal.allocation.shard_workers.RayActors`).  What goes to and fro are numbers of links and
+the few demands that a sample is certain of.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ class MappedArrays:
         file = self._folder / name
         if not size:  # an empty file cannot be mapped
             return np.zeros(0, dtype)
-        return np.asarray(np.memmap(file, dtype, mode="r+" if file.exists() else "w+", shape=(size,)))
+        return np.asarray(
+            np.memmap(file, dtype, mode="r+" if file.exists() else "w+", shape=(size,))
+        )
 
 
 class ShardWorker:
@@ -90,9 +94,15 @@ class ShardWorker:
     """
 
     def __init__(
-        self, topology: Topology, search: PathSearch, shards: Sequence[ShardDemands], carries_all: bool, folder: Path,
-        memory: int, report: Callable[[int], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+        self,
+        topology: Topology,
+        search: PathSearch,
+        shards: Sequence[ShardDemands],
+        carries_all: bool,
+        folder: Path,
+        memory: int,
+        report: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._demands, self._carries_all, self._folder = list(shards), carries_all, folder
         self._shards: list[PathShard] = []
         self.num_paths = self.num_nodes = 0
@@ -100,7 +110,10 @@ class ShardWorker:
             shard = compute_shard(topology, demands.pairs, search)
             packed = shard.packed()
             self._shards.append(shard)
-            self.num_paths, self.num_nodes = self.num_paths + packed.num_paths, self.num_nodes + packed.num_nodes
+            self.num_paths, self.num_nodes = (
+                self.num_paths + packed.num_paths,
+                self.num_nodes + packed.num_nodes,
+            )
             report(len(self._shards))
         self.num_demands = sum(len(demands.pairs) for demands in shards)
         self.is_in_memory = self.state_bytes <= memory
@@ -117,9 +130,14 @@ class ShardWorker:
         return _BYTES_PER_PATH * self.num_paths + _BYTES_PER_DEMAND * self.num_demands
 
     def total(
-        self, name: str, shared: tuple[Any, ...], each: Sequence[tuple[Any, ...]], options: dict[str, Any]
+        self,
+        name: str,
+        shared: tuple[Any, ...],
+        each: Sequence[tuple[Any, ...]],
+        options: dict[str, Any],
     ) -> Any:
-        """Call a method of :class:`PathPasses` for every shard, with arguments for all and for each.
+        """Call a method of :class:`PathPasses` for every shard, with arguments for all and for
+        each.
 
         Returns:
             the sums of what the calls return, a tuple of arrays or None.
@@ -131,7 +149,11 @@ class ShardWorker:
             self._best[index] = passes.best
             if result is not None:
                 result = result if isinstance(result, tuple) else (result,)
-                sums = list(result) if sums is None else [a + b for a, b in zip(sums, result, strict=True)]
+                sums = (
+                    list(result)
+                    if sums is None
+                    else [a + b for a, b in zip(sums, result, strict=True)]
+                )
             del passes  # unmaps the shard
         return None if sums is None else tuple(sums)
 
@@ -140,7 +162,8 @@ class ShardWorker:
         return self._shards[index].subset(demands)
 
     def apply(self, index: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """The result of a function of the shard's allocation (see :class:`Allocated`), then of ``arguments``.
+        """The result of a function of the shard's allocation (see :class:`Allocated`), then of
+        ``arguments``.
 
         Before anything was kept, the splits are 0.
         """
@@ -156,11 +179,21 @@ class ShardWorker:
         if index in self._open:
             return self._open[index]
         shard = self._shards[index]
-        arrays: Arrays = InMemory() if self.is_in_memory else MappedArrays(self._folder / f"{index:05d}")
+        arrays: Arrays = (
+            InMemory() if self.is_in_memory else MappedArrays(self._folder / f"{index:05d}")
+        )
         passes = PathPasses(
-            shard.packed(), shard.num_paths, 1, (0,), (0,), one_step(self._demands[index].demand_value),
-            self._carries_all, np.float32, arrays, self._best[index],
-        )  # fmt: skip
+            shard.packed(),
+            shard.num_paths,
+            1,
+            (0,),
+            (0,),
+            one_step(self._demands[index].demand_value),
+            self._carries_all,
+            np.float32,
+            arrays,
+            self._best[index],
+        )
         if self.is_in_memory:
             self._open[index] = passes
         return passes
@@ -177,9 +210,11 @@ class ShardBackend(Protocol):
     num_shards: int
     sent_bytes: int
 
-    def total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:
-        """Sums over all shards (:meth:`ShardWorker.total`); ``each`` has an entry for every shard, None stands for no
-        further arguments.
+    def total(
+        self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
+    ) -> Any:
+        """Sums over all shards (:meth:`ShardWorker.total`); ``each`` has an entry for every shard,
+        None stands for no further arguments.
         """
         ...
 
@@ -199,21 +234,33 @@ class OneProcess:
     """All shards in this process; arguments as in :class:`ShardWorker`."""
 
     def __init__(
-        self, topology: Topology, search: PathSearch, shards: Sequence[ShardDemands], carries_all: bool, memory: int,
+        self,
+        topology: Topology,
+        search: PathSearch,
+        shards: Sequence[ShardDemands],
+        carries_all: bool,
+        memory: int,
         report: Callable[[int, int], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.num_shards, self.sent_bytes = len(shards), 0
         self._state = ScratchFolder("shards")
         try:
             self._worker = ShardWorker(
-                topology, search, shards, carries_all, self._state.path, memory,
+                topology,
+                search,
+                shards,
+                carries_all,
+                self._state.path,
+                memory,
                 lambda done: report(done, len(shards)),
-            )  # fmt: skip
+            )
         except BaseException:
             self.close()
             raise
 
-    def total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:
+    def total(
+        self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
+    ) -> Any:
         """Sums over all shards (:meth:`ShardBackend.total`)."""
         return self._worker.total(name, shared, each or [()] * self.num_shards, options)
 
@@ -231,7 +278,8 @@ class OneProcess:
 
 
 class ShardPasses:
-    """Passes over shards: :class:`teal.solvers.pdhg.fused.passes.Passes` for B = 1.  Splits stay with the shards.
+    """Passes over shards: :class:`teal.solvers.pdhg.fused.passes.Passes` for B = 1.  Splits stay
+    with the shards.
 
     Args:
         backend: backend that holds the shards.
@@ -240,7 +288,9 @@ class ShardPasses:
         num_paths: K.
     """
 
-    def __init__(self, backend: ShardBackend, first: Int64Array, num_links: int, num_paths: int) -> None:
+    def __init__(
+        self, backend: ShardBackend, first: Int64Array, num_links: int, num_paths: int
+    ) -> None:
         self._backend, self._first, self._no_splits = backend, first, np.zeros((1, 0, num_paths))
         self._scratch = make_scratch(num_links, 1, 1, np.float32)
         self.rounds = 0  # of calls to all shards
@@ -248,7 +298,9 @@ class ShardPasses:
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
         """Compile nothing ahead (:meth:`Passes.compile`)."""
 
-    def _total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:
+    def _total(
+        self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
+    ) -> Any:
         self.rounds += 1
         return self._backend.total(name, *shared, each=each, **options)
 
@@ -265,9 +317,15 @@ class ShardPasses:
         raise NotImplementedError
 
     def respond(
-        self, price_plus_cost: Float32Array, sharpness: float, kept: Int64Array, kept_splits: AnyArray, lane: int,
-        *, is_summing: bool,
-    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+        self,
+        price_plus_cost: Float32Array,
+        sharpness: float,
+        kept: Int64Array,
+        kept_splits: AnyArray,
+        lane: int,
+        *,
+        is_summing: bool,
+    ) -> tuple[FloatArray, FloatArray]:
         """Put the response to prices in place (:meth:`Passes.respond`)."""
         ends = np.searchsorted(kept, self._first)
         parts = [slice(a, b) for a, b in itertools.pairwise(ends)]
@@ -275,7 +333,9 @@ class ShardPasses:
             (kept[rows] - first, np.ascontiguousarray(kept_splits[rows]), lane)
             for rows, first in zip(parts, self._first, strict=False)
         ]
-        load, elasticity = self._total("respond", price_plus_cost, sharpness, each=each, is_summing=is_summing)
+        load, elasticity = self._total(
+            "respond", price_plus_cost, sharpness, each=each, is_summing=is_summing
+        )
         return load, elasticity
 
     def restart(self) -> None:
@@ -283,18 +343,27 @@ class ShardPasses:
         self._total("restart")
 
     def iterate(self, count: int, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """Iterate (:meth:`Passes.iterate`): the links' part here, the paths' part with the shards."""
+        """Iterate (:meth:`Passes.iterate`): the links' part here, the paths' part with the
+        shards.
+        """
         scratch = self._scratch
         inverse_scale = kernels.value_scale(program, scratch)
         for i in range(count):
             is_restarting = kernels.before(program, dual, control, scratch, 1)
             scratch.block_load[0], scratch.block_sums[0] = self._total(
-                "step", scratch.price, scratch.halpern, scratch.inverse_weight, inverse_scale,
-                is_restarting=is_restarting, is_storing=i == count - 1,
-            )  # fmt: skip
+                "step",
+                scratch.price,
+                scratch.halpern,
+                scratch.inverse_weight,
+                inverse_scale,
+                is_restarting=is_restarting,
+                is_storing=i == count - 1,
+            )
             kernels.after(program, dual, control, scratch, 1)
 
-    def certify(self, price_plus_cost: FloatArray, *, is_repairing: bool) -> tuple[FloatArray, FloatArray]:
+    def certify(
+        self, price_plus_cost: FloatArray, *, is_repairing: bool
+    ) -> tuple[FloatArray, FloatArray]:
         """The paths' part of a certificate (:meth:`Passes.certify`)."""
         load, profit = self._total("certify", price_plus_cost, is_repairing=is_repairing)
         return load, profit
@@ -303,7 +372,9 @@ class ShardPasses:
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """A round of refilling (:meth:`Passes.project_round`)."""
-        load, requested, value = self._total("project_round", load_ratio, unused, is_first=is_first, is_last=is_last)
+        load, requested, value = self._total(
+            "project_round", load_ratio, unused, is_first=is_first, is_last=is_last
+        )
         return load, requested, value
 
     def keep(self, lanes: list[int]) -> None:

@@ -29,13 +29,23 @@ DEVICE = torch.device("cpu" if cuda.SIMULATED else "cuda")
 
 
 def _on_gpu(problem: Problem) -> Problem:
-    moved = {f: getattr(problem, f).to(DEVICE) for f in ("demand", "capacity", "demand_value", "link_cost")}
+    moved = {
+        f: getattr(problem, f).to(DEVICE)
+        for f in ("demand", "capacity", "demand_value", "link_cost")
+    }
     return dataclasses.replace(problem, ops=make_path_ops(problem.paths, DEVICE, "cuda"), **moved)
 
 
 def _small(objective: ObjectiveName, seed: int = 0, failed: int = 1, batch: int = 2) -> Problem:
     return random_problem(
-        seed, objective=objective, num_paths=3, failed=failed, idle=0.3, nodes=4, density=0.7, batch=batch
+        seed,
+        objective=objective,
+        num_paths=3,
+        failed=failed,
+        idle=0.3,
+        nodes=4,
+        density=0.7,
+        batch=batch,
     )
 
 
@@ -55,7 +65,10 @@ def test_the_cuda_engine_equals_the_plain_engine(
     if not in_shared:
         monkeypatch.setattr(cuda, "SHARED_BYTES", cuda.RESERVED_BYTES)
     problem = _small(objective)
-    engine, plain = CudaEngine(_on_gpu(problem), None, torch.float64), PlainEngine(problem, None, torch.float64)
+    engine, plain = (
+        CudaEngine(_on_gpu(problem), None, torch.float64),
+        PlainEngine(problem, None, torch.float64),
+    )
     for count in (1, 2):
         torch.testing.assert_close(engine.advance(count), plain.advance(count))
     carried = (problem.demand > 0)[..., None]  # the plain engine also splits demands of 0
@@ -69,17 +82,31 @@ def test_the_cuda_engine_equals_the_plain_engine(
 def test_the_cuda_engine_steps_every_matrix_by_its_own_capacities() -> None:
     problem = _small(ObjectiveName.TOTAL_FLOW, failed=0)
     factors = torch.linspace(0.2, 5, problem.topology.num_links, dtype=torch.float64)
-    problem = problem.with_capacity(torch.stack([problem.capacity[0], factors * problem.capacity[0]]))
-    engine, plain = CudaEngine(_on_gpu(problem), None, torch.float64), PlainEngine(problem, None, torch.float64)
+    problem = problem.with_capacity(
+        torch.stack([problem.capacity[0], factors * problem.capacity[0]])
+    )
+    engine, plain = (
+        CudaEngine(_on_gpu(problem), None, torch.float64),
+        PlainEngine(problem, None, torch.float64),
+    )
     torch.testing.assert_close(engine.advance(2), plain.advance(2))
     carried = (problem.demand > 0)[..., None]
-    torch.testing.assert_close(engine.state().splits.cpu() * carried, plain.state().splits * carried)
+    torch.testing.assert_close(
+        engine.state().splits.cpu() * carried, plain.state().splits * carried
+    )
 
 
-@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
-def test_restarts_of_the_cuda_engine_equal_those_of_the_plain_engine(objective: ObjectiveName) -> None:
+@pytest.mark.parametrize(
+    "objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION]
+)
+def test_restarts_of_the_cuda_engine_equal_those_of_the_plain_engine(
+    objective: ObjectiveName,
+) -> None:
     problem = _small(objective, seed=3, failed=0, batch=1)
-    engine, plain = CudaEngine(_on_gpu(problem), None, torch.float64), PlainEngine(problem, None, torch.float64)
+    engine, plain = (
+        CudaEngine(_on_gpu(problem), None, torch.float64),
+        PlainEngine(problem, None, torch.float64),
+    )
     torch.testing.assert_close(engine.advance(16), plain.advance(16))
     control = engine._buffers.control.cpu()
     assert control[kernels.TOTAL] == 16
@@ -121,20 +148,30 @@ def test_a_warm_start_of_the_cuda_engine_keeps_the_bound_of_its_prices() -> None
 
 def test_the_estimate_of_gpu_memory_grows_with_the_precision() -> None:
     paths = _small(ObjectiveName.TOTAL_FLOW).paths
-    assert bytes_needed(paths, torch.float64) > bytes_needed(paths, torch.float32) > 4 * 8 * paths.leaf.size
+    assert (
+        bytes_needed(paths, torch.float64)
+        > bytes_needed(paths, torch.float32)
+        > 4 * 8 * paths.leaf.size
+    )
 
 
-def test_a_batch_that_does_not_fit_on_the_gpu_is_solved_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_does_not_fit_on_the_gpu_is_solved_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     problem = _small(ObjectiveName.TOTAL_FLOW)
     on_gpu = _on_gpu(problem)
     monkeypatch.setattr(cuda_engine, "max_batch", lambda *arguments, **options: 1)
     with torch.inference_mode():
         parts = pdhg.solve(on_gpu, gap=1e-9, max_iterations=1)
-    assert len(on_gpu.ops.backend.spare_buffers) == 1, "the second part reused the buffers of the first"  # type: ignore[attr-defined]
+    assert len(on_gpu.ops.backend.spare_buffers) == 1, (  # type: ignore[attr-defined]
+        "the second part reused the buffers of the first"
+    )
     for b in range(2):
         single = pdhg.solve(problem.row(b), gap=1e-9, max_iterations=1)
         torch.testing.assert_close(parts.value[b].cpu(), single.value[0])
-    pdhg.solve(on_gpu.row(0), gap=1e-9, max_iterations=1)  # buffers made in inference mode are usable outside it
+    pdhg.solve(
+        on_gpu.row(0), gap=1e-9, max_iterations=1
+    )  # buffers made in inference mode are usable outside it
 
 
 def test_too_little_gpu_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Every CUDA kernel against numba-cuda's compiler, with the argument types of its launches; no GPU is needed."""
+"""Every CUDA kernel against numba-cuda's compiler, with the argument types of its launches; no GPU
+is needed."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from teal.solvers.pdhg.cuda.engine import Buffers, BufferShape
 from teal.testing import random_problem
 
 pytestmark = [
-    pytest.mark.skipif(not cuda.SIMULATED, reason="with a GPU, the other tests compile the kernels"),
+    pytest.mark.skipif(
+        not cuda.SIMULATED, reason="with a GPU, the other tests compile the kernels"
+    ),
     pytest.mark.system,  # compiles for tens of seconds
 ]
 
@@ -68,8 +71,21 @@ def test_every_cuda_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("needs numba-cuda with its compiler: pip install 'teal-te[cuda]'")
     launched: set[tuple[str, str, tuple[Any, ...]]] = set()
 
-    def record(kernel: Any, device: torch.device, blocks: Any, shared: int, *arguments: Any, threads: int = 0) -> None:
-        launched.add((kernel.fn.__module__, kernel.fn.__name__, tuple(_kind(argument) for argument in arguments)))
+    def record(
+        kernel: Any,
+        device: torch.device,
+        blocks: Any,
+        shared: int,
+        *arguments: Any,
+        threads: int = 0,
+    ) -> None:
+        launched.add(
+            (
+                kernel.fn.__module__,
+                kernel.fn.__name__,
+                tuple(_kind(argument) for argument in arguments),
+            )
+        )
 
     for shared_bytes in (cuda.SHARED_BYTES, cuda.RESERVED_BYTES):
         monkeypatch.setattr(cuda, "SHARED_BYTES", shared_bytes)
@@ -84,11 +100,20 @@ def test_every_cuda_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
                 shape = BufferShape(problem.batch, dtype, False, 1, 1)
                 assert isinstance(ops.backend, CudaBackend)
                 Buffers(problem.paths, ops.backend, shape).advance(2)
-    assert len(launched) == 2 * 2 * 6 - 2 * 2, "six kernels, four of which keep nodes in shared or in global memory"
-    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+    assert len(launched) == 2 * 2 * 6 - 2 * 2, (
+        "six kernels, four of which keep nodes in shared or in global memory"
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"
+    }
     process = subprocess.run(
-        [sys.executable, "-c", _COMPILE], input=json.dumps(sorted(launched, key=str)), text=True, capture_output=True,
-        env=environment, timeout=300, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", _COMPILE],
+        input=json.dumps(sorted(launched, key=str)),
+        text=True,
+        capture_output=True,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
     assert process.returncode == 0, process.stderr[-3000:]
     assert len(process.stdout.splitlines()) == len(launched)

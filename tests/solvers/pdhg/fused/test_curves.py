@@ -1,4 +1,5 @@
-"""Fair shares by the engines: equal to each other, certified, and within the bounds of an interior-point method."""
+"""Fair shares by the engines: equal to each other, certified, and within the bounds of an
+interior-point method."""
 
 from __future__ import annotations
 
@@ -18,12 +19,20 @@ from teal.solvers.pdhg.shards.sharded import ShardedProblem
 from teal.solvers.pdhg.solver import solve
 from teal.testing import cabled_topology, random_problem
 
-SPECS = ["proportional_fair", "proportional_fair:weight=1", "alpha_fair:alpha=0.5", "alpha_fair:alpha=2",
-         "alpha_fair:alpha=2,weight=1", "alpha_fair:alpha=4"]  # fmt: skip
+SPECS = [
+    "proportional_fair",
+    "proportional_fair:weight=1",
+    "alpha_fair:alpha=0.5",
+    "alpha_fair:alpha=2",
+    "alpha_fair:alpha=2,weight=1",
+    "alpha_fair:alpha=4",
+]
 
 
 def _fair(base: Problem, spec: str) -> Problem:
-    return Problem.create(base.topology, base.paths, spec, base.demand.numpy(), capacity=base.capacity.numpy())
+    return Problem.create(
+        base.topology, base.paths, spec, base.demand.numpy(), capacity=base.capacity.numpy()
+    )
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -37,18 +46,24 @@ def test_the_compiled_engine_takes_the_steps_of_the_plain_one(spec: str, seed: i
         checks = [engine.check(refill=2) for engine in engines]
         for plain, fused in zip(*checks, strict=True):
             torch.testing.assert_close(plain, fused, rtol=1e-7, atol=1e-9)
-        torch.testing.assert_close(engines[0].state().splits, engines[1].state().splits, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(
+            engines[0].state().splits, engines[1].state().splits, rtol=1e-6, atol=1e-8
+        )
 
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("seed", range(4))
-def test_random_networks_are_certified_and_bracket_the_interior_point_method(spec: str, seed: int) -> None:
+def test_random_networks_are_certified_and_bracket_the_interior_point_method(
+    spec: str, seed: int
+) -> None:
     """Parallel links, links of one direction, pairs without a path and demands of 0 among them."""
     pytest.importorskip("cvxpy", reason="needs cvxpy: pip install '.[baselines]'")
     topology = cabled_topology(seed, nodes=5)
     paths = teal.compute_paths(topology, teal.network.all_pairs(topology), num_paths=3, cache=False)
     rng = np.random.default_rng(seed)
-    demand = rng.lognormal(1, 1.5, (1, paths.num_demands)) * (rng.random((1, paths.num_demands)) > 0.2)
+    demand = rng.lognormal(1, 1.5, (1, paths.num_demands)) * (
+        rng.random((1, paths.num_demands)) > 0.2
+    )
     problem = Problem.create(topology, paths, spec, demand)
     result = solve(problem, gap=1e-6, max_iterations=20_000)
     assert float(result.gap[0]) <= 1e-6
@@ -74,7 +89,8 @@ def test_b4_is_within_1e_7_of_the_sum_of_weights_of_the_interior_point_method(sp
     result, reference = solve(problem, gap=1e-8, max_iterations=20_000), LpAll().solve(problem)
     curve = problem.utility.curve
     value, bound, optimum = (
-        float(curve.utility(number)[0]) for number in (result.value, result.bound, problem.value(reference.splits))
+        float(curve.utility(number)[0])
+        for number in (result.value, result.bound, problem.value(reference.splits))
     )
     assert value - 1e-7 <= optimum <= bound + 1e-7
     assert bound - value <= 1e-7

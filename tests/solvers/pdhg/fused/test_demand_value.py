@@ -16,13 +16,19 @@ def test_caps_in_kernels_are_those_of_the_demand_set(width: int) -> None:
     rng, lanes = np.random.default_rng(width), (0,) * width
     for n in (1, 2, 5, 8):
         for _ in range(50):
-            cap = rng.random((n, width)) * rng.choice([0.2, 1.0], (n, width)) * (rng.random((n, width)) < 0.8)
+            cap = (
+                rng.random((n, width))
+                * rng.choice([0.2, 1.0], (n, width))
+                * (rng.random((n, width)) < 0.8)
+            )
             moved, profit = rng.normal(0.2, 0.6, (2, n, width))
             shift, best, is_used = np.empty(width), np.empty(width), np.empty(n, np.bool_)
             capped_shift(moved.reshape(-1), cap.reshape(-1), 0, n, lanes, shift)
             capped_profit(profit.reshape(-1), cap.reshape(-1), 0, n, lanes, is_used, best)
             caps = torch.from_numpy(cap.T.copy())[:, None]
-            expected = project_box_plainly(torch.from_numpy(moved.T.copy())[:, None], caps, torch.ones_like(caps))
+            expected = project_box_plainly(
+                torch.from_numpy(moved.T.copy())[:, None], caps, torch.ones_like(caps)
+            )
             np.testing.assert_allclose(np.clip(moved - shift, 0, cap).T, expected[:, 0], atol=1e-12)
             profits = torch.from_numpy(profit.T.copy())[:, None]
             support = Capped(caps).support(profits, torch.ones_like(profits, dtype=torch.bool))

@@ -80,8 +80,13 @@ def test_large_networks_rehearse_the_form_for_all_threads(monkeypatch: pytest.Mo
 
 
 @pytest.mark.system
-def test_with_nothing_compiled_a_deadline_counts_iterations_and_not_compilation(tmp_path: Path) -> None:
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "numba"), "TEAL_CACHE_DIR": str(tmp_path / "cache")}
+def test_with_nothing_compiled_a_deadline_counts_iterations_and_not_compilation(
+    tmp_path: Path,
+) -> None:
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path / "numba"),
+        "TEAL_CACHE_DIR": str(tmp_path / "cache"),
+    }
     program = (
         "import teal\n"
         "topology = teal.load_topology('b4')\n"
@@ -92,7 +97,12 @@ def test_with_nothing_compiled_a_deadline_counts_iterations_and_not_compilation(
         "print(float(result.gap), result.solve_s)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
     )
     gap, solve_s = map(float, done.stdout.split())
     assert gap <= 1e-3

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from teal.solvers.pdhg.fused.simplex import limited_simplex
 
 
-def _projected(dual: np.ndarray, slope: np.ndarray, live: np.ndarray, limits: np.ndarray) -> np.ndarray:
+def _projected(
+    dual: np.ndarray, slope: np.ndarray, live: np.ndarray, limits: np.ndarray
+) -> np.ndarray:
     """(S, E) by bisection in nested loops over the multipliers, from the optimality conditions."""
 
     def of_scenario(s: int, t: float) -> np.ndarray:

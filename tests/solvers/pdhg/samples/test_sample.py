@@ -1,4 +1,5 @@
-"""Samples of demands against the equations of their draw, and the response against its formula in torch."""
+"""Samples of demands against the equations of their draw, and the response against its formula in
+torch."""
 
 from __future__ import annotations
 
@@ -17,8 +18,12 @@ from teal.solvers.pdhg.single import starts_from_samples
 from teal.testing import random_problem, with_random_steps
 
 
-@given(seed=st.integers(0, 10_000), size=st.integers(1, 60), spread=st.sampled_from([0.0, 1.0, 4.0]))
-def test_the_expected_number_of_drawn_demands_is_the_asked_one(seed: int, size: int, spread: float) -> None:
+@given(
+    seed=st.integers(0, 10_000), size=st.integers(1, 60), spread=st.sampled_from([0.0, 1.0, 4.0])
+)
+def test_the_expected_number_of_drawn_demands_is_the_asked_one(
+    seed: int, size: int, spread: float
+) -> None:
     rng = np.random.default_rng(seed)
     demand = rng.lognormal(0, spread, 80) * (rng.random(80) > 0.2)
     factor = sample._factor(demand, size)
@@ -27,10 +32,14 @@ def test_the_expected_number_of_drawn_demands_is_the_asked_one(seed: int, size: 
 
 
 def test_every_demand_is_drawn_with_its_probability() -> None:
-    """Over evenly spaced random numbers the shares of draws are the probabilities, since draws are systematic."""
+    """Over evenly spaced random numbers the shares of draws are the probabilities, since draws are
+    systematic."""
     demand = np.array([0.0, 5.0, 0.1, 0.2, 0.3, 0.05, 3.0, 0.4, 0.15])
     factor = sample._factor(demand, 4)
-    draws = np.mean([sample._select(demand, factor, offset) for offset in (np.arange(2000) + 0.5) / 2000], axis=0)
+    draws = np.mean(
+        [sample._select(demand, factor, offset) for offset in (np.arange(2000) + 0.5) / 2000],
+        axis=0,
+    )
     np.testing.assert_allclose(draws, np.minimum(1, factor * demand), atol=2e-3)
 
 
@@ -99,20 +108,31 @@ def test_the_response_equals_its_formula(
         torch.testing.assert_close(actual[lane] * is_used, expected * is_used, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("spec", ["proportional_fair", "alpha_fair:alpha=0.5", "alpha_fair:alpha=4"])
+@pytest.mark.parametrize(
+    "spec", ["proportional_fair", "alpha_fair:alpha=0.5", "alpha_fair:alpha=4"]
+)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_response_of_a_utility_is_its_best_share_over_the_cheapest_paths(spec: str, seed: int) -> None:
+def test_the_response_of_a_utility_is_its_best_share_over_the_cheapest_paths(
+    spec: str, seed: int
+) -> None:
     base = random_problem(seed, nodes=8, batch=2, failed=seed % 3)
-    problem = Problem.create(base.topology, base.paths, spec, base.demand.numpy(), capacity=base.capacity.numpy())
+    problem = Problem.create(
+        base.topology, base.paths, spec, base.demand.numpy(), capacity=base.capacity.numpy()
+    )
     engine = FusedEngine(problem, None, torch.float64)
-    prices, sharpness = np.random.default_rng(seed).exponential(3, (2, problem.topology.num_links)), 3.0
+    prices, sharpness = (
+        np.random.default_rng(seed).exponential(3, (2, problem.topology.num_links)),
+        3.0,
+    )
     nothing = np.zeros(0, np.int64), np.zeros((0, problem.paths.num_paths))
     engine.respond([sample.SampleAnswer(prices[lane], sharpness, *nothing) for lane in range(2)])
     assert problem.utility is not None
     cost = torch.where(problem.path_mask, problem.ops.path_sum(torch.from_numpy(prices)), torch.inf)
     least = cost.amin(-1)
     share = problem.utility.curve.best_share(least / problem.utility.worth.clamp(min=1e-300))
-    mix = torch.where(problem.path_mask, -sharpness * (cost - least[..., None]), -torch.inf).softmax(-1)
+    mix = torch.where(
+        problem.path_mask, -sharpness * (cost - least[..., None]), -torch.inf
+    ).softmax(-1)
     is_used = ((problem.demand > 0) & problem.routable)[..., None] & problem.path_mask
     actual = torch.where(is_used, engine.state().splits, 0)
     expected = torch.where(is_used, share[..., None] * mix, 0)
@@ -130,7 +150,8 @@ def test_the_elasticity_of_a_utility_is_that_of_its_loads() -> None:
     def load(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return engine._respond(sample.SampleAnswer(at, sharpness, *nothing), 0, is_summing=True)
 
-    # Of each demand the kernel counts the cheapest path's price alone, so that sums over links are near and not equal.
+    # Of each demand the kernel counts the cheapest path's price alone, so that sums over links are
+    # near and not equal.
     _, elasticity = load(prices)
     for link in range(0, len(prices), 5):
         moved = np.zeros(len(prices))
@@ -142,14 +163,22 @@ def test_the_elasticity_of_a_utility_is_that_of_its_loads() -> None:
 def test_only_utilities_by_demand_start_from_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     base = random_problem(4, nodes=8, batch=1)
     monkeypatch.setattr("teal.solvers.pdhg.single.is_faster", lambda paths, gap: True)
-    for spec, starts in (("proportional_fair", True), ("proportional_fair:weight=1", False), ("total_flow", True)):
+    for spec, starts in (
+        ("proportional_fair", True),
+        ("proportional_fair:weight=1", False),
+        ("total_flow", True),
+    ):
         problem = Problem.create(base.topology, base.paths, spec, base.demand.numpy())
         assert starts_from_samples(problem, 1e-2, "auto") == starts
 
 
-def test_a_search_from_samples_of_a_utility_reaches_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_from_samples_of_a_utility_reaches_its_gap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     base = random_problem(4, nodes=12, batch=1, idle=0.0)
-    problem = Problem.create(base.topology, base.paths, "proportional_fair", 5 * base.demand.numpy())
+    problem = Problem.create(
+        base.topology, base.paths, "proportional_fair", 5 * base.demand.numpy()
+    )
     plain = solve(problem, gap=1e-6)
     monkeypatch.setattr("teal.solvers.pdhg.single.is_faster", lambda paths, gap: True)
     monkeypatch.setattr("teal.solvers.pdhg.samples.start.MAX_SHARE", 1.0)

@@ -1,4 +1,5 @@
-"""Starts from samples against solves without them, on a network that is large enough for samples."""
+"""Starts from samples against solves without them, on a network that is large enough for
+samples."""
 
 from __future__ import annotations
 
@@ -23,12 +24,16 @@ from teal.solvers.pdhg.samples.start import SampledStart, first_size, is_faster
 from teal.solvers.pdhg.search import FIRST_CHECK
 
 
-def _problem(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, load: float = 6.0, matrices: int = 1) -> Problem:
+def _problem(
+    objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, load: float = 6.0, matrices: int = 1
+) -> Problem:
     topology = teal.load_topology("topohub:sndlib/germany50")
     traffic = teal.load_traffic(f"gravity:seed=3,count={matrices},load={load}", topology)
     paths = compute_paths(topology, traffic.pairs, cache=False)
     weight = 1.0 + np.arange(paths.num_demands) % 3
-    return Problem.create(topology, paths, Objective(objective), traffic.read(slice(None)), weight=weight)
+    return Problem.create(
+        topology, paths, Objective(objective), traffic.read(slice(None)), weight=weight
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +45,9 @@ def _every_network_counts_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 @pytest.mark.parametrize("load", [2.0, 6.0])
-def test_a_start_from_samples_ends_at_the_same_optimum(objective: ObjectiveName, load: float) -> None:
+def test_a_start_from_samples_ends_at_the_same_optimum(
+    objective: ObjectiveName, load: float
+) -> None:
     problem = _problem(objective, load)
     sampled, whole = pdhg.solve(problem, gap=1e-2), pdhg.solve(problem, gap=1e-3, engine="fused")
     assert float(sampled.gap) <= 1e-2
@@ -68,7 +75,8 @@ def test_samples_grow_until_they_are_too_large() -> None:
     while complete(start.respond(unfinished, Deadline())):
         sizes.append(start._size)
     assert sizes == [
-        first_size(problem.paths, 1e-2) * sampled_start.SAMPLE_GROWTH ** (i + 1) for i in range(len(sizes))
+        first_size(problem.paths, 1e-2) * sampled_start.SAMPLE_GROWTH ** (i + 1)
+        for i in range(len(sizes))
     ]
     assert len(sizes) >= 1
 
@@ -108,7 +116,9 @@ def test_a_deadline_ends_a_start_from_samples() -> None:
 
 
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
-def test_matrices_without_demand_and_without_links_are_answered_too(objective: ObjectiveName) -> None:
+def test_matrices_without_demand_and_without_links_are_answered_too(
+    objective: ObjectiveName,
+) -> None:
     problem = _problem(objective, matrices=3)
     demand, capacity = problem.demand.clone(), problem.capacity.clone()
     demand[1], capacity[2] = 0, 0
@@ -121,7 +131,8 @@ def test_matrices_without_demand_and_without_links_are_answered_too(objective: O
 
 
 def test_newton_steps_bring_loads_to_capacities() -> None:
-    """One link of 1 Gbit/s, demand 2 of value 1: half is carried where exp(q (1 - p)) = 1, so at p = 1."""
+    """One link of 1 Gbit/s, demand 2 of value 1: half is carried where exp(q (1 - p)) = 1, so at p
+    = 1."""
     answer = SampleAnswer(np.array([0.9]), 4.0, np.zeros(0, np.int64), np.zeros((0, 1)))
     for _ in range(40):
         share = 1 / (1 + np.exp(-answer.sharpness * (1 - answer.prices)))
@@ -133,7 +144,9 @@ def test_a_start_from_samples_checks_its_result_once(monkeypatch: pytest.MonkeyP
     problem, refills = _problem(), []
     check = FusedEngine.check
 
-    def counted(self: FusedEngine, refill: int = 0, enough: float = math.inf) -> tuple[torch.Tensor, torch.Tensor]:
+    def counted(
+        self: FusedEngine, refill: int = 0, enough: float = math.inf
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if self._problem.paths is problem.paths:
             refills.append(refill)
         return check(self, refill, enough)
@@ -156,7 +169,9 @@ class _Recorder:
         return result.splits * self._factor, result.prices * self._factor
 
 
-def test_a_starter_solves_the_first_sample_where_a_value_is_maximised_to_half_a_per_cent_or_more() -> None:
+def test_a_starter_solves_the_first_sample_where_a_value_is_maximised_to_half_a_per_cent_or_more() -> (
+    None
+):
     problem, starter = _problem(), _Recorder()
     result = pdhg.solve(problem, gap=1e-2, starter=starter)
     assert float(result.gap) <= 1e-2
@@ -176,7 +191,9 @@ def test_a_useless_starter_costs_time_and_nothing_else(factor: float) -> None:
     assert float(violations(problem, result.splits).largest) <= TOLERANCE
 
 
-def test_a_starter_gives_the_start_of_all_demands_without_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starter_gives_the_start_of_all_demands_without_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sampled_start, "LARGE_WORK", math.inf)
     problem, starter = _problem(), _Recorder()
     result = pdhg.solve(problem, gap=2e-3, starter=starter)

@@ -1,4 +1,5 @@
-"""Scenario programs of dropped flow against HiGHS, against total_flow, and against what links drop."""
+"""Scenario programs of dropped flow against HiGHS, against total_flow, and against what links
+drop."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def _scenarios(seed: int, count: int, failed: int = 0) -> Problem:
 
 
 def _optimum(problem: Problem, weights: np.ndarray, tail: float) -> float:
-    """By HiGHS; variables are splits, excess of each link and scenario, loss, t, and loss above t of each scenario."""
+    """By HiGHS; variables are splits, excess of each link and scenario, loss, t, and loss above t
+    of each scenario."""
     scenarios, slots, links = problem.batch, problem.paths.leaf.size, problem.topology.num_links
     per_demand = problem.paths.num_paths
     live, capacity = problem.path_mask[0].numpy().reshape(-1), problem.capacity[0].numpy()
@@ -39,8 +41,10 @@ def _optimum(problem: Problem, weights: np.ndarray, tail: float) -> float:
     for s in range(scenarios):
         demand = np.where(problem.routable[0].numpy(), problem.demand[s].numpy(), 0)
         loads = sp.csr_array((demand[paths // per_demand], (used, paths)), shape=(links, width))
-        spill = sp.csr_array((np.ones(links), (np.arange(links), excess + s * links + np.arange(links))),
-                             shape=(links, width))  # fmt: skip
+        spill = sp.csr_array(
+            (np.ones(links), (np.arange(links), excess + s * links + np.arange(links))),
+            shape=(links, width),
+        )
         rows.append(loads - spill)
         limits += list(capacity)
         lost, above = np.zeros((2, width))
@@ -51,8 +55,12 @@ def _optimum(problem: Problem, weights: np.ndarray, tail: float) -> float:
         rows.append(sp.csr_array(np.stack([lost, above])))
         limits += [-demand.sum(), 0.0]
     demands = slots // per_demand
-    rows.append(sp.csr_array((np.ones(slots), (np.arange(slots) // per_demand, np.arange(slots))),
-                             shape=(demands, width)))  # fmt: skip
+    rows.append(
+        sp.csr_array(
+            (np.ones(slots), (np.arange(slots) // per_demand, np.arange(slots))),
+            shape=(demands, width),
+        )
+    )
     limits += [1.0] * demands
     cost = np.zeros(width)
     if tail == 0:
@@ -61,7 +69,9 @@ def _optimum(problem: Problem, weights: np.ndarray, tail: float) -> float:
         cost[loss + scenarios] = 1
         cost[loss + scenarios + 1 :] = weights / (1 - tail) if tail < 1 else 1e3
     bounds: list[tuple[float | None, float | None]] = [(0, float(one)) for one in live]
-    bounds += [(0, None)] * (scenarios * links + scenarios) + [(None, None)] + [(0, None)] * scenarios
+    bounds += (
+        [(0, None)] * (scenarios * links + scenarios) + [(None, None)] + [(0, None)] * scenarios
+    )
     return float(linprog(cost, sp.vstack(rows).tocsr(), np.array(limits), bounds=bounds).fun)
 
 
@@ -79,7 +89,9 @@ def test_value_and_bound_enclose_the_optimum(
     problem = _scenarios(seed, scenarios, failed)
     weights = np.random.default_rng(seed).random(scenarios) + 0.05
     weights /= weights.sum()
-    result = solve_scenarios(problem, weights=weights, tail=tail, gap=2e-3, max_iterations=iterations)
+    result = solve_scenarios(
+        problem, weights=weights, tail=tail, gap=2e-3, max_iterations=iterations
+    )
     optimum = _optimum(problem, weights, tail)
     slack = 1e-6 * float(problem.demand.sum())
     assert result.bound <= optimum + slack
@@ -99,7 +111,8 @@ def test_one_scenario_loses_what_total_flow_cannot_carry() -> None:
 
 
 def test_links_drop_at_most_the_cost() -> None:
-    """If of a path arrives the smallest share of its links, no more is lost than the program counts."""
+    """If of a path arrives the smallest share of its links, no more is lost than the program
+    counts."""
     problem = _scenarios(4, 6)
     result = solve_scenarios(problem, gap=1e-2)
     for s in range(problem.batch):
@@ -122,7 +135,10 @@ def test_the_projection_is_the_nearest_point(limit_sum: float) -> None:
     scenarios, links = 2, 3
     limits = np.array([0.4, 0.6]) * limit_sum
     for _ in range(10):
-        given_point, step = rng.normal(0.3, 0.6, (scenarios, links + 1)), rng.uniform(0.2, 2, (scenarios, links + 1))
+        given_point, step = (
+            rng.normal(0.3, 0.6, (scenarios, links + 1)),
+            rng.uniform(0.2, 2, (scenarios, links + 1)),
+        )
         projected = given_point.copy()
         project_prices(projected, step, limits)
         y, q = projected[:, :-1], projected[:, -1]
@@ -131,16 +147,22 @@ def test_the_projection_is_the_nearest_point(limit_sum: float) -> None:
         assert (y <= q[:, None] + 1e-12).all()
         assert (q <= limits + 1e-12).all()
 
-        def distance(x: np.ndarray, point: np.ndarray = given_point, size: np.ndarray = step) -> float:
+        def distance(
+            x: np.ndarray, point: np.ndarray = given_point, size: np.ndarray = step
+        ) -> float:
             return float(((x.reshape(point.shape) - point) ** 2 / size).sum())
 
         constraints = [
             {"type": "eq", "fun": lambda x: x.reshape(scenarios, -1)[:, -1].sum() - 1},
             {
                 "type": "ineq",
-                "fun": lambda x: (x.reshape(scenarios, -1)[:, -1:] - x.reshape(scenarios, -1)).reshape(-1),
+                "fun": lambda x: (
+                    x.reshape(scenarios, -1)[:, -1:] - x.reshape(scenarios, -1)
+                ).reshape(-1),
             },
         ]
         bounds = [(0, limits[s]) for s in range(scenarios) for _ in range(links + 1)]
-        best = minimize(distance, projected.reshape(-1), bounds=bounds, constraints=constraints, method="SLSQP")
+        best = minimize(
+            distance, projected.reshape(-1), bounds=bounds, constraints=constraints, method="SLSQP"
+        )
         assert distance(projected.reshape(-1)) <= best.fun + 1e-7

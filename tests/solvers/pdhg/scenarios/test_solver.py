@@ -1,4 +1,5 @@
-"""Shared splits for several matrices against HiGHS on the scenario program, and against one matrix."""
+"""Shared splits for several matrices against HiGHS on the scenario program, and against one
+matrix."""
 
 from __future__ import annotations
 
@@ -35,12 +36,19 @@ def _optimum(problem: Problem, weights: np.ndarray, tail: float) -> float:
     for s in range(scenarios):
         share = problem.demand[s].numpy()[paths // per_demand] / capacity[used]
         loads = sp.coo_array((share, (used, paths)), shape=(links, slots)).tocsr()[capacity > 0]
-        theta = sp.csr_array((-np.ones(loads.shape[0]), (np.arange(loads.shape[0]), np.full(loads.shape[0], s))),
-                             shape=(loads.shape[0], 2 * scenarios + 1))  # fmt: skip
+        theta = sp.csr_array(
+            (-np.ones(loads.shape[0]), (np.arange(loads.shape[0]), np.full(loads.shape[0], s))),
+            shape=(loads.shape[0], 2 * scenarios + 1),
+        )
         blocks.append(sp.hstack([loads, theta]))
-    excess = sp.hstack([
-        sp.csr_array((scenarios, slots)), sp.eye(scenarios), -np.ones((scenarios, 1)), -sp.eye(scenarios)
-    ])  # fmt: skip
+    excess = sp.hstack(
+        [
+            sp.csr_array((scenarios, slots)),
+            sp.eye(scenarios),
+            -np.ones((scenarios, 1)),
+            -sp.eye(scenarios),
+        ]
+    )
     above = sp.vstack([*blocks, excess]).tocsr()
     routable: np.ndarray = np.asarray(live.any(1))
     sums = sp.csr_array(
@@ -55,7 +63,9 @@ def _optimum(problem: Problem, weights: np.ndarray, tail: float) -> float:
         cost[slots + scenarios + 1 :] = weights / (1 - tail) if tail < 1 else 1e3
     bounds: list[tuple[float | None, float | None]] = [(0, float(one)) for one in live.reshape(-1)]
     bounds += [(0, None)] * scenarios + [(None, None)] + [(0, None)] * scenarios
-    result = linprog(cost, above, np.zeros(above.shape[0]), sums, np.ones(routable.sum()), bounds=bounds)
+    result = linprog(
+        cost, above, np.zeros(above.shape[0]), sums, np.ones(routable.sum()), bounds=bounds
+    )
     return float(result.fun)
 
 
@@ -66,7 +76,9 @@ def _optimum(problem: Problem, weights: np.ndarray, tail: float) -> float:
     tail=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
     failed=st.sampled_from([0, 2]),
 )
-def test_value_and_bound_enclose_the_optimum(seed: int, scenarios: int, tail: float, failed: int) -> None:
+def test_value_and_bound_enclose_the_optimum(
+    seed: int, scenarios: int, tail: float, failed: int
+) -> None:
     problem = random_problem(seed, objective=MLU, batch=1, failed=failed)
     rng = np.random.default_rng(seed)
     demand = problem.demand.numpy() * rng.lognormal(0, 0.8, (scenarios, problem.paths.num_demands))
@@ -81,7 +93,9 @@ def test_value_and_bound_enclose_the_optimum(seed: int, scenarios: int, tail: fl
     splits = result.splits.expand(scenarios, -1, -1)
     torch.testing.assert_close(result.costs, problem.utilisation(splits).amax(1))
     total = result.splits.sum(-1)
-    torch.testing.assert_close(total[problem.routable[0]], torch.ones_like(total[problem.routable[0]]))
+    torch.testing.assert_close(
+        total[problem.routable[0]], torch.ones_like(total[problem.routable[0]])
+    )
     assert float(result.splits[~problem.path_mask[0]].abs().sum()) == 0
     theta = np.sort(result.costs.numpy())[::-1]
     if tail == 0:
@@ -95,7 +109,9 @@ def test_the_prices_prove_the_bound_by_the_plain_formula() -> None:
     result = solve_scenarios(problem, gap=1e-3)
     prices = result.prices
     assert float((prices * problem.capacity).sum()) == pytest.approx(1)
-    torch.testing.assert_close((prices * problem.capacity).sum(1), torch.full((5,), 0.2, dtype=torch.float64))
+    torch.testing.assert_close(
+        (prices * problem.capacity).sum(1), torch.full((5,), 0.2, dtype=torch.float64)
+    )
     cost = problem.ops.path_sum(prices) * problem.demand[..., None]
     least = torch.where(problem.path_mask[0], cost.sum(0), torch.inf).amin(-1)
     assert float(least[problem.routable[0]].sum()) == pytest.approx(result.bound, rel=1e-9)
@@ -120,7 +136,9 @@ def test_a_warm_start_at_the_optimum_needs_no_iteration() -> None:
 
 
 @pytest.mark.parametrize("tail", [0.0, 0.6])
-def test_a_start_from_samples_ends_at_the_same_optimum(tail: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_from_samples_ends_at_the_same_optimum(
+    tail: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topology = teal.load_topology("topohub:sndlib/germany50")
     traffic = teal.load_traffic("gravity:seed=3,count=9,load=2", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
@@ -157,7 +175,8 @@ def test_a_scenario_without_weight_does_not_count() -> None:
 @pytest.mark.parametrize("tail", [0.0, 0.5])
 @pytest.mark.parametrize("iterations", [0, 3, 10_000])
 def test_no_start_gives_a_false_bound(tail: float, iterations: int) -> None:
-    """A start within other limits, and the even one, may put more weight on a scenario than the program allows."""
+    """A start within other limits, and the even one, may put more weight on a scenario than the
+    program allows."""
     problem = random_problem(4, objective=MLU, batch=3)
     problem = problem.with_demand(torch.cat([problem.demand[:2], 100 * problem.demand[2:]]))
     weights = np.array([0.5, 0.499, 0.001])
@@ -165,7 +184,12 @@ def test_no_start_gives_a_false_bound(tail: float, iterations: int) -> None:
     optimum = _optimum(problem, weights, tail)
     for start in (None, (worst.splits, worst.prices)):
         result = solve_scenarios(
-            problem, weights=weights, tail=tail, gap=1e-3, max_iterations=iterations, warm_start=start
+            problem,
+            weights=weights,
+            tail=tail,
+            gap=1e-3,
+            max_iterations=iterations,
+            warm_start=start,
         )
         assert result.bound <= optimum * (1 + 1e-6)
         assert result.value >= optimum * (1 - 1e-6)
@@ -173,7 +197,8 @@ def test_no_start_gives_a_false_bound(tail: float, iterations: int) -> None:
 
 
 def test_prices_count_by_the_scenario_whose_limit_they_exceed_most() -> None:
-    """By hand: a sum of 1/2, of which the scenario with a limit of 0.001 has 1/10, must be divided by 100."""
+    """By hand: a sum of 1/2, of which the scenario with a limit of 0.001 has 1/10, must be divided
+    by 100."""
     problem = random_problem(4, objective=MLU, batch=3)
     engine = ScenarioEngine(problem, np.array([0.5, 0.499, 0.001]), None)
     price = np.zeros(tuple(problem.capacity.shape))
@@ -182,7 +207,9 @@ def test_prices_count_by_the_scenario_whose_limit_they_exceed_most() -> None:
     price[:, 0] = [0.5, 0.3, 0.0005]
     assert engine._dual_size(engine._of_groups(price)) == pytest.approx([1.0])
     price[:, 0] = [0.3, 0.3, 0.0001]
-    assert engine._dual_size(engine._of_groups(price)) == pytest.approx([0.6012024], rel=1e-4), "0.3 / 0.499"
+    assert engine._dual_size(engine._of_groups(price)) == pytest.approx([0.6012024], rel=1e-4), (
+        "0.3 / 0.499"
+    )
 
 
 def test_what_scenarios_cannot_be_is_refused() -> None:
@@ -195,7 +222,10 @@ def test_what_scenarios_cannot_be_is_refused() -> None:
         (lambda: solve_scenarios(problem, weights=np.zeros(3)), "weights"),
         (lambda: solve_scenarios(problem, weights=np.ones(2)), "weights"),
         (lambda: solve_scenarios(random_problem(4, objective=MLU, batch=3, failed=2)), "capacity"),
-        (lambda: solve_scenarios(problem, warm_start=(torch.zeros(1, 1), torch.zeros(3, 1))), "warm_start"),
+        (
+            lambda: solve_scenarios(problem, warm_start=(torch.zeros(1, 1), torch.zeros(3, 1))),
+            "warm_start",
+        ),
     ):
         with pytest.raises(InputError, match=field):
             bad()

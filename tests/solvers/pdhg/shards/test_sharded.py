@@ -25,9 +25,15 @@ from teal.testing import assert_feasible, random_problem
 def _shards(problem: Problem, count: int) -> ShardedProblem:
     weight = problem.demand_value.numpy() if problem.objective.maximises_value else None
     return ShardedProblem(
-        problem.topology, problem.paths.pairs, problem.demand[0].numpy(), problem.objective, num_shards=count,
-        search=PathSearch(problem.paths.num_paths), capacity=problem.capacity[0].numpy(), weight=weight,
-    )  # fmt: skip
+        problem.topology,
+        problem.paths.pairs,
+        problem.demand[0].numpy(),
+        problem.objective,
+        num_shards=count,
+        search=PathSearch(problem.paths.num_paths),
+        capacity=problem.capacity[0].numpy(),
+        weight=weight,
+    )
 
 
 def _splits(allocated: Allocated) -> np.ndarray:
@@ -70,19 +76,26 @@ def test_shards_are_certified_and_feasible(
     _check(problem, result, splits)
 
 
-@pytest.mark.parametrize("objective", ["total_flow", "latency_penalised_flow", "max_link_utilisation"])
+@pytest.mark.parametrize(
+    "objective", ["total_flow", "latency_penalised_flow", "max_link_utilisation"]
+)
 def test_the_search_is_that_of_one_process(objective: str) -> None:
-    """The iterations, their number too, are those of the fused engine; sums over shards differ by rounding alone."""
+    """The iterations, their number too, are those of the fused engine; sums over shards differ by
+    rounding alone."""
     problem = random_problem(8, objective=ObjectiveName(objective), nodes=14, batch=1, idle=0.0)
     alone = pdhg.solve(problem, gap=1e-3, engine="fused", max_iterations=60)
     results = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharded, "SampledStart", lambda *_: None)  # one process takes no sample of so few demands
+        patch.setattr(
+            sharded, "SampledStart", lambda *_: None
+        )  # one process takes no sample of so few demands
         for count in (1, 4):
             with _shards(problem, count) as shards:
                 results.append(shards.solve(gap=1e-3, max_iterations=60))
     for result in results:
-        assert result.iterations == pytest.approx(alone.iterations, abs=4)  # one process tests every fourth bound
+        assert result.iterations == pytest.approx(
+            alone.iterations, abs=4
+        )  # one process tests every fourth bound
         assert result.value == pytest.approx(float(alone.value), rel=2e-3)
         assert result.bound == pytest.approx(float(alone.bound), rel=2e-3)
     assert results[0].iterations == results[1].iterations
@@ -111,7 +124,11 @@ def test_a_second_search_starts_anew(memory: int, monkeypatch: pytest.MonkeyPatc
     problem = random_problem(8, nodes=9, batch=1)
     with _shards(problem, 3) as shards:
         first, second = shards.solve(gap=1e-4), shards.solve(gap=1e-4)
-    assert (first.value, first.bound, first.iterations) == (second.value, second.bound, second.iterations)
+    assert (first.value, first.bound, first.iterations) == (
+        second.value,
+        second.bound,
+        second.iterations,
+    )
 
 
 def test_the_state_on_disk_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +141,9 @@ def test_the_state_on_disk_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
         shards.solve()
         assert len(states()) == 1
     assert not states()
-    monkeypatch.setattr("teal.solvers.pdhg.shards.shards.ShardWorker", None)  # a fault while shards are made
+    monkeypatch.setattr(
+        "teal.solvers.pdhg.shards.shards.ShardWorker", None
+    )  # a fault while shards are made
     with pytest.raises(TypeError):
         _shards(random_problem(8, nodes=9, batch=1), 3)
     assert not states()
@@ -133,7 +152,13 @@ def test_the_state_on_disk_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_arrays_are_refused() -> None:
     problem = random_problem(8, nodes=9, batch=1)
     with pytest.raises(InputError, match="single program"):
-        ShardedProblem(problem.topology, problem.paths.pairs, problem.demand[0].numpy(), "max_min", num_shards=2)
+        ShardedProblem(
+            problem.topology,
+            problem.paths.pairs,
+            problem.demand[0].numpy(),
+            "max_min",
+            num_shards=2,
+        )
     with pytest.raises(InputError, match="num_shards"):
         _shards(problem, 0)
     for demand in (problem.demand[:, 1:], -1 - problem.demand):
