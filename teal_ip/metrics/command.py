@@ -20,7 +20,7 @@ from teal.errors import InputError, listed
 from teal.formats import topology_of
 from teal.formats.groups import load_groups
 from teal.formats.rows import write_csv
-from teal.network import Topology
+from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag, check_metric
 from teal.network.failures import failures_of
 from teal.pathops.segment_passes import volumes
@@ -142,6 +142,7 @@ _PRICE_SECONDS, _PRICE_TIME = (
     2.0,
     0.1,
 )  # for the prices, and for the bounds; and their share of the deadline
+_REHEARSAL_S = 0.02  # for a search on three nodes, each of whose steps is done once
 _ORDER_SECONDS = 2.0  # for the order of the changes after Ctrl-C
 _POLICY_GAP = 0.01  # over the optimum with two segments, at which policies are counted
 _POLICY_SECONDS, _POLICY_TIME = (
@@ -259,6 +260,7 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
         topology, volume, failures, most, start, config.at_most or topology.num_links
     )
     busiest = demand[int(demand.sum(1).argmax())]
+    _rehearse(with_policies=config.with_policies)
     whole = Deadline.after(seconds(config.deadline, "--deadline"))
     end = whole.share(1 - _POLICY_TIME) if config.with_policies else whole
     prices, optimum = _prices(dag, traffic.pairs, busiest, end.share(_PRICE_TIME))
@@ -432,6 +434,23 @@ def _bound_under_failures(
             ).bound,
         )
     return largest
+
+
+def _rehearse(*, with_policies: bool) -> None:
+    """Do each step on three nodes before the clock starts: no deadline counts compilation."""
+    ring = np.array([0, 1, 2], dtype=np.int32)
+    ones, places = np.ones(3), np.full((3, 2), np.nan)
+    topology = Topology("rehearsal", ("a", "b", "c"), ring, np.roll(ring, -1), ones, ones, places)
+    dag, pairs, demand = EcmpDag.of(topology, ones), all_pairs(topology), np.ones(6)
+    unlimited = Deadline()
+    _prices(dag, pairs, demand, unlimited)
+    search = MetricSearch(topology, volumes(pairs, demand[None], 3), (), 2, ones, 3)
+    for _ in range(2):  # of the first time all is spent on what fills the state of a walk
+        found = improve_metrics(search, _REHEARSAL_S)
+    near_changes(dataclasses.replace(search, at_most=1), Deadline.after(_REHEARSAL_S))
+    useful_changes(search, np.where(np.arange(3) == 0, 2.0, found.metric), unlimited)
+    if with_policies:
+        _policies(dag, pairs, demand, unlimited)
 
 
 def _policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray, end: Deadline) -> int:
