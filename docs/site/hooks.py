@@ -64,7 +64,7 @@ def _formula(latex: str, display: str) -> str:
 def _help(command: str) -> str:
     plain = {**os.environ, "COLUMNS": "88", "NO_COLOR": "1", "TERM": "dumb"}
     run = subprocess.run(
-        [sys.executable, "-m", "teal", *command.split(), "--help"],
+        [sys.executable, "-m", "teal", *command.split(), "--help-all"],
         capture_output=True,
         text=True,
         env=plain,

@@ -52,8 +52,8 @@ class PlanOptions(ProgramFileConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanConfig(PlanOptions, InstanceConfig):
-    """Answer what happens if a cable fails: solve every failure under every matrix to a certified
-    gap.
+    """Say what failures cost where splits are free: solve every failure under every matrix to a
+    certified gap.
 
     A cable is all links between two nodes, in both directions; its members, nodes, groups of cables
     and pairs of cables can fail too.  PDHG solves sixteen matrices at a time, each from its state

@@ -32,11 +32,6 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=20,load=6"]
 
 
-@pytest.mark.parametrize("name", ["own_model.py", "own_learner.py"])
-def test_the_examples_have_at_most_60_lines(name: str) -> None:
-    assert len((EXAMPLES / name).read_text().splitlines()) <= 60
-
-
 @pytest.mark.system
 def test_the_example_model_is_trained_and_every_command_that_knows_its_form_takes_it(
     tmp_path: Path,

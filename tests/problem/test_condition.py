@@ -1,6 +1,6 @@
-"""Side conditions, alone, together, under classes, and one that only this file knows; against
-linear programs."""
+"""Side conditions, alone, together, under classes, and one that only this file knows; against linear programs."""
 
+# fmt: off
 from __future__ import annotations
 
 import dataclasses
@@ -35,9 +35,7 @@ class GroupShare(Condition):
     def rewrite(self, program: Program) -> Rewritten:
         """One row more, for the flow of the columns that cross the group."""
         crosses = self._crosses(program).to(program.demand)
-        row = program.with_row(
-            program.columns.of_paths(crosses), self.share * program.demand.sum(1)
-        )
+        row = program.with_row(program.columns.of_paths(crosses), self.share * program.demand.sum(1))
         return Rewritten.of(row)
 
     def violation(self, program: Program, splits: Tensor) -> Tensor:
@@ -57,16 +55,9 @@ def crossing_paths(paths: Any, links: tuple[int, ...]) -> np.ndarray:
     return crosses.reshape(paths.leaf.shape)
 
 
-def optimum(
-    problem: Problem,
-    *,
-    churn: ChurnLimit | None = None,
-    group: GroupShare | None = None,
-    of_class: int | None = None,
-    promised: tuple[float, ...] = (),
-) -> float:
-    """The optimum of one matrix by a linear program over flows x and moved flows m >= x - kept: no
-    rewritten program.
+def optimum(problem: Problem, *, churn: ChurnLimit | None = None, group: GroupShare | None = None,
+            of_class: int | None = None, promised: tuple[float, ...] = ()) -> float:  # fmt: skip
+    """The optimum of one matrix by a linear program over flows x and moved flows m >= x - kept: no rewritten program.
 
     Args:
         problem: B = 1.
@@ -82,21 +73,12 @@ def optimum(
     loads[link, path] = 1
     served = np.kron(np.eye(shape[0]), np.ones(width))
     zero = np.zeros_like
-    rows, limits = (
-        [np.hstack([loads, zero(loads)]), np.hstack([served, zero(served)])],
-        [capacity, demand],
-    )
+    rows, limits = [np.hstack([loads, zero(loads)]), np.hstack([served, zero(served)])], [capacity, demand]
     if churn is not None:
         kept = np.where(live.reshape(shape), churn.previous[0].numpy().clip(0), 0)
         kept = kept / np.maximum(kept.sum(1, keepdims=True), 1) * demand[:, None]
-        rows += [
-            np.hstack([np.eye(size), -np.eye(size)]),
-            np.hstack([np.zeros(size), np.ones(size)])[None],
-        ]
-        limits += [
-            kept.reshape(-1),
-            np.array([churn.share * demand[live.reshape(shape).any(1)].sum()]),
-        ]
+        rows += [np.hstack([np.eye(size), -np.eye(size)]), np.hstack([np.zeros(size), np.ones(size)])[None]]
+        limits += [kept.reshape(-1), np.array([churn.share * demand[live.reshape(shape).any(1)].sum()])]
     if group is not None:
         crosses = crossing_paths(problem.paths, group.links).reshape(-1).astype(float)
         rows.append(np.hstack([crosses, np.zeros(size)])[None])
@@ -110,21 +92,14 @@ def optimum(
             rows.append(np.hstack([-(number == above).astype(float), np.zeros(size)])[None])
             limits.append(np.array([-flow * (1 - 1e-9)]))
     bounds = [(0, high) for high in upper] + [(0, None)] * size
-    found = linprog(
-        np.concatenate([-value, np.zeros(size)]),
-        np.vstack(rows),
-        np.concatenate(limits),
-        bounds=bounds,
-    )
+    found = linprog(np.concatenate([-value, np.zeros(size)]), np.vstack(rows), np.concatenate(limits), bounds=bounds)
     assert found.status == 0, found.message
     return -float(found.fun)
 
 
 def churned(seed: int, problem: Problem, share: float) -> Problem:
     rng = np.random.default_rng(seed)
-    previous = (
-        rng.dirichlet([0.4] * problem.paths.num_paths, problem.path_mask.shape[:2]) * rng.random()
-    )
+    previous = rng.dirichlet([0.4] * problem.paths.num_paths, problem.path_mask.shape[:2]) * rng.random()
     return problem.with_churn_limit(torch.from_numpy(previous), share)
 
 
@@ -164,9 +139,7 @@ def test_a_condition_that_only_this_file_knows(seed: int, share: float) -> None:
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10_000), share=st.sampled_from([0.0, 0.05, 0.3]))
 def test_two_conditions_together(seed: int, share: float) -> None:
-    problem = churned(
-        seed, random_problem(seed, batch=1, objective=teal.ObjectiveName.WEIGHTED_FLOW), 0.1
-    )
+    problem = churned(seed, random_problem(seed, batch=1, objective=teal.ObjectiveName.WEIGHTED_FLOW), 0.1)
     churn = problem.condition(ChurnLimit)
     group = GroupShare(tuple(range(0, problem.topology.num_links, 4)), share)
     assert_certified(problem.under(group), optimum(problem, churn=churn, group=group), 1e-3)
@@ -175,9 +148,7 @@ def test_two_conditions_together(seed: int, share: float) -> None:
 def _classes(seed: int) -> Problem:
     base = random_problem(seed, batch=1, nodes=6)
     shares = np.random.default_rng(seed).dirichlet([2.0, 2.0, 2.0])
-    demand = {
-        name: 1.5 * share * base.demand.numpy() for name, share in zip("abc", shares, strict=True)
-    }
+    demand = {name: 1.5 * share * base.demand.numpy() for name, share in zip("abc", shares, strict=True)}
     return priority_problem(base.topology, base.paths, demand)
 
 
@@ -200,9 +171,7 @@ def test_classes_under_a_limit_on_churn_and_on_a_group(seed: int) -> None:
         assert float(measured.classes.value[0, number]) == pytest.approx(best, rel=1e-6, abs=1e-6)
     assert float(measured.gap) <= 1e-6
     found = teal.solve(problem, gap=1e-2)
-    checked = teal.assess(
-        problem, teal.Allocation.of_batch(found.splits, found.prices, 0.0, found.program_prices)
-    )
+    checked = teal.assess(problem, teal.Allocation.of_batch(found.splits, found.prices, 0.0, found.program_prices))
     assert checked.classes is not None
     assert float(checked.max_violation) <= 1e-9
     torch.testing.assert_close(checked.gap, found.gap, rtol=1e-3, atol=1e-6)
@@ -217,18 +186,14 @@ def test_promises_of_classes_survive_and_are_certified(seed: int) -> None:
     """The highest class's promises are the optimum of FFC's own program; the others have bounds."""
     problem = _classes(seed).with_protection()
     found = teal.solve(problem, gap=1e-2)
-    checked = teal.assess(
-        problem, teal.Allocation.of_batch(found.splits, found.prices, 0.0, found.program_prices)
-    )
+    checked = teal.assess(problem, teal.Allocation.of_batch(found.splits, found.prices, 0.0, found.program_prices))
     assert checked.status[0] == "feasible"
     assert checked.classes is not None
     assert float(found.gap) <= 1e-2
     highest = _highest_class_alone(problem)
     ffc = teal.make_scheme("ffc").solve(highest)
     best = float(highest.value(ffc.splits))
-    assert (
-        best * (1 - 1e-2) - 1e-9 <= float(checked.classes.value[0, 0]) <= best * (1 + 1e-6) + 1e-9
-    )
+    assert best * (1 - 1e-2) - 1e-9 <= float(checked.classes.value[0, 0]) <= best * (1 + 1e-6) + 1e-9
     assert float(checked.classes.bound[0, 0]) >= best * (1 - 1e-6) - 1e-9
     exact = teal.assess(problem, teal.make_scheme("lp-all").solve(problem))
     assert float(exact.gap) <= 1e-6
@@ -239,15 +204,12 @@ def _highest_class_alone(problem: Problem) -> Problem:
     assert problem.classes is not None
     count = int(problem.classes.ptr[1])
     objective, value = teal.Objective(), torch.ones_like(problem.demand_value)
-    alone = dataclasses.replace(problem, objective=objective, demand_value=value).first_demands(
-        count
-    )
+    alone = dataclasses.replace(problem, objective=objective, demand_value=value).first_demands(count)
     return alone.with_protection()
 
 
 def test_the_bound_of_a_class_sees_the_demands_of_all_classes() -> None:
-    """A link of 100, of which a tenth of all demand may be used: 10, which the higher class can
-    have all."""
+    """A link of 100, of which a tenth of all demand may be used: 10, which the higher class can have all."""
     topology = make_topology([(0, 1, 100.0)])
     paths = teal.compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1, cache=False)
     problem = priority_problem(topology, paths, {"a": np.array([10.0]), "b": np.array([90.0])})
@@ -264,8 +226,7 @@ def test_the_bound_of_a_class_sees_the_demands_of_all_classes() -> None:
 
 @pytest.mark.parametrize("hops", [4, 6, 12])
 def test_a_gbit_of_churn_may_be_worth_more_than_any_demand(hops: int) -> None:
-    """Class a is on a chain and may move to a direct link, which frees each link for a demand of
-    class b."""
+    """Class a is on a chain and may move to a direct link, which frees each link for a demand of class b."""
     topology = make_topology([*[(n, n + 1, 10.0) for n in range(hops)], (0, hops, 10.0)])
     pairs = np.array([[0, hops], *[[n, n + 1] for n in range(hops)]], np.int32)
     pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
@@ -279,9 +240,7 @@ def test_a_gbit_of_churn_may_be_worth_more_than_any_demand(hops: int) -> None:
     problem = problem.with_churn_limit(previous, 0.02)
     for splits in (teal.solve(problem, gap=1e-3), teal.make_scheme("lp-all").solve(problem)):
         prices = splits.program_prices
-        measured = teal.assess(
-            problem, teal.Allocation.of_batch(splits.splits, splits.prices, 0.0, prices)
-        )
+        measured = teal.assess(problem, teal.Allocation.of_batch(splits.splits, splits.prices, 0.0, prices))
         assert measured.status[0] == "feasible"
         assert float(measured.gap) <= 1e-3
 
@@ -308,17 +267,10 @@ def test_a_row_may_have_any_coefficients(coefficient: float) -> None:
 
 
 def test_promises_over_paths_that_share_links() -> None:
-    """Both paths of a demand of 10 share two links of 100; a group is a private link of each: 10
-    can be promised."""
-    topology = make_topology(
-        [(0, 1, 100.0), (1, 2, 100.0), (2, 4, 100.0), (1, 3, 100.0), (3, 4, 100.0)]
-    )
-    paths = teal.compute_paths(
-        topology, np.array([[0, 4]], np.int32), num_paths=2, method="yen", cache=False
-    )
-    problem = teal.Problem.create(
-        topology, paths, teal.Objective(), np.array([10.0])
-    ).with_protection([[2], [4]])
+    """Both paths of a demand of 10 share two links of 100; a group is a private link of each: 10 can be promised."""
+    topology = make_topology([(0, 1, 100.0), (1, 2, 100.0), (2, 4, 100.0), (1, 3, 100.0), (3, 4, 100.0)])
+    paths = teal.compute_paths(topology, np.array([[0, 4]], np.int32), num_paths=2, method="yen", cache=False)
+    problem = teal.Problem.create(topology, paths, teal.Objective(), np.array([10.0])).with_protection([[2], [4]])
     found = teal.solve(problem, gap=1e-3)
     assert float(found.value) == pytest.approx(10.0, rel=1e-3)
     assert float(found.gap) <= 1e-3
@@ -332,10 +284,7 @@ def test_names_columns_and_demands_are_checked() -> None:
     for rule in ("demand", "capacity", "sign", "mask"):
         with pytest.raises(InputError, match="no rule"):
             problem.under(type("Named", (GroupShare,), {"name": rule})((0,), 0.1))
-    for protected in (
-        lambda: problem.with_protection().under(group),
-        lambda: problem.under(group).with_protection(),
-    ):
+    for protected in (lambda: problem.with_protection().under(group), lambda: problem.under(group).with_protection()):
         with pytest.raises(InputError, match="no further condition"):
             protected()
     mixing = type("Mixing", (GroupShare,), {"name": "mixing", "changes_columns": True})
@@ -368,6 +317,4 @@ def test_what_a_condition_refuses_is_said() -> None:
         with pytest.raises(InputError, match=f"group_share.*not {objective}"):
             random_problem(1, objective=objective).under(group)
     limited = random_problem(1, batch=1).under(group)
-    assert (
-        float(teal.solve(limited.with_churn_limit(limited.even_splits, 0.1), gap=0.01).gap) <= 0.01
-    )
+    assert float(teal.solve(limited.with_churn_limit(limited.even_splits, 0.1), gap=0.01).gap) <= 0.01
