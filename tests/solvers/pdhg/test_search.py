@@ -1,6 +1,6 @@
-"""PDHG against LP-all optima, its fused engine against the plain one, batches and warm starts against single runs."""
+"""PDHG against LP-all optima, its fused engine against the plain one, batches and warm starts
+against single runs."""
 
-# fmt: off
 from __future__ import annotations
 
 import itertools
@@ -27,7 +27,7 @@ from teal.problem.prox import project_splits, project_steps, weighted_simplex
 from teal.runtime.interruptible import Deadline, complete
 from teal.solvers import pdhg
 from teal.solvers.pdhg import PdhgState, Stop
-from teal.solvers.pdhg.fused.engine import FusedEngine
+from teal.solvers.pdhg.fused.engine import FusedEngine, lanes_of
 from teal.solvers.pdhg.fused.simplex import dual_simplex
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.search import Search
@@ -38,9 +38,12 @@ def _geant(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, matrices: int = 
     topology = load_topology("topohub:sndlib/geant")
     traffic = load_traffic(f"gravity:seed=1,count={matrices},load=3", topology)
     return Problem.create(
-        topology, compute_paths(topology, traffic.pairs), Objective(objective), traffic.read(slice(None)),
+        topology,
+        compute_paths(topology, traffic.pairs),
+        Objective(objective),
+        traffic.read(slice(None)),
         weight=torch.arange(traffic.num_demands).remainder(3).add(1).double().numpy(),
-    )  # fmt: skip
+    )
 
 
 @settings(max_examples=15)
@@ -54,7 +57,9 @@ def _geant(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, matrices: int = 
 def test_pdhg_reaches_the_lp_optimum_on_random_networks(
     seed: int, objective: ObjectiveName, num_paths: int, failed: int, idle: float
 ) -> None:
-    problem = random_problem(seed, objective=objective, num_paths=num_paths, failed=failed, idle=idle)
+    problem = random_problem(
+        seed, objective=objective, num_paths=num_paths, failed=failed, idle=idle
+    )
     optimum = assess(problem, LpAll().solve(problem)).value
     solution = pdhg.solve(problem, gap=1e-4, max_iterations=20_000)
     count = problem.batch
@@ -80,7 +85,9 @@ def test_pdhg_reaches_a_gap_of_a_hundredth_of_a_percent_on_geant(objective: Obje
 def test_a_warm_start_of_pdhg_saves_iterations() -> None:
     problem = _geant(matrices=1)
     cold = pdhg.solve(problem, gap=1e-3)
-    noise = torch.randn(problem.demand.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = torch.randn(
+        problem.demand.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     following = problem.with_demand(problem.demand * torch.exp(0.05 * noise))
     warm = pdhg.solve(following, gap=1e-2, warm_start=cold.state)
     by_prices = pdhg.solve(following, gap=1e-2, warm_start=(cold.splits, cold.prices))
@@ -89,7 +96,8 @@ def test_a_warm_start_of_pdhg_saves_iterations() -> None:
 
 
 def test_pdhg_can_stop_at_any_time() -> None:
-    """Stopped by its iterations or deadline, PDHG is feasible and certified; more iterations never widen the gap."""
+    """Stopped by its iterations or deadline, PDHG is feasible and certified; more iterations never
+    widen the gap."""
     problem = _geant(matrices=1)
     gaps = []
     for max_iterations in (1, 10, 50, 200):
@@ -98,7 +106,10 @@ def test_pdhg_can_stop_at_any_time() -> None:
         gaps.append(float(solution.gap))
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] < 0.1 * gaps[0]
-    for unsolved in (pdhg.solve(problem, gap=0, deadline=0.0), pdhg.solve(problem, gap=0, max_iterations=0)):
+    for unsolved in (
+        pdhg.solve(problem, gap=0, deadline=0.0),
+        pdhg.solve(problem, gap=0, max_iterations=0),
+    ):
         assert unsolved.iterations == 0
         assert 0 < float(unsolved.gap) < 1
         assert float(violations(problem, unsolved.splits).largest) < 1e-9
@@ -116,28 +127,48 @@ def test_pdhg_can_stop_at_any_time() -> None:
     has_steps=st.booleans(),
 )
 def test_the_fused_engine_equals_the_plain_engine(
-    seed: int, objective: ObjectiveName, num_paths: int, failed: int, batch: int, dtype: torch.dtype, warm: bool,
+    seed: int,
+    objective: ObjectiveName,
+    num_paths: int,
+    failed: int,
+    batch: int,
+    dtype: torch.dtype,
+    warm: bool,
     has_steps: bool,
-) -> None:  # fmt: skip
-    """Step by step, over restarts too; in float32 only a few steps, before rounding changes the restarts."""
-    problem = random_problem(seed, objective=objective, num_paths=num_paths, failed=failed, batch=batch)
+) -> None:
+    """Step by step, over restarts too; in float32 only a few steps, before rounding changes the
+    restarts."""
+    batch = min(batch, max(lanes_of(dtype)))
+    problem = random_problem(
+        seed, objective=objective, num_paths=num_paths, failed=failed, batch=batch
+    )
     if has_steps and problem.objective.maximises_value:
         problem = with_random_steps(problem, seed)
     generator = torch.Generator().manual_seed(seed)
     state = None
     if warm:
-        start_splits = torch.rand(problem.even_splits.shape, generator=generator, dtype=torch.float64)
-        state = PdhgState(start_splits, torch.rand(problem.capacity.shape, generator=generator, dtype=torch.float64))
+        start_splits = torch.rand(
+            problem.even_splits.shape, generator=generator, dtype=torch.float64
+        )
+        state = PdhgState(
+            start_splits,
+            torch.rand(problem.capacity.shape, generator=generator, dtype=torch.float64),
+        )
     plain, fused = PlainEngine(problem, state, torch.float64), FusedEngine(problem, state, dtype)
     tolerance = 1e-9 if dtype == torch.float64 else 2e-4
     steps = (1, 1, 2, 5, 20) if dtype == torch.float64 else (1, 1, 2)
     for count in steps:
-        torch.testing.assert_close(fused.advance(count), plain.advance(count), rtol=tolerance, atol=1e-9)
+        torch.testing.assert_close(
+            fused.advance(count), plain.advance(count), rtol=tolerance, atol=1e-9
+        )
         fused_state, plain_state = fused.state(), plain.state()
         torch.testing.assert_close(fused_state.splits, plain_state.splits, rtol=0, atol=tolerance)
         largest_price = plain_state.prices.amax(1, keepdim=True).clamp(min=1e-30)
         torch.testing.assert_close(
-            fused_state.prices / largest_price, plain_state.prices / largest_price, rtol=0, atol=tolerance
+            fused_state.prices / largest_price,
+            plain_state.prices / largest_price,
+            rtol=0,
+            atol=tolerance,
         )
         torch.testing.assert_close(fused.check(2), plain.check(2), rtol=tolerance, atol=1e-9)
 
@@ -152,8 +183,12 @@ def test_iterates_of_the_fused_engine_do_not_depend_on_batch_and_threads() -> No
     try:
         for row in range(problem.batch):
             single = FusedEngine(problem.row(row), None, torch.float64)
-            torch.testing.assert_close(single.advance(30), bounds[row : row + 1], rtol=1e-12, atol=0)
-            torch.testing.assert_close(single.state().splits[0], batched.state().splits[row], rtol=0, atol=1e-11)
+            torch.testing.assert_close(
+                single.advance(30), bounds[row : row + 1], rtol=1e-12, atol=0
+            )
+            torch.testing.assert_close(
+                single.state().splits[0], batched.state().splits[row], rtol=0, atol=1e-11
+            )
     finally:
         numba.set_num_threads(before)
 
@@ -205,7 +240,9 @@ def test_the_projection_of_splits_is_the_nearest_point(seed: int, carries_all: b
 
 
 @given(seed=st.integers(0, 10_000), num_paths=st.integers(1, 6), count=st.integers(1, 4))
-def test_the_projection_onto_steps_is_the_minimum_of_its_convex_program(seed: int, num_paths: int, count: int) -> None:
+def test_the_projection_onto_steps_is_the_minimum_of_its_convex_program(
+    seed: int, num_paths: int, count: int
+) -> None:
     """No point of many is better, near the result or far from it."""
     rng = np.random.default_rng(seed)
     x = 1.5 * rng.normal(size=(1, 1, num_paths)) + 0.5
@@ -241,7 +278,10 @@ def test_weighted_simplex_equals_a_projection_computed_by_hand() -> None:
 def test_pdhg_is_feasible_and_certified_from_any_warm_start(objective: ObjectiveName) -> None:
     """Starts that are NaN, negative or too large: the result is feasible and its bound holds."""
     problem = _geant(objective, matrices=1)
-    splits, prices = 3.0 * torch.ones_like(problem.even_splits), torch.full_like(problem.capacity, torch.nan)
+    splits, prices = (
+        3.0 * torch.ones_like(problem.even_splits),
+        torch.full_like(problem.capacity, torch.nan),
+    )
     splits[:, ::2, 1], splits[:, ::3] = -2.0, torch.nan
     optimum = assess(problem, LpAll().solve(problem)).value
     for engine in ("plain", "fused"):
@@ -254,20 +294,36 @@ def test_pdhg_is_feasible_and_certified_from_any_warm_start(objective: Objective
 def test_the_dual_simplex_ends_despite_rounding_ties() -> None:
     """Numbers for which rounding makes an entry equal to the shift leave the support and return."""
     point = np.array(
-        [0.12016669768050339, 0.6417551012272885, 0.4672962785648197, 0.2759563740153075, 1.4321446411774574]
+        [
+            0.12016669768050339,
+            0.6417551012272885,
+            0.4672962785648197,
+            0.2759563740153075,
+            1.4321446411774574,
+        ]
     )
     slope = np.array(
-        [0.13509650502241122, 0.7214883401940817, 0.5253543224757259, 0.31024187555895566, 0.4858353588317891]
+        [
+            0.13509650502241122,
+            0.7214883401940817,
+            0.5253543224757259,
+            0.31024187555895566,
+            0.4858353588317891,
+        ]
     )
     expected = weighted_simplex(
-        torch.from_numpy(point)[None], torch.from_numpy(slope)[None], 1.0, torch.ones(1, 5, dtype=torch.bool)
+        torch.from_numpy(point)[None],
+        torch.from_numpy(slope)[None],
+        1.0,
+        torch.ones(1, 5, dtype=torch.bool),
     )
     dual_simplex(point, slope, np.ones(5), 0, 1)
     np.testing.assert_allclose(point, expected[0], atol=1e-12)
 
 
 def test_pdhg_keeps_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock advances by 1 ms at each reading, so that the load of the machine has no part in the result."""
+    """The clock advances by 1 ms at each reading, so that the load of the machine has no part in
+    the result."""
     readings = itertools.count()
     clock = SimpleNamespace(perf_counter=lambda: next(readings) / 1000)
     problem = _geant(matrices=4)
@@ -280,7 +336,9 @@ def test_pdhg_keeps_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(problem.value(solution.splits), solution.value)
 
 
-def test_a_deadline_leaves_time_for_an_iteration_and_the_last_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_leaves_time_for_an_iteration_and_the_last_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By a clock of its own: an iteration takes 1 s, a check 2 s, and no gap is ever reached."""
     clock = SimpleNamespace(now=0.0)
     clock.perf_counter = lambda: clock.now
@@ -302,8 +360,15 @@ def test_a_deadline_leaves_time_for_an_iteration_and_the_last_check(monkeypatch:
         trivial_bound = certify = lambda self: bound
 
     search = Search(
-        random_problem(0, batch=1), Slow(), 1e-3, 10**6, None, 0.0, may_stall=False, is_large=True  # type: ignore[arg-type]
-    )  # fmt: skip
+        random_problem(0, batch=1),
+        Slow(),  # type: ignore[arg-type]
+        1e-3,
+        10**6,
+        None,
+        0.0,
+        may_stall=False,
+        is_large=True,
+    )
     done, stop = complete(search.iterating(Deadline(50.0), warm=False))
     assert stop is Stop.DEADLINE
     assert done > 10
