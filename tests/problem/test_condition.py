@@ -1,5 +1,7 @@
 """Side conditions, alone, together, under classes, and one that only this file knows; against linear programs."""
 
+# The examples that Hypothesis draws depend on the text of a test.  Of promises of classes it found a
+# program (seed 3677) on which prices of the exact solution prove 4e-4 in place of 1e-6: an open fault.
 # fmt: off
 from __future__ import annotations
 
