@@ -36,10 +36,9 @@ from teal.schemes.past import Hedge, Past
 from teal.solvers import pdhg
 from teal_next.conformal import ConformalLimit
 
-_OPTIMUM_GAP, _LARGE_OPTIMUM_GAP = (
-    1e-4,
-    1e-3,
-)  # certified gaps of the optimum; differences below 0.001 mean little
+# Certified gaps of the optimum; differences below 0.001 mean little.
+_OPTIMUM_GAP = 1e-4
+_LARGE_OPTIMUM_GAP = 1e-3
 _LARGE_NETWORK_SLOTS = 1_000_000  # slots of paths of a network that counts as large
 
 

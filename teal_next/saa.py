@@ -24,10 +24,9 @@ from teal.spec import Spec
 # interval goes on from the one before, so that what is left of the gap is small.
 _MAX_WORK = 300_000_000
 _MIN_ITERATIONS = 40
-_MAX_FLOW_ITERATIONS, _FLOW_GAP = (
-    200,
-    2e-2,
-)  # of scenario programs of dropped flow, in torch: 1 to 4 ms an iteration
+# Of scenario programs of dropped flow, in torch: 1 to 4 ms an iteration.
+_MAX_FLOW_ITERATIONS = 200
+_FLOW_GAP = 2e-2
 
 
 class SampleAverage:

@@ -15,11 +15,10 @@ from teal.runtime.arrays import FloatArray
 
 # Okabe and Ito's palette, which people with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-_WIDEST, _NARROWEST, _NARROWER = (
-    3.6,
-    1.4,
-    0.6,
-)  # line widths, in pixels; each scheme's is narrower than the one before
+# Line widths, in pixels; each scheme's is narrower than the one before.
+_WIDEST = 3.6
+_NARROWEST = 1.4
+_NARROWER = 0.6
 SHARE_RANGE = (
     0.0,
     103.0,

@@ -22,18 +22,16 @@ if TYPE_CHECKING:
 # Success; no usable result, or a solver failed; wrong input; a target gap was missed; `teal check`
 # raised an alarm.
 EXIT_OK, EXIT_FAILED, EXIT_INPUT, EXIT_GAP, EXIT_ALARM = 0, 1, 2, 3, 4
-_TABLE_WIDTH, _WIDE_TABLE_WIDTH, _MAX_WIDTH = (
-    80,
-    180,
-    10_000,
-)  # characters of a line where the output is no terminal
+# Characters of a line where the output is no terminal.
+_TABLE_WIDTH = 80
+_WIDE_TABLE_WIDTH = 180
+_MAX_WIDTH = 10_000
 
-ALLOCATE, LEARN, COMPARE, INPUT = (
-    "allocate",
-    "learn",
-    "compare and plan",
-    "look and convert",
-)  # groups of commands
+# Groups of commands.
+ALLOCATE = "allocate"
+LEARN = "learn"
+COMPARE = "compare and plan"
+INPUT = "look and convert"
 FIRST_SOLVE: Literal["first solve"] = (
     "first solve"  # kernels that are compiled before a command begins
 )

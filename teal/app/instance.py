@@ -44,9 +44,8 @@ from teal.solvers import pdhg
 from teal.spec import parse_spec
 
 _TARGET_GAP = 1e-3  # relative certified gap at which PDHG stops for each optimum
-_TOLERANCE = (
-    _TARGET_GAP / 2
-)  # absolute error of the satisfied share; the optima are not known better
+# Absolute error of the satisfied share; the optima are not known better.
+_TOLERANCE = _TARGET_GAP / 2
 _MAX_GAP = 1e-2  # largest relative gap of an optimum that is accepted when the iterations run out
 _MAX_ITERATIONS = 2000  # of PDHG for each optimum; usual ones take below 100
 _MAX_MATRICES = (

@@ -36,9 +36,7 @@ def with_options(
         function: Callable[[Any, Any, _Options], _Report],
     ) -> Callable[Concatenate[Any, Any, _P], _Report]:
         @functools.wraps(function)
-        def call(
-            topology: Any, traffic: Any, *arguments: _P.args, **settings: _P.kwargs
-        ) -> _Report:
+        def call(topology: Any, traffic: Any, **settings: Any) -> _Report:
             return function(topology, traffic, options_of(kind, settings))
 
         usual, named = inspect.signature(function), inspect.signature(kind)

@@ -16,10 +16,9 @@ from teal.app.web import network_map_js, plotly_js
 
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 _DASHES = ("solid", "dash", "dot", "dashdot")
-_MARGIN, _MIN_MARGIN = (
-    0.04,
-    0.02,
-)  # beside the least and largest value of a logarithmic axis: share, decades
+# Beside the least and largest value of a logarithmic axis: share, decades.
+_MARGIN = 0.04
+_MIN_MARGIN = 0.02
 _FEW_DECADES = 1.5  # up to which an axis has ticks at 1, 2 and 5 too
 _AXIS_TYPES = {"linear": "linear", "log": "log", "category": "category", "time": "date"}
 

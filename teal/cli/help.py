@@ -60,7 +60,6 @@ _FOR_EXPERTS = (
     "max_iterations",
     "epsilon",
     "device",
-    "model_start",
     "network",
     "sheet",
     "counter_error",

@@ -48,10 +48,9 @@ from teal.schemes.models import model_of_each
 from teal.solvers import pdhg
 
 CHILDREN = pdhg.MAX_LANES  # candidates of a generation: as many as PDHG solves together
-_SEARCH_GAP, _LAST_GAP = (
-    5e-3,
-    1e-3,
-)  # certified gap of the optimum, during the search and for the worst demands
+# Certified gap of the optimum, during the search and for the worst demands.
+_SEARCH_GAP = 5e-3
+_LAST_GAP = 1e-3
 _OPTIMUM_ITERATIONS = (
     2000  # of PDHG for the optimum, at most; a wider gap only proves a smaller loss
 )
@@ -65,18 +64,16 @@ _PATTERN_SHARES = (
 )  # of the largest rate, which distant demands have in the first patterns
 # relative, by which a share is below a round number, which may be a threshold of the scheme
 _BELOW_ROUND_SHARE = 1e-6
-_CHANGE_GROWTH, _CHANGE_SHRINKAGE = (
-    1.5,
-    0.93,
-)  # of the share of demands that change, after a success and a failure
+# Of the share of demands that change, after a success and a failure.
+_CHANGE_GROWTH = 1.5
+_CHANGE_SHRINKAGE = 0.93
 _FIRST_SHARE, _MAX_SHARE = 0.1, 0.5  # of the demands that change at first, and at most
 # Share of the largest demand, instead of a rate of 0: POP assigns the demands above 0, which thus
 # stay the same.
 _MIN_RATE_SHARE = 1e-9
-_GROUPED_SHARE, _VALUE_DECADES = (
-    0.5,
-    3.0,
-)  # share of mutations that take a group; range of common values, in powers of ten
+# Share of mutations that take a group; range of common values, in powers of ten.
+_GROUPED_SHARE = 0.5
+_VALUE_DECADES = 3.0
 _HOSE_PASSES = 8  # over senders and receivers, in which demands are scaled into the hose limit
 
 

@@ -53,11 +53,10 @@ NEXT, CROWD, FAILURES, FIRST = SITUATIONS = (
     "no earlier state",
 )
 TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)  # certified gaps
-COLD, WARM, FROM = (
-    "pdhg cold",
-    "pdhg warm",
-    " + pdhg",
-)  # names of runs; the last follows a scheme's name
+# Names of runs; the last follows a scheme's name.
+COLD = "pdhg cold"
+WARM = "pdhg warm"
+FROM = " + pdhg"
 _FAILED_SHARES = (0.01, 0.05)  # range of the share of failed cables
 _EARLIER_GAP = 1e-3  # certified gap of the earlier state
 _MAX_REPEATS = 5  # timed repetitions of a run, at most

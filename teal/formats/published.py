@@ -21,9 +21,8 @@ _TEAL = "https://raw.githubusercontent.com/harvard-cns/teal/main/topologies"
 _CITE_SNDLIB = "SNDlib states no licence and asks to cite Orlowski et al., Networks 55 (2010)"
 _TIMEOUT_S = 30.0  # seconds without a byte, after which a download ends
 _CHUNK = 1 << 16  # bytes read at a time
-_MAX_BYTES = (
-    4 << 30
-)  # largest size of a file; the largest archive of the catalogue has less than a twentieth
+# Largest size of a file; the largest archive of the catalogue has less than a twentieth.
+_MAX_BYTES = 4 << 30
 
 
 @dataclasses.dataclass(frozen=True)

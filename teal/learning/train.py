@@ -78,9 +78,8 @@ def sampled(problem: Problem, demand: Tensor, size: int, stream: int) -> Problem
     )
 
 
-_ACTIVATION_BYTES = (
-    1 << 30
-)  # for the activations of a micro-batch on a CPU; larger micro-batches are no faster there
+# For the activations of a micro-batch on a CPU; larger micro-batches are no faster there.
+_ACTIVATION_BYTES = 1 << 30
 # Float32 tensors (B, D, K, width) that a layer or round keeps for its backward pass, rounded up.
 _TENSORS_PER_LAYER = 12
 _FLOAT32_BYTES = 4

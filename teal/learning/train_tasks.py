@@ -29,11 +29,10 @@ from teal.runtime.storage import model_folder
 from teal.schemes.flow_gnn import FlowGnnScheme
 from teal.schemes.price_gnn import PriceGnnScheme
 
-_LAYERS, _WIDTH, _UNIVERSAL_WIDTH = (
-    6,
-    8,
-    16,
-)  # shapes of a FlowGNN with random weights, unless settings say others
+# Shapes of a FlowGNN with random weights, unless settings say others.
+_LAYERS = 6
+_WIDTH = 8
+_UNIVERSAL_WIDTH = 16
 
 
 class TrainTask(Protocol):

@@ -38,9 +38,8 @@ from teal.runtime.parallel import (
 METRICS = "file", "hops", "latency", "inverse-capacity"
 _REFERENCE_GBPS = 10_000.0  # capacity whose inverse-capacity metric is 1
 _MS_PER_METRIC = 0.01  # latency of a metric of 1
-MAX_METRIC = (
-    2**32 - 1
-)  # the largest wide metric of IS-IS has 24 bits, that of OSPF 16; some files have 32
+# The largest wide metric of IS-IS has 24 bits, that of OSPF 16; some files have 32.
+MAX_METRIC = 2**32 - 1
 _OPERATIONS_PER_VISIT = (
     20  # scalar operations for each link and destination of a search, approximately
 )

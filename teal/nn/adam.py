@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
-_MEAN_DECAY, _SQUARE_DECAY, _EPSILON = (
-    0.9,
-    0.999,
-    1e-8,
-)  # beta_1, beta_2 and epsilon, as torch.optim.Adam has them
+# Beta_1, beta_2 and epsilon, as torch.optim.Adam has them.
+_MEAN_DECAY = 0.9
+_SQUARE_DECAY = 0.999
+_EPSILON = 1e-8
 _SLOTS = ("step", "exp_avg", "exp_avg_sq")  # names that a checkpoint has
 
 

@@ -42,16 +42,14 @@ from teal.problem import Problem
 from teal.problem.problem import mean_capacity, mean_value
 
 LOGIT_CLAMP = 30.0  # largest absolute value of a mean of the policy
-_STATIC, _DYNAMIC = (
-    4,
-    5,
-)  # features of a link: those that stay the same in all layers, and those that do not
+# Features of a link: those that stay the same in all layers, and those that do not.
+_STATIC = 4
+_DYNAMIC = 5
 _OFFSET = 1e-4  # added to utilisations and elasticities before the logarithm
 _FIRST_RAW_PRICE = -4.0  # prices start near 0, because most links are not full
-_FIRST_SHARPNESS, _LAST_SHARPNESS = (
-    5.0,
-    20.0,
-)  # initial q of the first and the last layer, 1 over the mean value
+# Initial q of the first and the last layer, 1 over the mean value.
+_FIRST_SHARPNESS = 5.0
+_LAST_SHARPNESS = 20.0
 
 
 class _LinkUpdate(nn.Module):

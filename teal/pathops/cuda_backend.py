@@ -12,9 +12,8 @@ import teal.runtime.memory as memory
 from teal.network import PathSet
 from teal.pathops import cuda_kernels as kernels
 
-_MAX_SCRATCH_BYTES = (
-    256 << 20
-)  # bytes of global memory for nodes of sources that do not fit into shared memory
+# Bytes of global memory for nodes of sources that do not fit into shared memory.
+_MAX_SCRATCH_BYTES = 256 << 20
 _NODES_PER_THREAD = 8  # trie nodes that a thread adds up for a link of average size, approximately
 _REMEDY = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
 

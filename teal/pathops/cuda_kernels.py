@@ -21,10 +21,9 @@ from numba import cuda, float64
 from teal.runtime.cuda import THREADS, cuda_kernel, device_function
 
 _PAST_THE_END = 1 << 30  # a first row that is larger than any last one: the thread has no rows
-IN_SHARED_MEMORY, IN_GLOBAL_MEMORY = (
-    (0,),
-    (0, 0),
-)  # told apart by their length when kernels are compiled
+# Told apart by their length when kernels are compiled.
+IN_SHARED_MEMORY = (0,)
+IN_GLOBAL_MEMORY = (0, 0)
 
 
 class TrieArrays(NamedTuple):

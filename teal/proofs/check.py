@@ -27,9 +27,8 @@ from urllib.parse import quote
 BITS = 60  # binary digits after the point of every number; claims have twice as many
 ONE = 1 << BITS
 SQUARE = 1 << 2 * BITS
-CLOSED = (
-    1 << 4000
-)  # price of a closed link: more than prices of 100 digits and costs of 60 digits and 10^999 sum to
+# Price of a closed link: more than prices of 100 digits and costs of 60 digits and 10^999 sum to.
+CLOSED = 1 << 4000
 LINEAR = ("value", "class", "promise")  # kinds of programs whose value is a sum of worth times flow
 DECIMAL = re.compile(r"(\d{1,60})(?:\.(\d{0,60}))?(?:[eE]([+-]?\d{1,3}))?", re.ASCII)
 

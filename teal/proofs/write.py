@@ -54,9 +54,8 @@ from teal.runtime.arrays import AnyArray, BoolArray, FloatArray
 from teal.runtime.lp import solve_lp
 
 _SCALE = 2.0**14  # of prices in the linear program, whose tolerance is then 6e-12 of a price of 1
-_ROUNDING = (
-    2.0**-40
-)  # share by which multipliers are lowered, so that their rounded sums stay within prices
+# Share by which multipliers are lowered, so that their rounded sums stay within prices.
+_ROUNDING = 2.0**-40
 
 
 def group_multipliers(
@@ -159,9 +158,8 @@ _LEVEL_ROUNDING = (
     1e-9  # share by which a level of rates is lowered, so that the demands of the level are members
 )
 _LARGEST_PRICE = 2.0**40  # of programs whose prices have no unit; 2^-60 is then 8e-31 of it
-_MAX_TERMS = (
-    2.0**10
-)  # of a level: its bound is a quotient of sums, of which rounding is a larger share
+# Of a level: its bound is a quotient of sums, of which rounding is a larger share.
+_MAX_TERMS = 2.0**10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -33,10 +33,9 @@ from teal.serving.settings import ServeConfig
 from teal.serving.start import address_of, answers, app_settings, prepared, solver_settings
 from teal.solvers.pdhg import MAX_LANES
 
-APP, ENGINES = (
-    "teal",
-    "teal-engines",
-)  # applications of Ray Serve: what speaks HTTP, and what it asks
+# Applications of Ray Serve: what speaks HTTP, and what it asks.
+APP = "teal"
+ENGINES = "teal-engines"
 # seconds that requests in flight have when the service is told to stop: past the longest deadline
 _DRAIN_S = 620.0
 # seconds for an engine to look something up; engines that end take no calls, and refuse none

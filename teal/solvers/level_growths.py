@@ -28,10 +28,9 @@ _GROWTH_FACTORS = (
     16.0,
 )  # theta of the programs whose prices are tried, until one is large enough
 _SAME_LEVEL_RATIO = 1.02  # levels up to so many times the least of a group are one level
-_PROGRAM_GAP, _PROGRAM_ITERATIONS = (
-    1e-3,
-    2000,
-)  # of the programs; wider gaps only give looser bounds
+# Of the programs; wider gaps only give looser bounds.
+_PROGRAM_GAP = 1e-3
+_PROGRAM_ITERATIONS = 2000
 
 
 def level_growths(

@@ -37,10 +37,9 @@ from teal_ip.readings.readings import Readings
 
 _THRESHOLDS = (3.4, 3.0, 2.6, 2.6, 2.2, 2.2, 1.9, 1.9, 1.6, 1.6, 0.0)
 _WEIGHT_OF_ZERO = 0.4
-_WEIGHT_OF_MEASURED, _WEIGHT_OF_ESTIMATED = (
-    1.05,
-    0.9,
-)  # of loads of a matrix: more and less than one counter
+# Of loads of a matrix: more and less than one counter.
+_WEIGHT_OF_MEASURED = 1.05
+_WEIGHT_OF_ESTIMATED = 0.9
 _TOLERANCE, _OF_MEASURED, _OF_SUM = 3.0, 6.0, 2.5  # standard deviations
 _OF_ESTIMATED = 0.2  # share of a value, by which an estimated matrix may miss it
 _BLAMED = 0.08  # relative error from which on a counter is named

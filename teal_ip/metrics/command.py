@@ -138,17 +138,15 @@ def frr_lines(changes: Sequence[Any], interfaces: Mapping[str, Sequence[str]] | 
 
 _USUAL_MOST = 100  # largest metric
 _PRICE_RANGE = 50.0  # largest metric of the start from prices
-_PRICE_SECONDS, _PRICE_TIME = (
-    2.0,
-    0.1,
-)  # for the prices, and for the bounds; and their share of the deadline
+# For the prices, and for the bounds; and their share of the deadline.
+_PRICE_SECONDS = 2.0
+_PRICE_TIME = 0.1
 _REHEARSAL_S = 0.02  # for a search on three nodes, each of whose steps is done once
 _ORDER_SECONDS = 2.0  # for the order of the changes after Ctrl-C
 _POLICY_GAP = 0.01  # over the optimum with two segments, at which policies are counted
-_POLICY_SECONDS, _POLICY_TIME = (
-    20.0,
-    0.5,
-)  # for the policies of each metrics, and for both of the deadline
+# For the policies of each metrics, and for both of the deadline.
+_POLICY_SECONDS = 20.0
+_POLICY_TIME = 0.5
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,9 +25,8 @@ _MIN_MODULE_GAP = (
 _FOCUS = 64
 _FIRST_FOCUS = 256  # scenarios, of the first test of this kind, when nothing is known yet
 _FOCUS_ROUNDS = 12  # tests of these alone, at most, before all scenarios are tested again
-_INFLATION = (
-    1.0 / 4.0
-)  # of the target gap, by which the master's purchase is enlarged in a test of all scenarios
+# Of the target gap, by which the master's purchase is enlarged in a test of all scenarios.
+_INFLATION = 1.0 / 4.0
 _MAX_ROUNDS = 300  # tests
 _ROUNDING = 1e-9  # relative, by which modules may pass what can be bought at most
 

@@ -104,9 +104,8 @@ class IgpRouting:
         return policy_measurements(self.dag, self._pairs, self._policies)
 
 
-_CHUNK_NUMBERS = (
-    2**25
-)  # numbers of loads by failure, matrix and link that are in memory at a time, 256 MiB
+# Numbers of loads by failure, matrix and link that are in memory at a time, 256 MiB.
+_CHUNK_NUMBERS = 2**25
 
 
 def in_chunks(
@@ -156,11 +155,9 @@ def loads_under(
         return results
     index = routing.dag.topology.node_index()
     for s, one in enumerate(failures):
-        own = (
-            (pairs == index[one.name]).any(1)
-            if one.kind == "node"
-            else np.zeros(len(pairs), dtype=bool)
-        )
+        if one.kind != "node":
+            continue
+        own = (pairs == index[one.name]).any(1)
         if demand[:, own].any():
             others = routing.loads(np.where(own, 0.0, demand))
             found = others.under([list(one.links)], repairing=repairing, loads=loads)

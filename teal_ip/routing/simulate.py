@@ -29,9 +29,8 @@ from teal_ip.routing.tunnels import TunnelRouting, Tunnels
 _MAX_KEPT_NUMBERS = (
     400_000  # failures times links up to which the page has the loads of all failures, 1 MB at most
 )
-_BLOCK_NUMBERS = (
-    2**25
-)  # numbers of loads by matrix, destination and link that are in memory at a time, 256 MiB
+# Numbers of loads by matrix, destination and link that are in memory at a time, 256 MiB.
+_BLOCK_NUMBERS = 2**25
 _ROUNDING = 1e-12  # relative error of a sum of demands
 _TAIL = 0.99  # share of the volume whose latency is printed
 

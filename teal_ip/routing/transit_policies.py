@@ -32,10 +32,9 @@ _LOOPS = 1 - 1e-9  # spectral radius from which on policies keep their traffic f
 _PLAIN_ROUNDS, _ROUNDS = 200, 220  # of the fixed point, those without Newton's method and all
 _ROUNDING = 1e-13  # change of a share at which it ends
 _DIFFERENCE = 1e-6  # of a share, by which slopes are measured
-_LOST, _MIN_SHARE = (
-    1e-9,
-    1e-9,
-)  # share of a policy's traffic that counts as lost; share that a policy takes at least
+# Share of a policy's traffic that counts as lost; share that a policy takes at least.
+_LOST = 1e-9
+_MIN_SHARE = 1e-9
 
 
 def crossing_shares(passes: SegmentPasses, router: int) -> FloatArray:

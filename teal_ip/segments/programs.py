@@ -24,10 +24,9 @@ _MAX_ADDED = 400  # columns in a round: those that save most
 _OF_MASTER = 0.7
 _FIRST_SHARE = 1e-2  # of a demand, that a midpoint must carry in a start to be a first column
 MIN_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
-_FAR_BELOW, _LEAST_UNIT = (
-    1e-2,
-    1e-6,
-)  # of the unit: values that change it, and how far it falls in a round at most
+# Of the unit: values that change it, and how far it falls in a round at most.
+_FAR_BELOW = 1e-2
+_LEAST_UNIT = 1e-6
 _CHEAPER = 1e-9  # relative, by which a list must be cheaper to be added
 
 

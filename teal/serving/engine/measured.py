@@ -18,9 +18,8 @@ from teal.runtime.storage import atomic_files
 from teal.serving.engine.errors import ServiceError, wrong
 
 MAX_KEPT_MATRICES = 2_016  # three weeks of quarters of an hour
-_MAX_BYTES = (
-    256 << 20
-)  # of the matrices of a network, as float32; at least _MIN_KEPT_MATRICES are kept
+# Of the matrices of a network, as float32; at least _MIN_KEPT_MATRICES are kept.
+_MAX_BYTES = 256 << 20
 _MIN_KEPT_MATRICES = 16
 # That a time may be ahead of this machine's clock, for clocks that differ.  A matrix of the future
 # would refuse all that are measured until then.

@@ -143,14 +143,13 @@ class NextIntervalPart(Measured):
 
 def counting_part(most_waiting: int) -> CountingPart | None:
     """The part for counters; None where it is not installed."""
-    part: CountingPart | None = None if (kind := _found(COUNTERS)) is None else kind(most_waiting)
-    return part
+    kind = _found(COUNTERS)
+    return None if kind is None else kind(most_waiting)
 
 
 def next_interval_part() -> type[NextIntervalPart] | None:
     """The class of the part for the next interval; None where it is not installed."""
-    kind: type[NextIntervalPart] | None = _found(NEXT_INTERVAL)
-    return kind
+    return _found(NEXT_INTERVAL)
 
 
 def not_installed(name: str) -> ServiceError:

@@ -31,9 +31,8 @@ from teal.serving.engine.requests import MeasurementOptions, Options
 from teal.serving.http.metrics import Metrics
 
 BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection
-MAX_JSON_BYTES = (
-    4 << 20
-)  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
+# Of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow.
+MAX_JSON_BYTES = 4 << 20
 _MAX_OPEN_BODIES = 8  # largest bodies that all requests together may have in memory
 _MAX_DIGITS = 18  # of a Content-Length; Python refuses to read very long numbers
 _LOGGED = {*Options.model_fields, *MeasurementOptions.model_fields, "previous", "after"}

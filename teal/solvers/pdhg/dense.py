@@ -19,9 +19,8 @@ from teal.solvers.pdhg.engine import guess_dual, initial_primal_weight
 from teal.solvers.projection import project, scaled_to_one
 from teal.solvers.result import PdhgState
 
-_CHECK_BYTES = (
-    8 * 10
-)  # bytes a path slot and matrix: ten float64 tensors (B, D, K) that a check holds at once
+# Bytes a path slot and matrix: ten float64 tensors (B, D, K) that a check holds at once.
+_CHECK_BYTES = 8 * 10
 _LINK_BYTES = 8 * 30  # bytes a link and matrix: thirty float64 tensors (B, E)
 
 

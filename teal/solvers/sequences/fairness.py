@@ -29,19 +29,17 @@ from teal.runtime.shapes import Bool
 
 # Iterations where the caller gives none: on small networks, where they take 20 ms, the rates are
 # closer with more.
-_SMALL_NETWORK_PATHS, _ITERATIONS_SMALL, _ITERATIONS = (
-    20_000,
-    150,
-    100,
-)  # paths up to which a network is small
+# Paths up to which a network is small.
+_SMALL_NETWORK_PATHS = 20_000
+_ITERATIONS_SMALL = 150
+_ITERATIONS = 100
 # Exponent of levels in the division of a demand among its paths, in the first and the last
 # iteration: sharp ones send a demand over its best paths alone, as max-min fairness asks, but
 # oscillate at first.
 _LEVEL_EXPONENTS = (5.0, 60.0)
-_FIRST_CHANGE_EXPONENT, _HALVING_SHARE = (
-    0.3,
-    1 / 8,
-)  # first exponent of a level's change, and share of the iterations in which it halves
+# First exponent of a level's change, and share of the iterations in which it halves.
+_FIRST_CHANGE_EXPONENT = 0.3
+_HALVING_SHARE = 1 / 8
 _MAX_CHANGE = 4.0  # of a link's utilisation, up or down, that an iteration answers
 _AVERAGED_FROM = 0.5  # share of the iterations before the average begins
 _MIN_DIVISOR = 1e-30  # instead of 0 as a divisor

@@ -56,10 +56,9 @@ _SEED = 20_250_101  # of the random numbers of all draws
 # up to 2% less where most demand is shed, 0.0015 no more.
 TEMPERATURE = 0.005
 _NEVER_CERTAIN = 0.1  # x total demand over n: smaller demands are hardly ever certain to be drawn
-_DAMPING, _LONGEST_STEP = (
-    0.8,
-    0.3,
-)  # of Newton's steps; the second over the mean value of a demanded Gbit/s
+# Of Newton's steps; the second over the mean value of a demanded Gbit/s.
+_DAMPING = 0.8
+_LONGEST_STEP = 0.3
 _SHARPEST = 1e20  # q at most: q times a profit is float32
 _REJECTED = np.float32(
     80

@@ -26,10 +26,9 @@ from teal.solvers.result import Starter, start_of_sample
 # measured on Kdl, ASN and world (docs/engine.md).  Samples grow with one over the root of the
 # target, as the error of an average does.
 _DEMANDS_PER_LINK = 4
-_FINEST_GAP, _COARSEST_GAP = (
-    1e-3,
-    1e-2,
-)  # target gaps between which the sample's size follows the target
+# Target gaps between which the sample's size follows the target.
+_FINEST_GAP = 1e-3
+_COARSEST_GAP = 1e-2
 SAMPLE_GROWTH = 8  # from one sample to the next: a third of the error of an average
 MAX_SHARE = 0.25  # of all demands; a larger sample saves too little
 SAMPLE_GAP = 0.5  # x target gap: that of the sample's own solution

@@ -41,9 +41,8 @@ from teal.solvers.pdhg.shards.shards import (
 )
 from teal.solvers.result import ProgressCallback, Solution
 
-_STATE_BYTES = (
-    1 << 30
-)  # bytes of state that one process keeps in memory; more is mapped, one shard at a time
+# Bytes of state that one process keeps in memory; more is mapped, one shard at a time.
+_STATE_BYTES = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
