@@ -62,7 +62,6 @@ _FOR_EXPERTS = (
     "device",
     "network",
     "sheet",
-    "counter_error",
     "class_order",
 )
 _OUTPUT = ("out", "json", "resume", "overwrite")
