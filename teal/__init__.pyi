@@ -1,10 +1,13 @@
 """The public API: what ``import teal`` offers, loaded on first use."""
 
-from .api import evaluate, plan, train
+from .allocation.allocate import AllocatedHistory
+from .api import allocate, evaluate, plan, train
 from .app import plot
 from .errors import InputError, SolverError, TealError
+from .evaluation.report import EvaluationReport
 from .formats import load_topology, load_traffic, save_topology, save_traffic
 from .learning.learners import register_learner
+from .learning.train_command import TrainReport
 from .network import PathMethod, PathSet, PathWeight, Topology, TrafficMatrices, compute_paths
 from .network.bandwidth_functions import BandwidthFunctions
 from .network.ecmp import EcmpDag
@@ -42,12 +45,14 @@ from .solvers.projection import project
 __version__: str
 
 __all__ = [
+    "AllocatedHistory",
     "Allocation",
     "Assessment",
     "BandwidthFunctions",
     "ChosenPaths",
     "ClassFigures",
     "EcmpDag",
+    "EvaluationReport",
     "FailurePlan",
     "Figures",
     "Follower",
@@ -75,8 +80,10 @@ __all__ = [
     "TealError",
     "Topology",
     "TrafficMatrices",
+    "TrainReport",
     "Violations",
     "all_paths_bound",
+    "allocate",
     "assess",
     "choose_paths",
     "compute_paths",

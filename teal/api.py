@@ -2,7 +2,7 @@
 frames.
 
 >>> teal.plan(topology, traffic, objective="max_link_utilisation").to_frame()
->>> teal.evaluate(topology, traffic, scheme=("pdhg", "lp-all"), limit=3)
+>>> teal.evaluate(topology, traffic, scheme=("pdhg", "lp-all"), limit=3).to_frame()
 
 Settings have the names of the command's options, with _ for -; the same faults are refused with the
 same messages.
@@ -10,18 +10,20 @@ same messages.
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from teal.app.as_files import files_of, nobody, settings_of
+from teal.allocation import allocate as allocation
+from teal.allocation.allocate import AllocatedHistory
+from teal.allocation.settings import AllocateOptions
 from teal.app.instance import instance_of, load_network
 from teal.app.options import with_options
 from teal.app.run_files import MemoryEntries
-from teal.evaluation.evaluate_command import EvaluationStudy
-from teal.evaluation.settings import EvaluateConfig
-from teal.learning.settings import TrainConfig
-from teal.learning.train_command import run_train
+from teal.evaluation import study as evaluation
+from teal.evaluation.report import EvaluationReport
+from teal.evaluation.settings import EvaluateOptions
+from teal.learning import train_command as learning
+from teal.learning.settings import TrainOptions
+from teal.learning.train_command import TrainReport, check_start
 from teal.planning import study
 from teal.planning.plan_command import FailurePlan
 from teal.planning.settings import PlanOptions
@@ -44,29 +46,53 @@ def plan(topology: Any, traffic: Any, options: PlanOptions) -> FailurePlan:
     return FailurePlan(**vars(study.plan(instance, options, MemoryEntries())))
 
 
-def evaluate(topology: Any, traffic: Any, **settings: Any) -> Any:
-    """Schemes on the same matrices: a pandas frame, a row for each scheme and case, as in
-    results.csv.
+@with_options(EvaluateOptions)
+def evaluate(topology: Any, traffic: Any, options: EvaluateOptions) -> EvaluationReport:
+    """Compare schemes on the same matrices; the options are those of ``teal evaluate``.  No file is
+    written, and nothing is drawn.
 
-    See ``teal evaluate --help`` for the settings (with ``out=`` the report is kept), and
-    :func:`plan` for the arguments.
+    Args:
+        topology: a Topology, a networkx graph, a file or a name.
+        traffic: TrafficMatrices, a pandas frame, a file or a name.
+        options: by name.
+
+    Raises:
+        InputError: a fault in the input.
     """
-    import pandas as pd
-
-    with (
-        files_of(topology, traffic) as (network, matrices),
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        settings = {"out": Path(folder) / "evaluate", **settings}
-        config = settings_of(EvaluateConfig, (network,), (matrices,), settings)
-        return pd.DataFrame([vars(row) for row in EvaluationStudy(config, nobody).run().rows])
+    instance = instance_of(*load_network(topology, traffic, options), options)
+    return EvaluationReport(**vars(evaluation.evaluate(instance, options, MemoryEntries())))
 
 
-def train(topology: Any, traffic: Any, out: Path | str, **settings: Any) -> Path:
-    """Train a model on one network: its folder, which ``teal.make_scheme("teal", out)`` takes.
+@with_options(AllocateOptions)
+def allocate(topology: Any, traffic: Any, options: AllocateOptions) -> AllocatedHistory:
+    """Allocate every matrix to a certified gap; the options are those of ``teal allocate``.  No
+    file is written.
 
-    See ``teal train --help`` for the settings, and :func:`plan` for the arguments.
+    Args:
+        topology: a Topology, a networkx graph, a file or a name.
+        traffic: TrafficMatrices, a pandas frame, a file or a name.
+        options: by name.
+
+    Raises:
+        InputError: a fault in the input.
     """
-    with files_of(topology, traffic) as names:
-        run_train(settings_of(TrainConfig, *names, {"out": Path(out), **settings}), nobody)
-    return Path(out)
+    instance = instance_of(*load_network(topology, traffic, options), options)
+    return allocation.allocate(instance, options)
+
+
+@with_options(TrainOptions)
+def train(topology: Any, traffic: Any, options: TrainOptions) -> TrainReport:
+    """Train a model on one network; the options are those of ``teal train``.  The checkpoint, and
+    the state from which training goes on, are written to ``out``.
+
+    Args:
+        topology: a Topology, a networkx graph, a file or a name.
+        traffic: TrafficMatrices, a pandas frame, a file or a name.
+        options: by name.
+
+    Raises:
+        InputError: a fault in the input, or an earlier run in OUT that must not be replaced.
+    """
+    check_start(options)
+    instance = instance_of(*load_network(topology, traffic, options), options)
+    return TrainReport(options.out, learning.train(instance, options))

@@ -1,7 +1,8 @@
 """The public names of this package."""
 
-from .api import simulate, upgrade
+from .api import estimate, simulate, upgrade
 from .counters.check import Check, Checker
+from .counters.estimate import CheckRun, EstimateRun
 from .counters.estimator import Estimate, Estimator
 from .counters.repair import Repaired, repair
 from .counters.worst_load import WorstLoad, worst_load
@@ -11,13 +12,16 @@ from .routing.measurements import ecmp_measurements, path_measurements, policy_m
 
 __all__ = [
     "Check",
+    "CheckRun",
     "Checker",
     "Counters",
     "Estimate",
+    "EstimateRun",
     "Estimator",
     "Repaired",
     "WorstLoad",
     "ecmp_measurements",
+    "estimate",
     "load_counters",
     "path_measurements",
     "policy_measurements",

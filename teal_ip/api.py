@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from teal.app.options import with_options
+from teal_ip.counters.estimate import EstimateRun, measured_on
+from teal_ip.counters.estimate import estimate as matrices_of
+from teal_ip.counters.settings import EstimateOptions
 from teal_ip.purchases.result import UpgradePlan
 from teal_ip.purchases.search import plan_upgrade
 from teal_ip.purchases.settings import UpgradeOptions
@@ -50,3 +53,19 @@ def simulate(topology: Any, traffic: Any, options: SimulateOptions) -> Simulatio
     """
     dag, matrices = routed(topology, traffic, options, options, lambda _: None)
     return loads_of(dag, matrices, options)
+
+
+@with_options(EstimateOptions)
+def estimate(topology: Any, counters: Any, options: EstimateOptions) -> EstimateRun:
+    """Estimate traffic matrices from the byte counters of interfaces, and check them; the options
+    are those of ``teal estimate``.  No file is written.
+
+    Args:
+        topology: a Topology, a networkx graph, a file or a name.
+        counters: Counters, or a file of readings.
+        options: by name; ``history``, ``flows`` and ``truth`` may be TrafficMatrices too.
+
+    Raises:
+        InputError: a fault in the input.
+    """
+    return matrices_of(measured_on(topology, counters, options, lambda _: None), options)

@@ -1,10 +1,9 @@
-"""The commands of this package: `simulate`, `metrics`, `segments`, `survey`, `upgrade`, `estimate`
-and `check`.
-"""
+"""The commands of this package, by their names."""
 
 from __future__ import annotations
 
 from teal.app.command import ALLOCATE, COMPARE, FIRST_SOLVE, INPUT, Command
+from teal_ip.configuration.settings import ExportConfig
 from teal_ip.counters.settings import CheckConfig, EstimateConfig
 from teal_ip.metrics.settings import MetricsConfig
 from teal_ip.purchases.settings import UpgradeConfig
@@ -13,6 +12,7 @@ from teal_ip.segments.settings import SegmentsConfig
 from teal_ip.surveys.settings import SurveyConfig
 
 COMMANDS = {
+    "export": Command(ExportConfig, "teal_ip.configuration.command:export_outcome", ALLOCATE),
     "segments": Command(SegmentsConfig, "teal_ip.segments.command:segments_outcome", ALLOCATE),
     "simulate": Command(
         SimulateConfig, "teal_ip.routing.simulate_command:simulate_outcome", COMPARE

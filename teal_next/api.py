@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from teal.app.as_files import files_of, nobody, settings_of
-from teal_next.command import run_next_interval
-from teal_next.settings import NextIntervalConfig
+from teal.app.instance import instance_of, load_network
+from teal.app.options import with_options
+from teal_next.command import NextIntervals, hedges_of, known_matrices, measure
+from teal_next.settings import NextIntervalOptions
 
 
-def next_interval(topology: Any, traffic: Any, **settings: Any) -> Any:
-    """Hedges over consecutive intervals: a pandas frame, a row for each, as in
-    next_interval_summary.csv.
+@with_options(NextIntervalOptions)
+def next_interval(topology: Any, traffic: Any, options: NextIntervalOptions) -> NextIntervals:
+    """Measure hedges over consecutive intervals; the options are those of ``teal next-interval``.
+    No file is written, and nothing is drawn.
 
-    See ``teal next-interval --help`` for the settings (``scheme`` names hedges), and
-    :func:`teal.evaluate` for the arguments.
+    Args:
+        topology: a Topology, a networkx graph, a file or a name.
+        traffic: TrafficMatrices, a pandas frame, a file or a name.
+        options: by name; ``scheme`` names hedges.
+
+    Raises:
+        InputError: a fault in the input.
     """
-    import pandas as pd
-
-    with (
-        files_of(topology, traffic) as (network, matrices),
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        settings = {"out": Path(folder) / "next_interval", **settings}
-        config = settings_of(NextIntervalConfig, (network,), (matrices,), settings)
-        return pd.DataFrame([dataclasses.asdict(one) for one in run_next_interval(config, nobody)])
+    hedges = hedges_of(options, options.models[0])
+    instance = instance_of(*load_network(topology, traffic, options), options)
+    measured = NextIntervals([], {})
+    measure(instance, options, hedges, measured, known_matrices(options, instance))
+    return measured

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -17,7 +18,6 @@ from teal.app.image import plot_panels
 from teal.app.instance import Instance, load_instance, rows_of
 from teal.app.page import Section, write_page
 from teal.app.run_files import write_files, write_manifest
-from teal.app.settings import InstanceConfig
 from teal.app.table import Column, Table
 from teal.app.text import time_text
 from teal.errors import InputError
@@ -32,9 +32,10 @@ from teal.network.traffic import spread
 from teal.objectives import ObjectiveName
 from teal.runtime.storage import check_out_folder
 from teal.schemes.hedges import make_hedge
+from teal.schemes.past import Hedge
 from teal_next.evaluation import NextInterval, NextRow, NextSummary, summarise
 from teal_next.mixture import Mixture
-from teal_next.settings import NextIntervalConfig
+from teal_next.settings import NextIntervalConfig, NextIntervalOptions
 
 _NARROW = ("scheme", "mean", "p99", "churn", "limit held", "time")
 
@@ -236,72 +237,122 @@ def run_next_interval(
         InputError: a fault in the settings, or results in OUT that must not be replaced.
     """
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
-    for name, model in ((n, m) for m in config.models() for n in config.scheme or DEFAULT_HEDGES):
-        make_hedge(name, model)  # so that a fault shows before anything slow
-    rows: list[NextRow] = []
-    selections: dict[str, str] = {}
+    models = config.models_by_network()
+    for model in models:  # so that a fault shows before anything slow
+        hedges_of(config, model)
+    measured = NextIntervals([], {})
     try:
-        for number, instance_config in enumerate(config.instances()):
-            _run_network(config, instance_config, config.models()[number], notify, rows, selections)
+        for of_network, model in zip(config.instances(), models, strict=True):
+            instance = load_instance(of_network, notify)
+            known = known_matrices(config, instance)
+            measure(instance, config, hedges_of(config, model), measured, known, notify)
     finally:
-        if rows:
-            _write(config, rows, selections)
-    return summarise(rows)
+        if measured.rows:
+            write_files(config.out, interval_files(measured))
+            write_files(config.out, {MANIFEST: partial(write_manifest, settings=config)})
+    return summarise(measured.rows)
 
 
-def _run_network(
-    config: NextIntervalConfig,
-    settings: InstanceConfig,
-    model: Path | None,
-    notify: Callable[[str], None],
-    rows: list[NextRow],
-    selections: dict[str, str],
-) -> None:
-    """Append the rows of a network to ``rows``, interval by interval, and note which matrices they
-    are about.
+def hedges_of(options: NextIntervalOptions, model: Path | None) -> dict[str, Hedge]:
+    """The hedges by their names.
+
+    Raises:
+        InputError: a hedge or model that there is not.
     """
-    instance = load_instance(settings, notify)
-    hedges = {name: make_hedge(name, model) for name in config.scheme or DEFAULT_HEDGES}
-    measured = rows_of(instance, config.split)
-    measured = measured[: config.limit or None]
-    measured = measured[measured >= config.lead]
-    if not len(measured):
+    return {name: make_hedge(name, model) for name in options.scheme or DEFAULT_HEDGES}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NextIntervals:
+    """Hedges over consecutive intervals.
+
+    Attributes:
+        rows: a row for each hedge and interval.
+        selections: which matrices of each network were measured, in words.
+    """
+
+    rows: list[NextRow]
+    selections: dict[str, str]
+
+    def __repr__(self) -> str:
+        """The table of each network."""
+        return "\n".join(t.markdown() for t in interval_tables(summarise(self.rows), wide=True))
+
+    def to_frame(self) -> Any:
+        """A pandas frame, a row for each hedge, as in next_interval_summary.csv."""
+        import pandas as pd
+
+        return pd.DataFrame([dataclasses.asdict(one) for one in summarise(self.rows)])
+
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
+        """Write rows, summary, plot and page to a folder, as ``teal next-interval`` does.
+
+        Raises:
+            InputError: there are results in it, and ``overwrite`` is false.
+        """
+        names = [name for name in FILES if name != MANIFEST]
+        check_out_folder(Path(folder), names, overwrite=overwrite)
+        write_files(Path(folder), interval_files(self))
+
+
+def measure(
+    instance: Instance,
+    options: NextIntervalOptions,
+    hedges: Mapping[str, Hedge],
+    measured: NextIntervals,
+    known: TrafficMatrices | None,
+    notify: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Append the rows of a network, interval by interval.
+
+    Args:
+        instance: network, traffic, candidate paths and program.
+        options: which intervals, and what hedges know.
+        hedges: by the name that rows give them.
+        measured: receives the rows.
+        known: the matrices that hedges are given; None for those of the traffic.
+        notify: called with what was found.
+
+    Raises:
+        InputError: too few matrices.
+    """
+    rows = rows_of(instance, options.split)[: options.limit or None]
+    rows = rows[rows >= options.lead]
+    if not len(rows):
         raise InputError(
-            settings.traffic,
+            instance.traffic.name,
             "",
-            f"matrices after the first {config.lead}",
+            f"matrices after the first {options.lead}",
             instance.traffic.num_matrices,
         )
-    selections[instance.topology.name] = selection_text(
-        len(measured), instance, config, is_consecutive=True
+    measured.selections[instance.topology.name] = selection_text(
+        len(rows), instance, options, is_consecutive=True
     )
-    known = _known(config, settings, instance) if config.known else None
     protocol = NextInterval(
-        instance, hedges, lead=config.lead, lookback=config.lookback, known=known
+        instance, dict(hedges), lead=options.lead, lookback=options.lookback, known=known
     )
-    with tqdm(total=len(measured), desc=instance.topology.name, unit="interval") as bar:
-        for interval in protocol.run(measured.tolist(), _WARM_UP_INTERVALS):
-            rows += interval
+    with tqdm(total=len(rows), desc=instance.topology.name, unit="interval") as bar:
+        for interval in protocol.run(rows.tolist(), _WARM_UP_INTERVALS):
+            measured.rows.extend(interval)
             bar.update()
     for hedge in hedges.values():
         if isinstance(hedge, Mixture):
             notify(f"{instance.topology.name}: {hedge.regret}")
 
 
-def _known(
-    config: NextIntervalConfig, settings: InstanceConfig, instance: Instance
-) -> TrafficMatrices:
-    """The matrices that schemes know: those of --known over the demands and times of the traffic.
+def known_matrices(options: NextIntervalOptions, instance: Instance) -> TrafficMatrices | None:
+    """The matrices that schemes know: those of --known over the demands and times of the traffic;
+    None without them.
 
     Raises:
         InputError: other times, or demands that are missing.
     """
-    known, traffic = (
-        load_traffic(config.known, instance.topology, unit=settings.traffic_unit),
-        instance.traffic,
-    )
+    if not options.known:
+        return None
+    known = load_traffic(options.known, instance.topology, unit=options.traffic_unit)
+    traffic = instance.traffic
     if not np.array_equal(known.timestamps, traffic.timestamps):
-        expected = f"the {traffic.num_matrices} times of {settings.traffic}"
+        expected = f"the {traffic.num_matrices} times of {traffic.name}"
         raise InputError("--known", "timestamps", expected, f"{known.num_matrices} other ones")
     if not np.array_equal(known.pairs, traffic.pairs):
         place = {(int(s), int(t)): d for d, (s, t) in enumerate(known.pairs)}
@@ -317,17 +368,15 @@ def _known(
     return known
 
 
-def _write(config: NextIntervalConfig, rows: list[NextRow], selections: dict[str, str]) -> None:
-    write_files(
-        config.out,
-        {
-            TABLE: partial(write_csv, rows=rows),
-            SUMMARY: partial(write_csv, rows=summarise(rows)),
-            MANIFEST: partial(write_manifest, settings=config),
-            PLOT: partial(plot_next_interval, rows=rows),
-            REPORT: partial(write_next_interval_report, rows=rows, selections=selections),
-        },
-    )
+def interval_files(measured: NextIntervals) -> dict[str, Callable[[Path], None]]:
+    """The writers of the files of the results, by the names of the files."""
+    rows, selections = measured.rows, measured.selections
+    return {
+        TABLE: partial(write_csv, rows=rows),
+        SUMMARY: partial(write_csv, rows=summarise(rows)),
+        PLOT: partial(plot_next_interval, rows=rows),
+        REPORT: partial(write_next_interval_report, rows=rows, selections=selections),
+    }
 
 
 def next_interval_outcome(config: NextIntervalConfig, notify: Notify) -> Outcome:

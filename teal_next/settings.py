@@ -9,25 +9,13 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from teal.app.settings import require, require_linear, require_one_program, seconds
-from teal.evaluation.settings import StudyConfig
+from teal.evaluation.settings import StudyConfig, StudyOptions
 from teal.option import OVERWRITE, RESUME
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NextIntervalConfig(StudyConfig):
-    """Measure allocations for matrices that nobody knows yet: hedges for the next interval.
-
-    A scheme is given the matrices before an interval, and its splits carry the matrix of the
-    interval.  Use with --objective max_link_utilisation.  Consecutive matrices are measured, the
-    first --limit of the split.
-    """
-
-    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "schemes": ("scheme", "model"),
-        "matrices": ("split", "limit", "known", "lead", "lookback"),
-        "output": ("out", "wide", "overwrite"),
-        "for experts": ("epsilon", "device"),
-    }
+class NextIntervalOptions(StudyOptions):
+    """Which hedges are measured, on which intervals, and what they know."""
 
     scheme: tuple[str, ...] = ()
     """A hedge: mixture, last, saa36, peak12, static, residual36, learned, or any other scheme,
@@ -44,12 +32,9 @@ class NextIntervalConfig(StudyConfig):
     the same interval."""
     lookback: int = 0
     """Matrices that schemes are given, the newest ones; 0 for all that are known."""
-    out: Path
-    """Folder for report.html, next_interval.csv, next_interval_summary.csv, manifest.json and
-    next_interval.png."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or settings that do not go together."""
+        """Raise InputError for a number out of its range, or an objective that does not suit."""
         super().__post_init__()
         require(
             self,
@@ -57,10 +42,35 @@ class NextIntervalConfig(StudyConfig):
             "a whole number of at least 1 (0 with --known)",
             self.lead >= (0 if self.known else 1),
         )
-        require(self, "known", "a single topology", not self.known or len(self.topology) == 1)
         require(self, "lookback", "a whole number of at least 0", self.lookback >= 0)
         require_one_program(self, "for the next interval")
         require_linear(self, "for the next interval: what arrives is measured as satisfied demand")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NextIntervalConfig(NextIntervalOptions, StudyConfig):
+    """Measure allocations for matrices that nobody knows yet: hedges for the next interval.
+
+    A scheme is given the matrices before an interval, and its splits carry the matrix of the
+    interval.  Use with --objective max_link_utilisation.  Consecutive matrices are measured, the
+    first --limit of the split.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "schemes": ("scheme", "model"),
+        "matrices": ("split", "limit", "known", "lead", "lookback"),
+        "output": ("out", "wide", "overwrite"),
+        "for experts": ("epsilon", "device"),
+    }
+
+    out: Path
+    """Folder for report.html, next_interval.csv, next_interval_summary.csv, manifest.json and
+    next_interval.png."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for settings that do not go together."""
+        super().__post_init__()
+        require(self, "known", "a single topology", not self.known or len(self.topology) == 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

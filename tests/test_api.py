@@ -12,16 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import teal
 import teal_ip
 import teal_next
+from teal.allocation.settings import AllocateOptions
 from teal.cli import main
 from teal.errors import InputError
+from teal.evaluation.settings import EvaluateOptions
+from teal.learning.settings import TrainOptions
 from teal.network import path_file
 from teal.planning.settings import PlanOptions
+from teal_ip.counters.settings import EstimateOptions
 from teal_ip.routing.settings import SimulateOptions
+from teal_next.settings import NextIntervalOptions
 from tests.seams import check
 
 TRAFFIC = "gravity:seed=0,count=4,load=0.8"
@@ -55,6 +61,38 @@ def test_a_purchase_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -
     assert list(frame.columns)[:2] == ["source", "target"]
 
 
+def test_a_history_is_allocated_as_by_the_command(tmp_path: Path) -> None:
+    """The same figures, and the same splits in the file."""
+    history = teal.allocate("b4", TRAFFIC, gap=0.001, num_paths=4)
+    out = ["--out", str(tmp_path / "command"), "--workers", "0", "--num-paths", "4", "--quiet"]
+    assert main(["allocate", "--topology", "b4", "--traffic", TRAFFIC, "--gap", "0.001", *out]) == 0
+    history.save(tmp_path / "python")
+    with pytest.raises(InputError, match="overwrite"):
+        history.save(tmp_path / "python")
+    figures = [pd.read_csv(tmp_path / name / "figures.csv") for name in ("command", "python")]
+    pd.testing.assert_frame_equal(*(one.drop(columns="solve_s") for one in figures))
+    parts = [
+        pd.read_parquet(tmp_path / name / "part-00000.parquet") for name in ("command", "python")
+    ]
+    np.testing.assert_array_equal(*(np.stack(part.splits.to_list()) for part in parts))
+    assert "4 matrices" in repr(history)
+    assert history.to_frame().gap.max() <= 0.001
+
+
+def test_counters_become_matrices_that_are_checked(tmp_path: Path) -> None:
+    topology = teal.load_topology("b4")
+    counters = teal_ip.load_counters(_counters(tmp_path), topology)
+    run = teal_ip.estimate(topology, counters, truth=teal.load_traffic(TRAFFIC, topology))
+    assert run.checked is not None
+    assert len(run.checked.intervals) == len(run.to_frame()) == 4
+    assert not run.checked.alarms
+    assert "none of 4 intervals raises an alarm" in repr(run)
+    half = dataclasses.replace(counters, ingress=counters.ingress / 2, egress=counters.egress / 2)
+    doubts = teal_ip.estimate(topology, half).checked
+    assert doubts is not None
+    assert doubts.alarms
+
+
 @pytest.mark.slow
 def test_failures_loads_and_schemes_as_frames(tmp_path: Path) -> None:
     failures = teal.plan("b4", "gravity:seed=0,count=2,load=3")
@@ -65,7 +103,9 @@ def test_failures_loads_and_schemes_as_frames(tmp_path: Path) -> None:
     assert (tmp_path / "failures.png").stat().st_size > 1000
     loads = teal_ip.simulate("b4", TRAFFIC, failures=("cables",)).to_json()
     assert loads
-    rows = teal.evaluate("b4", TRAFFIC, scheme=("pdhg", "shortest-path"), split="all", limit=1)
+    rows = teal.evaluate(
+        "b4", TRAFFIC, scheme=("pdhg", "shortest-path"), split="all", limit=1
+    ).to_frame()
     assert set(rows.scheme) == {"pdhg", "shortest-path"}
     assert (rows.value > 0).all()
 
@@ -88,13 +128,34 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
 sys.addaudithook(_watch)
 
 
+def _counters(folder: Path) -> Path:
+    """A file of the counters of B4 under its traffic."""
+    file = folder / "counters.npz"
+    options = ["--counters", str(file), "--quiet"]
+    assert main(["simulate", "--topology", "b4", "--traffic", TRAFFIC, *options]) == 0
+    return file
+
+
 def test_functions_over_objects_open_no_file(tmp_path: Path) -> None:
     """But for the cache, in which candidate paths and kernels are."""
     global _watched
     topology = teal.load_topology("b4")
     traffic = teal.load_traffic(TRAFFIC, topology).part(0, 1)
+    history = teal.load_traffic(TRAFFIC, topology)
+    counters = teal_ip.load_counters(_counters(tmp_path), topology)
 
     def call() -> None:
+        teal.evaluate(topology, traffic, scheme=("pdhg",), split="all", num_paths=2)
+        teal.allocate(topology, traffic, num_paths=2, model="none")
+        teal_next.next_interval(
+            topology,
+            history,
+            scheme=("last",),
+            split="all",
+            objective="max_link_utilisation",
+            num_paths=2,
+        )
+        teal_ip.estimate(topology, counters)
         teal.plan(topology, traffic, num_paths=2)
         teal_ip.simulate(topology, traffic, failures=("cables",))
         teal_ip.upgrade(topology, traffic, matrices=1, failures="none", num_paths=2)
@@ -123,9 +184,18 @@ def test_functions_over_objects_open_no_file(tmp_path: Path) -> None:
 
 
 def test_an_editor_sees_every_option() -> None:
-    for function, options in ((teal.plan, PlanOptions), (teal_ip.simulate, SimulateOptions)):
+    for function, options in (
+        (teal.plan, PlanOptions),
+        (teal.allocate, AllocateOptions),
+        (teal.evaluate, EvaluateOptions),
+        (teal.train, TrainOptions),
+        (teal_ip.simulate, SimulateOptions),
+        (teal_ip.estimate, EstimateOptions),
+        (teal_next.next_interval, NextIntervalOptions),
+    ):
         names = list(inspect.signature(function).parameters)
-        assert names[:2] == ["topology", "traffic"]
+        assert names[0] == "topology"
+        assert names[1] in ("traffic", "counters")
         assert set(names[2:]) == {field.name for field in dataclasses.fields(options)}
 
 
@@ -147,7 +217,7 @@ def test_settings_may_be_texts(tmp_path: Path) -> None:
     assert len(written.to_frame()) == 12, "a failure for each router"
     rows = teal.evaluate(
         "b4", TRAFFIC, scheme="shortest-path", split="all", limit=1, num_paths="auto"
-    )
+    ).to_frame()
     assert rows.scheme.tolist() == ["shortest-path"]
     with pytest.raises(InputError, match="total_flow"):
         teal.plan("b4", TRAFFIC, objective="best_flow")
@@ -178,11 +248,16 @@ def test_files_and_folders_may_be_texts(tmp_path: Path) -> None:
 
 
 def test_training_and_hedges_as_functions(tmp_path: Path) -> None:
-    out = teal.train(
-        "b4", "gravity:seed=0,count=12,load=2", tmp_path / "model", max_steps=2, validate_every=1
-    )
-    assert teal.make_scheme("teal", out)
-    frame = teal_next.next_interval(
+    history = "gravity:seed=0,count=12,load=2"
+    with pytest.raises(InputError, match="--out"):
+        teal.train("b4", history)  # type: ignore[call-arg]
+    trained = teal.train("b4", history, out=tmp_path / "model", max_steps=2, validate_every=1)
+    assert trained.state.step == 2
+    assert "2 steps" in repr(trained)
+    assert teal.make_scheme("teal", trained.folder)
+    with pytest.raises(InputError, match="overwrite"):
+        teal.train("b4", history, out=tmp_path / "model")
+    measured = teal_next.next_interval(
         "b4",
         "gravity:seed=0,count=12,load=0.8",
         scheme=("last",),
@@ -191,8 +266,11 @@ def test_training_and_hedges_as_functions(tmp_path: Path) -> None:
         lead=1,
         objective="max_link_utilisation",
     )
-    assert frame.scheme.tolist() == ["last"]
-    assert frame["mean"].iloc[0] >= 1
+    assert measured.to_frame().scheme.tolist() == ["last"]
+    assert "last" in repr(measured)
+    measured.save(tmp_path / "next")
+    assert (tmp_path / "next" / "report.html").is_file()
+    assert measured.to_frame()["mean"].iloc[0] >= 1
 
 
 def test_a_scheme_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +286,7 @@ def test_a_scheme_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     rows = teal.evaluate(
         "b4", TRAFFIC, scheme=("mine_of_test:make:part=0.25", "pdhg"), split="all", limit=1
-    )
+    ).to_frame()
     carried = dict(zip(rows.scheme, rows.satisfied_demand, strict=True))
     assert carried["mine_of_test:make:part=0.25"] == pytest.approx(0.25, abs=0.05)
     assert carried["pdhg"] > 0.9

@@ -94,7 +94,9 @@ def test_from_files_to_answers(
         "--target-utilisation",
         "0.5",
     ]
-    assert main([*lists, "--out", "policies.conf"]) == 0
+    assert main([*lists, "--out", "policies.json"]) == 0
+    export = ["export", *GIVEN, "--policies", "policies.json"]
+    assert main([*export, "--out", "policies.conf"]) == 0
     text = (tmp_path / "policies.conf").read_text()
     heads = re.findall(r"^[!#] (\w+)$", text, re.M)
     assert heads
@@ -111,14 +113,14 @@ def test_from_files_to_answers(
                 "2",
                 "--deadline",
                 "2s",
-                "--interfaces",
-                "interfaces.csv",
                 "--out",
-                "metrics.conf",
+                "metrics.json",
             ]
         )
         == 0
     )
+    metrics = ["export", *GIVEN, "--metrics", "metrics.json", "--interfaces", "interfaces.csv"]
+    assert main([*metrics, "--out", "metrics.conf"]) == 0
     named = re.findall(r"^interface (\S+)$", (tmp_path / "metrics.conf").read_text(), re.M)
     assert named
     assert set(named) <= set(made.names)
@@ -127,7 +129,7 @@ def test_from_files_to_answers(
     (tmp_path / "frr.csv").write_text(
         (tmp_path / "routers.csv").read_text().replace("junos", "frr").replace("iosxr", "frr")
     )
-    frr = [word if word != "routers.csv" else "frr.csv" for word in lists]
+    frr = [word if word != "routers.csv" else "frr.csv" for word in export]
     assert main([*frr, "--out", "frr.conf"]) == 0
     if shutil.which("vtysh") is not None:
         done = subprocess.run(

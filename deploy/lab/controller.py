@@ -27,9 +27,9 @@ import teal_ip
 from deploy.lab import router
 from deploy.lab.network import STATE, Lab, LabError
 from deploy.lab.traffic import ETHERNET_BYTES, PACKET_BYTES
-from teal.allocation.export import Igp, segment_list
 from teal.allocation.update import NamedPaths, plan_update
 from teal.client import Client, ServiceFault
+from teal_ip.configuration.allocations import Igp, segment_list
 from teal_ip.routing.measurements import with_borders
 
 NAME = "lab"

@@ -1,5 +1,5 @@
-"""Allocating a history of matrices part by part, for `teal allocate`, in whichever process a part
-is computed.
+"""Allocating a history of matrices part by part: a part depends on the options alone, not on which
+parts were computed before.
 """
 
 from __future__ import annotations
@@ -7,30 +7,36 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
-from teal.allocation.settings import AllocateConfig
-from teal.app.instance import Instance, load_instance
-from teal.formats.allocations import MatrixFile, write_allocation
-from teal.objectives import Objective
-from teal.problem import Allocation, Figures, Problem, assess
+from teal.allocation.settings import AllocateOptions
+from teal.app.instance import Instance
+from teal.app.run_files import write_files
+from teal.formats.allocations import MatrixFile, write_candidates
+from teal.formats.rows import write_csv
+from teal.network import PathSet, Topology, TrafficMatrices
+from teal.problem import Allocation, Figures, Problem, Status, assess
 from teal.problem.churn import share_moved
-from teal.proofs.write import write_proof
-from teal.runtime.arrays import AnyArray
-from teal.runtime.storage import atomic_file, json_value
+from teal.runtime.arrays import Float32Array
+from teal.runtime.storage import check_out_folder
 from teal.schemes.models import named_model, starter_for
 from teal.schemes.successive import SuccessivePdhg
 from teal.solvers.pdhg import MAX_LANES
 from teal.solvers.short_paths import preferred
-from teal.solvers.split_table import table_weights
 from teal.solvers.table_search import installable
 
-MATRICES = "matrices"  # subfolder of OUT for the files of single matrices
-PROOFS = "proofs"  # subfolder of OUT for a folder of each matrix with its proof
+PATHS, FIGURES_FILE = "paths.parquet", "figures.csv"
+
+
+def part_file(part: int) -> str:
+    """Name of the file of a part."""
+    return f"part-{part:05d}.parquet"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,65 +77,64 @@ class AllocatedMatrix(Figures):
     """Columns of a file of rows, in this order."""
 
 
-class HistoryAllocator:
-    """The parts of a history.  A part depends on the settings alone, not on which parts were
-    computed before.
+@dataclasses.dataclass(frozen=True, eq=False)
+class AllocatedBatch:
+    """Matrices that were solved together.
 
-    Args:
-        config: the settings.
-        notify: called with what was assumed and found while loading.
-
-    Raises:
-        InputError: a fault in what the user gave.
+    Attributes:
+        problem: their problem, B matrices.
+        allocation: their splits as they are installed, and prices.
+        matrices: the figures of each.
     """
 
-    def __init__(
-        self, config: AllocateConfig, notify: Callable[[str], None] = lambda _: None
-    ) -> None:
-        self.config = config
-        named = named_model(config.model, Objective(config.objective, config.epsilon))
-        self.instance: Instance = load_instance(config, notify)
-        self._starter = starter_for(config.model, named, self.instance.paths)
-        count = self.instance.traffic.num_matrices
-        self.num_matrices = min(count, config.limit) if config.limit else count
+    problem: Problem
+    allocation: Allocation
+    matrices: list[AllocatedMatrix]
+
+
+class HistoryAllocator:
+    """The parts of a history.
+
+    Args:
+        instance: network, matrices, candidate paths and program.
+        options: when to stop, and what can be installed.
+    """
+
+    def __init__(self, instance: Instance, options: AllocateOptions) -> None:
+        self.instance, self._options = instance, options
+        named = named_model(options.model, instance.objective)
+        self._starter = starter_for(options.model, named, instance.paths)
+        count = instance.traffic.num_matrices
+        self.num_matrices = min(count, options.limit) if options.limit else count
 
     @property
     def num_parts(self) -> int:
         """Number of parts."""
-        return -(-self.num_matrices // self.config.part)
+        return -(-self.num_matrices // self._options.part)
 
-    def file(self, part: int) -> Path:
-        """The file of a part."""
-        return self.config.out / f"part-{part:05d}.parquet"
-
-    def allocate_part(self, part: int) -> list[AllocatedMatrix]:
-        """Allocate the matrices of a part and write its file, whole or not at all."""
-        begin, size = part * self.config.part, self.config.part
-        rows = range(begin, min(self.num_matrices, begin + size))
-        solver, results = SuccessivePdhg(), list[AllocatedMatrix]()
+    def batches(self, part: int) -> Iterator[AllocatedBatch]:
+        """Allocate the matrices of a part, in their order."""
+        options = self._options
+        begin = part * options.part
+        rows = range(begin, min(self.num_matrices, begin + options.part))
+        solver = SuccessivePdhg()
         problem = self.instance.problem(self.instance.traffic.read([begin]))
-        with atomic_file(self.file(part)) as temporary:
-            file = MatrixFile(temporary, "weights" if self.config.entries else "splits")
-            at_once, previous = MAX_LANES if self.config.max_churn is None else 1, None
-            for first in range(0, len(rows), at_once):
-                at = list(rows[first : first + at_once])
-                batch, splits, in_force = self._allocate_batch(solver, problem, at, previous)
-                previous = None if self.config.max_churn is None else in_force
-                file.add(batch, None if self.config.figures_only else self._stored_form(splits))
-                if self.config.each != "none":
-                    self._write_each(batch, splits)
-                results += batch
-            file.close()
-        return results
+        at_once, previous = MAX_LANES if options.max_churn is None else 1, None
+        for first in range(0, len(rows), at_once):
+            at = list(rows[first : first + at_once])
+            batch = self._allocate(solver, problem, at, previous)
+            if options.max_churn is not None:
+                previous = _in_force(batch, previous)
+            yield batch
 
-    def _allocate_batch(
+    def _allocate(
         self,
         solver: SuccessivePdhg,
         problem: Problem,
         rows: list[int],
         previous: torch.Tensor | None,
-    ) -> tuple[list[AllocatedMatrix], torch.Tensor, torch.Tensor]:
-        """The matrices, their splits (B, D, K), and the splits (D, K) in force after the last one.
+    ) -> AllocatedBatch:
+        """Allocate some matrices.
 
         Args:
             solver: solver of the part.
@@ -137,36 +142,27 @@ class HistoryAllocator:
             rows: numbers of the matrices.
             previous: (D, K) splits in force before, which limit what moves; None for no limit.
         """
-        config, traffic = self.config, self.instance.traffic
+        options, traffic = self._options, self.instance.traffic
         problem = problem.with_demand(torch.from_numpy(traffic.read(rows)).to(problem.demand))
-        if previous is not None and config.max_churn is not None:
-            problem = problem.with_churn_limit(previous, config.max_churn)
+        if previous is not None and options.max_churn is not None:
+            problem = problem.with_churn_limit(previous, options.max_churn)
         begin = time.perf_counter()
         result = solver.solve(
-            problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter
+            problem, gap=options.gap, max_iterations=options.max_iterations, starter=self._starter
         )
         short = (
             result.splits
             if previous is not None
-            else preferred(problem, result.splits, config.prefer)
+            else preferred(problem, result.splits, options.prefer)
         )
-        splits = installable(problem, short, config.min_split, config.entries)
+        splits = installable(problem, short, options.min_split, options.entries)
         solve_s = time.perf_counter() - begin
         allocation = Allocation.of_batch(splits, result.prices, solve_s, result.program_prices)
         assessment = assess(problem, allocation)
-        if config.prove:
-            for place, row in enumerate(rows):
-                one = slice(place, place + 1)
-                write_proof(
-                    config.out / PROOFS / f"{row:06d}",
-                    problem.row(place),
-                    allocation.rows(one),
-                    compressed=True,
-                )
         movement = torch.full((len(rows),), math.nan)
         if previous is not None:
             movement = share_moved(problem.program, splits.to(problem.demand), previous)
-        allocated = [
+        matrices = [
             AllocatedMatrix(
                 index=row,
                 timestamp=str(traffic.timestamps[row]),
@@ -178,30 +174,94 @@ class HistoryAllocator:
             )
             for place, row in enumerate(rows)
         ]
-        in_force = splits[-1]
-        if previous is not None:  # a demand that is 0 keeps the splits that it had
-            in_force = torch.where(problem.demand[-1, :, None] > 0, in_force, previous)
-        return allocated, splits, in_force
+        return AllocatedBatch(problem, allocation, matrices)
 
-    def _write_each(self, matrices: list[AllocatedMatrix], splits: torch.Tensor) -> None:
-        """Write each matrix to a file of its own."""
-        instance, entries = self.instance, self.config.entries
-        weights = table_weights(splits, entries).cpu().numpy() if entries else None
-        for place, matrix in enumerate(matrices):
-            figures = {"objective": str(instance.objective.spec), **json_value(matrix)}
-            write_allocation(
-                self.config.out / MATRICES / f"{matrix.index:06d}.{self.config.each}",
-                instance.topology,
-                instance.paths,
-                instance.traffic.read([matrix.index])[0],
-                splits[place].double().cpu().numpy(),
-                None if weights is None else weights[place],
-                figures,
-                instance.traffic.classes,
-            )
 
-    def _stored_form(self, splits: torch.Tensor) -> AnyArray:
-        """Splits as float32, or the weights of a split table as bytes."""
-        entries = self.config.entries
-        stored = table_weights(splits, entries).to(torch.uint8) if entries else splits.float()
-        return stored.cpu().numpy()
+def _in_force(batch: AllocatedBatch, previous: torch.Tensor | None) -> torch.Tensor:
+    """(D, K) splits in force after a batch: a demand that is 0 keeps the splits that it had."""
+    splits = batch.allocation.splits[-1]
+    if previous is None:
+        return splits
+    return torch.where(batch.problem.demand[-1, :, None] > 0, splits, previous)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AllocatedHistory:
+    """Every matrix of a history, allocated.
+
+    Attributes:
+        topology: the network.
+        traffic: the matrices.
+        paths: candidate paths of the demands.
+        matrices: the figures of each matrix, M of them.
+        splits: (M, D, K) share of each demand on each of its paths, float32.
+    """
+
+    topology: Topology
+    traffic: TrafficMatrices
+    paths: PathSet
+    matrices: tuple[AllocatedMatrix, ...]
+    splits: Float32Array
+
+    def __repr__(self) -> str:
+        """How many matrices, what is satisfied, and the largest gap."""
+        return "\n".join(sentences(self.matrices))
+
+    def to_frame(self) -> Any:
+        """A pandas frame of the figures, a row for each matrix."""
+        import pandas as pd
+
+        return pd.DataFrame([dataclasses.asdict(matrix) for matrix in self.matrices])
+
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
+        """Write the figures, the candidate paths and the splits to a folder: figures.csv,
+        paths.parquet and part-00000.parquet, as ``teal allocate`` does.
+
+        Raises:
+            InputError: there are results in it, and ``overwrite`` is false.
+        """
+        names = [PATHS, FIGURES_FILE, part_file(0)]
+        check_out_folder(Path(folder), names, overwrite=overwrite)
+        write_files(
+            Path(folder),
+            {
+                PATHS: partial(write_candidates, topology=self.topology, paths=self.paths),
+                FIGURES_FILE: partial(write_csv, rows=self.matrices),
+                part_file(0): self._write_part,
+            },
+        )
+
+    def _write_part(self, file: Path) -> None:
+        writer = MatrixFile(file, "splits")
+        writer.add(list(self.matrices), self.splits)
+        writer.close()
+
+
+def allocate(instance: Instance, options: AllocateOptions) -> AllocatedHistory:
+    """Allocate every matrix of an instance, in this process."""
+    allocator = HistoryAllocator(instance, options)
+    batches = [batch for part in range(allocator.num_parts) for batch in allocator.batches(part)]
+    return AllocatedHistory(
+        instance.topology,
+        instance.traffic,
+        instance.paths,
+        tuple(matrix for batch in batches for matrix in batch.matrices),
+        np.concatenate([batch.allocation.splits.float().cpu().numpy() for batch in batches]),
+    )
+
+
+def sentences(matrices: Sequence[AllocatedMatrix]) -> list[str]:
+    """How many matrices have a usable allocation, what is satisfied, and the largest gap."""
+    usable = [matrix for matrix in matrices if Status(matrix.status).usable]
+    unusable = len(matrices) - len(usable)
+    lines = [f"{len(matrices):,} matrices, {unusable:,} of them without a usable allocation"]
+    if usable:
+        gaps, satisfied = (
+            np.array([getattr(matrix, name) for matrix in usable])
+            for name in ("gap", "satisfied_demand")
+        )
+        lines.append(
+            f"satisfied demand {100 * satisfied.min():.2f}% to {100 * satisfied.max():.2f}%, "
+            f"mean {100 * satisfied.mean():.2f}%; gap {100 * gaps.max():.3f}% at most"
+        )
+    return lines

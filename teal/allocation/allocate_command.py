@@ -10,7 +10,8 @@ from functools import partial
 import numpy as np
 from tqdm import tqdm
 
-from teal.allocation.allocate import MATRICES, PROOFS, AllocatedMatrix, HistoryAllocator
+from teal.allocation.allocate import FIGURES_FILE, PATHS, AllocatedMatrix, sentences
+from teal.allocation.allocate_files import MATRICES, PROOFS, PartFiles
 from teal.allocation.settings import AllocateConfig
 from teal.allocation.solve import signed_percent
 from teal.app.command import EXIT_FAILED, EXIT_GAP, EXIT_OK, Notify, Outcome
@@ -29,7 +30,7 @@ from teal.formats.rows import from_text, write_csv
 from teal.problem import Status
 from teal.runtime.storage import check_out_folder, remove_files
 
-PATHS, FIGURES_FILE, MANIFEST = "paths.parquet", "figures.csv", "manifest.json"
+MANIFEST = "manifest.json"
 _MAX_COMPRESSION = 4  # splits compress to a half, seldom to less than a quarter
 
 
@@ -55,7 +56,8 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
     )
     if not config.resume:
         check_out_folder(out, files, overwrite=config.overwrite, hint=RESUME_HINT)
-    allocator = HistoryAllocator(config, notify)
+    files_of_parts = PartFiles(config, notify)
+    allocator = files_of_parts.allocator
     if not config.resume:  # only now, when the settings are known to be valid
         remove_files(out, files)
     journal = Journal(out / JOURNAL, config, resume=config.resume)
@@ -65,14 +67,14 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
     done = {
         entry["part"]: len(entry["found"])
         for entry in journal.entries("part")
-        if allocator.file(entry["part"]).is_file()
+        if files_of_parts.file(entry["part"]).is_file()
     }
     missing = [part for part in range(allocator.num_parts) if part not in done]
-    _check_disk_space(allocator, missing, notify)
+    _check_disk_space(files_of_parts, missing, notify)
     with tqdm(
         total=allocator.num_matrices, initial=sum(done.values()), desc="allocating", unit="matrix"
     ) as bar:
-        for part, matrices in _allocate_parts(allocator, missing):
+        for part, matrices in _allocate_parts(files_of_parts, missing):
             journal.add(
                 "part", {"part": part, "found": [dataclasses.asdict(matrix) for matrix in matrices]}
             )
@@ -93,23 +95,23 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
 
 
 def _allocate_parts(
-    allocator: HistoryAllocator, parts: Sequence[int]
+    files: PartFiles, parts: Sequence[int]
 ) -> Iterator[tuple[int, list[AllocatedMatrix]]]:
     """Each part as it is done."""
-    if allocator.config.workers == 0:
+    if files.config.workers == 0:
         for part in parts:
-            yield part, allocator.allocate_part(part)
+            yield part, files.write_part(part)
     elif parts:
         from teal.allocation.allocate_workers import allocate
 
-        yield from allocate(allocator.config, parts)
+        yield from allocate(files.config, parts)
 
 
 def _check_disk_space(
-    allocator: HistoryAllocator, parts: Sequence[int], notify: Callable[[str], None]
+    files: PartFiles, parts: Sequence[int], notify: Callable[[str], None]
 ) -> None:
     """Report how much will be written, and raise InputError if the disk has no space for it."""
-    config, paths = allocator.config, allocator.instance.paths
+    config, paths = files.config, files.instance.paths
     if config.figures_only or not parts:
         return
     needed = len(parts) * config.part * paths.leaf.size * (1 if config.entries else 4)
@@ -131,20 +133,13 @@ def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
     """`teal allocate`."""
     matrices = run_allocate(config, notify)
     usable = [matrix for matrix in matrices if Status(matrix.status).usable]
-    gaps, satisfied = (
-        np.array([getattr(matrix, name) for matrix in usable])
-        for name in ("gap", "satisfied_demand")
-    )
+    gaps = np.array([matrix.gap for matrix in usable])
     unusable, above = len(matrices) - len(usable), int((gaps > config.gap).sum())
-    lines = [
-        f"{config.out}: {len(matrices):,} matrices, {unusable:,} of them without a usable "
-        "allocation"
-    ]
+    count, *figures = sentences(matrices)
+    lines = [f"{config.out}: {count}"]
     if usable:
         lines.append(
-            f"satisfied demand {100 * satisfied.min():.2f}% to {100 * satisfied.max():.2f}%, "
-            f"mean {100 * satisfied.mean():.2f}%; gap {100 * gaps.max():.3f}% at most, "
-            f"{above:,} matrices above {100 * config.gap:g}%; all figures in "
+            f"{figures[0]}, {above:,} matrices above {100 * config.gap:g}%; all figures in "
             f"{config.out}/{FIGURES_FILE}"
         )
         if config.entries or config.min_split:
@@ -156,6 +151,7 @@ def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
                 "--min-split and --entries changed the sum of all values by "
                 f"{signed_percent(change)}"
             )
+    satisfied = [matrix.satisfied_demand for matrix in usable]
     return Outcome(
         text="\n".join(lines),
         data={
@@ -163,7 +159,7 @@ def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
             "matrices": len(matrices),
             "unusable": unusable,
             "largest_gap": float(gaps.max(initial=0.0)),
-            "mean_satisfied_demand": float(satisfied.mean()) if usable else None,
+            "mean_satisfied_demand": float(np.mean(satisfied)) if usable else None,
         },
         exit_code=EXIT_FAILED if unusable else EXIT_GAP if above else EXIT_OK,
     )

@@ -13,7 +13,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from teal.allocation.allocate import AllocatedMatrix, HistoryAllocator
+from teal.allocation.allocate import AllocatedMatrix
+from teal.allocation.allocate_files import PartFiles
 from teal.allocation.settings import AllocateConfig
 from teal.cluster.cluster import cause, connected, require_units, units
 from teal.errors import InputError
@@ -35,14 +36,13 @@ class _Worker:
         self._config = config
 
     @functools.cached_property
-    def _allocator(self) -> HistoryAllocator:
-        return HistoryAllocator(
-            self._config
-        )  # not in the constructor, of whose errors Ray keeps the text alone
+    def _files(self) -> PartFiles:
+        # Not in the constructor, of whose errors Ray keeps the text alone.
+        return PartFiles(self._config)
 
     def allocate(self, part: int) -> tuple[int, list[AllocatedMatrix]]:
         """The part's number, and figures of its matrices."""
-        return part, self._allocator.allocate_part(part)
+        return part, self._files.write_part(part)
 
 
 def allocate(

@@ -1,4 +1,4 @@
-"""Settings of `teal solve`, `allocate`, `certify`, `export`, `update` and `paths`."""
+"""Settings of `teal solve`, `allocate`, `certify`, `update` and `paths`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from teal.app.settings import (
     InstanceConfig,
     PathConfig,
+    ProgramFileConfig,
     TopologyFileConfig,
     require,
     require_exact_splits,
@@ -17,7 +18,6 @@ from teal.app.settings import (
     require_one_program,
     seconds,
 )
-from teal.network.path_options import PathWeight
 from teal.objectives import Objective
 from teal.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER, RESUME, TOPOLOGY
 
@@ -166,7 +166,40 @@ Each = Literal["none", "json", "parquet", "csv"]  # suffixes of a file of one ma
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AllocateConfig(InstanceConfig):
+class AllocateOptions(ProgramFileConfig):
+    """When the allocation of a matrix is good enough, and what can be installed."""
+
+    gap: Annotated[float, GAP] = 0.01
+    max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
+    model: str = "auto"
+    """As in solve."""
+    prefer: Annotated[Literal["latency", "hops", "none"], PREFER] = "latency"
+    entries: Annotated[int, ENTRIES] = 0
+    min_split: Annotated[float, MIN_SPLIT] = 0.0
+    part: int = 96
+    """Matrices in a part; they are solved in order, each from the state after the ones before."""
+    limit: int = 0
+    """Number of matrices, at most, the first ones; 0 for all."""
+    max_churn: float | None = None
+    """Largest share of the demand that a matrix may move onto other paths, against the matrix
+    before it in its part; the first matrix of a part moves freely."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        super().__post_init__()
+        if self.max_churn is not None:
+            require(self, "max_churn", "a number in [0, 1]", 0 <= self.max_churn <= 1)
+            expected = "0 with --max-churn: rounding moves traffic"
+            for field in ("entries", "min_split"):
+                require(self, field, expected, not getattr(self, field))
+        require_exact_splits(self, self.entries, self.min_split)
+        for field in ("max_iterations", "limit"):
+            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+        require(self, "part", "a whole number of at least 1", self.part >= 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllocateConfig(AllocateOptions, InstanceConfig):
     """Allocate every matrix of a history to a certified gap, and write the allocations.
 
     The history is divided into parts, which are computed in as many processes as there are CPUs,
@@ -193,13 +226,6 @@ class AllocateConfig(InstanceConfig):
     out: Path
     """Folder for the parts (Parquet, one row a matrix), the candidate paths that splits are over,
     and the figures."""
-    gap: Annotated[float, GAP] = 0.01
-    max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
-    model: str = "auto"
-    """As in solve."""
-    prefer: Annotated[Literal["latency", "hops", "none"], PREFER] = "latency"
-    entries: Annotated[int, ENTRIES] = 0
-    min_split: Annotated[float, MIN_SPLIT] = 0.0
     each: Each = "none"
     """Also write every matrix to a file of its own in OUT/matrices, as `teal solve --out` writes
     it; json says for each ingress router what to install, and is what `teal export` reads."""
@@ -208,38 +234,22 @@ class AllocateConfig(InstanceConfig):
     with the checker."""
     figures_only: bool = False
     """Write value, bound, gap and the other figures of each matrix, but no splits."""
-    part: int = 96
-    """Matrices in a part; they are solved in order, each from the state after the ones before."""
-    limit: int = 0
-    """Number of matrices, at most, the first ones; 0 for all."""
     workers: int | None = None
     """Number of processes, through Ray, on this machine or the cluster of RAY_ADDRESS, at most one
     for each CPU; all of its machines need OUT and the inputs under the same paths.  Default: one
     for each CPU.  0: this process alone, without Ray."""
-    max_churn: float | None = None
-    """Largest share of the demand that a matrix may move onto other paths, against the matrix
-    before it in its part; the first matrix of a part moves freely."""
     resume: Annotated[bool, RESUME] = False
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
-        if self.max_churn is not None:
-            require(self, "max_churn", "a number in [0, 1]", 0 <= self.max_churn <= 1)
-            expected = "0 with --max-churn: rounding moves traffic"
-            for field in ("entries", "min_split"):
-                require(self, field, expected, not getattr(self, field))
-        require_exact_splits(self, self.entries, self.min_split)
         require(self, "prove", "nothing with --max-churn", not self.prove or self.max_churn is None)
         if self.prove:
             require_linear(self, "with --prove", or_in_pieces=True)
         require(
             self, "each", "none with --figures-only", self.each == "none" or not self.figures_only
         )
-        for field in ("max_iterations", "limit"):
-            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
-        require(self, "part", "a whole number of at least 1", self.part >= 1)
         require(
             self,
             "workers",
@@ -308,36 +318,6 @@ class CertifyConfig(InstanceConfig):
             "one program, without classes and levels",
             self.prices is None or not is_sequence,
         )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportConfig(TopologyFileConfig):
-    """Write an allocation in the form in which routers take it: SR policies, or WCMP next-hop
-    groups.
-
-    What could not be expressed is counted and named, and what that costs is printed.
-    """
-
-    allocation: Path
-    """A .json file of teal solve --out."""
-    topology: Annotated[str, TOPOLOGY]
-    format: Literal["sr-policy", "wcmp"] = "sr-policy"
-    """sr-policy: for each demand, segment lists with weights that lead exactly along its paths.
-    wcmp: for each node and target, links with weights (destination-based forwarding)."""
-    igp: PathWeight = PathWeight.HOPS
-    """For sr-policy: the metric of the IGP's shortest paths: hops, latency or inverse-capacity."""
-    msd: int = 10
-    """For sr-policy: maximum SID depth, the most segments of a list."""
-    max_lists: int = 16
-    """For sr-policy: most segment lists of a policy."""
-    out: Path
-    """Write to this .json file."""
-    overwrite: Annotated[bool, OVERWRITE] = False
-
-    def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
-        for field in ("msd", "max_lists"):
-            require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Functions of Python over a network, its traffic, and options by name.
+"""Functions of Python over a network, what was measured on it, and options by name.
 
 The options are the fields of a dataclass of settings: each is said once, there, and editors
 complete them.
@@ -26,7 +26,7 @@ def with_options(
 ) -> Callable[
     [Callable[[Any, Any, _Options], _Report]], Callable[Concatenate[Any, Any, _P], _Report]
 ]:
-    """Make a function of network, traffic and options one whose options are given by name.
+    """Make a function of network, measurements and ``options`` one whose options are given by name.
 
     Args:
         kind: dataclass of the options.
@@ -36,13 +36,16 @@ def with_options(
         function: Callable[[Any, Any, _Options], _Report],
     ) -> Callable[Concatenate[Any, Any, _P], _Report]:
         @functools.wraps(function)
-        def call(topology: Any, traffic: Any, **settings: Any) -> _Report:
-            return function(topology, traffic, options_of(kind, settings))
+        def call(*positional: Any, **settings: Any) -> _Report:
+            own = {name: settings.pop(name) for name in names if name in settings}
+            given = usual.bind(*positional, **own, options=options_of(kind, settings))
+            return function(*given.args, **given.kwargs)
 
         usual, named = inspect.signature(function), inspect.signature(kind)
-        first = [usual.parameters[name] for name in ("topology", "traffic")]
+        names = [name for name in usual.parameters if name != "options"]
+        first = [usual.parameters[name] for name in names]
         call.__signature__ = usual.replace(parameters=[*first, *named.parameters.values()])  # type: ignore[attr-defined]
-        return call  # type: ignore[return-value]  # network and traffic may be given by name too
+        return call  # network and traffic may be given by name too
 
     return decorate
 
@@ -58,7 +61,8 @@ def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Opti
         settings: values by name.
 
     Raises:
-        InputError: an unknown name, or a value of another kind or out of its range.
+        InputError: an unknown name, a value of another kind or out of its range, or none where
+            one is needed.
     """
     hints, names = get_type_hints(kind), [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     values = dict[str, Any]()
@@ -74,4 +78,8 @@ def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Opti
             raise InputError(
                 f"--{name.replace('_', '-')}", "", "a value of this setting", str(error)
             ) from None
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        is_required = field.default is field.default_factory is dataclasses.MISSING
+        if is_required and field.name not in values:
+            raise InputError(f"--{field.name.replace('_', '-')}", "", "a value", "none")
     return kind(**values)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from teal.allocation.settings import (
     AllocateConfig,
     CertifyConfig,
-    ExportConfig,
     ImproveConfig,
     PathsConfig,
     SolveConfig,
@@ -53,7 +52,6 @@ _OF_CORE = {
         AllocateConfig, "teal.allocation.allocate_command:allocate_outcome", ALLOCATE, FIRST_SOLVE
     ),
     "certify": Command(CertifyConfig, "teal.allocation.certify:certify_outcome", ALLOCATE),
-    "export": Command(ExportConfig, "teal.allocation.export:export_outcome", ALLOCATE),
     "update": Command(UpdateConfig, "teal.allocation.update:update_outcome", ALLOCATE),
     "serve": Command(ServeConfig, "teal.serving.command:serve_outcome", ALLOCATE, "all"),
     "evaluate": Command(

@@ -19,7 +19,7 @@ import numpy as np
 
 from teal.app.instance import Instance, rows_of
 from teal.errors import InputError
-from teal.evaluation.settings import StudyConfig
+from teal.evaluation.settings import StudyOptions
 from teal.network import Topology, TrafficMatrices
 from teal.network.disturbances import fail_cables, redistribute, temporal_noise
 from teal.runtime.arrays import FloatArray, Int64Array
@@ -229,7 +229,7 @@ class Cases:
 
 
 def selection_text(
-    count: int, instance: Instance, config: StudyConfig, *, is_consecutive: bool
+    count: int, instance: Instance, config: StudyOptions, *, is_consecutive: bool
 ) -> str:
     """Which matrices were evaluated, in words:
     ``10 of 50 matrices: the test split, evenly spread``.

@@ -370,7 +370,7 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
         InputError: a fault in the settings, or results in OUT that must not be replaced.
     """
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
-    models = config.models()
+    models = config.models_by_network()
     names = config.scheme or DEFAULT_SCHEMES
     schemes = [
         {n: make_scheme(n, own) for n, own in model_of_each(names, model, notify).items()}

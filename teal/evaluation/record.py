@@ -141,7 +141,7 @@ class Record:
     networks: list[NetworkRecord]
     utilisation: dict[ResultKey, Float32Array]
 
-    def save(self, folder: Path) -> None:
+    def save_rows(self, folder: Path) -> None:
         """Write rows as CSV and Parquet, utilisations as Parquet, networks as JSON."""
         import pyarrow as pa
         import pyarrow.parquet as pq

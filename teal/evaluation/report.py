@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,29 @@ import numpy as np
 from teal.app.chart import MAX_POINTS, SHARE_RANGE, Chart, Series, distribution
 from teal.app.image import plot_panels
 from teal.app.page import Section, write_page
+from teal.app.run_files import write_files
 from teal.app.text import milliseconds, percent, time_text
 from teal.app.web.layout import drawing, utilisation_map
 from teal.evaluation.cases import Protocol
 from teal.evaluation.fairness_curve import FairnessPoint
-from teal.evaluation.record import NetworkRecord, Record, ResultKey
+from teal.evaluation.intervals import DIFFERENCES, SUMMARY, difference_rows, mean_rows
+from teal.evaluation.record import (
+    NETWORKS,
+    ROWS,
+    TABLE,
+    UTILISATION,
+    NetworkRecord,
+    Record,
+    ResultKey,
+)
 from teal.evaluation.rows import Row, by_level, by_network, by_scheme
-from teal.evaluation.table import Quality, Summary, summarise, summary_table
+from teal.evaluation.table import Quality, Summary, summarise, summary_table, summary_tables
+from teal.formats.rows import write_csv
 from teal.network.traffic import spread
 from teal.runtime.arrays import Float32Array, FloatArray
+from teal.runtime.storage import check_out_folder
 
+PLOT, REPORT = "results.png", "report.html"
 _MIN_DRAWN_GAP = 1e-4  # per cent: smaller gaps are drawn at this one, since the axis is logarithmic
 # Axis titles of the charts over levels.
 _LEVEL_TITLES = {
@@ -461,6 +475,46 @@ def _by_title(record: Record) -> dict[str, list[Row]]:
     return {
         f"{topology}, {traffic}" if count[topology] > 1 else topology: rows
         for (topology, traffic), rows in networks.items()
+    }
+
+
+class EvaluationReport(Record):
+    """Schemes on the same matrices, as a frame, a page and files."""
+
+    def __repr__(self) -> str:
+        """The tables."""
+        return "\n".join(table.markdown() for table in summary_tables(self.rows, wide=False))
+
+    def to_frame(self) -> Any:
+        """A pandas frame, a row for each scheme and case, as in results.csv."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(row) for row in self.rows])
+
+    def save_page(self, path: Path | str) -> None:
+        """Write the page that ``teal evaluate`` writes."""
+        write_report(Path(path), self)
+
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
+        """Write rows, tables, plot and page to a folder, as ``teal evaluate`` does.
+
+        Raises:
+            InputError: there are results in it, and ``overwrite`` is false.
+        """
+        names = [ROWS, TABLE, UTILISATION, NETWORKS, SUMMARY, DIFFERENCES, PLOT, REPORT]
+        check_out_folder(Path(folder), names, overwrite=overwrite)
+        self.save_rows(Path(folder))
+        write_files(Path(folder), report_files(self))
+
+
+def report_files(record: Record) -> dict[str, Callable[[Path], None]]:
+    """The writers of the files that show a record, by the names of the files."""
+    means, differences = list(mean_rows(record.rows)), list(difference_rows(record.rows))
+    return {
+        **({SUMMARY: partial(write_csv, rows=means)} if means else {}),
+        **({DIFFERENCES: partial(write_csv, rows=differences)} if differences else {}),
+        PLOT: partial(plot_results, rows=record.rows),
+        REPORT: partial(write_report, record=record),
     }
 
 

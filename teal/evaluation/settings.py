@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from teal.app.settings import (
     InstanceConfig,
     ProgramConfig,
+    ProgramFileConfig,
     TrafficFileConfig,
     require,
     require_linear,
@@ -37,8 +38,8 @@ class NetworksConfig(TrafficFileConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StudyConfig(ProgramConfig, NetworksConfig):
-    """Schemes, models and matrices of several networks, and a folder for what they give."""
+class StudyOptions(ProgramFileConfig):
+    """Schemes, models, and which matrices they allocate."""
 
     scheme: tuple[str, ...] = ()
     """A scheme with its options; repeat for more."""
@@ -50,6 +51,22 @@ class StudyConfig(ProgramConfig, NetworksConfig):
     """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
     limit: int = 0
     """Number of matrices, at most; 0 for all."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        super().__post_init__()
+        require(self, "limit", "a whole number of at least 0", self.limit >= 0)
+
+    @property
+    def models(self) -> tuple[Path | None, ...]:
+        """The models that are named, None for none; one None where none is named."""
+        return tuple(None if str(model) == "none" else model for model in self.model) or (None,)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyConfig(StudyOptions, NetworksConfig):
+    """What is measured on several networks, and a folder for the results."""
+
     out: Path
     """Folder for the results."""
     wide: bool = False
@@ -60,7 +77,6 @@ class StudyConfig(ProgramConfig, NetworksConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or settings that do not go together."""
         super().__post_init__()
-        require(self, "limit", "a whole number of at least 0", self.limit >= 0)
         count = len(self.topology)
         for field in ("topology", "traffic"):
             require(self, field, "at least one", bool(getattr(self, field)))
@@ -87,41 +103,14 @@ class StudyConfig(ProgramConfig, NetworksConfig):
             for where, what in zip(self.topology, traffic, strict=True)
         ]
 
-    def models(self) -> list[Path | None]:
+    def models_by_network(self) -> tuple[Path | None, ...]:
         """The model of each topology, None for none; one for all if no more is given."""
-        folders = [None if str(model) == "none" else model for model in self.model] or [None]
-        return folders if len(folders) > 1 else folders * len(self.topology)
+        return self.models if len(self.models) > 1 else self.models * len(self.topology)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluateConfig(StudyConfig):
-    """Run schemes on the same matrices, unchanged and under failures, noise and growth, and compare
-    them.
-
-    Every scheme gets the same matrices, failures and noise and is measured by the same validator
-    and clock; nothing is retrained.  The results are in OUT, with report.html to look at.  An
-    interrupted run continues with --resume.
-    """
-
-    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "schemes": ("scheme", "model", "time_limit"),
-        "matrices": ("split", "limit"),
-        "changes of matrices and networks": (
-            "fail",
-            "failures",
-            "noise",
-            "spatial",
-            "scale",
-            "churn",
-            "draws",
-            "seed",
-            "online",
-            "interval",
-        ),
-        "another protocol": ("race",),
-        "output": ("out", "prove", "wide", "resume", "overwrite"),
-        "for experts": ("epsilon", "device"),
-    }
+class EvaluateOptions(StudyOptions):
+    """Which schemes are compared, on which matrices, and under which changes."""
 
     scheme: tuple[str, ...] = ()
     """A scheme with its options, such as teal:repair=admm,iterations=5 or lp-all:solver=highs;
@@ -161,12 +150,55 @@ class EvaluateConfig(StudyConfig):
     prove: bool = False
     """Prove every allocation in whole numbers (as teal certify does), and write the proved gap to
     each row."""
+    seed: int = 0
+    """Seed of failures, noise, and the flash crowds of --race."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        super().__post_init__()
+        require(self, "seed", "a whole number of at least 0", self.seed >= 0)
+        require(self, "draws", "a whole number of at least 1", self.draws >= 1)
+        seconds(self.time_limit, "--time-limit")
+        if self.interval:
+            require(
+                self, "interval", "a duration above 0", seconds(self.interval, "--interval") > 0
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(EvaluateOptions, StudyConfig):
+    """Run schemes on the same matrices, unchanged and under failures, noise and growth, and compare
+    them.
+
+    Every scheme gets the same matrices, failures and noise and is measured by the same validator
+    and clock; nothing is retrained.  The results are in OUT, with report.html to look at.  An
+    interrupted run continues with --resume.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "schemes": ("scheme", "model", "time_limit"),
+        "matrices": ("split", "limit"),
+        "changes of matrices and networks": (
+            "fail",
+            "failures",
+            "noise",
+            "spatial",
+            "scale",
+            "churn",
+            "draws",
+            "seed",
+            "online",
+            "interval",
+        ),
+        "another protocol": ("race",),
+        "output": ("out", "prove", "wide", "resume", "overwrite"),
+        "for experts": ("epsilon", "device"),
+    }
+
     race: bool = False
     """Measure time to certified gaps instead, of PDHG from nothing and from the matrix before, of
     each scheme, and of PDHG from each model; for the next interval, a flash crowd, failed links,
     and no earlier state.  --limit 0: 3."""
-    seed: int = 0
-    """Seed of failures, noise, and the flash crowds of --race."""
     out: Path
     """Folder for report.html, results.csv and .parquet, manifest.json and plots; with --race,
     race.csv and race.png."""
@@ -175,14 +207,7 @@ class EvaluateConfig(StudyConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or settings that do not go together."""
         super().__post_init__()
-        require(self, "seed", "a whole number of at least 0", self.seed >= 0)
-        require(self, "draws", "a whole number of at least 1", self.draws >= 1)
         require(self, "fail", "a single topology", len(self.topology) == 1 or not self.fail)
-        seconds(self.time_limit, "--time-limit")
-        if self.interval:
-            require(
-                self, "interval", "a duration above 0", seconds(self.interval, "--interval") > 0
-            )
         if self.race:
             for field in (
                 "fail",

@@ -26,7 +26,7 @@ from teal.app.run_files import (
 )
 from teal.app.table import Column, Table, writers
 from teal.app.text import percent, ratio_text
-from teal.evaluation.evaluate_command import EvaluationStudy
+from teal.evaluation.evaluate_command import run_evaluate
 from teal.evaluation.record import ROWS
 from teal.evaluation.rows import Row
 from teal.evaluation.settings import EvaluateConfig, SweepConfig
@@ -195,7 +195,7 @@ def _evaluate(
         overwrite=True,
         **shared,
     )
-    EvaluationStudy(study, notify).run()
+    run_evaluate(study, notify)
 
 
 def _mean(rows: Sequence[Row], column: str) -> float:

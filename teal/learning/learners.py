@@ -9,7 +9,7 @@ from torch import Tensor
 from teal.learning.coma import Exploration, coma_loss
 from teal.learning.losses import reward
 from teal.learning.noise import Noise
-from teal.learning.settings import TrainConfig
+from teal.learning.settings import TrainOptions
 from teal.nn.flow_models import FlowModel
 from teal.problem import Problem
 from teal.spec import Registry, Spec, parse_spec
@@ -25,7 +25,7 @@ def direct_loss(model: FlowModel, problem: Problem, means: Tensor) -> Tensor:
     return -reward(problem, model.splits(means, problem))
 
 
-Learner = Callable[[FlowModel, Problem, Tensor, Noise, TrainConfig], Tensor]
+Learner = Callable[[FlowModel, Problem, Tensor, Noise, TrainOptions], Tensor]
 """The loss (B,) whose gradient the policy follows, of model, matrices, means (B, D, K), random
 numbers and settings."""
 
@@ -35,13 +35,13 @@ LearnerFactory = Callable[[Spec], Learner]
 
 
 def _direct(
-    model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainConfig
+    model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainOptions
 ) -> Tensor:
     return direct_loss(model, problem, means)
 
 
 def _coma(
-    model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainConfig
+    model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainOptions
 ) -> Tensor:
     exploration = Exploration(config.std, config.samples, config.episodes, clamp=model.clamp)
     return coma_loss(problem, means, exploration, noise)

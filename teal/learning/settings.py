@@ -8,45 +8,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from teal.app.settings import InstanceConfig, require, require_linear, seconds
+from teal.app.settings import (
+    InstanceConfig,
+    ProgramFileConfig,
+    require,
+    require_linear,
+    seconds,
+)
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.option import DEVICE, OVERWRITE, RESUME
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainConfig(InstanceConfig):
-    """Train a model on the first 70% of the matrices; the next 10% decide which weights are
-    kept.
-    """
-
-    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "training": (
-            "model",
-            "learner",
-            "time_budget",
-            "max_steps",
-            "seed",
-            "batch_size",
-            "learning_rate",
-            "augment",
-            "from_",
-            "sample",
-            "workers",
-        ),
-        "validation": ("validate_every", "validation_matrices", "patience", "decay_after"),
-        "for experts": (
-            "width",
-            "layers",
-            "form",
-            "std",
-            "samples",
-            "episodes",
-            "micro_batch",
-            "device",
-            "epsilon",
-        ),
-    }
+class TrainOptions(ProgramFileConfig):
+    """What is trained, how long, and where it is kept."""
 
     out: Path
     """Folder for the checkpoint, the state to resume from, and the TensorBoard log."""
@@ -104,10 +80,6 @@ class TrainConfig(InstanceConfig):
     """Number of validations without improvement after which training stops."""
     decay_after: int = 8
     """Number of validations without improvement after which the learning rate is halved."""
-    workers: int = 0
-    """Number of processes that share every batch, through Ray, on this machine or the cluster of
-    RAY_ADDRESS; all of its machines need OUT and the inputs under the same paths.  0: this process
-    alone, without Ray."""
     resume: Annotated[bool, RESUME] = False
     overwrite: Annotated[bool, OVERWRITE] = False
 
@@ -157,7 +129,6 @@ class TrainConfig(InstanceConfig):
             "batch_size",
             "micro_batch",
             "seed",
-            "workers",
             "width",
             "layers",
         ):
@@ -165,6 +136,51 @@ class TrainConfig(InstanceConfig):
         require(self, "std", "a number > 0", 0 < self.std < math.inf)
         require(self, "learning_rate", "a number >= 0", 0 <= self.learning_rate < math.inf)
         require(self, "augment", "a number >= 0", 0 <= self.augment < math.inf)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig(TrainOptions, InstanceConfig):
+    """Train a model on the first 70% of the matrices; the next 10% decide which weights are
+    kept.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "training": (
+            "model",
+            "learner",
+            "time_budget",
+            "max_steps",
+            "seed",
+            "batch_size",
+            "learning_rate",
+            "augment",
+            "from_",
+            "sample",
+            "workers",
+        ),
+        "validation": ("validate_every", "validation_matrices", "patience", "decay_after"),
+        "for experts": (
+            "width",
+            "layers",
+            "form",
+            "std",
+            "samples",
+            "episodes",
+            "micro_batch",
+            "device",
+            "epsilon",
+        ),
+    }
+
+    workers: int = 0
+    """Number of processes that share every batch, through Ray, on this machine or the cluster of
+    RAY_ADDRESS; all of its machines need OUT and the inputs under the same paths.  0: this process
+    alone, without Ray."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        super().__post_init__()
+        require(self, "workers", "a whole number of at least 0", self.workers >= 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

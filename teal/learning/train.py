@@ -33,9 +33,9 @@ from teal.learning.losses import has_demand
 from teal.learning.noise import Noise, RowStreams
 from teal.learning.peers import Peers, SingleProcess
 from teal.learning.run_state import NoLog, log_of
-from teal.learning.settings import TrainConfig
+from teal.learning.settings import TrainOptions
 from teal.learning.train_tasks import train_task
-from teal.network import Split, TrafficMatrices
+from teal.network import Split, Topology, TrafficMatrices
 from teal.network.traffic import spread
 from teal.nn import checkpoint
 from teal.nn.adam import Adam
@@ -50,7 +50,7 @@ _ALL_UP_TO = 30_000  # demands that are all learnt from; a training step on more
 _USUAL_SIZE = 12_000  # demands of a sample: a step takes what it takes on a network of 110 nodes
 
 
-def sample_size(config: TrainConfig, problem: Problem) -> int:
+def sample_size(config: TrainOptions, problem: Problem) -> int:
     """Demands of a training matrix that are drawn; 0 for all of them.
 
     Args:
@@ -118,13 +118,13 @@ class TrainState:
     reached: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
-def _described(config: TrainConfig) -> dict[str, Any]:
+def _described(
+    config: TrainOptions, topology: Topology, traffic: TrafficMatrices
+) -> dict[str, Any]:
     """The description of the training in a model's card: the data, the settings that matter, and
     versions.
     """
     names = (
-        "topology",
-        "traffic",
         "calibrate",
         "objective",
         "batch_size",
@@ -137,13 +137,15 @@ def _described(config: TrainConfig) -> dict[str, Any]:
     )
     settings = {name.rstrip("_"): getattr(config, name) for name in names}
     return settings | {
+        "topology": topology.name,
+        "traffic": traffic.name,
         "learning_rate": config.rate,
         "from": config.start,
         "versions": {name: version(name) for name in ("teal-te", "torch", "numpy")},
     }
 
 
-def validation_rows(config: TrainConfig, problem: Problem, split: Split) -> Int64Array:
+def validation_rows(config: TrainOptions, problem: Problem, split: Split) -> Int64Array:
     """Numbers of the matrices of a validation, evenly spread over the validation part."""
     most = config.validation_matrices
     return spread(
@@ -164,7 +166,7 @@ class Trainer:
         problem: network, paths and objective; its own demand is not used.
         traffic: the matrices, read as they are needed.
         split: rows to train and to validate on.
-        config: the settings, described in TrainConfig.
+        config: the settings, described in TrainOptions.
         peers: the processes that train together, each of which makes a trainer with the same
             arguments; None for this process alone.
     """
@@ -174,7 +176,7 @@ class Trainer:
         problem: Problem,
         traffic: TrafficMatrices,
         split: Split,
-        config: TrainConfig,
+        config: TrainOptions,
         peers: Peers | None = None,
     ) -> None:
         self.peers = peers or SingleProcess()
@@ -183,7 +185,7 @@ class Trainer:
         if not all(map(len, self.split)):
             raise InputError(traffic.name, "", "training and validation matrices", "none")
         self.budget_s = seconds(config.time_budget)
-        self.task = train_task(config, problem, _described(config))
+        self.task = train_task(config, problem, _described(config, problem.topology, traffic))
         self.model = self.task.model.to(problem.demand.device).train()
         self.optimiser = Adam(self.model.parameters(), config.rate)
         self.state = TrainState(learning_rate=config.rate)

@@ -14,7 +14,7 @@ from teal.app.command import Notify, Outcome
 from teal.app.instance import Instance, load_instance
 from teal.app.run_files import RESUME_HINT, SETTINGS, TRAINER, save_settings
 from teal.learning.run_state import TENSORBOARD, TRAINING_LOG, load_run
-from teal.learning.settings import TrainConfig
+from teal.learning.settings import TrainConfig, TrainOptions
 from teal.learning.train import Trainer, TrainState, validation_rows
 from teal.learning.train_tasks import check_names
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS, note_in_card
@@ -83,39 +83,66 @@ def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainState:
         InputError: a fault in the settings, or an earlier run in OUT that must not be replaced.
         SolverError: workers died again and again.
     """
-    if config.resume:
-        load_run(config.out)  # a missing or damaged state is reported before anything slow
-    else:
-        check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)
-    check_names(config)
+    check_start(config)
     instance = load_instance(config, notify)
-    if not config.resume:
-        remove_files(config.out, FILES)
-        shutil.rmtree(config.out / TENSORBOARD, ignore_errors=True)
-    first = instance.problem(instance.traffic.read(instance.split.train[:1]))
-    if config.workers:
-        from teal.learning.train_workers import train
+    if config.workers == 0:
+        return train(instance, config, notify)
+    from teal.learning.train_workers import train_together
 
-        save_settings(config)
-        notify(f"starting {config.workers} workers on Ray")
-        return _measured(config, instance, first, train(config))
-    trainer = Trainer(first, instance.traffic, instance.split, config)
-    if config.resume:
-        trainer.resume(config.out)
+    _clear(config)
+    save_settings(config)
+    notify(f"starting {config.workers} workers on Ray")
+    return _measured(config, instance, train_together(config))
+
+
+def check_start(options: TrainOptions) -> None:
+    """Check what can be checked before anything slow.
+
+    Raises:
+        InputError: unknown names, an earlier run in OUT that must not be replaced, or none that
+            could be resumed.
+    """
+    if options.resume:
+        load_run(options.out)
+    else:
+        check_out_folder(options.out, FILES, overwrite=options.overwrite, hint=RESUME_HINT)
+    check_names(options)
+
+
+def train(
+    instance: Instance, options: TrainOptions, notify: Callable[[str], None] = lambda _: None
+) -> TrainState:
+    """Train on the matrices of an instance in this process; arguments and errors as in
+    :func:`run_train`.
+    """
+    _clear(options)
+    trainer = Trainer(_first_problem(instance), instance.traffic, instance.split, options)
+    if options.resume:
+        trainer.resume(options.out)
         notify(
             f"resuming at step {trainer.state.step}, after {trainer.state.elapsed_s:.0f} s of "
             "training"
         )
-    save_settings(config)
-    return _measured(config, instance, first, trainer.train(config.out))
+    save_settings(options)
+    return _measured(options, instance, trainer.train(options.out))
 
 
-def _measured(
-    config: TrainConfig, instance: Instance, problem: Problem, state: TrainState
-) -> TrainState:
+def _first_problem(instance: Instance) -> Problem:
+    return instance.problem(instance.traffic.read(instance.split.train[:1]))
+
+
+def _clear(options: TrainOptions) -> None:
+    """Remove an earlier run from OUT, unless it goes on."""
+    if not options.resume:
+        remove_files(options.out, FILES)
+        shutil.rmtree(options.out / TENSORBOARD, ignore_errors=True)
+
+
+def _measured(config: TrainOptions, instance: Instance, state: TrainState) -> TrainState:
     """The state of a run that has ended, with what its checkpoint reached, which its card says
     too.
     """
+    problem = _first_problem(instance)
 
     def problem_of(rows: Int64Array) -> Problem:
         return problem.with_demand(torch.as_tensor(instance.traffic.read(rows)).to(problem.demand))
@@ -127,25 +154,43 @@ def _measured(
     return state
 
 
+@dataclasses.dataclass(frozen=True)
+class TrainReport:
+    """A model that was trained.
+
+    Attributes:
+        folder: folder of the checkpoint, which ``teal.make_scheme`` and ``teal.load_model`` take.
+        state: how training went, and what the best weights reach.
+    """
+
+    folder: Path
+    state: TrainState
+
+    def __repr__(self) -> str:
+        """How long it took, and what the model reaches on the validation matrices."""
+        state = self.state
+        found = f"at step {state.best_step}" if state.best_step else "no better than the start"
+        percent = {name: f"{100 * share:.2f}%" for name, share in state.reached.items()}
+        reached = (
+            "validation matrices: the model alone, cut to fit and not repaired, carries "
+            f"{percent['cut_demand']}, gap {percent['cut_gap']}; repaired "
+            f"{percent['repaired_demand']}, gap {percent['repaired_gap']}"
+            f"{_tensorboard_hint(self.folder)}"
+            if percent
+            else "no validation had a finite gap, so that no checkpoint was written; try a lower "
+            "--learning-rate"
+        )
+        return (
+            f"{self.folder}: {state.step} steps in {state.elapsed_s:.0f} s, stopped: "
+            f"{state.reason}; best: {found}\n{reached}"
+        )
+
+
 def train_outcome(config: TrainConfig, notify: Notify) -> Outcome:
     """`teal train`."""
     state = run_train(config, notify)
-    found = f"at step {state.best_step}" if state.best_step else "no better than the start"
-    percent = {name: f"{100 * share:.2f}%" for name, share in state.reached.items()}
-    reached = (
-        "validation matrices: the model alone, cut to fit and not repaired, carries "
-        f"{percent['cut_demand']}, gap "
-        f"{percent['cut_gap']}; repaired {percent['repaired_demand']}, gap "
-        f"{percent['repaired_gap']}"
-        f"{_tensorboard_hint(config.out)}"
-        if percent
-        else "no validation had a finite gap, so that no checkpoint was written; try a lower "
-        "--learning-rate"
-    )
     return Outcome(
-        text=f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, stopped: "
-        f"{state.reason}; best: {found}\n"
-        f"{reached}",
+        text=repr(TrainReport(config.out, state)),
         data={"out": str(config.out)} | dataclasses.asdict(state),
     )
 

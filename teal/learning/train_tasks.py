@@ -18,7 +18,7 @@ from teal.learning.learners import make_learner
 from teal.learning.losses import bound_loss
 from teal.learning.network_pool import family_of
 from teal.learning.noise import Noise
-from teal.learning.settings import TrainConfig
+from teal.learning.settings import TrainOptions
 from teal.nn import checkpoint
 from teal.nn.checkpoint import new_flow_model
 from teal.nn.flow_gnn_config import UNIVERSAL, FlowGnnConfig
@@ -90,7 +90,7 @@ class _FlowTask:
     loss_names: tuple[str, ...] = ("policy", "bound")
     max_gradient_norm = float("inf")
 
-    def __init__(self, config: TrainConfig, problem: Problem, training: dict[str, Any]) -> None:
+    def __init__(self, config: TrainOptions, problem: Problem, training: dict[str, Any]) -> None:
         self._config, self._learner = config, make_learner(config.learner)
         self.model: FlowModel = _first_flow_model(config, problem)
         self._card = checkpoint.FlowGnnCard(
@@ -130,7 +130,7 @@ class _PriceTask:
     loss_names: tuple[str, ...] = ("allocation", "bound")
     max_gradient_norm = pretrain_price_gnn.PriceGnnTask.max_gradient_norm
 
-    def __init__(self, config: TrainConfig, problem: Problem, training: dict[str, Any]) -> None:
+    def __init__(self, config: TrainOptions, problem: Problem, training: dict[str, Any]) -> None:
         self._seed = config.seed
         if config.start == "none":
             self.model, networks, held_out = PriceGNN(), 1, tuple[str, ...]()
@@ -180,7 +180,7 @@ _TASKS: dict[str, type[_FlowTask] | type[_PriceTask]] = {
 }  # by --model
 
 
-def check_names(config: TrainConfig) -> None:
+def check_names(config: TrainOptions) -> None:
     """Refuse a name that nobody knows before anything is computed.
 
     Raises:
@@ -197,7 +197,7 @@ def check_names(config: TrainConfig) -> None:
             )
 
 
-def train_task(config: TrainConfig, problem: Problem, training: dict[str, Any]) -> TrainTask:
+def train_task(config: TrainOptions, problem: Problem, training: dict[str, Any]) -> TrainTask:
     """The task of ``--model``; seeds the generator of first weights.
 
     Args:
@@ -212,7 +212,7 @@ def train_task(config: TrainConfig, problem: Problem, training: dict[str, Any]) 
     return _TASKS[config.model](config, problem, training)
 
 
-def _first_flow_model(config: TrainConfig, problem: Problem) -> FlowModel:
+def _first_flow_model(config: TrainOptions, problem: Problem) -> FlowModel:
     num_paths = problem.paths.num_paths
     if config.start == "none":
         form = config.form or UNIVERSAL

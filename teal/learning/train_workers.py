@@ -40,7 +40,7 @@ _MAX_WAIT_FOR_CAUSE_S = (
 _PROGRESS = "progress.json"  # file in OUT by which rank 0 tells the command how far it is
 
 
-def train(config: TrainConfig, progress: bool = True) -> TrainState:
+def train_together(config: TrainConfig, progress: bool = True) -> TrainState:
     """Train in ``config.workers`` processes, from the state in the folder if there is one.
 
     The steps are those of one process, to rounding: each process takes a part of every batch, and

@@ -23,6 +23,7 @@ from teal_ip.counters.estimate import (
     EstimateRun,
     check,
     estimate,
+    measured_on,
     save_intervals,
 )
 from teal_ip.counters.settings import CheckConfig, EstimateConfig
@@ -141,7 +142,8 @@ def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> Estim
         write_files(out, files)
 
     try:
-        run = estimate(config, notify, write)
+        measured = measured_on(config.topology, config.counters, config, notify)
+        run = estimate(measured, config, notify, write)
     except KeyboardInterrupt:
         if out is not None:
             notify(f"{out}: the intervals before the interruption")
@@ -158,7 +160,8 @@ def run_check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
     """
     if config.out is not None:
         check_out_file(config.out, (".csv",), overwrite=config.overwrite)
-    run = check(config, notify)
+    measured = measured_on(config.topology, config.counters, config, notify)
+    run = check(measured, config.traffic, config, notify)
     if config.out is not None:
         write_csv(config.out, run.intervals)
     return run
@@ -167,8 +170,10 @@ def run_check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
 def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
     """`teal estimate`."""
     run = run_estimate(config, notify)
+    checked = run.checked
     return Outcome(
         text=run.describe(),
+        tables=[named_table(checked)] if checked is not None and checked.named else [],
         written=""
         if config.out is None
         else f"{config.out / PAGE}: open it in a browser; matrices are beside it",
@@ -179,7 +184,7 @@ def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
 def check_outcome(config: CheckConfig, notify: Notify) -> Outcome:
     """`teal check`."""
     run = run_check(config, notify)
-    alarms = sum(row.alarm for row in run.intervals)
+    alarms = len(run.alarms)
     return Outcome(
         tables=[check_table(run.intervals), *([named_table(run)] if run.named else [])],
         data=json_value({"alarms": alarms, "intervals": run.intervals, "counters": run.named}),

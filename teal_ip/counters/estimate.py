@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from tqdm import tqdm
 
 from teal.errors import InputError
-from teal.formats import load_traffic, topology_of
+from teal.formats import load_traffic, topology_from
 from teal.network import Topology, TrafficMatrices, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.network.rates import ArrayRates
@@ -28,12 +28,13 @@ from teal_ip.counters.expected_error import expected_error
 from teal_ip.counters.flow_records import Prefixes, load_flows
 from teal_ip.counters.named import NamedCounter, NamedCounters
 from teal_ip.counters.repair import believed
-from teal_ip.counters.settings import CheckConfig, CounterConfig, EstimateConfig
+from teal_ip.counters.settings import CheckOptions, CounterOptions, EstimateOptions
 from teal_ip.readings.files import interfaces_of, load_counters
 from teal_ip.readings.readings import Counters
 from teal_ip.routing.igp import load_igp
 from teal_ip.routing.simulate import measurements_of
 
+_MAX_SUSPECTS = 5  # counters that are named in words
 _UNEXPLAINED = 0.25  # share of what was counted, from which on the routing is doubted
 _SAVE_EVERY_S = 10.0  # seconds between two saves of the results so far, at least
 _SAVE_SHARE = (
@@ -73,6 +74,76 @@ class EstimatedInterval:
     covered_volume: float
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckedInterval:
+    """The verdict on one interval.
+
+    Attributes:
+        timestamp: end of the interval, or its start under ``--labels start``.
+        statistic: T of :mod:`teal_ip.counters.check`.
+        mean_statistic: over the window.
+        limit: above which there is an alarm.
+        alarm: whether there is one.
+        disagreeing: share of links whose two ends disagree.
+        blamed: number of counters that are named.
+        suspects: the most suspicious names.
+        unit: a mistaken unit that would explain it.
+    """
+
+    timestamp: str
+    statistic: float
+    mean_statistic: float
+    limit: float
+    alarm: bool
+    disagreeing: float
+    blamed: int
+    suspects: str
+    unit: str
+
+
+class CheckRun(NamedTuple):
+    """The result of a check.
+
+    Attributes:
+        intervals: a record each.
+        named: all counters that contradict the others, those of most intervals first.
+    """
+
+    intervals: list[CheckedInterval]
+    named: list[NamedCounter]
+
+    @property
+    def alarms(self) -> list[CheckedInterval]:
+        """The intervals with an alarm."""
+        return [row for row in self.intervals if row.alarm]
+
+    def describe(self) -> str:
+        """How many intervals raise an alarm, and the counters that contradict the others most
+        often.
+        """
+        count = len(self.intervals)
+        lines = [
+            f"{len(self.alarms):,} of {count:,} intervals raise an alarm: counters, matrix and "
+            "topology disagree"
+            if self.alarms
+            else f"none of {count:,} intervals raises an alarm"
+        ]
+        if self.named:
+            most = [
+                f"{one.interface} of {one.router} ({one.kind}, {100 * one.share:.3g}% of the "
+                "intervals)"
+                for one in self.named[:_MAX_SUSPECTS]
+            ]
+            lines.append(f"counters that contradict the others most often: {'; '.join(most)}")
+        return "\n".join(lines)
+
+    def to_frame(self) -> Any:
+        """A pandas frame, a row for each interval."""
+        import pandas as pd
+
+        return pd.DataFrame([dataclasses.asdict(row) for row in self.intervals])
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class EstimateRun:
     """All intervals.
@@ -88,6 +159,7 @@ class EstimateRun:
         labels: end or start, which the timestamps of the intervals are.
         expected_error: NMAE that the first matrix is expected to have without a history; NaN with
             one.
+        checked: the matrices checked against the counters; None before the end.
     """
 
     topology: Topology
@@ -99,6 +171,17 @@ class EstimateRun:
     truth: FloatArray | None
     labels: str
     expected_error: float = math.nan
+    checked: CheckRun | None = None
+
+    def __repr__(self) -> str:
+        """The run in a few lines."""
+        return self.describe()
+
+    def to_frame(self) -> Any:
+        """A pandas frame, a row for each interval."""
+        import pandas as pd
+
+        return pd.DataFrame([dataclasses.asdict(one) for one in self.intervals])
 
     def to_json(self) -> dict[str, Any]:
         """Means over the intervals, and a record of each; numbers that JSON cannot hold become
@@ -108,7 +191,10 @@ class EstimateRun:
             name: float(np.mean([getattr(one, name) for one in self.intervals]))
             for name in ("total", "unexplained", "error", "covered", "covered_volume")
         }
-        others = {"expected_error": self.expected_error, "labels": self.labels}
+        others: dict[str, Any] = {"expected_error": self.expected_error, "labels": self.labels}
+        if self.checked is not None:
+            others["alarms"] = len(self.checked.alarms)
+            others["counters"] = self.checked.named
         return dict(json_value({**means, **others, "intervals": self.intervals}))
 
     def describe(self) -> str:
@@ -146,61 +232,61 @@ class EstimateRun:
             lines.append(
                 f"error (NMAE) {np.mean([one.error for one in rows]):.4f} against the truth{held}"
             )
+        if self.checked is not None and self.checked.intervals:
+            lines += self.checked.describe().splitlines()
         return "\n".join(lines)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckedInterval:
-    """The verdict on one interval.
+class Measured(NamedTuple):
+    """What was counted, on which network.
 
     Attributes:
-        timestamp: end of the interval, or its start under ``--labels start``.
-        statistic: T of :mod:`teal_ip.counters.check`.
-        mean_statistic: over the window.
-        limit: above which there is an alarm.
-        alarm: whether there is one.
-        disagreeing: share of links whose two ends disagree.
-        blamed: number of counters that are named.
-        suspects: the most suspicious names.
-        unit: a mistaken unit that would explain it.
+        topology: the network as its routers use it.
+        dag: its shortest paths.
+        counters: of its interfaces.
     """
 
-    timestamp: str
-    statistic: float
-    mean_statistic: float
-    limit: float
-    alarm: bool
-    disagreeing: float
-    blamed: int
-    suspects: str
-    unit: str
+    topology: Topology
+    dag: EcmpDag
+    counters: Counters
 
 
-def load_measured(
-    config: CounterConfig, notify: Callable[[str], None]
-) -> tuple[Topology, EcmpDag, Counters]:
-    """The network as its routers use it, its shortest paths, and the counters.
+def measured_on(
+    topology: Any, counters: Any, options: CounterOptions, notify: Callable[[str], None]
+) -> Measured:
+    """Network and counters, as they are or from files.
+
+    Args:
+        topology: a Topology, a networkx graph, a file or a name.
+        counters: Counters, a pandas frame of readings, or a file.
+        options: how files are read, and the metrics in force.
+        notify: takes notes.
 
     Raises:
         InputError: a fault in what the user gave.
     """
-    topology = topology_of(config)
-    for note in topology.notes:
+    network = topology_from(topology, options)
+    for note in network.notes:
         notify(note)
-    topology, dag = load_igp(config, topology, notify)
-    counters = load_counters(
-        config.counters,
-        topology,
-        interfaces=config.interfaces,
-        unit=config.counter_unit,
-        interval_s=config.interval,
-        ignore=config.ignore_interfaces,
+    network, dag = load_igp(options, network, notify)
+    found = (
+        counters
+        if isinstance(counters, Counters)
+        else load_counters(
+            counters,
+            network,
+            interfaces=options.interfaces,
+            unit=options.counter_unit,
+            interval_s=options.interval,
+            ignore=options.ignore_interfaces,
+        )
     )
-    for note in counters.notes:
+    found.check(network)
+    for note in found.notes:
         notify(note)
-    if config.labels == "start":
-        counters = dataclasses.replace(counters, timestamps=counters.timestamps - _step(counters))
-    return topology, dag, counters
+    if options.labels == "start":
+        found = dataclasses.replace(found, timestamps=found.timestamps - _step(found))
+    return Measured(network, dag, found)
 
 
 def _step(counters: Counters) -> np.timedelta64:
@@ -209,7 +295,7 @@ def _step(counters: Counters) -> np.timedelta64:
 
 
 def _other_labels(
-    config: CounterConfig, counters: Counters, matrices: TrafficMatrices, f: sp.csr_array
+    config: CounterOptions, counters: Counters, matrices: TrafficMatrices, f: sp.csr_array
 ) -> str:
     """A sentence if measured matrices fit the counters better by the other end of their intervals;
     else nothing.
@@ -241,14 +327,16 @@ def _other_labels(
 
 
 def estimate(
-    config: EstimateConfig,
-    notify: Callable[[str], None],
+    measured: Measured,
+    config: EstimateOptions,
+    notify: Callable[[str], None] = lambda _: None,
     keep: Callable[[EstimateRun], None] = lambda _: None,
 ) -> EstimateRun:
-    """The matrices of all intervals.
+    """The matrices of all intervals, checked against the counters.
 
     Args:
-        config: settings.
+        measured: network and counters.
+        config: what is known besides.
         notify: takes notes.
         keep: called every ten seconds, and when the run is interrupted, with the intervals so far.
 
@@ -256,7 +344,7 @@ def estimate(
         InputError: a fault in what the user gave.
         KeyboardInterrupt: on Ctrl-C or SIGTERM, after the present interval.
     """
-    topology, dag, counters = load_measured(config, notify)
+    topology, dag, counters = measured
     history = (
         load_traffic(config.history, topology, unit=config.traffic_unit) if config.history else None
     )
@@ -272,8 +360,8 @@ def estimate(
         level=config.level,
         tracking=config.tracking,
     )
-    measured = partial(measurements_of, config.policies, dag)
-    measurements = measured(pairs)
+    links_of = partial(measurements_of, config.policies, dag)
+    measurements = links_of(pairs)
     estimator.route(measurements)
     if past is not None:
         notify(f"{len(past):,} past matrices: intervals from the second half of them")
@@ -360,10 +448,12 @@ def estimate(
             "links and the units of the counters those of the network?"
         )
     if truth is not None and (
-        note := _other_labels(config, counters, truth, measured(truth.pairs))
+        note := _other_labels(config, counters, truth, links_of(truth.pairs))
     ):
         notify(f"--truth: {note}")
-    return so_far()
+    run = so_far()
+    checked = check_matrices(measured, run.traffic, history, CheckOptions(), config, notify)
+    return dataclasses.replace(run, checked=checked)
 
 
 def _keeping(count: int, keep: Callable[[], None]) -> Iterator[int]:
@@ -386,7 +476,7 @@ def _keeping(count: int, keep: Callable[[], None]) -> Iterator[int]:
 
 
 def _flows(
-    config: EstimateConfig, topology: Topology, counters: Counters, notify: Callable[[str], None]
+    config: EstimateOptions, topology: Topology, counters: Counters, notify: Callable[[str], None]
 ) -> TrafficMatrices:
     """Measured demands, of a file of traffic or of flow records."""
     if config.prefixes is None:
@@ -420,38 +510,65 @@ def _in_time(flows: TrafficMatrices, counters: Counters) -> TrafficMatrices:
     return flows
 
 
-class CheckRun(NamedTuple):
-    """The result of a check.
-
-    Attributes:
-        intervals: a record each.
-        named: all counters that contradict the others, those of most intervals first.
-    """
-
-    intervals: list[CheckedInterval]
-    named: list[NamedCounter]
-
-
-def check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
+def check(
+    measured: Measured, traffic: Any, config: CheckOptions, notify: Callable[[str], None]
+) -> CheckRun:
     """Check counters and matrices against each other, for every interval that has a matrix.
 
+    Args:
+        measured: network and counters.
+        traffic: the matrices: TrafficMatrices, a pandas frame, a file or a name.
+        config: the matrices that are believed, and the alarm.
+        notify: takes notes.
+
     Raises:
-        InputError: a fault in settings or files.
+        InputError: a fault in settings or files, or no matrix of the times of the counters.
     """
-    topology, dag, counters = load_measured(config, notify)
-    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    matrices = load_traffic(traffic, measured.topology, unit=config.traffic_unit)
     history = (
-        load_traffic(config.history, topology, unit=config.traffic_unit)
+        load_traffic(config.history, measured.topology, unit=config.traffic_unit)
         if config.history
-        else traffic
+        else None
     )
+    run = check_matrices(measured, matrices, history, config, config, notify)
+    if not run.intervals:
+        stamps = measured.counters.timestamps
+        raise InputError(
+            "--traffic",
+            "timestamps",
+            f"matrices of the times of the counters, {stamps[0]} to {stamps[-1]}",
+            "none of them",
+        )
+    return run
+
+
+def check_matrices(
+    measured: Measured,
+    traffic: TrafficMatrices,
+    history: TrafficMatrices | None,
+    alarm: CheckOptions,
+    config: CounterOptions,
+    notify: Callable[[str], None],
+) -> CheckRun:
+    """A record of each interval that has a matrix; none where no matrix is of the counters' times.
+
+    Args:
+        measured: network and counters.
+        traffic: the matrices.
+        history: past matrices that are believed, which calibrate the alarm; None for ``traffic``.
+        alarm: window and seed of the alarm.
+        config: how the counters were read.
+        notify: takes notes.
+    """
+    topology, dag, counters = measured
+    believed_matrices = traffic if history is None else history
     pairs = traffic.pairs
     measurements = measurements_of(config.policies, dag, pairs)
     checker = Checker(
-        topology, pairs, measurements, relative=config.counter_error, window=config.window
+        topology, pairs, measurements, relative=config.counter_error, window=alarm.window
     )
-    notify(f"calibrating the alarm on {history.num_matrices:,} matrices")
-    checker.calibrate(_over(history, pairs), seed=config.seed)
+    notify(f"calibrating the alarm on {believed_matrices.num_matrices:,} matrices")
+    checker.calibrate(_over(believed_matrices, pairs), seed=alarm.seed)
     rows, named = list[CheckedInterval](), NamedCounters(topology)
     for t in tqdm(range(counters.num_intervals), desc="checking", unit="interval"):
         matrix = (
@@ -475,14 +592,6 @@ def check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
                 suspects="; ".join(one.suspects[:8]),
                 unit=one.unit,
             )
-        )
-    if not rows:
-        times = f"{counters.timestamps[0]} to {counters.timestamps[-1]}"
-        raise InputError(
-            "--traffic",
-            "timestamps",
-            f"matrices of the times of the counters, {times}",
-            "none of them",
         )
     if any(row.alarm for row in rows) and (
         note := _other_labels(config, counters, traffic, measurements)

@@ -25,15 +25,9 @@ _COUNTER_OPTIONS = (  # of both commands, in the order of --help
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CounterConfig(IgpConfig, TopologyFileConfig):
-    """A network, and the byte counters of its interfaces."""
+class CounterOptions(IgpConfig, TopologyFileConfig):
+    """How the byte counters of interfaces are read."""
 
-    topology: Annotated[str, TOPOLOGY]
-    counters: Path
-    """Readings of interface counters: a .csv or .parquet table with the columns time, router,
-    interface or neighbour, direction (in or out), and bytes (a counter that rises) or rate; or a
-    .npz file of teal simulate --counters.  The time of a rate is the end of its interval, or its
-    start in a column start in the place of time."""
     interfaces: Path | None = None
     """Table (.csv or .parquet) that leads interfaces back to links: router, interface, neighbour
     (empty: external) and, for parallel links, number, from 1 on as in the names of links.
@@ -64,29 +58,20 @@ class CounterConfig(IgpConfig, TopologyFileConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EstimateConfig(CounterConfig):
-    """Estimate traffic matrices from the byte counters of interfaces.
+class CounterConfig(CounterOptions):
+    """A network, and the byte counters of its interfaces."""
 
-    Each interval's matrix is the one nearest to what is expected (from past matrices if there are
-    any, else from gravity and the estimates before) that explains the counters, after repair of
-    counters that contradict the others.
-    """
+    topology: Annotated[str, TOPOLOGY]
+    counters: Path
+    """Readings of interface counters: a .csv or .parquet table with the columns time, router,
+    interface or neighbour, direction (in or out), and bytes (a counter that rises) or rate; or a
+    .npz file of teal simulate --counters.  The time of a rate is the end of its interval, or its
+    start in a column start in the place of time."""
 
-    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "counters": (*_COUNTER_OPTIONS, "no_repair"),
-        "routing": ("metric", "set_metric", "ucmp", "fail", "policies"),
-        "what is known besides": (
-            "history",
-            "flows",
-            "prefixes",
-            "sampling",
-            "exporters",
-            "traffic_unit",
-            "tracking",
-            "level",
-        ),
-        "output": ("out", "truth", "overwrite"),
-    }
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EstimateOptions(CounterOptions):
+    """What is known besides the counters, and how matrices follow from both."""
 
     history: str = ""
     """Past traffic matrices, a file as for teal solve: with a week of them errors halve, and
@@ -111,10 +96,6 @@ class EstimateConfig(CounterConfig):
     truth: str = ""
     """Traffic matrices of the same times to compare with: the error of the estimates, and how often
     intervals hold."""
-    out: Path | None = None
-    """Folder for matrices.npz (which --traffic reads), intervals.npz, estimate.csv, estimate.html
-    and manifest.json: written every ten seconds, and when the run is interrupted."""
-    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
@@ -134,7 +115,57 @@ class EstimateConfig(CounterConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckConfig(CounterConfig):
+class EstimateConfig(EstimateOptions, CounterConfig):
+    """Estimate traffic matrices from the byte counters of interfaces.
+
+    Each interval's matrix is the one nearest to what is expected (from past matrices if there are
+    any, else from gravity and the estimates before) that explains the counters, after repair of
+    counters that contradict the others.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "counters": (*_COUNTER_OPTIONS, "no_repair"),
+        "routing": ("metric", "set_metric", "ucmp", "fail", "policies"),
+        "what is known besides": (
+            "history",
+            "flows",
+            "prefixes",
+            "sampling",
+            "exporters",
+            "traffic_unit",
+            "tracking",
+            "level",
+        ),
+        "output": ("out", "truth", "overwrite"),
+    }
+
+    out: Path | None = None
+    """Folder for matrices.npz (which --traffic reads), intervals.npz, estimate.csv, estimate.html
+    and manifest.json: written every ten seconds, and when the run is interrupted."""
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckOptions(CounterOptions):
+    """The matrices that are believed, and the alarm."""
+
+    history: str = ""
+    """Past traffic matrices that are believed, to calibrate the alarm; default: those of
+    --traffic."""
+    window: int = 1
+    """Intervals over which the statistic is averaged: more find smaller faults that last, and take
+    longer."""
+    seed: int = 0
+    """Seed of the calibration's draws."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        super().__post_init__()
+        require(self, "window", "a whole number of at least 1", self.window >= 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckConfig(CheckOptions, CounterConfig):
     """Check counters, traffic matrix and topology against each other.
 
     Counters that contradict all others are named and repaired; an alarm says that the matrix does
@@ -153,19 +184,6 @@ class CheckConfig(CounterConfig):
     traffic: str
     """The matrices that are to be acted on: those of the same times as the counters, or a single
     one for all."""
-    history: str = ""
-    """Past traffic matrices that are believed, to calibrate the alarm; default: those of
-    --traffic."""
-    window: int = 1
-    """Intervals over which the statistic is averaged: more find smaller faults that last, and take
-    longer."""
-    seed: int = 0
-    """Seed of the calibration's draws."""
     out: Path | None = None
     """Write a row for each interval to this .csv file."""
     overwrite: Annotated[bool, OVERWRITE] = False
-
-    def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
-        super().__post_init__()
-        require(self, "window", "a whole number of at least 1", self.window >= 1)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,17 +13,15 @@ from teal.app.command import Notify, Outcome
 from teal.app.settings import seconds
 from teal.app.table import Column, Table
 from teal.app.text import percent
-from teal.errors import InputError, listed
-from teal.formats import topology_of
 from teal.formats.groups import load_groups
-from teal.formats.rows import write_csv
 from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag, check_metric
 from teal.network.failures import failures_of
 from teal.pathops.segment_passes import volumes
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
-from teal.runtime.storage import atomic_file, check_out_file, json_value
+from teal.runtime.storage import check_out_file, json_value
+from teal_ip.metrics.changes import SUFFIXES, MetricChange, read_changes, write_changes
 from teal_ip.metrics.near_changes import near_changes
 from teal_ip.metrics.search import (
     MetricResult,
@@ -36,105 +31,12 @@ from teal_ip.metrics.search import (
     useful_changes,
 )
 from teal_ip.metrics.settings import MetricsConfig
-from teal_ip.readings.files import interface_names
 from teal_ip.routing.igp import load_routed
 from teal_ip.routing.igp_failures import IgpFailures
 from teal_ip.routing.simulate import chosen_rows, worst_rows
 from teal_ip.segments.problem import SegmentProblem
 from teal_ip.segments.search import solve
 from teal_ip.segments.static_lists import fewest_policies
-
-SUFFIXES = (".json", ".csv", ".conf")
-
-
-def write_changes(
-    path: Path,
-    changes: Sequence[Any],
-    figures: dict[str, Any],
-    interfaces: Mapping[str, Sequence[str]] | None = None,
-) -> None:
-    """Write changes in their order.
-
-    Args:
-        path: path of a .json, .csv or .conf file.
-        changes: with the fields link, source, target, before, after and utilisation.
-        figures: figures of the result, for JSON.
-        interfaces: names of interfaces by the name of the link, for a .conf file; None for
-            to-NEIGHBOUR.
-    """
-    with atomic_file(path) as temporary:
-        match path.suffix.lower():
-            case ".json":
-                temporary.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-            case ".csv" if changes:
-                write_csv(temporary, changes)
-            case ".csv":
-                temporary.write_text(
-                    "link,source,target,before,after,utilisation\n", encoding="utf-8"
-                )
-            case _:
-                temporary.write_text(frr_lines(changes, interfaces), encoding="utf-8")
-
-
-def read_changes(path: Path, links: Sequence[str]) -> dict[int, int]:
-    """The metrics after all changes of a .json or .csv file, by the number of the link.
-
-    Args:
-        path: what :func:`write_changes` wrote.
-        links: names of the links of the network.
-
-    Raises:
-        InputError: no such file, one of something else, or a link that the network does not have.
-    """
-    number = {name: link for link, name in enumerate(links)}
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            entries = (
-                list(csv.DictReader(stream))
-                if path.suffix == ".csv"
-                else json.load(stream)["changes"]
-            )
-        after = {str(entry["link"]): int(entry["after"]) for entry in entries}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        expected = "changes as teal metrics --out writes them, .json or .csv"
-        raise InputError(str(path), "", expected, f"{type(error).__name__}: {error}") from None
-    unknown = [name for name in after if name not in number]
-    if unknown:
-        raise InputError(
-            str(path), f"link {unknown[0]}", "a link of the network", "none of this name"
-        )
-    return {number[name]: value for name, value in after.items()}
-
-
-def frr_lines(changes: Sequence[Any], interfaces: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Blocks for vtysh, one a change, in their order; lines that begin with ``!`` are comments.
-
-    Args:
-        changes: the changes.
-        interfaces: names of interfaces by the name of the link; None for the node at the other end,
-            ``to-NODE``.
-
-    Raises:
-        InputError: a link that changes and has no interface in the table.
-    """
-    hint = (
-        "" if interfaces is not None else "; name the interfaces as your routers do (--interfaces)"
-    )
-    lines = [f"! metrics, in the order in which to change them{hint}"]
-    for number, one in enumerate(changes, 1):
-        named = [f"to-{one.target}"] if interfaces is None else interfaces.get(one.link, ())
-        if not named:
-            raise InputError(
-                "--interfaces", one.link, "an interface of each link whose metric changes", "none"
-            )
-        reached = percent(one.utilisation)  # "-" where the deadline came before it was measured
-        lines.append(
-            f"! {number}: on {one.source}, was {one.before}; largest utilisation then {reached}"
-        )
-        for name in named:
-            lines += [f"interface {name}", f" isis metric {one.after}", "exit"]
-    return "\n".join(lines) + "\n"
-
 
 _USUAL_MOST = 100  # largest metric
 _PRICE_RANGE = 50.0  # largest metric of the start from prices
@@ -147,27 +49,6 @@ _POLICY_GAP = 0.01  # over the optimum with two segments, at which policies are 
 # For the policies of each metrics, and for both of the deadline.
 _POLICY_SECONDS = 20.0
 _POLICY_TIME = 0.5
-
-
-@dataclasses.dataclass(frozen=True)
-class MetricChange:
-    """One change of a configuration.
-
-    Attributes:
-        link: name.
-        source: node whose configuration changes.
-        target: node at the other end.
-        before: metric in force.
-        after: metric to come.
-        utilisation: largest of a link once this change and those before it are made.
-    """
-
-    link: str
-    source: str
-    target: str
-    before: int
-    after: int
-    utilisation: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -470,22 +351,9 @@ def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> Metrics
     """
     if config.out is not None:
         check_out_file(config.out, SUFFIXES, overwrite=config.overwrite)
-    named = None
-    if config.interfaces is not None:  # before the search, not behind it
-        topology = topology_of(config)
-        named = interface_names(config.interfaces, topology)
-        live = zip(topology.link_names(), topology.capacity > 0, strict=True)
-        lacking = [name for name, is_live in live if is_live and name not in named]
-        if lacking:
-            raise InputError(
-                str(config.interfaces),
-                "",
-                "an interface of each link",
-                f"none of {listed(lacking)}",
-            )
     report = improve(config, notify)
     if config.out is not None:
-        write_changes(config.out, report.changes, report.to_json(), named)
+        write_changes(config.out, report.changes, report.to_json())
         notify(f"{config.out}: {len(report.changes)} changes")
     return report
 

@@ -33,12 +33,9 @@ class MetricsConfig(RoutedConfig):
             "deadline",
             "seed",
         ),
-        "output": ("out", "interfaces", "overwrite"),
+        "output": ("out", "overwrite"),
     }
 
-    interfaces: Path | None = None
-    """For a .conf file: table (.csv or .parquet) with the interfaces of links: router, interface,
-    neighbour, number."""
     failures: Literal["none", "cables", "nodes"] = "none"
     """none; cables, or nodes: the largest utilisation counts over the failure of every one of them
     too.  What a failed node sends and receives takes no link."""
@@ -65,7 +62,7 @@ class MetricsConfig(RoutedConfig):
     """Number of matrices, at most, the first ones in time order; 0 for all."""
     out: Path | None = None
     """Write the changes, in an order in which they can be made one by one, to this .json or .csv
-    file, or as configuration lines of FRR to a .conf file."""
+    file, which teal export turns into configuration."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
@@ -74,6 +71,4 @@ class MetricsConfig(RoutedConfig):
         for field in ("limit", "most", "at_most", "seed"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
         require(self, "ucmp", "nothing: the search divides evenly", not self.ucmp)
-        is_conf = self.out is not None and self.out.suffix.lower() == ".conf"
-        require(self, "interfaces", "--out FILE.conf beside it", self.interfaces is None or is_conf)
         seconds(self.deadline, "--deadline")

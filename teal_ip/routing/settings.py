@@ -183,19 +183,12 @@ class SimulateConfig(SimulateOptions, RoutedConfig):
             "flex_algo",
             "algorithm_of",
         ),
-        "configuration": ("algorithm_config", "interfaces"),
         "failures": ("fail", "failures", "groups", "repair"),
         "matrices": ("index", "limit"),
         "growth": ("growth", "growth_per_year", "horizon", "max_utilisation"),
         "output": ("worst", "out", "counters", "counter_error", "overwrite"),
     }
 
-    algorithm_config: Path | None = None
-    """Write the algorithms as configuration of all routers (IOS-XR, Junos, FRR) to this .conf file,
-    with --routers (loopback, sid_128, vendor) and --interfaces."""
-    interfaces: Path | None = None
-    """For --algorithm-config: table (.csv or .parquet) with the interfaces of links, as teal
-    metrics takes it."""
     out: Path | None = None
     """Folder for simulate.html, links.csv, failures.csv, forecast.csv and manifest.json."""
     counters: Path | None = None
@@ -209,13 +202,3 @@ class SimulateConfig(SimulateOptions, RoutedConfig):
         """Raise InputError for a number out of its range, or settings that do not go together."""
         super().__post_init__()
         require(self, "counter_error", "a number in [0, 1)", 0 <= self.counter_error < 1)
-        has_algorithm = bool(self.flex_algo) or self.policies is not None
-        is_whole = bool(
-            has_algorithm and self.algorithm_config and self.interfaces and self.routers
-        )
-        for field in ("algorithm_config", "interfaces"):
-            expected = (
-                "--algorithm-config, --interfaces and --routers together, and --flex-algo or "
-                "--policies"
-            )
-            require(self, field, expected, is_whole or getattr(self, field) is None)

@@ -15,19 +15,13 @@ from teal.app.run_files import write_files, write_manifest
 from teal.app.table import Column, Table
 from teal.app.text import digits, percent
 from teal.app.web.layout import drawing_of, utilisation_map
-from teal.errors import InputError
-from teal.formats import topology_of
-from teal.formats.routers import Routers, read_routers
 from teal.formats.rows import write_csv
 from teal.network import Topology
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import check_out_file, check_out_folder
-from teal_ip.readings.files import interface_names, save_counters
-from teal_ip.routing.flex_algo import lists_and_algorithms
-from teal_ip.routing.flex_config import algorithm_config
+from teal_ip.readings.files import save_counters
 from teal_ip.routing.growth import forecast_table
 from teal_ip.routing.igp import load_routed
-from teal_ip.routing.router_config import write_texts
 from teal_ip.routing.settings import SimulateConfig
 from teal_ip.routing.simulate import (
     FailureLoad,
@@ -312,15 +306,8 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
         check_out_folder(config.out, FILES, overwrite=config.overwrite)
     if config.counters is not None:
         check_out_file(config.counters, (".npz",), overwrite=config.overwrite)
-    configured = None
-    if config.algorithm_config is not None:
-        check_out_file(config.algorithm_config, (".conf",), overwrite=config.overwrite)
-        configured = _algorithm_texts(config)  # before the simulation, not behind it
     dag, traffic = load_routed(config, notify)
     result = simulate(dag, traffic, config, notify, keeps_all=config.out is not None)
-    if configured is not None and config.algorithm_config is not None:
-        write_texts(config.algorithm_config, *configured)
-        notify(f"{config.algorithm_config}: configuration of the algorithms")
     if config.counters is not None:
         measurements = installed_routing(config, dag, traffic.pairs).measurements()
         counters = synthetic_counters(dag, measurements, traffic, config.counter_error, 0)
@@ -337,21 +324,6 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
             files[FORECAST] = partial(write_csv, rows=result.outlook.links)
         write_files(config.out, files)
     return result
-
-
-def _algorithm_texts(config: SimulateConfig) -> tuple[dict[str, str], Routers]:
-    """The configuration of each router with the algorithms of the settings and of the policies."""
-    assert config.routers is not None
-    assert config.interfaces is not None
-    topology, routers = topology_of(config), read_routers(config.routers)
-    _, known = lists_and_algorithms(config.policies, config.flex_algo, topology)
-    if not known:
-        raise InputError(
-            "--algorithm-config", "", "--flex-algo, or policies of an algorithm", "neither"
-        )
-    return algorithm_config(
-        topology, known, routers, interface_names(config.interfaces, topology)
-    ), routers
 
 
 def _write_links(path: Path, result: Simulation) -> None:

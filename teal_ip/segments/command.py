@@ -6,7 +6,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from teal.app.instance import given_weights
 from teal.app.settings import seconds, share
 from teal.errors import InputError
 from teal.formats.groups import load_groups
-from teal.formats.routers import read_routers
 from teal.network import CandidateLists, Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import failures_of
@@ -35,7 +33,6 @@ from teal.solvers.result import Stop
 from teal_ip.routing.igp import load_routed
 from teal_ip.routing.installed import IgpRouting
 from teal_ip.routing.list_files import write_policies
-from teal_ip.routing.router_config import check_routers, write_sr_policies
 from teal_ip.routing.simulate import utilisations, worst_rows
 from teal_ip.segments.columns import finish
 from teal_ip.segments.few import Few
@@ -681,14 +678,6 @@ def solve_static(
 _MAX_ADDED = 4  # matrices that a round adds to those that lists are found for
 
 
-_SR_POLICY = ".sr-policy.json"  # ending of the name of a file with labels and candidate paths
-
-
-def _is_labelled(path: Path) -> bool:
-    """Whether a file has labels of routers."""
-    return path.suffix.lower() == ".conf" or path.name.endswith(_SR_POLICY)
-
-
 def run_segments(
     config: SegmentsConfig, notify: Callable[[str], None]
 ) -> SegmentReport | StaticReport:
@@ -698,14 +687,8 @@ def run_segments(
         InputError: a fault in the settings, or an output file that must not be replaced.
     """
     if config.out is not None:
-        check_out_file(config.out, (".json", ".conf"), overwrite=config.overwrite)
-    routers = None if config.routers is None else read_routers(config.routers)
+        check_out_file(config.out, (".json",), overwrite=config.overwrite)
     dag, traffic = load_segments(config, notify)
-    if config.out is not None and _is_labelled(config.out):
-        algorithm = algorithm_of(config)
-        check_routers(
-            config.out, dag.topology, routers, (algorithm.number if algorithm else 0,)
-        )  # before the search
     deadline = (
         Deadline.after(seconds(config.deadline, "--deadline"))
         if config.deadline
@@ -723,17 +706,7 @@ def run_segments(
     if isinstance(report, SegmentReport):
         report = with_tighter_free_bound(config, report, dag, traffic, notify)
     if config.out is not None:
-        if _is_labelled(config.out):
-            try:
-                write_sr_policies(config.out, report.topology, report.policies, routers)
-            except InputError:
-                saved = config.out.with_suffix(".lists.json")
-                if config.overwrite or not saved.exists():
-                    write_policies(saved, report.topology, report.policies, report.to_json())
-                    notify(f"{saved}: the lists that were found")
-                raise
-        else:
-            write_policies(config.out, report.topology, report.policies, report.to_json())
+        write_policies(config.out, report.topology, report.policies, report.to_json())
         notify(f"{config.out}: {len(report.policies.lists):,} policies")
     return report
 

@@ -84,8 +84,8 @@ class SegmentsConfig(RoutedConfig, ObjectiveConfig):
     """Time after which to stop with the best so far: 500ms, 5s, 1m.  Default: none."""
     max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
     out: Path | None = None
-    """Write the lists to this file: .json; .conf, configuration of routers (--routers); or
-    .sr-policy.json."""
+    """Write the lists to this .json file, which teal simulate --policies takes, and teal export
+    turns into configuration."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:

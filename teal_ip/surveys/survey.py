@@ -34,8 +34,8 @@ from teal.formats import load_traffic, save_topology, save_traffic, topology_of
 from teal.network import TrafficMatrices
 from teal.runtime.interrupts import on_interrupt
 from teal.runtime.storage import check_out_folder, content_key, file_key, remove_files
-from teal_ip.counters.commands import MATRICES, run_check, run_estimate
-from teal_ip.counters.settings import CheckConfig, EstimateConfig
+from teal_ip.counters.commands import run_estimate
+from teal_ip.counters.settings import EstimateConfig
 from teal_ip.metrics.command import change_table, run_metrics
 from teal_ip.metrics.settings import MetricsConfig
 from teal_ip.purchases.command import purchase_table, run_upgrade
@@ -58,7 +58,6 @@ FILES = PAGE, NETWORK, TRAFFIC, HISTORY, METRICS, POLICIES, MANIFEST = (
 )
 FOLDERS = ESTIMATE, SIMULATE, UPGRADE = "estimate", "simulate", "upgrade"
 _MAX_LINES = 15  # failures on the page
-_MAX_SUSPECTS = 5  # counters that are named
 _ROUNDING = 1e-6  # relative, of a utilisation at its limit
 _MATRICES_TO_ROUTE = 8  # at first, the worst of some failure; all are replayed
 _MATRICES_TO_BUY_FOR = 24  # evenly spread over the traffic; the others are replayed on the plan
@@ -200,7 +199,7 @@ class Survey:
         """
         kinds: dict[str, Callable[[], Step]] = {"network": self._network}
         if self._config.counters is not None:
-            kinds |= {"matrix": self._matrix, "counters": self._doubts}
+            kinds["matrix"] = self._matrix
         kinds |= {
             "loads": self._loads,
             "metrics": self._metrics,
@@ -299,31 +298,6 @@ class Survey:
             findings=tuple(run.describe().splitlines()),
             command=command_line("estimate", config),
             page="estimate/estimate.html",
-        )
-
-    def _doubts(self) -> Step:
-        config = CheckConfig(
-            **self._with_counters(), traffic=str(self._config.out / ESTIMATE / MATRICES)
-        )
-        run = run_check(config, self._notify)
-        alarms, count = sum(row.alarm for row in run.intervals), len(run.intervals)
-        findings = [
-            f"{alarms:,} of {count:,} intervals raise an alarm: counters, matrix and topology "
-            "disagree."
-            if alarms
-            else f"None of {count:,} intervals raises an alarm."
-        ]
-        if run.named:
-            most = [
-                f"{one.interface} of {one.router} ({one.kind}, {percent(one.share)} of the "
-                "intervals)"
-                for one in run.named[:_MAX_SUSPECTS]
-            ]
-            findings.append(f"Counters that contradict the others most often: {'; '.join(most)}.")
-        return Step(
-            "Counters that are doubted",
-            findings=tuple(findings),
-            command=command_line("check", config),
         )
 
     def _loads(self) -> Step:

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import teal
-from teal.allocation.allocate import HistoryAllocator
 from teal.allocation.allocate_command import run_allocate
+from teal.allocation.allocate_files import PartFiles
 from teal.allocation.settings import AllocateConfig
 from teal.cli import main
 from teal.errors import InputError
@@ -167,7 +167,7 @@ def test_each_matrix_has_a_file_of_its_own_with_what_routers_install(
 def test_a_part_does_not_depend_on_what_came_before(tmp_path: Path) -> None:
     run_allocate(_config(tmp_path / "all"), print)
     (tmp_path / "one").mkdir()
-    HistoryAllocator(_config(tmp_path / "one")).allocate_part(2)
+    PartFiles(_config(tmp_path / "one")).write_part(2)
     first, second = (
         pq.read_table(tmp_path / n / "part-00002.parquet").drop(["solve_s", "moved"])
         for n in ("all", "one")
@@ -179,23 +179,23 @@ def test_existing_parts_are_not_replaced_without_overwrite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[int] = []
-    work = HistoryAllocator.allocate_part
+    work = PartFiles.write_part
 
-    def breaking(self: HistoryAllocator, part: int) -> Any:
+    def breaking(self: PartFiles, part: int) -> Any:
         if len(done) == 1:
             raise KeyboardInterrupt
         done.append(part)
         return work(self, part)
 
-    monkeypatch.setattr(HistoryAllocator, "allocate_part", breaking)
+    monkeypatch.setattr(PartFiles, "write_part", breaking)
     with pytest.raises(KeyboardInterrupt):
         run_allocate(_config(tmp_path), print)
 
-    def watched(self: HistoryAllocator, part: int) -> Any:
+    def watched(self: PartFiles, part: int) -> Any:
         done.append(part)
         return work(self, part)
 
-    monkeypatch.setattr(HistoryAllocator, "allocate_part", watched)
+    monkeypatch.setattr(PartFiles, "write_part", watched)
     with pytest.raises(InputError, match="--resume or --overwrite"):
         run_allocate(_config(tmp_path), print)
     with pytest.raises(InputError, match="--gap"):
@@ -255,9 +255,7 @@ def test_a_killed_worker_and_a_killed_run_change_nothing(
         "--workers",
         "1",
     ]
-    gate = Gate(
-        tmp_path / "gate", "teal.allocation.allocate", "HistoryAllocator", "allocate_part", 1
-    )
+    gate = Gate(tmp_path / "gate", "teal.allocation.allocate_files", "PartFiles", "write_part", 1)
     with running(command, gate.environment) as process:
         first = gate.wait_for(1, process)
         psutil.Process(min(first)).kill()

@@ -17,7 +17,7 @@ import pytest
 from teal.formats.routers import Router, Routers
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.testing import make_topology
-from teal_ip.routing.router_config import write_sr_policies
+from teal_ip.configuration.policies import write_sr_policies
 
 grpc = pytest.importorskip("grpc", reason="pip install '.[serve]'")
 from deploy import sr_policies  # noqa: E402 (it needs grpc)

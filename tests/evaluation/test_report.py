@@ -174,7 +174,7 @@ def test_the_table_of_the_report_sorts_and_its_map_changes(browser: Any, page: P
 
 def test_a_saved_record_is_loaded_unchanged(record: Record, tmp_path: Path) -> None:
     tmp_path.joinpath("r").mkdir()
-    record.save(tmp_path / "r")
+    record.save_rows(tmp_path / "r")
     loaded = Record.load([tmp_path / "r"])
     assert [repr(row) for row in loaded.rows] == [repr(row) for row in record.rows]
     assert loaded.networks[0].nodes == NETWORK.nodes
@@ -209,7 +209,7 @@ def test_of_rows_in_two_folders_those_of_the_last_count(tmp_path: Path) -> None:
     for name, value, share in (("old", 1.0, 0.25), ("new", 2.0, 0.5)):
         row = dataclasses.replace(PLAIN, value=value)
         tmp_path.joinpath(name).mkdir()
-        Record([row], [NETWORK], {ResultKey.of(row): np.full(6, share, np.float32)}).save(
+        Record([row], [NETWORK], {ResultKey.of(row): np.full(6, share, np.float32)}).save_rows(
             tmp_path / name
         )
     for folders, value, share in ((("old", "new"), 2.0, 0.5), (("new", "old"), 1.0, 0.25)):

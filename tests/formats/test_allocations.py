@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from teal.allocation.export import Igp, next_hop_groups, sr_policies
 from teal.errors import InputError
 from teal.formats.allocations import (
     read_allocation,
@@ -30,6 +29,7 @@ from teal.problem import Problem
 from teal.solvers import pdhg
 from teal.solvers.split_table import admit, table_weights
 from teal.testing import make_topology
+from teal_ip.configuration.allocations import Igp, next_hop_groups, sr_policies
 
 ENTRIES = 8
 

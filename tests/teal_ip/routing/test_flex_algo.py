@@ -426,7 +426,6 @@ def test_attributes_survive_files_subsets_and_networkx(tmp_path: Path, suffix: s
             "lists of an algorithm that demands are on",
         ),
         ("--policies lists.json --ucmp", "--ucmp"),
-        ("--flex-algo 128 --algorithm-config x.conf", "--interfaces and --routers together"),
         ("--flex-algo 128 --ucmp", "--ucmp"),
     ],
 )

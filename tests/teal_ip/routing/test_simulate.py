@@ -303,11 +303,11 @@ def test_a_transit_policy_is_what_simulate_then_finds_without_failure_and_under_
 def test_one_list_flow_and_ecmp(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [f"{name},10.0.0.{number},{number}" for number, name in enumerate("abcde")]
     (files / "routers.csv").write_text("\n".join(["name,loopback,sid", *rows]), encoding="utf-8")
-    words = (
-        "segments --objective max_link_utilisation --one-list --routers routers.csv --out one.conf"
-    )
+    words = "segments --objective max_link_utilisation --one-list --out one.json"
     one = _json(words, capsys)
     assert one["value"] >= one["fractional"] * (1 - 1e-9)
+    export = "export --policies one.json --topology net.csv --routers routers.csv --out one.conf"
+    assert main(export.split()) == 0
     assert "segment-list" in (files / "one.conf").read_text(encoding="utf-8")
     flow = _json("segments", capsys)
     assert flow["value"] == pytest.approx(19, rel=0.01)

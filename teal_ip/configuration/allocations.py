@@ -30,23 +30,17 @@ part is the one shortest path from u to v.  The shortest list takes O(n) steps f
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from teal.allocation.settings import ExportConfig
-from teal.app.command import Notify, Outcome
-from teal.formats import topology_of
-from teal.formats.allocations import Demand, read_allocation, stored_paths
-from teal.network.paths import link_weights
+from teal.formats.allocations import Demand, stored_paths
 from teal.network.shortest import shortest_trees
 from teal.network.topology import Topology
 from teal.objectives import ObjectiveName
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
-from teal.runtime.storage import atomic_file, check_out_file
 
 _EQUAL_COST_TOLERANCE = 1e-9  # relative: paths whose costs differ by less are of equal cost
 
@@ -375,43 +369,3 @@ def _without_circles(flows: dict[int, float], topology: Topology) -> dict[int, f
             graph.edges[edge]["flow"] -= least
             if graph.edges[edge]["flow"] <= 0:
                 graph.remove_edge(*edge)
-
-
-def run_export(config: ExportConfig) -> Exported:
-    """Read, express, write.
-
-    Raises:
-        InputError: a fault in the settings or in the allocation's file.
-    """
-    check_out_file(config.out, (".json",), overwrite=config.overwrite)
-    topology = topology_of(config)
-    allocation = read_allocation(config.allocation)
-    if config.format == "wcmp":
-        exported = next_hop_groups(allocation, topology)
-    else:
-        igp = Igp(topology, link_weights(topology, config.igp))
-        exported = sr_policies(allocation, topology, igp, config.msd, config.max_lists)
-    with atomic_file(config.out) as temporary:
-        temporary.write_text(json.dumps(exported.data) + "\n", encoding="utf-8")
-    return exported
-
-
-def export_outcome(config: ExportConfig, notify: Notify) -> Outcome:
-    """`teal export`."""
-    exported = run_export(config)
-    for reason in exported.reasons:
-        notify(f"left out: {reason}")
-    now, before = f"{100 * exported.utilisation:.4g}%", f"{100 * exported.utilisation_before:.4g}%"
-    return Outcome(
-        text=f"{config.out}: {exported.admitted:.6g} of {exported.admitted_before:.6g} Gbit/s, "
-        f"{exported.left_out:,} paths left out; fullest link at {now}, "
-        + ("as before" if now == before else f"{before} before"),
-        data={
-            "out": str(config.out),
-            "admitted": exported.admitted,
-            "admitted_before": exported.admitted_before,
-            "left_out": exported.left_out,
-            "utilisation": exported.utilisation,
-            "utilisation_before": exported.utilisation_before,
-        },
-    )

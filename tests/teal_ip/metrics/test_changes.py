@@ -9,7 +9,8 @@ import pytest
 
 from teal.errors import InputError
 from teal.testing import make_topology
-from teal_ip.metrics.command import MetricChange, frr_lines, read_changes, write_changes
+from teal_ip.configuration.metrics import frr_lines
+from teal_ip.metrics.changes import MetricChange, load_changes, read_changes, write_changes
 from teal_ip.readings.files import interface_names
 
 CHANGES = [MetricChange("a->b", "a", "b", 1, 7, 0.5), MetricChange("c->a", "c", "a", 2, 3, 0.25)]
@@ -20,6 +21,7 @@ def test_changes_are_read_as_they_were_written(tmp_path: Path, suffix: str) -> N
     path = tmp_path / f"changes{suffix}"
     write_changes(path, CHANGES, {"changes": [dataclasses.asdict(one) for one in CHANGES]})
     assert read_changes(path, ["b->a", "a->b", "c->a"]) == {1: 7, 2: 3}
+    assert load_changes(path, ["a->b", "c->a"]) == CHANGES
     with pytest.raises(InputError, match="link c->a: expected a link of the network"):
         read_changes(path, ["a->b"])
 

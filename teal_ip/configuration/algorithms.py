@@ -24,7 +24,7 @@ from teal.errors import InputError, listed
 from teal.formats.routers import Router, Routers
 from teal.network import Topology
 from teal.network.flex_algo import FLEX_ALGO, FlexAlgo, delay_us
-from teal_ip.routing.router_config import check_routers, prefix_of, vendor_of
+from teal_ip.configuration.policies import check_routers, prefix_of, vendor_of
 
 _INSTANCE = "1"  # name of the IS-IS process, to be replaced by the network's own
 _ADVERTISING = 2  # routers that advertise the definitions

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import teal
-from teal.allocation.export import Igp, next_hop_groups, segment_list, sr_policies
 from teal.cli import main
 from teal.formats.allocations import write_allocation
 from teal.network import PathMethod, Topology
 from teal.network.path_options import PathWeight
 from teal.network.paths import link_weights
 from teal.testing import make_topology
+from teal_ip.configuration.allocations import Igp, next_hop_groups, segment_list, sr_policies
 
 
 def _allocation(

@@ -11,15 +11,14 @@ import pytest
 
 from teal.cli import main
 from teal.errors import InputError
-from teal.formats import load_topology, save_topology
+from teal.formats import save_topology
 from teal.formats.routers import Router, Routers
 from teal.network import Topology
 from teal.network.flex_algo import FlexAlgo
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.testing import make_topology
-from teal_ip.routing.flex_config import algorithm_config
-from teal_ip.routing.list_files import write_policies
-from teal_ip.routing.router_config import to_json
+from teal_ip.configuration.algorithms import algorithm_config
+from teal_ip.configuration.policies import to_json
 
 DELAY, TE = FlexAlgo.parse("128:metric=delay,exclude=red+blue"), FlexAlgo.parse("129:metric=te")
 PLAIN = FlexAlgo.parse("130:include-any=red")
@@ -213,10 +212,8 @@ def test_the_command_writes_all_routers(tmp_path: Path, monkeypatch: pytest.Monk
         "name,loopback,sid_128,vendor\nn0,10.0.0.1,1,iosxr\nn1,10.0.0.2,2,junos\nn2,10.0.0.3,3,frr\n",
         encoding="utf-8",
     )
-    files = (
-        "--topology net.csv --traffic demands.csv --interfaces interfaces.csv --routers routers.csv"
-    )
-    command = f"simulate {files} --flex-algo 128:include-any=red+core --algorithm-config x.conf"
+    files = "--topology net.csv --interfaces interfaces.csv --routers routers.csv --out x.conf"
+    command = f"export {files} --flex-algo 128:include-any=red+core"
     assert main(command.split()) == 0
     text = Path("x.conf").read_text(encoding="utf-8")
     assert [line for line in text.splitlines() if line[:2] in ("! ", "# ")] == [
@@ -229,14 +226,11 @@ def test_the_command_writes_all_routers(tmp_path: Path, monkeypatch: pytest.Monk
     Path("x.conf").unlink()
     assert main(f"{command} --flex-algo 128".split()) == 2
     assert not Path("x.conf").exists(), "not before all is right"
-    policies = SegmentPolicies(
-        {(0, 2): (SegmentList(1.0, (1,)),)}, algorithm=FlexAlgo(128, exclude=frozenset({"blue"}))
-    )
-    write_policies(Path("p.json"), load_topology("net.csv"), policies, {})
-    assert main(f"simulate {files} --policies p.json --algorithm-config x.conf".split()) == 0
+    assert main(f"export {files} --flex-algo 128:exclude=blue".split()) == 0
     assert "affinity exclude-any blue" in Path("x.conf").read_text(encoding="utf-8")
-    write_policies(Path("igp.json"), load_topology("net.csv"), SegmentPolicies(policies.lists), {})
-    assert main(f"simulate {files} --policies igp.json --algorithm-config y.conf".split()) == 2
+    for missing in ("--interfaces interfaces.csv", "--routers routers.csv"):
+        some = files.replace(missing, "").replace("x.conf", "y.conf")
+        assert main(f"export {some} --flex-algo 128:exclude=blue".split()) == 2
 
 
 def test_definitions_are_advertised_by_the_routers_with_most_links_that_work() -> None:

@@ -1,0 +1,98 @@
+"""The files of `teal allocate`: one of each part, written whole or not at all, and those of single
+matrices, in whichever process a part is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from teal.allocation.allocate import AllocatedBatch, AllocatedMatrix, HistoryAllocator, part_file
+from teal.allocation.settings import AllocateConfig
+from teal.app.instance import load_instance
+from teal.formats.allocations import MatrixFile, write_allocation
+from teal.objectives import Objective
+from teal.proofs.write import write_proof
+from teal.runtime.arrays import AnyArray
+from teal.runtime.storage import atomic_file, json_value
+from teal.schemes.models import named_model
+from teal.solvers.split_table import table_weights
+
+MATRICES = "matrices"  # subfolder of OUT for the files of single matrices
+PROOFS = "proofs"  # subfolder of OUT for a folder of each matrix with its proof
+
+
+class PartFiles:
+    """The parts of a history, and their files.
+
+    Args:
+        config: the settings.
+        notify: called with what was assumed and found while loading.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+
+    def __init__(
+        self, config: AllocateConfig, notify: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.config = config
+        # A fault of the model shows before anything slow.
+        named_model(config.model, Objective(config.objective, config.epsilon))
+        self.instance = load_instance(config, notify)
+        self.allocator = HistoryAllocator(self.instance, config)
+
+    def file(self, part: int) -> Path:
+        """The file of a part."""
+        return self.config.out / part_file(part)
+
+    def write_part(self, part: int) -> list[AllocatedMatrix]:
+        """Allocate the matrices of a part and write its file."""
+        config, results = self.config, list[AllocatedMatrix]()
+        with atomic_file(self.file(part)) as temporary:
+            file = MatrixFile(temporary, "weights" if config.entries else "splits")
+            for batch in self.allocator.batches(part):
+                splits = batch.allocation.splits
+                file.add(batch.matrices, None if config.figures_only else self._stored_form(splits))
+                if config.each != "none":
+                    self._write_each(batch)
+                if config.prove:
+                    self._write_proofs(batch)
+                results += batch.matrices
+            file.close()
+        return results
+
+    def _write_each(self, batch: AllocatedBatch) -> None:
+        """Write each matrix to a file of its own."""
+        instance, entries, splits = self.instance, self.config.entries, batch.allocation.splits
+        weights = table_weights(splits, entries).cpu().numpy() if entries else None
+        for place, matrix in enumerate(batch.matrices):
+            figures = {"objective": str(instance.objective.spec), **json_value(matrix)}
+            write_allocation(
+                self.config.out / MATRICES / f"{matrix.index:06d}.{self.config.each}",
+                instance.topology,
+                instance.paths,
+                instance.traffic.read([matrix.index])[0],
+                splits[place].double().cpu().numpy(),
+                None if weights is None else weights[place],
+                figures,
+                instance.traffic.classes,
+            )
+
+    def _write_proofs(self, batch: AllocatedBatch) -> None:
+        """Write the proof of each matrix to a folder of its own."""
+        for place, matrix in enumerate(batch.matrices):
+            write_proof(
+                self.config.out / PROOFS / f"{matrix.index:06d}",
+                batch.problem.row(place),
+                batch.allocation.rows(slice(place, place + 1)),
+                compressed=True,
+            )
+
+    def _stored_form(self, splits: torch.Tensor) -> AnyArray:
+        """Splits as float32, or the weights of a split table as bytes."""
+        entries = self.config.entries
+        stored = table_weights(splits, entries).to(torch.uint8) if entries else splits.float()
+        return stored.cpu().numpy()

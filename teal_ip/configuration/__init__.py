@@ -1,0 +1,1 @@
+"""What is installed, in the form in which routers take it: `teal export`."""

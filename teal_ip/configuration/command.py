@@ -1,0 +1,129 @@
+"""`teal export`: from an allocation, segment lists, metrics or algorithms to files for routers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from teal.app.command import Notify, Outcome
+from teal.errors import InputError, listed
+from teal.formats import topology_of
+from teal.formats.allocations import read_allocation
+from teal.formats.routers import read_routers
+from teal.network import Topology
+from teal.network.paths import link_weights
+from teal.runtime.storage import atomic_file, check_out_file
+from teal_ip.configuration.algorithms import algorithm_config
+from teal_ip.configuration.allocations import Exported, Igp, next_hop_groups, sr_policies
+from teal_ip.configuration.metrics import frr_lines
+from teal_ip.configuration.policies import write_sr_policies, write_texts
+from teal_ip.configuration.settings import ExportConfig
+from teal_ip.metrics.changes import load_changes
+from teal_ip.readings.files import interface_names
+from teal_ip.routing.flex_algo import lists_and_algorithms
+from teal_ip.routing.list_files import read_policies
+
+
+def export_outcome(config: ExportConfig, notify: Notify) -> Outcome:
+    """`teal export`.
+
+    Raises:
+        InputError: a fault in the settings or the files, or what a router cannot express.
+    """
+    if config.allocation is not None:
+        return _exported_allocation(config, config.allocation, notify)
+    if config.flex_algo:
+        return _exported_algorithms(config)
+    if config.policies is not None:
+        return _exported_policies(config, config.policies)
+    assert config.metrics is not None
+    return _exported_metrics(config, config.metrics)
+
+
+def _exported_allocation(config: ExportConfig, file: Path, notify: Notify) -> Outcome:
+    """SR policies or next-hop groups of an allocation, and what could not be expressed."""
+    check_out_file(config.out, (".json",), overwrite=config.overwrite)
+    exported = _of_allocation(config, file)
+    with atomic_file(config.out) as temporary:
+        temporary.write_text(json.dumps(exported.data) + "\n", encoding="utf-8")
+    for reason in exported.reasons:
+        notify(f"left out: {reason}")
+    now, before = f"{100 * exported.utilisation:.4g}%", f"{100 * exported.utilisation_before:.4g}%"
+    return Outcome(
+        text=f"{config.out}: {exported.admitted:.6g} of {exported.admitted_before:.6g} Gbit/s, "
+        f"{exported.left_out:,} paths left out; fullest link at {now}, "
+        + ("as before" if now == before else f"{before} before"),
+        data={
+            "out": str(config.out),
+            "admitted": exported.admitted,
+            "admitted_before": exported.admitted_before,
+            "left_out": exported.left_out,
+            "utilisation": exported.utilisation,
+            "utilisation_before": exported.utilisation_before,
+        },
+    )
+
+
+def _of_allocation(config: ExportConfig, file: Path) -> Exported:
+    topology = topology_of(config)
+    allocation = read_allocation(file)
+    if config.format == "wcmp":
+        return next_hop_groups(allocation, topology)
+    igp = Igp(topology, link_weights(topology, config.igp))
+    return sr_policies(allocation, topology, igp, config.msd, config.max_lists)
+
+
+def _exported_policies(config: ExportConfig, file: Path) -> Outcome:
+    """The configuration of all headends, or candidate paths with labels."""
+    check_out_file(config.out, (".json", ".conf"), overwrite=config.overwrite)
+    topology = topology_of(config)
+    policies = read_policies(file, topology)
+    routers = None if config.routers is None else read_routers(config.routers)
+    write_sr_policies(config.out, topology, policies, routers)
+    count = len(policies.lists)
+    return Outcome(
+        text=f"{config.out}: {count:,} policies", data={"out": str(config.out), "policies": count}
+    )
+
+
+def _exported_algorithms(config: ExportConfig) -> Outcome:
+    """The configuration of all routers with the algorithms."""
+    check_out_file(config.out, (".conf",), overwrite=config.overwrite)
+    assert config.routers is not None
+    assert config.interfaces is not None
+    topology, routers = topology_of(config), read_routers(config.routers)
+    _, known = lists_and_algorithms(None, config.flex_algo, topology)
+    names = interface_names(config.interfaces, topology)
+    texts = algorithm_config(topology, known, routers, names)
+    write_texts(config.out, texts, routers)
+    numbers = [one.number for one in known]
+    return Outcome(
+        text=f"{config.out}: algorithms {', '.join(map(str, numbers))} on {len(texts):,} routers",
+        data={"out": str(config.out), "algorithms": numbers, "routers": len(texts)},
+    )
+
+
+def _exported_metrics(config: ExportConfig, file: Path) -> Outcome:
+    """Lines of FRR, a block a change."""
+    check_out_file(config.out, (".conf",), overwrite=config.overwrite)
+    topology = topology_of(config)
+    changes = load_changes(file, topology.link_names())
+    named = None
+    if config.interfaces is not None:
+        named = interface_names(config.interfaces, topology)
+        _check_interfaces(config.interfaces, topology, named)
+    with atomic_file(config.out) as temporary:
+        temporary.write_text(frr_lines(changes, named), encoding="utf-8")
+    return Outcome(
+        text=f"{config.out}: {len(changes)} changes",
+        data={"out": str(config.out), "changes": len(changes)},
+    )
+
+
+def _check_interfaces(table: Path, topology: Topology, named: dict[str, list[str]]) -> None:
+    """Raise InputError where the table lacks a link that works."""
+    live = zip(topology.link_names(), topology.capacity > 0, strict=True)
+    lacking = [name for name, is_live in live if is_live and name not in named]
+    if lacking:
+        expected = "an interface of each link"
+        raise InputError(str(table), "", expected, f"none of {listed(lacking)}")
