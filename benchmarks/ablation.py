@@ -35,14 +35,14 @@ from teal.solvers.projection import cut_only
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json"}
 NETWORKS = ("topohub:sndlib/geant", "topohub:sndlib/germany50")
 BATCH = {"UsCarrier": 4, "Kdl": 1}  # matrices per training step; 20 on other networks
-PAPER = {"learner": "coma", "std": 1.0, "episodes": 1}
+PAPER = {"learner": "coma:std=1,episodes=1"}
 MODELS: dict[str, dict[str, Any]] = {
-    "published form, coma as published": {"form": "published", **PAPER},
-    "+ scaling": {"form": "scaled", **PAPER},
-    "+ nonlinearity": {"form": "nonlinear", **PAPER},
-    "+ feedback": {"form": "feedback", **PAPER},
-    "+ coma with std 0.2, 4 episodes": {"form": "feedback", "learner": "coma"},
-    "direct in place of coma": {"form": "feedback", "learner": "direct"},
+    "published form, coma as published": {"from_": "none:form=published", **PAPER},
+    "+ scaling": {"from_": "none:form=scaled", **PAPER},
+    "+ nonlinearity": {"from_": "none:form=nonlinear", **PAPER},
+    "+ feedback": {"from_": "none:form=feedback", **PAPER},
+    "+ coma with std 0.2, 4 episodes": {"from_": "none:form=feedback", "learner": "coma"},
+    "direct in place of coma": {"from_": "none:form=feedback", "learner": "direct"},
 }
 SHIPPED = {
     "PriceGNN, never trained here": "price-gnn",
@@ -199,7 +199,6 @@ def main() -> None:
                         out=Path(folder),
                         seed=seed,
                         patience=10_000,
-                        from_="none",
                         max_steps=options.steps,
                         batch_size=BATCH.get(name, 20),
                         validation_matrices=1 if large else 8,

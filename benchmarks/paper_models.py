@@ -158,10 +158,10 @@ def trained(
             traffic="",
             out=Path(folder),
             from_="none",
-            learner=variant.learner,
-            std=variant.std,
+            learner=variant.learner
+            if variant.learner == "direct"
+            else f"coma:std={variant.std},episodes={1 if variant.std == 1 else 4}",
             batch_size=20,
-            episodes=1 if variant.std == 1 else 4,
             seed=seed,
         )
         trainer = Trainer(problem, traffic, split, config)

@@ -189,6 +189,9 @@ class Rules:
         return score
 
 
+_EPSILON, _USUAL_EPSILON = "epsilon", 0.5  # of latency_penalised_flow
+
+
 class _Weighted(Rules):
     """A Gbit/s of a demand has the value of the demand's weight."""
 
@@ -210,6 +213,9 @@ class _MaxMin(_Weighted):
 
 class _LatencyPenalised(Rules):
     """Links cost epsilon * latency / max_latency."""
+
+    def with_options(self, options: Mapping[str, str]) -> Rules:
+        return super().with_options({k: v for k, v in options.items() if k != _EPSILON})
 
     def link_cost(
         self, latency: FloatArray, max_latency: Callable[[], float], epsilon: float
@@ -399,7 +405,7 @@ class Objective:
     """
 
     name: str = ObjectiveName.TOTAL_FLOW
-    epsilon: float = 0.5
+    epsilon: float = _USUAL_EPSILON
     options: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -407,6 +413,7 @@ class Objective:
             spec = parse_spec(self.name)
             object.__setattr__(self, "name", spec.name)
             object.__setattr__(self, "options", tuple(sorted(spec.options.items())))
+        self._read_epsilon()
         if self.name not in _RULES:
             raise InputError("objective", "name", ", ".join(_RULES.names()), repr(self.name))
         with contextlib.suppress(ValueError):  # a plain string is accepted too
@@ -414,6 +421,19 @@ class Objective:
         if not 0 <= self.epsilon < 1:
             raise InputError("objective", "epsilon", "a number in [0, 1)", self.epsilon)
         _ = self.rules  # which refuse options
+
+    def _read_epsilon(self) -> None:
+        """Keep the number epsilon and the option of the name the same."""
+        if self.name != ObjectiveName.LATENCY_PENALISED_FLOW:
+            return
+        given = dict(self.options).get(_EPSILON)
+        if given is not None:
+            try:
+                object.__setattr__(self, _EPSILON, float(given))
+            except ValueError:
+                raise InputError("objective", _EPSILON, "a number in [0, 1)", given) from None
+        elif self.epsilon != _USUAL_EPSILON:
+            object.__setattr__(self, "options", ((_EPSILON, repr(self.epsilon)),))
 
     @classmethod
     def of(cls, value: Objective | str) -> Objective:

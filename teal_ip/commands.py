@@ -11,9 +11,37 @@ from teal_ip.routing.settings import SimulateConfig
 from teal_ip.segments.settings import SegmentsConfig
 from teal_ip.surveys.settings import SurveyConfig
 
+_ONCE_OF_SOLVE = (
+    "routing",
+    "max_segments",
+    "flex_algo",
+    "adjacency",
+    "matrices",
+    "survive",
+    "groups",
+    "fewest_policies",
+    "target_utilisation",
+    "at_most",
+    "transit",
+    "one_list",
+    "metric",
+    "set_metric",
+    "ucmp",
+)
+
 COMMANDS = {
-    "export": Command(ExportConfig, "teal_ip.configuration.command:export_outcome", ALLOCATE),
-    "segments": Command(SegmentsConfig, "teal_ip.segments.command:segments_outcome", ALLOCATE),
+    "export": Command(
+        ExportConfig,
+        "teal_ip.configuration.command:export_outcome",
+        ALLOCATE,
+        formerly={"simulate": ("algorithm_config", "interfaces"), "metrics": ("interfaces",)},
+    ),
+    "segments": Command(
+        SegmentsConfig,
+        "teal_ip.segments.command:segments_outcome",
+        ALLOCATE,
+        formerly={"solve": _ONCE_OF_SOLVE},
+    ),
     "simulate": Command(
         SimulateConfig, "teal_ip.routing.simulate_command:simulate_outcome", COMPARE
     ),

@@ -2,7 +2,7 @@
 network.
 
 See :mod:`teal.nn.hedge_gate`.  The checkpoint that comes with Teal was trained on random histories
-alone (``teal pretrain-hedge``); no measured series was among them.
+alone (``teal pretrain --model hedge``); no measured series was among them.
 """
 
 from __future__ import annotations

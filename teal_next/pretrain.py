@@ -39,9 +39,11 @@ from tqdm import tqdm
 from teal.app.command import Notify, Outcome
 from teal.app.run_files import RESUME_HINT, save_settings
 from teal.app.settings import seconds
+from teal.errors import InputError
 from teal.learning import run_state
 from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate, train_until
 from teal.learning.network_pool import NetworkPool, draw_problem, pool_network, topohub_pool
+from teal.learning.settings import PretrainConfig
 from teal.learning.train_command import FILES
 from teal.network import TrafficMatrices
 from teal.network.rates import ArrayRates
@@ -57,9 +59,9 @@ from teal.runtime.storage import atomic_file, check_out_folder
 from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Past
 from teal.solvers import pdhg
+from teal.spec import Spec
 from teal_next.learned import HISTORY, model_inputs
 from teal_next.mixture import DEFAULT, Mixture
-from teal_next.settings import PretrainHedgeConfig
 
 MAX_NODES = 30  # of the networks: several hedges solve programs of many matrices for each interval
 _INTERVAL_S = 300
@@ -310,6 +312,27 @@ class _Interval:
         ), utilisation.amax()
 
 
+@dataclasses.dataclass(frozen=True)
+class HistorySettings:
+    """The histories that a gate is trained on.
+
+    Attributes:
+        histories: their number; each eighth is for validation.
+        workers: processes that compute what is missing; 0 for one per core.
+
+    Raises:
+        InputError: a number out of its range.
+    """
+
+    histories: int = 480
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("histories", 8), ("workers", 0)):
+            if getattr(self, name) < least:
+                raise InputError("--model hedge", name, f"at least {least}", getattr(self, name))
+
+
 class HedgeTrainer:
     """Trains one gate.
 
@@ -317,13 +340,20 @@ class HedgeTrainer:
 
     Args:
         config: the settings.
+        histories: number of histories, and of the processes that compute them.
         pool: networks; None for those of topohub.
 
     Attributes:
         best: least mean loss on the histories that are held out; 1 is the mixture's.
     """
 
-    def __init__(self, config: PretrainHedgeConfig, pool: NetworkPool | None = None) -> None:
+    def __init__(
+        self,
+        config: PretrainConfig,
+        histories: HistorySettings,
+        pool: NetworkPool | None = None,
+    ) -> None:
+        self._histories = histories
         self.config, self._pool = config, pool or topohub_pool()
         torch.manual_seed(config.seed)
         self.model = HedgeGate(HedgeGateConfig(config.hidden))
@@ -340,14 +370,14 @@ class HedgeTrainer:
             out: folder of the run.
             progress: called with the number of histories that are there, and of all.
         """
-        count, config = self.config.histories, self.config
+        count, config = self._histories.histories, self.config
         folder = out / HISTORIES
         folder.mkdir(parents=True, exist_ok=True)
         sources = [
             Drawn(self._pool, config.seed, number, config.num_paths) for number in range(count)
         ]
         files = [folder / f"{number:05}.npz" for number in range(count)]
-        for done, _ in enumerate(record_all(sources, files, config.workers)):
+        for done, _ in enumerate(record_all(sources, files, self._histories.workers)):
             progress(done + 1, count)
         for number, (source, file) in enumerate(zip(sources, files, strict=True)):
             recording = load_recording(source, file)
@@ -419,7 +449,7 @@ class HedgeTrainer:
             self.best = score
             card = checkpoint.HedgeGateCard(
                 model=self.model.config,
-                histories=self.config.histories,
+                histories=self._histories.histories,
                 held_out=self._pool.held_out,
                 seed=self.config.seed,
                 step=self.step,
@@ -452,7 +482,7 @@ class HedgeTrainer:
         )
 
 
-def run_pretrain_hedge(config: PretrainHedgeConfig) -> HedgeTrainer:
+def run_pretrain_hedge(config: PretrainConfig, histories: HistorySettings) -> HedgeTrainer:
     """Compute the histories that are missing and train, from the start or from the state in OUT.
 
     Raises:
@@ -460,19 +490,24 @@ def run_pretrain_hedge(config: PretrainHedgeConfig) -> HedgeTrainer:
     """
     if not config.resume:
         check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)
-    trainer = HedgeTrainer(config)
+    trainer = HedgeTrainer(config, histories)
     if config.resume:
         trainer.resume(config.out)
-    with tqdm(total=config.histories, desc="histories", unit="history") as bar:
+    with tqdm(total=histories.histories, desc="histories", unit="history") as bar:
         trainer.prepare(config.out, lambda done, _: bar.update(done - bar.n))
     save_settings(config)
     trainer.train(config.out)
     return trainer
 
 
-def pretrain_hedge_outcome(config: PretrainHedgeConfig, _: Notify) -> Outcome:
-    """`teal pretrain-hedge`."""
-    trainer = run_pretrain_hedge(config)
+def pretrain_hedge(config: PretrainConfig, spec: Spec, _: Notify) -> Outcome:
+    """`teal pretrain --model hedge:histories=480,workers=0`.
+
+    Raises:
+        InputError: an unknown option, or a number out of its range.
+    """
+    options = {name: int(n) for name, n in spec.parse_options(histories=480, workers=0).items()}
+    trainer = run_pretrain_hedge(config, HistorySettings(**options))
     return Outcome(
         text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s; on histories that "
         "are held out, "

@@ -74,7 +74,8 @@ def test_a_history_is_allocated_as_by_the_command(tmp_path: Path) -> None:
     parts = [
         pd.read_parquet(tmp_path / name / "part-00000.parquet") for name in ("command", "python")
     ]
-    np.testing.assert_array_equal(*(np.stack(part.splits.to_list()) for part in parts))
+    first, second = (np.stack(part.splits.to_list()) for part in parts)
+    np.testing.assert_array_equal(first, second)
     assert "4 matrices" in repr(history)
     assert history.to_frame().gap.max() <= 0.001
 
@@ -82,7 +83,7 @@ def test_a_history_is_allocated_as_by_the_command(tmp_path: Path) -> None:
 def test_counters_become_matrices_that_are_checked(tmp_path: Path) -> None:
     topology = teal.load_topology("b4")
     counters = teal_ip.load_counters(_counters(tmp_path), topology)
-    run = teal_ip.estimate(topology, counters, truth=teal.load_traffic(TRAFFIC, topology))
+    run = teal_ip.estimate(topology, counters, truth=teal.load_traffic(TRAFFIC, topology))  # type: ignore[arg-type]
     assert run.checked is not None
     assert len(run.checked.intervals) == len(run.to_frame()) == 4
     assert not run.checked.alarms
@@ -216,7 +217,7 @@ def test_settings_may_be_texts(tmp_path: Path) -> None:
         written.save(out)
     assert len(written.to_frame()) == 12, "a failure for each router"
     rows = teal.evaluate(
-        "b4", TRAFFIC, scheme="shortest-path", split="all", limit=1, num_paths="auto"
+        "b4", TRAFFIC, scheme=("shortest-path",), split="all", limit=1, num_paths="auto"
     ).to_frame()
     assert rows.scheme.tolist() == ["shortest-path"]
     with pytest.raises(InputError, match="total_flow"):

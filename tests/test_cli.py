@@ -213,7 +213,10 @@ def _write_bad_files(folder: Path) -> None:
             "--batch-size: expected a whole number of at least 0",
         ),
         ("train --topology b4 --traffic gravity --micro-batch -1", "--micro-batch"),
-        ("train --topology b4 --traffic gravity --std 0", "--std: expected a number > 0"),
+        (
+            "train --topology b4 --traffic gravity --learner coma:std=0",
+            "std: expected a number > 0",
+        ),
         ("train --topology b4 --traffic bad.npz", "bad.npz: matrix 1, demand"),
         (
             "train --topology b4 --traffic gravity --out taken.txt",
@@ -245,7 +248,10 @@ def _write_bad_files(folder: Path) -> None:
         ("train --topology b4 --traffic gravity --calibrate 1.5", "--calibrate: expected a share"),
         ("train --topology b4 --traffic gravity --time-budget soon", "a duration"),
         ("train --topology b4 --traffic gravity --num-paths 0", "K: expected at least 1"),
-        ("train --topology b4 --traffic gravity --epsilon 2", "epsilon"),
+        (
+            "train --topology b4 --traffic gravity --objective latency_penalised_flow:epsilon=2",
+            "epsilon",
+        ),
         ("train --topology b4 --traffic gravity --device tpu", "--device"),
         (
             "train --topology b4 --traffic gravity --objective weighted_flow --weights no.csv",
@@ -260,8 +266,8 @@ def _write_bad_files(folder: Path) -> None:
             "a model of the kind flow-gnn",
         ),
         (
-            "train --topology b4 --traffic gravity --out m --layers 2",
-            "--layers: expected --from none beside it",
+            "train --topology b4 --traffic gravity --out m --from none:depth=2",
+            "depth: expected one of: form, layers, width",
         ),
         ("train --topology b4 --traffic gravity --out m --from nowhere", "nowhere: model.json"),
         (

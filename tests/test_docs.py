@@ -50,9 +50,7 @@ def _commands(text: str) -> list[str]:
 def _check_options(where: str, command: str) -> None:
     """Assert that a command knows each option of a line that calls it."""
     words = command.split()
-    name = (
-        " ".join(words[1:3]) if words[1] in ("paths", "traffic", "topology", "bench") else words[1]
-    )
+    name = " ".join(words[1:3]) if words[1] in ("paths", "traffic", "topology") else words[1]
     if name.startswith("-"):
         return
     for option in re.findall(r"(?<=\s)--[a-z-]+", command):

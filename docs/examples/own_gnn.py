@@ -1,4 +1,4 @@
-"""A GNN of your own: teal bench run --set runs/bench --scheme own_gnn:make --out runs/own_gnn.csv, in this folder."""
+"""A GNN of your own: teal bench --set runs/bench --scheme own_gnn:make --out runs/own, in this folder."""
 
 import functools
 import time

@@ -16,23 +16,25 @@ from teal.cli import main
 from teal.learning.learners import Learner
 from teal.learning.losses import reward
 from teal.learning.noise import Noise
-from teal.learning.settings import TrainConfig
+from teal.learning.settings import TrainOptions
 from teal.nn.flow_models import FlowModel
 from teal.spec import Spec
 
 
 def make(spec: Spec) -> Learner:
-    """The learner of `reinforce[:episodes=5]`; the one name that an entry point in the group teal.learners needs."""
-    options: Any = spec.parse_options(episodes=5)
+    """The learner of `reinforce[:episodes=5,std=0.2]`; the one name that an entry point in the group teal.learners needs."""
+    options: Any = spec.parse_options(episodes=5, std=0.2)
 
     def reinforce(
         model: FlowModel,
         problem: teal.Problem,
         means: torch.Tensor,
         noise: Noise,
-        config: TrainConfig,
+        config: TrainOptions,
     ) -> torch.Tensor:
-        return loss_of(model, problem, means, noise, config.std, max(2, options["episodes"]))
+        return loss_of(
+            model, problem, means, noise, options["std"], max(2, options["episodes"])
+        )
 
     return reinforce
 

@@ -1,7 +1,7 @@
-"""A model of your own: attention over the paths of a demand, as `teal train --form attention --from none`.
+"""A model of your own: attention over the paths of a demand, as `teal train --from none:form=attention`.
 
 python docs/examples/own_model.py train --topology b4 --traffic gravity:seed=0,count=40,load=4 \
-    --form attention --from none --max-steps 100 --out runs/attention
+    --from none:form=attention --max-steps 100 --out runs/attention
 python docs/examples/own_model.py solve --topology b4 --traffic gravity:seed=9,load=4 --model runs/attention
 
 Its checkpoint says the form, so that every command that knows the form takes it.

@@ -34,7 +34,7 @@ TABLES: tuple[tuple[str, str, type[Any]], ...] = (
     ("next-interval", "next_interval.csv", NextRow),
     ("next-interval", "next_interval_summary.csv", NextSummary),
     ("audit", "losses.csv", Generation),
-    ("bench rank", "scores.csv", Score),
+    ("bench", "scores.csv", Score),
     ("sweep", "runs.csv", SweepRun),
     ("sweep", "summary.csv", SweepSummary),
     ("simulate", "failures.csv", FailureLoad),

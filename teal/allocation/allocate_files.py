@@ -40,7 +40,7 @@ class PartFiles:
     ) -> None:
         self.config = config
         # A fault of the model shows before anything slow.
-        named_model(config.model, Objective(config.objective, config.epsilon))
+        named_model(config.model, Objective(config.objective))
         self.instance = load_instance(config, notify)
         self.allocator = HistoryAllocator(self.instance, config)
 

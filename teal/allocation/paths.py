@@ -39,7 +39,7 @@ def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Top
     paths = first_paths(
         config, topology, None if traffic is None else np.unique(traffic.pairs, axis=0)
     )
-    if config.num_paths == "auto":
+    if config.choice is not None:
         objective = Objective(
             ObjectiveName.MAX_LINK_UTILISATION
         )  # which no scale of the demands changes

@@ -32,7 +32,10 @@ class SolveConfig(InstanceConfig):
         "when to stop": ("gap", "over_all_paths", "deadline", "max_iterations"),
         "large networks": ("carrying", "shards", "workers"),
         "output": ("out", "prove", "prefer", "entries", "min_split", "overwrite"),
-        "for experts": ("model", "epsilon", "device"),
+        "for experts": (
+            "model",
+            "device",
+        ),
     }
 
     index: int = 0
@@ -220,7 +223,10 @@ class AllocateConfig(AllocateOptions, InstanceConfig):
             "resume",
             "overwrite",
         ),
-        "for experts": ("model", "epsilon", "device"),
+        "for experts": (
+            "model",
+            "device",
+        ),
     }
 
     out: Path
@@ -270,7 +276,7 @@ class CertifyConfig(InstanceConfig):
         "matrix": ("index", "fail"),
         "proof": ("allocation", "prices", "gap", "deadline", "over_all_paths", "repair"),
         "output": ("out", "compressed", "overwrite"),
-        "for experts": ("epsilon", "device"),
+        "for experts": ("device",),
     }
 
     allocation: Path

@@ -130,11 +130,11 @@ def solve_sharded(
             "--shards", "", "survivable paths of cables, no --path-groups", config.path_groups
         )
     traffic = selected(config, traffic)
-    objective = Objective(config.objective, config.epsilon)
+    objective = Objective(config.objective)
     weight = given_weights(config, topology, traffic, notify)
     demand = traffic.read([0 if config.carrying else config.index])[0]
     capacity = capacity_in_force(config, topology, notify)
-    if config.num_paths == "auto":
+    if config.choice is not None:
         notify(
             f"candidate paths: {config.first_paths} a demand; choosing further ones needs all "
             "paths in one process"

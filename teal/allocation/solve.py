@@ -292,7 +292,7 @@ def solve_matrix(
         InputError: a fault in what the user gave.
     """
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
-    model = named_model(config.model, Objective(config.objective, config.epsilon))
+    model = named_model(config.model, Objective(config.objective))
     with contextlib.ExitStack() as kernels:
 
         def prepare_kernels(topology: Topology) -> None:

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,6 +94,8 @@ class Command:
             the others are compiled where they are called.
         further_kernels: tasks of :mod:`teal.app.warm_up` beside those of a first solve.
         first_word: option that a first word without dashes gives; ``""`` for none.
+        formerly: options that another command had before, by the name of that command: a message
+            leads from there to this command.
     """
 
     settings: type[Any]
@@ -102,6 +104,7 @@ class Command:
     kernels: Literal["none", "first solve", "all"] = "none"
     further_kernels: tuple[str, ...] = ()
     first_word: str = ""
+    formerly: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
     def outcome(self, settings: Any, notify: Notify) -> Outcome:
         """Run the command."""

@@ -165,7 +165,8 @@ class _Search:
 
 _CALIBRATION_FORMAT = 2  # part of the cache key: raise it when calibration changes
 _CABLES = "cables"  # every cable is a group
-_USUAL_WEIGHTS = "random:seed=0"  # of weighted_flow
+_RANDOM = "random"  # weights that are drawn
+_USUAL_WEIGHTS = f"{_RANDOM}:seed=0"  # of weighted_flow
 _PRIORITIES = (1.0, 2.0, 4.0)  # weights that `random:seed=N` gives to demands
 
 
@@ -301,7 +302,7 @@ def instance_of(
         SolverError: the factor of --calibrate was not found in time.
     """
     device = pick_device(config.device)
-    objective = Objective(config.objective, config.epsilon)
+    objective = Objective(config.objective)
     split, end = traffic.split(), Deadline.after(deadline)
     begin = time.perf_counter()
     pairs = traffic.pairs if traffic.classes is None else np.unique(traffic.pairs, axis=0)
@@ -405,12 +406,14 @@ def load_network(
     on_topology(topology)
     for note in topology.notes:
         notify(note)
-    order = [name.strip() for name in config.class_order.split(",") if name.strip()]
+    shares = assignments(config.classes, "--classes") if "=" in config.classes else {}
+    names = config.classes if not shares else ""
+    order = [name.strip() for name in names.split(",") if name.strip()]
     traffic = load_traffic(
         traffic, topology, progress=True, unit=config.traffic_unit, class_order=order
     )
-    if config.class_shares:
-        traffic = traffic.in_classes(assignments(config.class_shares, "--class-shares"))
+    if shares:
+        traffic = traffic.in_classes(shares)
     notify(describe_traffic(traffic))
     if traffic.classes is not None:
         notify("classes, the highest priority first: " + ", ".join(traffic.classes.names))
@@ -438,16 +441,12 @@ def given_weights(
         ObjectiveName.MAX_MIN,
     )
     if not takes_weights or objective.name == ObjectiveName.PRIORITY:
-        for option, given in (
-            ("--class-weights", config.class_weights),
-            ("--weights", config.weights),
-        ):
-            if given:
-                expected = "the objective weighted_flow or max_min, or weight=given of a fair one"
-                raise InputError(option, "", expected, config.objective)
+        if config.weights:
+            expected = "the objective weighted_flow or max_min, or weight=given of a fair one"
+            raise InputError("--weights", "", expected, config.objective)
         return None
-    if config.class_weights:
-        return _weights_of_classes(config, traffic)
+    if "=" in config.weights and not config.weights.startswith(f"{_RANDOM}:"):
+        return _weights_of_classes(config.weights, traffic)
     text = config.weights or (_USUAL_WEIGHTS if objective.rules.needs_weight else "")
     if not text:
         return None
@@ -455,28 +454,22 @@ def given_weights(
     return load_weights(text, topology, traffic)
 
 
-def _weights_of_classes(config: ObjectiveConfig, traffic: TrafficMatrices) -> FloatArray:
+def _weights_of_classes(text: str, traffic: TrafficMatrices) -> FloatArray:
     """(D,) weight of the class of each demand.
 
     Raises:
-        InputError: demands without classes, a class without a weight or one that is not above 0, or
-            --weights too.
+        InputError: demands without classes, or a class without a weight or with one that is not
+            above 0.
     """
-    weight_of = assignments(config.class_weights, "--class-weights")
-    if config.weights:
-        raise InputError("--class-weights", "", "nothing with --weights", config.class_weights)
+    weight_of = assignments(text, "--weights")
     if traffic.classes is None:
-        raise InputError("--class-weights", "", "traffic with classes", "none")
+        raise InputError("--weights", "", "traffic with classes, for weights of classes", text)
     names = traffic.classes.names
     if set(weight_of) != set(names) or not all(
         0 < weight < math.inf for weight in weight_of.values()
     ):
-        raise InputError(
-            "--class-weights",
-            "",
-            f"a number above 0 for each of {', '.join(names)}",
-            config.class_weights,
-        )
+        expected = f"a number above 0 for each of {', '.join(names)}"
+        raise InputError("--weights", "", expected, text)
     return np.array([weight_of[name] for name in names])[traffic.classes.of_demand]
 
 
@@ -519,7 +512,7 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
         InputError: no such file, a column missing, an unknown node, a weight that is not positive,
             or a demand without one.
     """
-    if text.partition(":")[0] == "random":
+    if text.partition(":")[0] == _RANDOM:
         seed = int(parse_spec(text).parse_options(seed=0)["seed"])
         if seed < 0:
             raise InputError(text, "seed", "a whole number of at least 0", seed)

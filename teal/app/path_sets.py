@@ -132,7 +132,8 @@ def chosen_paths(
         end: deadline of all that is computed for the network, of which the choice takes half at
             most; None for none.
     """
-    if config.num_paths != "auto":
+    choice = config.choice
+    if choice is None:
         return paths
     if not representative_matrices(paths):
         notify(
@@ -152,8 +153,8 @@ def chosen_paths(
         paths=paths,
         objective=objective,
         weight=weight if traffic.classes is None else None,
-        gap=config.path_gap,
-        max_paths=config.max_paths,
+        gap=choice.gap,
+        max_paths=choice.most,
         deadline=_seconds(end or Deadline()),
         report=lambda row, done: progress(
             done, f"candidate paths, matrix {row + 1} of {len(demand)}, "
@@ -170,7 +171,8 @@ def chosen_paths(
     notify(f"candidate paths: {count:,} more than {int(paths.mask.sum()):,} for {matrices}: {text}")
     if chosen.limited:
         notify(
-            f"--max-paths {config.max_paths} leaves out used paths of {chosen.limited:,} demands"
+            f"at most {choice.most} paths a demand leave out used ones of {chosen.limited:,} "
+            "demands (--num-paths auto:most=N)"
         )
     return chosen.paths
 

@@ -8,21 +8,38 @@ import dataclasses
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, NamedTuple
 
 from teal.errors import InputError
 from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
 from teal.objectives import Objective, ObjectiveName
-from teal.option import DEVICE, MAX_PATHS, PATH_GAP, TOPOLOGY, check_options
+from teal.option import DEVICE, TOPOLOGY, check_options
+from teal.spec import parse_spec
+
+_MOST_PATHS = 255  # of a demand
+
+
+class PathChoice(NamedTuple):
+    """How candidate paths are chosen for training matrices.
+
+    Attributes:
+        gap: certified gap to the optimum over all paths, at which no more are added.
+        most: largest number of paths of a demand; besides the first ones, those that carry most in
+            some training matrix.
+    """
+
+    gap: float
+    most: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PathConfig:
     """Candidate paths."""
 
-    num_paths: int | Literal["auto"] = "auto"
-    """K, largest number of candidate paths of a demand; or auto: from 4 a demand on, paths are
-    added for some training matrices until little is lost against all paths of the network."""
+    num_paths: int | str = "auto"
+    """K, largest number of candidate paths of a demand; or auto:gap=0.01,most=8: from 4 a demand
+    on, paths are added for some training matrices until at most GAP is lost against all paths of
+    the network; MOST paths a demand at most, those that carry most."""
     path_method: PathMethod = PathMethod.DISJOINT
     """edge-disjoint (a shortest path, then one without the links of the first, ...), yen (K
     shortest loopless), or survivable (paths of which some survive the failure of any one cable or
@@ -32,17 +49,36 @@ class PathConfig:
     path_groups: Path | None = None
     """For survivable: a .csv (group,source,target), .json or .graphml file of groups of cables that
     fail together. Default: every cable is a group of its own."""
-    path_gap: Annotated[float, PATH_GAP] = 0.01
-    max_paths: Annotated[int, MAX_PATHS] = USUAL_MOST_PATHS
 
     def __post_init__(self) -> None:
         """Raise InputError for a number that its option forbids."""
         check_options(self)
+        _ = self.choice
+
+    @property
+    def choice(self) -> PathChoice | None:
+        """How further paths are chosen; None where a number of paths is given.
+
+        Raises:
+            InputError: neither a number nor auto with its options.
+        """
+        if isinstance(self.num_paths, int):
+            return None
+        spec = parse_spec(self.num_paths)
+        if spec.name != "auto":
+            raise InputError("--num-paths", "", "a whole number, or auto", self.num_paths)
+        given = spec.parse_options(gap=0.01, most=USUAL_MOST_PATHS)
+        gap, most = float(given["gap"]), int(given["most"])
+        if not 0 < gap < 1:
+            raise InputError("--num-paths", "gap", "a number in (0, 1)", gap)
+        if not 1 <= most <= _MOST_PATHS:
+            raise InputError("--num-paths", "most", f"1 to {_MOST_PATHS}", most)
+        return PathChoice(gap, most)
 
     @property
     def first_paths(self) -> int:
         """Paths of a demand before any are chosen."""
-        return FIRST_PATHS if self.num_paths == "auto" else self.num_paths
+        return self.num_paths if isinstance(self.num_paths, int) else FIRST_PATHS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,21 +95,16 @@ class ObjectiveConfig:
     """The objective."""
 
     objective: str = ObjectiveName.TOTAL_FLOW
-    """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation, max_concurrent_flow,
-    priority (the flow of the highest class first, then that of the next one), max_min (fair: no
-    demand's rate can be raised without lowering another one that is not larger), proportional_fair,
-    alpha_fair:alpha=2,weight=demand|1|given (a concave utility of each demand's share),
-    bandwidth_functions (--functions), or one that was registered."""
-    epsilon: float = 0.5
-    """For latency_penalised_flow, in [0, 1): a Gbit/s on a path has the value 1 - EPSILON * latency
-    / largest latency of all candidate paths."""
+    """total_flow, weighted_flow, latency_penalised_flow:epsilon=0.5 (a Gbit/s on a path has the
+    value 1 - epsilon * latency / largest latency of all candidate paths), max_link_utilisation,
+    max_concurrent_flow, priority (the flow of the highest class first, then that of the next one),
+    max_min (fair: no demand's rate can be raised without lowering another one that is not larger),
+    proportional_fair, alpha_fair:alpha=2,weight=demand|1|given (a concave utility of each demand's
+    share), bandwidth_functions (--functions), or one that was registered."""
     weights: str = ""
     """For weighted_flow, max_min, and fair objectives with weight=given: a CSV file with columns
-    source,target,weight, or random:seed=N (each demand's weight is drawn from 1, 2 and 4).
-    Default: random:seed=0, but 1 each for max_min."""
-    class_weights: str = ""
-    """For weighted_flow and max_min, in place of --weights: a weight for each class of demands,
-    gold=4,bronze=1."""
+    source,target,weight; random:seed=N (each demand's weight is drawn from 1, 2 and 4); or a weight
+    for each class of demands, gold=4,bronze=1.  Default: random:seed=0, but 1 each for max_min."""
 
     def __post_init__(self) -> None:
         """Raise InputError for an objective that nobody knows."""
@@ -90,19 +121,20 @@ class CalibratedConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LatencyConfig:
-    """The latency that demands of a class allow."""
+class ClassConfig:
+    """The classes of the demands, and the latency that each allows."""
 
-    class_order: str = ""
-    """Classes of the traffic's column class, the highest priority first: gold,silver,bronze.
-    Default: by number, or by name."""
+    classes: str = ""
+    """Priority classes, the highest first: gold,silver,bronze names those of the traffic's column
+    class in their order (default: by number, or by name); gold=0.1,silver=0.3,bronze=0.6 divides
+    every demand among them."""
     latency_limits: str = ""
     """Largest latency of a path for demands of a class, ms: gold=30,silver=80.  Longer candidate
     paths are not used."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ProgramConfig(ObjectiveConfig, CalibratedConfig, LatencyConfig, CandidateConfig):
+class ProgramConfig(ObjectiveConfig, CalibratedConfig, ClassConfig, CandidateConfig):
     """The program to solve."""
 
     functions: Path | None = None
@@ -113,9 +145,6 @@ class ProgramConfig(ObjectiveConfig, CalibratedConfig, LatencyConfig, CandidateC
     """For total_flow and weighted_flow: cables, or a file of groups of cables (.csv with
     group,source,target, .json or .graphml).  Flows are then promises that survive the failure of
     any one cable or group, if each router just sends over the paths that are left."""
-    class_shares: str = ""
-    """Divide every demand among priority classes, the highest first:
-    gold=0.1,silver=0.3,bronze=0.6.  Default: the column class of the traffic, if it has one."""
     device: Annotated[str, DEVICE] = "auto"
 
     def __post_init__(self) -> None:
@@ -149,10 +178,6 @@ class TopologyFileConfig:
     """Table (.csv or .xlsx) of routers: name, aliases (also router_id, fqdn, system_id), loopback,
     sid (sid_128 of an algorithm), srgb, site, vendor, overload (yes: no transit traffic).  Nodes
     get the names of this table; files may call them by any of theirs."""
-    network: str = ""
-    """Name of the network that is read, of an RFC 8345 file with several."""
-    sheet: str = ""
-    """Name of the sheet that is read, of an .xlsx file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             return EXIT_OK
         if command.first_word and rest and not rest[0].startswith("-"):
             rest = [f"--{command.first_word}", *rest]
-        check_options(name, command.settings, rest)
+        check_options(name, COMMANDS, rest)
         rest = [
             "--from_" if word == "--from" else word.replace("--from=", "--from_=", 1)
             for word in rest

@@ -21,9 +21,7 @@ from teal.app.command import ALLOCATE, COMPARE, FIRST_SOLVE, INPUT, LEARN, Comma
 from teal.app.settings import WarmUpConfig
 from teal.evaluation.settings import (
     AuditConfig,
-    BenchMakeConfig,
-    BenchRankConfig,
-    BenchRunConfig,
+    BenchConfig,
     EvaluateConfig,
     ReportConfig,
     SweepConfig,
@@ -62,13 +60,9 @@ _OF_CORE = {
         PlanConfig, "teal.planning.plan_command:plan_outcome", COMPARE, FIRST_SOLVE, _MANY_MATRICES
     ),
     "audit": Command(AuditConfig, "teal.evaluation.audit:audit_outcome", COMPARE, FIRST_SOLVE),
-    "bench make": Command(
-        BenchMakeConfig, "teal.evaluation.bench.command:make_outcome", COMPARE, FIRST_SOLVE
+    "bench": Command(
+        BenchConfig, "teal.evaluation.bench.command:bench_outcome", COMPARE, FIRST_SOLVE
     ),
-    "bench run": Command(
-        BenchRunConfig, "teal.evaluation.bench.command:run_outcome", COMPARE, FIRST_SOLVE
-    ),
-    "bench rank": Command(BenchRankConfig, "teal.evaluation.bench.command:rank_outcome", COMPARE),
     "train": Command(TrainConfig, "teal.learning.train_command:train_outcome", LEARN, FIRST_SOLVE),
     "sweep": Command(SweepConfig, "teal.evaluation.sweep:sweep_outcome", LEARN, FIRST_SOLVE),
     "pretrain": Command(

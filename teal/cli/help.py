@@ -18,10 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from teal.app.command import Command
 from teal.app.settings import (
     CalibratedConfig,
     CandidateConfig,
-    LatencyConfig,
+    ClassConfig,
     ObjectiveConfig,
     PathConfig,
     ProgramConfig,
@@ -33,7 +34,7 @@ _MAX_COLUMNS = 100  # of the text; longer lines are hard to read
 _BY_BASE = {
     ObjectiveConfig: "program",
     CalibratedConfig: "program",
-    LatencyConfig: "program",
+    ClassConfig: "program",
     ProgramConfig: "program",
     PathConfig: "candidate paths",
     CandidateConfig: "candidate paths",
@@ -48,46 +49,16 @@ _NETWORK = (
     "attributes",
     "bidirectional",
     "routers",
-    "network",
-    "sheet",
     "traffic_unit",
 )
 _FOR_EXPERTS = (
     "path_weight",
     "path_groups",
-    "path_gap",
-    "max_paths",
     "max_iterations",
-    "epsilon",
     "device",
-    "network",
-    "sheet",
-    "class_order",
 )
 _OUTPUT = ("out", "json", "resume", "overwrite")
 _BY_NAME = dict.fromkeys(_NETWORK, _FIRST) | dict.fromkeys(_OUTPUT, "output")
-# Options that have moved to another command, by command and option: the command that has them now.
-_SEGMENTS = (
-    "routing",
-    "max-segments",
-    "flex-algo",
-    "adjacency",
-    "matrices",
-    "survive",
-    "groups",
-    "fewest-policies",
-    "target-utilisation",
-    "at-most",
-    "transit",
-    "one-list",
-    "metric",
-    "set-metric",
-    "ucmp",
-)
-_MOVED = {("solve", f"--{name}"): "teal segments" for name in _SEGMENTS} | {
-    ("evaluate", f"--{name}"): "teal next-interval"
-    for name in ("next-interval", "known", "lead", "lookback")
-}
 _METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 
@@ -147,15 +118,21 @@ def overview(description: str, groups: Mapping[str, Mapping[str, type[Any]]]) ->
     return "\n".join(lines) + "\n"
 
 
-def check_options(name: str, config: type[Any], arguments: list[str]) -> None:
-    """Raise InputError for an option that the command does not have, with the nearest one that it
-    has.
+def check_options(name: str, commands: Mapping[str, Command], arguments: list[str]) -> None:
+    """Raise InputError for an option that the command does not have, with the command that has it
+    now, or the nearest option.
 
     Args:
         name: name of the command.
-        config: its settings.
+        commands: all commands.
         arguments: after the command's name.
     """
+    config = commands[name].settings
+    moved = {
+        f"--{option.replace('_', '-')}": other
+        for other, command in commands.items()
+        for option in command.formerly.get(name, ())
+    }
     known = {f"--{_option(field)}" for field in dataclasses.fields(config)} | {
         "--help",
         "--help-all",
@@ -163,13 +140,9 @@ def check_options(name: str, config: type[Any], arguments: list[str]) -> None:
     for argument in arguments:
         typed = argument.partition("=")[0].replace("_", "-")
         if typed.startswith("--") and typed not in known:
-            if (name, typed) in _MOVED:
-                raise InputError(
-                    argument,
-                    "",
-                    f"{_MOVED[name, typed]}, which has this option now",
-                    f"teal {name}",
-                )
+            if typed in moved:
+                expected = f"teal {moved[typed]}, which has this option now"
+                raise InputError(argument, "", expected, f"teal {name}")
             raise InputError(
                 argument, "", f"an option of teal {name}{did_you_mean(typed, known)}", "another one"
             )

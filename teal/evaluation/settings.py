@@ -192,7 +192,7 @@ class EvaluateConfig(EvaluateOptions, StudyConfig):
         ),
         "another protocol": ("race",),
         "output": ("out", "prove", "wide", "resume", "overwrite"),
-        "for experts": ("epsilon", "device"),
+        "for experts": ("device",),
     }
 
     race: bool = False
@@ -236,7 +236,7 @@ class AuditConfig(InstanceConfig):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "search": ("scheme", "model", "box", "up_to", "hose", "measure", "time_budget", "seed"),
         "output": ("out", "overwrite"),
-        "for experts": ("epsilon", "device"),
+        "for experts": ("device",),
     }
 
     scheme: tuple[str, ...]
@@ -276,76 +276,49 @@ class AuditConfig(InstanceConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BenchMakeConfig:
-    """Make the frozen set of problems: networks, matrices, failures, and certified optima.
+class BenchConfig:
+    """Run a scheme on the frozen set of problems, check results of any programs, and rank them.
 
-    Everything is generated from networks that come with Teal and fixed seeds, in seconds; a content
-    key says whether the set is the one that others have.  Four tracks: known (a matrix, as much
-    flow as possible), failures (a cable down), next (the matrix after those that are known, least
-    utilisation), unsplittable (one path a demand).
-    """
-
-    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {"output": ("out", "network", "overwrite")}
-
-    out: Path
-    """Folder for set.json and each network's topology (.json) and matrices (.npz)."""
-    network: tuple[str, ...] = ()
-    """Only this network of the set (b4, geant, germany50, south-america); may be repeated.
-    Default: all."""
-    overwrite: Annotated[bool, OVERWRITE] = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BenchRunConfig:
-    """Run a scheme on the set, and write its results as any program would."""
-
-    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "problems and scheme": ("set", "scheme", "model"),
-        "output": ("out", "overwrite"),
-    }
-
-    set: Path
-    """Folder of the set (teal bench make)."""
-    scheme: str
-    """Scheme or hedge with its options, as in evaluate; package.module:factory for one of your
-    own."""
-    model: Path | None = None
-    """Folder of a trained model, for schemes that take one."""
-    out: Path
-    """File for the results (.csv: case,source,target,path,share); a file beside it has the seconds
-    of each case."""
-    overwrite: Annotated[bool, OVERWRITE] = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BenchRankConfig:
-    """Check results of any programs, and rank them.
-
-    A result file has rows case,source,target,path,share, a path as names of nodes joined by |.  The
-    check is plain arithmetic: loads, capacities, shares.  A case that is missing or not valid
-    scores 0.
+    The set is made in its folder where it is not there yet: networks that come with Teal, matrices
+    and failures of fixed seeds, certified optima, in seconds; a content key says whether it is the
+    one that others have.  Four tracks: known (a matrix, as much flow as possible), failures (a
+    cable down), next (the matrix after those that are known, least utilisation), unsplittable (one
+    path a demand).  A result file has rows case,source,target,path,share, a path as names of nodes
+    joined by |.  The check is plain arithmetic: loads, capacities, shares.  A case that is missing
+    or not valid scores 0.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "problems and results": ("set", "results"),
+        "problems": ("set", "network"),
+        "results": ("scheme", "model", "results"),
         "output": ("out", "prove", "overwrite"),
     }
 
     set: Path
-    """Folder of the set (teal bench make)."""
-    results: tuple[Path, ...]
-    """Result file, whose name without .csv is that of the program; repeat for several."""
+    """Folder of the set: set.json and each network's topology (.json) and matrices (.npz)."""
+    network: tuple[str, ...] = ()
+    """Only this network, where the set is made (b4, geant, germany50, south-america); may be
+    repeated.  Default: all."""
+    scheme: tuple[str, ...] = ()
+    """Scheme or hedge with its options, as in evaluate, to run on the set; package.module:factory
+    for one of your own; repeat for more.  Its results are written to OUT, with the seconds of each
+    case in a file beside them."""
+    model: Path | None = None
+    """Folder of a trained model, for schemes that take one."""
+    results: tuple[Path, ...] = ()
+    """Result file of a program, whose name without .csv is the program's; repeat for several."""
     out: Path | None = None
-    """Folder for scores.csv and report.html."""
+    """Folder for scores.csv, report.html and the results of --scheme."""
     prove: bool = False
     """Also write a proof of every valid result to OUT/proofs: what it reaches, and a bound on what
     any program can, with a checker of one file that needs nothing but Python."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError without a result file."""
-        require(self, "results", "at least one file", bool(self.results))
-        require(self, "prove", "--out beside it", self.out is not None or not self.prove)
+        """Raise InputError for settings that do not go together."""
+        for field in ("scheme", "prove"):
+            has_folder = self.out is not None or not getattr(self, field)
+            require(self, field, "--out beside it", has_folder)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -441,7 +414,7 @@ class SweepConfig(TrainConfig):
             if isinstance(now, bool):
                 return {"true": True, "false": False}[text.lower()]
             if name == "num_paths":
-                return text if text == "auto" else int(text)
+                return text if text.startswith("auto") else int(text)
             if isinstance(now, int | float):
                 return type(now)(text)
             return float(text) if name == "calibrate" else text

@@ -61,8 +61,17 @@ def check_topology_name(text: str) -> None:
     """Raise InputError where :func:`load_topology` would find neither a file nor a name; nothing is
     read.
     """
-    if not is_named(text) and not Path(text).expanduser().is_file():
+    file, _ = _divided(text)
+    if not is_named(text) and not Path(file).expanduser().is_file():
         raise InputError(text, "topology", _expected_topology(), "no such file or name")
+
+
+def _divided(text: Any) -> tuple[Any, str]:
+    """File and name of ``FILE#NAME``; a file whose name has a # is a file."""
+    if not isinstance(text, str | Path) or "#" not in str(text) or Path(text).is_file():
+        return text, ""
+    file, _, inside = str(text).rpartition("#")
+    return file, inside
 
 
 def load_topology(
@@ -71,8 +80,6 @@ def load_topology(
     attributes: str | Mapping[str, str] = "",
     bidirectional: bool = False,
     routers: Path | str | None = None,
-    network: str = "",
-    sheet: str = "",
 ) -> Topology:
     """The topology of a file or name, of a networkx graph, or of a pandas frame of links.
 
@@ -80,23 +87,22 @@ def load_topology(
         text: a node-link, RFC 8345 or FRR database ``.json``, ``.graphml``, SNDlib ``.xml`` or
             Repetita ``.graph`` file, a table of links (``.csv``, ``.xlsx``), BGP-LS updates
             (``.jsonl``), a topology of containerlab (``.clab.yml``); ``topohub:GROUP/NAME``;
-            ``b4``; a graph; or a frame with the columns of a table of links.
+            ``b4``; a graph; or a frame with the columns of a table of links.  ``FILE#NAME`` is the
+            network of this name of an RFC 8345 file with several, or the sheet of a workbook.
         default_capacity: Gbit/s for links whose file gives none; None to refuse such files.
         attributes: names of the attributes of links in a file, a graph or a frame, such as
             ``capacity=bandwidth`` or ``{"capacity": "bandwidth"}``.
         bidirectional: add a link in the other direction where there is none.
         routers: table of routers, whose names nodes get (:mod:`teal.formats.routers`); None for the
             names of the file.
-        network: name of the network that is read, of a file with several (RFC 8345); "" where there
-            is one.
-        sheet: name of the sheet of a workbook; "" for the one that was open last.
 
     Raises:
         InputError: no such file or name, or a fault in it.
     """
     if not isinstance(attributes, str):
         attributes = ",".join(f"{name}={value}" for name, value in attributes.items())
-    names = dataclasses.replace(parse_attributes(attributes), network=network, sheet=sheet)
+    text, inside = _divided(text)
+    names = dataclasses.replace(parse_attributes(attributes), inside=inside)
     topology = _load_topology(text, default_capacity, names)
     topology = topology.bidirectional() if bidirectional else topology
     return topology if routers is None else read_routers(Path(routers)).applied(topology)
@@ -125,16 +131,6 @@ class FileSettings(Protocol):
         """Table of routers."""
         ...
 
-    @property
-    def network(self) -> str:
-        """Name of the network in a file with several."""
-        ...
-
-    @property
-    def sheet(self) -> str:
-        """Name of the sheet of a workbook."""
-        ...
-
 
 class TopologySettings(FileSettings, Protocol):
     """How a command says which network it reads."""
@@ -161,7 +157,7 @@ def topology_from(topology: Any, settings: FileSettings) -> Topology:
     if isinstance(topology, Topology):
         return topology
     read = settings.default_capacity, settings.attributes, settings.bidirectional
-    return load_topology(topology, *read, settings.routers, settings.network, settings.sheet)
+    return load_topology(topology, *read, settings.routers)
 
 
 def _load_topology(text: Any, default_capacity: float | None, names: Attributes) -> Topology:
@@ -225,7 +221,7 @@ def load_traffic(
     path = Path(text).expanduser()
     if class_order and path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError(
-            "--class-order", "", f"nothing for {text}, which has no classes", ",".join(class_order)
+            "--classes", "", f"shares, for {text}, which has no classes", ",".join(class_order)
         )
     is_archive = path.is_dir() or (
         path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file()

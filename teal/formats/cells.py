@@ -138,9 +138,8 @@ def read_cells(
         rows, separator = _rows_of_workbook(path, sheet), ""
     else:
         if sheet:
-            raise InputError(
-                "--sheet", "", "nothing for a file that is no workbook (.xlsx)", repr(sheet)
-            )
+            expected = "no # behind a file that is no workbook (.xlsx)"
+            raise InputError(str(path), "", expected, f"#{sheet}")
         rows, separator = _rows_of_csv(path)
     if not rows:
         raise InputError(str(path), "", "a line of names of columns", "an empty file")
@@ -192,7 +191,8 @@ def _rows_of_workbook(path: Path, sheet: str) -> list[tuple[int, list[str]]]:
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         if sheet and sheet not in book.sheetnames:
-            raise InputError("--sheet", "", "one of: " + ", ".join(book.sheetnames), repr(sheet))
+            expected = "one of: " + ", ".join(book.sheetnames)
+            raise InputError(str(path), f"#{sheet}", expected, "none of them")
         chosen: Any = book[sheet] if sheet else book.active
         rows = [[cell_text(cell) for cell in row] for row in chosen.iter_rows(values_only=True)]
     except InputError:

@@ -11,7 +11,7 @@ from typing import Any
 from teal.errors import InputError
 from teal.formats import isis, node_link, ospf, rfc8345
 from teal.formats.parts import keys_of
-from teal.formats.records import Attributes, require_attributes
+from teal.formats.records import INSIDE, Attributes, require_attributes
 from teal.network import Topology
 
 _EXPECTED = (
@@ -38,8 +38,8 @@ def read_json(path: Path, default_capacity: float | None, attributes: Attributes
     except (ValueError, RecursionError) as error:
         raise InputError(str(path), "", "a JSON file", f"invalid JSON: {error}") from None
     if rfc8345.is_rfc8345(document):
-        require_attributes(attributes, ("network",), "RFC 8345")
-        return rfc8345.read_rfc8345(document, path, default_capacity, attributes.network)
+        require_attributes(attributes, (INSIDE,), "RFC 8345")
+        return rfc8345.read_rfc8345(document, path, default_capacity, attributes.inside)
     for kind, is_kind, read in (
         ("FRR's database of IS-IS", isis.is_isis, isis.read_isis),
         ("FRR's database of OSPF", ospf.is_ospf, ospf.read_ospf),

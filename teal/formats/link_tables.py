@@ -109,7 +109,7 @@ def read_link_table(path: Path, default_capacity: float | None, attributes: Attr
         )
 
     return _from_cells(
-        path.stem, read_cells(path, is_header, attributes.sheet), default_capacity, attributes
+        path.stem, read_cells(path, is_header, attributes.inside), default_capacity, attributes
     )
 
 

@@ -57,6 +57,9 @@ class LinkRecord:
     has_failed_back: bool | None = None
 
 
+INSIDE = "inside"  # the field of Attributes that no option --attributes names
+
+
 @dataclasses.dataclass(frozen=True)
 class Attributes:
     """Names of the attributes of links in a file, where they differ from the usual ones, and which
@@ -75,8 +78,9 @@ class Attributes:
         status: attribute that says whether the link is in service.
         capacity_unit: unit of the capacity, such as Mbit/s; "" for the one that the file says, or
             Gbit/s.
-        network: name of the network that is read, of a file with several; "" where there is one.
-        sheet: name of the sheet that is read of a workbook; "" for the one that was open last.
+        inside: name of the network that is read, of a file with several, or of the sheet of a
+            workbook, as ``FILE#NAME`` says it; "" where there is one, or for the sheet that was
+            open last.
     """
 
     capacity: str = "capacity"
@@ -90,8 +94,7 @@ class Attributes:
     members: str = "members"
     status: str = "status"
     capacity_unit: str = ""
-    network: str = ""
-    sheet: str = ""
+    inside: str = ""
 
     def given(self) -> list[str]:
         """Names of the fields that are not the usual ones."""
@@ -106,11 +109,9 @@ def require_attributes(attributes: Attributes, known: Collection[str], where: st
     unused = [name for name in attributes.given() if name not in known]
     if not unused:
         return
-    if unused[0] in ("network", "sheet"):
-        raise InputError(
-            f"--{unused[0]}", "", f"nothing, for {where}", getattr(attributes, unused[0])
-        )
-    named = ", ".join(name for name in known if name not in ("network", "sheet")) or "none"
+    if unused[0] == INSIDE:
+        raise InputError(where, "", "no # behind it: it has no parts", f"#{attributes.inside}")
+    named = ", ".join(name for name in known if name != INSIDE) or "none"
     raise InputError("--attributes", "", f"attributes of {where} ({named})", ", ".join(unused))
 
 
@@ -122,10 +123,7 @@ def parse_attributes(text: str) -> Attributes:
         InputError: another text.
     """
     parts = dict(part.strip().split("=", 1) for part in text.split(",") if part.count("=") == 1)
-    known = {field.name for field in dataclasses.fields(Attributes)} - {
-        "network",
-        "sheet",
-    }  # options of their own
+    known = {field.name for field in dataclasses.fields(Attributes)} - {INSIDE}
     if (
         len(parts) != len([part for part in text.split(",") if part.strip()])
         or not set(parts) <= known

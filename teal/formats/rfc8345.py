@@ -81,16 +81,14 @@ def _network(document: dict[str, Any], where: str, network_id: str) -> dict[str,
     if network_id:
         chosen = [one for one, name in zip(networks, names, strict=True) if name == network_id]
         if len(chosen) != 1:
-            raise InputError("--network", "", f"one of: {', '.join(names)}", repr(network_id))
+            raise InputError(where, f"#{network_id}", f"one of: {', '.join(names)}", "none of them")
         return chosen[0]
     with_links = [one for one in networks if _get(one, "link", "ietf-network-topology")]
     if not with_links:
         raise InputError(where, "network", "a network with links", "none")
     if len(with_links) > 1:
         names = [str(one.get("network-id", "")) for one in with_links]
-        raise InputError(
-            where, "network", "one network with links, or --network with an ID", ", ".join(names)
-        )
+        raise InputError(where, "network", "one network with links, or FILE#ID", ", ".join(names))
     return with_links[0]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from teal.errors import InputError
 from teal.formats import bgp_ls, containerlab, graphml, json_kinds, link_tables, node_link, rfc8345
 from teal.formats.parts import refuses_faults
-from teal.formats.records import Attributes, require_attributes
+from teal.formats.records import INSIDE, Attributes, require_attributes
 from teal.formats.repetita import TOPOLOGY_SUFFIX, read_repetita_topology
 from teal.formats.sndlib import is_sndlib, read_sndlib_topology
 from teal.network import Topology
@@ -144,7 +144,7 @@ def _left_out_of_rfc8345(topology: Topology) -> list[str]:
     return [*_positions(topology), *affinities, *_overloads(topology)]
 
 
-_JSON_ATTRIBUTES = (*node_link.ATTRIBUTES, "network")
+_JSON_ATTRIBUTES = (*node_link.ATTRIBUTES, INSIDE)
 _FORMATS: Registry[TopologyFormat] = Registry(
     "topology format",
     "teal.topology_formats",
@@ -170,7 +170,7 @@ _FORMATS: Registry[TopologyFormat] = Registry(
             attributes=link_tables.ATTRIBUTES,
         ),
         "spreadsheet": TopologyFormat(
-            (".xlsx",), link_tables.read_link_table, attributes=(*link_tables.ATTRIBUTES, "sheet")
+            (".xlsx",), link_tables.read_link_table, attributes=(*link_tables.ATTRIBUTES, INSIDE)
         ),
         "bgp-ls": TopologyFormat(
             (bgp_ls.SUFFIX,),

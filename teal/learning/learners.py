@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor
 
+from teal.errors import InputError
 from teal.learning.coma import Exploration, coma_loss
 from teal.learning.losses import reward
 from teal.learning.noise import Noise
@@ -40,11 +42,28 @@ def _direct(
     return direct_loss(model, problem, means)
 
 
-def _coma(
-    model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainOptions
-) -> Tensor:
-    exploration = Exploration(config.std, config.samples, config.episodes, clamp=model.clamp)
-    return coma_loss(problem, means, exploration, noise)
+def make_coma(spec: Spec) -> Learner:
+    """COMA* with its options: std, the standard deviation of the Gaussian policy; samples, the
+    counterfactual actions of each agent; episodes, the joint actions drawn for each matrix.
+
+    Raises:
+        InputError: an unknown option, or a number out of its range.
+    """
+    options = spec.parse_options(std=0.2, samples=5, episodes=4)
+    std, samples, episodes = (options[name] for name in ("std", "samples", "episodes"))
+    if not 0 < float(std) < math.inf:
+        raise InputError(spec.text, "std", "a number > 0", std)
+    for name, count in (("samples", samples), ("episodes", episodes)):
+        if int(count) < 1:
+            raise InputError(spec.text, name, "a whole number of at least 1", count)
+
+    def loss(
+        model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainOptions
+    ) -> Tensor:
+        exploration = Exploration(float(std), int(samples), int(episodes), clamp=model.clamp)
+        return coma_loss(problem, means, exploration, noise)
+
+    return loss
 
 
 def _without_options(learner: Learner) -> LearnerFactory:
@@ -58,7 +77,7 @@ def _without_options(learner: Learner) -> LearnerFactory:
 LEARNERS: Registry[LearnerFactory] = Registry(
     "learner",
     "teal.learners",
-    {"direct": _without_options(_direct), "coma": _without_options(_coma)},
+    {"direct": _without_options(_direct), "coma": make_coma},
 )
 
 

@@ -39,6 +39,7 @@ from teal.nn.universal_flow_gnn import UniversalFlowGnn
 from teal.problem import Problem
 from teal.runtime.device import pick_device
 from teal.runtime.storage import check_out_folder, model_folder
+from teal.spec import Registry, Spec, parse_spec
 
 _TENTATIVE_PASSES = 3  # passes before the last one whose rewards are part of the loss
 _TENTATIVE_WEIGHT = 1 / 16  # of each of them, beside 1 for the last pass
@@ -288,8 +289,12 @@ def run_pretrain(config: PretrainConfig) -> Pretrainer:
     return trainer
 
 
-def pretrain_outcome(config: PretrainConfig, _: Notify) -> Outcome:
-    """`teal pretrain`."""
+Pretraining = Callable[[PretrainConfig, Spec, Notify], Outcome]
+"""Trains a kind of model, of the settings and the specification of ``--model``."""
+
+
+def _pretrain(config: PretrainConfig, spec: Spec, _: Notify) -> Outcome:
+    spec.parse_options()
     trainer = run_pretrain(config)
     train, held_out = len(trainer.networks.train), len(trainer.networks.held_out)
     return Outcome(
@@ -304,3 +309,19 @@ def pretrain_outcome(config: PretrainConfig, _: Notify) -> Outcome:
             "held_out": held_out,
         },
     )
+
+
+# By the name of --model; packages announce further kinds by entry points.
+KINDS: Registry[Pretraining] = Registry(
+    "kind of model", "teal.pretraining", {"price": _pretrain, "flow": _pretrain}
+)
+
+
+def pretrain_outcome(config: PretrainConfig, notify: Notify) -> Outcome:
+    """`teal pretrain`.
+
+    Raises:
+        InputError: a kind that nobody knows, or what its training refuses.
+    """
+    spec = parse_spec(config.model)
+    return KINDS[spec.name](config, spec, notify)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from teal.app.settings import (
     InstanceConfig,
@@ -18,6 +18,7 @@ from teal.app.settings import (
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.option import DEVICE, OVERWRITE, RESUME
+from teal.spec import parse_spec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,8 @@ class TrainOptions(ProgramFileConfig):
     for every objective (scheme price-gnn)."""
     learner: str = "direct"
     """direct (gradient of the feasible-flow surrogate), coma (COMA*, the paper's multi-agent policy
-    gradient), or one that was registered, with its options: reinforce:episodes=8."""
+    gradient; coma:std=0.2,samples=5,episodes=4: standard deviation of the policy, counterfactual
+    actions of an agent, joint actions a matrix), or one that was registered."""
     time_budget: str = "10m"
     """Time after which training stops: 90s, 10m, 1h30m.  Time before a resume counts."""
     max_steps: int = 0
@@ -51,27 +53,13 @@ class TrainOptions(ProgramFileConfig):
     """Learning rate of Adam; 0 for 0.003, or 0.001 with --model price.  The paper's release has
     1e-4 and trains for hours."""
     from_: str = ""
-    """Model that training starts from: a folder, or none for random weights.  By default the model
-    for any network that comes with Teal: flow, or with --model price universal."""
+    """Model that training starts from: a folder, or none for random weights; of FlowGNN with its
+    shape, none:form=universal,layers=6,width=16 (form published: as in the paper's release; or a
+    form that was registered).  By default the model for any network that comes with Teal: flow, or
+    with --model price universal."""
     sample: int = -1
     """Demands of a training matrix that are drawn for a step, larger ones more often; 0 for all, -1
     for 12,000 where there are more than 30,000.  Memory and time of a step follow it."""
-    width: int = 0
-    """With --from none, features of a node in FlowGNN; 0 for 16 in the form universal, else 8."""
-    layers: int = 0
-    """With --from none, number of layers of FlowGNN; 0 for 6."""
-    form: str = ""
-    """With --from none, the form of FlowGNN; universal by default, for any number of paths.
-    published: as in the paper's release (raw inputs, no nonlinearity, widths 1 to 6).  scaled,
-    nonlinear, feedback each add to the one before: scaled inputs; nonlinearity and normalisation;
-    loads of tentative allocations.  Or one that was registered."""
-    std: float = 0.2
-    """Standard deviation of the Gaussian policy of coma; 1 in the paper."""
-    samples: int = 5
-    """Number of counterfactual actions of each agent in coma."""
-    episodes: int = 4
-    """Number of joint actions that coma draws for each matrix of a batch; the paper's release has
-    1."""
     validate_every: int = 50
     """Optimiser steps from one validation to the next."""
     validation_matrices: int = 64
@@ -85,8 +73,28 @@ class TrainOptions(ProgramFileConfig):
 
     @property
     def start(self) -> str:
-        """The model that training starts from: ``from_``, or the one that comes with Teal."""
+        """The model that training starts from: ``from_``, or the one that comes with Teal; none for
+        random weights.
+        """
+        if self.from_.partition(":")[0] == "none":
+            return "none"
         return self.from_ or {"flow": "flow", "price": "universal"}[self.model]
+
+    @property
+    def first_shape(self) -> Mapping[str, Any]:
+        """Form, layers and width of the model with random weights; 0 and "" for the usual ones.
+
+        Raises:
+            InputError: an option that there is not, or another value.
+        """
+        if self.start != "none":
+            return {}
+        shape = parse_spec(self.from_).parse_options(form="", layers=0, width=0)
+        for name in ("layers", "width"):
+            if int(shape[name]) < 0:
+                expected = "a whole number of at least 0"
+                raise InputError("--from", name, expected, shape[name])
+        return shape
 
     @property
     def rate(self) -> float:
@@ -111,29 +119,18 @@ class TrainOptions(ProgramFileConfig):
         require(
             self, "learner", "direct with --model price", not is_price or self.learner == "direct"
         )
-        for field in ("width", "layers", "form"):
-            require(self, field, "--model flow beside it", not (is_price and getattr(self, field)))
-            is_free = self.from_ == "none" or not getattr(self, field)
-            require(
-                self,
-                field,
-                "--from none beside it: the shapes are those of the model to start from",
-                is_free,
-            )
+        if is_price and any(self.first_shape.values()):
+            raise InputError("--from", "", "none alone with --model price", self.from_)
         require(self, "sample", "a whole number of at least -1", self.sample >= -1)
-        counts = ("samples", "episodes", "validate_every", "validation_matrices")
-        for field in (*counts, "patience", "decay_after"):
+        for field in ("validate_every", "validation_matrices", "patience", "decay_after"):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
         for field in (
             "max_steps",
             "batch_size",
             "micro_batch",
             "seed",
-            "width",
-            "layers",
         ):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
-        require(self, "std", "a number > 0", 0 < self.std < math.inf)
         require(self, "learning_rate", "a number >= 0", 0 <= self.learning_rate < math.inf)
         require(self, "augment", "a number >= 0", 0 <= self.augment < math.inf)
 
@@ -160,15 +157,8 @@ class TrainConfig(TrainOptions, InstanceConfig):
         ),
         "validation": ("validate_every", "validation_matrices", "patience", "decay_after"),
         "for experts": (
-            "width",
-            "layers",
-            "form",
-            "std",
-            "samples",
-            "episodes",
             "micro_batch",
             "device",
-            "epsilon",
         ),
     }
 
@@ -209,9 +199,11 @@ class PretrainConfig:
 
     out: Path
     """Folder for the checkpoint and the state to resume from."""
-    model: Literal["price", "flow"] = "price"
+    model: str = "price"
     """price: PriceGNN, a recurrent price a link.  flow: FlowGNN, states of links and paths and a
-    policy for every demand."""
+    policy for every demand.  hedge:histories=480,workers=0: the hedge learned, on random histories
+    of these networks (workers: processes that compute them; 0 for one per core); or another kind
+    that a package announces, with its options."""
     time_budget: str = "30m"
     """Time after which training stops: 90s, 10m, 1h30m.  After a resume the time of the earlier
     runs is included."""
@@ -272,7 +264,7 @@ class PretrainConfig:
             require(self, field, "a number above 0", 0 < getattr(self, field) < math.inf)
         require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
         if self.aim == "start" and self.model != "price":
-            raise InputError("--aim", "", "allocation with --model flow", self.aim)
+            raise InputError("--aim", "", "allocation without --model price", self.aim)
         if self.entries and self.learner != "coma":
             raise InputError(
                 "--learner",

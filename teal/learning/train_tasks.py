@@ -187,7 +187,8 @@ def check_names(config: TrainOptions) -> None:
         InputError: an unknown learner or form, no model to start from, or one of another kind.
     """
     _ = make_learner(config.learner)
-    FlowGnnConfig(form=config.form or UNIVERSAL, width=config.width or _UNIVERSAL_WIDTH)
+    if config.model == "flow" and config.start == "none":
+        _shape(config, num_paths=1)
     if config.start != "none":
         kind = _TASKS[config.model].kind
         found = checkpoint.kind_of(model_folder(Path(config.start)))
@@ -212,12 +213,18 @@ def train_task(config: TrainOptions, problem: Problem, training: dict[str, Any])
     return _TASKS[config.model](config, problem, training)
 
 
+def _shape(config: TrainOptions, num_paths: int) -> FlowGnnConfig:
+    """The shape of a model with random weights."""
+    given = config.first_shape
+    form = given["form"] or UNIVERSAL
+    width = given["width"] or (_UNIVERSAL_WIDTH if form == UNIVERSAL else _WIDTH)
+    return FlowGnnConfig(num_paths, given["layers"] or _LAYERS, width, form)
+
+
 def _first_flow_model(config: TrainOptions, problem: Problem) -> FlowModel:
     num_paths = problem.paths.num_paths
     if config.start == "none":
-        form = config.form or UNIVERSAL
-        width = config.width or (_UNIVERSAL_WIDTH if form == UNIVERSAL else _WIDTH)
-        return new_flow_model(FlowGnnConfig(num_paths, config.layers or _LAYERS, width, form))
+        return new_flow_model(_shape(config, num_paths))
     folder = model_folder(Path(config.start))
     model, card = checkpoint.load_flow_gnn(folder)
     checkpoint.check_fits(card, folder, problem.objective)

@@ -237,7 +237,7 @@ def load_hedge_gate(folder: Path) -> tuple[HedgeGate, HedgeGateCard]:
             model.
     """
     fields, weights_hash = _read_card(folder / MODEL_CARD, HEDGE_GATE_KIND)
-    with _one_line(folder / MODEL_CARD, "the description of a hedge (teal pretrain-hedge)"):
+    with _one_line(folder / MODEL_CARD, "the description of a hedge (teal pretrain --model hedge)"):
         config, held_out = _checked(HedgeGateConfig(**fields["model"])), tuple(fields["held_out"])
         card = _checked(HedgeGateCard(**(fields | {"model": config, "held_out": held_out})))
         model = HedgeGate(card.model)

@@ -73,7 +73,8 @@ class FlowGnnConfig:
 def register_model(
     form: str, model: Callable[[FlowGnnConfig], Any], *, replace: bool = False
 ) -> None:
-    """Make a model available as ``teal train --form`` and wherever its checkpoint is named.
+    """Make a model available as ``teal train --from none:form=NAME`` and wherever its checkpoint is
+    named.
 
     A package announces its models without being imported, by entry points in the group
     ``teal.models``.

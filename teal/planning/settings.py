@@ -65,7 +65,10 @@ class PlanConfig(PlanOptions, InstanceConfig):
         "failures": ("failures", "groups", "pairs", "max_pairs"),
         "matrices": ("split", "limit"),
         "output": ("out", "worst", "resume", "overwrite"),
-        "for experts": ("gap", "epsilon", "device"),
+        "for experts": (
+            "gap",
+            "device",
+        ),
     }
 
     worst: int = 20

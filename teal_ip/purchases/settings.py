@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from teal.app.settings import (
     CalibratedConfig,
     CandidateConfig,
-    LatencyConfig,
+    ClassConfig,
     NetworkConfig,
     ProgramFileConfig,
     TrafficFileConfig,
@@ -25,7 +25,7 @@ from teal_ip.routing.settings import GrowthConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradeOptions(
-    GrowthConfig, CalibratedConfig, LatencyConfig, CandidateConfig, TrafficFileConfig
+    GrowthConfig, CalibratedConfig, ClassConfig, CandidateConfig, TrafficFileConfig
 ):
     """The demands to plan for, the capacity that can be bought, and when the search stops."""
 
@@ -116,7 +116,7 @@ class UpgradeOptions(
     @property
     def program(self) -> ProgramFileConfig:
         """The settings of files, traffic and paths, to balance the links."""
-        bases = CalibratedConfig, LatencyConfig, CandidateConfig, TrafficFileConfig
+        bases = CalibratedConfig, ClassConfig, CandidateConfig, TrafficFileConfig
         shared = {
             field.name: getattr(self, field.name)
             for base in bases

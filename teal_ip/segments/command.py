@@ -378,7 +378,7 @@ def solve_over(
     problem = Problem.create(
         topology,
         lists,
-        Objective(config.objective, config.epsilon),
+        Objective(config.objective),
         traffic.read([config.index]),
         weight=given_weights(config, topology, traffic, notify),
         classes=traffic.classes,
@@ -434,9 +434,7 @@ def with_tighter_free_bound(
     live = dag.reaches[traffic.pairs[:, 1], traffic.pairs[:, 0]]
     demand = np.where(live, traffic.read([config.index])[0], 0.0)
     lists = CandidateLists.straight(dag, traffic.pairs)
-    problem = Problem.create(
-        dag.topology, lists, Objective(config.objective, config.epsilon), demand[None]
-    )
+    problem = Problem.create(dag.topology, lists, Objective(config.objective), demand[None])
     bound = float(searched_free_bound(problem, _FREE_SEARCH_S))
     sense = problem.objective.rules.sense
     if sense * bound >= sense * report.free_bound:

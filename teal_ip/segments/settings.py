@@ -33,13 +33,12 @@ class SegmentsConfig(RoutedConfig, ObjectiveConfig):
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "matrices and failures": ("index", "matrices", "fail", "survive", "groups"),
-        "program": ("objective", "weights", "class_weights"),
+        "program": ("objective", "weights"),
         "routing": ("metric", "set_metric", "ucmp", "flex_algo", "igp_alone"),
         "lists": ("max_segments", "adjacency", "one_list"),
         "few policies": ("fewest_policies", "target_utilisation", "at_most", "transit"),
         "when to stop": ("gap", "deadline", "max_iterations"),
         "output": ("out", "overwrite"),
-        "for experts": ("epsilon",),
     }
 
     index: int = 0

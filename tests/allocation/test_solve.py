@@ -29,7 +29,7 @@ def test_solve_and_evaluate_say_what_each_class_gets(
         "--objective",
         "priority",
     ]
-    classes = ["--class-shares", "gold=0.1,silver=0.3,bronze=0.6", "--latency-limits", "gold=20"]
+    classes = ["--classes", "gold=0.1,silver=0.3,bronze=0.6", "--latency-limits", "gold=20"]
     out = tmp_path / "a.json"
     assert main(["solve", *traffic, *classes, "--json", "--out", str(out)]) == 0
     figures = json.loads(capsys.readouterr().out)
@@ -63,7 +63,7 @@ def test_solve_and_evaluate_say_what_each_class_gets(
         assert float(row["gap_known"]) <= float(row["gap"]) + 1e-12
         assert (float(row["gap_known"]) > 0.1) == (row["scheme"] == "ecmp:over=candidates")
     assert main(["solve", *traffic]) == 2
-    assert main(["solve", *traffic, "--class-shares", "gold=0.5"]) == 2
+    assert main(["solve", *traffic, "--classes", "gold=0.5"]) == 2
     assert main(["solve", *traffic, *classes, "--shards", "2"]) == 2
 
 
@@ -214,8 +214,9 @@ def test_the_gap_over_all_paths_is_of_the_splits_given_out(
         ["--over-all-paths", "--shards", "2"],
         ["--num-paths", "many"],
         ["--num-paths", "0"],
-        ["--path-gap", "0"],
-        ["--max-paths", "0"],
+        ["--num-paths", "auto:gap=0"],
+        ["--num-paths", "auto:most=0"],
+        ["--num-paths", "auto:paths=3"],
     ],
 )
 def test_paths_that_cannot_be_are_refused(

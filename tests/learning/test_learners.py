@@ -53,12 +53,8 @@ except SystemExit as end:
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     options = [
-        "--form",
-        "attention",
         "--from",
-        "none",
-        "--layers",
-        "2",
+        "none:form=attention,layers=2",
         "--max-steps",
         "3",
         "--quiet",
@@ -80,7 +76,7 @@ def test_the_gradient_of_the_example_learner_is_that_of_the_expected_reward() ->
     """The gradient of many joint actions points where the mean gradient of the reward at drawn
     actions does."""
     reinforce = runpy.run_path(str(EXAMPLES / "own_learner.py"))["make"](
-        parse_spec("reinforce:episodes=4000")
+        parse_spec("reinforce:episodes=4000,std=0.5")
     )
     torch.manual_seed(0)
     problem = random_problem(3, nodes=4, num_paths=2, batch=1)
@@ -91,7 +87,7 @@ def test_the_gradient_of_the_example_learner_is_that_of_the_expected_reward() ->
         .clone()
         .requires_grad_()
     )
-    config = TrainConfig(topology="b4", traffic="-", out=Path("x"), std=0.5, learner="direct")
+    config = TrainConfig(topology="b4", traffic="-", out=Path("x"), learner="direct")
 
     class Plain(FlowModel):
         def splits(self, means: torch.Tensor, problem: Problem) -> torch.Tensor:
@@ -115,8 +111,11 @@ def test_the_gradient_of_the_example_learner_is_that_of_the_expected_reward() ->
 def test_unknown_names_are_refused_before_anything_is_computed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for option, known in (("--learner", "coma, direct"), ("--form", "universal")):
-        assert main(["train", *B4, option, "mine", "--from", "none", "--out", str(tmp_path)]) == 2
+    for option, value, known in (
+        ("--learner", "mine", "coma, direct"),
+        ("--from", "none:form=mine", "universal"),
+    ):
+        assert main(["train", *B4, option, value, "--out", str(tmp_path)]) == 2
         printed = capsys.readouterr().err
         assert known in printed
         assert "candidate paths" not in printed

@@ -25,7 +25,7 @@ _COMMAND = [
     "--num-paths",
     "4",
 ]
-_RANDOM = ["--from", "none", "--layers", "2", "--max-steps", "2", "--quiet", "--json"]
+_RANDOM = ["--from", "none:layers=2", "--max-steps", "2", "--quiet", "--json"]
 
 
 def test_the_card_has_what_the_model_carries_alone_and_repaired(

@@ -24,7 +24,7 @@ pytestmark = [
 ]  # two of the groups at a time are enough for two cores
 
 SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3", "--learner", "coma"]
-SETTINGS += ["--batch-size", "9", "--from", "none", "--layers", "2"]
+SETTINGS += ["--batch-size", "9", "--from", "none:layers=2"]
 SETTINGS += ["--validation-matrices", "4", "--validate-every", "2"]
 # Of weights up to 3, for sums in another order.  More steps would enlarge the difference at kinks
 # of the loss, by how much depends on the processor.
@@ -127,7 +127,7 @@ def test_a_fault_of_the_user_is_said_once_and_files_may_be_relative(
         "--workers",
         "2",
     ]
-    command += ["--from", "none", "--layers", "2", "--learning-rate", "1e30", "--max-steps", "10"]
+    command += ["--from", "none:layers=2", "--learning-rate", "1e30", "--max-steps", "10"]
     assert main(command) == 2
     errors = capsys.readouterr().err
     assert "a finite loss; try a lower --learning-rate" in errors

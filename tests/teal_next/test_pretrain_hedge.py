@@ -13,13 +13,20 @@ import torch
 
 from teal.errors import InputError
 from teal.learning.network_pool import NetworkPool
+from teal.learning.settings import PretrainConfig
 from teal.nn.checkpoint import load_hedge_gate
 from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Past
 from teal.solvers import pdhg
 from teal_next import pretrain as hedge_samples
-from teal_next.pretrain import HISTORIES, Drawn, HedgeTrainer, load_recording, record
-from teal_next.settings import PretrainHedgeConfig
+from teal_next.pretrain import (
+    HISTORIES,
+    Drawn,
+    HedgeTrainer,
+    HistorySettings,
+    load_recording,
+    record,
+)
 
 POOL = NetworkPool(("topozoo/Abilene",), ("topozoo/Geant2012",))
 
@@ -38,7 +45,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _trainer(out: Path, **settings: Any) -> HedgeTrainer:
-    trainer = HedgeTrainer(PretrainHedgeConfig(out=out, histories=8, num_paths=2, **settings), POOL)
+    trainer = HedgeTrainer(
+        PretrainConfig(out=out, num_paths=2, **settings), HistorySettings(8), POOL
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hedge_samples, "INTERVALS", 3)
         patch.setattr(hedge_samples, "_MAX_PAST", 14)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,9 +31,9 @@ from teal.evaluation.bench.problems import (
 from teal.evaluation.bench.proofs import prove_scores
 from teal.evaluation.bench.ranking import Score, means, rank, read_results, read_seconds
 from teal.evaluation.bench.runs import run_scheme, write_results
-from teal.evaluation.settings import BenchMakeConfig, BenchRankConfig, BenchRunConfig
+from teal.evaluation.settings import BenchConfig
 from teal.formats.rows import write_csv
-from teal.runtime.storage import check_out_file, check_out_folder
+from teal.runtime.storage import check_out_folder
 
 _MAX_FAULTS = 50  # listed on the page
 
@@ -107,13 +108,17 @@ FILES = SCORES, PAGE = ("scores.csv", "report.html")
 PROOFS = "proofs"  # folder
 
 
-def run_make(config: BenchMakeConfig, notify: Callable[[str], None]) -> BenchSet:
-    """Make and write the set.
+def set_of(config: BenchConfig, notify: Callable[[str], None]) -> BenchSet:
+    """The set in its folder, made where there is none.
 
     Raises:
-        InputError: a network that the set does not have, or an output that must not be replaced.
+        InputError: a network that the set does not have, or a folder of something else.
     """
-    check_out_folder(config.out, (SET_FILE,), overwrite=config.overwrite)
+    if (config.set / SET_FILE).is_file():
+        if config.network:
+            expected = f"nothing: {config.set} has a set"
+            raise InputError("--network", "", expected, ", ".join(config.network))
+        return read_set(config.set)
     with tqdm(desc="problems", unit="case") as bar:
 
         def report(_: str, number: int, total: int) -> None:
@@ -121,7 +126,8 @@ def run_make(config: BenchMakeConfig, notify: Callable[[str], None]) -> BenchSet
             bar.update(number + 1 - bar.n)
 
         bench = make_set(report, config.network) if config.network else make_set(report)
-    write_set(config.out, bench)
+    write_set(config.set, bench)
+    notify(f"{config.set}: {len(bench.cases)} cases on {', '.join(bench.networks)}")
     if not config.network:
         same = (
             "the frozen set"
@@ -132,84 +138,68 @@ def run_make(config: BenchMakeConfig, notify: Callable[[str], None]) -> BenchSet
     return bench
 
 
-def run_bench(config: BenchRunConfig, notify: Callable[[str], None]) -> int:
-    """Run the scheme; the number of cases that it has results of.
+def result_file(scheme: str) -> str:
+    """Name of the file of a scheme's results: its specification, with - for what files do not
+    allow.
+    """
+    return re.sub(r"[^\w.=-]+", "-", scheme).strip("-") + ".csv"
+
+
+def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]:
+    """Run the schemes, check all results and rank them.
 
     Raises:
-        InputError: no set there, an unknown scheme, or an output that must not be replaced.
+        InputError: an unknown scheme, a faulty result file, or an output that must not be replaced.
     """
-    check_out_file(config.out, (".csv",), overwrite=config.overwrite)
-    bench = read_set(config.set)
-    with tqdm(total=len(bench.cases), desc=config.scheme, unit="case") as bar:
-        results, seconds = run_scheme(bench, config.scheme, config.model, lambda _: bar.update())
-    write_results(config.out, bench, results, seconds)
-    missing = len(bench.cases) - len(results)
-    if missing:
-        notify(f"{missing} cases without explicit paths are left out")
-    return len(results)
-
-
-def run_rank(config: BenchRankConfig) -> list[Score]:
-    """Check and rank.
-
-    Raises:
-        InputError: no set there, a faulty result file, or an output that must not be replaced.
-    """
+    own = {} if config.out is None else {s: config.out / result_file(s) for s in config.scheme}
     if config.out is not None:
-        check_out_folder(config.out, FILES, overwrite=config.overwrite)
-    bench = read_set(config.set)
-    names = [path.stem for path in config.results]
-    if len(set(names)) < len(names):
+        names = [*FILES, *(path.name for path in own.values())]
+        check_out_folder(config.out, names, overwrite=config.overwrite)
+    files = [*own.values(), *config.results]
+    if len({path.stem for path in files}) < len(files):
         raise InputError(
             "--results",
             "",
             "files of different names, which are those of the programs",
-            ", ".join(names),
+            ", ".join(path.stem for path in files),
         )
-    programs = {path.stem: read_results(path, bench) for path in config.results}
-    seconds = {path.stem: read_seconds(path.with_suffix(".seconds.csv")) for path in config.results}
-    scores = rank(bench, programs, seconds)
-    if config.prove and config.out is not None:
+    bench = set_of(config, notify)
+    others = {path.stem: read_results(path, bench) for path in config.results}
+    for scheme, path in own.items():
+        with tqdm(total=len(bench.cases), desc=scheme, unit="case") as bar:
+            results, seconds = run_scheme(bench, scheme, config.model, lambda _: bar.update())
+        write_results(path, bench, results, seconds)
+        missing = len(bench.cases) - len(results)
+        if missing:
+            notify(f"{scheme}: {missing} cases without explicit paths are left out")
+    if not files:
+        return []
+    programs = {path.stem: read_results(path, bench) for path in own.values()} | others
+    seconds_of = {path.stem: read_seconds(path.with_suffix(".seconds.csv")) for path in files}
+    scores = rank(bench, programs, seconds_of)
+    if config.out is None:
+        return scores
+    if config.prove:
         with tqdm(total=len(bench.cases), desc="proofs", unit="case") as bar:
             scores = prove_scores(
                 bench, programs, scores, config.out / PROOFS, lambda _: bar.update()
             )
-    if config.out is not None:
-        write_files(
-            config.out,
-            {
-                SCORES: partial(write_csv, rows=scores),
-                PAGE: partial(write_bench_page, scores=scores),
-            },
-        )
+    write_files(
+        config.out,
+        {SCORES: partial(write_csv, rows=scores), PAGE: partial(write_bench_page, scores=scores)},
+    )
     return scores
-
-
-def make_outcome(config: BenchMakeConfig, notify: Notify) -> Outcome:
-    """`teal bench make`."""
-    bench = run_make(config, notify)
-    networks = list(bench.networks)
-    return Outcome(
-        text=f"{config.out}: {len(bench.cases)} cases on {', '.join(networks)}",
-        data={"out": str(config.out), "cases": len(bench.cases), "networks": networks},
-    )
-
-
-def run_outcome(config: BenchRunConfig, notify: Notify) -> Outcome:
-    """`teal bench run`."""
-    cases = run_bench(config, notify)
-    return Outcome(
-        text=f"{config.out}: results of {cases} cases",
-        data={"out": str(config.out), "cases": cases},
-    )
 
 
 _MAX_LISTED = 5  # results that are not valid, or not proved, each in a line
 
 
-def rank_outcome(config: BenchRankConfig, _: Notify) -> Outcome:
-    """`teal bench rank`."""
-    scores = run_rank(config)
+def bench_outcome(config: BenchConfig, notify: Notify) -> Outcome:
+    """`teal bench`."""
+    scores = run_bench(config, notify)
+    if not scores:
+        text = f"{config.set}: the set; --scheme runs a scheme on it, --results ranks files"
+        return Outcome(text=text, data={"set": str(config.set)})
     faults = {f"{score.program}, {score.case}": score.fault for score in scores if score.fault}
     lines = [f"{name}: {fault}" for name, fault in list(faults.items())[:_MAX_LISTED]]
     if config.prove and config.out is not None:
@@ -227,5 +217,5 @@ def rank_outcome(config: BenchRankConfig, _: Notify) -> Outcome:
     return Outcome(
         tables=[ranking_table(scores)],
         written="\n".join(lines),
-        data={"means": means(scores), "not_valid": faults},
+        data={"set": str(config.set), "means": means(scores), "not_valid": faults},
     )

@@ -260,7 +260,7 @@ def read_set(folder: Path) -> BenchSet:
         )
         names, key = content["networks"], content["key"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        expected = "a set of problems (teal bench make)"
+        expected = "a set of problems (teal bench --set)"
         raise InputError(str(file), "", expected, f"{type(error).__name__}: {error}") from None
     networks = {name: load_topology(str(folder / f"{name}.json")) for name in names}
     networks = {

@@ -122,13 +122,16 @@ def test_schemes_and_hedges_are_run_written_and_ranked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(tmp_path / "set")
-    assert main(["bench", "make", "--out", folder, "--network", "b4"]) == 0
-    for scheme in ("pdhg:gap=0.001", "last"):
-        file = str(tmp_path / f"{scheme.split(':')[0]}.csv")
-        assert main(["bench", "run", "--set", folder, "--scheme", scheme, "--out", file]) == 0
+    assert main(["bench", "--set", folder, "--network", "b4"]) == 0
+    assert "--scheme" in capsys.readouterr().out
+    own = ["bench", "--set", folder, "--scheme", "pdhg:gap=0.001", "--out", str(tmp_path / "own")]
+    assert main(own) == 0
+    assert main(own) == 2, "not replaced"
     capsys.readouterr()
-    command = ["bench", "rank", "--set", folder, "--out", str(tmp_path / "rank"), "--json"]
-    command += ["--results", str(tmp_path / "pdhg.csv"), "--results", str(tmp_path / "last.csv")]
+    command = ["bench", "--set", folder, "--out", str(tmp_path / "rank"), "--json"]
+    theirs = tmp_path / "pdhg.csv"
+    (tmp_path / "own" / "pdhg-gap=0.001.csv").rename(theirs)
+    command += ["--scheme", "last", "--results", str(theirs)]
     assert main(command) == 0
     ranking = json.loads(capsys.readouterr().out)
     assert list(ranking["means"]) == ["pdhg", "last"]

@@ -272,7 +272,7 @@ def _with_classes(tmp_path: Path) -> tuple[dict[str, Any], Topology]:
         "--objective",
         "priority",
     ]
-    assert main(["solve", *arguments, "--class-shares", shares, "--out", str(out)]) == 0
+    assert main(["solve", *arguments, "--classes", shares, "--out", str(out)]) == 0
     return json.loads(out.read_text()), teal.load_topology("b4")
 
 
