@@ -1,6 +1,8 @@
 """A path computation element (PCE) that installs the SR policies of a file in routers by PCEP.
 
-    teal segments --one-list ... --routers routers.csv --out policies.sr-policy.json
+    teal segments --one-list ... --out lists.json
+    teal export --policies lists.json --topology ... --routers routers.csv \\
+        --out policies.sr-policy.json
     python -m deploy.pcep policies.sr-policy.json [--listen 10.0.0.100:4189] [--colour 100]
 
 Routers connect to it as stateful clients (RFC 8231) that let a PCE set up paths (RFC 8281), with
@@ -88,7 +90,7 @@ class Reported(NamedTuple):
 
 
 def policies(document: Any, colour: int) -> list[Policy]:
-    """The policies of a file, as ``teal solve --routers ... --out FILE.sr-policy.json`` writes it.
+    """The policies of a file, as ``teal export --policies ... --out FILE.json`` writes it.
 
     Raises:
         ValueError: another file; a policy of another colour, without an address, of two families,
@@ -97,14 +99,15 @@ def policies(document: Any, colour: int) -> list[Policy]:
     try:
         return [_policy(one, colour) for one in document["sr-policies"]]
     except (KeyError, TypeError, AttributeError):
-        raise ValueError("expected what teal segments --out FILE.sr-policy.json writes") from None
+        expected = "what teal export --policies ... --out FILE.json writes"
+        raise ValueError(f"expected {expected}") from None
 
 
 def _policy(one: dict[str, Any], colour: int) -> Policy:
     what = f"{one['headend']} to {one['endpoint']}"
     if "steers" in one:
         raise ValueError(
-            f"{what}: a transit policy; configure it (teal solve --out FILE.conf, IOS-XR)"
+            f"{what}: a transit policy; configure it (teal export --out FILE.conf, IOS-XR)"
         )
     if not one.get("endpoint-address") or not one.get("headend-address"):
         raise ValueError(f"{what}: no address; give --routers to teal solve")
@@ -570,7 +573,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "file", type=Path, help="SR policies: what teal solve --out FILE.sr-policy.json wrote"
+        "file", type=Path, help="SR policies: what teal export --policies ... --out FILE.json wrote"
     )
     parser.add_argument(
         "--listen",

@@ -1,7 +1,9 @@
 """SR policies into BGP: a GoBGP speaker is made to hold those of a file, which its neighbours then
 receive.
 
-    teal segments ... --routers routers.csv --out policies.sr-policy.json
+    teal segments ... --out lists.json
+    teal export --policies lists.json --topology ... --routers routers.csv \\
+        --out policies.sr-policy.json
     python -m deploy.sr_policies policies.sr-policy.json [--speaker 127.0.0.1:50051] [--next-hop 10.0.0.1]
 
 Each policy becomes a route of SAFI 73 (RFC 9830) with its preference and its weighted lists of MPLS
@@ -195,7 +197,7 @@ def _family(endpoint: str) -> dict[str, int]:
 
 def routes(document: dict[str, Any], next_hop: str) -> list[Route]:
     """The routes of a file of SR policies, as
-    ``teal solve --routers ... --out FILE.sr-policy.json`` writes it.
+    ``teal export --policies ... --out FILE.json`` writes it.
 
     Args:
         document: the file.
@@ -336,7 +338,7 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "file", type=Path, help="SR policies: what teal solve --out FILE.sr-policy.json wrote"
+        "file", type=Path, help="SR policies: what teal export --policies ... --out FILE.json wrote"
     )
     parser.add_argument(
         "--speaker", default="127.0.0.1:50051", help="gRPC interface of gobgpd (127.0.0.1:50051)"

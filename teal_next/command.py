@@ -268,7 +268,7 @@ class NextIntervals:
 
     Attributes:
         rows: a row for each hedge and interval.
-        selections: which matrices of each network were measured, in words.
+        selections: matrices of each network that were measured, in words.
     """
 
     rows: list[NextRow]
@@ -307,7 +307,7 @@ def measure(
 
     Args:
         instance: network, traffic, candidate paths and program.
-        options: which intervals, and what hedges know.
+        options: the intervals, and what hedges know.
         hedges: by the name that rows give them.
         measured: receives the rows.
         known: the matrices that hedges are given; None for those of the traffic.

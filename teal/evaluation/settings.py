@@ -65,7 +65,7 @@ class StudyOptions(ProgramFileConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyConfig(StudyOptions, NetworksConfig):
-    """What is measured on several networks, and a folder for the results."""
+    """A study of several networks, and a folder for its results."""
 
     out: Path
     """Folder for the results."""

@@ -95,7 +95,7 @@ class Study:
         """Measure what is missing of a network.
 
         Args:
-            number: of the network, among those of the study.
+            number: place of the network among those of the study.
             instance: as :meth:`prepared` returned it.
             cases: its cases.
             schemes: by the name that rows give them.
@@ -266,7 +266,7 @@ def schemes_of(
     """The schemes of each network.  One that lacks a model for some networks fails its rows there.
 
     Args:
-        options: which schemes.
+        options: the schemes.
         models: the model of each network; None for none.
         notify: called with which model is taken.
 

@@ -23,7 +23,7 @@ from teal.spec import parse_spec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainOptions(ProgramFileConfig):
-    """What is trained, how long, and where it is kept."""
+    """The model to train, how long, and the folder for it."""
 
     out: Path
     """Folder for the checkpoint, the state to resume from, and the TensorBoard log."""

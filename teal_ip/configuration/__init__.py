@@ -1,1 +1,1 @@
-"""What is installed, in the form in which routers take it: `teal export`."""
+"""Configuration of routers, and other forms in which they take an allocation: `teal export`."""

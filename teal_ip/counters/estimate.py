@@ -159,7 +159,8 @@ class EstimateRun:
         labels: end or start, which the timestamps of the intervals are.
         expected_error: NMAE that the first matrix is expected to have without a history; NaN with
             one.
-        checked: the matrices checked against the counters; None before the end.
+        checked: the matrices checked against the counters; None before the end, and without
+            traffic.
     """
 
     topology: Topology
@@ -238,12 +239,12 @@ class EstimateRun:
 
 
 class Measured(NamedTuple):
-    """What was counted, on which network.
+    """A network, and the counters of its interfaces.
 
     Attributes:
         topology: the network as its routers use it.
         dag: its shortest paths.
-        counters: of its interfaces.
+        counters: readings of its interfaces.
     """
 
     topology: Topology
@@ -452,6 +453,9 @@ def estimate(
     ):
         notify(f"--truth: {note}")
     run = so_far()
+    calibrating = run.traffic if history is None else history
+    if not calibrating.mean().sum() > 0:  # an alarm is calibrated on matrices with traffic
+        return run
     checked = check_matrices(measured, run.traffic, history, CheckOptions(), config, notify)
     return dataclasses.replace(run, checked=checked)
 

@@ -71,7 +71,7 @@ class CounterConfig(CounterOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EstimateOptions(CounterOptions):
-    """What is known besides the counters, and how matrices follow from both."""
+    """Facts that are known besides the counters, and how matrices follow from both."""
 
     history: str = ""
     """Past traffic matrices, a file as for teal solve: with a week of them errors halve, and

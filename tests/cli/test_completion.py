@@ -16,8 +16,8 @@ from teal.cli import main
     [
         (["teal", "so"], {"solve"}),
         (["teal", "plan", "--fa"], {"--failures"}),
-        (["teal", "bench", "ma"], {"make"}),
-        (["teal", "bench", "make", "--ov"], {"--overwrite"}),
+        (["teal", "paths", "im"], {"improve"}),
+        (["teal", "paths", "improve", "--ov"], {"--overwrite"}),
     ],
 )
 def test_words_are_completed(

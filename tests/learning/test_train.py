@@ -48,8 +48,7 @@ def _trainer(
         "batch_size": 8,
         "validate_every": 5,
         "validation_matrices": 4,
-        "from_": "none",
-        "layers": 2,
+        "from_": "none:layers=2",
         "time_budget": "10m",
     }
     config = TrainConfig(
@@ -230,7 +229,7 @@ def test_a_price_gnn_learns_one_network_resumes_to_the_bit_and_says_what_it_is(
 ) -> None:
     settings: dict[str, Any] = {
         "model": "price",
-        "layers": 0,
+        "from_": "none",
         "max_steps": 40,
         "learning_rate": 3e-3,
     }
@@ -255,8 +254,8 @@ def test_a_price_gnn_learns_one_network_resumes_to_the_bit_and_says_what_it_is(
 
 
 def test_a_price_gnn_takes_no_settings_of_a_flow_gnn() -> None:
-    for other in ({"learner": "coma"}, {"form": "published", "from_": "none"}):
-        with pytest.raises(InputError, match="--model"):
+    for other in ({"learner": "coma"}, {"from_": "none:form=published"}):
+        with pytest.raises(InputError, match="--model price"):
             TrainConfig(topology="b4", traffic="-", out=Path("x"), model="price", **other)  # type: ignore[arg-type]
 
 
