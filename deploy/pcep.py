@@ -1,7 +1,7 @@
-"""A path computation element (PCE) that installs the SR policies of a file in routers by PCEP.
+r"""A path computation element (PCE) that installs the SR policies of a file in routers by PCEP.
 
     teal segments --one-list ... --out lists.json
-    teal export --policies lists.json --topology ... --routers routers.csv \\
+    teal export --policies lists.json --topology ... --routers routers.csv \
         --out policies.sr-policy.json
     python -m deploy.pcep policies.sr-policy.json [--listen 10.0.0.100:4189] [--colour 100]
 

@@ -1,8 +1,8 @@
-"""SR policies into BGP: a GoBGP speaker is made to hold those of a file, which its neighbours then
+r"""SR policies into BGP: a GoBGP speaker is made to hold those of a file, which its neighbours then
 receive.
 
     teal segments ... --out lists.json
-    teal export --policies lists.json --topology ... --routers routers.csv \\
+    teal export --policies lists.json --topology ... --routers routers.csv \
         --out policies.sr-policy.json
     python -m deploy.sr_policies policies.sr-policy.json [--speaker 127.0.0.1:50051] [--next-hop 10.0.0.1]
 

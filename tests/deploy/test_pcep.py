@@ -132,7 +132,7 @@ def test_messages_are_those_of_the_rfcs() -> None:
             {"candidate-paths": [{"segment-lists": [{"segments": [{"label": -1}]}]}]},
             "labels from 0 to 1048575",
         ),
-        ({"candidate-paths": None}, "what teal segments"),
+        ({"candidate-paths": None}, "what teal export"),
         ({"steers": "all traffic to the endpoint"}, "a transit policy"),
     ],
 )
