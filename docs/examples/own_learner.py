@@ -32,9 +32,7 @@ def make(spec: Spec) -> Learner:
         noise: Noise,
         config: TrainOptions,
     ) -> torch.Tensor:
-        return loss_of(
-            model, problem, means, noise, options["std"], max(2, options["episodes"])
-        )
+        return loss_of(model, problem, means, noise, options["std"], max(2, options["episodes"]))
 
     return reinforce
 
