@@ -295,7 +295,9 @@ class Survey:
         self._save(TRAFFIC, run.traffic.scaled(self._config.growth))
         return Step(
             "The traffic matrix from the counters",
-            findings=tuple(run.describe().splitlines()),
+            findings=tuple(
+                f"{line[:1].upper()}{line[1:]}." for line in run.describe().splitlines()
+            ),
             command=command_line("estimate", config),
             page="estimate/estimate.html",
         )
