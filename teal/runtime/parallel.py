@@ -224,6 +224,13 @@ def inner_kernel(function: _F) -> _F:
     return cast(_F, _compiled(function, no_cpython_wrapper=True))
 
 
+def summing_kernel(function: _F) -> _F:
+    """Compile a kernel that kernels alone call, and whose sums may be added in another order, so
+    that they run on vector units.
+    """
+    return cast(_F, _compiled(function, no_cpython_wrapper=True, fastmath={"reassoc"}))
+
+
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     """Numba's function, kept on disk (:mod:`teal.runtime.kernel_cache`)."""
     options = {"nogil": True, "error_model": "numpy", **options}

@@ -16,6 +16,7 @@ from teal.problem.bounds import gap as certified_gap
 from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.exact import exact_program
+from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine, lanes_of
 from teal.solvers.pdhg.model_start import ModelStart, foretells_work
@@ -84,6 +85,18 @@ def _solving_unconditioned(
         reduction.problem, reduction.reduced(state), options, engine, dtype
     )
     return reduction.result(result, options.gap)
+
+
+def _solving_by_interior_points(problem: Problem, options: SearchOptions) -> Steps[PdhgResult]:
+    if not interior.accepts(problem):
+        expected = "another one: interior points take linear programs over paths, on the CPU"
+        raise InputError("solve", "engine", expected, "interior")
+    result = yield from interior.solving(
+        problem, options.gap, options.max_iterations, options.deadline
+    )
+    if options.report is not None:
+        options.report(result.iterations, float(result.gap.max()))
+    return result
 
 
 def is_solved_without_kernels(problem: Problem, engine: str) -> bool:
@@ -214,6 +227,8 @@ def _solving_reduced(
     may_span_decades: bool = True,
 ) -> Steps[PdhgResult]:
     """Solve each matrix by the engine that suits it, then those that stalled by another one."""
+    if engine == "interior":
+        return (yield from _solving_by_interior_points(problem, options))
     real = iteration_dtype(problem, options.gap, dtype)
     if engine != "auto":
         return (yield from _solving_parts(problem, state, options, engine, real))

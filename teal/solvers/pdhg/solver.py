@@ -18,6 +18,7 @@ from teal.problem.bounds import usable_prices
 from teal.problem.prox import project_box
 from teal.runtime.interruptible import Deadline, Steps, complete, quietly
 from teal.runtime.parallel import is_large
+from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.fused.rehearsal import rehearse_for
 from teal.solvers.pdhg.model_start import foretells_work
@@ -34,7 +35,7 @@ from teal.solvers.sequences import class_rows, max_min, priority, rate_cuts
 from teal.solvers.sequences.task import Tasks, carrying_out
 from teal.spec import register
 
-ENGINES = ("auto", "fused", "plain", "equilibrated")
+ENGINES = ("auto", "fused", "plain", "equilibrated", "interior")
 WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
 
 
@@ -126,7 +127,8 @@ def solve(
             value; iterations do otherwise).  On smaller ones it gives the start that ``warm_start``
             does not give, and of a program that maximises a value one wherever that saves
             iterations (:mod:`teal.solvers.pdhg.model_start`).  Not under priority and max_min.
-        engine: fused (CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device;
+        engine: interior (interior points: programs over paths, linear in flow, on the CPU), fused
+            (PDHG; CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device;
             for magnitudes that span many decades), or auto: the faster of the first two that runs
             here, and equilibrated where magnitudes span more than four decades or where the gap
             stops shrinking, unless the network is large.  Under side conditions whose columns are
@@ -293,6 +295,8 @@ def prepare(
     if over.largest_share is not None:
         first = over.largest_share[:1, :1]
         project_box(torch.zeros_like(first), first, torch.ones_like(first))
+    if engine == "interior":
+        interior.rehearse()
     if problem.batch and engine in ("auto", "fused") and FusedEngine.accepts(over):
         rehearse_for(over, gap, iteration_dtype(over, gap, dtype))
 

@@ -1,0 +1,138 @@
+"""Interior points beside PDHG: times to certified gaps, on networks of 4 to 2,000 nodes.
+
+    python benchmarks/interior.py --out OUT [--data FOLDER] [--most 150]
+
+FOLDER holds UsCarrier.json, Kdl.json and ASN2k.json, which are left out without it.  OUT/interior.csv
+has a row for each network, objective, load and gap: the size of the program, and seconds and
+iterations of both engines, medians of warm calls of `teal.solve`.  Networks of more than --most
+nodes are left out.  A row says which engine `teal.solve` asks for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+from typing import Any
+
+from timing import median_s
+
+NETWORKS = (
+    ("b4", 6),
+    ("b4", 2),
+    ("topohub:sndlib/abilene", 4),
+    ("topohub:sndlib/geant", 4),
+    ("topohub:sndlib/geant", 2),
+    ("topohub:sndlib/germany50", 6),
+    ("topohub:sndlib/germany50", 2),
+    ("topohub:sndlib/cost266", 4),
+    ("topohub:sndlib/nobel-eu", 4),
+    ("topohub:sndlib/janos-us", 4),
+    ("topohub:sndlib/pioro40", 4),
+    ("topohub:sndlib/norway", 4),
+    ("topohub:sndlib/ta2", 4),
+    ("topohub:sndlib/zib54", 4),
+    ("topohub:topozoo/Garr201201", 4),
+    ("topohub:topozoo/Interoute", 4),
+    ("topohub:topozoo/Colt", 4),
+    ("topohub:topozoo/Geant2012", 4),
+    ("topohub:topozoo/Cogentco", 4),
+    ("topohub:topozoo/GtsCe", 4),
+    ("topohub:topozoo/Dfn", 4),
+    ("topohub:topozoo/Tinet", 4),
+    ("topohub:topozoo/Ion", 4),
+    ("topohub:gabriel/25/1", 4),
+    ("topohub:gabriel/40/3", 4),
+    ("topohub:gabriel/60/8", 4),
+    ("topohub:gabriel/90/7", 4),
+    ("topohub:gabriel/90/7", 8),
+    ("topohub:gabriel/120/2", 4),
+    ("topohub:gabriel/150/9", 4),
+)
+PUBLISHED = (("UsCarrier.json", 6), ("Kdl.json", 6))
+OBJECTIVES = ("total_flow", "max_link_utilisation")
+GAPS = (1e-2, 1e-3, 1e-4)
+_LIMIT_S = 20.0  # deadline of a solve
+COLUMNS = (
+    "network",
+    "nodes",
+    "objective",
+    "load",
+    "gap",
+    "rows",
+    "paths",
+    "entries",
+    "updates",
+    "scan",
+    "interior_s",
+    "interior_iterations",
+    "interior_gap",
+    "pdhg_s",
+    "pdhg_iterations",
+    "pdhg_gap",
+)
+
+
+def measured(problem: Any, gap: float, engine: str) -> tuple[float, int, float]:
+    """Median seconds, iterations, certified gap."""
+    import teal
+
+    def solve() -> Any:
+        return teal.solve(problem, gap=gap, engine=engine, deadline=_LIMIT_S)
+
+    result = solve()
+    seconds = result.solve_s if result.solve_s > 2 else median_s(solve, 5)
+    return seconds, result.iterations, float(result.gap[0])
+
+
+def main() -> None:
+    """Measure, network by network."""
+    import teal
+    from teal.solvers.interior.engine import size_of
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/interior"), help="folder of interior.csv"
+    )
+    parser.add_argument("--data", type=Path, help="folder of the published networks")
+    parser.add_argument("--most", type=int, default=10_000, help="largest number of nodes")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    networks = [*NETWORKS]
+    if options.data is not None:
+        networks += [(str(options.data / file), load) for file, load in PUBLISHED]
+    with (options.out / "interior.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(COLUMNS)
+        for name, load in networks:
+            topology = teal.load_topology(name)
+            if topology.num_nodes > options.most:
+                continue
+            traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
+            paths = teal.compute_paths(topology, traffic.pairs)
+            for objective in OBJECTIVES:
+                problem = teal.Problem.create(
+                    topology, paths, teal.Objective(objective), traffic.read([0])
+                )
+                size = size_of(problem)
+                for gap in GAPS:
+                    row = [
+                        topology.name,
+                        topology.num_nodes,
+                        objective,
+                        load,
+                        gap,
+                        *map(int, size),
+                        paths.scan_size,
+                    ]
+                    for engine in ("interior", "fused"):
+                        row += measured(problem, gap, engine)
+                    writer.writerow(row)
+                    stream.flush()
+                    print(*row[:5], *(f"{x:.4g}" for x in row[10:]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

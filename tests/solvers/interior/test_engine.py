@@ -1,0 +1,157 @@
+"""Interior points against optima by hand, an explicit program in HiGHS, and exact fractions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import teal
+from teal.errors import InputError
+from teal.network import compute_paths
+from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
+from teal.problem import Problem
+from teal.problem.feasibility import TOLERANCE, violations
+from teal.solvers.interior import engine
+from teal.solvers.pdhg import Stop
+from teal.testing import make_topology, random_problem, random_topology
+from tests.extremes import ROUNDING, exact_bound, extreme_problem, share_program
+
+
+def _solve(problem: Problem, gap: float = 1e-8) -> teal.PdhgResult:
+    return teal.solve(problem, gap=gap, engine="interior")
+
+
+def _two_paths(objective: str, demand: float) -> Problem:
+    """From 0 to 1 by a link of 2 Gbit/s, or by two links of 1 and 3 Gbit/s."""
+    topology = make_topology([(0, 1, 2.0), (0, 2, 1.0), (2, 1, 3.0)])
+    paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=2, cache=False)
+    return Problem.create(topology, paths, Objective(objective), np.array([[demand]]))
+
+
+def test_two_paths_by_hand() -> None:
+    flow = _solve(_two_paths("total_flow", 4.0))
+    assert float(flow.value) == pytest.approx(3.0, rel=1e-8)
+    assert float(flow.bound) == pytest.approx(3.0, rel=1e-8)
+    # A Gbit/s more on either of the two links that bind carries one more; the third has room.
+    np.testing.assert_allclose(flow.prices[0].numpy(), [1.0, 1.0, 0.0], atol=1e-6)
+    assert flow.stopped_by == (Stop.GAP,)
+    balance = _solve(_two_paths("max_link_utilisation", 1.5))
+    assert float(balance.value) == pytest.approx(0.5, rel=1e-8)
+    np.testing.assert_allclose(balance.splits[0, 0].numpy(), [2 / 3, 1 / 3], atol=1e-6)
+    half = _solve(_two_paths("max_concurrent_flow", 6.0))
+    assert float(half.value) == pytest.approx(0.5, rel=1e-8)
+
+
+def test_what_cannot_bind_needs_no_iteration() -> None:
+    result = _solve(_two_paths("total_flow", 0.5))
+    assert result.iterations == 0
+    assert float(result.value) == 0.5
+    assert float(result.gap) == 0.0
+
+
+def _as_checked(problem: Problem, gap: float) -> None:
+    """Feasible, proven in exact arithmetic, and the optimum that HiGHS finds."""
+    result = _solve(problem, gap)
+    assert float(violations(problem, result.splits).largest.max()) <= TOLERANCE
+    assert not bool(result.splits.isnan().any() | result.prices.isnan().any())
+    sign = problem.objective.rules.sense
+    for row in range(problem.batch):
+        one = problem.row(row)
+        optimum = share_program(one)
+        value, bound = float(result.value[row]), float(result.bound[row])
+        scale = max(abs(optimum), abs(value), 1e-300)
+        assert sign * (optimum - value) >= -1e-7 * scale
+        assert sign * (bound - optimum) >= -1e-7 * scale
+        proven = float(exact_bound(one, result.prices[row]))
+        assert sign * (bound - proven) >= -ROUNDING * max(abs(proven), abs(bound))
+        assert float(result.gap[row]) <= gap, (value, bound, optimum)
+
+
+@given(
+    seed=st.integers(0, 100_000),
+    objective=st.sampled_from(SINGLE_PROGRAMS),
+    failed=st.sampled_from([0, 0, 2, 99]),
+)
+@settings(max_examples=60, deadline=None)
+def test_random_programs(seed: int, objective: ObjectiveName, failed: int) -> None:
+    """One-way links, demands of 0, pairs without a path, failed links."""
+    _as_checked(random_problem(seed, objective=objective, failed=failed), 1e-7)
+
+
+@given(seed=st.integers(0, 100_000), objective=st.sampled_from(SINGLE_PROGRAMS))
+@settings(max_examples=30, deadline=None)
+def test_parallel_links(seed: int, objective: ObjectiveName) -> None:
+    rng = np.random.default_rng(seed)
+    topology = random_topology(seed, 5, 0.6)
+    double = [
+        (int(s), int(t), float(c))
+        for s, t, c in zip(
+            topology.link_source, topology.link_target, topology.capacity, strict=True
+        )
+        for _ in range(int(rng.integers(1, 4)))
+    ]
+    topology = make_topology(double)
+    paths = compute_paths(topology, num_paths=4, cache=False)
+    demand = rng.lognormal(0, 1.0, (1, paths.num_demands))
+    weight = rng.choice([1.0, 3.0], paths.num_demands)
+    _as_checked(Problem.create(topology, paths, Objective(objective), demand, weight=weight), 1e-7)
+
+
+@given(seed=st.integers(0, 100_000))
+@settings(max_examples=60, deadline=None)
+def test_magnitudes_of_many_decades(seed: int) -> None:
+    """Whatever was reached is feasible and proven; most programs reach the target."""
+    problem, _ = extreme_problem(seed)
+    if not engine.accepts(problem):
+        return
+    result = teal.solve(problem, gap=1e-3, engine="interior")
+    assert not bool(result.splits.isnan().any() | result.prices.isnan().any())
+    assert float(violations(problem, result.splits).largest) <= TOLERANCE
+    sign, proven = problem.objective.rules.sense, float(exact_bound(problem, result.prices[0]))
+    value, bound = float(result.value), float(result.bound)
+    slack = ROUNDING * max(abs(proven), abs(value))
+    if math.isfinite(bound):
+        assert sign * (proven - value) >= -slack
+        assert sign * (bound - proven) >= -slack
+
+
+def test_a_batch_is_solved_as_its_matrices() -> None:
+    problem = random_problem(3, batch=5)
+    together = _solve(problem)
+    for row in range(5):
+        alone = _solve(problem.row(row))
+        torch.testing.assert_close(together.splits[row], alone.splits[0], rtol=0, atol=0)
+        torch.testing.assert_close(together.prices[row], alone.prices[0], rtol=0, atol=0)
+
+
+def test_iterations_end_with_what_there_is() -> None:
+    """A bound and a feasible allocation from the first iteration on."""
+    problem = random_problem(1, nodes=9, num_paths=4)
+    gaps = [
+        float(teal.solve(problem, gap=1e-9, engine="interior", max_iterations=n).gap.max())
+        for n in (0, 2, 4, 8, 16)
+    ]
+    assert all(math.isfinite(gap) for gap in gaps)
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < 1e-6
+
+
+def test_float32_matrices_are_solved_in_float64() -> None:
+    problem = random_problem(5).to(torch.float32)
+    result = teal.solve(problem, gap=1e-4, engine="interior")
+    assert result.splits.dtype == torch.float32
+    assert float(result.gap.max()) <= 1e-4
+
+
+def test_other_programs_are_refused() -> None:
+    problem = random_problem(2, objective=ObjectiveName.PROPORTIONAL_FAIR)
+    with pytest.raises(InputError, match="interior points take linear programs"):
+        _solve(problem)
+    calm = random_problem(2)
+    with pytest.raises(InputError, match="interior points take linear programs"):
+        _solve(calm.with_churn_limit(calm.even_splits[0], 0.1))
