@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -15,69 +16,11 @@ from teal.problem.bounds import gap as certified_gap
 from teal.problem.sets import AtMostOne, ExactlyOne
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline, Steps
-from teal.solvers.interior.kernels import size_of as size_of_program
-from teal.solvers.interior.kernels import solve_one
+from teal.runtime.kernel_cache import is_interpreting
+from teal.solvers.interior.kernels import Reduced, reduced, solve, updates_of
 from teal.solvers.interior.layout import layout_of
 from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, Stop
-
-
-class _Arrays(NamedTuple):
-    """A problem in float64 as the kernels take it.
-
-    Attributes:
-        demand: (B, D) Gbit/s.
-        capacity: (B, E) Gbit/s.
-        value: (D K,) of a Gbit/s on each path.
-        sheds: whether demands may be carried in part.
-    """
-
-    demand: FloatArray
-    capacity: FloatArray
-    value: FloatArray
-    sheds: bool
-
-    @classmethod
-    def of(cls, problem: Problem) -> _Arrays:
-        return cls(
-            problem.demand.contiguous().numpy(),
-            problem.capacity.contiguous().numpy(),
-            problem.path_value.contiguous().numpy().reshape(-1),
-            not problem.price_set.on_simplex,
-        )
-
-
-class Size(NamedTuple):
-    """The size of a program of one matrix.
-
-    Attributes:
-        rows: links that can bind.
-        paths: paths of the blocks.
-        entries: links of these paths that can bind.
-        updates: updates of S in an iteration.
-    """
-
-    rows: float
-    paths: float
-    entries: float
-    updates: float
-
-
-def size_of(problem: Problem) -> Size:
-    """The size of the program of the first matrix."""
-    exact, out = problem.row(0).to(torch.float64), np.zeros(4)
-    arrays = _Arrays.of(exact)
-    size_of_program(
-        layout_of(exact.paths),
-        arrays.demand[0],
-        arrays.capacity[0],
-        arrays.value,
-        arrays.sheds,
-        np.zeros(problem.paths.mask.size),
-        out,
-    )
-    return Size(*out.tolist())
-
 
 MAX_ITERATIONS = 200  # of a matrix; usual ones take 5 to 30
 # Part of the target gap that the kernel aims at: the projection rounds, and adds in another order.
@@ -95,13 +38,61 @@ def accepts(problem: Problem) -> bool:
     )
 
 
+def may_be_asked(problem: Problem) -> bool:
+    """Whether :func:`is_faster` may be true of a program with such paths."""
+    is_small = problem.paths.scan_size <= _NEVER_ABOVE
+    return is_small and accepts(problem) and not is_interpreting()
+
+
+def is_faster(problem: Problem, gap: float, most_s: float = math.inf) -> bool:
+    """Whether the engine is expected to reach a target before PDHG does.
+
+    The time of an iteration follows from the updates of S and the paths, that of an iteration of
+    PDHG from the entries of a scan; how many each needs was measured (``benchmarks/interior.py``).
+
+    Args:
+        problem: B matrices, of which the first is asked.
+        gap: target.
+        most_s: seconds that all matrices may take.
+    """
+    if not accepts(problem) or is_interpreting():
+        return False
+    scan = problem.paths.scan_size
+    if scan <= _ALWAYS_UP_TO:
+        return True
+    if scan > _NEVER_ABOVE:
+        return False
+    first = problem.row(0).to(torch.float64)
+    program = next(_programs(first, np.zeros((1, problem.paths.mask.size))))
+    own, others = _ITERATIONS[problem.demand_set.carries_all]
+    place = min(max(-math.log10(max(gap, 1e-12)), 2.0), 4.0)
+    known = (2.0, 3.0, 4.0)
+    of_iteration = _S_PER_UPDATE * updates_of(program) + _S_PER_PATH * len(program.gain)
+    seconds = float(np.interp(place, known, own)) * of_iteration
+    return (
+        problem.batch * seconds <= most_s / 2
+        and seconds <= float(np.interp(place, known, others)) * _S_PER_ENTRY * scan
+    )
+
+
+_ALWAYS_UP_TO, _NEVER_ABOVE = 5_000, 400_000  # entries of a scan
+_S_PER_UPDATE, _S_PER_PATH, _S_PER_ENTRY = 3.5e-9, 6e-8, 7.5e-9
+# Iterations of this engine and of PDHG to gaps of 1%, 0.1% and 0.01%, by whether all demand is
+# carried.
+_ITERATIONS = {
+    False: ((7.0, 9.0, 11.0), (35.0, 200.0, 300.0)),
+    True: ((4.5, 6.0, 7.0), (45.0, 100.0, 120.0)),
+}
+
+
 def solving(
-    problem: Problem, gap: float, max_iterations: int, deadline: Deadline
+    problem: Problem, state: PdhgState | None, gap: float, max_iterations: int, deadline: Deadline
 ) -> Steps[PdhgResult]:
     """The solution of B matrices.
 
     Args:
         problem: that :func:`accepts` takes.
+        state: to start from; None for nothing.
         gap: target.
         max_iterations: largest number of iterations of a matrix.
         deadline: asked between matrices.
@@ -109,7 +100,7 @@ def solving(
     begin = time.perf_counter()
     exact = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
     yield
-    shares, prices, iterations = _solved(exact, gap, min(max_iterations, MAX_ITERATIONS))
+    shares, prices, iterations = _solved(exact, state, gap, min(max_iterations, MAX_ITERATIONS))
     splits = project(exact, torch.from_numpy(shares), refill=0)
     found = torch.from_numpy(prices)
     value, bound = exact.value(splits), dual_bound(exact, found)
@@ -130,27 +121,32 @@ def solving(
 
 
 def _solved(
-    problem: Problem, gap: float, max_iterations: int
+    problem: Problem, state: PdhgState | None, gap: float, max_iterations: int
 ) -> tuple[FloatArray, FloatArray, Int64Array]:
     """Shares (B, D, K), prices (B, E) and the iterations (B,) of each matrix."""
-    layout, mask = layout_of(problem.paths), problem.paths.mask
+    mask, sheds = problem.paths.mask, not problem.price_set.on_simplex
     splits = np.zeros((problem.batch, mask.size))
     prices = np.zeros((problem.batch, problem.topology.num_links))
+    if state is not None:
+        first = project(problem, state.splits.to(torch.float64), refill=0)
+        splits[:] = first.reshape(problem.batch, -1).numpy()
+        prices[:] = state.prices.numpy()
     iterations = np.zeros(problem.batch, np.int64)
-    arrays = _Arrays.of(problem)
-    for row in range(problem.batch):
-        iterations[row] = solve_one(
-            layout,
-            arrays.demand[row],
-            arrays.capacity[row],
-            arrays.value,
-            arrays.sheds,
-            max(0.0, _AIM * gap - _ROUNDING),
-            max_iterations,
-            splits[row],
-            prices[row],
+    aim = max(0.0, _AIM * gap - _ROUNDING)
+    for row, program in enumerate(_programs(problem, splits)):
+        iterations[row] = solve(
+            program, sheds, aim, max_iterations, splits[row], prices[row], state is not None
         )
     return splits.reshape(problem.batch, *mask.shape), prices, iterations
+
+
+def _programs(problem: Problem, splits: FloatArray) -> Iterator[Reduced]:
+    """The program of each matrix; what needs none is put into ``splits`` (B, D K)."""
+    layout, sheds = layout_of(problem.paths), not problem.price_set.on_simplex
+    demand, capacity = problem.demand.contiguous().numpy(), problem.capacity.contiguous().numpy()
+    value = problem.path_value.contiguous().numpy().reshape(-1)
+    for row in range(problem.batch):
+        yield reduced(layout, demand[row], capacity[row], value, sheds, splits[row])
 
 
 @functools.cache
@@ -158,4 +154,4 @@ def rehearse() -> None:
     """Compile the kernels, on three nodes."""
     from teal.solvers.pdhg.fused.rehearsal import three_nodes
 
-    _solved(three_nodes(), 1e-2, 1)
+    _solved(three_nodes(), None, 1e-2, 1)

@@ -19,6 +19,11 @@ _LONG_STEP = 0.9  # a step that needs no correction
 _FURTHER = 0.3  # how much longer the step is to become
 _LEAST_GAIN = 0.05  # of both steps together, below which a correction is not worth its time
 _LOW, _HIGH = 0.1, 10.0  # of the target, between which products stop no step
+_WARM_TARGET = 0.03  # first mu of a warm start, over the mean value of a column
+_WARM_MIX = 0.15  # part of a warm start that is not of the given shares
+_WARM_THETA = 1.02  # first theta of a warm start, over its utilisation
+_WARM_SLACK = 0.05  # of the limit, up to which a slack of a warm start is raised
+_LEAST_PRICE = 0.01  # of the mean price of a warm start, to which smaller ones are raised
 _LEAST_PRODUCT = 1e-1  # of the mean product, to which smaller ones are raised
 _MOST_RAISED = 0.01  # of the largest share of a block, to which shares are raised
 _LEAST_SLACK = 0.5  # of a slack, to which it may fall where loads were raised
@@ -295,6 +300,8 @@ def _reduced(
             continue
         scale += best
         if is_free:
+            for k in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
+                splits[layout.slot[k]] = 0.0
             splits[best_slot] = 1.0
             fixed += best
             columns, entries = first, before
@@ -437,6 +444,61 @@ def _centre_blocks(program: Reduced, sheds: bool, target: float, at: Iterate) ->
         at.rest_reduced[g] = -multiplier
         for q in range(first, end):
             at.reduced[q] = cost[q] - multiplier
+
+
+@inner_kernel
+def _warm_start(
+    program: Reduced, sheds: bool, at: Iterate, splits: FloatArray, prices: FloatArray
+) -> None:
+    """From a cold start to one near given splits and prices, still inside on both sides.
+
+    Shares are those given, with a part of the cold ones and of mu / z, so that none is next to 0;
+    prices are those given, but for the smallest; each block is centred for them.
+
+    Args:
+        program: of the matrix.
+        sheds: whether demands may be shed.
+        at: the cold start; receives the warm one.
+        splits: (D K,) feasible.
+        prices: (E,) value per Gbit/s.
+    """
+    rows, blocks, paths = len(program.limit), len(program.rate), len(program.gain)
+    total = 0.0
+    for r in range(rows):
+        at.price[r] = prices[program.link[r]] / program.scale
+        total += at.price[r]
+    of_limits = 0.0
+    for r in range(rows):
+        at.price[r] = max(at.price[r], _LEAST_PRICE * total / rows)
+        of_limits += program.limit[r] * at.price[r]
+    if not of_limits > 0:
+        return
+    value = 1.0
+    if not sheds:  # prices on the simplex
+        for r in range(rows):
+            at.price[r] /= of_limits
+        value = at.theta[0]
+    target = _WARM_TARGET * value / (paths + rows + (blocks if sheds else 0))
+    _centre_blocks(program, sheds, target, at)
+    for g in range(blocks):
+        left = 1.0
+        for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+            far = 0.5 * (at.share[q] + target / at.reduced[q])
+            at.share[q] = (1 - _WARM_MIX) * splits[program.slot[q]] + _WARM_MIX * far
+            left -= at.share[q]
+        if sheds:
+            far = 0.5 * (at.rest[g] + target / at.rest_reduced[g])
+            at.rest[g] = max(left, _WARM_MIX * far)
+    load = np.empty(rows)
+    _loads(program, at.share, load)
+    if not sheds:
+        most = 0.0
+        for r in range(rows):
+            most = max(most, load[r] / program.limit[r])
+        at.theta[0] = _WARM_THETA * most
+    for r in range(rows):
+        limit = program.limit[r] if sheds else program.limit[r] * at.theta[0]
+        at.slack[r] = max(limit - load[r], min(target / at.price[r], _WARM_SLACK * limit))
 
 
 @inner_kernel
@@ -847,18 +909,15 @@ def _iterate(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
 
 
 @kernel
-def solve_one(
+def reduced(
     layout: Layout,
     demand: FloatArray,
     capacity: FloatArray,
     value: FloatArray,
     sheds: bool,
-    gap: float,
-    max_iterations: int,
     splits: FloatArray,
-    prices: FloatArray,
-) -> int:
-    """Solve one matrix; the number of iterations.
+) -> Reduced:
+    """The program of one matrix over the links that can bind.
 
     Args:
         layout: paths of all demands.
@@ -867,16 +926,52 @@ def solve_one(
         value: (D K,) value of a Gbit/s on each path; unused where all is carried.
         sheds: whether a demand may be carried in part: the value is maximised; else the largest
             utilisation is minimised.
+        splits: (D K,) receives the shares of demands whose best path meets no such link.
+    """
+    return _reduced(layout, demand, capacity, value, sheds, splits)
+
+
+@kernel
+def updates_of(program: Reduced) -> int:
+    """Updates of S that an iteration makes."""
+    updates = 0
+    for q in range(len(program.gain)):
+        length = program.row_ptr[q + 1] - program.row_ptr[q]
+        updates += length * (length + 1) // 2
+    for g in range(len(program.rate)):
+        length = program.union_ptr[g + 1] - program.union_ptr[g]
+        updates += length * (length + 1) // 2
+    return updates
+
+
+@kernel
+def solve(
+    program: Reduced,
+    sheds: bool,
+    gap: float,
+    max_iterations: int,
+    splits: FloatArray,
+    prices: FloatArray,
+    is_warm: bool,
+) -> int:
+    """Solve one program; the number of iterations.
+
+    Args:
+        program: of one matrix.
+        sheds: as in :func:`reduced`.
         gap: target of the certified gap.
         max_iterations: of the matrix.
-        splits: (D K,) receives the shares; 0 before.
-        prices: (E,) receives the prices; 0 before.
+        splits: (D K,) receives the shares.
+        prices: (E,) receives the prices.
+        is_warm: whether both have a start, with feasible shares; they are 0 otherwise.
     """
-    program = _reduced(layout, demand, capacity, value, sheds, splits)
     if len(program.rate) == 0 or len(program.limit) == 0:
+        _fill(0.0, prices)
         return 0
     at = _new_iterate(len(program.gain), len(program.rate), len(program.limit))
     _cold_start(program, sheds, at)
+    if is_warm:
+        _warm_start(program, sheds, at, splits, prices)
     work = _new_work(program, sheds, at)
     done = 0
     while _measure(program, sheds, at, work) > gap and done < max_iterations:
@@ -885,31 +980,7 @@ def solve_one(
         done += 1
     for q in range(len(program.gain)):
         splits[program.slot[q]] = work.best_share[q]
+    _fill(0.0, prices)
     for r in range(len(program.limit)):
         prices[program.link[r]] = work.best_price[r] * program.scale
     return done
-
-
-@kernel
-def size_of(
-    layout: Layout,
-    demand: FloatArray,
-    capacity: FloatArray,
-    value: FloatArray,
-    sheds: bool,
-    splits: FloatArray,
-    out: FloatArray,
-) -> None:
-    """The size of one matrix's program: (4,) rows, paths, links of paths that can bind, and the
-    updates of S that an iteration makes.
-    """
-    program = _reduced(layout, demand, capacity, value, sheds, splits)
-    updates = 0
-    for q in range(len(program.gain)):
-        length = program.row_ptr[q + 1] - program.row_ptr[q]
-        updates += length * (length + 1) // 2
-    for g in range(len(program.rate)):
-        length = program.union_ptr[g + 1] - program.union_ptr[g]
-        updates += length * (length + 1) // 2
-    out[0], out[1] = len(program.limit), len(program.gain)
-    out[2], out[3] = len(program.row), updates

@@ -87,12 +87,16 @@ def _solving_unconditioned(
     return reduction.result(result, options.gap)
 
 
-def _solving_by_interior_points(problem: Problem, options: SearchOptions) -> Steps[PdhgResult]:
+def _solving_by_interior_points(
+    problem: Problem, state: PdhgState | None, options: SearchOptions
+) -> Steps[PdhgResult]:
     if not interior.accepts(problem):
         expected = "another one: interior points take linear programs over paths, on the CPU"
         raise InputError("solve", "engine", expected, "interior")
+    if state is None and options.starter is not None:
+        state = PdhgState(*options.starter.start(problem))
     result = yield from interior.solving(
-        problem, options.gap, options.max_iterations, options.deadline
+        problem, state, options.gap, options.max_iterations, options.deadline
     )
     if options.report is not None:
         options.report(result.iterations, float(result.gap.max()))
@@ -228,7 +232,19 @@ def _solving_reduced(
 ) -> Steps[PdhgResult]:
     """Solve each matrix by the engine that suits it, then those that stalled by another one."""
     if engine == "interior":
-        return (yield from _solving_by_interior_points(problem, options))
+        return (yield from _solving_by_interior_points(problem, state, options))
+    if (
+        engine == "auto"
+        and state is None
+        and options.starter is None
+        and dtype is None
+        and options.max_iterations >= interior.MAX_ITERATIONS
+        and interior.is_faster(problem, options.gap, options.deadline.left)
+    ):
+        result = yield from _solving_by_interior_points(problem, None, options)
+        if all(stop is Stop.GAP for stop in result.stopped_by):
+            return result
+        state = result.state
     real = iteration_dtype(problem, options.gap, dtype)
     if engine != "auto":
         return (yield from _solving_parts(problem, state, options, engine, real))

@@ -295,7 +295,7 @@ def prepare(
     if over.largest_share is not None:
         first = over.largest_share[:1, :1]
         project_box(torch.zeros_like(first), first, torch.ones_like(first))
-    if engine == "interior":
+    if engine == "interior" or (engine == "auto" and interior.may_be_asked(over)):
         interior.rehearse()
     if problem.batch and engine in ("auto", "fused") and FusedEngine.accepts(over):
         rehearse_for(over, gap, iteration_dtype(over, gap, dtype))

@@ -17,6 +17,7 @@ from teal.problem import Problem
 from teal.problem.assessment import assess
 from teal.problem.feasibility import TOLERANCE, violations
 from teal.solvers import pdhg
+from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg import PdhgState
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.model_start import ModelStart, expected_iterations
@@ -24,6 +25,12 @@ from teal.solvers.pdhg.search import FIRST_CHECK, Search
 from teal.testing import random_problem
 
 _TARGET = 1e-3
+
+
+@pytest.fixture(autouse=True)
+def _by_pdhg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These starts are of PDHG, also where interior points would be faster."""
+    monkeypatch.setattr(interior, "is_faster", lambda *_: False)
 
 
 def _planar(load: float, matrices: int = 1) -> Problem:
