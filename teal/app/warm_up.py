@@ -28,13 +28,14 @@ from teal.runtime.parallel import on_all_threads
 from teal.runtime.processes import call_all
 from teal.runtime.storage import content_key
 from teal.solvers import columns
+from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg import LANES, lanes_of
 from teal.solvers.pdhg.fused.rehearsal import rehearse, rehearse_checks, three_nodes
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.solvers.short_paths import preferred
 
 _TASKS: dict[str, Callable[[], None]] = {}
-_FIRST = ("engine", "paths")  # what a first solve needs
+_FIRST = ("engine", "paths", "interior points")  # what a first solve needs
 _OF_LARGE = " for large networks"  # end of the name of a task whose kernels use all threads
 _FIRST_OF_LARGE = (f"engine{_OF_LARGE}", f"paths{_OF_LARGE}")
 _MODELS = {
@@ -73,6 +74,11 @@ def _paths() -> None:
     compute_paths(problem.topology, all_pairs(problem.topology), num_paths=2, cache=False)
     splits, prices = problem.even_splits, torch.ones_like(problem.capacity)
     assess(problem, Allocation.of_batch(splits, prices, 0.0))
+
+
+@_task
+def _interior_points() -> None:
+    interior.rehearse()
 
 
 @_task

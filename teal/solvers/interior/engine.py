@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 import time
 from collections.abc import Iterator
 
@@ -14,7 +15,7 @@ from teal.network import PathSet
 from teal.problem import Problem, dual_bound
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.sets import AtMostOne, ExactlyOne
-from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.interior.kernels import Reduced, reduced, solve, updates_of
@@ -95,17 +96,24 @@ def solving(
         state: to start from; None for nothing.
         gap: target.
         max_iterations: largest number of iterations of a matrix.
-        deadline: asked between matrices.
+        deadline: after which no iteration begins.
     """
     begin = time.perf_counter()
     exact = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
     yield
-    shares, prices, iterations = _solved(exact, state, gap, min(max_iterations, MAX_ITERATIONS))
+    stop = np.zeros(1, np.bool_)
+    timer = _ends(stop, deadline)
+    shares, prices, iterations = _solved(
+        exact, state, gap, min(max_iterations, MAX_ITERATIONS), stop
+    )
+    if timer is not None:
+        timer.cancel()
     splits = project(exact, torch.from_numpy(shares), refill=0)
     found = torch.from_numpy(prices)
     value, bound = exact.value(splits), dual_bound(exact, found)
     gaps = certified_gap(exact, value, bound)
-    real = problem.demand.dtype
+    real, most = problem.demand.dtype, int(iterations.max(initial=0))
+    missed = Stop.ITERATIONS if most >= max_iterations else Stop.STALLED
     splits, found = splits.to(real), found.to(real)
     return PdhgResult(
         splits=splits,
@@ -113,15 +121,18 @@ def solving(
         value=value.to(real),
         bound=bound.to(real),
         gap=gaps.to(real),
-        iterations=int(iterations.max(initial=0)),
+        iterations=most,
         solve_s=time.perf_counter() - begin,
         state=PdhgState(splits, found),
-        stopped_by=tuple(Stop.GAP if one <= gap else Stop.STALLED for one in gaps.tolist()),
+        stopped_by=tuple(
+            Stop.GAP if one <= gap else Stop.DEADLINE if stop[0] else missed
+            for one in gaps.tolist()
+        ),
     )
 
 
 def _solved(
-    problem: Problem, state: PdhgState | None, gap: float, max_iterations: int
+    problem: Problem, state: PdhgState | None, gap: float, max_iterations: int, stop: BoolArray
 ) -> tuple[FloatArray, FloatArray, Int64Array]:
     """Shares (B, D, K), prices (B, E) and the iterations (B,) of each matrix."""
     mask, sheds = problem.paths.mask, not problem.price_set.on_simplex
@@ -135,9 +146,24 @@ def _solved(
     aim = max(0.0, _AIM * gap - _ROUNDING)
     for row, program in enumerate(_programs(problem, splits)):
         iterations[row] = solve(
-            program, sheds, aim, max_iterations, splits[row], prices[row], state is not None
+            program, sheds, aim, max_iterations, splits[row], prices[row], state is not None, stop
         )
     return splits.reshape(problem.batch, *mask.shape), prices, iterations
+
+
+def _ends(stop: BoolArray, deadline: Deadline) -> threading.Timer | None:
+    """A timer that sets ``stop`` (1,) at the deadline; None where there is none.
+
+    Kernels hold no lock of Python, so that the timer's thread runs beside them.
+    """
+    if deadline.is_over:
+        stop[0] = True
+    if stop[0] or math.isinf(deadline.left):
+        return None
+    timer = threading.Timer(deadline.left, stop.fill, (True,))
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _programs(problem: Problem, splits: FloatArray) -> Iterator[Reduced]:
@@ -154,4 +180,4 @@ def rehearse() -> None:
     """Compile the kernels, on three nodes."""
     from teal.solvers.pdhg.fused.rehearsal import three_nodes
 
-    _solved(three_nodes(), None, 1e-2, 1)
+    _solved(three_nodes(), None, 1e-2, 1, np.zeros(1, np.bool_))

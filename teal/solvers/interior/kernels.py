@@ -10,7 +10,9 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import inner_kernel, kernel, summing_kernel
 from teal.solvers.interior.layout import Layout
 
-_TO_BOUNDARY = 0.9  # part of the way to the boundary that a step goes at most
+# Part of the way to the boundary that a step goes at most: all but all where steps are long, and
+# the end is near; less where they are short, since what comes next to 0 stops every later step.
+_TO_BOUNDARY_WHERE_LONG, _TO_BOUNDARY = 0.995, 0.9
 _FIRST_TARGET = 0.03  # first mu, over the mean value of a column
 _FIRST_LOAD = 0.9  # of the capacity, in the cold start
 _FIRST_THETA = 1.1  # first theta, over the utilisation of even splits
@@ -26,6 +28,7 @@ _WARM_SLACK = 0.05  # of the limit, up to which a slack of a warm start is raise
 _LEAST_PRICE = 0.01  # of the mean price of a warm start, to which smaller ones are raised
 _LEAST_PRODUCT = 1e-1  # of the mean product, to which smaller ones are raised
 _MOST_RAISED = 0.01  # of the largest share of a block, to which shares are raised
+_MOST_GROWTH = 10.0  # x a share, to which it is raised at once
 _LEAST_SLACK = 0.5  # of a slack, to which it may fall where loads were raised
 _LEAST_STEP = 1e-8  # a step below it gains nothing
 _LEAST_PIVOT = 1e-14  # of S, over the diagonal before elimination
@@ -465,14 +468,14 @@ def _warm_start(
     rows, blocks, paths = len(program.limit), len(program.rate), len(program.gain)
     total = 0.0
     for r in range(rows):
-        at.price[r] = prices[program.link[r]] / program.scale
-        total += at.price[r]
+        total += prices[program.link[r]] / program.scale
+    if not 0 < total < np.inf:  # such prices say nothing
+        return
     of_limits = 0.0
     for r in range(rows):
-        at.price[r] = max(at.price[r], _LEAST_PRICE * total / rows)
+        price = prices[program.link[r]] / program.scale
+        at.price[r] = max(price, _LEAST_PRICE * total / rows)
         of_limits += program.limit[r] * at.price[r]
-    if not of_limits > 0:
-        return
     value = 1.0
     if not sheds:  # prices on the simplex
         for r in range(rows):
@@ -481,10 +484,15 @@ def _warm_start(
     target = _WARM_TARGET * value / (paths + rows + (blocks if sheds else 0))
     _centre_blocks(program, sheds, target, at)
     for g in range(blocks):
-        left = 1.0
+        left, given, unit = 1.0, 0.0, 1.0
+        for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+            given += splits[program.slot[q]]
+        if not sheds:  # shares of a demand sum to 1
+            unit = 1 / given if given > 0 else 0.0
+        mix = _WARM_MIX if sheds or given > 0 else 1.0
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
             far = 0.5 * (at.share[q] + target / at.reduced[q])
-            at.share[q] = (1 - _WARM_MIX) * splits[program.slot[q]] + _WARM_MIX * far
+            at.share[q] = (1 - mix) * unit * splits[program.slot[q]] + mix * far
             left -= at.share[q]
         if sheds:
             far = 0.5 * (at.rest[g] + target / at.rest_reduced[g])
@@ -771,12 +779,12 @@ def _recentre(program: Reduced, sheds: bool, at: Iterate, mean: float) -> None:
                 largest, most = q, at.share[q]
         highest, raised = _MOST_RAISED * most, 0.0
         for q in range(first, end):
-            enough = min(highest, least / at.reduced[q])
+            enough = min(highest, least / at.reduced[q], _MOST_GROWTH * at.share[q])
             if at.share[q] < enough:
                 raised += enough - at.share[q]
                 at.share[q] = enough
         if sheds:
-            enough = min(highest, least / at.rest_reduced[g])
+            enough = min(highest, least / at.rest_reduced[g], _MOST_GROWTH * at.rest[g])
             if at.rest[g] < enough:
                 raised += enough - at.rest[g]
                 at.rest[g] = enough
@@ -848,8 +856,9 @@ def _measure(program: Reduced, sheds: bool, at: Iterate, work: Work) -> float:
     _path_prices(program, at.price, work.path_price)
     for r in range(len(program.limit)):
         limit = program.limit[r] if sheds else program.limit[r] * at.theta[0]
-        if limit - work.load[r] > _LEAST_SLACK * at.slack[r]:
-            at.slack[r] = limit - work.load[r]
+        room = limit - work.load[r]
+        if _LEAST_SLACK * at.slack[r] < room < at.slack[r]:
+            at.slack[r] = room
     value = _value_of(program, sheds, at.share, work.load)
     bound = _bound_of(program, sheds, at.price, work.path_price)
     sense = 1.0 if sheds else -1.0
@@ -899,8 +908,10 @@ def _iterate(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
             _copy(work.kept, step)
             break
         of_shares, of_prices = longer_shares, longer_prices
-    of_shares = min(1.0, _TO_BOUNDARY * of_shares)
-    of_prices = min(1.0, _TO_BOUNDARY * of_prices)
+    is_long = min(of_shares, of_prices) > _LONG_STEP
+    to_boundary = _TO_BOUNDARY_WHERE_LONG if is_long else _TO_BOUNDARY
+    of_shares = min(1.0, to_boundary * of_shares)
+    of_prices = min(1.0, to_boundary * of_prices)
     if not max(of_shares, of_prices) > _LEAST_STEP:
         return False
     _move(at, step, of_shares, of_prices)
@@ -953,6 +964,7 @@ def solve(
     splits: FloatArray,
     prices: FloatArray,
     is_warm: bool,
+    stop: BoolArray,
 ) -> int:
     """Solve one program; the number of iterations.
 
@@ -964,6 +976,7 @@ def solve(
         splits: (D K,) receives the shares.
         prices: (E,) receives the prices.
         is_warm: whether both have a start, with feasible shares; they are 0 otherwise.
+        stop: (1,) is read before each iteration: another thread may end the search.
     """
     if len(program.rate) == 0 or len(program.limit) == 0:
         _fill(0.0, prices)
@@ -974,10 +987,15 @@ def solve(
         _warm_start(program, sheds, at, splits, prices)
     work = _new_work(program, sheds, at)
     done = 0
-    while _measure(program, sheds, at, work) > gap and done < max_iterations:
-        if not _iterate(program, sheds, at, work):
+    while _measure(program, sheds, at, work) > gap and done < max_iterations and not stop[0]:
+        if _iterate(program, sheds, at, work):
+            done += 1
+        elif is_warm:  # the start led nowhere; what it gave is kept
+            is_warm = False
+            _copy(_new_iterate(len(program.gain), len(program.rate), len(program.limit)), work.step)
+            _cold_start(program, sheds, at)
+        else:
             break
-        done += 1
     for q in range(len(program.gain)):
         splits[program.slot[q]] = work.best_share[q]
     _fill(0.0, prices)

@@ -141,6 +141,42 @@ def test_iterations_end_with_what_there_is() -> None:
     assert gaps[-1] < 1e-6
 
 
+def test_a_deadline_ends_between_iterations() -> None:
+    """At once, and in the middle of a search that would take a second."""
+    problem = random_problem(1, nodes=9, num_paths=4)
+    at_once = teal.solve(problem, gap=1e-9, engine="interior", deadline=0)
+    assert at_once.iterations == 0
+    assert set(at_once.stopped_by) == {Stop.DEADLINE}
+    assert bool(at_once.gap.isfinite().all())
+    topology = teal.load_topology("topohub:gabriel/100/2")
+    traffic = teal.load_traffic("gravity:seed=0,count=1,load=8", topology)
+    paths = compute_paths(topology, traffic.pairs)
+    large = Problem.create(topology, paths, Objective(), traffic.read([0]))
+    whole = teal.solve(large, gap=1e-9, engine="interior")
+    half = teal.solve(large, gap=1e-9, engine="interior", deadline=whole.solve_s / 3)
+    assert half.stopped_by == (Stop.DEADLINE,)
+    assert 0 < half.iterations < whole.iterations
+    assert float(half.gap) < 1
+
+
+@given(seed=st.integers(0, 100_000), objective=st.sampled_from(SINGLE_PROGRAMS))
+@settings(max_examples=20, deadline=None)
+def test_any_start_leads_to_the_optimum(seed: int, objective: ObjectiveName) -> None:
+    """Starts that are wrong, useless, or the optimum itself."""
+    problem = random_problem(seed, objective=objective, batch=1)
+    optimum = _solve(problem, 1e-7)
+    generator = torch.Generator().manual_seed(seed)
+    wrong = (
+        torch.rand(problem.path_mask.shape, generator=generator, dtype=torch.float64),
+        torch.rand(problem.capacity.shape, generator=generator, dtype=torch.float64),
+    )
+    for start in (wrong, (0 * wrong[0], 0 * wrong[1]), (1e3 * wrong[0], 1e6 * wrong[1]), optimum):
+        result = teal.solve(problem, gap=1e-6, engine="interior", warm_start=start)
+        assert float(result.gap) <= 1e-6
+        assert float(violations(problem, result.splits).largest.max()) <= TOLERANCE
+        assert float(result.value) == pytest.approx(float(optimum.value), rel=1e-5)
+
+
 def test_float32_matrices_are_solved_in_float64() -> None:
     problem = random_problem(5).to(torch.float32)
     result = teal.solve(problem, gap=1e-4, engine="interior")
