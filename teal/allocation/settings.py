@@ -32,10 +32,7 @@ class SolveConfig(InstanceConfig):
         "when to stop": ("gap", "over_all_paths", "deadline", "max_iterations"),
         "large networks": ("carrying", "shards", "workers"),
         "output": ("out", "prove", "prefer", "entries", "min_split", "overwrite"),
-        "for experts": (
-            "model",
-            "device",
-        ),
+        "for experts": ("model", "engine", "device"),
     }
 
     index: int = 0
@@ -53,6 +50,9 @@ class SolveConfig(InstanceConfig):
     pretrain wrote to this folder, one that comes with Teal (universal, flow), or none; auto is
     universal on networks of middle size (50,000 paths and more, but too small for a start from a
     sample of the demands), else none."""
+    engine: Literal["auto", "interior", "fused", "plain", "equilibrated"] = "auto"
+    """interior: interior points, exact on small networks.  fused, plain, equilibrated: forms of
+    PDHG.  auto: what is expected to reach the gap first."""
     fail: tuple[str, ...] = ()
     """A failed link A,B (node names; both directions); repeat for more.  A demand without a
     candidate path that is left gets one, where the network still connects it."""
@@ -123,6 +123,7 @@ class SolveConfig(InstanceConfig):
             require(self, "over_all_paths", "no --previous", self.previous is None)
             require(self, "over_all_paths", "no --latency-limits", not self.latency_limits)
             require(self, "over_all_paths", "no --shards and --workers", not self.is_sharded)
+            require(self, "engine", "auto with --over-all-paths", self.engine == "auto")
         require_exact_splits(self, self.entries, self.min_split)
         for field in ("entries", "min_split"):
             require(
@@ -149,6 +150,7 @@ class SolveConfig(InstanceConfig):
                 "nothing with --shards and --workers, which find their own",
                 self.paths is None,
             )
+            require(self, "engine", "auto with --shards and --workers", self.engine == "auto")
             require(
                 self, "model", "none with --shards and --workers", self.model in ("auto", "none")
             )

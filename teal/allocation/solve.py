@@ -354,7 +354,7 @@ def _solved(
     model = None if config.over_all_paths else starter_for(config.model, named, problem.paths)
     build_s = instance.paths_s + time.perf_counter() - begin
     starter = model if takes_starter(problem) else None
-    prepare(problem, gap=config.gap, starter=starter)
+    prepare(problem, gap=config.gap, engine=config.engine, starter=starter)
     begin, bound_all_paths = time.perf_counter(), None
     if config.over_all_paths:
         last = complete(
@@ -378,6 +378,7 @@ def _solved(
             deadline=instance.end.left,
             starter=starter,
             max_iterations=config.max_iterations,
+            engine=config.engine,
             report=SolveProgress(notify),
         )
         target_gap = result.gap

@@ -76,6 +76,20 @@ def is_faster(problem: Problem, gap: float, most_s: float = math.inf) -> bool:
     )
 
 
+def gains_from_model(problem: Problem) -> bool:
+    """Whether the iterations that a PriceGNN's start saves take longer than the model.
+
+    Args:
+        problem: that :func:`accepts` takes.
+    """
+    first = problem.row(0).to(torch.float64)
+    program = next(_programs(first, np.zeros((1, problem.paths.mask.size))))
+    of_iteration = _S_PER_UPDATE * updates_of(program) + _S_PER_PATH * len(program.gain)
+    return _SAVED_BY_MODEL * of_iteration > _S_PER_ENTRY_OF_MODEL * problem.paths.scan_size
+
+
+# Iterations that the start of a model saves (docs/engine.md), and its seconds for each entry.
+_SAVED_BY_MODEL, _S_PER_ENTRY_OF_MODEL = 6, 2e-7
 _ALWAYS_UP_TO, _NEVER_ABOVE = 5_000, 400_000  # entries of a scan
 _S_PER_UPDATE, _S_PER_PATH, _S_PER_ENTRY = 3.5e-9, 6e-8, 7.5e-9
 # Iterations of this engine and of PDHG to gaps of 1%, 0.1% and 0.01%, by whether all demand is

@@ -1,0 +1,72 @@
+"""The scheme ``interior``: interior points to an exact optimum, from a PriceGNN where that saves
+time.
+
+A model skips the iterations in which nothing is known; what is left is quadratic.  It needs no LP
+solver.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from teal.errors import InputError
+from teal.problem import Allocation, Problem
+from teal.schemes.models import Model, named_model
+from teal.schemes.price_gnn import DEFAULT_CHECKPOINT
+from teal.solvers import pdhg
+from teal.solvers.interior import engine
+from teal.spec import Spec
+
+
+@dataclass(frozen=True)
+class Interior:
+    """Interior points; where they do not take the program, as conditions and sequences, the engine
+    that :func:`teal.solve` chooses.
+
+    Attributes:
+        gap: certified gap at which it stops.
+        model: gives the start; None for none.
+        always: whether the model is asked however small the network.
+    """
+
+    gap: float = 1e-6
+    model: Model | None = None
+    always: bool = False
+
+    @torch.no_grad()
+    def solve(self, problem: Problem) -> Allocation:
+        """Solve every matrix; the time is divided evenly among them."""
+        begin = time.perf_counter()
+        is_taken = engine.accepts(problem)
+        asks_model = is_taken and (self.always or engine.gains_from_model(problem))
+        result = pdhg.solve(
+            problem,
+            gap=self.gap,
+            engine="interior" if is_taken else "auto",
+            starter=self.model if asks_model else None,
+        )
+        return Allocation.of_batch(
+            result.splits, result.prices, time.perf_counter() - begin, result.program_prices
+        )
+
+
+def make(spec: Spec, model: Path | None) -> Interior:
+    """``interior[:gap=1e-6,start=auto|model|none]``; the model is ``model``, or the one for any
+    network.
+
+    Raises:
+        InputError: another option or value, or no such model.
+    """
+    options: Any = spec.parse_options(gap=1e-6, start="auto")
+    if options["start"] not in ("auto", "model", "none"):
+        raise InputError(spec.text, "start", "auto, model or none", repr(options["start"]))
+    if not 0 <= options["gap"] < 1:
+        raise InputError(spec.text, "gap", "a number in [0, 1)", options["gap"])
+    is_none = options["start"] == "none"
+    starter = None if is_none else named_model(str(model or DEFAULT_CHECKPOINT))
+    return Interior(options["gap"], starter, always=options["start"] == "model")
