@@ -72,7 +72,6 @@ COLUMNS = (
     "gap",
     "rows",
     "paths",
-    "entries",
     "updates",
     "scan",
     "interior_s",
@@ -81,6 +80,7 @@ COLUMNS = (
     "pdhg_s",
     "pdhg_iterations",
     "pdhg_gap",
+    "asked",
 )
 
 
@@ -99,7 +99,7 @@ def measured(problem: Any, gap: float, engine: str) -> tuple[float, int, float]:
 def main() -> None:
     """Measure, network by network."""
     import teal
-    from teal.solvers.interior.engine import size_of
+    from teal.solvers.interior.engine import is_faster, size_of
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -140,9 +140,32 @@ def main() -> None:
                     ]
                     for engine in ("interior", "fused"):
                         row += measured(problem, gap, engine)
+                    row.append("interior" if is_faster(problem, gap) else "pdhg")
                     writer.writerow(row)
                     stream.flush()
-                    print(*row[:5], *(f"{x:.4g}" for x in row[10:]), flush=True)
+                    print(*row[:5], *row[9:], flush=True)
+    summarise(options.out)
+
+
+def summarise(out: Path) -> None:
+    """Write how often the engine that is asked is nearly the faster one."""
+    with (out / "interior.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    ratios = [
+        float(row[f"{row['asked']}_s"]) / min(float(row["interior_s"]), float(row["pdhg_s"]))
+        for row in rows
+    ]
+    names = ("networks", "cases", "within 1.2", "mean ratio")
+    figures = (
+        len({row["network"] for row in rows}),
+        len(rows),
+        sum(ratio <= 1.2 for ratio in ratios) / len(rows),
+        sum(ratios) / len(rows),
+    )
+    with (out / "interior-summary.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(names)
+        writer.writerow(figures)
 
 
 if __name__ == "__main__":

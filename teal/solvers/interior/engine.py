@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +40,32 @@ def accepts(problem: Problem) -> bool:
     )
 
 
+class Size(NamedTuple):
+    """The size of a program of one matrix.
+
+    Attributes:
+        rows: links that can bind.
+        paths: paths of the blocks.
+        updates: updates of S in an iteration.
+    """
+
+    rows: int
+    paths: int
+    updates: int
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of an iteration, approximately."""
+        return _S_PER_UPDATE * self.updates + _S_PER_PATH * self.paths
+
+
+def size_of(problem: Problem) -> Size:
+    """The size of the program of the first matrix, which :func:`accepts` takes."""
+    first = problem.row(0).to(torch.float64)
+    program = next(_programs(first, np.zeros((1, problem.paths.mask.size))))
+    return Size(len(program.limit), len(program.gain), updates_of(program))
+
+
 def may_be_asked(problem: Problem) -> bool:
     """Whether :func:`is_faster` may be true of a program with such paths."""
     is_small = problem.paths.scan_size <= _NEVER_ABOVE
@@ -63,13 +90,11 @@ def is_faster(problem: Problem, gap: float, most_s: float = math.inf) -> bool:
         return True
     if scan > _NEVER_ABOVE:
         return False
-    first = problem.row(0).to(torch.float64)
-    program = next(_programs(first, np.zeros((1, problem.paths.mask.size))))
     own, others = _ITERATIONS[problem.demand_set.carries_all]
     place = min(max(-math.log10(max(gap, 1e-12)), 2.0), 4.0)
     known = (2.0, 3.0, 4.0)
-    of_iteration = _S_PER_UPDATE * updates_of(program) + _S_PER_PATH * len(program.gain)
-    seconds = float(np.interp(place, known, own)) * of_iteration
+    seconds = float(np.interp(place, known, own)) * size_of(problem).iteration_s
+    seconds += _S_PER_ENTRY_ONCE * scan
     return (
         problem.batch * seconds <= most_s / 2
         and seconds <= float(np.interp(place, known, others)) * _S_PER_ENTRY * scan
@@ -82,21 +107,20 @@ def gains_from_model(problem: Problem) -> bool:
     Args:
         problem: that :func:`accepts` takes.
     """
-    first = problem.row(0).to(torch.float64)
-    program = next(_programs(first, np.zeros((1, problem.paths.mask.size))))
-    of_iteration = _S_PER_UPDATE * updates_of(program) + _S_PER_PATH * len(program.gain)
-    return _SAVED_BY_MODEL * of_iteration > _S_PER_ENTRY_OF_MODEL * problem.paths.scan_size
+    of_model = _S_PER_ENTRY_OF_MODEL * problem.paths.scan_size
+    return _SAVED_BY_MODEL * size_of(problem).iteration_s > of_model
 
 
 # Iterations that the start of a model saves (docs/engine.md), and its seconds for each entry.
 _SAVED_BY_MODEL, _S_PER_ENTRY_OF_MODEL = 6, 2e-7
-_ALWAYS_UP_TO, _NEVER_ABOVE = 5_000, 400_000  # entries of a scan
+_ALWAYS_UP_TO, _NEVER_ABOVE = 7_000, 400_000  # entries of a scan
 _S_PER_UPDATE, _S_PER_PATH, _S_PER_ENTRY = 3.5e-9, 6e-8, 7.5e-9
+_S_PER_ENTRY_ONCE = 9e-8  # of the links that can bind, which are found twice
 # Iterations of this engine and of PDHG to gaps of 1%, 0.1% and 0.01%, by whether all demand is
 # carried.
 _ITERATIONS = {
-    False: ((7.0, 9.0, 11.0), (35.0, 200.0, 300.0)),
-    True: ((4.5, 6.0, 7.0), (45.0, 100.0, 120.0)),
+    False: ((7.0, 9.0, 11.0), (35.0, 160.0, 250.0)),
+    True: ((4.5, 6.0, 7.0), (55.0, 100.0, 120.0)),
 }
 
 
