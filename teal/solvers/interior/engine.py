@@ -105,7 +105,7 @@ def gains_from_model(problem: Problem) -> bool:
     """Whether the iterations that a PriceGNN's start saves take longer than the model.
 
     Args:
-        problem: that :func:`accepts` takes.
+        problem: B matrices of a program that :func:`accepts` takes.
     """
     of_model = _S_PER_ENTRY_OF_MODEL * problem.paths.scan_size
     return _SAVED_BY_MODEL * size_of(problem).iteration_s > of_model
@@ -130,7 +130,7 @@ def solving(
     """The solution of B matrices.
 
     Args:
-        problem: that :func:`accepts` takes.
+        problem: B matrices of a program that :func:`accepts` takes.
         state: to start from; None for nothing.
         gap: target.
         max_iterations: largest number of iterations of a matrix.

@@ -459,7 +459,7 @@ def _warm_start(
     prices are those given, but for the smallest; each block is centred for them.
 
     Args:
-        program: of the matrix.
+        program: program of the matrix.
         sheds: whether demands may be shed.
         at: the cold start; receives the warm one.
         splits: (D K,) feasible.
@@ -810,7 +810,7 @@ def _value_of(program: Reduced, sheds: bool, share: FloatArray, load: FloatArray
 
 @inner_kernel
 def _bound_of(program: Reduced, sheds: bool, price: FloatArray, path_price: FloatArray) -> float:
-    """What prices prove: an upper limit of the value, or a lower one of the utilisation."""
+    """The bound that prices prove: an upper limit of the value, or a lower one of the utilisation."""
     of_rows = 0.0
     for r in range(len(price)):
         of_rows += program.limit[r] * price[r]
@@ -969,10 +969,10 @@ def solve(
     """Solve one program; the number of iterations.
 
     Args:
-        program: of one matrix.
+        program: program of one matrix.
         sheds: as in :func:`reduced`.
         gap: target of the certified gap.
-        max_iterations: of the matrix.
+        max_iterations: number of iterations, at most.
         splits: (D K,) receives the shares.
         prices: (E,) receives the prices.
         is_warm: whether both have a start, with feasible shares; they are 0 otherwise.
