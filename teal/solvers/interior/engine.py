@@ -19,14 +19,16 @@ from teal.problem.sets import AtMostOne, ExactlyOne
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.kernel_cache import is_interpreting
-from teal.solvers.interior.kernels import Reduced, reduced, solve, updates_of
 from teal.solvers.interior.layout import layout_of
+from teal.solvers.interior.reduction import Reduced, reduced, updates_of
+from teal.solvers.interior.search import solve
 from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, Stop
 
 MAX_ITERATIONS = 200  # of a matrix; usual ones take 5 to 30
 # Part of the target gap that the kernel aims at: the projection rounds, and adds in another order.
 _AIM, _ROUNDING = 0.99, 1e-12
+_LEAST_AIM = 1e-14  # which float64 can tell from 0
 
 
 def accepts(problem: Problem) -> bool:
@@ -181,7 +183,7 @@ def _solved(
         splits[:] = first.reshape(problem.batch, -1).numpy()
         prices[:] = state.prices.numpy()
     iterations = np.zeros(problem.batch, np.int64)
-    aim = max(0.0, _AIM * gap - _ROUNDING)
+    aim = max(_LEAST_AIM, _AIM * gap - _ROUNDING)
     for row, program in enumerate(_programs(problem, splits)):
         iterations[row] = solve(
             program, sheds, aim, max_iterations, splits[row], prices[row], state is not None, stop

@@ -1,0 +1,411 @@
+"""One iteration: the system, its factor, a predictor, correctors, a step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from teal.runtime.arrays import FloatArray
+from teal.runtime.parallel import inner_kernel, summing_kernel
+from teal.solvers.interior.reduction import Reduced
+from teal.solvers.interior.starts import Iterate, add, fill, put
+
+# Part of the way to the boundary that a step goes at most: all but all where steps are long, and
+# the end is near; less where they are short, since what comes next to 0 stops every later step.
+_TO_BOUNDARY_WHERE_LONG, _TO_BOUNDARY = 0.995, 0.9
+_CORRECTORS = 2  # of an iteration at most, each of which takes a part of it
+_LONG_STEP = 0.9  # a step that needs no correction
+_FURTHER = 0.3  # how much longer the step is to become
+_LEAST_GAIN = 0.05  # of both steps together, below which a correction is not worth its time
+_LOW, _HIGH = 0.1, 10.0  # of the target, between which products stop no step
+_LEAST_PRODUCT = 1e-1  # of the mean product, to which smaller ones are raised
+_MOST_RAISED = 0.01  # of the largest share of a block, to which shares are raised
+_MOST_GROWTH = 10.0  # x a share, to which it is raised at once
+_LEAST_STEP = 1e-8  # a step below it gains nothing
+_MOST_IMBALANCE = 1e-7  # of a block's shares, above which a step is wrong
+_LEAST_PIVOT = 1e-14  # of S, over the diagonal before elimination
+_NO_ROW = 1e128  # pivot that takes a row out of S
+
+
+class Work(NamedTuple):
+    """Space that iterations need, and what they have found.
+
+    Attributes:
+        step: the step.
+        products: products to come less the present ones.
+        kept: the step before a correction.
+        weight: (Q,) D.
+        total: (G,) delta.
+        of_path: (Q,) anything.
+        path_price: (Q,) A' y.
+        load: (n,) A x.
+        missing: (n,) limit less load and slack.
+        of_limits: (n,) S^-1 times the limits.
+        system: (n, n) S, then its factor.
+        best_share: (Q,) of the best value so far.
+        best_price: (n,) of the best bound so far.
+        figures: (2,) value and bound of these.
+    """
+
+    step: Iterate
+    products: Iterate
+    kept: Iterate
+    weight: FloatArray
+    total: FloatArray
+    of_path: FloatArray
+    path_price: FloatArray
+    load: FloatArray
+    missing: FloatArray
+    of_limits: FloatArray
+    system: FloatArray
+    best_share: FloatArray
+    best_price: FloatArray
+    figures: FloatArray
+
+
+@inner_kernel
+def _system(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
+    """D (Q,), delta (G,) and the lower triangle of S (n, n) at a point."""
+    rows, s, weight, total = len(program.limit), work.system, work.weight, work.total
+    sums, of_union = np.zeros(rows), np.empty(rows)
+    for r in range(rows):
+        fill(0.0, s[r])
+        s[r, r] = at.slack[r] / at.price[r]
+    for g in range(len(program.rate)):
+        square = program.rate[g] * program.rate[g]
+        delta = at.rest[g] / at.rest_reduced[g] if sheds else 0.0
+        for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+            weight[q] = at.share[q] / at.reduced[q]
+            delta += weight[q]
+            scaled = square * weight[q]
+            begin, end = program.row_ptr[q], program.row_ptr[q + 1]
+            for i in range(begin, end):
+                row = s[program.row[i]]
+                sums[program.row[i]] += weight[q]
+                for j in range(begin, i + 1):
+                    row[program.row[j]] += scaled
+        total[g] = delta
+        factor = square / delta
+        first, count = program.union_ptr[g], program.union_ptr[g + 1] - program.union_ptr[g]
+        for i in range(count):
+            r = program.union[first + i]
+            row = s[r]
+            of_union[i] = sums[r]
+            sums[r] = 0.0
+            scaled = factor * of_union[i]
+            for j in range(i + 1):
+                row[program.union[first + j]] -= scaled * of_union[j]
+
+
+@summing_kernel
+def _factor(s: FloatArray) -> None:
+    """Cholesky factor in place, lower triangle; a row without a pivot of its own leaves."""
+    size = len(s)
+    for i in range(size):
+        row = s[i]
+        before = row[i]
+        for j in range(i):
+            other = s[j]
+            total = 0.0
+            for k in range(j):
+                total += row[k] * other[k]
+            row[j] = (row[j] - total) / other[j]
+        total = 0.0
+        for k in range(i):
+            total += row[k] * row[k]
+        pivot = before - total
+        row[i] = np.sqrt(pivot) if pivot > _LEAST_PIVOT * before else _NO_ROW
+
+
+@summing_kernel
+def _solve_factored(s: FloatArray, x: FloatArray) -> None:
+    """Solve with the factor, in place."""
+    size = len(s)
+    for i in range(size):
+        row = s[i]
+        total = 0.0
+        for k in range(i):
+            total += row[k] * x[k]
+        x[i] = (x[i] - total) / row[i]
+    for i in range(size - 1, -1, -1):
+        row = s[i]
+        x[i] /= row[i]
+        for k in range(i):
+            x[k] -= row[k] * x[i]
+
+
+@inner_kernel
+def _direction(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
+    """Newton's step towards the products x z, s z and t y that are wanted."""
+    step, products, weight, total = work.step, work.products, work.weight, work.total
+    moves, missing, of_limits, s = work.of_path, work.missing, work.of_limits, work.system
+    rows = len(program.limit)
+    right = step.price
+    for r in range(rows):
+        right[r] = products.slack[r] / at.price[r] - missing[r]
+    for g in range(len(program.rate)):
+        first, end = program.block_ptr[g], program.block_ptr[g + 1]
+        moved = products.rest[g] / at.rest_reduced[g] if sheds else 0.0
+        for q in range(first, end):
+            moves[q] = products.share[q] / at.reduced[q]
+            moved += moves[q]
+        step.rest[g] = moved
+        for q in range(first, end):
+            flow = program.rate[g] * (moves[q] - weight[q] * moved / total[g])
+            for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
+                right[program.row[i]] += flow
+    _solve_factored(s, right)
+    if not sheds:
+        along, own, of_price = 0.0, 0.0, 0.0
+        for r in range(rows):
+            along += program.limit[r] * right[r]
+            own += program.limit[r] * of_limits[r]
+            of_price += program.limit[r] * at.price[r]
+        step.theta[0] = (along - (1 - of_price)) / own
+        for r in range(rows):
+            right[r] -= of_limits[r] * step.theta[0]
+    for r in range(rows):
+        step.slack[r] = (products.slack[r] - at.slack[r] * right[r]) / at.price[r]
+    for g in range(len(program.rate)):
+        first, end = program.block_ptr[g], program.block_ptr[g + 1]
+        along = 0.0
+        for q in range(first, end):
+            price = 0.0
+            for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
+                price += right[program.row[i]]
+            step.reduced[q] = price * program.rate[g]
+            along += weight[q] * step.reduced[q]
+        change = (along - step.rest[g]) / total[g]  # of the multiplier
+        for q in range(first, end):
+            step.reduced[q] -= change
+            step.share[q] = moves[q] - weight[q] * step.reduced[q]
+        if sheds:
+            step.rest_reduced[g] = -change
+            step.rest[g] = (products.rest[g] + at.rest[g] * change) / at.rest_reduced[g]
+
+
+@inner_kernel
+def _longest(value: FloatArray, step: FloatArray, most: float) -> float:
+    """The longest step up to ``most`` that keeps values >= 0."""
+    for i in range(len(value)):
+        if step[i] < 0:
+            most = min(most, -value[i] / step[i])
+    return most
+
+
+@inner_kernel
+def _step_lengths(at: Iterate, step: Iterate, sheds: bool) -> tuple[float, float]:
+    """The longest steps to the boundary, of shares and slacks, and of prices and reduced costs."""
+    far = 1e30
+    of_shares = _longest(at.slack, step.slack, _longest(at.share, step.share, far))
+    of_prices = _longest(at.price, step.price, _longest(at.reduced, step.reduced, far))
+    if sheds:
+        of_shares = _longest(at.rest, step.rest, of_shares)
+        of_prices = _longest(at.rest_reduced, step.rest_reduced, of_prices)
+    return of_shares, of_prices
+
+
+@inner_kernel
+def _product_sum(
+    at: Iterate, step: Iterate, sheds: bool, of_shares: float, of_prices: float
+) -> float:
+    """Sum of all products x z, s z, t y after a step."""
+    total = 0.0
+    for q in range(len(at.share)):
+        total += (at.share[q] + of_shares * step.share[q]) * (
+            at.reduced[q] + of_prices * step.reduced[q]
+        )
+    for r in range(len(at.price)):
+        total += (at.slack[r] + of_shares * step.slack[r]) * (
+            at.price[r] + of_prices * step.price[r]
+        )
+    if sheds:
+        for g in range(len(at.rest)):
+            total += (at.rest[g] + of_shares * step.rest[g]) * (
+                at.rest_reduced[g] + of_prices * step.rest_reduced[g]
+            )
+    return total
+
+
+@inner_kernel
+def _wanted(
+    at: Iterate, step: Iterate, sheds: bool, target: float, correction: float, out: Iterate
+) -> None:
+    """Products to come less the present ones: target - x z - correction dx dz."""
+    for q in range(len(at.share)):
+        out.share[q] = (
+            target - at.share[q] * at.reduced[q] - correction * step.share[q] * step.reduced[q]
+        )
+    for r in range(len(at.price)):
+        out.slack[r] = (
+            target - at.slack[r] * at.price[r] - correction * step.slack[r] * step.price[r]
+        )
+    if sheds:
+        for g in range(len(at.rest)):
+            out.rest[g] = (
+                target
+                - at.rest[g] * at.rest_reduced[g]
+                - correction * step.rest[g] * step.rest_reduced[g]
+            )
+
+
+@inner_kernel
+def _into_band(product: float, target: float) -> float:
+    """Change that brings a product near the target, where it is far from it."""
+    if product < _LOW * target:
+        return _LOW * target - product
+    if product > _HIGH * target:
+        return max(_HIGH * target - product, -_HIGH * target)
+    return 0.0
+
+
+@inner_kernel
+def _correct(
+    at: Iterate,
+    step: Iterate,
+    sheds: bool,
+    target: float,
+    of_shares: float,
+    of_prices: float,
+    out: Iterate,
+) -> None:
+    """Add to the wanted products what brings those near the target that stop a longer step.
+
+    Gondzio, Computational Optimization and Applications 6, 1996.
+    """
+    of_shares, of_prices = min(1.0, of_shares + _FURTHER), min(1.0, of_prices + _FURTHER)
+    for q in range(len(at.share)):
+        out.share[q] += _into_band(
+            (at.share[q] + of_shares * step.share[q])
+            * (at.reduced[q] + of_prices * step.reduced[q]),
+            target,
+        )
+    for r in range(len(at.price)):
+        out.slack[r] += _into_band(
+            (at.slack[r] + of_shares * step.slack[r]) * (at.price[r] + of_prices * step.price[r]),
+            target,
+        )
+    if sheds:
+        for g in range(len(at.rest)):
+            out.rest[g] += _into_band(
+                (at.rest[g] + of_shares * step.rest[g])
+                * (at.rest_reduced[g] + of_prices * step.rest_reduced[g]),
+                target,
+            )
+
+
+@inner_kernel
+def copy(source: Iterate, target: Iterate) -> None:
+    """Copy a point or a step."""
+    put(source.share, target.share)
+    put(source.reduced, target.reduced)
+    put(source.rest, target.rest)
+    put(source.rest_reduced, target.rest_reduced)
+    put(source.price, target.price)
+    put(source.slack, target.slack)
+    put(source.theta, target.theta)
+
+
+@inner_kernel
+def _move(at: Iterate, step: Iterate, of_shares: float, of_prices: float) -> None:
+    """Take a step."""
+    add(of_shares, step.share, at.share)
+    add(of_shares, step.rest, at.rest)
+    add(of_shares, step.slack, at.slack)
+    add(of_shares, step.theta, at.theta)
+    add(of_prices, step.reduced, at.reduced)
+    add(of_prices, step.rest_reduced, at.rest_reduced)
+    add(of_prices, step.price, at.price)
+
+
+@inner_kernel
+def _recentre(program: Reduced, sheds: bool, at: Iterate, mean: float) -> None:
+    """Raise what is far too small for its product, by a little.
+
+    A share whose product is far below the mean stops every later step.  Raised to a part of
+    mean / z it is still next to nothing; the largest share of its block gives it away.
+    """
+    least = _LEAST_PRODUCT * mean
+    for g in range(len(program.rate)):
+        first, end = program.block_ptr[g], program.block_ptr[g + 1]
+        largest, most = -1, at.rest[g] if sheds else 0.0
+        for q in range(first, end):
+            if at.share[q] > most:
+                largest, most = q, at.share[q]
+        highest, raised = _MOST_RAISED * most, 0.0
+        for q in range(first, end):
+            enough = min(highest, least / at.reduced[q], _MOST_GROWTH * at.share[q])
+            if at.share[q] < enough:
+                raised += enough - at.share[q]
+                at.share[q] = enough
+        if sheds:
+            enough = min(highest, least / at.rest_reduced[g], _MOST_GROWTH * at.rest[g])
+            if at.rest[g] < enough:
+                raised += enough - at.rest[g]
+                at.rest[g] = enough
+        if largest < 0:
+            at.rest[g] -= raised
+        else:
+            at.share[largest] -= raised
+
+
+@inner_kernel
+def _imbalance(program: Reduced, sheds: bool, step: Iterate) -> float:
+    """The largest change of the sum of a block's shares, 0 but for rounding."""
+    most = 0.0
+    for g in range(len(program.rate)):
+        total = step.rest[g] if sheds else 0.0
+        for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+            total += step.share[q]
+        most = max(most, abs(total))
+    return most
+
+
+@inner_kernel
+def iterate(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
+    """One iteration: a predictor, a corrector, a step; false where the step is none."""
+    step, products = work.step, work.products
+    rows = len(program.limit)
+    count = len(program.gain) + rows + (len(program.rate) if sheds else 0)
+    mean = _product_sum(at, step, sheds, 0.0, 0.0) / count
+    for r in range(rows):
+        limit = program.limit[r] if sheds else program.limit[r] * at.theta[0]
+        work.missing[r] = limit - work.load[r] - at.slack[r]
+    _system(program, sheds, at, work)
+    _factor(work.system)
+    if not sheds:
+        put(program.limit, work.of_limits)
+        _solve_factored(work.system, work.of_limits)
+    _wanted(at, step, sheds, 0.0, 0.0, products)
+    _direction(program, sheds, at, work)
+    of_shares, of_prices = _step_lengths(at, step, sheds)
+    of_shares, of_prices = min(1.0, of_shares), min(1.0, of_prices)
+    after = _product_sum(at, step, sheds, of_shares, of_prices) / count
+    ratio = (after / mean) ** 3
+    _wanted(at, step, sheds, ratio * mean, 1.0, products)
+    _direction(program, sheds, at, work)
+    of_shares, of_prices = _step_lengths(at, step, sheds)
+    for _ in range(_CORRECTORS):
+        if min(of_shares, of_prices) > _LONG_STEP:
+            break
+        copy(step, work.kept)
+        _correct(at, step, sheds, ratio * mean, of_shares, of_prices, products)
+        _direction(program, sheds, at, work)
+        longer_shares, longer_prices = _step_lengths(at, step, sheds)
+        gained = min(1.0, longer_shares) + min(1.0, longer_prices)
+        if gained < min(1.0, of_shares) + min(1.0, of_prices) + _LEAST_GAIN:
+            copy(work.kept, step)
+            break
+        of_shares, of_prices = longer_shares, longer_prices
+    is_long = min(of_shares, of_prices) > _LONG_STEP
+    to_boundary = _TO_BOUNDARY_WHERE_LONG if is_long else _TO_BOUNDARY
+    of_shares = min(1.0, to_boundary * of_shares)
+    of_prices = min(1.0, to_boundary * of_prices)
+    if not max(of_shares, of_prices) > _LEAST_STEP:
+        return False
+    if not of_shares * _imbalance(program, sheds, step) < _MOST_IMBALANCE:
+        return False  # rounding has taken over
+    _move(at, step, of_shares, of_prices)
+    _recentre(program, sheds, at, _product_sum(at, step, sheds, 0.0, 0.0) / count)
+    return True

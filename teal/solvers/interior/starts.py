@@ -1,0 +1,251 @@
+"""Points strictly inside, cold and near given splits and prices."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from teal.runtime.arrays import FloatArray
+from teal.runtime.parallel import inner_kernel
+from teal.solvers.interior.reduction import Reduced
+
+_FIRST_TARGET = 0.03  # first mu, over the mean value of a column
+_FIRST_LOAD = 0.9  # of the capacity, in the cold start
+_FIRST_THETA = 1.1  # first theta, over the utilisation of even splits
+_WARM_TARGET = 0.03  # first mu of a warm start, over the mean value of a column
+_WARM_MIX = 0.15  # part of a warm start that is not of the given shares
+_WARM_THETA = 1.02  # first theta of a warm start, over its utilisation
+_WARM_SLACK = 0.05  # of the limit, up to which a slack of a warm start is raised
+_LEAST_PRICE = 0.01  # of the mean price of a warm start, to which smaller ones are raised
+
+
+class Iterate(NamedTuple):
+    """A point, or a direction.
+
+    Attributes:
+        share: (Q,) x.
+        reduced: (Q,) z.
+        rest: (G,) s; unused where all is carried.
+        rest_reduced: (G,) z of the rest.
+        price: (n,) y, value per Gbit/s.
+        slack: (n,) t, Gbit/s.
+        theta: (1,) largest utilisation; unused where demands may be shed.
+    """
+
+    share: FloatArray
+    reduced: FloatArray
+    rest: FloatArray
+    rest_reduced: FloatArray
+    price: FloatArray
+    slack: FloatArray
+    theta: FloatArray
+
+
+# Loops in the place of array expressions, each of which would take a second to compile.
+
+
+@inner_kernel
+def put(value: FloatArray, out: FloatArray) -> None:
+    """Copy an array."""
+    for i in range(len(out)):
+        out[i] = value[i]
+
+
+@inner_kernel
+def fill(value: float, out: FloatArray) -> None:
+    """Set all entries."""
+    for i in range(len(out)):
+        out[i] = value
+
+
+@inner_kernel
+def add(factor: float, value: FloatArray, out: FloatArray) -> None:
+    """Add a multiple of an array."""
+    for i in range(len(out)):
+        out[i] += factor * value[i]
+
+
+@inner_kernel
+def new_iterate(paths: int, blocks: int, rows: int) -> Iterate:
+    """A point of zeros."""
+    return Iterate(
+        np.zeros(paths),
+        np.zeros(paths),
+        np.zeros(blocks),
+        np.zeros(blocks),
+        np.zeros(rows),
+        np.zeros(rows),
+        np.zeros(1),
+    )
+
+
+@inner_kernel
+def path_prices(program: Reduced, price: FloatArray, out: FloatArray) -> None:
+    """(Q,) A' y: rate times the sum of the prices of each path's rows."""
+    for g in range(len(program.rate)):
+        for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+            total = 0.0
+            for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
+                total += price[program.row[i]]
+            out[q] = total * program.rate[g]
+
+
+@inner_kernel
+def loads(program: Reduced, share: FloatArray, out: FloatArray) -> None:
+    """(n,) A x, Gbit/s."""
+    fill(0.0, out)
+    for g in range(len(program.rate)):
+        for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+            flow = program.rate[g] * share[q]
+            for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
+                out[program.row[i]] += flow
+
+
+@inner_kernel
+def _centred(cost: FloatArray, first: int, end: int, has_rest: bool, target: float) -> float:
+    """The multiplier l of a block for which sum of target / (cost - l) = 1, with the rest's cost 0
+    among them.
+    """
+    least = 0.0 if has_rest else cost[first]
+    for q in range(first, end):
+        least = min(least, cost[q])
+    count = end - first + has_rest
+    low, high = least - count * target, least - target  # the sum is below and above 1 there
+    multiplier = low
+    for _ in range(60):
+        total, slope = 0.0, 0.0
+        for q in range(first - has_rest, end):
+            distance = (0.0 if q < first else cost[q]) - multiplier
+            total += target / distance
+            slope += target / (distance * distance)
+        if abs(total - 1) < 1e-10:
+            break
+        if total < 1:
+            low = multiplier
+        else:
+            high = multiplier
+        multiplier += total * (1 - total) / slope  # Newton's step of 1 / total, nearly linear
+        if not low < multiplier < high:
+            multiplier = 0.5 * (low + high)
+    return multiplier
+
+
+@inner_kernel
+def cold_start(program: Reduced, sheds: bool, at: Iterate) -> None:
+    """A point strictly inside, on both sides.
+
+    Where demands may be shed, each path carries an equal part of what the fullest link on it grants
+    when all are carried evenly.
+    """
+    blocks, rows = len(program.rate), len(program.limit)
+    for g in range(blocks):
+        first, end = program.block_ptr[g], program.block_ptr[g + 1]
+        for q in range(first, end):
+            at.share[q] = 1.0 / (end - first)
+    load = np.empty(rows)
+    loads(program, at.share, load)
+    most = 0.0
+    for r in range(rows):
+        most = max(most, load[r] / program.limit[r])
+    if sheds:
+        for g in range(blocks):
+            left = 1.0
+            for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+                fullest = 1.0
+                for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
+                    r = program.row[i]
+                    fullest = max(fullest, load[r] / program.limit[r])
+                at.share[q] *= _FIRST_LOAD / fullest
+                left -= at.share[q]
+            at.rest[g] = left
+        loads(program, at.share, load)
+        target = 0.0
+        for q in range(len(program.gain)):
+            target += _FIRST_TARGET * program.gain[q] / len(program.gain)
+        for r in range(rows):
+            at.slack[r] = program.limit[r] - load[r]
+    else:
+        at.theta[0] = _FIRST_THETA * most
+        total = 0.0
+        for r in range(rows):
+            at.slack[r] = at.theta[0] * program.limit[r] - load[r]
+            total += program.limit[r] / at.slack[r]
+        target = 1.0 / total
+    for r in range(rows):
+        at.price[r] = target / at.slack[r]
+    _centre_blocks(program, sheds, target, at)
+
+
+@inner_kernel
+def _centre_blocks(program: Reduced, sheds: bool, target: float, at: Iterate) -> None:
+    """Reduced costs of each block for its prices and mu."""
+    cost = np.empty(len(program.gain))
+    path_prices(program, at.price, cost)
+    add(-1.0, program.gain, cost)
+    for g in range(len(program.rate)):
+        first, end = program.block_ptr[g], program.block_ptr[g + 1]
+        multiplier = _centred(cost, first, end, sheds, target)
+        at.rest_reduced[g] = -multiplier
+        for q in range(first, end):
+            at.reduced[q] = cost[q] - multiplier
+
+
+@inner_kernel
+def warm_start(
+    program: Reduced, sheds: bool, at: Iterate, splits: FloatArray, prices: FloatArray
+) -> None:
+    """From a cold start to one near given splits and prices, still inside on both sides.
+
+    Shares are those given, with a part of the cold ones and of mu / z, so that none is next to 0;
+    prices are those given, but for the smallest; each block is centred for them.
+
+    Args:
+        program: program of the matrix.
+        sheds: whether demands may be shed.
+        at: the cold start; receives the warm one.
+        splits: (D K,) feasible.
+        prices: (E,) value per Gbit/s.
+    """
+    rows, blocks, paths = len(program.limit), len(program.rate), len(program.gain)
+    total = 0.0
+    for r in range(rows):
+        total += prices[program.link[r]] / program.scale
+    if not 0 < total < np.inf:  # such prices say nothing
+        return
+    of_limits = 0.0
+    for r in range(rows):
+        price = prices[program.link[r]] / program.scale
+        at.price[r] = max(price, _LEAST_PRICE * total / rows)
+        of_limits += program.limit[r] * at.price[r]
+    value = 1.0
+    if not sheds:  # prices on the simplex
+        for r in range(rows):
+            at.price[r] /= of_limits
+        value = at.theta[0]
+    target = _WARM_TARGET * value / (paths + rows + (blocks if sheds else 0))
+    _centre_blocks(program, sheds, target, at)
+    for g in range(blocks):
+        left, given, unit = 1.0, 0.0, 1.0
+        for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+            given += splits[program.slot[q]]
+        if not sheds:  # shares of a demand sum to 1
+            unit = 1 / given if given > 0 else 0.0
+        mix = _WARM_MIX if sheds or given > 0 else 1.0
+        for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+            far = 0.5 * (at.share[q] + target / at.reduced[q])
+            at.share[q] = (1 - mix) * unit * splits[program.slot[q]] + mix * far
+            left -= at.share[q]
+        if sheds:
+            far = 0.5 * (at.rest[g] + target / at.rest_reduced[g])
+            at.rest[g] = max(left, _WARM_MIX * far)
+    load = np.empty(rows)
+    loads(program, at.share, load)
+    if not sheds:
+        most = 0.0
+        for r in range(rows):
+            most = max(most, load[r] / program.limit[r])
+        at.theta[0] = _WARM_THETA * most
+    for r in range(rows):
+        limit = program.limit[r] if sheds else program.limit[r] * at.theta[0]
+        at.slack[r] = max(limit - load[r], min(target / at.price[r], _WARM_SLACK * limit))
