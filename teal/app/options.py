@@ -26,7 +26,7 @@ def with_options(
 ) -> Callable[
     [Callable[[Any, Any, _Options], _Report]], Callable[Concatenate[Any, Any, _P], _Report]
 ]:
-    """Make a function of network, measurements and ``options`` one whose options are given by name.
+    """Replace the parameter ``options`` of a function by the fields of the options, by name.
 
     Args:
         kind: dataclass of the options.
@@ -35,15 +35,16 @@ def with_options(
     def decorate(
         function: Callable[[Any, Any, _Options], _Report],
     ) -> Callable[Concatenate[Any, Any, _P], _Report]:
+        usual, named = inspect.signature(function), inspect.signature(kind)
+        names = [name for name in usual.parameters if name != "options"]
+        first = [usual.parameters[name] for name in names]
+
         @functools.wraps(function)
         def call(*positional: Any, **settings: Any) -> _Report:
             own = {name: settings.pop(name) for name in names if name in settings}
             given = usual.bind(*positional, **own, options=options_of(kind, settings))
             return function(*given.args, **given.kwargs)
 
-        usual, named = inspect.signature(function), inspect.signature(kind)
-        names = [name for name in usual.parameters if name != "options"]
-        first = [usual.parameters[name] for name in names]
         call.__signature__ = usual.replace(parameters=[*first, *named.parameters.values()])  # type: ignore[attr-defined]
         return call  # network and traffic may be given by name too
 

@@ -83,10 +83,9 @@ def _log_range(chart: Chart) -> dict[str, Any]:
 def _trace(series: Series, styles: Styles, chart: Chart, *, is_named: bool) -> dict[str, Any]:
     name, colour = series.scheme, styles.colour(series.scheme)
     marker: dict[str, Any] = {"color": colour, "symbol": styles.pick(name, _SYMBOLS)}
-    x = "" if chart.x_scale in ("category", "time") else ", %{x:.3~g}"
-    hover = (
-        f"%{{y:.4~g}}{x} {_safe(chart.x_label)}" if x and series.kind == "points" else "%{y:.4~g}"
-    )
+    hover = "%{y:.4~g}"
+    if chart.x_scale not in ("category", "time") and series.kind == "points":
+        hover += f", %{{x:.3~g}} {_safe(chart.x_label)}"
     trace: dict[str, Any] = {
         "type": "scatter",
         "name": name,

@@ -214,26 +214,26 @@ class SchemeRunner:
 
     def run(self, problem: Problem, case: Case) -> SchemeResult:
         """Solve a case; a failure, by whatever exception, becomes the note of the result."""
-        note = self.excluded
-        if not note:
-            try:
-                allocation = self._warm_up_result or self._solve(problem, case)
-                self._warm_up_result = None
-                assessment = assess(problem, allocation)
-                note, proved_gap = self._prove(problem, allocation, assessment)
-                return SchemeResult(
-                    allocation,
-                    assessment,
-                    note,
-                    wall_s=self._busy_s,
-                    model_alone=_model_alone(problem, self.scheme),
-                    proved_gap=proved_gap,
-                )
-            except Exception as error:
-                note = one_line(error)
-                self.notify(f"{self.name} on {self.where}, matrix {case.index}: {note}")
         failed = failed_allocation(problem)
-        return SchemeResult(failed, assess(problem, failed), note)
+        if self.excluded:
+            return SchemeResult(failed, assess(problem, failed), self.excluded)
+        try:
+            allocation = self._warm_up_result or self._solve(problem, case)  # sets _busy_s
+            self._warm_up_result = None
+            assessment = assess(problem, allocation)
+            note, proved_gap = self._prove(problem, allocation, assessment)
+            return SchemeResult(
+                allocation,
+                assessment,
+                note,
+                wall_s=self._busy_s,
+                model_alone=_model_alone(problem, self.scheme),
+                proved_gap=proved_gap,
+            )
+        except Exception as error:
+            failure = one_line(error)
+            self.notify(f"{self.name} on {self.where}, matrix {case.index}: {failure}")
+            return SchemeResult(failed, assess(problem, failed), failure)
 
     def _prove(
         self, problem: Problem, allocation: Allocation, assessment: Assessment

@@ -128,6 +128,12 @@ def topology_from_link_frame(
 def _from_cells(
     name: str, table: CellTable, default_capacity: float | None, attributes: Attributes
 ) -> Topology:
+    """The network of a table's rows.
+
+    Raises:
+        InputError: no row, a cell that cannot be read, or what :func:`topology_from_records`
+            refuses.
+    """
     where, header = table.where, table.header
     columns = _columns(table, attributes)
     cells = {
@@ -141,7 +147,7 @@ def _from_cells(
     if attributes.capacity_unit:
         units["capacity"] = attributes.capacity_unit
     records = list[LinkRecord]()
-    single = list[LinkRecord]()  # those that are one direction by themselves
+    declared_one_way = list[LinkRecord]()  # rows whose column one_way says so
     nodes = dict[str, tuple[float, float] | None]()
     first_row = dict[tuple[str, ...], str]()
     identical = list[str]()
@@ -154,13 +160,16 @@ def _from_cells(
         if before != field:
             identical.append(f"{field} and {before}")
         is_single = is_true(cell.get("one_way"), where, f"{field}: one_way")
-        (single if is_single else records).append(_record(cell, units, where, field, tuple(header)))
+        kind = declared_one_way if is_single else records
+        kind.append(_record(cell, units, where, field, tuple(header)))
         nodes.setdefault(cell["source"])
         nodes.setdefault(cell["target"])
-    if not records and not single:
+    if not records and not declared_one_way:
         raise InputError(where, "", "a row for each link", "none")
-    one_way = _rows_of_one_direction(records)
-    is_directed = 2 * len(one_way) < sum(one.source != one.target for one in records) or not records
+    unpaired = _rows_of_one_direction(records)
+    # A row is one direction of a link where most rows have a partner in the other one.
+    between_nodes = sum(one.source != one.target for one in records)
+    is_directed = 2 * len(unpaired) < between_nodes or not records
     if is_directed and "metric_back" in columns:
         expected = "a row for each circuit, since there is a metric of the other direction"
         raise InputError(
@@ -176,7 +185,7 @@ def _from_cells(
     for text, found in (
         (
             "rows without one in the other direction, unlike most, read as links of one direction",
-            one_way if is_directed else [],
+            unpaired if is_directed else [],
         ),
         ("identical rows, read as parallel links", identical),
         ("names that look alike, of different nodes", _alike(list(nodes))),
@@ -185,14 +194,14 @@ def _from_cells(
         if found:
             notes.append(f"{WARNING}{where}: {text}: {listed(found)}.")
     notes += unknown_status(where, (one for one in cells.get("status", ()) if is_down(one) is None))
-    if single and not is_directed:
+    if declared_one_way and not is_directed:
         records += [_back(one) for one in records]
         is_directed = True
     return topology_from_records(
         name,
         where,
         nodes,
-        records + single,
+        records + declared_one_way,
         directed=is_directed,
         default_capacity=default_capacity,
         notes=tuple(notes),

@@ -178,6 +178,12 @@ def _check(path: Path, wanted: str) -> str:
 
 
 def _fetch(url: str, part: Path) -> None:
+    """Append what is missing of a file to ``part``.
+
+    Raises:
+        InputError: another kind of address, or a file that is too large.
+        SolverError: no answer, or less than the whole file.
+    """
     if urlsplit(url).scheme not in ("http", "https"):
         raise InputError(
             "--mirror", "", "an address that begins with https:// or http://", repr(url)
@@ -186,11 +192,11 @@ def _fetch(url: str, part: Path) -> None:
     request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            goes_on = answer.status == http.HTTPStatus.PARTIAL_CONTENT
-            done = done if goes_on else 0
+            resumes = answer.status == http.HTTPStatus.PARTIAL_CONTENT
+            done = done if resumes else 0
             length = int(answer.headers.get("Content-Length") or 0)
             with (
-                part.open("ab" if goes_on else "wb") as stream,
+                part.open("ab" if resumes else "wb") as stream,
                 tqdm(
                     total=done + length or None,
                     initial=done,
@@ -199,15 +205,17 @@ def _fetch(url: str, part: Path) -> None:
                     unit_scale=True,
                 ) as bar,
             ):
+                whole, arrived = done + length, done
                 while chunk := answer.read(_CHUNK):
                     stream.write(chunk)
                     bar.update(len(chunk))
-                    if bar.n > _MAX_BYTES:
+                    arrived += len(chunk)  # a bar that is not shown does not count
+                    if arrived > _MAX_BYTES:
                         raise InputError(
                             url, "", f"a file of at most {_MAX_BYTES >> 30} GiB", "more"
                         )
-            if length and bar.n < done + length:
-                raise http.client.IncompleteRead(b"", done + length - bar.n)
+            if length and arrived < whole:
+                raise http.client.IncompleteRead(b"", whole - arrived)
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and done:
             return  # the part is the whole file, which its checksum confirms

@@ -360,6 +360,7 @@ class Trainer:
         self._bar = bar
         score = self.score()
         log.add_scalar("validation/score", score, self.state.step)
+        # The checkpoint on disk may be better than the best of the steps: that of after the end.
         if score > self._saved_score and self.peers.rank == 0:
             self._saved_score = score
             self.task.save(

@@ -93,13 +93,15 @@ class PathPasses(Protocol):
         message: Tensor,
         utilisation: Tensor,
     ) -> None:
-        """The next states, and the splits at these prices.
+        """Advance the kept states by a layer, and set the splits at these prices and their sums.
+
+        Symbols are those of :mod:`teal.nn.universal_flow_gnn`.
 
         Args:
             weights: weights of the layer.
-            price: (B, E) over the unit of the values.
-            sharpness: () q.
-            message: (B, E, F) V h of every link.
+            price: (B, E) of each link, over the mean value of a Gbit/s.
+            sharpness: () q, of the choice among the paths.
+            message: (B, E, F) V h, what each link's state says to the paths over it.
             utilisation: (B, E) of the last splits.
         """
         ...

@@ -288,10 +288,10 @@ def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
         THREADS // (lanes * rows),
     )  # a team of threads takes one link
     blocks = (links + teams - 1) // teams  # for each chunk of each matrix
-    part = cuda.blockIdx.x // blocks
+    part = cuda.blockIdx.x // blocks  # number of the matrix and of the chunk of its features
     b = part // chunks
     feature = (part - b * chunks) * lanes
-    width = min(lanes, features - feature)
+    width = min(lanes, features - feature)  # of the last chunk less: some teams have nothing to do
     team = cuda.threadIdx.x // (width * rows)
     row, lane = cuda.threadIdx.x // width - team * rows, cuda.threadIdx.x % width
     e = (cuda.blockIdx.x - part * blocks) * teams + team
@@ -302,6 +302,6 @@ def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
         base = b * nodes * features + feature + lane
         total = sum_over_link(node_values, base, features, link_ptr, link_node, e, row, rows)
     sums[cuda.threadIdx.x] = total
-    fold(sums, row if has_link else rows, rows, width)
+    fold(sums, row if has_link else rows, rows, width)  # at row ``rows`` a thread adds nothing
     if has_link and row == 0:
         out[(b * links + e) * features + feature + lane] = sums[cuda.threadIdx.x]

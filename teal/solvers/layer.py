@@ -208,8 +208,8 @@ def _least_prices(problem: Problem, temperature: float) -> Tensor:
     """(B, E) the prices that minimise F.
 
     Raises:
-        SolverError: the loads are not what the prices need, to 1e-6 of a capacity: for want of
-            range of the numbers.
+        SolverError: a load still differs by more than 1e-6 of its capacity from the one at which
+            the prices are least: float64 has no more digits.
     """
     prices = usable_prices(problem, solve(problem, gap=_START_GAP).prices, most=1.0)
     prices = torch.where(problem.capacity > 0, prices, 0)

@@ -756,8 +756,8 @@ def _rates(
 def _means(
     starts: FloatArray, stops: FloatArray, rate: FloatArray, ends: FloatArray, step: float
 ) -> FloatArray:
-    """(T,) mean of piecewise constant rates over the intervals that end at ``ends``; NaN where half
-    is unknown.
+    """(T,) mean of piecewise constant rates over the intervals that end at ``ends``; NaN where more
+    than half of an interval is unknown.
     """
     known = np.isfinite(rate)
     starts, stops, rate = starts[known], stops[known], rate[known]
@@ -767,6 +767,7 @@ def _means(
     covered = np.concatenate([[0.0], np.cumsum(stops - starts)])
 
     def until(time: FloatArray, total: FloatArray, slope: FloatArray) -> FloatArray:
+        """The total up to each time; the pieces are sorted and do not overlap."""
         i = np.clip(np.searchsorted(starts, time, side="right") - 1, 0, len(starts) - 1)
         inside = np.clip(time - starts[i], 0.0, stops[i] - starts[i])
         return np.asarray(total[i] + slope[i] * inside)

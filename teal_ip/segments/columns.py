@@ -144,12 +144,13 @@ class _Master:
             (np.ones(columns), (row, np.arange(columns))), shape=(len(demands), columns)
         )
         u0 = (self.load0 * self.p.inverse_capacity)[self.live] / self.unit
-        rows, cost = sp.vstack([self.entries, one_each]), -self.p.demand[self.demand_of]
-        right = np.ones(len(u0) + len(demands))
-        if self.p.balances:
+        rows, right = sp.vstack([self.entries, one_each]), np.ones(len(u0) + len(demands))
+        if self.p.balances:  # min theta s.t. u0 + what columns move <= theta
             theta = sp.csc_array(np.repeat([[-1.0], [0.0]], [len(u0), len(demands)], axis=0))
             rows, cost = sp.hstack([rows, theta]), np.append(np.zeros(columns), 1.0)
             right[: len(u0)] = -u0
+        else:  # max flow s.t. load <= capacity
+            cost = -self.p.demand[self.demand_of]
         # Interior points and a crossover take an eighth of the time of the simplex method on
         # networks with many ties.
         at_most = sp.csr_array(rows), right

@@ -452,6 +452,7 @@ def _report(
     ecmp: float,
     solve_s: float,
 ) -> SegmentReport:
+    """The report of a search over lists."""
     lists, figures = found.allocation.paths, found.assessment.figures(0)
     assert isinstance(lists, CandidateLists)
     share, demand = found.allocation.splits[0].cpu().numpy(), problem.demand[0].cpu().numpy()
@@ -459,20 +460,24 @@ def _report(
     delay = IgpRouting(lists.dag, lists.pairs, policies).latency()
     carried = np.where(np.isfinite(delay), demand * share.sum(1), 0)
     has_path = lists.mask.any(1)
-    free = free_gap = math.nan
+    all_paths_bound = all_paths_gap = math.nan
     if found.allocation.prices is not None and not problem.objective.rules.is_sequence:
         bound = free_bound(problem, found.allocation.prices)
-        free, free_gap = float(bound), float(certified_gap(problem, found.assessment.value, bound))
+        all_paths_bound = float(bound)
+        all_paths_gap = float(certified_gap(problem, found.assessment.value, bound))
     volume = float(carried.sum())
+    # Which of the two ended a search that did not reach its target is not known: the deadline, if
+    # there was one.
+    missed_by = Stop.DEADLINE if config.deadline else Stop.ITERATIONS
     return SegmentReport(
         topology=topology,
         policies=policies,
         objective=str(config.objective),
         value=figures.value,
         bound=figures.bound,
-        free_bound=free,
+        free_bound=all_paths_bound,
         gap=figures.gap,
-        free_gap=free_gap,
+        free_gap=all_paths_gap,
         ecmp=ecmp,
         max_link_utilisation=figures.max_link_utilisation,
         demand=float(demand[has_path].sum()),
@@ -487,11 +492,7 @@ def _report(
         iterations=found.rounds,
         solve_s=solve_s,
         reached=found.reached,
-        stopped_by=Stop.GAP
-        if found.reached
-        else Stop.DEADLINE
-        if config.deadline
-        else Stop.ITERATIONS,
+        stopped_by=Stop.GAP if found.reached else missed_by,
     )
 
 

@@ -167,8 +167,9 @@ class Master:
 
     def solve(self, program: Program, seconds: float) -> Point | None:
         """The optimum over rows and columns so far; None if HiGHS finds none in time."""
-        count, counted = len(self.of), program.counts[self.of]
-        if not count and program.utilisation is not None:
+        # Of each column: whether it is a policy that the program counts.
+        num_columns, counted = len(self.of), program.counts[self.of]
+        if not num_columns and program.utilisation is not None:
             is_kept = self.straight.value <= program.utilisation * (1 + TARGET_ROUNDING)
             return (
                 dataclasses.replace(self.straight, prices=np.zeros(len(self.rows)))
@@ -179,7 +180,8 @@ class Master:
         blocks = [sp.csr_array(self.entries / self.unit), sums]
         straight = np.array([self.straight.used[key] for key in self.rows]) / self.unit
         right = [-straight, np.ones(sums.shape[0])]
-        if math.isfinite(program.policies):
+        has_limit = math.isfinite(program.policies)
+        if has_limit:
             blocks, right = (
                 [*blocks, sp.csr_array(counted[None])],
                 [*right, np.array([program.policies])],
@@ -191,7 +193,8 @@ class Master:
         if program.utilisation is None:
             theta = np.zeros((rows.shape[0], 1))
             theta[: len(straight)] = -1.0
-            rows, cost = sp.hstack([rows, sp.csr_array(theta)]), np.append(np.zeros(count), 1.0)
+            rows = sp.hstack([rows, sp.csr_array(theta)])
+            cost = np.append(np.zeros(num_columns), 1.0)
             high = np.append(high, math.inf)
         else:
             right[0] = right[0] + program.utilisation / self.unit
@@ -206,15 +209,16 @@ class Master:
         )
         if found.x is None or not found.is_solved:
             return None
-        share = np.where(found.x[:count] > MIN_SHARE, found.x[:count], 0.0)
+        share = np.where(found.x[:num_columns] > MIN_SHARE, found.x[:num_columns], 0.0)
         share /= np.maximum(1.0, np.bincount(self.of, share, minlength=self.demands))[self.of]
-        prices, price = found.duals[: len(straight)], 1.0
+        prices, policy_price = found.duals[: len(straight)], 1.0
         if program.utilisation is None:
-            price = float(found.duals[-1]) * self.unit if math.isfinite(program.policies) else 0.0
-            price = math.inf if program.policies == 0 else price
-        else:
+            # theta is in ``unit``: of the duals only that of the number of policies is rescaled.
+            policy_price = float(found.duals[-1]) * self.unit if has_limit else 0.0
+            policy_price = math.inf if program.policies == 0 else policy_price
+        else:  # the rows are in ``unit``
             prices = prices / self.unit
-        return self.point(self.of, self.mid, share, prices, price)
+        return self.point(self.of, self.mid, share, prices, policy_price)
 
     def point(
         self,

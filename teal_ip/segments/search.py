@@ -179,6 +179,8 @@ class _Search:
 
     def _mix(self, pi: FloatArray, best: IntArray, cost: FloatArray, part: float) -> None:
         """Send a part of each demand by its best midpoint."""
+        # Each best midpoint takes a slot, that of the least used one where none is free; the shares
+        # stand for the running averages, which are not begun yet.
         average = self.share.copy()
         take_midpoints(
             pi,

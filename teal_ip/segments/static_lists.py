@@ -218,7 +218,7 @@ def fewest_policies(
     deadline: Deadline,
     gap: float = FEW_GAP,
 ) -> FewPolicies:
-    """Solve the second program of the module for one matrix without failures.
+    """Find few policies that keep a utilisation, for one matrix without failures.
 
     Args:
         problem: the matrix, balanced.

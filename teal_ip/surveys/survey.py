@@ -142,11 +142,9 @@ class Survey:
         for note in self._topology.notes:
             notify(note)
         self._installed, _ = load_igp(config, self._topology, notify)
-        # As Gbit/s, so that a fault shows before anything slow.
-        self._traffic, history = (
-            load_traffic(text, self._topology, unit=config.traffic_unit) if text else None
-            for text in (config.traffic, config.history)
-        )
+        # Read before anything slow, so that a fault shows at once.
+        self._traffic = self._matrices(config.traffic)
+        history = self._matrices(config.history)
         self._journal = Journal(config.out / JOURNAL, config, resume=config.resume)
         keys = [None if one is None else one.content_key() for one in (self._traffic, history)]
         given = (config.counters, config.interfaces, config.routers, config.groups)
@@ -166,6 +164,12 @@ class Survey:
         self.steps: dict[str, Step] = {
             entry["name"]: Step.from_json(entry["step"]) for entry in self._journal.entries("step")
         }
+
+    def _matrices(self, text: str) -> TrafficMatrices | None:
+        """The matrices of a file, Gbit/s; None where none is named."""
+        if not text:
+            return None
+        return load_traffic(text, self._topology, unit=self._config.traffic_unit)
 
     def _require_inputs_elsewhere(self) -> None:
         """Raise InputError for a file that is read and lies where the survey writes."""

@@ -127,7 +127,7 @@ def test_numbers_and_texts_that_json_cannot_say_are_faults() -> None:
         ("\u00b2", 0, 0),
         ("-1", 0, 0),
         ("soon", 0, 0),
-        (format_datetime(datetime.now(UTC) + timedelta(seconds=3600), usegmt=True), 3000, 3600),
+        ("in an hour", 3000, 3600),
         ("Fri, 31 Dec 1999 23:59:59 GMT", 0, 0),
     ],
 )
@@ -135,6 +135,8 @@ def test_retry_after_is_a_number_of_seconds_or_a_date(
     header: str, least: float, most: float
 ) -> None:
     """RFC 9110, 10.2.3."""
+    if header == "in an hour":
+        header = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
     sent = {"error": "overloaded", "message": "too many"}
     with pytest.raises(Overloaded) as raised:
         checked(

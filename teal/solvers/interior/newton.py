@@ -198,32 +198,40 @@ def _longest(value: FloatArray, step: FloatArray, most: float) -> float:
 def _step_lengths(at: Iterate, step: Iterate, sheds: bool) -> tuple[float, float]:
     """The longest steps to the boundary, of shares and slacks, and of prices and reduced costs."""
     far = 1e30
-    of_shares = _longest(at.slack, step.slack, _longest(at.share, step.share, far))
-    of_prices = _longest(at.price, step.price, _longest(at.reduced, step.reduced, far))
+    share_step = _longest(at.slack, step.slack, _longest(at.share, step.share, far))
+    price_step = _longest(at.price, step.price, _longest(at.reduced, step.reduced, far))
     if sheds:
-        of_shares = _longest(at.rest, step.rest, of_shares)
-        of_prices = _longest(at.rest_reduced, step.rest_reduced, of_prices)
-    return of_shares, of_prices
+        share_step = _longest(at.rest, step.rest, share_step)
+        price_step = _longest(at.rest_reduced, step.rest_reduced, price_step)
+    return share_step, price_step
 
 
 @inner_kernel
 def _product_sum(
-    at: Iterate, step: Iterate, sheds: bool, of_shares: float, of_prices: float
+    at: Iterate, step: Iterate, sheds: bool, share_step: float, price_step: float
 ) -> float:
-    """Sum of all products x z, s z, t y after a step."""
+    """Sum of all products x z, s z and t y after a step.
+
+    Args:
+        at: the point.
+        step: the direction.
+        sheds: whether demands may be shed.
+        share_step: length of the step of shares, rests and slacks.
+        price_step: length of the step of prices and reduced costs.
+    """
     total = 0.0
     for q in range(len(at.share)):
-        total += (at.share[q] + of_shares * step.share[q]) * (
-            at.reduced[q] + of_prices * step.reduced[q]
+        total += (at.share[q] + share_step * step.share[q]) * (
+            at.reduced[q] + price_step * step.reduced[q]
         )
     for r in range(len(at.price)):
-        total += (at.slack[r] + of_shares * step.slack[r]) * (
-            at.price[r] + of_prices * step.price[r]
+        total += (at.slack[r] + share_step * step.slack[r]) * (
+            at.price[r] + price_step * step.price[r]
         )
     if sheds:
         for g in range(len(at.rest)):
-            total += (at.rest[g] + of_shares * step.rest[g]) * (
-                at.rest_reduced[g] + of_prices * step.rest_reduced[g]
+            total += (at.rest[g] + share_step * step.rest[g]) * (
+                at.rest_reduced[g] + price_step * step.rest_reduced[g]
             )
     return total
 
@@ -266,31 +274,31 @@ def _correct(
     step: Iterate,
     sheds: bool,
     target: float,
-    of_shares: float,
-    of_prices: float,
+    share_step: float,
+    price_step: float,
     out: Iterate,
 ) -> None:
     """Add to the wanted products what brings those near the target that stop a longer step.
 
     Gondzio, Computational Optimization and Applications 6, 1996.
     """
-    of_shares, of_prices = min(1.0, of_shares + _FURTHER), min(1.0, of_prices + _FURTHER)
+    share_step, price_step = min(1.0, share_step + _FURTHER), min(1.0, price_step + _FURTHER)
     for q in range(len(at.share)):
         out.share[q] += _into_band(
-            (at.share[q] + of_shares * step.share[q])
-            * (at.reduced[q] + of_prices * step.reduced[q]),
+            (at.share[q] + share_step * step.share[q])
+            * (at.reduced[q] + price_step * step.reduced[q]),
             target,
         )
     for r in range(len(at.price)):
         out.slack[r] += _into_band(
-            (at.slack[r] + of_shares * step.slack[r]) * (at.price[r] + of_prices * step.price[r]),
+            (at.slack[r] + share_step * step.slack[r]) * (at.price[r] + price_step * step.price[r]),
             target,
         )
     if sheds:
         for g in range(len(at.rest)):
             out.rest[g] += _into_band(
-                (at.rest[g] + of_shares * step.rest[g])
-                * (at.rest_reduced[g] + of_prices * step.rest_reduced[g]),
+                (at.rest[g] + share_step * step.rest[g])
+                * (at.rest_reduced[g] + price_step * step.rest_reduced[g]),
                 target,
             )
 
@@ -308,15 +316,15 @@ def copy(source: Iterate, target: Iterate) -> None:
 
 
 @inner_kernel
-def _move(at: Iterate, step: Iterate, of_shares: float, of_prices: float) -> None:
+def _move(at: Iterate, step: Iterate, share_step: float, price_step: float) -> None:
     """Take a step."""
-    add(of_shares, step.share, at.share)
-    add(of_shares, step.rest, at.rest)
-    add(of_shares, step.slack, at.slack)
-    add(of_shares, step.theta, at.theta)
-    add(of_prices, step.reduced, at.reduced)
-    add(of_prices, step.rest_reduced, at.rest_reduced)
-    add(of_prices, step.price, at.price)
+    add(share_step, step.share, at.share)
+    add(share_step, step.rest, at.rest)
+    add(share_step, step.slack, at.slack)
+    add(share_step, step.theta, at.theta)
+    add(price_step, step.reduced, at.reduced)
+    add(price_step, step.rest_reduced, at.rest_reduced)
+    add(price_step, step.price, at.price)
 
 
 @inner_kernel
@@ -379,33 +387,33 @@ def iterate(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
         _solve_factored(work.system, work.of_limits)
     _wanted(at, step, sheds, 0.0, 0.0, products)
     _direction(program, sheds, at, work)
-    of_shares, of_prices = _step_lengths(at, step, sheds)
-    of_shares, of_prices = min(1.0, of_shares), min(1.0, of_prices)
-    after = _product_sum(at, step, sheds, of_shares, of_prices) / count
+    share_step, price_step = _step_lengths(at, step, sheds)
+    share_step, price_step = min(1.0, share_step), min(1.0, price_step)
+    after = _product_sum(at, step, sheds, share_step, price_step) / count
     ratio = (after / mean) ** 3
     _wanted(at, step, sheds, ratio * mean, 1.0, products)
     _direction(program, sheds, at, work)
-    of_shares, of_prices = _step_lengths(at, step, sheds)
+    share_step, price_step = _step_lengths(at, step, sheds)
     for _ in range(_CORRECTORS):
-        if min(of_shares, of_prices) > _LONG_STEP:
+        if min(share_step, price_step) > _LONG_STEP:
             break
         copy(step, work.kept)
-        _correct(at, step, sheds, ratio * mean, of_shares, of_prices, products)
+        _correct(at, step, sheds, ratio * mean, share_step, price_step, products)
         _direction(program, sheds, at, work)
         longer_shares, longer_prices = _step_lengths(at, step, sheds)
         gained = min(1.0, longer_shares) + min(1.0, longer_prices)
-        if gained < min(1.0, of_shares) + min(1.0, of_prices) + _LEAST_GAIN:
+        if gained < min(1.0, share_step) + min(1.0, price_step) + _LEAST_GAIN:
             copy(work.kept, step)
             break
-        of_shares, of_prices = longer_shares, longer_prices
-    is_long = min(of_shares, of_prices) > _LONG_STEP
+        share_step, price_step = longer_shares, longer_prices
+    is_long = min(share_step, price_step) > _LONG_STEP
     to_boundary = _TO_BOUNDARY_WHERE_LONG if is_long else _TO_BOUNDARY
-    of_shares = min(1.0, to_boundary * of_shares)
-    of_prices = min(1.0, to_boundary * of_prices)
-    if not max(of_shares, of_prices) > _LEAST_STEP:
+    share_step = min(1.0, to_boundary * share_step)
+    price_step = min(1.0, to_boundary * price_step)
+    if not max(share_step, price_step) > _LEAST_STEP:
         return False
-    if not of_shares * _imbalance(program, sheds, step) < _MOST_IMBALANCE:
+    if not share_step * _imbalance(program, sheds, step) < _MOST_IMBALANCE:
         return False  # rounding has taken over
-    _move(at, step, of_shares, of_prices)
+    _move(at, step, share_step, price_step)
     _recentre(program, sheds, at, _product_sum(at, step, sheds, 0.0, 0.0) / count)
     return True

@@ -236,9 +236,12 @@ class Reduction:
             )
         prices = reduced.prices * self._price_unit()
         if not exact.price_set.on_simplex:
+            # A link that was closed gets the price at which no path over it is worth using.
             prices = torch.where(self._closed, exact.demand_value.amax(), prices)
+            # Then prices that also prove something of demand and capacity that were left out; no
+            # price above the largest value (the 1.0) proves more.
             prices = _prices_of_all(exact, usable_prices(exact, prices, most=1.0))
-        prices = usable_prices(exact, prices)
+        prices = usable_prices(exact, prices)  # whose sums are finite
         value, bound = exact.value(splits), dual_bound(exact, prices)
         state = PdhgState(last_splits, reduced.state.prices * self._price_unit())
         gaps = gap(exact, value, bound)

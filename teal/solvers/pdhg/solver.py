@@ -333,5 +333,5 @@ def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState
     prices = usable_prices(problem, state.prices.to(device), most=1.0)
     of_programs = state.program_prices
     if of_programs is not None and len(of_programs.prices) != problem.batch:
-        of_programs = None
+        of_programs = None  # those of another batch say nothing here
     return PdhgState(state.splits.to(device), prices, of_programs)

@@ -74,8 +74,8 @@ def _inverse_power(z, alpha):
 
 
 @inner_kernel
-def _sum_of(total, strength, alpha):
-    """The root z > 0 of z = Y + a z^-alpha."""
+def _utility_root(total, strength, alpha):
+    """The root z > 0 of z = Y + a z^-alpha, with Y = ``total`` and a = ``strength``."""
     if alpha == 0.0:
         return total + strength
     if alpha == 1.0:
@@ -84,6 +84,7 @@ def _sum_of(total, strength, alpha):
         return (
             (total + root) / 2.0 if total >= 0 else 2.0 * strength / max(root - total, _MIN_DIVISOR)
         )
+    # A lower limit of the root, from which Newton's steps rise to it.
     size = max(strength, _MIN_DIVISOR) ** (1.0 / (1.0 + alpha))
     if total >= 0:
         z = max(total, size)
@@ -180,7 +181,7 @@ def curve_shift(moved, n, worth, alpha, scale, step, first, d, lanes):
             total, active = _sum_above(moved, count, shift, width, lane)
             if active == before or active == 0:
                 break
-            z = max(_sum_of(total - active * base, active * strength, alpha), _MIN_DIVISOR)
+            z = max(_utility_root(total - active * base, active * strength, alpha), _MIN_DIVISOR)
             shift, before = base - strength * _inverse_power(z, alpha), active
         step[lane] = max(whole, shift)
 
