@@ -152,16 +152,22 @@ def test_price_gnn_returns_an_allocation_of_every_round_and_of_the_start() -> No
 def test_fused_rounds_of_price_gnn_equal_plain_torch(
     seed: int, objective: ObjectiveName, failed: int, num_paths: int
 ) -> None:
-    problem = random_problem(seed, objective=objective, failed=failed, num_paths=num_paths).to(
-        torch.float32
-    )
+    """Both round in float32, and rounds can amplify that: each is compared with float64."""
+    exact_problem = random_problem(seed, objective=objective, failed=failed, num_paths=num_paths)
+    problem = exact_problem.to(torch.float32)
     model = _model(seed)
     rounds, prices = model(problem)
     with torch.no_grad():
         fused, fused_prices = model(problem)
     assert len(fused) == 1
-    torch.testing.assert_close(fused[-1].splits, rounds[-1].splits.detach(), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(fused_prices, prices.detach(), atol=1e-4, rtol=1e-4)
+    exact, exact_prices = model.double()(exact_problem)
+
+    for ours, plain, true in (
+        (fused[-1].splits, rounds[-1].splits, exact[-1].splits),
+        (fused_prices, prices, exact_prices),
+    ):
+        rounding = (plain - true).abs().max()
+        assert (ours - true).abs().max() <= 3 * rounding + 1e-4 * (1 + true.abs().max())
 
 
 def _planar() -> Problem:
