@@ -52,6 +52,7 @@ _NETWORK = (
     "traffic_unit",
 )
 _FOR_EXPERTS = (
+    "calibrate",
     "path_weight",
     "path_groups",
     "max_iterations",
