@@ -1,6 +1,6 @@
 """The public names of this package."""
 
-from .api import estimate, simulate, upgrade
+from .api import estimate, simulate, survey, upgrade
 from .counters.check import Check, Checker
 from .counters.estimate import CheckRun, EstimateRun
 from .counters.estimator import Estimate, Estimator
@@ -28,6 +28,7 @@ __all__ = [
     "repair",
     "save_counters",
     "simulate",
+    "survey",
     "upgrade",
     "worst_load",
 ]

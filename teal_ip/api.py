@@ -9,20 +9,24 @@ from __future__ import annotations
 from typing import Any
 
 from teal.app.options import with_options
-from teal_ip.counters.estimate import EstimateRun, measured_on
+from teal_ip.counters.commands import EstimateReport
 from teal_ip.counters.estimate import estimate as matrices_of
+from teal_ip.counters.estimate import measured_on
 from teal_ip.counters.settings import EstimateOptions
-from teal_ip.purchases.result import UpgradePlan
+from teal_ip.purchases.command import UpgradeReport
 from teal_ip.purchases.search import plan_upgrade
 from teal_ip.purchases.settings import UpgradeOptions
 from teal_ip.routing.igp import routed
 from teal_ip.routing.settings import SimulateOptions
-from teal_ip.routing.simulate import Simulation
 from teal_ip.routing.simulate import simulate as loads_of
+from teal_ip.routing.simulate_command import SimulationReport
+from teal_ip.surveys.settings import SurveyOptions
+from teal_ip.surveys.survey import SurveyReport
+from teal_ip.surveys.survey import survey as survey_of
 
 
 @with_options(UpgradeOptions)
-def upgrade(topology: Any, traffic: Any, options: UpgradeOptions) -> UpgradePlan:
+def upgrade(topology: Any, traffic: Any, options: UpgradeOptions) -> UpgradeReport:
     """Find what to buy; the options are those of ``teal upgrade``.  No file is written, and nothing
     is drawn.
 
@@ -35,11 +39,11 @@ def upgrade(topology: Any, traffic: Any, options: UpgradeOptions) -> UpgradePlan
         InputError: a fault in the input.
         SolverError: no purchase was found in time.
     """
-    return plan_upgrade(topology, traffic, options)
+    return UpgradeReport(**vars(plan_upgrade(topology, traffic, options)))
 
 
 @with_options(SimulateOptions)
-def simulate(topology: Any, traffic: Any, options: SimulateOptions) -> Simulation:
+def simulate(topology: Any, traffic: Any, options: SimulateOptions) -> SimulationReport:
     """Loads of the IGP; the options are those of ``teal simulate``.  No file is written, and
     nothing is drawn.
 
@@ -52,11 +56,28 @@ def simulate(topology: Any, traffic: Any, options: SimulateOptions) -> Simulatio
         InputError: a fault in the input.
     """
     dag, matrices = routed(topology, traffic, options, options, lambda _: None)
-    return loads_of(dag, matrices, options)
+    return SimulationReport(**vars(loads_of(dag, matrices, options, keeps_all=True)))
+
+
+@with_options(SurveyOptions)
+def survey(topology: Any, traffic: Any, options: SurveyOptions) -> SurveyReport:
+    """Loads now and under failures, metrics and policies that mend, what to buy; the options are
+    those of ``teal survey``.  No file is written, and nothing is drawn.
+
+    Args:
+        topology: a Topology, a networkx graph, a file or a name.
+        traffic: TrafficMatrices, such as those of :func:`estimate`, a pandas frame, a file or a
+            name.
+        options: by name.
+
+    Raises:
+        InputError: a fault in the input.
+    """
+    return survey_of(topology, traffic, options)
 
 
 @with_options(EstimateOptions)
-def estimate(topology: Any, counters: Any, options: EstimateOptions) -> EstimateRun:
+def estimate(topology: Any, counters: Any, options: EstimateOptions) -> EstimateReport:
     """Estimate traffic matrices from the byte counters of interfaces, and check them; the options
     are those of ``teal estimate``.  No file is written.
 
@@ -68,4 +89,5 @@ def estimate(topology: Any, counters: Any, options: EstimateOptions) -> Estimate
     Raises:
         InputError: a fault in the input.
     """
-    return matrices_of(measured_on(topology, counters, options, lambda _: None), options)
+    run = matrices_of(measured_on(topology, counters, options, lambda _: None), options)
+    return EstimateReport(**vars(run))

@@ -45,7 +45,7 @@ COMMANDS = {
     "simulate": Command(
         SimulateConfig, "teal_ip.routing.simulate_command:simulate_outcome", COMPARE
     ),
-    "survey": Command(SurveyConfig, "teal_ip.surveys.survey:survey_outcome", COMPARE),
+    "survey": Command(SurveyConfig, "teal_ip.surveys.command:survey_outcome", COMPARE),
     "metrics": Command(MetricsConfig, "teal_ip.metrics.command:metrics_outcome", COMPARE),
     "upgrade": Command(
         UpgradeConfig, "teal_ip.purchases.command:upgrade_outcome", COMPARE, FIRST_SOLVE

@@ -137,6 +137,40 @@ def _counters(folder: Path) -> Path:
     return file
 
 
+def test_reports_save_what_the_commands_write(tmp_path: Path) -> None:
+    topology = teal.load_topology("b4")
+    traffic = teal.load_traffic(TRAFFIC, topology)
+    counters = _counters(tmp_path)
+    network = ["--topology", "b4", "--traffic", TRAFFIC]
+    cases: dict[str, tuple[list[str], Any]] = {
+        "simulate": (
+            [*network, "--failures", "cables"],
+            teal_ip.simulate(topology, traffic, failures=("cables",)),
+        ),
+        "upgrade": (
+            [*network, "--matrices=1", "--failures=none", "--num-paths=2", "--growth=3"],
+            teal_ip.upgrade(topology, traffic, matrices=1, failures="none", num_paths=2, growth=3),
+        ),
+        "estimate": (
+            ["--topology", "b4", "--counters", str(counters)],
+            teal_ip.estimate(topology, teal_ip.load_counters(counters, topology)),
+        ),
+    }
+    for command, (words, report) in cases.items():
+        by_command, by_python = tmp_path / command, tmp_path / f"{command}-python"
+        assert main([command, *words, "--out", str(by_command), "--quiet"]) == 0
+        report.save(by_python)
+        with pytest.raises(teal.InputError, match="overwrite"):
+            report.save(by_python)
+        report.save(by_python, overwrite=True)
+        names = {path.name for path in by_python.iterdir()}
+        assert names == {path.name for path in by_command.iterdir()} - {"manifest.json"}
+        for table in by_command.glob("*.csv"):
+            assert (by_python / table.name).read_text() == table.read_text(), (command, table.name)
+        assert len(report.to_frame())
+        assert repr(report).count("\n") < 30
+
+
 def test_functions_over_objects_open_no_file(tmp_path: Path) -> None:
     """But for the cache, in which candidate paths and kernels are."""
     global _watched
@@ -160,6 +194,7 @@ def test_functions_over_objects_open_no_file(tmp_path: Path) -> None:
         teal.plan(topology, traffic, num_paths=2)
         teal_ip.simulate(topology, traffic, failures=("cables",))
         teal_ip.upgrade(topology, traffic, matrices=1, failures="none", num_paths=2)
+        teal_ip.survey(topology, traffic, deadline="1s")
 
     call()  # loads modules
     before = sorted(tmp_path.rglob("*"))

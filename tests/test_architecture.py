@@ -58,7 +58,7 @@ DRAWN_IN_IP: dict[str, set[str]] = {
     "metrics": {"routing", "segments"},
     "purchases": {"routing"},
     "surveys": {"counters", "metrics", "purchases", "routing", "segments"},
-    "api": {"counters", "purchases", "routing"},
+    "api": {"counters", "purchases", "routing", "surveys"},
     "commands": {
         "configuration",
         "counters",

@@ -131,15 +131,8 @@ def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> Estim
     def write(run: EstimateRun) -> None:
         if out is None:
             return
-        files: dict[str, Callable[[Path], None]] = {
-            MATRICES: lambda path: save_traffic(path, run.traffic, run.topology),
-            ROWS: partial(write_csv, rows=run.intervals),
-            PAGE: partial(write_estimate_page, run=run),
-            MANIFEST: partial(write_manifest, settings=config),
-        }
-        if config.history:
-            files[INTERVALS] = partial(save_intervals, run=run)
-        write_files(out, files)
+        manifest = partial(write_manifest, settings=config)
+        write_files(out, {**estimate_files(run), MANIFEST: manifest})
 
     try:
         measured = measured_on(config.topology, config.counters, config, notify)
@@ -150,6 +143,32 @@ def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> Estim
         raise
     write(run)
     return run
+
+
+def estimate_files(run: EstimateRun) -> dict[str, Callable[[Path], None]]:
+    """The writers of the matrices, the tables and the page, by the names of the files."""
+    files: dict[str, Callable[[Path], None]] = {
+        MATRICES: lambda path: save_traffic(path, run.traffic, run.topology),
+        ROWS: partial(write_csv, rows=run.intervals),
+        PAGE: partial(write_estimate_page, run=run),
+    }
+    if not np.isnan(run.lower).all():
+        files[INTERVALS] = partial(save_intervals, run=run)
+    return files
+
+
+class EstimateReport(EstimateRun):
+    """Estimated matrices, as frames, a page and files."""
+
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
+        """Write the matrices, the tables and the page to a folder, as ``teal estimate`` does.
+
+        Raises:
+            InputError: there are results in it, and ``overwrite`` is false.
+        """
+        files = estimate_files(self)
+        check_out_folder(Path(folder), tuple(files), overwrite=overwrite)
+        write_files(Path(folder), files)
 
 
 def run_check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:

@@ -14,7 +14,7 @@ from teal.app.settings import seconds
 from teal.app.table import Column, Table
 from teal.app.text import percent
 from teal.formats.groups import load_groups
-from teal.network import Topology, all_pairs
+from teal.network import Topology, TrafficMatrices, all_pairs
 from teal.network.ecmp import EcmpDag, check_metric
 from teal.network.failures import failures_of
 from teal.pathops.segment_passes import volumes
@@ -30,7 +30,7 @@ from teal_ip.metrics.search import (
     largest_utilisation,
     useful_changes,
 )
-from teal_ip.metrics.settings import MetricsConfig
+from teal_ip.metrics.settings import MetricsConfig, MetricsOptions
 from teal_ip.routing.igp import load_routed
 from teal_ip.routing.igp_failures import IgpFailures
 from teal_ip.routing.simulate import chosen_rows, worst_rows
@@ -119,13 +119,23 @@ def change_table(report: MetricsReport) -> Table:
     return Table("metrics to change, in this order", columns, report.changes)
 
 
-def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsReport:
-    """Load, search, and order the changes.
+def improve(
+    dag: EcmpDag,
+    traffic: TrafficMatrices,
+    config: MetricsOptions,
+    notify: Callable[[str], None] = lambda _: None,
+) -> MetricsReport:
+    """Search, and order the changes; Ctrl-C ends the search with the best so far.
+
+    Args:
+        dag: shortest paths with the metrics in force.
+        traffic: the matrices.
+        config: the options.
+        notify: called with the progress.
 
     Raises:
         InputError: a fault in what the user gave.
     """
-    dag, traffic = load_routed(config, notify)
     topology, rows = dag.topology, chosen_rows(config.index, config.limit, traffic)
     demand = traffic.read(rows)
     volume = volumes(traffic.pairs, demand, topology.num_nodes)
@@ -300,9 +310,12 @@ def _bound_under_failures(
     """
     largest = 0.0
     for failure in (np.argsort(-used[:, 1:].max(0), kind="stable")[:_BOUNDED]).tolist():
-        if end.is_over:
+        of_failure = used[:, 1 + failure]
+        if (
+            end.is_over or of_failure.max() <= 0
+        ):  # a failure that cuts off all demand bounds nothing
             break
-        matrix = demand[int(used[:, 1 + failure].argmax())]
+        matrix = demand[int(of_failure.argmax())]
         problem = SegmentProblem.of(
             dag.without(list(failures[failure])), pairs, matrix, balances=True
         )
@@ -351,7 +364,8 @@ def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> Metrics
     """
     if config.out is not None:
         check_out_file(config.out, SUFFIXES, overwrite=config.overwrite)
-    report = improve(config, notify)
+    dag, traffic = load_routed(config, notify)
+    report = improve(dag, traffic, config, notify)
     if config.out is not None:
         write_changes(config.out, report.changes, report.to_json())
         notify(f"{config.out}: {len(report.changes)} changes")

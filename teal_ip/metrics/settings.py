@@ -9,32 +9,12 @@ from typing import Annotated, ClassVar, Literal
 
 from teal.app.settings import require, seconds
 from teal.option import OVERWRITE
-from teal_ip.routing.settings import RoutedConfig
+from teal_ip.routing.settings import IgpConfig, RoutedConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MetricsConfig(RoutedConfig):
-    """Search for IGP metrics with which shortest paths and ECMP load the busiest link least.
-
-    Simulated annealing from the metrics in force, from prices of the certified optimum over segment
-    lists, and from random metrics.  Ctrl-C ends the search with the best so far.
-    """
-
-    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "routing": ("metric", "set_metric", "ucmp", "fail"),
-        "matrices": ("index", "limit"),
-        "search": (
-            "failures",
-            "groups",
-            "most",
-            "at_most",
-            "with_policies",
-            "start",
-            "deadline",
-            "seed",
-        ),
-        "output": ("out", "overwrite"),
-    }
+class MetricsOptions(IgpConfig):
+    """The failures and matrices that count, and how long metrics are searched for."""
 
     failures: Literal["none", "cables", "nodes"] = "none"
     """none; cables, or nodes: the largest utilisation counts over the failure of every one of them
@@ -60,10 +40,6 @@ class MetricsConfig(RoutedConfig):
     """Number of one matrix, counted from 0; -1 for all, of which the worst counts."""
     limit: int = 0
     """Number of matrices, at most, the first ones in time order; 0 for all."""
-    out: Path | None = None
-    """Write the changes, in an order in which they can be made one by one, to this .json or .csv
-    file, which teal export turns into configuration."""
-    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
@@ -72,3 +48,33 @@ class MetricsConfig(RoutedConfig):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
         require(self, "ucmp", "nothing: the search divides evenly", not self.ucmp)
         seconds(self.deadline, "--deadline")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MetricsConfig(MetricsOptions, RoutedConfig):
+    """Search for IGP metrics with which shortest paths and ECMP load the busiest link least.
+
+    Simulated annealing from the metrics in force, from prices of the certified optimum over segment
+    lists, and from random metrics.  Ctrl-C ends the search with the best so far.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "routing": ("metric", "set_metric", "ucmp", "fail"),
+        "matrices": ("index", "limit"),
+        "search": (
+            "failures",
+            "groups",
+            "most",
+            "at_most",
+            "with_policies",
+            "start",
+            "deadline",
+            "seed",
+        ),
+        "output": ("out", "overwrite"),
+    }
+
+    out: Path | None = None
+    """Write the changes, in an order in which they can be made one by one, to this .json or .csv
+    file, which teal export turns into configuration."""
+    overwrite: Annotated[bool, OVERWRITE] = False

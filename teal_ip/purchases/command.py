@@ -215,20 +215,42 @@ def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> Upgrade
         config.topology, config.traffic, config, notify, proves=config.prove is not None
     )
     if config.out is not None:
-        nothing = [Purchase(source="", target="", capacity=0.0, bought=0.0, cost=0.0)]
-        files: dict[str, Callable[[Path], None]] = {
-            PURCHASES: partial(write_csv, rows=plan.purchases or nothing),
-            SCENARIOS: partial(write_csv, rows=plan.scenarios),
-            TOPOLOGY: partial(save_topology, topology=plan.upgraded),
-            MANIFEST: partial(write_manifest, settings=config),
-            PAGE: partial(
-                write_upgrade_page, plan=plan
-            ),  # behind the tables, which must not be lost with it
-        }
-        if plan.forecasts:
-            files[FORECAST] = partial(write_csv, rows=plan.forecasts)
-        write_files(config.out, files)
+        manifest = partial(write_manifest, settings=config)
+        write_files(config.out, {MANIFEST: manifest, **plan_files(plan)})
     return plan
+
+
+def plan_files(plan: UpgradePlan) -> dict[str, Callable[[Path], None]]:
+    """The writers of the tables, the upgraded network and the page, by the names of the files."""
+    nothing = [Purchase(source="", target="", capacity=0.0, bought=0.0, cost=0.0)]
+    files: dict[str, Callable[[Path], None]] = {
+        PURCHASES: partial(write_csv, rows=plan.purchases or nothing),
+        SCENARIOS: partial(write_csv, rows=plan.scenarios),
+        TOPOLOGY: partial(save_topology, topology=plan.upgraded),
+    }
+    if plan.forecasts:
+        files[FORECAST] = partial(write_csv, rows=plan.forecasts)
+
+    # The page comes last: tables must not be lost with it.
+    return {**files, PAGE: partial(write_upgrade_page, plan=plan)}
+
+
+class UpgradeReport(UpgradePlan):
+    """A purchase, as a frame, a page and files."""
+
+    def __repr__(self) -> str:
+        """The plan in a few lines."""
+        return self.describe()
+
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
+        """Write tables, upgraded network and page to a folder, as ``teal upgrade`` does.
+
+        Raises:
+            InputError: there are results in it, and ``overwrite`` is false.
+        """
+        files = plan_files(self)
+        check_out_folder(Path(folder), tuple(files), overwrite=overwrite)
+        write_files(Path(folder), files)
 
 
 def upgrade_outcome(config: UpgradeConfig, notify: Notify) -> Outcome:

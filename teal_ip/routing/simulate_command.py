@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -313,17 +315,48 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
         counters = synthetic_counters(dag, measurements, traffic, config.counter_error, 0)
         save_counters(config.counters, counters)
     if config.out is not None:
-        files: dict[str, Callable[[Path], None]] = {
-            PAGE: partial(write_simulation_page, simulation=result),
-            LINKS: partial(_write_links, result=result),
-            MANIFEST: partial(write_manifest, settings=config),
-        }
-        if result.failures:
-            files[FAILURES] = partial(write_csv, rows=result.failures)
-        if result.outlook is not None:
-            files[FORECAST] = partial(write_csv, rows=result.outlook.links)
-        write_files(config.out, files)
+        manifest = partial(write_manifest, settings=config)
+        write_files(config.out, {**simulation_files(result), MANIFEST: manifest})
     return result
+
+
+def simulation_files(result: Simulation) -> dict[str, Callable[[Path], None]]:
+    """The writers of the page and the tables of loads, by the names of the files."""
+    files: dict[str, Callable[[Path], None]] = {
+        PAGE: partial(write_simulation_page, simulation=result),
+        LINKS: partial(_write_links, result=result),
+    }
+    if result.failures:
+        files[FAILURES] = partial(write_csv, rows=result.failures)
+    if result.outlook is not None:
+        files[FORECAST] = partial(write_csv, rows=result.outlook.links)
+    return files
+
+
+class SimulationReport(Simulation):
+    """The loads of the routing, as frames, a page and files."""
+
+    def __repr__(self) -> str:
+        """The report in a few lines."""
+        return describe(self)
+
+    def to_frame(self) -> Any:
+        """A pandas frame, a row for each failure, the worst first; for each matrix where no failure
+        was asked for.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([dataclasses.asdict(one) for one in self.failures or self.matrices])
+
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
+        """Write the page and the tables to a folder, as ``teal simulate`` does.
+
+        Raises:
+            InputError: there are results in it, and ``overwrite`` is false.
+        """
+        files = simulation_files(self)
+        check_out_folder(Path(folder), tuple(files), overwrite=overwrite)
+        write_files(Path(folder), files)
 
 
 def _write_links(path: Path, result: Simulation) -> None:

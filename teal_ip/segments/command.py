@@ -45,7 +45,7 @@ from teal_ip.segments.over_lists import (
 )
 from teal_ip.segments.problem import TARGET_ROUNDING, SegmentProblem
 from teal_ip.segments.search import SegmentResult, solve
-from teal_ip.segments.settings import SegmentsConfig
+from teal_ip.segments.settings import SegmentsConfig, SegmentsOptions
 from teal_ip.segments.static_lists import (
     FewPolicies,
     StaticLists,
@@ -160,12 +160,12 @@ class SegmentReport:
         return "\n".join([*lines, f"{self.iterations} iterations, {self.solve_s:.3g} s"])
 
 
-def algorithm_of(config: SegmentsConfig) -> FlexAlgo | None:
+def algorithm_of(config: SegmentsOptions) -> FlexAlgo | None:
     """The flexible algorithm of the settings; None for the IGP itself."""
     return FlexAlgo.parse(config.flex_algo) if config.flex_algo else None
 
 
-def _of_algorithm(policies: SegmentPolicies, config: SegmentsConfig) -> SegmentPolicies:
+def _of_algorithm(policies: SegmentPolicies, config: SegmentsOptions) -> SegmentPolicies:
     """Policies with the algorithm of the settings."""
     return dataclasses.replace(policies, algorithm=algorithm_of(config))
 
@@ -287,7 +287,7 @@ def solved(
     )
 
 
-def _few(config: SegmentsConfig) -> Few | None:
+def _few(config: SegmentsOptions) -> Few | None:
     """The limit on policies that the settings name; None for none."""
     if not (config.fewest_policies or config.target_utilisation or config.at_most):
         return None
@@ -588,7 +588,7 @@ class StaticReport:
 
 
 def solve_static(
-    config: SegmentsConfig,
+    config: SegmentsOptions,
     dag: EcmpDag,
     traffic: TrafficMatrices,
     deadline: Deadline,

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from teal.app.settings import ObjectiveConfig, require, seconds, share
 from teal.objectives import Objective
 from teal.option import GAP, MAX_ITERATIONS, OVERWRITE, TARGET_UTILISATION, check_options
-from teal_ip.routing.settings import RoutedConfig
+from teal_ip.routing.settings import IgpConfig, RoutedConfig
 
 _FEW = (
     "fewest_policies",
@@ -22,24 +22,10 @@ _BALANCED = "--objective max_link_utilisation beside it"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SegmentsConfig(RoutedConfig, ObjectiveConfig):
-    """Find segment lists over the IGP's shortest paths, certified against all lists and against all
-    paths.
-
-    Between the stops of a list the IGP's shortest paths are used; all lists of --max-segments are
-    considered.  With --igp-alone nothing is searched: the value of the shortest paths, beside the
-    same bounds.
+class SegmentsOptions(IgpConfig, ObjectiveConfig):
+    """The lists that are looked for, the matrices and failures that they serve, and when the search
+    stops.
     """
-
-    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "matrices and failures": ("index", "matrices", "fail", "survive", "groups"),
-        "program": ("objective", "weights"),
-        "routing": ("metric", "set_metric", "ucmp", "flex_algo", "igp_alone"),
-        "lists": ("max_segments", "adjacency", "one_list"),
-        "few policies": ("fewest_policies", "target_utilisation", "at_most", "transit"),
-        "when to stop": ("gap", "deadline", "max_iterations"),
-        "output": ("out", "overwrite"),
-    }
 
     index: int = 0
     """Number of the matrix, counted from 0."""
@@ -82,10 +68,6 @@ class SegmentsConfig(RoutedConfig, ObjectiveConfig):
     deadline: str = ""
     """Time after which to stop with the best so far: 500ms, 5s, 1m.  Default: none."""
     max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
-    out: Path | None = None
-    """Write the lists to this .json file, which teal simulate --policies takes, and teal export
-    turns into configuration."""
-    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or settings that do not go together."""
@@ -149,3 +131,29 @@ class SegmentsConfig(RoutedConfig, ObjectiveConfig):
         return (
             self.matrices != 1 or self.survive != "none" or self.groups is not None or self.transit
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SegmentsConfig(SegmentsOptions, RoutedConfig):
+    """Find segment lists over the IGP's shortest paths, certified against all lists and against all
+    paths.
+
+    Between the stops of a list the IGP's shortest paths are used; all lists of --max-segments are
+    considered.  With --igp-alone nothing is searched: the value of the shortest paths, beside the
+    same bounds.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "matrices and failures": ("index", "matrices", "fail", "survive", "groups"),
+        "program": ("objective", "weights"),
+        "routing": ("metric", "set_metric", "ucmp", "flex_algo", "igp_alone"),
+        "lists": ("max_segments", "adjacency", "one_list"),
+        "few policies": ("fewest_policies", "target_utilisation", "at_most", "transit"),
+        "when to stop": ("gap", "deadline", "max_iterations"),
+        "output": ("out", "overwrite"),
+    }
+
+    out: Path | None = None
+    """Write the lists to this .json file, which teal simulate --policies takes, and teal export
+    turns into configuration."""
+    overwrite: Annotated[bool, OVERWRITE] = False

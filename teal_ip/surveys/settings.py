@@ -7,13 +7,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from teal.app.settings import TopologyFileConfig, require, seconds
+from teal.app.settings import TrafficFileConfig, require, seconds
 from teal.option import OVERWRITE, RESUME, TOPOLOGY
 from teal_ip.routing.settings import GrowthConfig, IgpConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
+class SurveyOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
+    """The routing in force, the failures, how demands grow, and how long each search takes."""
+
+    groups: Path | None = None
+    """Groups of cables that fail together, beside every single cable: a .csv (group,source,target),
+    .json or .graphml file."""
+    changes: int = 5
+    """Number of links whose metrics may change, at most."""
+    deadline: str = "1m"
+    """Length of each search, of metrics, of policies and of purchases: 30s, 5m."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        self.check_growth()
+        require(self, "changes", "a whole number of at least 1", self.changes >= 1)
+        require(self, "ucmp", "nothing: the search for metrics divides evenly", not self.ucmp)
+        require(self, "deadline", "a second or more", seconds(self.deadline, "--deadline") >= 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SurveyConfig(SurveyOptions):
     """From a network's files to answers: one command, one page.
 
     Reads the network and its counters or matrices, and says what was read and doubted; the traffic;
@@ -58,15 +78,6 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
     """With --counters: past traffic matrices."""
     traffic: str = ""
     """Traffic matrices, as for teal solve; or --counters."""
-    traffic_unit: str = ""
-    """Unit of the rates in traffic files, such as Mbit/s; Gbit/s by default."""
-    groups: Path | None = None
-    """Groups of cables that fail together, beside every single cable: a .csv (group,source,target),
-    .json or .graphml file."""
-    changes: int = 5
-    """Number of links whose metrics may change, at most."""
-    deadline: str = "1m"
-    """Length of each search, of metrics, of policies and of purchases: 30s, 5m."""
     resume: Annotated[bool, RESUME] = False
     overwrite: Annotated[bool, OVERWRITE] = False
 
@@ -74,7 +85,7 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
         """Raise InputError for a number out of its range, or for traffic from two sources or
         none.
         """
-        self.check_growth()
+        super().__post_init__()
         is_one = (self.counters is None) == bool(self.traffic)
         require(self, "traffic", "either --traffic or --counters", is_one)
         for field in ("interfaces", "ignore_interfaces", "history", "counter_unit"):
@@ -85,6 +96,3 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
                 self.counters is not None or not getattr(self, field),
             )
         require(self, "counter_error", "a number in (0, 1)", 0 < self.counter_error < 1)
-        require(self, "changes", "a whole number of at least 1", self.changes >= 1)
-        require(self, "ucmp", "nothing: the search for metrics divides evenly", not self.ucmp)
-        require(self, "deadline", "a second or more", seconds(self.deadline, "--deadline") >= 1)

@@ -32,6 +32,7 @@ from teal_ip.metrics.search import (
     useful_changes,
 )
 from teal_ip.metrics.settings import MetricsConfig
+from teal_ip.routing.igp import load_routed
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 
 
@@ -204,7 +205,7 @@ def test_failures_of_routers_give_the_loads_of_the_simulation(seed: int, tmp_pat
     file, traffic = tmp_path / "net.json", "gravity:seed=1,count=2,load=1"
     teal.save_topology(file, dataclasses.replace(topology, metric=metric))
     config = MetricsConfig(topology=str(file), traffic=traffic, failures="nodes", deadline="1s")
-    report = improve(config, lambda _: None)
+    report = improve(*load_routed(config, print), config)
     loads = teal_ip.simulate(
         report.topology, teal.load_traffic(traffic, topology), failures=("nodes",)
     )
@@ -213,3 +214,19 @@ def test_failures_of_routers_give_the_loads_of_the_simulation(seed: int, tmp_pat
     )
     assert report.utilisation == pytest.approx(most, rel=1e-9)
     assert report.utilisation <= report.before
+
+
+def test_a_failure_that_cuts_off_all_demand_bounds_nothing(tmp_path: Path) -> None:
+    """A line of two cables, all traffic over both: nothing can change, and nothing fails."""
+    (tmp_path / "net.csv").write_text("source,target,capacity\na,b,10\nb,c,10\n")
+    (tmp_path / "demands.csv").write_text("source,target,rate\na,c,15\nc,a,5\n")
+    config = MetricsConfig(
+        topology=str(tmp_path / "net.csv"),
+        traffic=str(tmp_path / "demands.csv"),
+        failures="cables",
+        bidirectional=True,
+        deadline="500ms",
+    )
+    report = improve(*load_routed(config, print), config)
+    assert report.before == report.utilisation == pytest.approx(1.5)
+    assert not report.changes

@@ -14,13 +14,15 @@ from typing import Any, NoReturn
 
 import pytest
 
+import teal
+import teal_ip
 from teal.cli import main
-from teal.errors import SolverError
+from teal.errors import InputError, SolverError
 from teal_ip.metrics.command import run_metrics
 from teal_ip.metrics.settings import MetricsConfig
 from teal_ip.routing.settings import SimulateConfig
 from teal_ip.routing.simulate_command import run_simulate
-from teal_ip.surveys import survey
+from teal_ip.surveys import analyses
 from teal_ip.surveys.settings import SurveyConfig
 
 # A square a - b - d - c - a with a leaf e behind d; all traffic from a goes by b, since c - d has
@@ -101,6 +103,35 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
+def test_a_survey_over_objects_gives_and_saves_what_the_command_does(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is found by a search here: a single link is down alone, and no metric helps."""
+    _given(files, "a,b,10\nb,c,10\n", "a,c,15\nc,a,5\n")
+    assert _survey("--traffic demands.csv --growth 1.2 --out now") == 0
+    printed = capsys.readouterr().out
+    topology = teal.load_topology("net.csv")
+    traffic = teal.load_traffic("demands.csv", topology)
+    report = teal_ip.survey(topology, traffic, growth=1.2, deadline="1s")
+    assert repr(report).splitlines() == printed.splitlines()[:-1]
+    assert report.to_frame()["step"].tolist() == ["loads", "metrics", "policies", "purchases"]
+    assert report.loads.worst_matrix.utilisation == pytest.approx(1.2 * 15 / 10)
+
+    report.save("objects")
+    with pytest.raises(InputError, match="overwrite"):
+        report.save("objects")
+    names = [
+        {str(path.relative_to(out)) for path in Path(out).rglob("*")} for out in ("now", "objects")
+    ]
+    assert names[0] - names[1] == {"manifest.json"}
+    assert names[1] <= names[0]
+    commands = re.findall(r"<code>(teal .*?)</code>", _page(Path("objects")))
+    assert len(commands) == 4
+    for command in commands:
+        assert main([*shlex.split(command)[1:], "--quiet"]) == 0, command
+
+
+@pytest.mark.slow
 def test_counters_become_a_matrix_whose_loads_are_those_of_simulate(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,7 +158,7 @@ def test_an_interruption_leaves_a_page_and_resume_does_the_rest_alone(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(survey, "run_metrics", interrupted)
+        patch.setattr(analyses, "improve", interrupted)
         assert _survey(TRAFFIC) == 130
     assert "The fullest link is a->b" in _page(files / "now")
     assert "What to buy" not in _page(files / "now")
@@ -135,7 +166,7 @@ def test_an_interruption_leaves_a_page_and_resume_does_the_rest_alone(
     assert "--resume or --overwrite" in capsys.readouterr().err
     assert _survey(f"{TRAFFIC} --resume --changes 2") == 2, "other settings"
     with monkeypatch.context() as patch:
-        patch.setattr(survey, "run_simulate", interrupted)  # it would be called again
+        patch.setattr(analyses, "simulate", interrupted)  # it would be called again
         assert _survey(f"{TRAFFIC} --resume") == 0
     resumed = _page(files / "now")
     assert "What to buy" in resumed
@@ -151,7 +182,7 @@ def test_a_step_that_fails_is_named_and_the_others_are_done(
     def failing(*_: Any) -> NoReturn:
         raise SolverError("HiGHS gave up")
 
-    monkeypatch.setattr(survey, "run_metrics", failing)
+    monkeypatch.setattr(analyses, "improve", failing)
     assert _survey(TRAFFIC) == 0
     page = _page(files / "now")
     assert "This step failed: HiGHS gave up" in page
@@ -185,7 +216,7 @@ def test_a_command_line_has_what_differs_from_the_defaults() -> None:
     config = SurveyConfig(
         topology="a b.csv", traffic="t.csv", out=Path("o"), fail=("a,b", "c,d"), bidirectional=True
     )
-    words = survey.command_line("survey", config)
+    words = analyses.command_line("survey", config)
     assert (
         words
         == "teal survey --bidirectional --fail a,b --fail c,d --topology 'a b.csv' --traffic t.csv"
@@ -310,7 +341,7 @@ def test_a_resumed_survey_refuses_files_that_have_changed(
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(survey, "run_metrics", pressed)
+        patch.setattr(analyses, "improve", pressed)
         assert _survey(TRAFFIC) == 130
     (files / "demands.csv").write_text(DEMANDS.replace("12", "50").replace("a,d,5", "a,d,6"))
     assert _survey(f"{TRAFFIC} --resume") == 2

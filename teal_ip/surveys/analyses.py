@@ -1,0 +1,416 @@
+"""The analyses of a survey over objects: what each is asked, and the sentences that its report
+comes to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from teal.app.instance import describe_traffic
+from teal.app.page import Section
+from teal.app.run_files import JOURNAL, write_files, write_manifest
+from teal.app.settings import seconds
+from teal.app.table import Column, Table
+from teal.app.text import percent
+from teal.errors import InputError, TealError
+from teal.network import Topology, TrafficMatrices
+from teal.network.ecmp import EcmpDag
+from teal.runtime.interruptible import Deadline
+from teal_ip.metrics.changes import write_changes
+from teal_ip.metrics.command import MetricsReport, change_table, improve
+from teal_ip.metrics.settings import MetricsConfig, MetricsOptions
+from teal_ip.purchases.command import plan_files, purchase_table
+from teal_ip.purchases.result import UpgradePlan
+from teal_ip.purchases.search import plan_upgrade
+from teal_ip.purchases.settings import UpgradeConfig, UpgradeOptions
+from teal_ip.routing.list_files import write_policies
+from teal_ip.routing.settings import SimulateConfig, SimulateOptions
+from teal_ip.routing.simulate import Simulation, simulate
+from teal_ip.routing.simulate_command import (
+    failure_table,
+    loads_sentence,
+    simulation_files,
+    summary,
+)
+from teal_ip.segments.command import StaticReport, solve_static
+from teal_ip.segments.settings import SegmentsConfig, SegmentsOptions
+from teal_ip.surveys.settings import SurveyOptions
+
+NETWORK, TRAFFIC, METRICS, POLICIES = "network.json", "traffic.npz", "metrics.json", "policies.json"
+SIMULATE, UPGRADE = "simulate", "upgrade"
+_MAX_LINES = 15  # failures on the page
+_ROUNDING = 1e-6  # relative, of a utilisation at its limit
+_MATRICES_TO_ROUTE = 8  # at first, the worst of some failure; all are replayed
+_MATRICES_TO_BUY_FOR = 24  # evenly spread over the traffic; the others are replayed on the plan
+
+Notify = Callable[[str], None]
+Settings = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """The result of one step of a survey: a section of the page and an entry of the journal.
+
+    Attributes:
+        title: title of the section.
+        answer: a sentence for the beginning of the page; "" for none.
+        findings: sentences.
+        command: command line that goes deeper; "" for none.
+        page: what that command has written, relative to OUT; "" for nothing.
+        lines: table: the headings, then the texts of each line; () for none.
+        worst: number of the matrix with the largest utilisation, for later steps; -1 for none.
+        growth: factor of the demands at the horizon, for later steps.
+    """
+
+    title: str
+    answer: str = ""
+    findings: tuple[str, ...] = ()
+    command: str = ""
+    page: str = ""
+    lines: Sequence[Sequence[str]] = ()
+    worst: int = -1
+    growth: float = 1.0
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Step:
+        """The step that was stored as a mapping."""
+        try:
+            return cls(**{**entry, "findings": tuple(entry["findings"])})
+        except TypeError:
+            raise InputError(
+                "--resume", JOURNAL, "the journal of a survey of this version", "another one"
+            ) from None
+
+    def section(self) -> Section:
+        """The section of the page."""
+        facts = "goes deeper" + (f"; its results are in {self.page}" if self.page else "")
+        headings, *lines = self.lines or [()]
+        columns = [Column(heading, itemgetter(place)) for place, heading in enumerate(headings)]
+        return Section(
+            title=self.title,
+            traffic=self.command or "files",
+            facts=facts if self.command else "as they were read",
+            table=Table("", columns, lines),
+            findings=self.findings,
+        )
+
+
+class Done(NamedTuple):
+    """A step that is done.
+
+    Attributes:
+        report: the result of the analysis; None if it failed.
+        settings: what it was asked.
+        step: what it comes to.
+    """
+
+    report: Any
+    settings: Settings
+    step: Step
+
+
+@dataclasses.dataclass(frozen=True)
+class Analyses:
+    """The analyses of a survey; each result comes with what it was asked.
+
+    Attributes:
+        dag: shortest paths with the metrics in force.
+        traffic: the matrices, with the growth of the options.
+        options: the options.
+        notify: called with the progress.
+    """
+
+    dag: EcmpDag
+    traffic: TrafficMatrices
+    options: SurveyOptions
+    notify: Notify = lambda _: None
+
+    def loads(self) -> tuple[Simulation, Settings]:
+        """Loads without failure and under every one."""
+        options = self.options
+        settings: dict[str, Any] = {
+            "failures": ("cables",),
+            "groups": options.groups,
+            "growth_per_year": options.growth_per_year,
+            "horizon": options.horizon,
+            "max_utilisation": options.max_utilisation,
+        }
+        asked = SimulateOptions(**settings)
+        return simulate(self.dag, self.traffic, asked, self.notify, keeps_all=True), settings
+
+    def metrics(self) -> tuple[MetricsReport, Settings]:
+        """Few metrics that mend most; Ctrl-C ends the search with the best so far."""
+        options = self.options
+        settings: dict[str, Any] = {
+            "failures": "cables",
+            "groups": options.groups,
+            "at_most": options.changes,
+            "deadline": options.deadline,
+        }
+        return improve(self.dag, self.traffic, MetricsOptions(**settings), self.notify), settings
+
+    def policies(self) -> tuple[StaticReport, Settings]:
+        """Few policies with which every link keeps its limit; where there are none, few that come
+        near the best.
+        """
+        limit = {"target_utilisation": self.options.max_utilisation}
+        try:
+            return self._policies(limit)
+        except InputError as error:  # no lists keep the limit
+            self.notify(str(error))
+            return self._policies({"fewest_policies": "1%"})
+
+    def _policies(self, few: Settings) -> tuple[StaticReport, Settings]:
+        settings: dict[str, Any] = {
+            "objective": "max_link_utilisation",
+            "matrices": _MATRICES_TO_ROUTE,
+            "survive": "cables",
+            "groups": self.options.groups,
+            "deadline": self.options.deadline,
+            **few,
+        }
+        deadline = Deadline.after(seconds(self.options.deadline, "--deadline"))
+        asked = SegmentsOptions(**settings)
+        return solve_static(asked, self.dag, self.traffic, deadline, self.notify), settings
+
+    def purchases(self, growth: float) -> tuple[UpgradePlan, Settings]:
+        """Find what to buy so that every link keeps its limit in every failure.
+
+        Args:
+            growth: factor of the demands at the horizon.
+        """
+        settings: dict[str, Any] = {
+            "growth": growth,
+            "routing": "ecmp",
+            "groups": self.options.groups,
+            "matrices": _MATRICES_TO_BUY_FOR,
+            "max_utilisation": self.options.max_utilisation,
+            "deadline": self.options.deadline,
+        }
+        asked = UpgradeOptions(**settings)
+        return plan_upgrade(self.dag.topology, self.traffic, asked, self.notify), settings
+
+    def attempt(self, name: str, growth: float = 1.0) -> Done:
+        """A step; where it fails behind the loads, one that says why, since the others do not
+        depend on it.
+
+        Args:
+            name: loads, metrics, policies or purchases.
+            growth: factor of the demands at the horizon, for purchases.
+
+        Raises:
+            InputError: a fault in the input, which the loads have found.
+        """
+        try:
+            return self._done(name, growth)
+        except TealError as error:
+            if name == "loads":
+                raise
+            self.notify(f"{name}: {error}")
+            failed = Step(name.capitalize(), findings=(f"This step failed: {error}",))
+            return Done(None, {}, failed)
+
+    def _done(self, name: str, growth: float) -> Done:
+        if name == "loads":
+            found, settings = self.loads()
+            return Done(found, settings, loads_step(found, self.growth_of(found)))
+        if name == "metrics":
+            changes, settings = self.metrics()
+            return Done(changes, settings, metrics_step(changes, self.options))
+        if name == "policies":
+            lists, settings = self.policies()
+            return Done(lists, settings, policies_step(lists, self.options))
+        plan, settings = self.purchases(growth)
+        return Done(plan, settings, purchases_step(plan, self.options, growth))
+
+    def growth_of(self, found: Simulation) -> float:
+        """Factor of the demands at the horizon."""
+        if found.outlook is None:
+            return 1.0
+        return max(1.0, found.outlook.growth.factor(self.options.horizon_years))
+
+
+_COMMANDS: Mapping[str, tuple[str, Any, str]] = {
+    "loads": ("simulate", SimulateConfig, f"{SIMULATE}/simulate.html"),
+    "metrics": ("metrics", MetricsConfig, METRICS),
+    "policies": ("segments", SegmentsConfig, POLICIES),
+    "purchases": ("upgrade", UpgradeConfig, f"{UPGRADE}/upgrade.html"),
+}  # by the name of the step: command, its settings, and what it writes
+
+
+def written(folder: Path, name: str, done: Done, routers: Path | None) -> Step:
+    """Write the result of a step; the step with the command that goes deeper.
+
+    Args:
+        folder: folder of the survey, where network and traffic are.
+        name: loads, metrics, policies or purchases.
+        done: the step.
+        routers: table of routers; None for none.
+    """
+    report = done.report
+    if report is None:
+        return done.step
+    command, kind, page = _COMMANDS[name]
+    files = {"topology": str(folder / NETWORK), "traffic": str(folder / TRAFFIC)}
+    config = kind(**files, routers=routers, **done.settings)
+    manifest = {"manifest.json": partial(write_manifest, settings=config)}
+
+    if name == "loads":
+        write_files(folder / SIMULATE, {**simulation_files(report), **manifest})
+    elif name == "metrics":
+        write_changes(folder / METRICS, report.changes, report.to_json())
+    elif name == "policies":
+        write_policies(folder / POLICIES, report.topology, report.policies, report.to_json())
+    else:
+        write_files(folder / UPGRADE, {**manifest, **plan_files(report)})
+    return dataclasses.replace(done.step, command=command_line(command, config), page=page)
+
+
+def network_step(
+    topology: Topology, notes: Sequence[str], traffic: TrafficMatrices | None, growth: float
+) -> Step:
+    """Say what was read.
+
+    Args:
+        topology: the network, with the metrics in force.
+        notes: what was assumed when it was read.
+        traffic: the matrices, without growth; None if they come from counters.
+        growth: factor of the demands.
+    """
+    findings = [f"{note.rstrip('.')}." for note in notes]
+    findings += [f"{doubt[0].upper()}{doubt[1:]}." for doubt in topology.doubts()]
+    findings.append(
+        f"{topology.num_nodes:,} nodes, {topology.num_links:,} directed links, "
+        f"{len(topology.cables()):,} cables; "
+        f"capacities of {_range(topology.capacity[topology.capacity > 0])} Gbit/s"
+        + ("." if topology.metric is None else f", IGP metrics of {_range(topology.metric)}.")
+    )
+    if traffic is not None:
+        times = f", times {growth:g}" if growth != 1 else ""
+        findings.append(f"{describe_traffic(traffic)}{times}.")
+    return Step("What was read", findings=tuple(findings))
+
+
+def loads_step(found: Simulation, growth: float) -> Step:
+    """Say what the loads come to.
+
+    Args:
+        found: the loads.
+        growth: factor of the demands at the horizon.
+    """
+    findings = [] if found.outlook is None else [f"{summary(found.outlook)}."]
+    return Step(
+        "Loads of today's routing, and the worst failures",
+        answer=" ".join([loads_sentence(found), *findings]),
+        findings=(loads_sentence(found), *findings),
+        worst=found.worst_matrix.index,
+        growth=growth,
+        lines=failure_table(found, 1 + _MAX_LINES).texts(),
+    )
+
+
+def metrics_step(report: MetricsReport, options: SurveyOptions) -> Step:
+    """Say what changing few metrics comes to."""
+    count = len(report.changes)
+    events = failures_asked(options)
+    answer = (
+        f"Changing {count} metric{'' if count == 1 else 's'} takes the largest utilisation "
+        "over the failure of "
+        f"{events} from {percent(report.before)} to {percent(report.utilisation)}."
+        if count
+        else f"No change of at most {options.changes} metrics was found that lowers the "
+        "largest utilisation "
+        f"over the failure of {events}."
+    )
+    return Step(
+        "Metrics that mend most",
+        answer=answer,
+        findings=(answer, *report.describe().splitlines()),
+        lines=change_table(report).texts(),
+    )
+
+
+def policies_step(report: StaticReport, options: SurveyOptions) -> Step:
+    """Say what few policies come to."""
+    lists, events = report.lists, failures_asked(options)
+    count, limit = len(report.policies.lists), options.max_utilisation
+    answer = (
+        f"{count:,} segment routing polic{'y takes' if count == 1 else 'ies take'} the largest "
+        "utilisation over "
+        f"the failure of {events} from {percent(lists.straight)} to "
+        f"{percent(lists.value)}."
+        if count
+        else f"Under the failure of {events}, no link passes {percent(limit)}, without any policy."
+        if lists.value <= limit * (1 + _ROUNDING)
+        else "No segment lists with one midpoint take the largest utilisation over the failure "
+        "of "
+        f"{events} below {percent(math.floor(1e4 * lists.bound) / 1e4)}."
+    )
+    return Step(
+        "Few policies that mend most, whatever fails",
+        answer=answer,
+        findings=(answer, *report.describe().splitlines()),
+    )
+
+
+def purchases_step(plan: UpgradePlan, options: SurveyOptions, growth: float) -> Step:
+    """Say what a purchase comes to."""
+    total = sum(one.bought for one in plan.purchases)
+    when = f" for demands {growth:.3g} times today's" if growth != 1 else ""
+    limit = percent(options.max_utilisation)
+    connected = ", for all demand that they leave connected" if plan.cut_off else ""
+    answer = (
+        f"Under today's routing, to keep every link at or below {limit} in every "
+        f"failure{connected}{when}, buy "
+        f"{total:.6g} Gbit/s on {len(plan.purchases)} "
+        f"cable{'' if len(plan.purchases) == 1 else 's'}."
+        if total > 0
+        else f"Nothing must be bought to keep every link at or below {limit} in every "
+        f"failure{connected}{when}."
+    )
+    if plan.replayed is not None and not plan.replayed.is_complete:
+        answer += f" Time was over: {plan.replayed}."
+    return Step(
+        "What to buy",
+        answer=answer,
+        findings=(answer, *plan.describe().splitlines()),
+        lines=purchase_table(plan).texts(),
+    )
+
+
+def failures_asked(options: SurveyOptions) -> str:
+    """The failures that are asked for, in words."""
+    return "each single cable" + (" and each group" if options.groups is not None else "")
+
+
+def command_line(name: str, config: Any) -> str:
+    """The command with the settings that differ from its defaults, as it is typed; without those of
+    its output.
+    """
+    words = ["teal", name]
+    for field in dataclasses.fields(config):
+        value, option = getattr(config, field.name), f"--{field.name.replace('_', '-')}"
+        if field.name in ("out", "overwrite") or value == field.default or value in ("", (), None):
+            continue
+        if value is True:
+            words.append(option)
+            continue
+        for one in value if isinstance(value, tuple) else (value,):
+            text = str(one.value if isinstance(one, Enum) else one)
+            words += [f"{option}={text}"] if text.startswith("-") else [option, text]
+    return shlex.join(words)
+
+
+def _range(numbers: Any) -> str:
+    low, high = (float(end(numbers)) if len(numbers) else 0.0 for end in (np.min, np.max))
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
