@@ -145,7 +145,8 @@ def test_each_matrix_has_a_file_of_its_own_with_what_routers_install(
         assert sum(demand["admitted"] for demand in demands) == pytest.approx(
             float(figures["value"]), rel=1e-9
         )
-        assert float(figures["value"]) <= float(figures["exact_value"]) * (1 + 1e-6)
+        # What is left out makes room that other demands are given.
+        assert float(figures["value"]) <= float(figures["bound"]) * (1 + 1e-6)
         for demand in demands:
             assert all(path["split"] >= 0.1 for path in demand["paths"])
     export = ["export", "--allocation", str(files[3]), "--topology", "b4", "--format", "sr-policy"]
@@ -161,7 +162,8 @@ def test_each_matrix_has_a_file_of_its_own_with_what_routers_install(
             weights[row["source"], row["target"]] = weights.get(
                 (row["source"], row["target"]), 0
             ) + int(row["weight"])
-    assert set(weights.values()) == {16}
+    assert set(weights.values()) <= {0, 16}, "0 of a demand that is not carried"
+    assert 16 in weights.values()
 
 
 def test_a_part_does_not_depend_on_what_came_before(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_every_task_of_a_first_solve_exists() -> None:
             num_demands, ["teal:repair=none", "price-gnn", "lp-all:solver=highs"]
         )
         assert set(of_models) < set(warm_up.all_tasks())
-        assert len(of_models) == 5
+        assert len(of_models) == (4 if num_demands else 5), "interior points are for small networks"
 
 
 def test_the_first_command_announces_the_compilation_and_the_second_does_not(

@@ -17,7 +17,7 @@ from teal.problem import Problem, dual_bound
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.sets import AtMostOne, ExactlyOne
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
-from teal.runtime.interruptible import Deadline, Steps
+from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.interior.layout import layout_of
 from teal.solvers.interior.reduction import Reduced, reduced, updates_of
@@ -35,6 +35,7 @@ def accepts(problem: Problem) -> bool:
     """Whether the engine takes a program: over paths, linear in flow, on the CPU."""
     return (
         problem.ops.device.type == "cpu"
+        and problem.ops.backend.name != "cuda"
         and isinstance(problem.paths, PathSet)
         and problem.ops.is_over_paths
         and not problem.conditions
@@ -116,6 +117,7 @@ def gains_from_model(problem: Problem) -> bool:
 # Iterations that the start of a model saves (docs/engine.md), and its seconds for each entry.
 _SAVED_BY_MODEL, _S_PER_ENTRY_OF_MODEL = 6, 2e-7
 _ALWAYS_UP_TO, _NEVER_ABOVE = 7_000, 400_000  # entries of a scan
+_EXACT = 1e-8  # gap to which networks are solved of which an iteration takes microseconds
 _S_PER_UPDATE, _S_PER_PATH, _S_PER_ENTRY = 3.5e-9, 6e-8, 7.5e-9
 _S_PER_ENTRY_ONCE = 9e-8  # of the links that can bind, which are found twice
 # Iterations of this engine and of PDHG to gaps of 1%, 0.1% and 0.01%, by whether all demand is
@@ -183,6 +185,8 @@ def _solved(
         splits[:] = first.reshape(problem.batch, -1).numpy()
         prices[:] = state.prices.numpy()
     iterations = np.zeros(problem.batch, np.int64)
+    if problem.paths.scan_size <= _ALWAYS_UP_TO:
+        gap = min(gap, _EXACT)
     aim = max(_LEAST_AIM, _AIM * gap - _ROUNDING)
     for row, program in enumerate(_programs(problem, splits)):
         iterations[row] = solve(
@@ -198,7 +202,7 @@ def _ends(stop: BoolArray, deadline: Deadline) -> threading.Timer | None:
     """
     if deadline.is_over:
         stop[0] = True
-    if stop[0] or math.isinf(deadline.left):
+    if stop[0] or deadline.left > threading.TIMEOUT_MAX:
         return None
     timer = threading.Timer(deadline.left, stop.fill, (True,))
     timer.daemon = True
@@ -217,7 +221,7 @@ def _programs(problem: Problem, splits: FloatArray) -> Iterator[Reduced]:
 
 @functools.cache
 def rehearse() -> None:
-    """Compile the kernels, on three nodes."""
+    """Compile the kernels, and those of bounds and projections in float64, on three nodes."""
     from teal.solvers.pdhg.fused.rehearsal import three_nodes
 
-    _solved(three_nodes(), None, 1e-2, 1, np.zeros(1, np.bool_))
+    complete(solving(three_nodes(), None, 1e-2, 1, Deadline()))
