@@ -199,3 +199,16 @@ def test_other_programs_are_refused() -> None:
     calm = random_problem(2)
     with pytest.raises(InputError, match="interior points take linear programs"):
         _solve(calm.with_churn_limit(calm.even_splits[0], 0.1))
+
+
+@pytest.mark.parametrize(
+    ("matrices", "gap", "expected"), [(1, 1e-2, True), (64, 1e-2, False), (4, 1e-4, True)]
+)
+def test_pdhg_is_asked_where_many_matrices_are_solved_side_by_side(
+    matrices: int, gap: float, expected: bool
+) -> None:
+    topology = teal.load_topology("b4")
+    traffic = teal.load_traffic(f"gravity:seed=0,count={matrices},load=4", topology)
+    paths = teal.compute_paths(topology, traffic.pairs)
+    problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
+    assert engine.is_faster(problem, gap) is expected
