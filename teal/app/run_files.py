@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from teal.errors import InputError
-from teal.runtime.storage import atomic_file, file_key
+from teal.runtime.storage import atomic_file, check_out_folder, file_key
 
 _PACKAGES = (
     "teal-te",
@@ -324,13 +324,24 @@ def typed(hint: Any, value: Any) -> Any:
 RESUME_HINT = "--resume or --overwrite"  # what a message suggests where OUT contains an earlier run
 
 
-def write_files(folder: Path, writers: Mapping[str, Callable[[Path], None]]) -> None:
+def write_files(
+    folder: Path | str,
+    writers: Mapping[str, Callable[[Path], None]],
+    *,
+    overwrite: bool = True,
+) -> None:
     """Write files into ``folder``, each whole or not at all.
 
     Args:
         folder: folder of the files.
         writers: name of each file, and the function that writes it to the path that it is given.
+        overwrite: whether existing ones may be replaced.
+
+    Raises:
+        InputError: there are such files in it, and ``overwrite`` is false.
     """
+    if not overwrite:
+        check_out_folder(Path(folder), tuple(writers), overwrite=False)
     for name, write in writers.items():
-        with atomic_file(folder / name) as temporary:
+        with atomic_file(Path(folder) / name) as temporary:
             write(temporary)

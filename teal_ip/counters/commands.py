@@ -166,9 +166,7 @@ class EstimateReport(EstimateRun):
         Raises:
             InputError: there are results in it, and ``overwrite`` is false.
         """
-        files = estimate_files(self)
-        check_out_folder(Path(folder), tuple(files), overwrite=overwrite)
-        write_files(Path(folder), files)
+        write_files(folder, estimate_files(self), overwrite=overwrite)
 
 
 def run_check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:

@@ -248,9 +248,7 @@ class UpgradeReport(UpgradePlan):
         Raises:
             InputError: there are results in it, and ``overwrite`` is false.
         """
-        files = plan_files(self)
-        check_out_folder(Path(folder), tuple(files), overwrite=overwrite)
-        write_files(Path(folder), files)
+        write_files(folder, plan_files(self), overwrite=overwrite)
 
 
 def upgrade_outcome(config: UpgradeConfig, notify: Notify) -> Outcome:

@@ -354,9 +354,7 @@ class SimulationReport(Simulation):
         Raises:
             InputError: there are results in it, and ``overwrite`` is false.
         """
-        files = simulation_files(self)
-        check_out_folder(Path(folder), tuple(files), overwrite=overwrite)
-        write_files(Path(folder), files)
+        write_files(folder, simulation_files(self), overwrite=overwrite)
 
 
 def _write_links(path: Path, result: Simulation) -> None:

@@ -20,7 +20,7 @@ from teal.app.run_files import (
     write_manifest,
 )
 from teal.errors import InputError
-from teal.formats import load_traffic, save_topology, save_traffic, topology_of
+from teal.formats import load_traffic, save_topology, topology_of
 from teal.network import TrafficMatrices
 from teal.runtime.interrupts import on_interrupt
 from teal.runtime.storage import check_out_folder, content_key, file_key, remove_files
@@ -41,18 +41,11 @@ from teal_ip.surveys.analyses import (
     written,
 )
 from teal_ip.surveys.settings import SurveyConfig
-from teal_ip.surveys.survey import NAMES, PAGE, page_writer
+from teal_ip.surveys.survey import NAMES, PAGE, page_writer, traffic_writer
 
-FILES = *_, HISTORY, MANIFEST = (
-    PAGE,
-    NETWORK,
-    TRAFFIC,
-    METRICS,
-    POLICIES,
-    "history.npz",
-    "manifest.json",
-)
-FOLDERS = ESTIMATE, *_ = "estimate", SIMULATE, UPGRADE
+HISTORY, MANIFEST, ESTIMATE = "history.npz", "manifest.json", "estimate"
+FILES = (PAGE, NETWORK, TRAFFIC, HISTORY, METRICS, POLICIES, MANIFEST)
+FOLDERS = (ESTIMATE, SIMULATE, UPGRADE)
 _COUNTER_SETTINGS = (
     "counters",
     "interfaces",
@@ -77,8 +70,8 @@ class Survey:
     def __init__(self, config: SurveyConfig, notify: Notify) -> None:
         self._config, self._notify = config, notify
         if not config.resume:
-            written = (*FILES, *FOLDERS, JOURNAL)
-            check_out_folder(config.out, written, overwrite=config.overwrite, hint=RESUME_HINT)
+            results = (*FILES, *FOLDERS, JOURNAL)
+            check_out_folder(config.out, results, overwrite=config.overwrite, hint=RESUME_HINT)
         self._require_inputs_elsewhere()
         self._topology = topology_of(config)
         for note in self._topology.notes:
@@ -132,9 +125,7 @@ class Survey:
                 )
 
     def _save(self, name: str, traffic: TrafficMatrices) -> None:
-        """Write matrices in float64: a load at its limit stays there."""
-        write = partial(save_traffic, traffic=traffic, topology=self._topology, exact=True)
-        write_files(self._config.out, {name: write})
+        write_files(self._config.out, {name: traffic_writer(traffic, self._topology)})
 
     def run(self) -> list[Step]:
         """Do what is missing, then write the page; an interruption writes the page of what there is

@@ -36,7 +36,7 @@ from teal_ip.surveys.analyses import (
 from teal_ip.surveys.settings import SurveyOptions
 
 PAGE = "survey.html"
-NAMES = LOADS, *_OTHERS = "loads", "metrics", "policies", "purchases"
+NAMES = ("loads", "metrics", "policies", "purchases")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,19 +101,18 @@ class SurveyReport:
         out = Path(folder)
         names = (PAGE, NETWORK, TRAFFIC, METRICS, POLICIES, SIMULATE, UPGRADE)
         check_out_folder(out, names, overwrite=overwrite)
-        write_files(out, input_files(self.topology, self.traffic))
+        inputs: dict[str, Callable[[Path], None]] = {
+            NETWORK: partial(save_topology, topology=self.topology),
+            TRAFFIC: traffic_writer(self.traffic, self.topology),
+        }
+        write_files(out, inputs)
         steps = [written(out, name, one, self.routers) for name, one in self.done.items()]
         write_files(out, {PAGE: page_writer(self.topology, [self.read, *steps])})
 
 
-def input_files(topology: Topology, traffic: TrafficMatrices) -> dict[str, Callable[[Path], None]]:
-    """The writers of network and traffic, by the names of the files; rates in float64, so that a
-    load at its limit stays there.
-    """
-    return {
-        NETWORK: partial(save_topology, topology=topology),
-        TRAFFIC: partial(save_traffic, traffic=traffic, topology=topology, exact=True),
-    }
+def traffic_writer(traffic: TrafficMatrices, topology: Topology) -> Callable[[Path], None]:
+    """The writer of matrices in float64, so that a load at its limit stays there."""
+    return partial(save_traffic, traffic=traffic, topology=topology, exact=True)
 
 
 def page_writer(topology: Topology, steps: Sequence[Step]) -> Callable[[Path], None]:
@@ -150,8 +149,9 @@ def survey(
     grown = matrices.scaled(options.growth)
     analyses = Analyses(dag, grown, options, notify)
 
-    done = {LOADS: analyses.attempt(LOADS)}
-    for name in _OTHERS:
-        done[name] = analyses.attempt(name, done[LOADS].step.growth)
+    done: dict[str, Done] = {}
+    for name in NAMES:
+        growth = done["loads"].step.growth if done else 1.0
+        done[name] = analyses.attempt(name, growth)
     read = network_step(installed, network.notes, matrices, options.growth)
     return SurveyReport(installed, grown, read, done, options.routers)
