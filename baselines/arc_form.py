@@ -7,8 +7,9 @@ Gbit/s) and c the capacities:
         for every s and t != s,
     sum over s of f[s, e] <= c[e],    0 <= x[s, t] <= demand[s, t],    f >= 0.
 
-Value maximisation: max sum v x - sum cost[e] f[s, e].  Balanced programs: min theta with x = demand
-and sum over s of f[s, e] <= theta c[e].  There are up to N E variables, so this is for small
+Value maximisation: max sum v x - sum cost[e] f[s, e].  least_cost: min sum cost[e] f[s, e] with
+x = demand.  Balanced programs: min theta with x = demand and sum over s of f[s, e] <= theta c[e].
+There are up to N E variables, so this is for small
 networks: a reference for tests and for bounds.
 """
 
@@ -26,7 +27,8 @@ def optimum(problem: Problem) -> float:
     paths.
 
     The value for value maximisation, theta for max_link_utilisation, 1 / max(1, theta) for
-    max_concurrent_flow.  The balanced programs include only demands with a live candidate path.
+    max_concurrent_flow.  The balanced programs and least_cost include only demands with a live
+    candidate path; the least cost is infinite where not all can be carried.
 
     Args:
         problem: of one matrix; others are ignored.
@@ -73,6 +75,17 @@ def optimum(problem: Problem) -> float:
         result.solution("arc form")
         return -result.value
     demand = np.where(problem.routable[0].numpy(), demand, 0)
+    if not problem.objective.rules.balances:
+        unit = max(float(problem.link_cost.max()), 1e-300)
+        result = solve_lp(
+            np.tile(problem.link_cost.numpy(), count) / unit,
+            (loads, capacity),
+            (balance[kept_rows], (delivered @ demand)[kept_rows]),
+        )
+        if result.is_infeasible:
+            return np.inf
+        result.solution("arc form")
+        return result.value * unit
     result = solve_lp(
         np.concatenate([np.zeros(num_flows), [1.0]]),
         (sp.hstack([loads, sp.csr_array(-capacity[:, None])]), np.zeros(links)),

@@ -63,7 +63,7 @@ class LpSolution:
     Attributes:
         x: (n,) values of the variables; 0 unless ``status`` is optimal.
         dual: (rows of a_ub,) multipliers of a_ub x <= b_ub, >= 0; 0 unless ``status`` is optimal.
-        status: optimal, time_limit or failed.
+        status: optimal, infeasible, time_limit or failed.
         seconds: s that the solver took.
     """
 
@@ -211,9 +211,13 @@ def _by_highs(program: LinearProgram, settings: LpSettings) -> tuple[Array, Arra
         solver.setOptionValue(name, value)
     solver.passModel(lp)
     solver.run()
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        is_late = solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit
-        status = Status.TIME_LIMIT if is_late else Status.FAILED
+    ended = solver.getModelStatus()
+    if ended != highspy.HighsModelStatus.kOptimal:
+        statuses = {
+            highspy.HighsModelStatus.kTimeLimit: Status.TIME_LIMIT,
+            highspy.HighsModelStatus.kInfeasible: Status.INFEASIBLE,
+        }
+        status = statuses.get(ended, Status.FAILED)
         return np.zeros(columns), np.zeros(len(program.b_ub)), status
     solution = solver.getSolution()
     dual = -np.asarray(solution.row_dual)[: len(program.b_ub)]
@@ -248,7 +252,11 @@ def _by_gurobi(program: LinearProgram, settings: LpSettings) -> tuple[Array, Arr
             model.optimize()
             if model.Status == gurobipy.GRB.OPTIMAL:
                 return np.maximum(x.X, 0), np.maximum(-constraints.Pi, 0), Status.OPTIMAL
-            status = Status.TIME_LIMIT if model.Status == gurobipy.GRB.TIME_LIMIT else Status.FAILED
+            statuses = {
+                gurobipy.GRB.TIME_LIMIT: Status.TIME_LIMIT,
+                gurobipy.GRB.INFEASIBLE: Status.INFEASIBLE,
+            }
+            status = statuses.get(model.Status, Status.FAILED)
             return np.zeros(columns), np.zeros(len(program.b_ub)), status
     except gurobipy.GurobiError as error:
         remedy = "use solver=highs, or install a full licence"

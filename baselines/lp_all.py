@@ -4,6 +4,7 @@ optimum.
 With x[d, k] the flow on path k of demand d, in Gbit/s:
 
 Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d],  load[e] <= c[e],  x >= 0.
+least_cost: min sum cost x  s.t.  sum_k x[d, k] = demand[d],  load[e] <= c[e],  x >= 0.
 max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] <= theta c[e],  x >= 0;
 theta may exceed 1, so an overloaded matrix has an optimum too.
 Under side conditions: see :mod:`baselines.conditions_lp`.

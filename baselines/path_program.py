@@ -3,6 +3,7 @@
 With x[d, k] the flow on path k of demand d, in the unit of the matrix:
 
 Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d],  load[e] <= capacity[e],  x >= 0.
+least_cost: min sum cost x  s.t.  sum_k x[d, k] = demand[d],  load[e] <= capacity[e],  x >= 0.
 max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] + background[e] <= theta
 capacity[e], x >= 0.
 """
@@ -83,8 +84,8 @@ def path_program(
     fixed = np.zeros(len(capacity)) if background is None else background
     # Utilisation that no allocation is below: under max_link_utilisation demands with one path are
     # carried over it.
-    least = 1.0
-    if not matrix.network.objective.maximises_value:
+    least, rules = 1.0, matrix.network.objective.rules
+    if rules.balances:
         alone = np.bincount(variables.demand_row)[variables.demand_row] == 1
         forced = (fixed[links] + loads @ (rate * alone)) / capacity[links]
         least = (1 - _ROUNDING) * float(forced.max(initial=0.0))
@@ -92,13 +93,18 @@ def path_program(
     # UsCarrier.
     may_fill = fixed[links] + loads @ rate >= least * capacity[links]
     links, loads = links[may_fill], loads[np.flatnonzero(may_fill)]
-    if matrix.network.objective.maximises_value:
-        program = LinearProgram(
-            -matrix.network.value.reshape(-1)[variables.path],
-            sp.vstack([loads, served], format="csr"),
-            np.concatenate([capacity[links], demand]),
-            size=np.minimum(rate, bottleneck),
-        )
+    if not rules.balances:
+        costs = -matrix.network.value.reshape(-1)[variables.path]
+        size = np.minimum(rate, bottleneck)
+        if rules.carries_all:
+            program = LinearProgram(costs, loads, capacity[links], served, demand, size=size)
+        else:
+            program = LinearProgram(
+                costs,
+                sp.vstack([loads, served], format="csr"),
+                np.concatenate([capacity[links], demand]),
+                size=size,
+            )
         return PathProgram(matrix, program, variables.path, links, time.perf_counter() - begin)
     theta = sp.csr_array(-capacity[links][:, None])
     min_theta = np.divide(fixed, capacity, out=np.zeros_like(fixed), where=capacity > 0).max(

@@ -30,7 +30,7 @@ from teal.network import Topology, compute_paths
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import limit_threads
-from teal.solvers.columns import ColumnRound, improve
+from teal.solvers.columns import OverAllPaths, improve
 from teal.solvers.projection import project
 
 _CAPACITIES = (0.5, 5.0)  # Gbit/s, log-uniform
@@ -73,7 +73,7 @@ def _log_uniform(
 
 
 def judged(
-    topology: Topology, weight: FloatArray, problem: Problem, last: ColumnRound
+    topology: Topology, weight: FloatArray, problem: Problem, last: OverAllPaths
 ) -> tuple[float, float, float]:
     """Value and bound in nats, and the largest flow of a pair in Gbit/s.
 

@@ -22,9 +22,13 @@ With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the paths
   :mod:`teal.problem.priority`. Schemes without a method for it solve the weighted program, in which
   a Gbit/s of a class has CLASS_RATIO times the value of one of the next class.
 
-max_link_utilisation and max_concurrent_flow, the balanced programs, include only demands with a
-live path.  No allocation can carry the others: they are left out of program, bound and validator
-alike, and show in the satisfied demand.
+- least_cost: min sum of x times the cost of its links  s.t.  sum_k x[d, k] = demand[d],
+  load[e] <= u c[e].  The cost of a link is its latency, its metric, or a cost of its own; u is the
+  largest utilisation that is allowed.
+
+max_link_utilisation and max_concurrent_flow, the balanced programs, and least_cost include only
+demands with a live path.  No allocation can carry the others: they are left out of program, bound
+and validator alike, and show in the satisfied demand.
 """
 
 from __future__ import annotations
@@ -34,13 +38,16 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from teal.errors import InputError
 from teal.runtime.arrays import AnyArray, FloatArray
 from teal.spec import Registry, parse_spec
+
+if TYPE_CHECKING:
+    from teal.network import Topology
 
 
 class ObjectiveName(StrEnum):
@@ -51,6 +58,7 @@ class ObjectiveName(StrEnum):
     LATENCY_PENALISED_FLOW = "latency_penalised_flow"
     MAX_LINK_UTILISATION = "max_link_utilisation"
     MAX_CONCURRENT_FLOW = "max_concurrent_flow"
+    LEAST_COST = "least_cost"
     PROPORTIONAL_FAIR = "proportional_fair"
     ALPHA_FAIR = "alpha_fair"
     BANDWIDTH_FUNCTIONS = "bandwidth_functions"
@@ -71,11 +79,12 @@ class Rules:
     what differs.
 
     Attributes:
-        carries_all: whether its program carries all demand, at the least utilisation of the fullest
-            link.
+        carries_all: whether its program carries all demand.
+        balances: whether its program minimises the utilisation of the fullest link.
         solved_as: the objective that engines solve in its place; None for itself.
-        may_shed: whether an allocation may carry a demand in part; loads must then stay within
-            capacities.
+        may_shed: whether an allocation may carry a demand in part.
+        holds_capacity: whether loads must stay within capacities.
+        capacity_share: share of each capacity that may be used.
         sense: 1.0 if a larger value is better, -1.0 if a smaller one is.
         is_sequence: whether it is a sequence of programs, each with a bound of its own.
         paths_for: the single program for which candidate paths are chosen; None for the objective
@@ -106,11 +115,21 @@ class Rules:
         return self
 
     @property
+    def may_have_no_allocation(self) -> bool:
+        """Whether no allocation may keep all rules: all demand must be carried, within
+        capacities.
+        """
+        return self.carries_all and not self.may_shed and self.holds_capacity
+
+    @property
     def is_linear(self) -> bool:
         """Whether value, or that of each program of a sequence, is linear in flow."""
         return self.alpha is None and not self.needs_functions
 
     carries_all: bool = False
+    balances: bool = False
+    holds_capacity: bool = True
+    capacity_share: float = 1.0
     solved_as: ObjectiveName | None = None
     may_shed: bool = True
     sense: float = 1.0
@@ -135,16 +154,19 @@ class Rules:
         return np.ones(demands)
 
     def link_cost(
-        self, latency: FloatArray, max_latency: Callable[[], float], epsilon: float
+        self, topology: Topology, max_latency: Callable[[], float], epsilon: float
     ) -> FloatArray:
         """(E,) value that one Gbit/s loses on each link.
 
         Args:
-            latency: (E,) ms.
+            topology: the network.
             max_latency: computes the largest latency of a candidate path, ms.
             epsilon: penalty of the objective.
+
+        Raises:
+            InputError: the network lacks what the cost is made of.
         """
-        return np.zeros_like(latency)
+        return np.zeros_like(topology.latency)
 
     def value(self, problem: Any, splits: Any) -> Any:
         """(B,) value of splits (B, D, K) of a :class:`teal.Problem`: the sum over paths of value
@@ -218,9 +240,9 @@ class _LatencyPenalised(Rules):
         return super().with_options({k: v for k, v in options.items() if k != _EPSILON})
 
     def link_cost(
-        self, latency: FloatArray, max_latency: Callable[[], float], epsilon: float
+        self, topology: Topology, max_latency: Callable[[], float], epsilon: float
     ) -> FloatArray:
-        longest = max_latency()
+        longest, latency = max_latency(), topology.latency
         return epsilon * latency / longest if longest > 0 else np.zeros_like(latency)
 
 
@@ -252,6 +274,58 @@ class _Concurrent(_Utilisation):
 
     def from_score(self, problem: Any, score: Any) -> Any:
         return 1 / (-score).clamp(min=1)
+
+
+_COSTS = ("latency", "metric", "te_metric", "cost", "hops")  # of a link
+
+
+@dataclasses.dataclass(frozen=True)
+class _LeastCost(Rules):
+    """least_cost: all demand is carried, within capacities, over the cheapest paths.
+
+    Attributes:
+        cost_by: what a Gbit/s costs on a link: its latency (ms), metric, te_metric or cost, or 1
+            (hops); "" for its cost where the network has costs, else its latency.
+    """
+
+    cost_by: str = ""
+
+    def with_options(self, options: Mapping[str, str]) -> Rules:
+        allowed = ("cost", "max_utilisation")
+        if unknown := [key for key in options if key not in allowed]:
+            raise InputError("objective", unknown[0], " or ".join(allowed), repr(unknown[0]))
+        cost_by = options.get("cost", self.cost_by)
+        if cost_by not in ("", *_COSTS):
+            raise InputError("objective", "cost", ", ".join(_COSTS), repr(cost_by))
+        share = options.get("max_utilisation", "1")
+        try:
+            most = float(share)
+        except ValueError:
+            most = math.nan
+        if not 0 < most <= 1:
+            raise InputError("objective", "max_utilisation", "a number in (0, 1]", repr(share))
+        return dataclasses.replace(self, cost_by=cost_by, capacity_share=most)
+
+    def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
+        return np.zeros(demands)
+
+    def link_cost(
+        self, topology: Topology, max_latency: Callable[[], float], epsilon: float
+    ) -> FloatArray:
+        if self.cost_by == "hops":
+            return np.ones(topology.num_links)
+        usual = "latency" if topology.cost is None else "cost"
+        found = getattr(topology, self.cost_by or usual)
+        if found is None:
+            expected = f"a network whose links have one ({topology.name})"
+            raise InputError("objective least_cost", f"cost={self.cost_by}", expected, "none")
+        return np.asarray(found, dtype=np.float64)
+
+    def value(self, problem: Any, splits: Any) -> Any:
+        return -super().value(problem, splits)
+
+    def from_score(self, problem: Any, score: Any) -> Any:
+        return (-score).clamp(min=0)
 
 
 _WEIGHTS = ("demand", "1", "given")  # of Rules.weight_by
@@ -330,7 +404,9 @@ _BUILT_IN: dict[str, Rules] = {
     ObjectiveName.LATENCY_PENALISED_FLOW: _LatencyPenalised(),
     ObjectiveName.MAX_LINK_UTILISATION: _Utilisation(
         carries_all=True,
+        balances=True,
         may_shed=False,
+        holds_capacity=False,
         sense=-1.0,
         unit="",
         measure_label="largest link utilisation",
@@ -338,9 +414,18 @@ _BUILT_IN: dict[str, Rules] = {
     ),
     ObjectiveName.MAX_CONCURRENT_FLOW: _Concurrent(
         carries_all=True,
+        balances=True,
         solved_as=ObjectiveName.MAX_LINK_UTILISATION,
         unit="",
         measure_label="least share carried",
+    ),
+    ObjectiveName.LEAST_COST: _LeastCost(
+        carries_all=True,
+        may_shed=False,
+        sense=-1.0,
+        unit="",
+        measure_label="cost",
+        loss_label="cost up by",
     ),
     ObjectiveName.PROPORTIONAL_FAIR: _Proportional(
         alpha=1.0,
@@ -366,9 +451,11 @@ _BUILT_IN: dict[str, Rules] = {
     ObjectiveName.MAX_MIN: _MaxMin(is_sequence=True, paths_for=ObjectiveName.MAX_LINK_UTILISATION),
 }
 _RULES: Registry[Rules] = Registry("objective", "teal.objectives", _BUILT_IN)
-# Those whose value is linear in flow.
+# Those that models learn: their value is linear in flow, and each has an allocation.
 SINGLE_PROGRAMS = tuple(
-    name for name in ObjectiveName if not _BUILT_IN[name].is_sequence and _BUILT_IN[name].is_linear
+    name
+    for name, rules in ((name, _BUILT_IN[name]) for name in ObjectiveName)
+    if rules.is_linear and not (rules.is_sequence or rules.may_have_no_allocation)
 )
 
 
@@ -461,6 +548,14 @@ class Objective:
             return self.name
         return f"{self.name}:{','.join(f'{key}={value}' for key, value in self.options)}"
 
+    def require_an_allocation(self, scheme: str) -> None:
+        """Raise InputError where no allocation may keep all rules, which only exact schemes can
+        say.
+        """
+        if self.rules.may_have_no_allocation:
+            expected = f"one that has an allocation whatever the demand ({self.name}: interior)"
+            raise InputError(scheme, "objective", expected, self.name)
+
     @property
     def for_paths(self) -> Objective:
         """The single program for which candidate paths are chosen; see :attr:`Rules.paths_for`."""
@@ -479,7 +574,7 @@ class Objective:
 
     @property
     def may_shed(self) -> bool:
-        """Whether an allocation may carry a demand in part; loads must then stay within capacities.
+        """Whether an allocation may carry a demand in part.
 
         Differs from :attr:`maximises_value` for max_concurrent_flow, which sheds but whose program
         carries all demand.
@@ -499,12 +594,15 @@ class Objective:
             None if weight is None else np.asarray(weight, dtype=np.float64), demands
         )
 
-    def link_cost(self, latency: FloatArray, max_latency: Callable[[], float]) -> FloatArray:
-        """(E,) value that one Gbit/s loses on each link: epsilon * latency / max_latency, 0 for
-        other objectives.
+    def link_cost(self, topology: Topology, max_latency: Callable[[], float]) -> FloatArray:
+        """(E,) value that one Gbit/s loses on each link: epsilon * latency / max_latency, the cost
+        under least_cost, 0 for other objectives.
 
         Args:
-            latency: (E,) ms.
+            topology: the network.
             max_latency: computes the largest latency of a candidate path, ms.
+
+        Raises:
+            InputError: the network lacks what the cost is made of.
         """
-        return self.rules.link_cost(latency, max_latency, self.epsilon)
+        return self.rules.link_cost(topology, max_latency, self.epsilon)

@@ -32,9 +32,9 @@ class HopPenalised(Rules):
     """A Gbit/s is worth 1 less 0.07 for each hop of its path."""
 
     def link_cost(
-        self, latency: FloatArray, max_latency: Callable[[], float], epsilon: float
+        self, topology: teal.Topology, max_latency: Callable[[], float], epsilon: float
     ) -> FloatArray:
-        return np.full(len(latency), _HOP_COST)
+        return np.full(topology.num_links, _HOP_COST)
 
 
 def calm_tasks(

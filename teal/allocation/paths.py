@@ -19,7 +19,7 @@ from teal.network.path_file import save_paths
 from teal.network.traffic import spread
 from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, check_out_file
-from teal.solvers.columns import ColumnRound, improve
+from teal.solvers.columns import ColumnRound, OverAllPaths, improve
 
 _GENERATED = (
     "gravity:seed=0,count=8"  # matrices for which paths are chosen where no traffic is given
@@ -70,7 +70,7 @@ class Improvement(NamedTuple):
     """The paths before column generation, and its last round."""
 
     before: PathSet
-    last: ColumnRound
+    last: OverAllPaths
 
 
 def run_improve(config: ImproveConfig, notify: Callable[[str], None]) -> Improvement:
@@ -86,10 +86,8 @@ def run_improve(config: ImproveConfig, notify: Callable[[str], None]) -> Improve
 
     def report(done: ColumnRound) -> None:
         notify(
-            f"{int(done.paths.mask.sum()):,} paths: gap {100 * float(done.result.gap.max()):.2f}% "
-            "to the optimum over "
-            f"them, {100 * float(done.gap_all_paths.max()):.2f}% to that over all paths; "
-            f"{done.added:,} added"
+            f"{done.num_paths:,} paths: gap to the optimum over all paths "
+            f"{100 * done.gap_all_paths:.2f}%; {done.added:,} added"
         )
 
     last = improve(problem, target=config.gap, max_rounds=config.rounds, report=report)

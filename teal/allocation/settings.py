@@ -85,6 +85,11 @@ class SolveConfig(InstanceConfig):
     min_split: Annotated[float, MIN_SPLIT] = 0.0
     overwrite: Annotated[bool, OVERWRITE] = False
 
+    @property
+    def chooses_paths(self) -> bool:
+        """Whether paths may be chosen before; column generation adds those that are missing."""
+        return not self.over_all_paths
+
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()

@@ -44,6 +44,7 @@ from teal.runtime.memory import describe
 from teal.runtime.storage import json_value
 from teal.schemes.models import Model, named_model, starter_for
 from teal.solvers.columns import improving
+from teal.solvers.columns import prepare as prepare_columns
 from teal.solvers.pdhg import Stop, prepare, solve, takes_starter
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.short_paths import preferred
@@ -116,6 +117,7 @@ STOPPED_BY = {
     Stop.DEADLINE: "the deadline",
     Stop.ITERATIONS: "the iteration limit",
     Stop.STALLED: "a gap that no longer shrinks",
+    Stop.INFEASIBLE: "a proof that not all demand can be carried",
 }
 
 
@@ -141,6 +143,8 @@ class SolveFigures(Figures):
         lines: certified figures of each class or level, where the objective is a sequence of
             programs.
         without_path: demands without a path that works; None where they are not known.
+        largest_share: share of every demand that the splits carry, and share that no allocation
+            exceeds, where prices prove that not all demand can be carried; None elsewhere.
     """
 
     objective: Objective
@@ -157,6 +161,7 @@ class SolveFigures(Figures):
     changed: int | None = None
     latency: LatencyFigures | None = None
     without_path: WithoutPath | None = None
+    largest_share: tuple[float, float] | None = None
 
     @property
     def usable(self) -> bool:
@@ -189,7 +194,11 @@ class SolveFigures(Figures):
         names = ("latency_mean", "latency_99", "largest_stretch")
         latency = {} if self.latency is None else dict(zip(names, self.latency, strict=True))
         lost = {} if self.without_path is None else {"without_path": self.without_path.to_json()}
-        known = {"objective": self.objective.spec, **figures, **lost, **loss, **latency}
+        names = ("largest_share", "largest_share_bound")
+        share = (
+            {} if self.largest_share is None else dict(zip(names, self.largest_share, strict=True))
+        )
+        known = {"objective": self.objective.spec, **figures, **lost, **share, **loss, **latency}
         return dict(json_value({**known, **parts, **moved}))
 
     def unit_hint(self) -> str:
@@ -206,6 +215,8 @@ class SolveFigures(Figures):
 
     def describe(self) -> str:
         """The figures in a few lines of text."""
+        if self.largest_share is not None:
+            return self._describe_share(*self.largest_share)
         unit = self.objective.rules.unit
         lines = [
             f"{self.objective.spec}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap "
@@ -221,6 +232,17 @@ class SolveFigures(Figures):
             *self._lost_line(),
             *self._further_lines(),
             *([] if self.latency is None else [_latency_line(self.latency)]),
+            f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s",
+        ]
+        return "\n".join(lines)
+
+    def _describe_share(self, share: float, bound: float) -> str:
+        lines = [
+            f"{self.objective.spec}: not all demand can be carried: of every demand at most "
+            f"{100 * bound:.4f}% (proved by prices of the links)",
+            f"the splits carry {100 * share:.4f}% of every demand; --objective "
+            "max_concurrent_flow --prove FOLDER writes the proof",
+            *self._lost_line(),
             f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s",
         ]
         return "\n".join(lines)
@@ -294,9 +316,14 @@ def solve_matrix(
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
     model = named_model(config.model, Objective(config.objective))
     with contextlib.ExitStack() as kernels:
+        rules = Objective(config.objective).rules
+        needs_kernels = config.over_all_paths and rules.may_have_no_allocation
 
         def prepare_kernels(topology: Topology) -> None:
             num_pairs = topology.num_nodes * (topology.num_nodes - 1)
+            if needs_kernels:
+                compile_first(num_pairs)
+                return
             kernels.enter_context(kernels_for_one_solve(num_pairs, compile_first))
             if is_interpreting():
                 notify(
@@ -354,9 +381,12 @@ def _solved(
     model = None if config.over_all_paths else starter_for(config.model, named, problem.paths)
     build_s = instance.paths_s + time.perf_counter() - begin
     starter = model if takes_starter(problem) else None
-    prepare(problem, gap=config.gap, engine=config.engine, starter=starter)
+    if not config.over_all_paths:
+        prepare(problem, gap=config.gap, engine=config.engine, starter=starter)
     begin, bound_all_paths = time.perf_counter(), None
     if config.over_all_paths:
+        prepare_columns(problem, config.gap)
+        begin = time.perf_counter()
         last = complete(
             improving(
                 problem,
@@ -430,6 +460,9 @@ def _solved(
         changed=changed,
         latency=latency_figures(problem, splits[0]),
         lines=assessment.lines,
+        largest_share=None
+        if result.largest_share is None
+        else tuple(result.largest_share[0].tolist()),
         without_path=WithoutPath.of(
             problem.topology,
             problem.paths.pairs,

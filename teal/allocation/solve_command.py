@@ -46,7 +46,9 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
             problem.classes,
         )
         notify(f"{config.out}: {rows:,} paths that carry traffic")
-    if config.prove:
+    if config.prove and report.largest_share is not None:
+        notify(f"{config.prove}: no proof: there is no allocation of all demand")
+    elif config.prove:
         proof = prove(
             config.prove,
             report.problem,

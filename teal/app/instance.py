@@ -331,7 +331,7 @@ def instance_of(
             config.functions, topology, traffic.pairs, traffic.classes
         )
     begin = time.perf_counter()
-    if config.paths is None and not end.is_over:
+    if config.paths is None and config.chooses_paths and not end.is_over:
         first = chosen_paths(config, topology, traffic, first, objective, weight, notify, end)
     paths = of_classes(config, topology, traffic, first)
     paths_s += time.perf_counter() - begin

@@ -239,5 +239,5 @@ class RoundsProgress:
         which one.
         """
         self._rounds += 1
-        line = describe_gap_over_all_paths(proven(float(done.gap_all_paths.max())))
+        line = describe_gap_over_all_paths(proven(done.gap_all_paths))
         self._progress(f"{matrix}round {self._rounds}: {line}; {done.added:,} paths added")

@@ -147,6 +147,11 @@ class ProgramConfig(ObjectiveConfig, CalibratedConfig, ClassConfig, CandidateCon
     any one cable or group, if each router just sends over the paths that are left."""
     device: Annotated[str, DEVICE] = "auto"
 
+    @property
+    def chooses_paths(self) -> bool:
+        """Whether paths may be chosen for the traffic before it is solved."""
+        return True
+
     def __post_init__(self) -> None:
         """Raise InputError for an objective that nobody knows, or a number that its option
         forbids.

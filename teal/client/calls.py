@@ -423,6 +423,10 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
         admitted_share = numbers("admitted_share").reshape(shape[:2])
         splits = weights / np.float32(max(1, entries)) * admitted_share[..., None]
     limit = metadata.get("limit") or {}
+
+    def optional(name: str) -> Any:
+        return table.column(name).to_numpy() if name in table.column_names else None
+
     return ServedAllocation(
         splits=splits,
         weights=weights,
@@ -444,6 +448,7 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
         levels=tuple(
             tuple(LevelResult.of(line) for line in row) for row in metadata.get("levels") or ()
         ),
-        moved=table.column("moved").to_numpy() if "moved" in table.column_names else None,
+        moved=optional("moved"),
+        largest_share=optional("largest_share"),
         **{name: table.column(name).to_numpy() for name in _FIGURES},
     )

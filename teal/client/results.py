@@ -238,6 +238,8 @@ class ServedAllocation:
             else empty.
         moved: (B,) of the demand that has a working path the share that moves; None without a limit
             on it.
+        largest_share: (B,) under least_cost, the share of every demand that no allocation exceeds,
+            NaN where all is carried; None under other objectives.
     """
 
     splits: Array
@@ -261,4 +263,5 @@ class ServedAllocation:
     classes: tuple[tuple[ClassResult, ...], ...] = ()
     levels: tuple[tuple[LevelResult, ...], ...] = ()
     moved: Array | None = None
+    largest_share: Array | None = None
     admitted_share: Array | None = None

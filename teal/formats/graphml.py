@@ -30,7 +30,16 @@ from teal.formats.records import (
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
-ATTRIBUTES = ("capacity", "latency", "metric", "te_metric", "affinity", "status", "capacity_unit")
+ATTRIBUTES = (
+    "capacity",
+    "latency",
+    "metric",
+    "te_metric",
+    "cost",
+    "affinity",
+    "status",
+    "capacity_unit",
+)
 # Of the Topology Zoo: read, or descriptions for people.
 _ZOO_ATTRIBUTES = (
     "LinkSpeedRaw",
@@ -111,6 +120,7 @@ def read_graphml(
                 affinities=affinities_of(
                     data.get(names.affinity), where, f"{field}: {names.affinity}"
                 ),
+                cost=value(names.cost),
             )
         )
     notes += notes_on_attributes(where, links, names, _ZOO_ATTRIBUTES)

@@ -2,11 +2,12 @@
 
 Columns ``source``, ``target``, ``capacity``, and perhaps ``latency`` (or ``delay``, ms),
 ``metric``, ``metric_back`` (that of the other direction, for a row a circuit; also ``metric_az``
-and ``metric_za``), ``te_metric``, ``affinity`` (names of administrative groups, ``red;core``),
-``members`` (links of an aggregation group, whose capacities add up), ``status`` (``down``: the link
-is out of service) and ``overload`` (``yes``: the IGP does not use the link, as one of the largest
-metric) and ``one_way`` (``yes``: the row is one direction, whatever the others are).  How names of
-columns, units and decimal commas are read says :mod:`teal.formats.cells`; other names can be given.
+and ``metric_za``), ``te_metric``, ``cost`` (of a Gbit/s), ``affinity`` (names of administrative
+groups, ``red;core``), ``members`` (links of an aggregation group, whose capacities add up),
+``status`` (``down``: the link is out of service) and ``overload`` (``yes``: the IGP does not use
+the link, as one of the largest metric) and ``one_way`` (``yes``: the row is one direction, whatever
+the others are).  How names of columns, units and decimal commas are read says
+:mod:`teal.formats.cells`; other names can be given.
 A cell may name its unit: 100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.
 
 If for most rows there is one in the other direction, rows are directions; otherwise cables.  Rows
@@ -50,6 +51,7 @@ ATTRIBUTES = (
     "metric",
     "metric_back",
     "te_metric",
+    "cost",
     "affinity",
     "members",
     "status",
@@ -74,13 +76,14 @@ _COLUMNS = (
     "metric",
     "metric_back",
     "te_metric",
+    "cost",
     "affinity",
     "members",
     "status",
     "overload",
     "one_way",
 )
-_NUMERIC = ("capacity", "latency", "metric", "metric_back", "te_metric", "members")
+_NUMERIC = ("capacity", "latency", "metric", "metric_back", "te_metric", "cost", "members")
 _COUNTED = re.compile(
     r"(?:(\d+)\s*x\s*)?([0-9.]+(?:e[+-]?\d+)?)\s*([a-zA-Z][a-zA-Z0-9/-]*)?", re.IGNORECASE
 )
@@ -245,6 +248,7 @@ def _record(
         metric_back=value("metric_back"),
         te_metric=value("te_metric"),
         affinities=affinities_of(cell.get("affinity"), where, f"{field}: affinity"),
+        cost=value("cost"),
     )
 
 

@@ -3,10 +3,11 @@
 Nodes have an ``id`` (any scalar, converted to a string) and perhaps ``pos`` ([longitude, latitude])
 or ``lon`` and ``lat``; a node without a valid position has none.  Links (key ``links`` or
 ``edges``) have ``source``, ``target``, ``capacity`` and perhaps ``latency`` in ms, an IGP
-``metric``, a ``te_metric``, ``affinity`` (a name or a list of names).  A link with
-``"failed": true`` or a ``status`` of ``down`` is out of service, one with ``"overload": true`` is
-not used by the IGP, and a node with it carries no transit traffic.  Other attributes are named in a
-note. Capacities are in Gbit/s unless the ``graph`` object has a ``capacity_unit``.  Without
+``metric``, a ``te_metric``, a ``cost`` of a Gbit/s, ``affinity`` (a name or a list of names).  A
+link with ``"failed": true`` or a ``status`` of ``down`` is out of service, one with
+``"overload": true`` is not used by the IGP, and a node with it carries no transit traffic.  Other
+attributes are named in a note. Capacities are in Gbit/s unless the ``graph`` object has a
+``capacity_unit``.  Without
 ``"directed": true`` each link stands for two, one in each direction.
 """
 
@@ -34,7 +35,16 @@ from teal.formats.records import (
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
-ATTRIBUTES = ("capacity", "latency", "metric", "te_metric", "affinity", "status", "capacity_unit")
+ATTRIBUTES = (
+    "capacity",
+    "latency",
+    "metric",
+    "te_metric",
+    "cost",
+    "affinity",
+    "status",
+    "capacity_unit",
+)
 _ENDS = (
     "source",
     "target",
@@ -138,7 +148,7 @@ def _record(
 
     capacity = value(names.capacity)
     has_failed = link.get("failed") is True or is_down(_first(link, status_names(names))) is True
-    used = (*_ENDS, names.latency, names.metric, names.te_metric, names.affinity)
+    used = (*_ENDS, names.latency, names.metric, names.te_metric, names.affinity, names.cost)
     return LinkRecord(
         str(link["source"]),
         str(link["target"]),
@@ -150,6 +160,7 @@ def _record(
         has_failed or is_true(_first(link, OVERLOAD_NAMES), where, f"{field}: overload"),
         te_metric=value(names.te_metric),
         affinities=affinities_of(link.get(names.affinity), where, f"{field}: {names.affinity}"),
+        cost=value(names.cost),
     )
 
 
@@ -181,6 +192,7 @@ def notes_on_attributes(
         names.metric,
         names.te_metric,
         names.affinity,
+        names.cost,
     }
     unused = dict.fromkeys(str(key) for link in links for key in link if key not in used)
     notes = (

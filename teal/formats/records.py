@@ -16,7 +16,7 @@ from teal.errors import WARNING, InputError, listed
 from teal.formats.units import fibre_latency_ms, gbps_per_unit, great_circle_km
 from teal.network import Topology
 from teal.network.topology import canonical_name
-from teal.runtime.arrays import Int64Array
+from teal.runtime.arrays import FloatArray, Int64Array
 
 _MAX_METRIC = 2**32 - 1  # IGP metrics are of at most 32 bits
 _DEFAULT_LATENCY_MS = 1.0  # of a link whose latency and coordinates are unknown
@@ -41,6 +41,7 @@ class LinkRecord:
         affinities: names of its affinities (administrative groups).
         has_failed_back: whether the other direction of a cable is out of service; None for the
             same.
+        cost: cost of one Gbit/s; None if the file has none.
     """
 
     source: str
@@ -55,6 +56,7 @@ class LinkRecord:
     te_metric: float | None = None
     affinities: frozenset[str] = frozenset()
     has_failed_back: bool | None = None
+    cost: float | None = None
 
 
 INSIDE = "inside"  # the field of Attributes that no option --attributes names
@@ -73,6 +75,7 @@ class Attributes:
         metric: column with the IGP metric, in a table.
         metric_back: column with the IGP metric of the other direction of a cable, in a table.
         te_metric: column with the TE metric, in a table.
+        cost: attribute with the cost of a Gbit/s.
         affinity: column with names of affinities, separated by spaces or semicolons, in a table.
         members: column with the number of links of an aggregation group, in a table.
         status: attribute that says whether the link is in service.
@@ -90,6 +93,7 @@ class Attributes:
     metric: str = "metric"
     metric_back: str = "metric_back"
     te_metric: str = "te_metric"
+    cost: str = "cost"
     affinity: str = "affinity"
     members: str = "members"
     status: str = "status"
@@ -316,6 +320,7 @@ def topology_from_records(
         else None,
         affinities=tuple(row.affinities for row in rows) if has_affinities else (),
         no_transit=np.array([node in stubs for node in range(len(nodes))]) if stubs else None,
+        cost=_costs(rows, list(index), where),
     )
 
 
@@ -336,6 +341,7 @@ class _Direction(NamedTuple):
     metric: float | None
     te_metric: float
     affinities: frozenset[str]
+    cost: float | None
 
 
 def _direction(
@@ -356,6 +362,7 @@ def _direction(
         metric,
         te_metric,
         record.affinities,
+        record.cost,
     )
 
 
@@ -394,15 +401,33 @@ def _latency(
 
 def _metrics(rows: list[_Direction], names: list[str], where: str) -> Int64Array | None:
     """(E,) metrics; None where no link has one."""
-    missing = [row for row in rows if row.metric is None]
+    values = _on_all([row.metric for row in rows], rows, names, where, "metric")
+    return None if values is None else np.array(values, dtype=np.int64)
+
+
+def _costs(rows: list[_Direction], names: list[str], where: str) -> FloatArray | None:
+    """(E,) costs; None where no link has one."""
+    values = _on_all([row.cost for row in rows], rows, names, where, "cost")
+    return None if values is None else np.array(values, dtype=np.float64)
+
+
+def _on_all(
+    values: list[float | None], rows: list[_Direction], names: list[str], where: str, field: str
+) -> list[float | None] | None:
+    """The values of all links; None where no link has one.
+
+    Raises:
+        InputError: some links have one.
+    """
+    missing = [row for row, value in zip(rows, values, strict=True) if value is None]
     if len(missing) == len(rows):
         return None
     if missing:
         a, b = missing[0].ends
         raise InputError(
-            where, "metric", "one on every link, or on none", f"none on {names[a]}->{names[b]}"
+            where, field, "one on every link, or on none", f"none on {names[a]}->{names[b]}"
         )
-    return np.array([row.metric for row in rows], dtype=np.int64)
+    return values
 
 
 def _checked_metric(

@@ -15,7 +15,17 @@ from pathlib import Path
 import numpy as np
 
 from teal.errors import InputError
-from teal.formats import bgp_ls, containerlab, graphml, json_kinds, link_tables, node_link, rfc8345
+from teal.formats import (
+    bgp_ls,
+    commalab,
+    containerlab,
+    graphml,
+    json_kinds,
+    link_tables,
+    node_link,
+    rfc8345,
+    tntp,
+)
 from teal.formats.parts import refuses_faults
 from teal.formats.records import INSIDE, Attributes, require_attributes
 from teal.formats.repetita import TOPOLOGY_SUFFIX, read_repetita_topology
@@ -37,6 +47,7 @@ class TopologyFormat:
         holds_failures: whether a file can say that a link has failed.
         left_out: names of parts of a network that a file does not hold.
         attributes: the fields of :class:`Attributes` that ``read`` follows; None for all.
+        recognises: whether a file whose ending no format has is of this one, by its content.
     """
 
     suffixes: tuple[str, ...]
@@ -45,6 +56,7 @@ class TopologyFormat:
     holds_failures: bool = True
     left_out: Callable[[Topology], list[str]] = lambda _: []
     attributes: tuple[str, ...] | None = None
+    recognises: Callable[[Path], bool] = lambda _: False
 
     def topology(
         self, path: Path, default_capacity: float | None, attributes: Attributes
@@ -85,7 +97,7 @@ def topology_suffixes(*, written: bool = False, with_failures: bool = False) -> 
 
 
 def topology_format(path: Path) -> TopologyFormat | None:
-    """The format of a file by its name; None for an unknown one."""
+    """The format of a file by its name, or by its content; None for an unknown one."""
     forms = [_FORMATS[name] for name in _FORMATS.names()]
     fitting = [
         (suffix, form)
@@ -93,7 +105,9 @@ def topology_format(path: Path) -> TopologyFormat | None:
         for suffix in form.suffixes
         if path.name.lower().endswith(suffix)
     ]
-    return max(fitting, key=lambda one: len(one[0]))[1] if fitting else None
+    if not fitting:
+        return next((form for form in forms if form.recognises(path)), None)
+    return max(fitting, key=lambda one: len(one[0]))[1]
 
 
 def _read_xml(path: Path, default_capacity: float | None, _: Attributes) -> Topology:
@@ -107,7 +121,7 @@ def _table(topology: Topology) -> str:
     """A row for each link, with columns for what some link has."""
     frame = topology.to_frame().drop(columns="link")
     attributes = [topology.igp_attributes(link) for link in range(topology.num_links)]
-    for field in ("metric", "te_metric", "affinity"):
+    for field in ("metric", "te_metric", "affinity", "cost"):
         if any(field in one for one in attributes):
             values = [one.get(field, "") for one in attributes]
             frame[field] = [";".join(one) for one in values] if field == "affinity" else values
@@ -132,7 +146,11 @@ def _left_out_of_table(topology: Topology) -> list[str]:
 
 
 def _left_out_of_containerlab(topology: Topology) -> list[str]:
-    return [*_positions(topology), *_overloads(topology)]
+    return [*_positions(topology), *_overloads(topology), *_costs(topology)]
+
+
+def _costs(topology: Topology) -> list[str]:
+    return ["costs of links"] if topology.cost is not None else []
 
 
 def _overloads(topology: Topology) -> list[str]:
@@ -141,7 +159,7 @@ def _overloads(topology: Topology) -> list[str]:
 
 def _left_out_of_rfc8345(topology: Topology) -> list[str]:
     affinities = ["affinities"] if topology.affinities else []
-    return [*_positions(topology), *affinities, *_overloads(topology)]
+    return [*_positions(topology), *affinities, *_overloads(topology), *_costs(topology)]
 
 
 _JSON_ATTRIBUTES = (*node_link.ATTRIBUTES, INSIDE)
@@ -190,6 +208,15 @@ _FORMATS: Registry[TopologyFormat] = Registry(
         "sndlib": TopologyFormat((".xml",), _read_xml, attributes=()),
         "repetita": TopologyFormat(
             (TOPOLOGY_SUFFIX,), lambda path, _, __: read_repetita_topology(path), attributes=()
+        ),
+        "commalab": TopologyFormat(
+            (),
+            lambda path, _, __: commalab.read_commalab_topology(path),
+            attributes=(),
+            recognises=commalab.is_commalab,
+        ),
+        "tntp": TopologyFormat(
+            tntp.SUFFIXES, lambda path, _, __: tntp.read_tntp_topology(path), attributes=()
         ),
     },
 )

@@ -1,4 +1,4 @@
-"""Formats of traffic matrices that packages add: a suffix, and how a file is read.
+"""Formats of traffic matrices by a suffix or by content, to which packages add.
 
 Code adds one by :func:`register_traffic_format`, an installed package by an entry point in the
 group ``teal.traffic_formats``.
@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+from teal.formats import commalab, tntp
 from teal.formats.parts import refuses_faults
 from teal.network import Topology, TrafficMatrices
 from teal.spec import Registry
@@ -23,10 +24,12 @@ class TrafficFormat:
         suffixes: endings of file names, in lower case.
         read: makes the matrices of a file over the nodes of a network, in Gbit/s; raises
             InputError.
+        recognises: whether a file whose ending no format has is of this one, by its content.
     """
 
     suffixes: tuple[str, ...]
     read: Callable[[Path, Topology], TrafficMatrices]
+    recognises: Callable[[Path], bool] = lambda _: False
 
     def traffic(self, path: Path, topology: Topology) -> TrafficMatrices:
         """Read a file.
@@ -46,7 +49,16 @@ def _read(path: Path, form: TrafficFormat, topology: Topology) -> TrafficMatrice
     return form.read(path, topology)
 
 
-_FORMATS: Registry[TrafficFormat] = Registry("traffic format", "teal.traffic_formats")
+_FORMATS: Registry[TrafficFormat] = Registry(
+    "traffic format",
+    "teal.traffic_formats",
+    {
+        "commalab": TrafficFormat(
+            (), commalab.read_commalab_traffic, recognises=commalab.is_commalab
+        ),
+        "tntp": TrafficFormat(tntp.SUFFIXES, tntp.read_tntp_traffic),
+    },
+)
 
 
 def register_traffic_format(name: str, form: TrafficFormat, *, replace: bool = False) -> None:
@@ -59,6 +71,7 @@ def register_traffic_format(name: str, form: TrafficFormat, *, replace: bool = F
 
 
 def traffic_format(path: Path) -> TrafficFormat | None:
-    """The format of a file by its name; None for an unknown one."""
+    """The format of a file by its name, or by its content; None for an unknown one."""
     forms = [_FORMATS[name] for name in _FORMATS.names()]
-    return next((form for form in forms if path.name.lower().endswith(form.suffixes)), None)
+    by_name = next((form for form in forms if path.name.lower().endswith(form.suffixes)), None)
+    return by_name or next((form for form in forms if form.recognises(path)), None)

@@ -86,6 +86,7 @@ class Topology:
             depend on it.
         te_metric: (E,) TE metric, a whole number, 0 on a link that has none; None if no link has
             one.
+        cost: (E,) cost of one Gbit/s, at least 0, in any unit; None where unknown.
         affinities: (E,) names of the affinities (administrative groups) of each link; () if no link
             has any.
         coordinates: (N, 2) longitude and latitude in degrees (or x and y in any unit), only for
@@ -114,6 +115,7 @@ class Topology:
     affinities: tuple[frozenset[str], ...] = ()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     no_transit: BoolArray | None = None
+    cost: FloatArray | None = None
 
     def __post_init__(self) -> None:
         where = self.origin or self.name
@@ -156,6 +158,11 @@ class Topology:
             self._require(
                 self.te_metric >= 0, "te_metric", "a TE metric > 0, or 0 for none", self.te_metric
             )
+        if self.cost is not None:
+            if self.cost.shape != (links,):
+                raise InputError(where, "cost", f"shape {(links,)}", self.cost.shape)
+            is_cost = np.isfinite(self.cost) & (self.cost >= 0)
+            self._require(is_cost, "cost", "a finite cost >= 0", self.cost)
         if self.no_transit is not None and self.no_transit.shape != (nodes,):
             raise InputError(where, "no_transit", f"shape {(nodes,)}", self.no_transit.shape)
         if len(self.affinities) not in (0, links):
@@ -238,13 +245,15 @@ class Topology:
 
     def igp_attributes(self, link: int) -> dict[str, Any]:
         """Attributes of a link by their names in files: those it has of metric, te_metric, affinity
-        (sorted names).
+        (sorted names), cost.
         """
         found: dict[str, Any] = {} if self.metric is None else {"metric": int(self.metric[link])}
         if self.te_metric is not None and self.te_metric[link]:
             found["te_metric"] = int(self.te_metric[link])
         if self.affinities and self.affinities[link]:
             found["affinity"] = sorted(self.affinities[link])
+        if self.cost is not None:
+            found["cost"] = float(self.cost[link])
         return found
 
     def link_names(self) -> list[str]:
@@ -318,7 +327,15 @@ class Topology:
         """The nodes with the links of these numbers, of which some fields are others."""
         fields: dict[str, Any] = {
             name: None if (values := getattr(self, name)) is None else values[numbers]
-            for name in ("link_source", "link_target", "capacity", "latency", "metric", "te_metric")
+            for name in (
+                "link_source",
+                "link_target",
+                "capacity",
+                "latency",
+                "metric",
+                "te_metric",
+                "cost",
+            )
         }
         fields["affinities"] = (
             tuple(self.affinities[link] for link in numbers) if self.affinities else ()

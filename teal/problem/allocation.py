@@ -28,9 +28,9 @@ class Status(StrEnum):
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
-    INFEASIBLE = (
-        "infeasible"  # the validator's verdict on an allocation that its scheme called usable
-    )
+    # The validator's verdict on an allocation that its scheme called usable, or a solver's proof
+    # that no allocation keeps all rules.
+    INFEASIBLE = "infeasible"
     TIME_LIMIT = "time_limit"
     FAILED = "failed"
 

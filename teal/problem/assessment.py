@@ -195,7 +195,7 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
     splits = splits.nan_to_num(nan=0.0)
     prices = torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
     loads = problem.loads(torch.where((problem.demand > 0)[..., None], splits, 0))
-    utilisation = problem.utilisation_of(loads)
+    utilisation = problem.objective.rules.capacity_share * problem.utilisation_of(loads)
     largest_violation = torch.where(has_nan, torch.inf, violations(problem, splits, loads).largest)
     status = tuple(
         Status.INFEASIBLE if claimed.usable and violation > TOLERANCE else claimed

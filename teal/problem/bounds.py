@@ -7,6 +7,7 @@ For prices p[e] >= 0 and price(d, k), the sum of p over the links of path (d, k)
   k)));
 - max_link_utilisation, with prices scaled so that sum_e c[e] p[e] = 1:
   optimum >= sum_d demand[d] min_k price(d, k);
+- least_cost:  optimum >= sum_d demand[d] min_k (cost(d, k) + price(d, k)) - sum_e c[e] p[e];
 - max_concurrent_flow: optimum <= min(1, 1 / theta) with theta that bound of max_link_utilisation.
 
 - under side conditions: that of the rewritten program (:mod:`teal.problem.program`), whose rows
@@ -85,7 +86,8 @@ def usable_prices(problem: Problem, prices: Tensor, most: float = 1e6) -> Tensor
         most: see :meth:`teal.problem.sets.PriceSet.usable`.
     """
     prices = finite_prices(prices)
-    if problem.utility is not None:  # a share next to 0 is worth any price
+    # A share next to 0 is worth any price, and so is a demand that must be carried.
+    if problem.utility is not None or problem.objective.rules.may_have_no_allocation:
         return prices
     largest = torch.cat([problem.demand_value, problem.demand_value.new_zeros(1)]).amax().to(prices)
     return problem.price_set.usable(prices, largest, most)

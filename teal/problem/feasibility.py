@@ -22,8 +22,8 @@ class Violations:
     Attributes:
         capacity: (B,) largest (load - c) / c over the links, load over the largest capacity for a
             failed link.  Under max_link_utilisation only failed links are bound.
-        demand: (B,) largest excess of a demand's splits over 1, as a share of the demand; under
-            max_link_utilisation also the largest shortfall of a demand that has a path.
+        demand: (B,) largest excess of a demand's splits over 1, as a share of the demand; where
+            all must be carried also the largest shortfall of a demand that has a path.
         sign: (B,) largest negative split, sign reversed.
         mask: (B,) largest share sent over a path that is not live.
         conditions: (B,) by each side condition, by its name.
@@ -89,6 +89,6 @@ def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) ->
 def overload(problem: Problem, loads: Tensor) -> Tensor:
     """(B,) the violation of capacities (see :class:`Violations`) by loads (B, E), Gbit/s."""
     excess = problem.program.overload(loads)
-    if not problem.objective.may_shed:
+    if not problem.objective.rules.holds_capacity:
         excess = torch.where(problem.capacity <= 0, excess, 0)
     return excess.amax(1).clamp(min=0)

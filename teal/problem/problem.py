@@ -170,7 +170,8 @@ class Problem:
             false.
         objective: the program to solve.
         demand: (B, D) Gbit/s.
-        capacity: (B, E) Gbit/s in force for each matrix; 0 where a link has failed.
+        capacity: (B, E) Gbit/s that may be used, for each matrix: the capacity in force times the
+            share that the objective allows; 0 where a link has failed.
         demand_value: (D,) value of one Gbit/s of each demand.
         link_cost: (E,) value that one Gbit/s loses on each link:
             v[d, k] = demand_value[d] - sum of link_cost along path (d, k).
@@ -251,7 +252,8 @@ class Problem:
         ops = make_path_ops(paths, device, backend)
         latency = torch.as_tensor(topology.latency[None], device=ops.device)
         value = objective.demand_value(weight, paths.num_demands)
-        cost = objective.link_cost(topology.latency, lambda: float(ops.path_sum(latency).max()))
+        cost = objective.link_cost(topology, lambda: float(ops.path_sum(latency).max()))
+        capacity = objective.rules.capacity_share * capacity
         rates = torch.tensor(demand, dtype=dtype, device=ops.device)
         return cls(
             topology,
@@ -481,10 +483,10 @@ class Problem:
         )
 
     def with_capacity(self, capacity: Tensor | AnyArray) -> Problem:
-        """The matrices under other capacities, (E,) or (B, E): failures, upgrades.  Not
+        """The matrices under other capacities of links, (E,) or (B, E): failures, upgrades.  Not
         validated.
         """
-        capacity = torch.as_tensor(capacity).to(self.capacity)
+        capacity = torch.as_tensor(capacity).to(self.capacity) * self.objective.rules.capacity_share
         return dataclasses.replace(self, capacity=capacity.expand(self.batch, -1))
 
     def with_paths(self, paths: AnyPaths) -> Problem:
@@ -587,7 +589,7 @@ class Problem:
     @property
     def price_set(self) -> PriceSet:
         """Where link prices may lie."""
-        return Simplex() if self.objective.rules.carries_all else NonNegative()
+        return Simplex() if self.objective.rules.balances else NonNegative()
 
     @cached_property
     def program(self) -> Program:

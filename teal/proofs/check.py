@@ -114,7 +114,7 @@ class Network:
         """The length of each link under the prices of a program: its price, and its cost where flow
         pays it.
         """
-        costs = [low if program.kind == "value" else 0 for low, _ in self.cost]
+        costs = [low if program.kind in ("value", "cost") else 0 for low, _ in self.cost]
         pairs = zip(program.price, costs, self.capacity)
         return [price + cost if up else CLOSED for price, cost, (_, up) in pairs]
 
@@ -136,14 +136,14 @@ class Program:
     def __init__(self, links, kind, name, value, bound):
         known = ("value -", "promise -", "utilisation -", "concurrent -")
         need(
-            kind in ("class", "level") or f"{kind} {name}" in known,
+            kind in ("class", "level", "cost") or f"{kind} {name}" in known,
             f"{kind[:40]!r} {name[:40]!r} is no program",
         )
         self.kind, self.name = kind, name
         self.value, self.bound = whole(value), whole(bound)
         self.price, self.multiplier = [0] * links, {}
         self.total, self.reached = 0, 0
-        self.level = decimal(name, "level") if kind == "level" else None
+        self.level = decimal(name, kind) if kind in ("level", "cost") else None
 
     def add(self, demand, flow, paid, dist):
         """A demand: its flow or promise, the cost that it pays, and the length of its shortest
@@ -159,6 +159,13 @@ class Program:
         if self.kind in LINEAR:
             self.reached += light * flow - (paid if self.kind == "value" else 0)
             self.total += high * max(0, heavy - dist)
+        elif self.kind == "cost" and dist < CLOSED:
+            need(
+                flow * ONE >= self.level[1] * high,
+                f"demand {demand.number} has a smaller share than is claimed",
+            )
+            self.reached += paid
+            self.total += dist * low
         elif self.kind == "level" and dist < CLOSED:
             grown = min(self.bound * self.level[0] * light // (SQUARE * ONE), low)
             grows = flow * ONE >= self.level[1] * heavy
@@ -184,18 +191,22 @@ class Program:
             self.kind not in LINEAR or self.reached >= self.value,
             f"{self.kind}: the flows do not reach the value",
         )
+        need(
+            self.kind != "cost" or self.reached <= self.value,
+            "cost: the flows cost more than is claimed",
+        )
         proves = {
             "level": self.value == SQUARE and self.total > room,
             "utilisation": self.bound == 0 or self.total * SQUARE >= max(1, self.bound * room),
+            "cost": self.total - room >= self.bound,
             "concurrent": self.bound >= SQUARE or self.bound * self.total >= max(1, SQUARE * room),
         }
         need(
             proves.get(self.kind, paid <= self.bound),
             f"{self.kind}: the prices prove no such bound",
         )
-        low, high = (
-            (self.bound, self.value) if self.kind == "utilisation" else (self.value, self.bound)
-        )
+        is_least = self.kind in ("utilisation", "cost")
+        low, high = (self.bound, self.value) if is_least else (self.value, self.bound)
         need(
             low <= high and (self.kind != "concurrent" or low <= SQUARE),
             f"{self.kind}: there is no such value",
@@ -216,6 +227,12 @@ class Program:
             else ""
         )
         kind = f"{self.kind} {self.name}" if self.kind in ("class", "level") else self.kind
+        if self.kind == "cost":
+            return (
+                f"cost {self.name}: the cost is from {low} of all demand to {high} of flows that "
+                f"carry at least {self.name} of every demand, gap {gap:.6f}%, {left_out} demands "
+                "without a path"
+            )
         return (
             f"{kind}{kept}: the optimum is from {low} to {high}, gap {gap:.6f}%, {left_out} "
             "demands without a path"
@@ -379,7 +396,7 @@ def check(network, matrix, proof, groups=None):
         programs = read_programs(lines, links)
         kinds = {program.kind for program in programs}
         need(
-            len(programs) == 1 or not kinds & {"utilisation", "promise"},
+            len(programs) == 1 or not kinds & {"utilisation", "promise", "cost"},
             "this program must be the only one",
         )
         need(

@@ -173,7 +173,7 @@ class Claim:
         bound: proved by the prices.
         terms: sum of the magnitudes of the terms of the bound, of which rounding is a share; 1 for
             a ratio.
-        name: class, or level.
+        name: class, level, or of a cost the share of every demand that is carried.
         multiplier: multiplier of each class that keeps its flow.
     """
 
@@ -188,13 +188,17 @@ class Claim:
     def lines(self, rounding: int) -> Iterator[str]:
         """The lines of the proof, with claims that leave 2^-``rounding`` of room."""
         room = 2.0 ** (1 - rounding)  # the flows take half of it
+        name = self.name or "-"
         if self.kind == "utilisation":
             value, bound = self.value * (1 + room), max(0.0, self.bound * (1 - room))
+        elif self.kind == "cost":
+            value, bound = self.value * (1 + room), max(0.0, self.bound - room * self.terms)
+            name = np.format_float_positional(float(self.name) * (1 - room))
         else:
             value = 1.0 if self.kind == "level" else max(0.0, self.value * (1 - room))
             bound = self.bound + room * self.terms
             bound = min(1.0, bound) if self.kind == "concurrent" else bound  # a share
-        yield f"program {self.kind} {self.name or '-'} {_units(value)} {_units(bound)}"
+        yield f"program {self.kind} {name} {_units(value)} {_units(bound)}"
         prices = [int(y) for y in (self.prices * _UNIT).tolist()]
         yield " ".join(["prices", *(f"{link}:{y}" for link, y in enumerate(prices) if y)])
         for name, multiplier in self.multiplier.items():
@@ -432,6 +436,7 @@ def _sent(problem: Problem, splits: Tensor) -> Tensor:
         missing = torch.where(problem.routable & (problem.demand > 0), -excess, 0)
         if bool((missing > TOLERANCE).any()):
             raise _broken_demand(problem, flows, int(missing.argmax()), "")
+    if not problem.objective.rules.holds_capacity:
         return flows
     load = problem.ops.link_sum(flows)
     over = problem.program.overload(load)
@@ -469,6 +474,8 @@ def claims_of(
         value, bound = (float((problem.demand_value * rate).sum()) for rate in (flow, most))
         return [Claim("value", np.zeros(problem.capacity.shape[1]), value, bound, bound)]
     value = float(problem.value(splits)[0])
+    if rules.may_have_no_allocation:
+        return [_cost_claim(problem, splits, given, over_all=over_all)]
     if rules.carries_all:
         kind = "utilisation" if name == problem.solved.objective.name else "concurrent"
         prices = _without_unit(given)
@@ -485,6 +492,22 @@ def claims_of(
     bound = float(_bound(problem, prices, over_all=over_all)[0])
     terms = bound + float(problem.capacity_value(prices)[0])
     return [Claim("promise" if problem.conditions else "value", _row(prices), value, bound, terms)]
+
+
+def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
+    """The claim of a least cost."""
+    prices, sent = finite_prices(prices), _sent(problem, splits)
+    if not over_all:
+        scales = torch.cat([PRICE_SCALES.new_zeros(1), PRICE_SCALES])
+        best = problem.program.bounds_along(prices, scales)[:, 0].argmin()
+        prices = prices * scales[best]
+    bound = float(_bound(problem, prices, over_all=over_all)[0])
+    carried = sent.sum(-1) / problem.demand.clamp(min=1e-300)
+    counts = problem.routable & (problem.demand > 0)
+    share = min(1.0, float(torch.where(counts, carried, 1).min())) if bool(counts.any()) else 1.0
+    value = -float((sent * problem.path_value).sum())
+    terms = bound + 2 * float(problem.capacity_value(prices)[0])
+    return Claim("cost", _row(prices), value, bound, terms, repr(share))
 
 
 def _without_unit(prices: Tensor) -> Tensor:

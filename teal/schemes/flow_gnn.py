@@ -95,6 +95,7 @@ class FlowGnnScheme:
         Raises:
             InputError: the checkpoint is for another objective, or nothing that a model knows.
         """
+        problem.objective.require_an_allocation("teal")
         with threads_for(problem.path_mask.numel() * self.model.config.width, torch_too=True):
             return self._solve(problem)
 

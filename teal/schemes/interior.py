@@ -43,7 +43,8 @@ class Interior:
         """Solve every matrix; the time is divided evenly among them."""
         begin = time.perf_counter()
         is_taken = engine.accepts(problem)
-        asks_model = is_taken and (self.always or engine.gains_from_model(problem))
+        is_learned = is_taken and pdhg.takes_starter(problem)
+        asks_model = is_learned and (self.always or engine.gains_from_model(problem))
         result = pdhg.solve(
             problem,
             gap=self.gap,

@@ -120,5 +120,7 @@ def helps(model: object, problem: Problem) -> bool:
 
     A PriceGNN can on large networks, and where PDHG itself decides whether to ask it.
     """
+    if not pdhg.takes_starter(problem):
+        return False
     of_any_size = isinstance(model, FlowGnnScheme) or pdhg.foretells_work(problem, "auto")
     return serves(model, problem.objective) and (of_any_size or saves_time(problem.paths))

@@ -74,6 +74,7 @@ class PriceGnnScheme:
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix of ``problem``; the time is divided evenly among them."""
+        problem.objective.require_an_allocation("price-gnn")
         with threads_for(_operations(problem), torch_too=True):
             return self._solve(problem)
 

@@ -9,45 +9,72 @@ Wolfe 1960; for multicommodity flow Tomlin 1966).
 from __future__ import annotations
 
 import dataclasses
+import functools
+import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from teal.network.path_changes import first_columns, paths_in_trees, with_more_paths
 from teal.network.path_set import PathSet
 from teal.network.shortest import shortest_trees
-from teal.problem import Problem, all_paths_bound
-from teal.problem.bounds import gap, link_weights
+from teal.objectives import ObjectiveName
+from teal.problem import Problem, all_paths_bound, dual_bound
+from teal.problem.bounds import from_score, gap, link_weights
 from teal.runtime.interruptible import Deadline, Steps, complete
+from teal.runtime.kernel_cache import is_interpreting
+from teal.solvers import least_cost
+from teal.solvers.interior import all_paths
+from teal.solvers.interior.master import Round
 from teal.solvers.pdhg import PdhgResult, PdhgState, Stop, solving
+from teal.solvers.pdhg import prepare as prepare_engine
 from teal.solvers.pdhg.fused.rehearsal import three_nodes
+from teal.solvers.projection import project
+from teal.solvers.result import merged
 
 _SKIPPED_SHARE = (
     0.1  # of the target gap: what all paths that a round leaves out may be worth together
 )
 # x the largest price, added per link: of equally cheap paths the one with fewer links is taken
 _TIE_WEIGHT = 1e-6
+# Price of a Gbit/s that is not carried, over the cost of all links, where a lower one leaves demand
+# that can be carried.
+_DEARER = 10.0
 _FIRST_GAP = 0.1  # to the optimum over all paths, assumed before the first round has measured it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ColumnRound:
-    """One round.
+class OverAllPaths:
+    """The solution of the last round.
 
     Attributes:
         paths: the path set that was solved with.
-        result: the solution over these paths; its iterations are those of all rounds so far.
-        bound_all_paths: (B,) best bound so far on the optimum over all paths.
+        result: the solution over these paths; its iterations are those of all rounds.
+        bound_all_paths: (B,) best bound on the optimum over all paths.
         gap_all_paths: (B,) certified gap to the optimum over all paths.
-        added: number of paths that the next round has more.
     """
 
     paths: PathSet
     result: PdhgResult
     bound_all_paths: Tensor
     gap_all_paths: Tensor
+
+
+class ColumnRound(NamedTuple):
+    """A round of column generation.
+
+    Attributes:
+        num_paths: paths of all demands.
+        gap_all_paths: largest gap of a matrix to the optimum over all paths, before rounding.
+        added: number of paths that the next round has more.
+    """
+
+    num_paths: int
+    gap_all_paths: float
     added: int
 
 
@@ -57,7 +84,7 @@ def improve(
     target: float = 1e-2,
     max_rounds: int = 30,
     report: Callable[[ColumnRound], None] | None = None,
-) -> ColumnRound:
+) -> OverAllPaths:
     """:func:`improving` without a pause and without a deadline."""
     return complete(improving(problem, target=target, max_rounds=max_rounds, report=report))
 
@@ -70,11 +97,13 @@ def improving(
     max_iterations: int = 10_000,
     deadline: Deadline | None = None,
     report: Callable[[ColumnRound], None] | None = None,
-) -> Steps[ColumnRound]:
+) -> Steps[OverAllPaths]:
     """Add paths until the allocation over them is within ``target`` of the optimum over all paths.
 
-    Each round solves to a third of the target, or to half of the gap to the optimum over all paths
-    while that is more, and adds for each matrix and demand the path of best reduced profit.
+    One matrix of a linear program with hard capacities has an interior-point master
+    (:mod:`teal.solvers.interior.master`).  Other programs are solved in rounds, to a third of the
+    target, or to half of the gap to the optimum over all paths while that is more; a round adds for
+    each matrix and demand the path of best reduced profit.
 
     Args:
         problem: B matrices; the added paths serve all of them.
@@ -85,6 +114,10 @@ def improving(
         report: called after each round.
     """
     end = deadline or Deadline()
+    if problem.objective.rules.may_have_no_allocation:
+        return (yield from _at_least_cost(problem, target, end, max_rounds, report))
+    if all_paths.is_faster(problem):
+        return (yield from _by_master(problem, target, end, max_rounds, report))
     state: PdhgState | None = None
     sense = problem.objective.rules.sense
     best_bound: Tensor | None = None
@@ -108,9 +141,9 @@ def improving(
         is_last = widest_gap <= target or number == max_rounds - 1 or end.is_over
         paths = problem.paths if is_last else _with_best_paths(problem, result, target)
         added = int(paths.mask.sum()) - int(problem.paths.mask.sum())
-        last = ColumnRound(problem.paths, result, best_bound, gaps, added)
+        last = OverAllPaths(problem.paths, result, best_bound, gaps)
         if report is not None:
-            report(last)
+            report(ColumnRound(int(problem.paths.mask.sum()), widest_gap, added))
         is_solved = float(result.gap.max()) <= target / 3 or any(
             stop is not Stop.GAP for stop in result.stopped_by
         )
@@ -119,10 +152,122 @@ def improving(
         state = result.state
         if added:
             new_columns = paths.num_paths - problem.paths.num_paths
-            state = PdhgState(torch.nn.functional.pad(state.splits, (0, new_columns)), state.prices)
+            state = PdhgState(pad(state.splits, (0, new_columns)), state.prices)
             problem = problem.with_paths(paths)
     assert last is not None
     return last
+
+
+def _by_master(
+    problem: Problem,
+    target: float,
+    end: Deadline,
+    max_rounds: int,
+    report: Callable[[ColumnRound], None] | None,
+    worth: float = 0.0,
+) -> Steps[OverAllPaths]:
+    """:func:`improving` of one matrix by the interior-point master."""
+    begin = time.perf_counter()
+    exact = problem.to(torch.float64)
+    found = yield from all_paths.improving(
+        exact, target, end, max_rounds, _reporting(report), worth
+    )
+    over = exact.with_paths(found.paths)
+    splits = torch.from_numpy(found.splits)[None]
+    prices = torch.from_numpy(found.prices)[None]
+    if exact.objective.rules.may_have_no_allocation:
+        result = least_cost.result_of(over, splits, prices, found.iterations, target, end)
+    else:
+        splits = project(over, splits, refill=0)
+        value, bound = over.value(splits), dual_bound(over, prices)
+        gaps = gap(over, value, bound)
+        stop = Stop.GAP if found.reached else Stop.DEADLINE if end.is_over else Stop.ITERATIONS
+        state = PdhgState(splits, prices)
+        result = PdhgResult(
+            splits=splits,
+            prices=prices,
+            value=value,
+            bound=bound,
+            gap=gaps,
+            iterations=found.iterations,
+            solve_s=0.0,
+            state=state,
+            stopped_by=(stop,),
+        )
+    result = dataclasses.replace(result, solve_s=time.perf_counter() - begin)
+    best = from_score(over, torch.tensor([found.bound], dtype=torch.float64))
+    return OverAllPaths(found.paths, result, best, gap(over, result.value, best))
+
+
+def _reporting(
+    report: Callable[[ColumnRound], None] | None,
+) -> Callable[[Round], None] | None:
+    """A report of rounds of the master."""
+    if report is None:
+        return None
+    return lambda done: report(ColumnRound(len(done.share), done.gap, done.added))
+
+
+def _at_least_cost(
+    problem: Problem,
+    target: float,
+    end: Deadline,
+    max_rounds: int,
+    report: Callable[[ColumnRound], None] | None,
+) -> Steps[OverAllPaths]:
+    """:func:`improving` of the least cost, matrix by matrix; each begins with the paths of those
+    before.
+
+    Raises:
+        InputError: a problem that interior points do not take.
+    """
+    least_cost.require(problem, "auto")
+    paths, parts = problem.paths, list[OverAllPaths]()
+    for row in range(problem.batch):
+        one = problem.row(row).with_paths(paths)
+        last = yield from _by_master(one, target, end, max_rounds, report)
+        if not least_cost.is_within(one.with_paths(last.paths), last.result.splits):
+            share = yield from _largest_share(one, last, end)
+            if share is not None:
+                last = share
+            elif not end.is_over:  # all can be carried, at prices far above those of cheap paths
+                worth = _DEARER * float(one.link_cost.sum())  # no path costs as much as all links
+                found = one.with_paths(last.paths)
+                last = yield from _by_master(found, target, end, max_rounds, report, worth)
+        paths = last.paths
+        parts.append(last)
+    results = [
+        dataclasses.replace(
+            part.result,
+            splits=pad(part.result.splits, (0, paths.num_paths - part.paths.num_paths)),
+        )
+        for part in parts
+    ]
+    whole = least_cost.in_type(merged(results), problem.demand.dtype)
+    bounds, gaps = (
+        torch.cat([getattr(part, field) for part in parts])
+        for field in ("bound_all_paths", "gap_all_paths")
+    )
+    return OverAllPaths(paths, whole, bounds, gaps)
+
+
+def _largest_share(
+    problem: Problem, last: OverAllPaths, end: Deadline
+) -> Steps[OverAllPaths | None]:
+    """The largest share, where prices prove that not all can be carried; None elsewhere."""
+    reached = list[PathSet]()
+
+    def balance(balanced: Problem, wanted: float, deadline: Deadline) -> Steps[PdhgResult]:
+        over = balanced.with_paths(reached[-1] if reached else last.paths)
+        found = yield from improving(over, target=wanted, deadline=deadline)
+        reached.append(found.paths)
+        return dataclasses.replace(found.result, bound=found.bound_all_paths)
+
+    share = yield from least_cost.largest_share(problem, balance, end)
+    if not share.is_impossible:
+        return None
+    result = least_cost.impossible(last.result, share)
+    return OverAllPaths(reached[-1], result, result.bound, result.gap)
 
 
 def _with_best_paths(problem: Problem, result: PdhgResult, target: float) -> PathSet:
@@ -181,6 +326,28 @@ def _add_for_matrix(
         return paths
     ptr, links = paths_in_trees(chosen, pairs, source_row, into, tail)
     return with_more_paths(paths, ptr, links)
+
+
+def prepare(problem: Problem, target: float) -> None:
+    """Compile what :func:`improving` runs for such a problem, before a clock starts.
+
+    Args:
+        problem: B matrices.
+        target: target gap.
+    """
+    if problem.objective.rules.may_have_no_allocation or all_paths.is_faster(problem):
+        if not is_interpreting():
+            rehearse_master()
+    else:
+        prepare_engine(problem, gap=target)
+        rehearse()
+
+
+@functools.cache
+def rehearse_master() -> None:
+    """Compile the kernels of the interior-point master on three nodes."""
+    problem = three_nodes(ObjectiveName.LEAST_COST)
+    complete(_by_master(problem, 1e-2, Deadline(), 1, None))
 
 
 def rehearse() -> None:

@@ -40,11 +40,13 @@ def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | N
     in time.
 
     Args:
-        program: B = 1, in float64; either of non-negative prices or of the largest utilisation.
+        program: B = 1, in float64: of values, of the largest utilisation, or of the least cost.
         seconds: time that HiGHS may take.
     """
     if program.price_set.on_simplex:
         return _exact_balance(program, seconds)
+    if program.demand_set.carries_all:
+        return _exact_cost(program, seconds)
     lps = _ExactLps(program, np.zeros(program.demand.shape[1], int))
     solved = lps.solve(0, seconds)
     if solved is None:
@@ -105,6 +107,40 @@ def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | 
             return None
         shares.reshape(-1)[column] = np.maximum(solution.x[:-1], 0)
         prices[links] = solution.duals / limit[links]
+    return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(
+        program.demand
+    )
+
+
+def _exact_cost(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
+    """:func:`exact_program` of the least cost: min cost' x s.t. load[r] <= limit[r], all demand
+    carried.
+    """
+    limit, demand = program.limit[0].cpu().numpy(), program.routable_demand[0].cpu().numpy()
+    live = program.live[0].cpu().numpy() & (demand > 0)[:, None]
+    column = np.flatnonzero(live.reshape(-1))
+    demand_of, carried = column // live.shape[1], np.flatnonzero(live.any(1))
+    prices, shares = np.zeros(len(limit)), np.zeros(live.shape)
+    links = np.flatnonzero(limit > 0)
+    if len(column):
+        rows = sp.csr_array(program.columns.incidence(len(limit)))[links][:, column]
+        load = sp.diags_array(1 / limit[links]) @ rows @ sp.diags_array(demand[demand_of])
+        served = sp.csr_array(
+            (np.ones(len(column)), (np.searchsorted(carried, demand_of), np.arange(len(column))))
+        )
+        cost = -program.value.expand(live.shape).cpu().numpy().reshape(-1)[column]
+        cost = cost * demand[demand_of]
+        unit = float(cost.max(initial=0.0)) or 1.0
+        solution = solve_lp(
+            cost / unit,
+            (sp.csr_array(load), np.ones(len(links))),
+            (served, np.ones(len(carried))),
+            seconds=seconds,
+        )
+        if solution.x is None or not solution.is_solved:
+            return None
+        shares.reshape(-1)[column] = np.maximum(solution.x, 0)
+        prices[links] = solution.duals * unit / limit[links]
     return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(
         program.demand
     )

@@ -44,6 +44,7 @@ splits is below the optimum by at most t sum_d demand[d] log(1 + K).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -176,7 +177,8 @@ def _at(where: str, problem: Problem, demand: Tensor, capacity: Tensor | None) -
 
 
 def _detached(problem: Problem) -> Problem:
-    return problem.with_demand(problem.demand.detach()).with_capacity(problem.capacity.detach())
+    capacity = problem.capacity.detach()
+    return dataclasses.replace(problem.with_demand(problem.demand.detach()), capacity=capacity)
 
 
 class _SmoothSplits(torch.autograd.Function):

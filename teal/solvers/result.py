@@ -103,6 +103,7 @@ class Stop(StrEnum):
     ITERATIONS = "iterations"
     # the gap was reached in a reduced program, and lost to the range of numbers in this one
     ROUNDING = "rounding"
+    INFEASIBLE = "infeasible"  # prices prove that all demand cannot be carried
     STALLED = "stalled"  # the gap no longer shrinks; only where another engine goes on
 
 
@@ -170,6 +171,8 @@ class PdhgResult(WithLines):
             :class:`teal.problem.ProgramPrices`.
         lines: certified figures of each class or level of a sequence; under priority value and
             bound are sums over the classes, and the gap is that of the class with the widest one.
+        largest_share: (B, 2) share of every demand that the splits carry, and that no allocation
+            exceeds, of matrices that cannot be carried whole, NaN for others; None where all can.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -183,6 +186,7 @@ class PdhgResult(WithLines):
     stopped_by: tuple[Stop, ...]
     program_prices: ProgramPrices | None = None
     lines: Lines | None = None
+    largest_share: Float[Tensor, "B 2"] | None = None
 
     def __repr__(self) -> str:
         value, gap = (
@@ -205,6 +209,8 @@ class PdhgResult(WithLines):
         for field in _OF_SEQUENCES:
             part = getattr(self, field)
             changed[field] = None if part is None else part.rows(rows)
+        if self.largest_share is not None:
+            changed["largest_share"] = self.largest_share[rows]
         stopped_by = tuple(self.stopped_by[row] for row in rows.tolist())
         return dataclasses.replace(
             self, **changed, state=self.state.rows(rows), stopped_by=stopped_by
@@ -270,6 +276,15 @@ def merged(results: list[PdhgResult]) -> PdhgResult:
         return torch.cat([getattr(result, field) for result in results])
 
     tensors: dict[str, Any] = {field: joined(field) for field in _TENSORS}
+    if any(result.largest_share is not None for result in results):
+        unknown = torch.full((1, 2), torch.nan)
+        shares = [
+            unknown.to(result.value).expand(len(result.value), -1)
+            if result.largest_share is None
+            else result.largest_share
+            for result in results
+        ]
+        tensors["largest_share"] = torch.cat(shares)
     return PdhgResult(
         **tensors,
         iterations=max(result.iterations for result in results),

@@ -16,6 +16,8 @@ from teal.proofs.write import write_proof
 from teal.solvers.pdhg.solver import solve
 from teal.testing import cabled_topology, random_problem, random_topology
 
+_NEARLY_FULL = 0.9
+
 
 class Case(NamedTuple):
     """A kind of proof.
@@ -42,6 +44,8 @@ CASES = (
     Case(ObjectiveName.MAX_LINK_UTILISATION),
     Case(ObjectiveName.MAX_LINK_UTILISATION, over_all=True),
     Case(ObjectiveName.MAX_CONCURRENT_FLOW),
+    Case(ObjectiveName.LEAST_COST),
+    Case(ObjectiveName.LEAST_COST, over_all=True),
     Case(ObjectiveName.PRIORITY),
     Case(ObjectiveName.MAX_MIN),
     Case(ObjectiveName.WEIGHTED_FLOW, protected=True),
@@ -49,7 +53,8 @@ CASES = (
 
 
 def problem_of(case: Case, seed: int) -> Problem:
-    """A problem of the kind with one matrix; demands exceed the capacities."""
+    """A problem of the kind with one matrix; demands exceed the capacities, or nearly fill them
+    where all must be carried."""
     if case.objective == ObjectiveName.PRIORITY:
         topology = random_topology(seed)
         paths = compute_paths(topology, all_pairs(topology), num_paths=3, cache=False)
@@ -94,9 +99,19 @@ def problem_of(case: Case, seed: int) -> Problem:
             weight=rng.choice([1.0, 2.0, 4.0], paths.num_demands),
         )
         return problem.with_protection()
-    return random_problem(
+    problem = random_problem(
         seed, objective=case.objective, batch=1, failed=0 if case.over_all else seed % 3
     )
+    if case.objective == ObjectiveName.LEAST_COST:
+        return _nearly_full(problem)
+    return problem
+
+
+def _nearly_full(problem: Problem) -> Problem:
+    """The problem with as much demand as nearly fills the fullest link at the best."""
+    balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, problem.demand)
+    fullest = float(solve(balanced, gap=1e-4).value[0])
+    return problem.with_demand(problem.demand * (_NEARLY_FULL / fullest))
 
 
 def write_case(case: Case, folder: Path, seed: int) -> list[str]:

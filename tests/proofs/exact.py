@@ -106,7 +106,7 @@ def _is_true(network: Path, matrix: Path, proof: Path, groups: Path | None) -> b
     for line in lines[4:]:
         words = line.split(" ")
         if words[0] == "program":
-            if len(words) != 5 or (words[1] not in ("class", "level") and words[2] != "-"):
+            if len(words) != 5 or (words[1] not in ("class", "level", "cost") and words[2] != "-"):
                 return False
             value, bound = (Fraction(_natural(word), 2**120) for word in words[3:])
             programs.append(
@@ -157,12 +157,13 @@ def _program_is_true(
     assert isinstance(bound, Fraction)
     price = [given.get(link, Fraction(0)) for link in range(len(net.ends))]
     room = sum((y * c for y, c in zip(price, net.capacity, strict=True)), Fraction(0))
-    length = [y + (cost if kind == "value" else 0) for y, cost in zip(price, net.cost, strict=True)]
+    pays = kind in ("value", "cost")
+    length = [y + (cost if pays else 0) for y, cost in zip(price, net.cost, strict=True)]
     x = [sum((Fraction(amount) for amount, _ in of), Fraction(0)) * UNIT for of in paths]
     theta = value if kind == "utilisation" else Fraction(1)
     if any(own > theta * c for own, c in zip(load, net.capacity, strict=True)):
         return False
-    if kind in ("utilisation", "promise") and count > 1:
+    if kind in ("utilisation", "promise", "cost") and count > 1:
         return False
     if kind not in ("utilisation", "promise") and any(
         own > rate for own, rate in zip(x, net.rate, strict=True)
@@ -190,6 +191,14 @@ def _program_is_true(
         cost = sum((own * c for own, c in zip(load, net.cost, strict=True)), Fraction(0))
         reached = sum((net.weight[d] * x[d] for d in demands), Fraction(0)) - cost
         return reached >= value and room + sum(profit(d, net.weight[d]) for d in demands) <= bound
+    if kind == "cost":
+        share = Fraction(str(name))
+        routable = [d for d in demands if dist[d] is not None]
+        if any(x[d] < share * net.rate[d] for d in routable):
+            return False
+        cost = sum((own * c for own, c in zip(load, net.cost, strict=True)), Fraction(0))
+        proved = sum((net.rate[d] * (dist[d] or 0) for d in routable), Fraction(0)) - room
+        return cost <= value and bound <= proved and bound <= value
     if kind == "class":
         own_class = [d for d in demands if net.of_class[d] == name]
         if not own_class:

@@ -28,6 +28,8 @@ REMOVED_CHECKS = {
     ),
     "list of paths": ('over_all or scope == f"paths listed {flows.listed.hexdigest()}",', "True,"),
     "demands carried to their share": ("flow * SQUARE >= share * high,", "True,"),
+    "demands carried to their share at a cost": ("flow * ONE >= self.level[1] * high,", "True,"),
+    "cost reached": ('self.kind != "cost" or self.reached <= self.value,', "True,"),
     "multipliers in programs of classes alone": (
         'last.kind == "class" and words[:1] !=',
         "words[:1] !=",
@@ -188,6 +190,15 @@ def _overload(lines: Lines, pick: random.Random) -> None:
             lines.head[place] = " ".join(own)
 
 
+def _cheapen(lines: Lines, pick: random.Random) -> None:
+    """A cost or utilisation between the bound and what the flows reach."""
+    for place, line in enumerate(lines.head):
+        own = line.split(" ")
+        if own[0] == "program" and own[1] in ("cost", "utilisation"):
+            own[3] = str((int(own[3]) + int(own[4])) // 2 + pick.randrange(9))
+            lines.head[place] = " ".join(own)
+
+
 def _starve(lines: Lines, pick: random.Random) -> None:
     """Less flow of one demand, with claims that allow for it."""
     row, words, number = _any_flow(lines, pick)
@@ -282,6 +293,7 @@ KINDS: tuple[Callable[[Lines, random.Random], None], ...] = (
     _overload,
     _overload,
     _starve,
+    _cheapen,
     _raise_multipliers,
     _renumber,
     _below_zero,

@@ -98,6 +98,8 @@ class Truth:
     def holds(self, sentence: str, number: int) -> bool:
         """Whether the optimum lies where the sentence about a program says, which is one of
         several."""
+        if ": the cost is from " in sentence:
+            return self._cost_holds(sentence)
         subject, _, rest = sentence.partition(": the optimum is from ")
         low, high = (float(text) for text in rest.partition(",")[0].split(" to "))
         kind, _, name = subject.rpartition("paths: ")[2].partition(" while ")[0].partition(" ")
@@ -106,6 +108,26 @@ class Truth:
             return low == 1 and self._needs(float(name), high + room) >= 1 - _TOLERANCE
         optimum = self._optimum(kind, name, self.kept[number])
         return low - room <= optimum <= high + room
+
+    def _cost_holds(self, sentence: str) -> bool:
+        """Whether all demand costs no less than is said, and the share that is said no more."""
+        subject, _, rest = sentence.partition(": the cost is from ")
+        low, high = (float(text.split(" of ")[0]) for text in rest.split(" to "))
+        share = float(subject.rpartition(" ")[2])
+        room = _TOLERANCE * max(1.0, abs(high))
+        return low - room <= self._cost_of(1.0) and self._cost_of(share) <= high + room
+
+    def _cost_of(self, share: float) -> float:
+        one = self.routable & (self.rate > 0)
+        cost = self.cost @ self.use
+        if not len(cost):
+            return 0.0
+        above, most = (
+            np.vstack([self.use, -self.served[one]]),
+            [self.capacity, -share * self.rate[one]],
+        )
+        solved = linprog(cost, above, np.concatenate(most), bounds=(0, None), method="highs")
+        return math.inf if solved.status == 2 else float(solved.fun)
 
     def _solve(self, cost: np.ndarray, above: list[np.ndarray], most: list[np.ndarray]) -> float:
         """The least cost; variables are at least 0."""

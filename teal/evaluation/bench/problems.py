@@ -32,7 +32,7 @@ from teal.network.rates import ArrayRates
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.storage import atomic_file, content_key
-from teal.solvers.columns import ColumnRound, improve
+from teal.solvers.columns import OverAllPaths, improve
 
 Track = Literal["known", "failures", "next", "unsplittable"]
 TRACKS: tuple[Track, ...] = ("known", "failures", "next", "unsplittable")
@@ -209,7 +209,7 @@ def _solved(bench: BenchSet, case: Case) -> Case:
     )
 
 
-def optimum_of(bench: BenchSet, case: Case) -> tuple[Problem, ColumnRound]:
+def optimum_of(bench: BenchSet, case: Case) -> tuple[Problem, OverAllPaths]:
     """The program of a case over its first paths, and its optimum over all paths."""
     topology, traffic = bench.network_of(case), bench.traffic[case.network]
     paths = compute_paths(bench.networks[case.network], traffic.pairs, num_paths=_FIRST_PATHS)

@@ -191,6 +191,11 @@ class _Figures(_Said):
             "Of the demand that has a working path the share that moves, under a limit on it."
         ),
     )
+    largest_share: _Number = Field(
+        default=None,
+        description="Under least_cost, where not all demand can be carried: the share of every "
+        "demand that no allocation exceeds, certified. The status is then infeasible.",
+    )
     levels: list[LevelAnswer] | None = Field(
         default=None, description="Under max_min, the levels that hold most flow, ascending."
     )

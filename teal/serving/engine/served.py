@@ -259,6 +259,7 @@ class Solved:
     iterations: int
     solver: str
     program_prices: ProgramPrices | None = None
+    largest_share: torch.Tensor | None = None
 
     @functools.cached_property
     def measured(self) -> Assessment:
@@ -266,6 +267,14 @@ class Solved:
         return assess(
             self.problem, Allocation.of_batch(self.splits, self.prices, 0.0, self.program_prices)
         )
+
+
+def _largest_shares(solved: Solved, rows: slice) -> FloatArray:
+    """(B,) share of every demand that no allocation exceeds, NaN where all can be carried."""
+    if solved.largest_share is None:
+        return np.full(rows.stop - rows.start, np.nan)
+    found: FloatArray = solved.largest_share[rows, 1].to(torch.float64).cpu().numpy()
+    return found
 
 
 def ended_by(stop: pdhg.Stop, solver: str) -> str:
@@ -435,6 +444,7 @@ class Served:
             result.iterations,
             solver,
             result.program_prices,
+            result.largest_share,
         )
 
     def answer(
@@ -480,6 +490,9 @@ class Served:
         else:
             measured, rows_of = solved.measured, rows
         reached = (measured.gap[rows_of] <= gap + 1e-9).tolist()
+        figures = solved.wanted.figures(solved.problem.rows(rows), splits)
+        if solved.problem.objective.rules.may_have_no_allocation:
+            figures["largest_share"] = _largest_shares(solved, rows)
         order, lines = self._network(solved.wanted)[1], measured.lines
         numbers = range(rows_of.start, rows_of.stop)
         return Answer(
@@ -502,7 +515,7 @@ class Served:
             lines={}
             if lines is None
             else {lines.parts: tuple(named_records(lines, row, names) for row in numbers)},
-            of_conditions=solved.wanted.figures(solved.problem.rows(rows), splits),
+            of_conditions=figures,
             words=dict(solved.wanted.words),
             prices=solved.prices[rows].to(torch.float64).cpu().numpy(),
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -21,7 +20,9 @@ from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.interior.layout import layout_of
 from teal.solvers.interior.reduction import Reduced, reduced, updates_of
-from teal.solvers.interior.search import solve
+from teal.solvers.interior.search import solve_on_threads
+from teal.solvers.interior.starts import COLD, WARM
+from teal.solvers.interior.stops import ends_at
 from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, Stop
 
@@ -149,12 +150,10 @@ def solving(
     exact = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
     yield
     stop = np.zeros(1, np.bool_)
-    timer = _ends(stop, deadline)
-    shares, prices, iterations = _solved(
-        exact, state, gap, min(max_iterations, MAX_ITERATIONS), stop
-    )
-    if timer is not None:
-        timer.cancel()
+    with ends_at(deadline, stop):
+        shares, prices, iterations = _solved(
+            exact, state, gap, min(max_iterations, MAX_ITERATIONS), stop
+        )
     splits = project(exact, torch.from_numpy(shares), refill=0)
     found = torch.from_numpy(prices)
     value, bound = exact.value(splits), dual_bound(exact, found)
@@ -194,25 +193,18 @@ def _solved(
         gap = min(gap, _EXACT)
     aim = max(_LEAST_AIM, _AIM * gap - _ROUNDING)
     for row, program in enumerate(_programs(problem, splits)):
-        iterations[row] = solve(
-            program, sheds, aim, max_iterations, splits[row], prices[row], state is not None, stop
+        iterations[row] = solve_on_threads(
+            program,
+            sheds,
+            False,
+            aim,
+            max_iterations,
+            splits[row],
+            prices[row],
+            COLD if state is None else WARM,
+            stop,
         )
     return splits.reshape(problem.batch, *mask.shape), prices, iterations
-
-
-def _ends(stop: BoolArray, deadline: Deadline) -> threading.Timer | None:
-    """A timer that sets ``stop`` (1,) at the deadline; None where there is none.
-
-    Kernels hold no lock of Python, so that the timer's thread runs beside them.
-    """
-    if deadline.is_over:
-        stop[0] = True
-    if stop[0] or deadline.left > threading.TIMEOUT_MAX:
-        return None
-    timer = threading.Timer(deadline.left, stop.fill, (True,))
-    timer.daemon = True
-    timer.start()
-    return timer
 
 
 def _programs(problem: Problem, splits: FloatArray) -> Iterator[Reduced]:
@@ -221,7 +213,7 @@ def _programs(problem: Problem, splits: FloatArray) -> Iterator[Reduced]:
     demand, capacity = problem.demand.contiguous().numpy(), problem.capacity.contiguous().numpy()
     value = problem.path_value.contiguous().numpy().reshape(-1)
     for row in range(problem.batch):
-        yield reduced(layout, demand[row], capacity[row], value, sheds, splits[row])
+        yield reduced(layout, demand[row], capacity[row], value, sheds, 0.0, splits[row])
 
 
 @functools.cache

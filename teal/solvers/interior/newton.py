@@ -65,14 +65,27 @@ class Work(NamedTuple):
 
 
 @inner_kernel
-def _system(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
-    """D (Q,), delta (G,) and the lower triangle of S (n, n) at a point."""
-    rows, s, weight, total = len(program.limit), work.system, work.weight, work.total
-    sums, of_union = np.zeros(rows), np.empty(rows)
-    for r in range(rows):
+def begin_system(at: Iterate, s: FloatArray) -> None:
+    """S (n, n) without the paths: the diagonal of slacks over prices."""
+    for r in range(len(s)):
         fill(0.0, s[r])
         s[r, r] = at.slack[r] / at.price[r]
-    for g in range(len(program.rate)):
+
+
+@inner_kernel
+def add_blocks(
+    program: Reduced,
+    sheds: bool,
+    at: Iterate,
+    work: Work,
+    s: FloatArray,
+    first_block: int,
+    end_block: int,
+) -> None:
+    """D and delta of some blocks, and what they add to the lower triangle of S (n, n)."""
+    rows, weight, total = len(program.limit), work.weight, work.total
+    sums, of_union = np.zeros(rows), np.empty(rows)
+    for g in range(first_block, end_block):
         square = program.rate[g] * program.rate[g]
         delta = at.rest[g] / at.rest_reduced[g] if sheds else 0.0
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
@@ -99,7 +112,7 @@ def _system(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
 
 
 @summing_kernel
-def _factor(s: FloatArray) -> None:
+def factor(s: FloatArray) -> None:
     """Cholesky factor in place, lower triangle; a row without a pivot of its own leaves."""
     size = len(s)
     for i in range(size):
@@ -207,7 +220,7 @@ def _step_lengths(at: Iterate, step: Iterate, sheds: bool) -> tuple[float, float
 
 
 @inner_kernel
-def _product_sum(
+def product_sum(
     at: Iterate, step: Iterate, sheds: bool, share_step: float, price_step: float
 ) -> float:
     """Sum of all products x z, s z and t y after a step.
@@ -372,16 +385,25 @@ def _imbalance(program: Reduced, sheds: bool, step: Iterate) -> float:
 
 @inner_kernel
 def iterate(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
-    """One iteration: a predictor, a corrector, a step; false where the step is none."""
+    """One iteration; false where the step is none."""
+    begin_system(at, work.system)
+    add_blocks(program, sheds, at, work, work.system, 0, len(program.rate))
+    factor(work.system)
+    return advance(program, sheds, at, work)
+
+
+@inner_kernel
+def advance(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
+    """An iteration whose system has been factored: a predictor, correctors, a step; false where
+    the step is none.
+    """
     step, products = work.step, work.products
     rows = len(program.limit)
     count = len(program.gain) + rows + (len(program.rate) if sheds else 0)
-    mean = _product_sum(at, step, sheds, 0.0, 0.0) / count
+    mean = product_sum(at, step, sheds, 0.0, 0.0) / count
     for r in range(rows):
         limit = program.limit[r] if sheds else program.limit[r] * at.theta[0]
         work.missing[r] = limit - work.load[r] - at.slack[r]
-    _system(program, sheds, at, work)
-    _factor(work.system)
     if not sheds:
         put(program.limit, work.of_limits)
         _solve_factored(work.system, work.of_limits)
@@ -389,7 +411,7 @@ def iterate(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
     _direction(program, sheds, at, work)
     share_step, price_step = _step_lengths(at, step, sheds)
     share_step, price_step = min(1.0, share_step), min(1.0, price_step)
-    after = _product_sum(at, step, sheds, share_step, price_step) / count
+    after = product_sum(at, step, sheds, share_step, price_step) / count
     ratio = (after / mean) ** 3
     _wanted(at, step, sheds, ratio * mean, 1.0, products)
     _direction(program, sheds, at, work)
@@ -415,5 +437,5 @@ def iterate(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
     if not share_step * _imbalance(program, sheds, step) < _MOST_IMBALANCE:
         return False  # rounding has taken over
     _move(at, step, share_step, price_step)
-    _recentre(program, sheds, at, _product_sum(at, step, sheds, 0.0, 0.0) / count)
+    _recentre(program, sheds, at, product_sum(at, step, sheds, 0.0, 0.0) / count)
     return True

@@ -30,6 +30,8 @@ class Reduced(NamedTuple):
         limit: (n,) Gbit/s: capacity of the link.
         scale: unit of values.
         fixed: value of the demands that need no block, over ``scale``.
+        base: what carrying all demand for nothing would be worth, over ``scale``, where the cost of
+            carrying all of it is minimised: cost is base less value; else 0.
     """
 
     block_ptr: Int64Array
@@ -44,6 +46,7 @@ class Reduced(NamedTuple):
     limit: FloatArray
     scale: float
     fixed: float
+    base: float
 
 
 @inner_kernel
@@ -146,6 +149,7 @@ def _reduced(
     capacity: FloatArray,
     value: FloatArray,
     sheds: bool,
+    worth: float,
     splits: FloatArray,
 ) -> Reduced:
     """The program over the links that can bind.
@@ -159,7 +163,7 @@ def _reduced(
     slot, gain = np.empty(paths, np.int64), np.empty(paths)
     row_ptr, row = np.zeros(paths + 1, np.int64), np.empty(len(layout.link), np.int32)
     blocks = columns = entries = 0
-    scale = fixed = 0.0
+    scale = fixed = carried = 0.0
     for d in range(len(demand)):
         first, before = columns, entries
         best, best_slot, is_free = 0.0, -1, False
@@ -187,6 +191,7 @@ def _reduced(
         if best_slot < 0:
             continue
         scale += best
+        carried += demand[d]
         if is_free:
             for k in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
                 splits[layout.slot[k]] = 0.0
@@ -220,6 +225,7 @@ def _reduced(
         limit[:rows],
         unit,
         fixed / unit,
+        worth * carried / unit,
     )
 
 
@@ -230,6 +236,7 @@ def reduced(
     capacity: FloatArray,
     value: FloatArray,
     sheds: bool,
+    worth: float,
     splits: FloatArray,
 ) -> Reduced:
     """The program of one matrix over the links that can bind.
@@ -237,13 +244,15 @@ def reduced(
     Args:
         layout: paths of all demands.
         demand: (D,) Gbit/s.
-        capacity: (E,) Gbit/s.
+        capacity: (E,) Gbit/s; infinite for a link that is left out.
         value: (D K,) value of a Gbit/s on each path; unused where all is carried.
         sheds: whether a demand may be carried in part: the value is maximised; else the largest
             utilisation is minimised.
+        worth: value of a Gbit/s that costs nothing, where the cost of carrying all demand is
+            minimised: ``value`` is this less the cost of a path; else 0.
         splits: (D K,) receives the shares of demands whose best path meets no such link.
     """
-    return _reduced(layout, demand, capacity, value, sheds, splits)
+    return _reduced(layout, demand, capacity, value, sheds, worth, splits)
 
 
 @kernel

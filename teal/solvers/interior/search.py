@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
+import numba
 import numpy as np
+from scipy.linalg.lapack import dpotrf
 
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.parallel import inner_kernel, kernel
-from teal.solvers.interior.newton import Work, copy, iterate
+from teal.solvers.interior.newton import (
+    Work,
+    add_blocks,
+    advance,
+    begin_system,
+    copy,
+    factor,
+    iterate,
+    product_sum,
+)
 from teal.solvers.interior.reduction import Reduced
 from teal.solvers.interior.starts import (
     Iterate,
+    Start,
     cold_start,
     fill,
     loads,
@@ -19,6 +33,9 @@ from teal.solvers.interior.starts import (
     warm_start,
 )
 
+# Sum of the products, over all value, of an optimum; and share of a demand that it does not carry.
+_AT_END, _LEFT = 1e-9, 1e-6
+_ROUNDING = 1e-10  # of a limit, by which loads of a whole allocation may exceed it
 _LEAST_SLACK = 0.5  # of a slack, to which it may fall where loads were raised
 
 
@@ -37,7 +54,38 @@ def _value_of(program: Reduced, sheds: bool, share: FloatArray, load: FloatArray
 
 
 @inner_kernel
-def _bound_of(program: Reduced, sheds: bool, price: FloatArray, path_price: FloatArray) -> float:
+def _whole_value_of(
+    program: Reduced, share: FloatArray, whole: FloatArray, load: FloatArray
+) -> float:
+    """Value of shares of which those of a block are scaled to a sum of 1; -inf where they overload
+    a row.
+
+    Args:
+        program: program of the matrix.
+        share: (Q,).
+        whole: (Q,) receives the scaled shares.
+        load: (n,) receives their loads.
+    """
+    total = 0.0
+    for g in range(len(program.rate)):
+        first, end = program.block_ptr[g], program.block_ptr[g + 1]
+        given = 0.0
+        for q in range(first, end):
+            given += share[q]
+        for q in range(first, end):
+            whole[q] = share[q] / given
+            total += program.gain[q] * whole[q]
+    loads(program, whole, load)
+    for r in range(len(load)):
+        if load[r] > program.limit[r] * (1 + _ROUNDING):
+            return -np.inf
+    return total + program.fixed
+
+
+@inner_kernel
+def _bound_of(
+    program: Reduced, sheds: bool, is_whole: bool, price: FloatArray, path_price: FloatArray
+) -> float:
     """The bound that prices prove: an upper limit of the value, or a lower one of the
     utilisation.
     """
@@ -47,7 +95,7 @@ def _bound_of(program: Reduced, sheds: bool, price: FloatArray, path_price: Floa
     total = 0.0
     for g in range(len(program.rate)):
         first, end = program.block_ptr[g], program.block_ptr[g + 1]
-        best = 0.0 if sheds else -path_price[first]
+        best = 0.0 if sheds and not is_whole else program.gain[first] - path_price[first]
         for q in range(first, end):
             best = max(best, program.gain[q] - path_price[q])
         total += best
@@ -80,7 +128,7 @@ def _new_work(program: Reduced, sheds: bool, at: Iterate) -> Work:
 
 
 @inner_kernel
-def _measure(program: Reduced, sheds: bool, at: Iterate, work: Work) -> float:
+def _measure(program: Reduced, sheds: bool, is_whole: bool, at: Iterate, work: Work) -> float:
     """Keep the best shares and prices; the certified gap."""
     loads(program, at.share, work.load)
     path_prices(program, at.price, work.path_price)
@@ -89,28 +137,86 @@ def _measure(program: Reduced, sheds: bool, at: Iterate, work: Work) -> float:
         room = limit - work.load[r]
         if _LEAST_SLACK * at.slack[r] < room < at.slack[r]:
             at.slack[r] = room
-    value = _value_of(program, sheds, at.share, work.load)
-    bound = _bound_of(program, sheds, at.price, work.path_price)
+    bound = _bound_of(program, sheds, is_whole, at.price, work.path_price)
     sense = 1.0 if sheds else -1.0
-    if sense * value > sense * work.figures[0]:
-        work.figures[0] = value
-        put(at.share, work.best_share)
+    if is_whole:
+        value = _whole_value_of(program, at.share, work.of_path, work.missing)
+        if work.figures[0] == -np.inf or value > work.figures[0]:
+            work.figures[0] = value
+            put(work.of_path, work.best_share)
+    else:
+        value = _value_of(program, sheds, at.share, work.load)
+        if sense * value > sense * work.figures[0]:
+            work.figures[0] = value
+            put(at.share, work.best_share)
     if sense * bound < sense * work.figures[1]:
         work.figures[1] = bound
         put(at.price, work.best_price)
     high = work.figures[1] if sheds else work.figures[0]
-    return sense * (work.figures[1] - work.figures[0]) / high if high > 0 else 0.0
+    if program.base > 0:
+        high = program.base - work.figures[0]
+    gap = sense * (work.figures[1] - work.figures[0])
+    if gap == np.inf:
+        return np.inf
+    return gap / high if high > 0 else 0.0
+
+
+@inner_kernel
+def _begin(
+    program: Reduced, sheds: bool, start: Start, splits: FloatArray, prices: FloatArray
+) -> tuple[Iterate, Work]:
+    """The first point, and the space that iterations need."""
+    at = new_iterate(len(program.gain), len(program.rate), len(program.limit))
+    cold_start(program, sheds, at)
+    if start.is_warm:
+        warm_start(program, sheds, at, splits, prices, start)
+    return at, _new_work(program, sheds, at)
+
+
+@inner_kernel
+def _is_done(
+    program: Reduced, sheds: bool, is_whole: bool, gap: float, at: Iterate, work: Work
+) -> bool:
+    """Whether the gap is reached; or, where all must be carried and is not, the optimum of what
+    may be left: what must be carried is then worth less than what displaces it.
+    """
+    if _measure(program, sheds, is_whole, at, work) <= gap:
+        return True
+    if work.figures[0] != -np.inf or not np.isfinite(work.figures[1]):
+        return False
+    largest = 0.0
+    for rest in at.rest:
+        largest = max(largest, rest)
+    return largest > _LEFT and bool(product_sum(at, work.step, sheds, 0.0, 0.0) < _AT_END)
+
+
+@inner_kernel
+def _again(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
+    """Begin from a cold start, where a warm one has led nowhere; what it gave is kept."""
+    copy(new_iterate(len(program.gain), len(program.rate), len(program.limit)), work.step)
+    cold_start(program, sheds, at)
+
+
+@inner_kernel
+def _give(program: Reduced, work: Work, splits: FloatArray, prices: FloatArray) -> None:
+    """Write the best shares and prices."""
+    for q in range(len(program.gain)):
+        splits[program.slot[q]] = work.best_share[q]
+    fill(0.0, prices)
+    for r in range(len(program.limit)):
+        prices[program.link[r]] = work.best_price[r] * program.scale
 
 
 @kernel
 def solve(
     program: Reduced,
     sheds: bool,
+    is_whole: bool,
     gap: float,
     max_iterations: int,
     splits: FloatArray,
     prices: FloatArray,
-    is_warm: bool,
+    start: Start,
     stop: BoolArray,
 ) -> int:
     """Solve one program; the number of iterations.
@@ -118,34 +224,157 @@ def solve(
     Args:
         program: program of one matrix.
         sheds: as in :func:`reduced`.
+        is_whole: whether shares must carry all demand, and bounds may count on it.
         gap: target of the certified gap.
         max_iterations: number of iterations, at most.
         splits: (D K,) receives the shares.
         prices: (E,) receives the prices.
-        is_warm: whether both have a start, with feasible shares; they are 0 otherwise.
+        start: whether both have a start, with feasible shares; they are 0 otherwise.
         stop: (1,) is read before each iteration: another thread may end the search.
     """
     if len(program.rate) == 0 or len(program.limit) == 0:
         fill(0.0, prices)
         return 0
-    at = new_iterate(len(program.gain), len(program.rate), len(program.limit))
-    cold_start(program, sheds, at)
-    if is_warm:
-        warm_start(program, sheds, at, splits, prices)
-    work = _new_work(program, sheds, at)
-    done = 0
-    while _measure(program, sheds, at, work) > gap and done < max_iterations and not stop[0]:
+    at, work = _begin(program, sheds, start, splits, prices)
+    is_warm, done = start.is_warm, 0
+    while not _is_done(program, sheds, is_whole, gap, at, work):
+        if done >= max_iterations or stop[0]:
+            break
         if iterate(program, sheds, at, work):
             done += 1
-        elif is_warm:  # the start led nowhere; what it gave is kept
+        elif is_warm:
             is_warm = False
-            copy(new_iterate(len(program.gain), len(program.rate), len(program.limit)), work.step)
-            cold_start(program, sheds, at)
+            _again(program, sheds, at, work)
         else:
             break
-    for q in range(len(program.gain)):
-        splits[program.slot[q]] = work.best_share[q]
-    fill(0.0, prices)
-    for r in range(len(program.limit)):
-        prices[program.link[r]] = work.best_price[r] * program.scale
+    _give(program, work, splits, prices)
     return done
+
+
+# The steps of an iteration as kernels of their own, for programs so large that S is made on several
+# threads and factored by LAPACK.
+_MIN_LARGE_PATHS = 10_000
+_MIN_LARGE_UPDATES = 3_000_000  # of S, about 5 ms, from which on a second thread is worth its while
+
+
+@kernel
+def _begin_large(
+    program: Reduced, sheds: bool, start: Start, splits: FloatArray, prices: FloatArray
+) -> tuple[Iterate, Work]:
+    return _begin(program, sheds, start, splits, prices)
+
+
+@kernel
+def _is_large_done(
+    program: Reduced, sheds: bool, is_whole: bool, gap: float, at: Iterate, work: Work
+) -> bool:
+    return _is_done(program, sheds, is_whole, gap, at, work)
+
+
+@kernel
+def _large_again(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
+    _again(program, sheds, at, work)
+
+
+@kernel
+def _give_large(program: Reduced, work: Work, splits: FloatArray, prices: FloatArray) -> None:
+    _give(program, work, splits, prices)
+
+
+@kernel
+def _add_blocks(
+    program: Reduced,
+    sheds: bool,
+    at: Iterate,
+    work: Work,
+    s: FloatArray,
+    first: int,
+    end: int,
+    has_slacks: bool,
+) -> None:
+    """A part of S: that of some blocks, and perhaps of the slacks."""
+    if has_slacks:
+        begin_system(at, s)
+    else:
+        for row in s:
+            fill(0.0, row)
+    add_blocks(program, sheds, at, work, s, first, end)
+
+
+@kernel
+def _add_lower(s: FloatArray, out: FloatArray) -> None:
+    """Add a lower triangle to another one."""
+    for i in range(len(s)):
+        for j in range(i + 1):
+            out[i, j] += s[i, j]
+
+
+@kernel
+def _factor_plainly(s: FloatArray) -> None:
+    factor(s)
+
+
+@kernel
+def _advance(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
+    return advance(program, sheds, at, work)
+
+
+def solve_on_threads(
+    program: Reduced,
+    sheds: bool,
+    is_whole: bool,
+    gap: float,
+    max_iterations: int,
+    splits: FloatArray,
+    prices: FloatArray,
+    start: Start,
+    stop: BoolArray,
+) -> int:
+    """:func:`solve`, with S made on all threads and factored by LAPACK where that is faster."""
+    threads = numba.get_num_threads()
+    if threads == 1 or len(program.gain) < _MIN_LARGE_PATHS or not len(program.limit):
+        return solve(program, sheds, is_whole, gap, max_iterations, splits, prices, start, stop)
+    updates = _updates_of_blocks(program)
+    if updates.sum() < _MIN_LARGE_UPDATES:
+        return solve(program, sheds, is_whole, gap, max_iterations, splits, prices, start, stop)
+    at, work = _begin_large(program, sheds, start, splits, prices)
+    ends = np.searchsorted(np.cumsum(updates), updates.sum() * np.arange(1, threads) / threads)
+    ptr = [0, *(int(end) + 1 for end in ends), len(program.rate)]
+    systems = [work.system, *(np.empty_like(work.system) for _ in range(threads - 1))]
+    is_warm, done = start.is_warm, 0
+    with ThreadPoolExecutor(threads) as pool:
+
+        def make(part: int) -> None:
+            s, is_first = systems[part], part == 0
+            _add_blocks(program, sheds, at, work, s, ptr[part], ptr[part + 1], is_first)
+
+        def make_whole() -> None:
+            list(pool.map(make, range(threads)))
+            for other in systems[1:]:
+                _add_lower(other, work.system)
+
+        while not _is_large_done(program, sheds, is_whole, gap, at, work):
+            if done >= max_iterations or stop[0]:
+                break
+            make_whole()
+            _, fault = dpotrf(work.system.T, lower=0, overwrite_a=1, clean=0)
+            if fault:
+                make_whole()
+                _factor_plainly(work.system)
+            if _advance(program, sheds, at, work):
+                done += 1
+            elif is_warm:
+                is_warm = False
+                _large_again(program, sheds, at, work)
+            else:
+                break
+    _give_large(program, work, splits, prices)
+    return done
+
+
+def _updates_of_blocks(program: Reduced) -> FloatArray:
+    """(G,) updates of S that each block makes."""
+    of_paths, of_unions = np.diff(program.row_ptr), np.diff(program.union_ptr)
+    paths = np.append(0, np.cumsum(of_paths * (of_paths + 1) // 2))
+    blocks = np.diff(paths[program.block_ptr])
+    return np.asarray(blocks + of_unions * (of_unions + 1) // 2, np.float64)

@@ -13,11 +13,27 @@ from teal.solvers.interior.reduction import Reduced
 _FIRST_TARGET = 0.03  # first mu, over the mean value of a column
 _FIRST_LOAD = 0.9  # of the capacity, in the cold start
 _FIRST_THETA = 1.1  # first theta, over the utilisation of even splits
-_WARM_TARGET = 0.03  # first mu of a warm start, over the mean value of a column
-_WARM_MIX = 0.15  # part of a warm start that is not of the given shares
 _WARM_THETA = 1.02  # first theta of a warm start, over its utilisation
 _WARM_SLACK = 0.05  # of the limit, up to which a slack of a warm start is raised
 _LEAST_PRICE = 0.01  # of the mean price of a warm start, to which smaller ones are raised
+
+
+class Start(NamedTuple):
+    """How a search begins.
+
+    Attributes:
+        is_warm: whether near given splits and prices.
+        target: first mu, over the mean value of a column.
+        mix: part of the first shares that is not of the given ones.
+    """
+
+    is_warm: bool
+    target: float
+    mix: float
+
+
+COLD = Start(False, 0.0, 0.0)
+WARM = Start(True, 0.03, 0.15)  # near the splits and prices of another matrix, or of a model
 
 
 class Iterate(NamedTuple):
@@ -193,7 +209,12 @@ def _centre_blocks(program: Reduced, sheds: bool, target: float, at: Iterate) ->
 
 @inner_kernel
 def warm_start(
-    program: Reduced, sheds: bool, at: Iterate, splits: FloatArray, prices: FloatArray
+    program: Reduced,
+    sheds: bool,
+    at: Iterate,
+    splits: FloatArray,
+    prices: FloatArray,
+    start: Start,
 ) -> None:
     """From a cold start to one near given splits and prices, still inside on both sides.
 
@@ -206,6 +227,7 @@ def warm_start(
         at: the cold start; receives the warm one.
         splits: (D K,) feasible.
         prices: (E,) value per Gbit/s.
+        start: how near.
     """
     rows, blocks, paths = len(program.limit), len(program.rate), len(program.gain)
     total = 0.0
@@ -223,7 +245,7 @@ def warm_start(
         for r in range(rows):
             at.price[r] /= of_limits
         value = at.theta[0]
-    target = _WARM_TARGET * value / (paths + rows + (blocks if sheds else 0))
+    target = start.target * value / (paths + rows + (blocks if sheds else 0))
     _centre_blocks(program, sheds, target, at)
     for g in range(blocks):
         left, given, unit = 1.0, 0.0, 1.0
@@ -231,14 +253,14 @@ def warm_start(
             given += splits[program.slot[q]]
         if not sheds:  # shares of a demand sum to 1
             unit = 1 / given if given > 0 else 0.0
-        mix = _WARM_MIX if sheds or given > 0 else 1.0
+        mix = start.mix if sheds or given > 0 else 1.0
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
             far = 0.5 * (at.share[q] + target / at.reduced[q])
             at.share[q] = (1 - mix) * unit * splits[program.slot[q]] + mix * far
             left -= at.share[q]
         if sheds:
             far = 0.5 * (at.rest[g] + target / at.rest_reduced[g])
-            at.rest[g] = max(left, _WARM_MIX * far)
+            at.rest[g] = max(left, start.mix * far)
     load = np.empty(rows)
     loads(program, at.share, load)
     if not sheds:

@@ -17,7 +17,9 @@ from teal.problem import Problem
 from teal.problem.bounds import usable_prices
 from teal.problem.prox import project_box
 from teal.runtime.interruptible import Deadline, Steps, complete, quietly
+from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.parallel import is_large
+from teal.solvers import least_cost
 from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.fused.rehearsal import rehearse_for
@@ -162,7 +164,8 @@ def solve(
 
 def takes_starter(problem: Problem) -> bool:
     """Whether the solution is that of one program, for which a model can give a start."""
-    return not problem.objective.rules.is_sequence
+    rules = problem.objective.rules
+    return not (rules.is_sequence or rules.may_have_no_allocation)
 
 
 class SolveOptions(TypedDict, total=False):
@@ -231,7 +234,8 @@ class _Settings:
             raise InputError(
                 "solve",
                 "starter",
-                f"none: {problem.objective.name} takes more than one program",
+                f"none: {problem.objective.name} takes more than one program, or none that "
+                "models learn",
                 "one",
             )
 
@@ -254,6 +258,9 @@ def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps
         )
         return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     state, starter = _starting_state(problem, settings.warm_start), settings.starter
+    if problem.objective.rules.may_have_no_allocation:
+        limits = settings.gap, settings.max_iterations, deadline
+        return (yield from least_cost.solving(problem, state, *limits, engine, _balance))
     is_sampled = not problem.conditions and starts_from_samples(problem, settings.gap, engine)
     if (
         state is None
@@ -266,6 +273,10 @@ def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps
     )
     result = yield from solving_single(problem, state, options, engine, dtype)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
+
+
+def _balance(problem: Problem, gap: float, deadline: Deadline) -> Steps[PdhgResult]:
+    return (yield from solving(problem, gap=gap, deadline=deadline))
 
 
 def prepare(
@@ -283,6 +294,10 @@ def prepare(
         problem: B matrices.
         gap, engine, dtype, starter: as in :func:`solve`.
     """
+    if problem.objective.rules.may_have_no_allocation:
+        if not is_interpreting():
+            least_cost.rehearse()
+        return
     if rehearse := getattr(starter, "rehearse", None):
         rehearse(problem)
     if problem.classes is not None and not problem.conditions:

@@ -164,7 +164,7 @@ class ShardedProblem:
         problem = Problem.create(self.topology, paths, plain, np.zeros((1, 0)), capacity=capacity)
         latency = self.topology.latency
         cost = self.objective.link_cost(
-            latency, lambda: max(self.backend.apply(_longest_path, latency))
+            self.topology, lambda: max(self.backend.apply(_longest_path, latency))
         )
         return dataclasses.replace(
             problem, objective=self.objective, link_cost=torch.from_numpy(cost)

@@ -1,0 +1,121 @@
+"""The public multicommodity flow problems at the least cost, over all paths of their networks.
+
+    python benchmarks/multicommodity.py --data FOLDER [--out OUT] [--gap 1e-4] [NAME ...]
+
+FOLDER holds the files of CommaLab (planar*, grid*), perhaps *_net.tntp.gz and *_trips.tntp.gz of
+Transportation Networks for Research, and optimal.csv (instance, optimal) with published optima.
+OUT/multicommodity.csv has a row for each problem: its size, seconds from the first path to the
+certified solution (the median of three runs, of one where it takes more than 20 s), the certified
+gap to the optimum over all paths, the cost, and the cost over the published optimum less 1.
+Reading the files is not timed.  Kernels are compiled on the first problem before any is timed.
+
+As their publishers of optima did, trips are divided by 2,000 (Winnipeg) and 2.4 (ChicagoSketch), and
+all nodes carry transit traffic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import math
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+_ROADS = {"Winnipeg": 2000.0, "ChicagoSketch": 2.4}  # and what trips are divided by
+_LONG_S = 20.0  # of a run, from which on there is one
+COLUMNS = (
+    "problem",
+    "nodes",
+    "links",
+    "demands",
+    "seconds",
+    "iterations",
+    "gap",
+    "cost",
+    "above optimum",
+)
+
+
+def read(folder: Path, name: str) -> tuple[Any, Any]:
+    """Network and traffic of a problem."""
+    import teal
+
+    if name in _ROADS:
+        topology = teal.load_topology(str(folder / f"{name}_net.tntp.gz"))
+        topology = dataclasses.replace(topology, no_transit=None)
+        traffic = teal.load_traffic(str(folder / f"{name}_trips.tntp.gz"), topology)
+        return topology, traffic.scaled(1 / _ROADS[name])
+    topology = teal.load_topology(str(folder / name))
+    return topology, teal.load_traffic(str(folder / name), topology)
+
+
+def solved(topology: Any, traffic: Any, gap: float) -> tuple[float, Any]:
+    """Seconds, and the solution over all paths, from one path a demand."""
+    import teal
+    from teal.solvers.columns import improve
+
+    begin = time.perf_counter()
+    paths = teal.compute_paths(topology, traffic.pairs, num_paths=1, cache=False)
+    problem = teal.Problem.create(topology, paths, "least_cost", traffic.read([0]))
+    found = improve(problem, target=gap)
+    return time.perf_counter() - begin, found
+
+
+def names_in(folder: Path) -> list[str]:
+    """The problems of a folder, the smallest files first."""
+    files = [file for file in folder.iterdir() if file.is_file() and not file.suffix]
+    roads = [name for name in _ROADS if (folder / f"{name}_net.tntp.gz").exists()]
+    return [*(file.name for file in sorted(files, key=lambda file: file.stat().st_size)), *roads]
+
+
+def main() -> None:
+    """Measure, problem by problem."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the files")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/multicommodity"), help="folder of the table"
+    )
+    parser.add_argument("--gap", type=float, default=1e-4, help="certified gap")
+    parser.add_argument("names", nargs="*", help="problems; without, all of the folder")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    published: dict[str, float] = {}
+    if (options.data / "optimal.csv").exists():
+        with (options.data / "optimal.csv").open(encoding="utf-8") as stream:
+            published = {row["instance"]: float(row["optimal"]) for row in csv.DictReader(stream)}
+    names = options.names or names_in(options.data)
+    solved(*read(options.data, names[0]), options.gap)
+    with (options.out / "multicommodity.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(COLUMNS)
+        for name in names:
+            topology, traffic = read(options.data, name)
+            seconds, found = solved(topology, traffic, options.gap)
+            if seconds < _LONG_S:
+                runs = [seconds, *(solved(topology, traffic, options.gap)[0] for _ in range(2))]
+                seconds = statistics.median(runs)
+            cost = float(found.result.value[0])
+            writer.writerow(
+                (
+                    name,
+                    topology.num_nodes,
+                    topology.num_links,
+                    traffic.num_demands,
+                    seconds,
+                    found.result.iterations,
+                    float(found.gap_all_paths[0]),
+                    cost,
+                    cost / published[name] - 1 if name in published else math.nan,
+                )
+            )
+            stream.flush()
+            print(f"{name}: {seconds:.3g} s, gap {float(found.gap_all_paths[0]):.2g}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

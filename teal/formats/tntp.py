@@ -1,0 +1,106 @@
+"""Road networks in the TNTP format (Transportation Networks for Research): ``NAME_net.tntp`` and
+``NAME_trips.tntp``, also compressed by gzip.
+
+A network begins with ``<KEY> value`` lines; behind them each line is a link: start, end, capacity,
+length, free flow time and more, with a semicolon at its end.  Its cost is the free flow time.
+Zones, the nodes below ``<FIRST THRU NODE>``, carry no transit traffic.  Trips are lists ``target :
+rate;`` behind ``Origin source``; trips within a zone are left out.  Capacities and trips are read
+as Gbit/s.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.formats.commalab import matrix_of, network_of_costs
+from teal.network import Topology, TrafficMatrices
+
+SUFFIXES = (".tntp", ".tntp.gz")
+_KEY = re.compile(r"<([^>]+)>\s*(\S*)")
+_ORIGIN, _TRIP = re.compile(r"Origin\s+(\d+)", re.IGNORECASE), re.compile(r"(\d+)\s*:\s*([^;]*);")
+_FIELDS = 5  # of a link that are read: start, end, capacity, length, free flow time
+
+
+def read_tntp_topology(path: Path) -> Topology:
+    """Read a network.
+
+    Raises:
+        InputError: a fault in the file, or what :class:`teal.Topology` refuses.
+    """
+    where, (keys, lines) = str(path), _parts(path)
+    nodes, first = (_whole(keys, key, where) for key in ("NUMBER OF NODES", "FIRST THRU NODE"))
+    rows = [line.split(";")[0].split() for _, line in lines if not line.startswith("~")]
+    short = next((number for number, row in enumerate(rows, 1) if len(row) < _FIELDS), 0)
+    if short or not rows:
+        expected = f"links of {_FIELDS} numbers: start, end, capacity, length, free flow time"
+        raise InputError(where, f"link {short}" if short else "", expected, "fewer")
+    try:
+        links = np.array([row[:_FIELDS] for row in rows], np.float64)
+    except ValueError as error:
+        raise InputError(where, "links", "numbers", str(error)) from None
+    return network_of_costs(
+        _name(path),
+        where,
+        nodes,
+        ends=links[:, :2],
+        cost=links[:, 4],
+        capacity=links[:, 2],
+        no_transit=first - 1,
+    )
+
+
+def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
+    """Read the trips as one matrix.
+
+    Raises:
+        InputError: a fault in the file, or a zone that the network does not have.
+    """
+    where, (_, lines) = str(path), _parts(path)
+    source, ends, rates = 0, list[tuple[int, int]](), list[float]()
+    for number, line in lines:
+        origin = _ORIGIN.match(line)
+        if origin is not None:
+            source = int(origin[1])
+            continue
+        for target, rate in _TRIP.findall(line):
+            try:
+                rates.append(float(rate))
+            except ValueError:
+                raise InputError(where, f"line {number}", "a rate", repr(rate.strip())) from None
+            ends.append((source, int(target)))
+    if not ends:
+        raise InputError(where, "", "Origin lines with trips", "none")
+    pairs = np.array(ends, np.float64)
+    return matrix_of(path, _name(path), pairs, np.array(rates), topology)
+
+
+def _name(path: Path) -> str:
+    """The name of a network or of its trips."""
+    return re.sub(r"(_net|_trips)?\.tntp(\.gz)?$", "", path.name, flags=re.IGNORECASE)
+
+
+def _parts(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
+    """The keys at the begin of a file, and the numbers and texts of the other lines."""
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    with opener(path, "rt", encoding="utf-8", errors="replace") as stream:
+        texts = [line.strip() for line in stream]
+    keys, lines = dict[str, str](), list[tuple[int, str]]()
+    for number, text in enumerate(texts, 1):
+        found = _KEY.match(text)
+        if found is not None:
+            keys[found[1].strip().upper()] = found[2]
+        elif text:
+            lines.append((number, text))
+    return keys, lines
+
+
+def _whole(keys: dict[str, str], key: str, where: str) -> int:
+    text = keys.get(key, "")
+    if not text.isdigit() or int(text) < 1:
+        raise InputError(where, f"<{key}>", "a whole number above 0", repr(text))
+    return int(text)

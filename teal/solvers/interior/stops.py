@@ -1,0 +1,30 @@
+"""The end of a search at a deadline, by a flag that its kernel reads."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from teal.runtime.arrays import BoolArray
+from teal.runtime.interruptible import Deadline
+
+
+@contextlib.contextmanager
+def ends_at(deadline: Deadline, stop: BoolArray) -> Iterator[None]:
+    """Set ``stop`` (1,) at the deadline, while the block runs.
+
+    Kernels hold no lock of Python, so that the timer's thread runs beside them.
+    """
+    if deadline.is_over:
+        stop[0] = True
+    if stop[0] or deadline.left > threading.TIMEOUT_MAX:
+        yield
+        return
+    timer = threading.Timer(deadline.left, stop.fill, (True,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

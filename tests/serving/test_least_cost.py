@@ -1,0 +1,43 @@
+"""The least cost by the service: answers against LP-all, and a matrix that cannot be carried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from baselines.lp_all import LpAll
+from teal.problem import assess
+from tests.serving.service import problem_of, rates_of, run, service
+
+LEAST_COST = "least_cost:max_utilisation=0.9"
+
+
+def test_answers_cost_what_the_lp_costs_and_say_what_cannot_be_carried(tmp_path: Path) -> None:
+    light, heavy = rates_of(2, size=60.0), rates_of(1, size=6_000.0)
+    problem = problem_of(light, LEAST_COST)
+    optimum = assess(problem, LpAll().solve(problem))
+    assert bool(torch.isfinite(optimum.value).all()), "the network must carry these"
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("b4", "b4", num_paths=4, objective=LEAST_COST)
+            await client.wait_ready("b4")
+            answer = await client.allocate("b4", light, gap=1e-6)
+            assert answer.status == ("gap", "gap")
+            np.testing.assert_allclose(answer.value, optimum.value.numpy(), rtol=2e-6)
+            assert answer.largest_share is not None
+            assert np.isnan(answer.largest_share).all()
+            assert max(answer.max_link_utilisation) <= 0.9 * (1 + 1e-9)
+            lost = await client.allocate("b4", heavy, gap=1e-3)
+            assert lost.status == ("infeasible",)
+            assert lost.largest_share is not None
+            flow = problem_of(heavy, "max_concurrent_flow")
+            most = 0.9 * float(assess(flow, LpAll().solve(flow)).value)
+            assert lost.largest_share[0] == pytest.approx(most, rel=1e-2)
+            again = await client.allocate("b4", light, gap=1e-6)  # the start is the one before
+            assert again.status == ("gap", "gap")
+
+    run(work)

@@ -1,0 +1,254 @@
+"""The least cost against linear programs: over candidate paths, over all paths, and where not all
+demand can be carried."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import teal
+from baselines import arc_form
+from baselines.lp_all import LpAll
+from teal.errors import InputError
+from teal.network import Topology, compute_paths
+from teal.network.path_changes import first_columns
+from teal.problem import Problem, Status, assess, dual_bound
+from teal.problem.bounds import all_paths_bound
+from teal.runtime.kernel_cache import interpreting
+from teal.solvers.columns import improve
+from teal.solvers.result import Stop
+from teal.testing import cabled_topology, make_topology, random_problem
+
+LEAST_COST = "least_cost"
+
+
+def with_costs(problem: Problem, seed: int, magnitude: float = 1.0) -> Problem:
+    """The problem with random costs of links, some of them 0."""
+    generator = np.random.default_rng(seed)
+    cost = magnitude * generator.integers(0, 10, problem.topology.num_links)
+    topology = dataclasses.replace(problem.topology, cost=cost.astype(np.float64))
+    return Problem.create(
+        topology,
+        problem.paths,
+        LEAST_COST,
+        problem.demand.numpy(),
+        capacity=problem.capacity.numpy(),
+    )
+
+
+def loaded(seed: int, load: float, magnitude: float = 1.0) -> Problem:
+    """A random network of cables, some of several parallel links or of one direction."""
+    topology = cabled_topology(seed)
+    problem = Problem.create(
+        topology,
+        compute_paths(topology, num_paths=3),
+        LEAST_COST,
+        _rates(topology, seed) * load,
+    )
+    return with_costs(problem, seed, magnitude)
+
+
+def _rates(topology: Topology, seed: int) -> np.ndarray:
+    count = topology.num_nodes * (topology.num_nodes - 1)
+    return np.random.default_rng(seed).exponential(1.0, (1, count))
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10_000),
+    load=st.sampled_from([0.02, 0.1, 0.3, 1.0]),
+    magnitude=st.sampled_from([1e-6, 1.0, 1e6]),
+)
+def test_the_least_cost_is_that_of_the_lp(seed: int, load: float, magnitude: float) -> None:
+    problem = loaded(seed, load, magnitude)
+    reference = LpAll().solve(problem)
+    result = teal.solve(problem, gap=1e-7)
+    found = assess(problem, result)
+    if reference.status[0] is Status.INFEASIBLE:
+        assert result.stopped_by == (Stop.INFEASIBLE,)
+        assert found.status == (Status.INFEASIBLE,)
+        assert result.largest_share is not None
+        share, bound = result.largest_share[0].tolist()
+        concurrent = Problem.create(
+            problem.topology, problem.paths, "max_concurrent_flow", problem.demand.numpy()
+        )
+        most = float(assess(concurrent, LpAll().solve(concurrent)).value)
+        assert share == pytest.approx(most, rel=1e-2)
+        assert share - 1e-7 <= most <= bound + 1e-7
+        return
+    optimum = float(assess(problem, reference).value)
+    assert found.status == (Status.FEASIBLE,)
+    assert float(found.max_violation) <= 1e-9
+    assert float(found.value) == pytest.approx(optimum, rel=1e-6, abs=1e-9 * magnitude)
+    assert float(found.bound) <= optimum * (1 + 1e-7) + 1e-9 * magnitude
+    assert float(found.gap) <= 1e-7
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10_000), load=st.sampled_from([0.02, 0.1, 0.3, 1.0]))
+def test_the_least_cost_over_all_paths_is_that_of_the_arc_form(seed: int, load: float) -> None:
+    problem = loaded(seed, load)
+    first = problem.with_paths(first_columns(problem.paths, 1))
+    optimum = arc_form.optimum(first)
+    last = improve(first, target=1e-6)
+    over = first.with_paths(last.paths)
+    found = assess(over, last.result)
+    if math.isinf(optimum):
+        assert last.result.stopped_by == (Stop.INFEASIBLE,)
+        assert last.result.largest_share is not None
+        assert float(last.result.largest_share[0, 1]) < 1
+        return
+    assert found.status == (Status.FEASIBLE,)
+    assert float(found.max_violation) <= 1e-9
+    assert float(found.value) == pytest.approx(optimum, rel=2e-6, abs=1e-9)
+    assert float(last.bound_all_paths) <= optimum * (1 + 1e-9) + 1e-9
+    assert float(last.gap_all_paths) <= 1e-6
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10_000), scale=st.sampled_from([0.0, 0.1, 1.0, 30.0]))
+def test_any_prices_bound_the_least_cost(seed: int, scale: float) -> None:
+    problem = loaded(seed, 0.1)
+    generator = torch.Generator().manual_seed(seed)
+    prices = scale * torch.rand(problem.capacity.shape, generator=generator).double() ** 3
+    reference = LpAll().solve(problem)
+    optimum = math.inf
+    if reference.status[0].usable:
+        optimum = float(assess(problem, reference).value)
+    assert float(dual_bound(problem, prices)) <= optimum * (1 + 1e-7) + 1e-9
+    assert float(all_paths_bound(problem, prices)) <= arc_form.optimum(problem) * (1 + 1e-7) + 1e-9
+
+
+def two_routes(capacity: float) -> Problem:
+    """A demand of 3 Gbit/s over a route of cost 1 and one of cost 1 + 4."""
+    topology = make_topology([(0, 2, capacity), (0, 1, 5.0), (1, 2, 5.0)])
+    topology = dataclasses.replace(
+        topology, latency=np.array([1.0, 1.0, 4.0]), metric=np.array([10, 1, 1])
+    )
+    pairs = np.array([[0, 2]], np.int32)
+    paths = compute_paths(topology, pairs, num_paths=2)
+    return Problem.create(topology, paths, LEAST_COST, np.array([[3.0]]))
+
+
+def test_the_cheap_route_is_filled_first() -> None:
+    problem = two_routes(2.0)
+    result = teal.solve(problem, gap=1e-9)
+    assert float(result.value) == pytest.approx(2 * 1 + 1 * 5)
+    assert result.splits[0, 0].tolist() == pytest.approx([2 / 3, 1 / 3], abs=1e-7)
+    assert float(result.prices[0, 0]) == pytest.approx(4.0)  # what another Gbit/s there saves
+
+
+def test_the_cost_may_be_another_one() -> None:
+    problem = two_routes(2.0)
+    by_metric = Problem.create(
+        problem.topology, problem.paths, "least_cost:cost=metric", problem.demand.numpy()
+    )
+    assert float(teal.solve(by_metric, gap=1e-9).value) == pytest.approx(3 * 2)
+    by_hops = Problem.create(
+        problem.topology, problem.paths, "least_cost:cost=hops", problem.demand.numpy()
+    )
+    assert float(teal.solve(by_hops, gap=1e-9).value) == pytest.approx(2 * 1 + 1 * 2)
+    with pytest.raises(InputError, match="te_metric"):
+        Problem.create(
+            problem.topology, problem.paths, "least_cost:cost=te_metric", problem.demand.numpy()
+        )
+
+
+def test_a_largest_utilisation_limits_every_link() -> None:
+    problem = two_routes(2.0)
+    limited = Problem.create(
+        problem.topology, problem.paths, "least_cost:max_utilisation=0.5", problem.demand.numpy()
+    )
+    result = teal.solve(limited, gap=1e-9)
+    assert float(result.value) == pytest.approx(1 * 1 + 2 * 5)
+    found = assess(limited, result)
+    assert float(found.max_link_utilisation) == pytest.approx(0.5)
+    assert found.status == (Status.FEASIBLE,)
+    failed = limited.with_capacity(np.array([0.0, 5.0, 5.0]))
+    assert teal.solve(failed, gap=1e-9).stopped_by == (Stop.INFEASIBLE,)
+    assert float(failed.capacity[0, 1]) == pytest.approx(2.5)
+
+
+def test_more_demand_than_all_routes_carry_is_refused_with_the_largest_share() -> None:
+    problem = two_routes(2.0).with_demand(torch.tensor([[14.0]], dtype=torch.float64))
+    result = teal.solve(problem)
+    assert result.stopped_by == (Stop.INFEASIBLE,)
+    assert result.largest_share is not None
+    assert result.largest_share[0].tolist() == pytest.approx([0.5, 0.5], rel=1e-6)
+    assert float(result.splits.sum()) == pytest.approx(0.5, rel=1e-6)
+
+
+def test_a_dear_detour_is_taken_however_dear() -> None:
+    topology = make_topology([(0, 1, 1.0), (0, 2, 9.0), (2, 1, 9.0)])
+    topology = dataclasses.replace(topology, cost=np.array([1e-3, 1e4, 1e4]))
+    pairs = np.array([[0, 1]], np.int32)
+    for num_paths in (1, 2):
+        paths = compute_paths(topology, pairs, num_paths=num_paths)
+        problem = Problem.create(topology, paths, LEAST_COST, np.array([[3.0]]))
+        last = improve(problem, target=1e-6)
+        assert float(last.result.value) == pytest.approx(1e-3 + 2 * 2e4)
+
+
+def test_several_matrices_are_solved_each_for_itself() -> None:
+    topology = teal.load_topology("b4")
+    paths = compute_paths(topology)
+    demand = teal.load_traffic("gravity:count=4,load=1.5", topology).read([0, 1, 2, 3])
+    problem = Problem.create(topology, paths, LEAST_COST, demand)
+    together = teal.solve(problem, gap=1e-6)
+    for row in range(4):
+        alone = teal.solve(problem.row(row), gap=1e-6)
+        assert together.stopped_by[row] == alone.stopped_by[0]
+        torch.testing.assert_close(together.value[row], alone.value[0])
+    last = improve(problem, target=1e-5)
+    assert last.result.splits.shape == (4, *last.paths.mask.shape)
+    assert bool((last.bound_all_paths <= together.value * (1 + 1e-6)).all())
+
+
+def test_a_start_from_the_matrix_before_gives_the_same_cost() -> None:
+    topology = teal.load_topology("b4")
+    paths = compute_paths(topology)
+    demand = teal.load_traffic("gravity:count=2,load=1.5", topology).read([0, 1])
+    first, second = (Problem.create(topology, paths, LEAST_COST, row) for row in demand)
+    cold = teal.solve(second, gap=1e-7)
+    warm = teal.solve(second, gap=1e-7, warm_start=teal.solve(first, gap=1e-3))
+    torch.testing.assert_close(cold.value, warm.value, rtol=1e-6, atol=0)
+
+
+def test_nothing_compiled_gives_the_same_cost() -> None:
+    problem = two_routes(2.0)
+    with interpreting():
+        assert float(teal.solve(problem, gap=1e-6).value) == pytest.approx(7.0)
+
+
+def test_other_engines_and_schemes_say_that_they_do_not_take_it() -> None:
+    problem = two_routes(2.0)
+    with pytest.raises(InputError, match="engine"):
+        teal.solve(problem, engine="plain")
+    for scheme in ("teal", "price-gnn", "pop"):
+        with pytest.raises(InputError, match="least_cost"):
+            teal.make_scheme(scheme).solve(problem)
+
+
+def test_options_that_are_no_options_are_refused() -> None:
+    for text in (
+        "cost=fibre",
+        "max_utilisation=0",
+        "max_utilisation=1.5",
+        "max_utilisation=x",
+        "a=1",
+    ):
+        with pytest.raises(InputError):
+            teal.Objective(f"least_cost:{text}")
+
+
+def test_demands_without_a_path_are_left_out() -> None:
+    problem = with_costs(random_problem(3, failed=4, batch=1), 3)
+    assert bool((~problem.routable & (problem.demand > 0)).any())
+    light = problem.with_demand(problem.demand * 1e-3)
+    assert assess(light, teal.solve(light, gap=1e-6)).status == (Status.FEASIBLE,)
