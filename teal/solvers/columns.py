@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from teal.errors import InputError
 from teal.network.path_changes import first_columns, paths_in_trees, with_more_paths
 from teal.network.path_set import PathSet
 from teal.network.shortest import shortest_trees
@@ -36,6 +37,7 @@ from teal.solvers.pdhg.fused.rehearsal import three_nodes
 from teal.solvers.projection import project
 from teal.solvers.result import merged
 
+ENGINES = ("auto", "interior", "pdhg")
 _SKIPPED_SHARE = (
     0.1  # of the target gap: what all paths that a round leaves out may be worth together
 )
@@ -84,9 +86,12 @@ def improve(
     target: float = 1e-2,
     max_rounds: int = 30,
     report: Callable[[ColumnRound], None] | None = None,
+    engine: str = "auto",
 ) -> OverAllPaths:
     """:func:`improving` without a pause and without a deadline."""
-    return complete(improving(problem, target=target, max_rounds=max_rounds, report=report))
+    return complete(
+        improving(problem, target=target, max_rounds=max_rounds, report=report, engine=engine)
+    )
 
 
 def improving(
@@ -97,26 +102,38 @@ def improving(
     max_iterations: int = 10_000,
     deadline: Deadline | None = None,
     report: Callable[[ColumnRound], None] | None = None,
+    engine: str = "auto",
 ) -> Steps[OverAllPaths]:
     """Add paths until the allocation over them is within ``target`` of the optimum over all paths.
 
-    One matrix of a linear program with hard capacities has an interior-point master
-    (:mod:`teal.solvers.interior.master`).  Other programs are solved in rounds, to a third of the
-    target, or to half of the gap to the optimum over all paths while that is more; a round adds for
-    each matrix and demand the path of best reduced profit.
+    One matrix of a linear program may have an interior-point master
+    (:mod:`teal.solvers.interior.master`), and that of the least cost always has.  Other programs
+    are solved in rounds by PDHG, to a third of the target, or to half of the gap to the optimum
+    over all paths while that is more; a round adds for each matrix and demand the path of best
+    reduced profit.
 
     Args:
         problem: B matrices; the added paths serve all of them.
         target: gap_all_paths at which to stop, of every matrix.
         max_rounds: number of rounds, at most.
-        max_iterations: iterations of a round, at most.
+        max_iterations: iterations of a round of PDHG, at most.
         deadline: after which no further round begins, and a round ends early; None for none.
         report: called after each round.
+        engine: interior (the master), pdhg (rounds), or auto: the one that is expected to be the
+            faster one.
+
+    Raises:
+        InputError: another engine, or one that does not take the problem.
     """
     end = deadline or Deadline()
+    if engine not in ENGINES:
+        raise InputError("improve", "engine", " or ".join(ENGINES), repr(engine))
     if problem.objective.rules.may_have_no_allocation:
         return (yield from _at_least_cost(problem, target, end, max_rounds, report))
-    if all_paths.is_faster(problem):
+    if engine == "interior" and not all_paths.accepts(problem):
+        expected = "another one: the master takes one matrix of a linear program, on the CPU"
+        raise InputError("improve", "engine", expected, engine)
+    if engine == "interior" or (engine == "auto" and all_paths.is_faster(problem)):
         return (yield from _by_master(problem, target, end, max_rounds, report))
     state: PdhgState | None = None
     sense = problem.objective.rules.sense
@@ -194,6 +211,7 @@ def _by_master(
             state=state,
             stopped_by=(stop,),
         )
+    result = least_cost.in_type(result, problem.demand.dtype)
     result = dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     best = from_score(over, torch.tensor([found.bound], dtype=torch.float64))
     return OverAllPaths(found.paths, result, best, gap(over, result.value, best))
@@ -243,7 +261,7 @@ def _at_least_cost(
         )
         for part in parts
     ]
-    whole = least_cost.in_type(merged(results), problem.demand.dtype)
+    whole = merged(results)
     bounds, gaps = (
         torch.cat([getattr(part, field) for part in parts])
         for field in ("bound_all_paths", "gap_all_paths")

@@ -302,3 +302,47 @@ def test_demands_without_a_path_are_named(
         assert "1 demand without a path, 4 Gbit/s: a->c" in capsys.readouterr().out
         assert main([*command, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["without_path"] == expected
+
+
+def test_the_least_cost_is_said_proved_and_refused_where_not_all_can_be_carried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = ["--topology", "b4", "--objective", "least_cost:max_utilisation=0.9"]
+    out, proof = tmp_path / "a.json", tmp_path / "proof"
+    light = [*problem, "--traffic", "gravity:seed=0,load=1.2"]
+    assert main(["solve", *light, "--json", "--out", str(out), "--prove", str(proof)]) == 0
+    said = capsys.readouterr()
+    figures = json.loads(said.out)
+    assert figures["satisfied_demand"] == pytest.approx(1, abs=1e-12)
+    assert figures["max_link_utilisation"] <= 0.9 * (1 + 1e-9)
+    assert figures["value"] == pytest.approx(figures["latency_mean"] * _volume(out), rel=1e-9)
+    assert "proved over the listed paths: cost 0.99999999999" in said.err
+    assert main(["certify", *light, "--allocation", str(out), "--out", str(tmp_path / "p")]) == 0
+    assert "the cost is from" in capsys.readouterr().out
+    heavy = [*problem, "--traffic", "gravity:seed=0,load=6"]
+    for more in ([], ["--over-all-paths"]):
+        assert main(["solve", *heavy, *more]) == 1
+        said = capsys.readouterr()
+        assert "not all demand can be carried: of every demand at most" in said.out
+        assert main(["solve", *heavy, *more, "--json"]) == 1
+        figures = json.loads(capsys.readouterr().out)
+        assert figures["status"] == "infeasible"
+        assert figures["value"] is None
+        assert 0 < figures["largest_share"] <= figures["largest_share_bound"] + 1e-9 < 1
+
+
+def _volume(file: Path) -> float:
+    """Gbit/s of all demands of an allocation."""
+    routers = json.loads(file.read_text())["routers"].values()
+    return float(sum(demand["demand"] for router in routers for demand in router))
+
+
+def test_a_problem_of_commalab_is_solved_over_all_paths(
+    public_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(public_data / "mcf" / "planar30")
+    problem = ["--topology", file, "--traffic", file, "--objective", "least_cost"]
+    assert main(["solve", *problem, "--over-all-paths", "--gap", "1e-6", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["value"] == pytest.approx(44350624, rel=1e-6)
+    assert "candidate paths:" not in said.err, "column generation needs no choice before it"

@@ -17,19 +17,20 @@ from baselines import arc_form
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic
 from teal.network import PathMethod, compute_paths
-from teal.network.path_changes import with_more_paths
+from teal.network.path_changes import first_columns, with_more_paths
 from teal.network.path_file import load_paths, save_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.bounds import all_paths_bound
 from teal.solvers.columns import ColumnRound, improve
-from teal.testing import make_topology, random_problem, random_topology
+from teal.testing import assert_feasible, make_topology, random_problem, random_topology
 
 
+@pytest.mark.parametrize("engine", ["interior", "pdhg"])
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 @pytest.mark.parametrize("name", ["b4", "topohub:sndlib/abilene", "topohub:sndlib/geant"])
 def test_column_generation_reaches_the_optimum_of_the_arc_form(
-    name: str, objective: ObjectiveName
+    name: str, objective: ObjectiveName, engine: str
 ) -> None:
     topology = load_topology(name)
     traffic = load_traffic("gravity:seed=3,count=1,load=4", topology)
@@ -40,7 +41,7 @@ def test_column_generation_reaches_the_optimum_of_the_arc_form(
     )
     optimum = arc_form.optimum(problem)
     rounds: list[ColumnRound] = []
-    solution = improve(problem, target=1e-3, report=rounds.append)
+    solution = improve(problem, target=1e-3, report=rounds.append, engine=engine)
     assert float(solution.gap_all_paths) <= 1e-3
     assert float(solution.result.value) == pytest.approx(optimum, rel=1.01e-3)
     sign = problem.objective.rules.sense
@@ -49,6 +50,37 @@ def test_column_generation_reaches_the_optimum_of_the_arc_form(
     assert sum(column_round.added for column_round in rounds) > 0, (
         "one path per demand is not optimal on these networks"
     )
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000),
+    objective=st.sampled_from(SINGLE_PROGRAMS),
+    failed=st.integers(0, 3),
+    density=st.sampled_from([0.25, 0.4, 0.7]),
+)
+def test_the_master_reaches_the_optimum_of_random_networks(
+    seed: int, objective: ObjectiveName, failed: int, density: float
+) -> None:
+    problem = random_problem(
+        seed, objective=objective, failed=failed, density=density, num_paths=2, batch=1
+    )
+    problem = problem.with_paths(first_columns(problem.paths, 1))
+    optimum, sign = arc_form.optimum(problem), problem.objective.rules.sense
+    found = improve(problem, target=1e-6, engine="interior")
+    assert float(found.gap_all_paths) <= 1e-6
+    assert float(found.result.value) == pytest.approx(optimum, rel=2e-6, abs=1e-9)
+    assert sign * (float(found.bound_all_paths) - optimum) >= -1e-7 * abs(optimum) - 1e-9
+    over = problem.with_paths(found.paths)
+    assert_feasible(over, found.result.allocation, 1e-9)
+
+
+def test_engines_that_do_not_take_a_problem_are_refused() -> None:
+    problem = random_problem(1, batch=2)
+    with pytest.raises(InputError, match="one matrix"):
+        improve(problem, engine="interior")
+    with pytest.raises(InputError, match="interior or pdhg"):
+        improve(problem, engine="fused")
 
 
 @settings(max_examples=15)

@@ -11,7 +11,6 @@ import numpy as np
 from teal.network import PathSet
 from teal.network.shortest import shortest_trees
 from teal.problem import Problem
-from teal.problem.sets import AtMostOne
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.kernel_cache import is_interpreting
@@ -52,13 +51,8 @@ class Found(NamedTuple):
 
 
 def accepts(problem: Problem) -> bool:
-    """Whether the master takes a problem: one matrix, linear in flow, hard capacities, on the
-    CPU.
-    """
-    if problem.batch != 1 or is_interpreting() or not accepts_program(problem):
-        return False
-    is_least_cost = problem.objective.rules.may_have_no_allocation
-    return is_least_cost or type(problem.demand_set) is AtMostOne
+    """Whether the master takes a problem: one matrix, linear in flow, on the CPU."""
+    return problem.batch == 1 and not is_interpreting() and accepts_program(problem)
 
 
 def is_faster(problem: Problem) -> bool:
@@ -74,8 +68,9 @@ def demands_of(problem: Problem) -> Demands:
 
     Under least_cost a Gbit/s that is not carried costs three times the dearest cheapest path.
     """
-    is_whole = problem.objective.rules.may_have_no_allocation
-    rate = problem.routable_demand[0] if is_whole else problem.demand[0]
+    rules = problem.objective.rules
+    is_whole = rules.may_have_no_allocation
+    rate = problem.routable_demand[0] if rules.carries_all else problem.demand[0]
     cost = problem.link_cost.numpy()
     worth = problem.demand_value.numpy()
     if is_whole:
@@ -88,7 +83,8 @@ def demands_of(problem: Problem) -> Demands:
         np.ascontiguousarray(worth),
         np.ascontiguousarray(cost),
         np.ascontiguousarray(problem.capacity[0].numpy()),
-        is_whole,
+        is_whole=is_whole,
+        balances=rules.balances,
     )
 
 

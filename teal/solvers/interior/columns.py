@@ -101,7 +101,7 @@ def cheaper_paths(
         columns: columns so far.
         pairs, source_row, into, tail: as in :func:`tree_loads`.
         distance: (S, N) price of the cheapest path from each source to each node.
-        weight: (E,) price and cost of each link.
+        weight: (E,) price and cost of each link, infinite where it has failed.
         limit: (D,) price that a path may have; -inf for a demand that needs none.
 
     Returns:

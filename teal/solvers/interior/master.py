@@ -66,6 +66,8 @@ class Demands:
         cost: (E,) of a Gbit/s on each link.
         capacity: (E,) Gbit/s; 0 where a link has failed.
         is_whole: whether all demand is carried, at the least cost.
+        balances: whether all demand is carried, at the least utilisation of the fullest link;
+            worth and cost are then unused.
     """
 
     topology: Topology
@@ -74,7 +76,13 @@ class Demands:
     worth: FloatArray
     cost: FloatArray
     capacity: FloatArray
-    is_whole: bool
+    is_whole: bool = False
+    balances: bool = False
+
+    @property
+    def carries_all(self) -> bool:
+        """Whether every demand needs a path, however dear."""
+        return self.is_whole or self.balances
 
 
 class Round(NamedTuple):
@@ -84,9 +92,10 @@ class Round(NamedTuple):
         columns: paths of the master.
         share: (P,) of its demand on each; loads are within capacities at the end.
         price: (E,) value per Gbit/s.
-        bound: least upper bound so far on the sum of worth less cost over the flow, of all paths.
-        gap: difference of bound and value, over the bound; over the cost where all demand is
-            carried.
+        bound: least upper bound so far, of all paths, on the sum of worth less cost over the flow,
+            or on the utilisation of the fullest link with its sign reversed.
+        gap: difference of bound and value, over the bound; over cost or utilisation where all
+            demand is carried.
         added: paths that the next round has more.
         is_whole: whether all demand is carried.
     """
@@ -128,6 +137,7 @@ class Master:
         self._weight_rounds = weight_rounds
         self._bound, self.iterations = math.inf, 0
         self._last: Round | None = None
+        self._may_leave = True
         self._load, self._unit = np.zeros(len(demands.cost)), 0.0  # of the rounds of weights
         self._trees_at: tuple[FloatArray, _Trees] | None = None
 
@@ -156,14 +166,16 @@ class Master:
             last = self._last = self._round(value)
             gap = last.gap
             is_feasible = self._joined_none(last.share)
+            self._may_leave &= gap <= before  # else those that have left are missing
             is_fast = number > 0 and gap < _FAST * before
             before = gap
             ends = is_over or (gap <= target and is_feasible)
             if not ends:
-                last = last._replace(added=self._change(is_fast))
+                last = last._replace(added=self._change(is_fast and self._may_leave))
             if report is not None:
                 report(last)
-            if ends or (not last.added and gap <= 2 * aim and is_feasible):
+            is_finest = aim <= _PART_OF_TARGET * target
+            if ends or (is_finest and is_feasible and not last.added):
                 break
         assert last is not None
         return last
@@ -205,8 +217,12 @@ class Master:
         return np.asarray(trees.distance[self._source_row, self._of.pairs[:, 1]])
 
     def _bound_of(self, distance: FloatArray, price: FloatArray) -> float:
-        """The bound of prices over all paths, of the value at the worth of the program."""
+        """The bound of prices over all paths (:class:`Round`)."""
         of = self._of
+        if of.balances:
+            room = float(of.capacity @ price)
+            paid = of.rate @ np.where(np.isfinite(distance), distance, 0.0)
+            return -float(paid) / room if room > 0 else 0.0
         profit = np.where(np.isfinite(distance), of.worth - distance, 0.0)
         if not of.is_whole:
             profit = np.maximum(profit, 0.0)
@@ -236,7 +252,7 @@ class Master:
     def _append(self, trees: _Trees, weight: FloatArray, distance: FloatArray) -> int:
         """Give each demand its cheapest path, where that is cheaper than those that it has."""
         of = self._of
-        limit = np.where(of.rate > 0, np.inf if of.is_whole else of.worth, -np.inf)
+        limit = np.where(of.rate > 0, np.inf if of.carries_all else of.worth, -np.inf)
         ptr, links = cheaper_paths(
             self._columns,
             of.pairs,
@@ -244,7 +260,7 @@ class Master:
             trees.distance,
             trees.into,
             of.topology.link_source,
-            weight,
+            np.where(of.capacity > 0, weight, np.inf),
             np.where(np.isfinite(distance), limit, -np.inf),
         )
         keep = np.ones(len(self._share), np.bool_)
@@ -256,16 +272,18 @@ class Master:
         receive what was found.
         """
         of, columns = self._of, self._columns
-        cost = path_sums(columns, of.cost)
-        value = np.repeat(of.worth, np.diff(columns.path_ptr)) - cost
+        value = np.zeros(len(columns.slot))
+        if not of.balances:
+            value = np.repeat(of.worth, np.diff(columns.path_ptr)) - path_sums(columns, of.cost)
         capacity = np.where(self._joined | (of.capacity <= 0), of.capacity, np.inf)
         worth = float(of.worth.max(initial=0.0)) if of.is_whole else 0.0
-        program = reduced(columns, of.rate, capacity, value, True, worth, self._share)
+        sheds = not of.balances
+        program = reduced(columns, of.rate, capacity, value, sheds, worth, self._share)
         stop = np.zeros(1, np.bool_)
         with ends_at(deadline, stop):
             self.iterations += solve_on_threads(
                 program,
-                True,
+                sheds,
                 carries_all,
                 aim,
                 _MAX_ITERATIONS,
@@ -274,6 +292,8 @@ class Master:
                 self._start(),
                 stop,
             )
+        if of.balances:
+            return -float(self._usage(self._share).max(initial=0.0))
         rates = np.repeat(of.rate, np.diff(columns.path_ptr))
         return float((rates * self._share) @ value)
 
@@ -287,11 +307,13 @@ class Master:
     def _round(self, value: float) -> Round:
         """Bound and gap of the prices."""
         of = self._of
-        weight = of.cost + self._price
+        weight = self._price if of.balances else of.cost + self._price
         trees = self._trees(weight)
         self._trees_at = weight, trees
         self._bound = min(self._bound, self._bound_of(self._distance(trees), self._price))
-        most = float(of.rate @ of.worth) - value if of.is_whole else self._bound
+        most = self._bound
+        if of.carries_all:
+            most = (float(of.rate @ of.worth) if of.is_whole else 0.0) - value
         gap = (self._bound - value) / most if most > 0 else 0.0
         return Round(
             self._columns,

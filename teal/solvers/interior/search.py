@@ -40,17 +40,21 @@ _LEAST_SLACK = 0.5  # of a slack, to which it may fall where loads were raised
 
 
 @inner_kernel
-def _value_of(program: Reduced, sheds: bool, share: FloatArray, load: FloatArray) -> float:
-    """Value of shares, scaled down where they overload a row; or their largest utilisation."""
-    most = 1.0 if sheds else 0.0
+def _fullest(program: Reduced, least: float, load: FloatArray) -> float:
+    """The largest load over limit, at least ``least``."""
+    most = least
     for r in range(len(load)):
         most = max(most, load[r] / program.limit[r])
-    if not sheds:
-        return most
+    return most
+
+
+@inner_kernel
+def _value_of(program: Reduced, share: FloatArray) -> float:
+    """Value of shares, without that of the demands that need no block."""
     total = 0.0
     for q in range(len(share)):
         total += program.gain[q] * share[q]
-    return total / most + program.fixed
+    return total
 
 
 @inner_kernel
@@ -145,10 +149,14 @@ def _measure(program: Reduced, sheds: bool, is_whole: bool, at: Iterate, work: W
             work.figures[0] = value
             put(work.of_path, work.best_share)
     else:
-        value = _value_of(program, sheds, at.share, work.load)
+        # Shares that overload a row are scaled down.
+        most = _fullest(program, 1.0 if sheds else 0.0, work.load)
+        value = _value_of(program, at.share) / most + program.fixed if sheds else most
         if sense * value > sense * work.figures[0]:
             work.figures[0] = value
-            put(at.share, work.best_share)
+            scaled = 1.0 / most if sheds else 1.0
+            for q in range(len(at.share)):
+                work.best_share[q] = scaled * at.share[q]
     if sense * bound < sense * work.figures[1]:
         work.figures[1] = bound
         put(at.price, work.best_price)
