@@ -12,12 +12,13 @@ from torch import Tensor
 
 from teal.objectives import ObjectiveName
 from teal.problem.allocation import Allocation, ProgramPrices, Status
-from teal.problem.bounds import gap, scaled_dual_bound
+from teal.problem.bounds import from_score, gap, multiples, scaled_dual_bound, usable_prices
 from teal.problem.fair_levels import FairFigures, fair_figures
-from teal.problem.feasibility import TOLERANCE, check_shape, violations
+from teal.problem.feasibility import TOLERANCE, check_shape, overload, violations
 from teal.problem.lines import Lines
 from teal.problem.priority import ClassFigures, class_figures
 from teal.problem.problem import Problem
+from teal.problem.small import is_small, measured
 from teal.spec import register
 
 
@@ -176,6 +177,48 @@ class HasAllocation(Protocol):
         ...
 
 
+class _Measures(NamedTuple):
+    """The parts of an assessment.
+
+    Attributes:
+        loads: (B, E) Gbit/s.
+        carried: (B,) Gbit/s.
+        violation: (B,) largest violation of a rule.
+        certificate: value, bound and gap.
+    """
+
+    loads: Tensor
+    carried: Tensor
+    violation: Tensor
+    certificate: Certificate
+
+
+def _measured(
+    problem: Problem,
+    splits: Tensor,
+    prices: Tensor,
+    program_prices: ProgramPrices | None,
+    certify: Certify,
+) -> _Measures:
+    loads = problem.loads(torch.where((problem.demand > 0)[..., None], splits, 0))
+    return _Measures(
+        loads,
+        problem.flows(splits).sum((1, 2)),
+        violations(problem, splits, loads).largest,
+        certify(problem, splits, prices, program_prices),
+    )
+
+
+def _measured_small(problem: Problem, splits: Tensor, prices: Tensor) -> _Measures:
+    """:func:`_measured` by one kernel."""
+    found = measured(problem, splits, usable_prices(problem, prices), multiples(problem))
+    bound = from_score(problem, found.score)
+    worst = torch.stack([overload(problem, found.load), found.demand, found.sign, found.mask])
+    gaps = gap(problem, found.value, bound)
+    certificate = Certificate(found.value, bound, gaps)
+    return _Measures(found.load, found.carried, worst.amax(0), certificate)
+
+
 def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessment:
     """Measure ``allocation`` in float64, independently of the scheme that made it.
 
@@ -194,9 +237,14 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
     has_nan = splits.isnan().flatten(1).any(1)
     splits = splits.nan_to_num(nan=0.0)
     prices = torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
-    loads = problem.loads(torch.where((problem.demand > 0)[..., None], splits, 0))
-    utilisation = problem.objective.rules.capacity_share * problem.utilisation_of(loads)
-    largest_violation = torch.where(has_nan, torch.inf, violations(problem, splits, loads).largest)
+    certify = _CERTIFICATES.get(problem.objective.name, _of_program)
+    if certify is _of_program and is_small(problem):
+        measures = _measured_small(problem, splits, prices)
+    else:
+        measures = _measured(problem, splits, prices, allocation.program_prices, certify)
+    certificate = measures.certificate
+    utilisation = problem.objective.rules.capacity_share * problem.utilisation_of(measures.loads)
+    largest_violation = torch.where(has_nan, torch.inf, measures.violation)
     status = tuple(
         Status.INFEASIBLE if claimed.usable and violation > TOLERANCE else claimed
         for claimed, violation in zip(allocation.status, largest_violation.tolist(), strict=True)
@@ -207,9 +255,7 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
     def usable_only(values: Tensor) -> Tensor:
         return torch.where(is_usable, values, torch.nan)
 
-    total_demand, carried = problem.demand.sum(1), problem.flows(splits).sum((1, 2))
-    certify = _CERTIFICATES.get(problem.objective.name, _of_program)
-    certificate = certify(problem, splits, prices, allocation.program_prices)
+    total_demand, carried = problem.demand.sum(1), measures.carried
     return Assessment(
         status=status,
         value=usable_only(certificate.value),

@@ -62,10 +62,14 @@ def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:
     so the bound is never worse than that.  Bounds from prices on the simplex do not depend on the
     scale.
     """
-    scales = torch.cat([PRICE_SCALES.new_zeros(1), PRICE_SCALES])
-    return _bounds(
-        problem, prices, scales.new_ones(1) if problem.program.price_set.on_simplex else scales
-    )
+    return _bounds(problem, prices, multiples(problem))
+
+
+def multiples(problem: Problem) -> Tensor:
+    """(m,) multiples of the prices that :func:`scaled_dual_bound` tries."""
+    if problem.price_set.on_simplex:
+        return PRICE_SCALES.new_ones(1)
+    return torch.cat([PRICE_SCALES.new_zeros(1), PRICE_SCALES])
 
 
 def finite_prices(prices: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
+from teal.network.path_links import path_links_of
 from teal.objectives import ObjectiveName
 from teal.problem import Problem, dual_bound
 from teal.problem.bounds import gap as certified_gap
@@ -30,7 +31,6 @@ from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.exact import exact_program
 from teal.solvers.interior import engine as interior
-from teal.solvers.interior.layout import layout_of
 from teal.solvers.interior.reduction import reduced
 from teal.solvers.interior.search import solve_on_threads
 from teal.solvers.interior.starts import COLD, WARM, Start
@@ -204,7 +204,7 @@ def _solved(
     value = (worth + problem.path_value).reshape(-1).contiguous().numpy()
     demand, capacity = problem.demand[0].contiguous(), problem.capacity[0].contiguous()
     program = reduced(
-        layout_of(problem.paths), demand.numpy(), capacity.numpy(), value, True, worth, splits
+        path_links_of(problem.paths), demand.numpy(), capacity.numpy(), value, True, worth, splits
     )
     stop = np.zeros(1, np.bool_)
     with ends_at(deadline, stop):

@@ -1,5 +1,5 @@
 """The columns of a program over all paths: the paths that column generation has found so far, as a
-:class:`teal.solvers.interior.layout.Layout` whose slots are numbered through.
+:class:`teal.network.path_links.PathLinks` whose slots are numbered through.
 """
 
 from __future__ import annotations
@@ -9,32 +9,32 @@ import numpy as np
 from teal.network import PathSet
 from teal.network.packed import MAX_PATHS
 from teal.network.path_changes import with_more_paths
+from teal.network.path_links import PathLinks, path_links_of
 from teal.network.shortest import walk_back
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel
-from teal.solvers.interior.layout import Layout, layout_of
 
 _LEAST_GAIN = 1e-9  # of the price of its path, by which a demand's new path must be cheaper
 
 
-def columns_of(paths: PathSet) -> Layout:
+def columns_of(paths: PathSet) -> PathLinks:
     """The paths of a path set as columns, links from source to target."""
     layout = _forward(paths)
     return layout._replace(slot=np.arange(len(layout.slot)))
 
 
-def _forward(paths: PathSet) -> Layout:
+def _forward(paths: PathSet) -> PathLinks:
     """The layout of a path set, which has the links of a path from its end on, the other way
     round.
     """
-    layout = layout_of(paths)
+    layout = path_links_of(paths)
     ptr = layout.link_ptr
     ends = np.repeat(ptr[:-1] + ptr[1:] - 1, np.diff(ptr))
     return layout._replace(link=layout.link[ends - np.arange(len(layout.link))])
 
 
 @kernel
-def path_sums(columns: Layout, weight: FloatArray) -> FloatArray:
+def path_sums(columns: PathLinks, weight: FloatArray) -> FloatArray:
     """(P,) sum of the weights (E,) of the links of each column."""
     out = np.zeros(len(columns.slot))
     for p in range(len(out)):
@@ -44,7 +44,7 @@ def path_sums(columns: Layout, weight: FloatArray) -> FloatArray:
 
 
 @kernel
-def column_loads(columns: Layout, rate: FloatArray, share: FloatArray, links: int) -> FloatArray:
+def column_loads(columns: PathLinks, rate: FloatArray, share: FloatArray, links: int) -> FloatArray:
     """(E,) Gbit/s on each link, of shares (P,) of demands (D,)."""
     out = np.zeros(links)
     for d in range(len(rate)):
@@ -86,7 +86,7 @@ def tree_loads(
 
 @kernel
 def cheaper_paths(
-    columns: Layout,
+    columns: PathLinks,
     pairs: IntArray,
     source_row: Int64Array,
     distance: FloatArray,
@@ -129,8 +129,8 @@ def cheaper_paths(
 
 @kernel
 def changed(
-    columns: Layout, share: FloatArray, keep: BoolArray, ptr: Int64Array, links: IntArray
-) -> tuple[Layout, FloatArray]:
+    columns: PathLinks, share: FloatArray, keep: BoolArray, ptr: Int64Array, links: IntArray
+) -> tuple[PathLinks, FloatArray]:
     """Columns without some and with a further one of some demands, and their shares.
 
     Args:
@@ -167,11 +167,11 @@ def changed(
             q += 1
             link_ptr[q] = entry
         path_ptr[d + 1] = q
-    return Layout(path_ptr, slot, link_ptr, link), new_share
+    return PathLinks(path_ptr, slot, link_ptr, link), new_share
 
 
 @kernel
-def _listed(columns: Layout, place: int) -> tuple[Int64Array, IntArray]:
+def _listed(columns: PathLinks, place: int) -> tuple[Int64Array, IntArray]:
     """The column of each demand at a place: pointers (D + 1,) into an array of links, and that
     array.
     """
@@ -192,7 +192,7 @@ def _listed(columns: Layout, place: int) -> tuple[Int64Array, IntArray]:
 
 
 def with_columns_of(
-    paths: PathSet, columns: Layout, share: FloatArray
+    paths: PathSet, columns: PathLinks, share: FloatArray
 ) -> tuple[PathSet, FloatArray]:
     """``paths`` with the columns that carry a share, and the splits (D, K) of all.
 
@@ -213,7 +213,7 @@ def with_columns_of(
 
 
 @kernel
-def _place(columns: Layout, share: FloatArray, layout: Layout, splits: FloatArray) -> None:
+def _place(columns: PathLinks, share: FloatArray, layout: PathLinks, splits: FloatArray) -> None:
     """Put the share of each column at the slot of the same path."""
     for d in range(len(columns.path_ptr) - 1):
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):

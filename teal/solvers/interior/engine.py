@@ -12,13 +12,14 @@ import numpy as np
 import torch
 
 from teal.network import PathSet
-from teal.problem import Problem, dual_bound
+from teal.network.path_links import path_links_of
+from teal.problem import Problem, dual_bound, small
+from teal.problem.bounds import from_score
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.sets import AtMostOne, ExactlyOne
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.kernel_cache import is_interpreting
-from teal.solvers.interior.layout import layout_of
 from teal.solvers.interior.reduction import Reduced, reduced, updates_of
 from teal.solvers.interior.search import solve_on_threads
 from teal.solvers.interior.starts import COLD, WARM
@@ -123,6 +124,7 @@ _SMALL, _NEVER_ABOVE = 7_000, 400_000  # entries of a scan
 _SHARE_IF_SMALL = (0.6, 0.42, 0.26)
 # PDHG takes matrices side by side: n of them, up to 16, take n^0.4 times as long as one.
 _LANES, _GAIN_OF_LANES = 16, 0.6
+_ONCE = torch.ones(1, dtype=torch.float64)  # the multiple of the prices that a result proves by
 _EXACT = 1e-8  # gap to which networks are solved of which an iteration takes microseconds
 _S_PER_UPDATE, _S_PER_PATH, _S_PER_ENTRY = 3.5e-9, 6e-8, 7.5e-9
 _S_PER_ENTRY_ONCE = 9e-8  # of the links that can bind, which are found twice
@@ -154,9 +156,14 @@ def solving(
         shares, prices, iterations = _solved(
             exact, state, gap, min(max_iterations, MAX_ITERATIONS), stop
         )
-    splits = project(exact, torch.from_numpy(shares), refill=0)
     found = torch.from_numpy(prices)
-    value, bound = exact.value(splits), dual_bound(exact, found)
+    if small.is_small(exact):
+        splits = small.projected(exact, shares.reshape(exact.batch, -1))
+        measured = small.measured(exact, splits, found, _ONCE)
+        value, bound = measured.value, from_score(exact, measured.score)
+    else:
+        splits = project(exact, torch.from_numpy(shares), refill=0)
+        value, bound = exact.value(splits), dual_bound(exact, found)
     gaps = certified_gap(exact, value, bound)
     real, most = problem.demand.dtype, int(iterations.max(initial=0))
     missed = Stop.ITERATIONS if most >= max_iterations else Stop.STALLED
@@ -209,7 +216,7 @@ def _solved(
 
 def _programs(problem: Problem, splits: FloatArray) -> Iterator[Reduced]:
     """The program of each matrix; what needs none is put into ``splits`` (B, D K)."""
-    layout, sheds = layout_of(problem.paths), not problem.price_set.on_simplex
+    layout, sheds = path_links_of(problem.paths), not problem.price_set.on_simplex
     demand, capacity = problem.demand.contiguous().numpy(), problem.capacity.contiguous().numpy()
     value = problem.path_value.contiguous().numpy().reshape(-1)
     for row in range(problem.batch):

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from teal.network.path_links import PathLinks
 from teal.network.shortest import shortest_trees
 from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray, IntArray
@@ -36,7 +37,6 @@ from teal.solvers.interior.columns import (
     path_sums,
     tree_loads,
 )
-from teal.solvers.interior.layout import Layout
 from teal.solvers.interior.reduction import reduced
 from teal.solvers.interior.search import solve_on_threads
 from teal.solvers.interior.starts import COLD, WARM, Start
@@ -100,7 +100,7 @@ class Round(NamedTuple):
         is_whole: whether all demand is carried.
     """
 
-    columns: Layout
+    columns: PathLinks
     share: FloatArray
     price: FloatArray
     bound: float
@@ -127,7 +127,7 @@ class Master:
     """
 
     def __init__(
-        self, demands: Demands, columns: Layout, weight_rounds: int = _WEIGHT_ROUNDS
+        self, demands: Demands, columns: PathLinks, weight_rounds: int = _WEIGHT_ROUNDS
     ) -> None:
         self._of, self._columns = demands, columns
         self._sources, self._source_row = np.unique(demands.pairs[:, 0], return_inverse=True)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from teal.network.path_links import PathLinks
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import inner_kernel, kernel
-from teal.solvers.interior.layout import Layout
 
 _ROUNDING = 1e-12  # relative, of a sum of demands
 
@@ -51,7 +51,7 @@ class Reduced(NamedTuple):
 
 @inner_kernel
 def _live_paths(
-    layout: Layout, demand: FloatArray, capacity: FloatArray, value: FloatArray, sheds: bool
+    layout: PathLinks, demand: FloatArray, capacity: FloatArray, value: FloatArray, sheds: bool
 ) -> BoolArray:
     """(P,) paths of a demand above 0, over links that work; where demands may be shed, of a value
     above 0.
@@ -70,7 +70,7 @@ def _live_paths(
 
 @inner_kernel
 def _row_of_link(
-    layout: Layout, demand: FloatArray, capacity: FloatArray, live: BoolArray, sheds: bool
+    layout: PathLinks, demand: FloatArray, capacity: FloatArray, live: BoolArray, sheds: bool
 ) -> Int64Array:
     """(E,) number of the row of each link that can bind, -1 for the others.
 
@@ -144,7 +144,7 @@ def _unions(
 
 @inner_kernel
 def _reduced(
-    layout: Layout,
+    layout: PathLinks,
     demand: FloatArray,
     capacity: FloatArray,
     value: FloatArray,
@@ -231,7 +231,7 @@ def _reduced(
 
 @kernel
 def reduced(
-    layout: Layout,
+    layout: PathLinks,
     demand: FloatArray,
     capacity: FloatArray,
     value: FloatArray,

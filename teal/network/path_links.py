@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from teal.network import PathSet
+from teal.network.path_set import PathSet
 from teal.runtime.arrays import Int64Array, IntArray
 
 
-class Layout(NamedTuple):
+class PathLinks(NamedTuple):
     """The paths of a path set, by demand, without the slots that have no path.
 
     Attributes:
@@ -27,18 +27,18 @@ class Layout(NamedTuple):
     link: IntArray
 
 
-_KEPT: weakref.WeakKeyDictionary[PathSet, Layout] = weakref.WeakKeyDictionary()
+_KEPT: weakref.WeakKeyDictionary[PathSet, PathLinks] = weakref.WeakKeyDictionary()
 
 
-def layout_of(paths: PathSet) -> Layout:
-    """The layout of a path set, which is computed once."""
+def path_links_of(paths: PathSet) -> PathLinks:
+    """The links of a path set's paths, which are found once."""
     found = _KEPT.get(paths)
     if found is None:
-        found = _KEPT[paths] = _layout(paths)
+        found = _KEPT[paths] = _path_links(paths)
     return found
 
 
-def _layout(paths: PathSet) -> Layout:
+def _path_links(paths: PathSet) -> PathLinks:
     slots, links = paths.incidences()
     order = np.argsort(slots, kind="stable")
     slots, links = slots[order], links[order]
@@ -47,4 +47,4 @@ def _layout(paths: PathSet) -> Layout:
     slot = np.flatnonzero(paths.mask.reshape(-1)).astype(np.int64)
     links_of = np.bincount(slots, minlength=paths.mask.size)[slot]
     link_ptr = np.concatenate([[0], np.cumsum(links_of)]).astype(np.int64)
-    return Layout(path_ptr, slot, link_ptr, np.ascontiguousarray(links, np.int32))
+    return PathLinks(path_ptr, slot, link_ptr, np.ascontiguousarray(links, np.int32))
