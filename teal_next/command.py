@@ -244,6 +244,7 @@ def run_next_interval(
     try:
         for of_network, model in zip(config.instances(), models, strict=True):
             instance = load_instance(of_network, notify)
+            instance.objective.require_an_allocation("teal next-interval")
             known = known_matrices(config, instance)
             measure(instance, config, hedges_of(config, model), measured, known, notify)
     finally:

@@ -85,6 +85,7 @@ def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainState:
     """
     check_start(config)
     instance = load_instance(config, notify)
+    instance.objective.require_an_allocation("teal train")
     if config.workers == 0:
         return train(instance, config, notify)
     from teal.learning.train_workers import train_together

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -110,7 +111,14 @@ def plan_findings(report: PlanReport) -> list[str]:
         if costly
         else f"No failure certainly costs anything, over {matrices}."
     ]
-    worst = max(ranked, key=lambda one: one.worst)
+    too_much = [one.failure for one in ranked if not math.isfinite(one.worst)]
+    if too_much:
+        said.append(
+            f"{_count(len(too_much), 'failure leaves', 'failures leave')} too little capacity for "
+            f"all demand: {', '.join(too_much)}."
+        )
+    finite = [one for one in ranked if math.isfinite(one.worst)]
+    worst = max(finite, key=lambda one: one.worst, default=ranked[0])
     if worst.worst > 0:
         said.append(
             f"The worst is that of {worst.failure} ({worst.kind}), at {minute(worst.worst_at)}: "

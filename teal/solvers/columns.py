@@ -254,19 +254,18 @@ def _at_least_cost(
                 last = yield from _by_master(found, target, end, max_rounds, report, worth)
         paths = last.paths
         parts.append(last)
-    results = [
-        dataclasses.replace(
-            part.result,
-            splits=pad(part.result.splits, (0, paths.num_paths - part.paths.num_paths)),
-        )
-        for part in parts
-    ]
-    whole = merged(results)
+    whole = merged([_with_columns(part.result, paths.num_paths) for part in parts])
     bounds, gaps = (
         torch.cat([getattr(part, field) for part in parts])
         for field in ("bound_all_paths", "gap_all_paths")
     )
     return OverAllPaths(paths, whole, bounds, gaps)
+
+
+def _with_columns(result: PdhgResult, num_paths: int) -> PdhgResult:
+    """A result whose splits have so many paths a demand, those beyond its own without flow."""
+    splits = pad(result.splits, (0, num_paths - result.splits.shape[-1]))
+    return dataclasses.replace(result, splits=splits, state=PdhgState(splits, result.state.prices))
 
 
 def _largest_share(

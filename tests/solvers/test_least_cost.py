@@ -210,6 +210,19 @@ def test_several_matrices_are_solved_each_for_itself() -> None:
     assert bool((last.bound_all_paths <= together.value * (1 + 1e-6)).all())
 
 
+def test_matrices_that_need_other_paths_share_the_set_that_has_all() -> None:
+    topology = make_topology(
+        [(0, 1, 1.0), (0, 2, 1.0), (2, 1, 1.0), (0, 3, 1.0), (3, 1, 1.0), (1, 0, 1.0)]
+    )
+    pairs = np.array([[0, 1]], np.int32)
+    paths = compute_paths(topology, pairs, num_paths=1)
+    problem = Problem.create(topology, paths, LEAST_COST, np.array([[0.5], [2.5], [1.5]]))
+    last = improve(problem, target=1e-6)
+    assert last.result.value.tolist() == pytest.approx([0.5, 4.0, 2.0], rel=1e-5)
+    found = assess(problem.with_paths(last.paths), last.result)
+    assert set(found.status) == {Status.FEASIBLE}
+
+
 def test_a_start_from_the_matrix_before_gives_the_same_cost() -> None:
     topology = teal.load_topology("b4")
     paths = compute_paths(topology)
