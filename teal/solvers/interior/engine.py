@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
@@ -113,6 +114,13 @@ def is_faster(problem: Problem, gap: float, most_s: float = math.inf) -> bool:
     return problem.batch * seconds <= most_s / 2 and by_lanes * share <= 1
 
 
+def is_faster_than_warm(problem: Problem) -> bool:
+    """Whether the engine from nothing is expected to be faster than PDHG from an earlier result:
+    one matrix of a small network (GEANT to 1%: 1.6 ms, and 3.0 ms).
+    """
+    return problem.batch == 1 and problem.paths.scan_size <= _SMALL
+
+
 def gains_from_model(problem: Problem) -> bool:
     """Whether the iterations that a PriceGNN's start saves take longer than the model.
 
@@ -126,6 +134,7 @@ def gains_from_model(problem: Problem) -> bool:
 # Iterations that the start of a model saves (docs/engine.md), and its seconds for each entry.
 _SAVED_BY_MODEL, _S_PER_ENTRY_OF_MODEL = 6, 2e-7
 _SMALL, _NEVER_ABOVE = 7_000, 400_000  # entries of a scan
+_SHORT_S = 0.1  # seconds, in which one small network is solved in any case
 # Time of this engine over that of PDHG for one matrix of a small network, to 1%, 0.1% and 0.01%.
 _SHARE_IF_SMALL = (0.6, 0.42, 0.26)
 # PDHG takes matrices side by side: n of them, up to 16, take n^0.4 times as long as one.
@@ -162,7 +171,9 @@ def solving(
     exact = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
     yield
     stop = np.zeros(1, np.bool_)
-    with ends_at(deadline, stop):
+    # A timer is a thread, which takes as long to start as such a network to solve.
+    is_short = problem.batch * problem.paths.scan_size <= _SMALL and deadline.left > _SHORT_S
+    with contextlib.nullcontext() if is_short else ends_at(deadline, stop):
         shares, prices, iterations = _solved(
             exact, state, gap, min(max_iterations, MAX_ITERATIONS), stop
         )

@@ -235,7 +235,7 @@ def _solving_reduced(
         return (yield from _solving_by_interior_points(problem, state, options))
     if (
         engine == "auto"
-        and state is None
+        and (state is None or interior.is_faster_than_warm(problem))
         and options.starter is None
         and dtype is None
         and options.max_iterations >= interior.MAX_ITERATIONS
