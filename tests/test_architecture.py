@@ -82,6 +82,7 @@ ORDERS = {
         "protection",
         "offers",
         "problem",
+        "small",
         "allocation",
         "feasibility",
         "bounds",
