@@ -72,6 +72,7 @@ def test_the_master_reaches_the_optimum_of_random_networks(
     assert float(found.result.value) == pytest.approx(optimum, rel=2e-6, abs=1e-9)
     assert sign * (float(found.bound_all_paths) - optimum) >= -1e-7 * abs(optimum) - 1e-9
     over = problem.with_paths(found.paths)
+    torch.testing.assert_close(all_paths_bound(over, found.result.prices), found.bound_all_paths)
     assert_feasible(over, found.result.allocation, 1e-9)
 
 

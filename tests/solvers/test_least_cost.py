@@ -108,6 +108,7 @@ def test_the_least_cost_over_all_paths_is_that_of_the_arc_form(seed: int, load: 
     assert float(found.max_violation) <= 1e-9
     assert float(found.value) == pytest.approx(optimum, rel=2e-6, abs=1e-9)
     assert float(last.bound_all_paths) <= optimum * (1 + 1e-9) + 1e-9
+    torch.testing.assert_close(all_paths_bound(over, last.result.prices), last.bound_all_paths)
     assert float(last.gap_all_paths) <= 1e-6
 
 

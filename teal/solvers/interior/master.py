@@ -91,7 +91,7 @@ class Round(NamedTuple):
     Attributes:
         columns: paths of the master.
         share: (P,) of its demand on each; loads are within capacities at the end.
-        price: (E,) value per Gbit/s.
+        price: (E,) value per Gbit/s, that prove the bound.
         bound: least upper bound so far, of all paths, on the sum of worth less cost over the flow,
             or on the utilisation of the fullest link with its sign reversed.
         gap: difference of bound and value, over the bound; over cost or utilisation where all
@@ -133,6 +133,7 @@ class Master:
         self._sources, self._source_row = np.unique(demands.pairs[:, 0], return_inverse=True)
         self._share = np.zeros(len(columns.slot))
         self._price = np.zeros(len(demands.cost))
+        self._best_price = self._price
         self._joined = np.full(len(demands.cost), weight_rounds == 0)
         self._weight_rounds = weight_rounds
         self._bound, self.iterations = math.inf, 0
@@ -228,13 +229,19 @@ class Master:
             profit = np.maximum(profit, 0.0)
         return float(of.capacity @ price + of.rate @ profit)
 
+    def _keep_bound(self, distance: FloatArray) -> None:
+        """Keep the bound of the prices of the moment, and the prices, if none was lower."""
+        bound = self._bound_of(distance, self._price)
+        if bound <= self._bound:
+            self._bound, self._best_price = bound, self._price.copy()
+
     def _weigh(self, number: int) -> None:
         """A round of multiplicative weights."""
         of = self._of
         weight = of.cost + self._price
         trees = self._trees(weight)
         distance = self._distance(trees)
-        self._bound = min(self._bound, self._bound_of(distance, self._price))
+        self._keep_bound(distance)
         self._append(trees, weight, distance)
         rate = np.where(np.isfinite(distance), of.rate, 0.0)
         load = tree_loads(
@@ -310,7 +317,7 @@ class Master:
         weight = self._price if of.balances else of.cost + self._price
         trees = self._trees(weight)
         self._trees_at = weight, trees
-        self._bound = min(self._bound, self._bound_of(self._distance(trees), self._price))
+        self._keep_bound(self._distance(trees))
         most = self._bound
         if of.carries_all:
             most = (float(of.rate @ of.worth) if of.is_whole else 0.0) - value
@@ -318,7 +325,7 @@ class Master:
         return Round(
             self._columns,
             self._share,
-            self._price,
+            self._best_price,
             self._bound,
             gap,
             0,
