@@ -97,10 +97,12 @@ class ObjectiveConfig:
     objective: str = ObjectiveName.TOTAL_FLOW
     """total_flow, weighted_flow, latency_penalised_flow:epsilon=0.5 (a Gbit/s on a path has the
     value 1 - epsilon * latency / largest latency of all candidate paths), max_link_utilisation,
-    max_concurrent_flow, priority (the flow of the highest class first, then that of the next one),
-    max_min (fair: no demand's rate can be raised without lowering another one that is not larger),
-    proportional_fair, alpha_fair:alpha=2,weight=demand|1|given (a concave utility of each demand's
-    share), bandwidth_functions (--functions), or one that was registered."""
+    max_concurrent_flow, least_cost:cost=latency|metric|te_metric|hops|cost,max_utilisation=0.8 (all
+    demand within this share of each capacity, over the cheapest paths), priority (the flow of the
+    highest class first, then that of the next one), max_min (fair: no demand's rate can be raised
+    without lowering another one that is not larger), proportional_fair,
+    alpha_fair:alpha=2,weight=demand|1|given (a concave utility of each demand's share),
+    bandwidth_functions (--functions), or one that was registered."""
     weights: str = ""
     """For weighted_flow, max_min, and fair objectives with weight=given: a CSV file with columns
     source,target,weight; random:seed=N (each demand's weight is drawn from 1, 2 and 4); or a weight
