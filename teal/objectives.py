@@ -276,6 +276,7 @@ class _Concurrent(_Utilisation):
         return 1 / (-score).clamp(min=1)
 
 
+_COST_ROUNDING = 1e-13  # of what all demand would cost on the dearest link
 _COSTS = ("latency", "metric", "te_metric", "cost", "hops")  # of a link
 
 
@@ -322,10 +323,14 @@ class _LeastCost(Rules):
         return np.asarray(found, dtype=np.float64)
 
     def value(self, problem: Any, splits: Any) -> Any:
-        return -super().value(problem, splits)
+        return 0 - super().value(problem, splits)
 
     def from_score(self, problem: Any, score: Any) -> Any:
-        return (-score).clamp(min=0)
+        """Bounds, of which rounding makes none exceed an optimum of 0."""
+        dearest = float(problem.link_cost.max())
+        if dearest <= 0:
+            return score.clamp(min=0, max=0)
+        return (-score - _COST_ROUNDING * dearest * problem.demand.sum(1)).clamp(min=0)
 
 
 _WEIGHTS = ("demand", "1", "given")  # of Rules.weight_by

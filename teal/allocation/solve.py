@@ -145,6 +145,7 @@ class SolveFigures(Figures):
         without_path: demands without a path that works; None where they are not known.
         largest_share: share of every demand that the splits carry, and share that no allocation
             exceeds, where prices prove that not all demand can be carried; None elsewhere.
+        over_all_paths: whether paths were added until the gap to all paths was reached.
     """
 
     objective: Objective
@@ -162,6 +163,7 @@ class SolveFigures(Figures):
     latency: LatencyFigures | None = None
     without_path: WithoutPath | None = None
     largest_share: tuple[float, float] | None = None
+    over_all_paths: bool = False
 
     @property
     def usable(self) -> bool:
@@ -240,8 +242,7 @@ class SolveFigures(Figures):
         lines = [
             f"{self.objective.spec}: not all demand can be carried: of every demand at most "
             f"{100 * bound:.4f}% (proved by prices of the links)",
-            f"the splits carry {100 * share:.4f}% of every demand; --objective "
-            "max_concurrent_flow --prove FOLDER writes the proof",
+            f"the splits carry {100 * share:.4f}% of every demand",
             *self._lost_line(),
             f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s",
         ]
@@ -268,7 +269,9 @@ class SolveFigures(Figures):
             lines += texts(self.lines, 0)
         elif self.moved_share is None:
             unknown = (
-                " (--over-all-paths finds prices that do)" if math.isnan(self.gap_all_paths) else ""
+                " (--over-all-paths finds prices that do)"
+                if math.isnan(self.gap_all_paths) and not self.over_all_paths
+                else ""
             )
             lines.append(describe_gap_over_all_paths(self.gap_all_paths) + unknown)
         return lines
@@ -397,7 +400,7 @@ def _solved(
                 report=RoundsProgress(notify, _REPORT_EVERY_S),
             )
         )
-        added = int(last.paths.mask.sum()) - int(problem.path_mask.sum())
+        added = int(last.paths.mask.sum()) - int(problem.paths.mask.sum())
         notify(f"{added:,} paths added, at most {last.paths.num_paths} a demand")
         problem, result = problem.with_paths(last.paths), last.result
         bound_all_paths, target_gap = last.bound_all_paths, last.gap_all_paths
@@ -412,9 +415,14 @@ def _solved(
             report=SolveProgress(notify),
         )
         target_gap = result.gap
-    short = result.splits if config.previous else preferred(problem, result.splits, config.prefer)
+    is_possible = result.largest_share is None  # else splits are of a share of all demand
+    short = result.splits
+    if is_possible and not config.previous:
+        short = preferred(problem, short, config.prefer)
     solve_s = time.perf_counter() - begin
-    splits = installable(problem, short, config.min_split, config.entries)
+    splits = short
+    if is_possible:
+        splits = installable(problem, short, config.min_split, config.entries)
     if splits is not short:
         notify(_cost_of(problem, short, splits, "--min-split and --entries"))
     moved_share, changed = None, None
@@ -460,6 +468,7 @@ def _solved(
         changed=changed,
         latency=latency_figures(problem, splits[0]),
         lines=assessment.lines,
+        over_all_paths=config.over_all_paths,
         largest_share=None
         if result.largest_share is None
         else tuple(result.largest_share[0].tolist()),

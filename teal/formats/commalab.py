@@ -19,7 +19,7 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import content_key, file_key
 
 _ARC, _COMMODITY = 4, 3  # numbers of each
-_HEAD_BYTES = 200
+_HEAD_BYTES, _MOST_NODES = 200, 1_000_000
 _TIME, _INTERVAL_S = np.datetime64("2024-01-01T00:00:00", "s"), 300  # files have no times
 _LEAST_LATENCY = 1e-6  # over the least cost above 0: a latency must be above 0
 
@@ -83,6 +83,8 @@ def network_of_costs(
     Raises:
         InputError: a number out of range, or what :class:`teal.Topology` refuses.
     """
+    if nodes > _MOST_NODES:
+        raise InputError(where, "nodes", f"at most {_MOST_NODES:,}", nodes)
     _require_nodes(ends, nodes, where, "arc")
     if not bool((np.isfinite(cost) & (cost >= 0)).all()):
         raise InputError(where, "cost", "finite costs >= 0", float(cost.min(initial=np.nan)))

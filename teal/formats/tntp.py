@@ -11,7 +11,9 @@ as Gbit/s.
 from __future__ import annotations
 
 import gzip
+import math
 import re
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,8 @@ from teal.network import Topology, TrafficMatrices
 
 SUFFIXES = (".tntp", ".tntp.gz")
 _KEY = re.compile(r"<([^>]+)>\s*(\S*)")
-_ORIGIN, _TRIP = re.compile(r"Origin\s+(\d+)", re.IGNORECASE), re.compile(r"(\d+)\s*:\s*([^;]*);")
+_ORIGIN, _TRIP = re.compile(r"Origin\s+(\d+)", re.IGNORECASE), re.compile(r"(\d+)\s*:\s*(\S+)")
+_SHOWN = 40  # characters of a text in a message
 _FIELDS = 5  # of a link that are read: start, end, capacity, length, free flow time
 
 
@@ -35,6 +38,9 @@ def read_tntp_topology(path: Path) -> Topology:
     where, (keys, lines) = str(path), _parts(path)
     nodes, first = (_whole(keys, key, where) for key in ("NUMBER OF NODES", "FIRST THRU NODE"))
     rows = [line.split(";")[0].split() for _, line in lines if not line.startswith("~")]
+    count = _whole(keys, "NUMBER OF LINKS", where) if "NUMBER OF LINKS" in keys else len(rows)
+    if count != len(rows):
+        raise InputError(where, "links", f"{count}, as <NUMBER OF LINKS> says", len(rows))
     short = next((number for number, row in enumerate(rows, 1) if len(row) < _FIELDS), 0)
     if short or not rows:
         expected = f"links of {_FIELDS} numbers: start, end, capacity, length, free flow time"
@@ -63,16 +69,22 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
     where, (_, lines) = str(path), _parts(path)
     source, ends, rates = 0, list[tuple[int, int]](), list[float]()
     for number, line in lines:
+        if line.startswith("~"):
+            continue
         origin = _ORIGIN.match(line)
         if origin is not None:
             source = int(origin[1])
             continue
-        for target, rate in _TRIP.findall(line):
+        for trip in filter(None, map(str.strip, line.split(";"))):
+            found = _TRIP.fullmatch(trip)
             try:
-                rates.append(float(rate))
+                rates.append(float(found[2]) if found else math.nan)
             except ValueError:
-                raise InputError(where, f"line {number}", "a rate", repr(rate.strip())) from None
-            ends.append((source, int(target)))
+                found = None
+            if found is None:
+                expected = "trips such as 12 : 3.5; or Origin 7"
+                raise InputError(where, f"line {number}", expected, repr(trip[:_SHOWN]))
+            ends.append((source, int(found[1])))
     if not ends:
         raise InputError(where, "", "Origin lines with trips", "none")
     pairs = np.array(ends, np.float64)
@@ -87,8 +99,11 @@ def _name(path: Path) -> str:
 def _parts(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
     """The keys at the begin of a file, and the numbers and texts of the other lines."""
     opener = gzip.open if path.name.lower().endswith(".gz") else open
-    with opener(path, "rt", encoding="utf-8", errors="replace") as stream:
-        texts = [line.strip() for line in stream]
+    try:
+        with opener(path, "rt", encoding="utf-8", errors="replace") as stream:
+            texts = [line.strip() for line in stream]
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(str(path), "", "a file of gzip, whole", str(error)) from None
     keys, lines = dict[str, str](), list[tuple[int, str]]()
     for number, text in enumerate(texts, 1):
         found = _KEY.match(text)
@@ -101,6 +116,6 @@ def _parts(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
 
 def _whole(keys: dict[str, str], key: str, where: str) -> int:
     text = keys.get(key, "")
-    if not text.isdigit() or int(text) < 1:
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
         raise InputError(where, f"<{key}>", "a whole number above 0", repr(text))
     return int(text)

@@ -502,6 +502,9 @@ def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: b
         best = problem.program.bounds_along(prices, scales)[:, 0].argmin()
         prices = prices * scales[best]
     bound = float(_bound(problem, prices, over_all=over_all)[0])
+    least = float(_bound(problem, 0 * prices, over_all=over_all)[0])
+    if bound <= least:  # prices that prove less than none do
+        prices, bound = 0 * prices, least
     carried = sent.sum(-1) / problem.demand.clamp(min=1e-300)
     counts = problem.routable & (problem.demand > 0)
     share = min(1.0, float(torch.where(counts, carried, 1).min())) if bool(counts.any()) else 1.0

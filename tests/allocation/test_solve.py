@@ -329,6 +329,11 @@ def test_the_least_cost_is_said_proved_and_refused_where_not_all_can_be_carried(
         assert figures["status"] == "infeasible"
         assert figures["value"] is None
         assert 0 < figures["largest_share"] <= figures["largest_share_bound"] + 1e-9 < 1
+    rounded = tmp_path / "rounded.json"
+    assert main(["solve", *heavy, "--entries", "16", "--out", str(rounded)]) == 1
+    routers = json.loads(rounded.read_text())["routers"].values()
+    admitted = [demand["admitted"] / demand["demand"] for one in routers for demand in one]
+    assert admitted == pytest.approx([figures["largest_share"]] * len(admitted), rel=1e-2)
 
 
 def _volume(file: Path) -> float:

@@ -30,6 +30,7 @@ COMMALAB = """ 3
 NET = """<NUMBER OF ZONES> 2
 <NUMBER OF NODES> 4
 <FIRST THRU NODE> 3
+<NUMBER OF LINKS> 3
 <END OF METADATA>
 
 ~ \tinit\tterm\tcapacity\tlength\tfree_flow_time\t;
@@ -79,6 +80,7 @@ def test_a_problem_of_commalab_is_network_and_traffic(tmp_path: Path) -> None:
         (" 1 3 2\n", " 1 3 -2\n", "rate"),
         (" 1 3 2\n", " 1 4 2\n", "demand 1"),
         (" 2 3 7.5 4", " 2 3 7.5 nan", "capacity"),
+        (" 3\n 4\n", " 99999999999\n 4\n", "at most 1,000,000"),
     ],
 )
 def test_damaged_problems_of_commalab_are_refused(
@@ -124,6 +126,9 @@ def test_a_road_network(tmp_path: Path, compressed: bool) -> None:
         ("\t3\t4\t20\t1\t0\t0.15\t4\t0\t0\t1\t;", "\t3\t4\t;", "link 2"),
         ("\t3\t4\t20", "\t3\t5\t20", "arc 2"),
         ("\t3\t4\t20", "\t3\tx\t20", "numbers"),
+        ("\t4\t2\t30\t1\t1\t0.15\t4\t0\t0\t1\t;\n", "", "links: expected 3"),
+        ("<NUMBER OF NODES> 4", "<NUMBER OF NODES> \u00b2", "NUMBER OF NODES"),
+        ("<NUMBER OF NODES> 4", "<NUMBER OF NODES> 99999999999", "at most 1,000,000"),
     ],
 )
 def test_damaged_road_networks_are_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -131,6 +136,31 @@ def test_damaged_road_networks_are_refused(tmp_path: Path, old: str, new: str, s
     file = tmp_path / "Small_net.tntp"
     file.write_text(NET.replace(old, new))
     with pytest.raises(InputError, match=said):
+        load_topology(file)
+
+
+@pytest.mark.parametrize("trips", ["2 : 3.0; 3 ; 4;", "2 : x;", "two : 1;", "2 : 1 3 : 1;"])
+def test_damaged_trips_are_refused(tmp_path: Path, trips: str) -> None:
+    (tmp_path / "Small_net.tntp").write_text(NET)
+    file = tmp_path / "Small_trips.tntp"
+    file.write_text(TRIPS.replace("2 :    3.0;", trips))
+    with pytest.raises(InputError, match="line 6"):
+        load_traffic(file, load_topology(tmp_path / "Small_net.tntp"))
+
+
+def test_the_last_trip_of_a_line_needs_no_semicolon(tmp_path: Path) -> None:
+    (tmp_path / "Small_net.tntp").write_text(NET)
+    file = tmp_path / "Small_trips.tntp"
+    file.write_text(TRIPS.replace("3.0;", "3.0"))
+    traffic = load_traffic(file, load_topology(tmp_path / "Small_net.tntp"))
+    assert traffic.read([0]).tolist() == [[3.0]]
+
+
+@pytest.mark.parametrize("content", [gzip.compress(NET.encode())[:-20], b"no gzip"])
+def test_a_file_that_is_no_whole_gzip_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "Small_net.tntp.gz"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"Small_net\.tntp\.gz.*gzip"):
         load_topology(file)
 
 

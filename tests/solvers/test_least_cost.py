@@ -234,6 +234,29 @@ def test_a_start_from_the_matrix_before_gives_the_same_cost() -> None:
     torch.testing.assert_close(cold.value, warm.value, rtol=1e-6, atol=0)
 
 
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000),
+    load=st.sampled_from([0.1, 0.3, 0.6]),
+    costly=st.sampled_from([0.0, 0.25]),
+)
+def test_an_optimum_of_nothing_is_found(seed: int, load: float, costly: float) -> None:
+    problem = loaded(seed, load)
+    cost = (np.random.default_rng(seed).random(problem.topology.num_links) < costly).astype(float)
+    topology = dataclasses.replace(problem.topology, cost=cost)
+    problem = Problem.create(topology, problem.paths, LEAST_COST, problem.demand.numpy())
+    optimum = arc_form.optimum(problem)
+    last = improve(problem, target=1e-4)
+    if math.isinf(optimum):
+        assert last.result.stopped_by == (Stop.INFEASIBLE,)
+        return
+    found = assess(problem.with_paths(last.paths), last.result)
+    assert found.status == (Status.FEASIBLE,)
+    assert float(found.value) == pytest.approx(optimum, rel=2e-4, abs=1e-6)
+    assert 0 <= float(last.bound_all_paths) <= float(found.value)
+    assert not math.copysign(1, float(found.value)) < 0
+
+
 def test_nothing_compiled_gives_the_same_cost() -> None:
     problem = two_routes(2.0)
     with interpreting():

@@ -49,6 +49,8 @@ _PART_OF_GAP = 0.1  # of the gap so far, to which a master is solved
 _PART_OF_TARGET = 0.25  # of the target, below which no master is solved
 _TARGET, _MIX = 5.0, 20.0  # x the gap so far, first mu and mix of a master near the one before
 _LEAST_SHARE = 1e-2  # of its demand; a path that carries less leaves the master
+_LEAST_GAP = 1e-9  # from which a master starts near the one before, however small the gap was
+_LEAST_COST = 1e-9  # of what leaving all demand costs; a gap is relative to at least that
 _FAST = 0.6  # of the gap before, to which a round must bring it for paths to leave after it
 _ROUNDING = 1e-9  # of a capacity, by which sums of flows may exceed it
 _MAX_ROUNDS, _MAX_ITERATIONS = 100, 200
@@ -308,7 +310,7 @@ class Master:
         """The nearer to the round before, the smaller its gap was."""
         if self._last is None:
             return COLD
-        gap = self._last.gap
+        gap = max(self._last.gap, _LEAST_GAP)
         return Start(True, min(WARM.target, _TARGET * gap), min(WARM.mix, _MIX * gap))
 
     def _round(self, value: float) -> Round:
@@ -321,6 +323,8 @@ class Master:
         most = self._bound
         if of.carries_all:
             most = (float(of.rate @ of.worth) if of.is_whole else 0.0) - value
+        if of.is_whole:
+            most = max(most, _LEAST_COST * float(of.rate @ of.worth))
         gap = (self._bound - value) / most if most > 0 else 0.0
         return Round(
             self._columns,

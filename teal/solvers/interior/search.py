@@ -35,6 +35,7 @@ from teal.solvers.interior.starts import (
 
 # Sum of the products, over all value, of an optimum; and share of a demand that it does not carry.
 _AT_END, _LEFT = 1e-9, 1e-6
+_LEAST_COST = 1e-9  # of what leaving all demand costs; a gap is relative to at least that
 _ROUNDING = 1e-10  # of a limit, by which loads of a whole allocation may exceed it
 _LEAST_SLACK = 0.5  # of a slack, to which it may fall where loads were raised
 
@@ -81,7 +82,7 @@ def _whole_value_of(
             total += program.gain[q] * whole[q]
     loads(program, whole, load)
     for r in range(len(load)):
-        if load[r] > program.limit[r] * (1 + _ROUNDING):
+        if not load[r] <= program.limit[r] * (1 + _ROUNDING):
             return -np.inf
     return total + program.fixed
 
@@ -162,7 +163,7 @@ def _measure(program: Reduced, sheds: bool, is_whole: bool, at: Iterate, work: W
         put(at.price, work.best_price)
     high = work.figures[1] if sheds else work.figures[0]
     if program.base > 0:
-        high = program.base - work.figures[0]
+        high = max(program.base - work.figures[0], _LEAST_COST * program.base)
     gap = sense * (work.figures[1] - work.figures[0])
     if gap == np.inf:
         return np.inf
