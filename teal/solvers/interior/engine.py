@@ -140,7 +140,7 @@ _SHARE_IF_SMALL = (0.6, 0.42, 0.26)
 # PDHG takes matrices side by side: n of them, up to 16, take n^0.4 times as long as one.
 _LANES, _GAIN_OF_LANES = 16, 0.6
 _ONCE = torch.ones(1, dtype=torch.float64)  # the multiple of the prices that a result proves by
-_EXACT = 1e-6  # gap to which networks are solved of which an iteration takes microseconds
+_EXACT = 1e-7  # gap to which networks are solved of which an iteration takes microseconds
 _S_PER_UPDATE, _S_PER_PATH, _LEAST_ITERATION_S = 3.5e-9, 6e-8, 1e-6
 _S_PER_ENTRY_ONCE = 4e-8  # of the links that can bind, which are found twice
 # Iterations to gaps of 1%, 0.1% and 0.01%, by whether all demand is carried.
