@@ -30,16 +30,6 @@ from teal.formats.records import (
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
-ATTRIBUTES = (
-    "capacity",
-    "latency",
-    "metric",
-    "te_metric",
-    "cost",
-    "affinity",
-    "status",
-    "capacity_unit",
-)
 # Of the Topology Zoo: read, or descriptions for people.
 _ZOO_ATTRIBUTES = (
     "LinkSpeedRaw",

@@ -203,7 +203,7 @@ _FORMATS: Registry[TopologyFormat] = Registry(
             attributes=containerlab.ATTRIBUTES,
         ),
         "graphml": TopologyFormat(
-            (".graphml",), graphml.read_graphml, attributes=graphml.ATTRIBUTES
+            (".graphml",), graphml.read_graphml, attributes=node_link.ATTRIBUTES
         ),
         "sndlib": TopologyFormat((".xml",), _read_xml, attributes=()),
         "repetita": TopologyFormat(

@@ -243,7 +243,7 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
     else:
         measures = _measured(problem, splits, prices, allocation.program_prices, certify)
     certificate = measures.certificate
-    utilisation = problem.objective.rules.capacity_share * problem.utilisation_of(measures.loads)
+    utilisation = problem.utilisation_of(measures.loads)
     largest_violation = torch.where(has_nan, torch.inf, measures.violation)
     status = tuple(
         Status.INFEASIBLE if claimed.usable and violation > TOLERANCE else claimed

@@ -391,7 +391,9 @@ class Problem:
         return self.ops.link_sum(self.flows(splits))
 
     def utilisation(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B E"]:
-        """(B, E) load / capacity; infinite where a failed link carries traffic."""
+        """(B, E) load over the capacity of the link, of which the objective may allow a share;
+        infinite where a failed link carries traffic.
+        """
         return self.utilisation_of(self.loads(splits))
 
     def utilisation_of(self, load: Float[Tensor, "B E"]) -> Float[Tensor, "B E"]:
@@ -399,7 +401,8 @@ class Problem:
         is_broken = (self.capacity <= 0) & (load > 0)
         # Divided, not multiplied by inverse_capacity, which is limited where the capacity is next
         # to 0.
-        utilisation = load / torch.where(self.capacity > 0, self.capacity, 1)
+        share = self.objective.rules.capacity_share
+        utilisation = share * load / torch.where(self.capacity > 0, self.capacity, 1)
         return torch.where(is_broken, torch.inf, torch.where(self.capacity > 0, utilisation, 0))
 
     def value(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:

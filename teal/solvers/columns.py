@@ -45,7 +45,7 @@ _SKIPPED_SHARE = (
 _TIE_WEIGHT = 1e-6
 # Price of a Gbit/s that is not carried, over the cost of all links, where a lower one leaves demand
 # that can be carried.
-_DEARER = 10.0
+_OVER_ALL_LINKS = 10.0
 _FIRST_GAP = 0.1  # to the optimum over all paths, assumed before the first round has measured it
 
 
@@ -249,7 +249,9 @@ def _at_least_cost(
             if share is not None:
                 last = share
             elif not end.is_over:  # all can be carried, at prices far above those of cheap paths
-                worth = _DEARER * float(one.link_cost.sum())  # no path costs as much as all links
+                worth = _OVER_ALL_LINKS * float(
+                    one.link_cost.sum()
+                )  # no path costs as much as all links
                 found = one.with_paths(last.paths)
                 last = yield from _by_master(found, target, end, max_rounds, report, worth)
         paths = last.paths

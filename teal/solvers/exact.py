@@ -17,6 +17,7 @@ their right-hand sides.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,7 +27,7 @@ from torch import Tensor
 from teal.network import DemandClasses
 from teal.problem.program import Program
 from teal.problem.sets import Capped
-from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import solve_lp
 
@@ -75,6 +76,61 @@ def exact_classes(
     return lps.shares(flows), torch.from_numpy(prices)[None].to(program.demand)
 
 
+class _CarryingAll(NamedTuple):
+    """The rows and columns of a program that carries all routable demand.
+
+    Attributes:
+        column: (n,) numbers d J + j of the columns that demands above 0 may use.
+        rate: (n,) Gbit/s of the demand of each.
+        links: (m,) rows with a limit above 0.
+        load: (m, n) what a whole demand on a column puts on a row, over its limit.
+        served: (demands, n) 1 where a column belongs to a demand.
+    """
+
+    column: Int64Array
+    rate: FloatArray
+    links: Int64Array
+    load: sp.csr_array
+    served: sp.csr_array
+
+    @classmethod
+    def of(cls, program: Program) -> _CarryingAll:
+        """The rows and columns of one matrix."""
+        limit, demand = program.limit[0].cpu().numpy(), program.routable_demand[0].cpu().numpy()
+        live = program.live[0].cpu().numpy() & (demand > 0)[:, None]
+        column = np.flatnonzero(live.reshape(-1))
+        demand_of, carried = column // live.shape[1], np.flatnonzero(live.any(1))
+        links = np.flatnonzero(limit > 0)
+        rows = sp.csr_array(program.columns.incidence(len(limit)))[links][:, column]
+        rate = demand[demand_of]
+        row_of = np.searchsorted(carried, demand_of)
+        return cls(
+            column,
+            rate,
+            links,
+            sp.csr_array(sp.diags_array(1 / limit[links]) @ rows @ sp.diags_array(rate)),
+            sp.csr_array((np.ones(len(column)), (row_of, np.arange(len(column))))),
+        )
+
+    def found(
+        self, program: Program, share: FloatArray, price: FloatArray
+    ) -> tuple[Tensor, Tensor]:
+        """Shares (1, D, J) and prices (1, R) of the program.
+
+        Args:
+            program: the program.
+            share: (n,) of each column.
+            price: (m,) of each row, times its limit.
+        """
+        limit = program.limit[0].cpu().numpy()
+        shares, prices = np.zeros(tuple(program.live.shape[1:])), np.zeros(len(limit))
+        shares.reshape(-1)[self.column] = np.maximum(share, 0)
+        prices[self.links] = price / limit[self.links]
+        return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(
+            program.demand
+        )
+
+
 def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
     """:func:`exact_program` of the largest utilisation: min theta s.t. load[r] <= theta limit[r],
     all demand carried.
@@ -82,68 +138,40 @@ def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | 
     The dual variables of the rows, shares of utilisation that sum to 1, are the prices times the
     limits.
     """
-    limit, demand = program.limit[0].cpu().numpy(), program.routable_demand[0].cpu().numpy()
-    live = program.live[0].cpu().numpy() & (demand > 0)[:, None]
-    column = np.flatnonzero(live.reshape(-1))
-    demand_of, carried = column // live.shape[1], np.flatnonzero(live.any(1))
-    prices, shares = np.zeros(len(limit)), np.zeros(live.shape)
-    links = np.flatnonzero(limit > 0)
-    if len(column):
-        rows = sp.csr_array(program.columns.incidence(len(limit)))[links][:, column]
-        load = sp.diags_array(1 / limit[links]) @ rows @ sp.diags_array(demand[demand_of])
-        served = sp.csr_array(
-            (np.ones(len(column)), (np.searchsorted(carried, demand_of), np.arange(len(column))))
-        )
-        solution = solve_lp(
-            np.append(np.zeros(len(column)), 1),
-            (sp.hstack([load, -np.ones((len(links), 1))], format="csr"), np.zeros(len(links))),
-            (
-                sp.hstack([served, sp.csr_array((len(carried), 1))], format="csr"),
-                np.ones(len(carried)),
-            ),
-            seconds=seconds,
-        )
-        if solution.x is None or not solution.is_solved:
-            return None
-        shares.reshape(-1)[column] = np.maximum(solution.x[:-1], 0)
-        prices[links] = solution.duals / limit[links]
-    return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(
-        program.demand
+    if not bool((program.routable_demand > 0).any()):
+        return torch.zeros_like(program.live.to(program.demand)), torch.zeros_like(program.limit)
+    of = _CarryingAll.of(program)
+    count, links = len(of.served.indptr) - 1, len(of.links)
+    solution = solve_lp(
+        np.append(np.zeros(len(of.column)), 1),
+        (sp.hstack([of.load, -np.ones((links, 1))], format="csr"), np.zeros(links)),
+        (sp.hstack([of.served, sp.csr_array((count, 1))], format="csr"), np.ones(count)),
+        seconds=seconds,
     )
+    if solution.x is None or not solution.is_solved:
+        return None
+    return of.found(program, solution.x[:-1], solution.duals)
 
 
 def _exact_cost(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
     """:func:`exact_program` of the least cost: min cost' x s.t. load[r] <= limit[r], all demand
     carried.
     """
-    limit, demand = program.limit[0].cpu().numpy(), program.routable_demand[0].cpu().numpy()
-    live = program.live[0].cpu().numpy() & (demand > 0)[:, None]
-    column = np.flatnonzero(live.reshape(-1))
-    demand_of, carried = column // live.shape[1], np.flatnonzero(live.any(1))
-    prices, shares = np.zeros(len(limit)), np.zeros(live.shape)
-    links = np.flatnonzero(limit > 0)
-    if len(column):
-        rows = sp.csr_array(program.columns.incidence(len(limit)))[links][:, column]
-        load = sp.diags_array(1 / limit[links]) @ rows @ sp.diags_array(demand[demand_of])
-        served = sp.csr_array(
-            (np.ones(len(column)), (np.searchsorted(carried, demand_of), np.arange(len(column))))
-        )
-        cost = -program.value.expand(live.shape).cpu().numpy().reshape(-1)[column]
-        cost = cost * demand[demand_of]
-        unit = float(cost.max(initial=0.0)) or 1.0
-        solution = solve_lp(
-            cost / unit,
-            (sp.csr_array(load), np.ones(len(links))),
-            (served, np.ones(len(carried))),
-            seconds=seconds,
-        )
-        if solution.x is None or not solution.is_solved:
-            return None
-        shares.reshape(-1)[column] = np.maximum(solution.x, 0)
-        prices[links] = solution.duals * unit / limit[links]
-    return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(
-        program.demand
+    if not bool((program.routable_demand > 0).any()):
+        return torch.zeros_like(program.live.to(program.demand)), torch.zeros_like(program.limit)
+    of = _CarryingAll.of(program)
+    value = program.value.expand(program.live.shape[1:]).cpu().numpy().reshape(-1)
+    cost = -value[of.column] * of.rate
+    unit = float(cost.max(initial=0.0)) or 1.0
+    solution = solve_lp(
+        cost / unit,
+        (of.load, np.ones(len(of.links))),
+        (of.served, np.ones(len(of.served.indptr) - 1)),
+        seconds=seconds,
     )
+    if solution.x is None or not solution.is_solved:
+        return None
+    return of.found(program, solution.x, solution.duals * unit)
 
 
 class _ExactLps:

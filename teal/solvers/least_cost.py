@@ -31,6 +31,7 @@ from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.exact import exact_program
 from teal.solvers.interior import engine as interior
+from teal.solvers.interior.all_paths import DEARER, WORTH
 from teal.solvers.interior.reduction import reduced
 from teal.solvers.interior.search import solve_on_threads
 from teal.solvers.interior.starts import COLD, WARM, Start
@@ -39,7 +40,7 @@ from teal.solvers.projection import scaled_to_one
 from teal.solvers.result import PdhgResult, PdhgState, Stop, merged
 
 ENGINES = ("auto", "interior")
-_WORTH, _DEARER, _MOST_DEARER = 3.0, 10.0, 1e5  # of a Gbit/s not carried, over the dearest path
+_MOST_RISES = 1e5  # factor up to which the price of a Gbit/s that is not carried rises
 _SHARE_GAPS = (1e-2, 1e-4, 1e-6, 1e-9)  # at which the largest share is looked at, one after another
 _ROUNDING = 1e-9  # of a capacity, by which loads may exceed it
 _AIM = 0.99  # part of the target gap that the kernel aims at
@@ -164,8 +165,8 @@ def _solving_one(
         splits[:] = scaled_to_one(problem, state.splits.to(torch.float64)).reshape(-1).numpy()
         prices[:] = state.prices[0].numpy()
     share: LargestShare | None = None
-    worth = _WORTH * max(float((-problem.path_value).max()), 0.0) or 1.0
-    limit = worth * _MOST_DEARER
+    worth = WORTH * max(float((-problem.path_value).max()), 0.0) or 1.0
+    limit = worth * _MOST_RISES
     while True:
         yield
         found, iterations = _solved(
@@ -181,7 +182,7 @@ def _solving_one(
             if share.is_impossible:
                 result = impossible(result, share)
                 break
-        worth *= _DEARER
+        worth *= DEARER
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
 
@@ -224,7 +225,7 @@ def _solved(
 
 def is_within(problem: Problem, splits: Tensor) -> bool:
     """Whether splits (1, D, K) that carry all demand keep loads within capacities."""
-    return bool((problem.utilisation(splits) <= 1 + _ROUNDING).all())
+    return bool((problem.program.overload(problem.loads(splits)) <= _ROUNDING).all())
 
 
 def result_of(
@@ -273,9 +274,3 @@ def impossible(result: PdhgResult, share: LargestShare) -> PdhgResult:
         stopped_by=(Stop.INFEASIBLE,),
         largest_share=torch.tensor([[share.share, share.bound]]).to(result.value),
     )
-
-
-@torch.no_grad()
-def rehearse() -> None:
-    """Compile the kernels on three nodes."""
-    interior.rehearse()

@@ -170,6 +170,7 @@ def test_a_largest_utilisation_limits_every_link() -> None:
     assert float(result.value) == pytest.approx(1 * 1 + 2 * 5)
     found = assess(limited, result)
     assert float(found.max_link_utilisation) == pytest.approx(0.5)
+    assert float(limited.utilisation(result.splits).max()) == pytest.approx(0.5)
     assert found.status == (Status.FEASIBLE,)
     failed = limited.with_capacity(np.array([0.0, 5.0, 5.0]))
     assert teal.solve(failed, gap=1e-9).stopped_by == (Stop.INFEASIBLE,)

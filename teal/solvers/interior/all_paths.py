@@ -18,8 +18,8 @@ from teal.solvers.interior.columns import columns_of, with_columns_of
 from teal.solvers.interior.engine import accepts as accepts_program
 from teal.solvers.interior.master import Demands, Master, Round
 
-_WORTH = 3.0  # of a Gbit/s that is not carried, over the cost of the dearest cheapest path
-_DEARER, _TIMES = 10.0, 2  # how much more at a time, and how often
+WORTH = 3.0  # price of a Gbit/s that is not carried, over the cost of the dearest path
+DEARER, _TIMES = 10.0, 2  # factor by which that price rises at a time, and how often it does
 # Rounds of multiplicative weights, by whether all demand is carried: 12 for problems that come with
 # few paths, none for the others (cost266 to 0.1%: 49 ms with 12, 35 ms with none).
 _ROUNDS = {False: 0, True: 12}
@@ -37,7 +37,6 @@ class Found(NamedTuple):
         prices: (E,) value per Gbit/s.
         bound: on the optimum over all paths, as a score of the program.
         iterations: iterations of interior points.
-        is_whole: whether all demand is carried.
         reached: whether the target gap was reached.
     """
 
@@ -46,7 +45,6 @@ class Found(NamedTuple):
     prices: FloatArray
     bound: float
     iterations: int
-    is_whole: bool
     reached: bool
 
 
@@ -75,7 +73,7 @@ def demands_of(problem: Problem) -> Demands:
     worth = problem.demand_value.numpy()
     if is_whole:
         dearest = _dearest_path(problem, cost)
-        worth = np.full(len(rate), _WORTH * (dearest if dearest > 0 else 1.0))
+        worth = np.full(len(rate), WORTH * (dearest if dearest > 0 else 1.0))
     return Demands(
         problem.topology,
         problem.paths.pairs,
@@ -128,11 +126,8 @@ def improving(
     demands = demands_of(problem)
     if demands.is_whole:
         demands = dataclasses.replace(demands, worth=np.maximum(demands.worth, worth))
-    master, raised, factor = (
-        Master(demands, columns_of(problem.paths), _ROUNDS[demands.is_whole]),
-        0,
-        1.0,
-    )
+    master = Master(demands, columns_of(problem.paths), _ROUNDS[demands.is_whole])
+    raised = 0  # times that what is not carried became dearer
     last = yield from master.improving(target, deadline, max_rounds, report)
     if demands.is_whole:
         for part in _PARTS:
@@ -140,20 +135,21 @@ def improving(
                 last = yield from master.improving(part * target, deadline, max_rounds, report)
             last = master.carrying_all(target, deadline)
             while not last.is_whole and raised < _TIMES and not deadline.is_over:
-                master.raise_worth(_DEARER)
-                raised, factor = raised + 1, factor * _DEARER
+                master.raise_worth(DEARER)
+                raised += 1
                 yield from master.improving(part * target, deadline, max_rounds, report)
                 last = master.carrying_all(target, deadline)
             if last.gap <= target or not last.is_whole or deadline.is_over:
                 break
     paths, splits = with_columns_of(problem.paths, last.columns, last.share)
-    base = factor * float(demands.rate @ demands.worth) if demands.is_whole else 0.0
+    base = 0.0  # what the demand would be worth if nothing cost anything
+    if demands.is_whole:
+        base = DEARER**raised * float(demands.rate @ demands.worth)
     return Found(
         paths,
         splits,
         last.price,
         last.bound - base,
         master.iterations,
-        last.is_whole,
         last.gap <= target and (last.is_whole or not demands.is_whole),
     )

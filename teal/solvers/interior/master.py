@@ -276,7 +276,7 @@ class Master:
         self._columns, self._share = changed(self._columns, self._share, keep, ptr, links)
         return int((np.diff(ptr) > 0).sum())
 
-    def _solve(self, aim: float, carries_all: bool, deadline: Deadline) -> float:
+    def _solve(self, aim: float, must_carry_all: bool, deadline: Deadline) -> float:
         """Solve the master; the value of its shares, of which :attr:`_share` and :attr:`_price`
         receive what was found.
         """
@@ -293,7 +293,7 @@ class Master:
             self.iterations += solve_on_threads(
                 program,
                 sheds,
-                carries_all,
+                must_carry_all,
                 aim,
                 _MAX_ITERATIONS,
                 self._share,

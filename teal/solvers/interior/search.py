@@ -262,7 +262,7 @@ def solve(
 
 # The steps of an iteration as kernels of their own, for programs so large that S is made on several
 # threads and factored by LAPACK.
-_MIN_LARGE_PATHS = 10_000
+_MIN_LARGE_PATHS = 10_000  # below which the updates are not even counted
 _MIN_LARGE_UPDATES = 3_000_000  # of S, about 5 ms, from which on a second thread is worth its while
 
 
@@ -340,10 +340,9 @@ def solve_on_threads(
     stop: BoolArray,
 ) -> int:
     """:func:`solve`, with S made on all threads and factored by LAPACK where that is faster."""
-    threads = numba.get_num_threads()
-    if threads == 1 or len(program.gain) < _MIN_LARGE_PATHS or not len(program.limit):
-        return solve(program, sheds, is_whole, gap, max_iterations, splits, prices, start, stop)
-    updates = _updates_of_blocks(program)
+    threads, updates = numba.get_num_threads(), np.zeros(0)
+    if threads > 1 and len(program.gain) >= _MIN_LARGE_PATHS and len(program.limit):
+        updates = _updates_of_blocks(program)
     if updates.sum() < _MIN_LARGE_UPDATES:
         return solve(program, sheds, is_whole, gap, max_iterations, splits, prices, start, stop)
     at, work = _begin_large(program, sheds, start, splits, prices)

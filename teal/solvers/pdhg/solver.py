@@ -296,7 +296,7 @@ def prepare(
     """
     if problem.objective.rules.may_have_no_allocation:
         if not is_interpreting():
-            least_cost.rehearse()
+            interior.rehearse()
         return
     if rehearse := getattr(starter, "rehearse", None):
         rehearse(problem)
