@@ -32,7 +32,7 @@ from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.exact import exact_program
 from teal.solvers.interior import engine as interior
 from teal.solvers.interior.all_paths import DEARER, WORTH
-from teal.solvers.interior.reduction import reduced
+from teal.solvers.interior.reduction import PLAIN, reduced
 from teal.solvers.interior.search import solve_on_threads
 from teal.solvers.interior.starts import COLD, WARM, Start
 from teal.solvers.interior.stops import ends_at
@@ -205,7 +205,14 @@ def _solved(
     value = (worth + problem.path_value).reshape(-1).contiguous().numpy()
     demand, capacity = problem.demand[0].contiguous(), problem.capacity[0].contiguous()
     program = reduced(
-        path_links_of(problem.paths), demand.numpy(), capacity.numpy(), value, True, worth, splits
+        path_links_of(problem.paths),
+        PLAIN,
+        demand.numpy(),
+        capacity.numpy(),
+        value,
+        True,
+        worth,
+        splits,
     )
     stop = np.zeros(1, np.bool_)
     with ends_at(deadline, stop):

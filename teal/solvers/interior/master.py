@@ -37,7 +37,7 @@ from teal.solvers.interior.columns import (
     path_sums,
     tree_loads,
 )
-from teal.solvers.interior.reduction import reduced
+from teal.solvers.interior.reduction import PLAIN, reduced
 from teal.solvers.interior.search import solve_on_threads
 from teal.solvers.interior.starts import COLD, WARM, Start
 from teal.solvers.interior.stops import ends_at
@@ -287,7 +287,7 @@ class Master:
         capacity = np.where(self._joined | (of.capacity <= 0), of.capacity, np.inf)
         worth = float(of.worth.max(initial=0.0)) if of.is_whole else 0.0
         sheds = not of.balances
-        program = reduced(columns, of.rate, capacity, value, sheds, worth, self._share)
+        program = reduced(columns, PLAIN, of.rate, capacity, value, sheds, worth, self._share)
         stop = np.zeros(1, np.bool_)
         with ends_at(deadline, stop):
             self.iterations += solve_on_threads(

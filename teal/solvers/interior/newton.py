@@ -9,7 +9,16 @@ import numpy as np
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import inner_kernel, summing_kernel
 from teal.solvers.interior.reduction import Reduced
-from teal.solvers.interior.starts import Iterate, add, fill, put
+from teal.solvers.interior.starts import (
+    Iterate,
+    add,
+    add_loads,
+    carried_shares,
+    fill,
+    path_prices,
+    power_of,
+    put,
+)
 
 # Part of the way to the boundary that a step goes at most: all but all where steps are long, and
 # the end is near; less where they are short, since what comes next to 0 stops every later step.
@@ -26,6 +35,8 @@ _LEAST_STEP = 1e-8  # a step below it gains nothing
 _MOST_IMBALANCE = 1e-7  # of a block's shares, above which a step is wrong
 _LEAST_PIVOT = 1e-14  # of S, over the diagonal before elimination
 _NO_ROW = 1e128  # pivot that takes a row out of S
+_MOST_PART = 0.5  # of a column's limit, to which a share is raised
+_LEAST_CARRIED = 0.25  # of the share that is carried, to which a step lowers it where utility bends
 
 
 class Work(NamedTuple):
@@ -37,6 +48,10 @@ class Work(NamedTuple):
         kept: the step before a correction.
         weight: (Q,) D.
         total: (G,) delta.
+        carried: (G,) share of each demand, where utilities are concave.
+        residual: (G,) cost of the rest less the multiplier and its reduced cost: 0 but where
+            utilities are concave.
+        bend: (G,) derivative of the rest's cost.
         of_path: (Q,) anything.
         path_price: (Q,) A' y.
         load: (n,) A x.
@@ -53,6 +68,9 @@ class Work(NamedTuple):
     kept: Iterate
     weight: FloatArray
     total: FloatArray
+    carried: FloatArray
+    residual: FloatArray
+    bend: FloatArray
     of_path: FloatArray
     path_price: FloatArray
     load: FloatArray
@@ -65,8 +83,27 @@ class Work(NamedTuple):
 
 
 @inner_kernel
-def begin_system(at: Iterate, s: FloatArray) -> None:
-    """S (n, n) without the paths: the diagonal of slacks over prices."""
+def _bend_rests(program: Reduced, at: Iterate, work: Work) -> None:
+    """The conditions of the rests under concave utilities: what a share more that is not carried
+    costs, W (s^-alpha - 1) at the share s, less the multiplier and its reduced cost, and the
+    derivative W alpha s^(-alpha - 1).
+    """
+    alpha, carried = program.alpha, work.carried
+    carried_shares(program, at.share, carried)
+    for g in range(len(program.worth)):
+        power = power_of(carried[g], -alpha)
+        work.bend[g] = program.worth[g] * alpha * power / carried[g]
+        cost = program.worth[g] * (power - 1)
+        work.residual[g] = cost - at.multiplier[g] - at.rest_reduced[g]
+
+
+@inner_kernel
+def begin_system(program: Reduced, at: Iterate, work: Work, s: FloatArray) -> None:
+    """S (n, n) without the paths: the diagonal of slacks over prices; and what concave utilities
+    add to the blocks.
+    """
+    if len(program.worth) > 0:
+        _bend_rests(program, at, work)
     for r in range(len(s)):
         fill(0.0, s[r])
         s[r, r] = at.slack[r] / at.price[r]
@@ -84,20 +121,31 @@ def add_blocks(
 ) -> None:
     """D and delta of some blocks, and what they add to the lower triangle of S (n, n)."""
     rows, weight, total = len(program.limit), work.weight, work.total
+    has_limits, coefficient = len(program.limit_of) > 0, program.coefficient
     sums, of_union = np.zeros(rows), np.empty(rows)
     for g in range(first_block, end_block):
         square = program.rate[g] * program.rate[g]
-        delta = at.rest[g] / at.rest_reduced[g] if sheds else 0.0
+        delta = at.rest[g] / (at.rest_reduced[g] + at.rest[g] * work.bend[g]) if sheds else 0.0
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
             weight[q] = at.share[q] / at.reduced[q]
+            if has_limits and program.limit_of[q] >= 0:
+                c = program.limit_of[q]
+                weight[q] /= 1 + weight[q] * at.room_price[c] / at.room[c]
             delta += weight[q]
             scaled = square * weight[q]
             begin, end = program.row_ptr[q], program.row_ptr[q + 1]
-            for i in range(begin, end):
-                row = s[program.row[i]]
-                sums[program.row[i]] += weight[q]
-                for j in range(begin, i + 1):
-                    row[program.row[j]] += scaled
+            if len(coefficient) > 0:
+                for i in range(begin, end):
+                    row, of_row = s[program.row[i]], scaled * coefficient[i]
+                    sums[program.row[i]] += weight[q] * coefficient[i]
+                    for j in range(begin, i + 1):
+                        row[program.row[j]] += of_row * coefficient[j]
+            else:
+                for i in range(begin, end):
+                    row = s[program.row[i]]
+                    sums[program.row[i]] += weight[q]
+                    for j in range(begin, i + 1):
+                        row[program.row[j]] += scaled
         total[g] = delta
         factor = square / delta
         first, count = program.union_ptr[g], program.union_ptr[g + 1] - program.union_ptr[g]
@@ -157,17 +205,24 @@ def _direction(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
     right = step.price
     for r in range(rows):
         right[r] = products.slack[r] / at.price[r] - missing[r]
+    for q in range(len(program.gain)):
+        moves[q] = products.share[q] / at.reduced[q]
+    for c in range(len(program.limited)):
+        q = program.limited[c]
+        moves[q] = weight[q] * (products.share[q] / at.share[q] - products.room[c] / at.room[c])
     for g in range(len(program.rate)):
         first, end = program.block_ptr[g], program.block_ptr[g + 1]
-        moved = products.rest[g] / at.rest_reduced[g] if sheds else 0.0
+        moved = 0.0
+        if sheds:
+            moved = (products.rest[g] - at.rest[g] * work.residual[g]) / (
+                at.rest_reduced[g] + at.rest[g] * work.bend[g]
+            )
         for q in range(first, end):
-            moves[q] = products.share[q] / at.reduced[q]
             moved += moves[q]
         step.rest[g] = moved
         for q in range(first, end):
-            flow = program.rate[g] * (moves[q] - weight[q] * moved / total[g])
-            for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
-                right[program.row[i]] += flow
+            step.share[q] = moves[q] - weight[q] * moved / total[g]
+    add_loads(program, step.share, right)
     _solve_factored(s, right)
     if not sheds:
         along, own, of_price = 0.0, 0.0, 0.0
@@ -180,22 +235,31 @@ def _direction(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
             right[r] -= of_limits[r] * step.theta[0]
     for r in range(rows):
         step.slack[r] = (products.slack[r] - at.slack[r] * right[r]) / at.price[r]
+    path_prices(program, right, step.reduced)
     for g in range(len(program.rate)):
         first, end = program.block_ptr[g], program.block_ptr[g + 1]
         along = 0.0
         for q in range(first, end):
-            price = 0.0
-            for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
-                price += right[program.row[i]]
-            step.reduced[q] = price * program.rate[g]
             along += weight[q] * step.reduced[q]
-        change = (along - step.rest[g]) / total[g]  # of the multiplier
+        change = (along - step.rest[g]) / total[g]
+        step.multiplier[g] = change
         for q in range(first, end):
             step.reduced[q] -= change
             step.share[q] = moves[q] - weight[q] * step.reduced[q]
         if sheds:
+            bent = at.rest[g] * work.bend[g]
+            step.rest[g] = (products.rest[g] + at.rest[g] * (change - work.residual[g])) / (
+                at.rest_reduced[g] + bent
+            )
             step.rest_reduced[g] = -change
-            step.rest[g] = (products.rest[g] + at.rest[g] * change) / at.rest_reduced[g]
+            if len(program.worth) > 0:
+                step.rest_reduced[g] += work.bend[g] * step.rest[g] + work.residual[g]
+    for c in range(len(program.limited)):
+        q = program.limited[c]
+        move = step.share[q]
+        step.room[c] = -move
+        step.reduced[q] = (products.share[q] - at.reduced[q] * move) / at.share[q]
+        step.room_price[c] = (products.room[c] + at.room_price[c] * move) / at.room[c]
 
 
 @inner_kernel
@@ -208,45 +272,81 @@ def _longest(value: FloatArray, step: FloatArray, most: float) -> float:
 
 
 @inner_kernel
-def _step_lengths(at: Iterate, step: Iterate, sheds: bool) -> tuple[float, float]:
-    """The longest steps to the boundary, of shares and slacks, and of prices and reduced costs."""
-    far = 1e30
+def _step_lengths(program: Reduced, at: Iterate, work: Work, sheds: bool) -> tuple[float, float]:
+    """The longest steps to the boundary, of shares and slacks, and of prices and reduced costs; one
+    of both where utilities are concave.
+    """
+    step, far = work.step, 1e30
     share_step = _longest(at.slack, step.slack, _longest(at.share, step.share, far))
     price_step = _longest(at.price, step.price, _longest(at.reduced, step.reduced, far))
+    share_step = _longest(at.room, step.room, share_step)
+    price_step = _longest(at.room_price, step.room_price, price_step)
     if sheds:
         share_step = _longest(at.rest, step.rest, share_step)
         price_step = _longest(at.rest_reduced, step.rest_reduced, price_step)
+    if len(program.worth) > 0:
+        for g in range(len(program.rate)):
+            if step.rest[g] > 0:
+                falls = (1 - _LEAST_CARRIED) * work.carried[g]
+                share_step = min(share_step, falls / step.rest[g])
+        share_step = price_step = min(share_step, price_step)
     return share_step, price_step
+
+
+@inner_kernel
+def _sum_of_products(
+    value: FloatArray,
+    value_step: FloatArray,
+    share_step: float,
+    price: FloatArray,
+    price_change: FloatArray,
+    price_step: float,
+) -> float:
+    """Sum of the products of values and their prices after a step."""
+    total = 0.0
+    for i in range(len(value)):
+        total += (value[i] + share_step * value_step[i]) * (price[i] + price_step * price_change[i])
+    return total
 
 
 @inner_kernel
 def product_sum(
     at: Iterate, step: Iterate, sheds: bool, share_step: float, price_step: float
 ) -> float:
-    """Sum of all products x z, s z and t y after a step.
+    """Sum of all products x z, s z, t y and those of limits after a step.
 
     Args:
         at: the point.
         step: the direction.
         sheds: whether demands may be shed.
-        share_step: length of the step of shares, rests and slacks.
+        share_step: length of the step of shares, rests, slacks and rooms.
         price_step: length of the step of prices and reduced costs.
     """
-    total = 0.0
-    for q in range(len(at.share)):
-        total += (at.share[q] + share_step * step.share[q]) * (
-            at.reduced[q] + price_step * step.reduced[q]
-        )
-    for r in range(len(at.price)):
-        total += (at.slack[r] + share_step * step.slack[r]) * (
-            at.price[r] + price_step * step.price[r]
-        )
+    total = _sum_of_products(at.share, step.share, share_step, at.reduced, step.reduced, price_step)
+    total += _sum_of_products(at.slack, step.slack, share_step, at.price, step.price, price_step)
+    total += _sum_of_products(
+        at.room, step.room, share_step, at.room_price, step.room_price, price_step
+    )
     if sheds:
-        for g in range(len(at.rest)):
-            total += (at.rest[g] + share_step * step.rest[g]) * (
-                at.rest_reduced[g] + price_step * step.rest_reduced[g]
-            )
+        total += _sum_of_products(
+            at.rest, step.rest, share_step, at.rest_reduced, step.rest_reduced, price_step
+        )
     return total
+
+
+@inner_kernel
+def _wanted_of(
+    value: FloatArray,
+    value_step: FloatArray,
+    price: FloatArray,
+    price_step: FloatArray,
+    target: float,
+    correction: float,
+    out: FloatArray,
+) -> None:
+    """Products to come less the present ones, of values and their prices."""
+    for i in range(len(value)):
+        out[i] = target - value[i] * price[i] - correction * value_step[i] * price_step[i]
 
 
 @inner_kernel
@@ -254,21 +354,13 @@ def _wanted(
     at: Iterate, step: Iterate, sheds: bool, target: float, correction: float, out: Iterate
 ) -> None:
     """Products to come less the present ones: target - x z - correction dx dz."""
-    for q in range(len(at.share)):
-        out.share[q] = (
-            target - at.share[q] * at.reduced[q] - correction * step.share[q] * step.reduced[q]
-        )
-    for r in range(len(at.price)):
-        out.slack[r] = (
-            target - at.slack[r] * at.price[r] - correction * step.slack[r] * step.price[r]
-        )
+    _wanted_of(at.share, step.share, at.reduced, step.reduced, target, correction, out.share)
+    _wanted_of(at.slack, step.slack, at.price, step.price, target, correction, out.slack)
+    _wanted_of(at.room, step.room, at.room_price, step.room_price, target, correction, out.room)
     if sheds:
-        for g in range(len(at.rest)):
-            out.rest[g] = (
-                target
-                - at.rest[g] * at.rest_reduced[g]
-                - correction * step.rest[g] * step.rest_reduced[g]
-            )
+        _wanted_of(
+            at.rest, step.rest, at.rest_reduced, step.rest_reduced, target, correction, out.rest
+        )
 
 
 @inner_kernel
@@ -279,6 +371,25 @@ def _into_band(product: float, target: float) -> float:
     if product > _HIGH * target:
         return max(_HIGH * target - product, -_HIGH * target)
     return 0.0
+
+
+@inner_kernel
+def _correct_of(
+    value: FloatArray,
+    value_step: FloatArray,
+    share_step: float,
+    price: FloatArray,
+    price_change: FloatArray,
+    price_step: float,
+    target: float,
+    out: FloatArray,
+) -> None:
+    """Add what brings the products of values and their prices near the target."""
+    for i in range(len(value)):
+        out[i] += _into_band(
+            (value[i] + share_step * value_step[i]) * (price[i] + price_step * price_change[i]),
+            target,
+        )
 
 
 @inner_kernel
@@ -295,25 +406,12 @@ def _correct(
 
     Gondzio, Computational Optimization and Applications 6, 1996.
     """
-    share_step, price_step = min(1.0, share_step + _FURTHER), min(1.0, price_step + _FURTHER)
-    for q in range(len(at.share)):
-        out.share[q] += _into_band(
-            (at.share[q] + share_step * step.share[q])
-            * (at.reduced[q] + price_step * step.reduced[q]),
-            target,
-        )
-    for r in range(len(at.price)):
-        out.slack[r] += _into_band(
-            (at.slack[r] + share_step * step.slack[r]) * (at.price[r] + price_step * step.price[r]),
-            target,
-        )
+    a, b = min(1.0, share_step + _FURTHER), min(1.0, price_step + _FURTHER)
+    _correct_of(at.share, step.share, a, at.reduced, step.reduced, b, target, out.share)
+    _correct_of(at.slack, step.slack, a, at.price, step.price, b, target, out.slack)
+    _correct_of(at.room, step.room, a, at.room_price, step.room_price, b, target, out.room)
     if sheds:
-        for g in range(len(at.rest)):
-            out.rest[g] += _into_band(
-                (at.rest[g] + share_step * step.rest[g])
-                * (at.rest_reduced[g] + price_step * step.rest_reduced[g]),
-                target,
-            )
+        _correct_of(at.rest, step.rest, a, at.rest_reduced, step.rest_reduced, b, target, out.rest)
 
 
 @inner_kernel
@@ -326,6 +424,9 @@ def copy(source: Iterate, target: Iterate) -> None:
     put(source.price, target.price)
     put(source.slack, target.slack)
     put(source.theta, target.theta)
+    put(source.room, target.room)
+    put(source.room_price, target.room_price)
+    put(source.multiplier, target.multiplier)
 
 
 @inner_kernel
@@ -338,6 +439,9 @@ def _move(at: Iterate, step: Iterate, share_step: float, price_step: float) -> N
     add(price_step, step.reduced, at.reduced)
     add(price_step, step.rest_reduced, at.rest_reduced)
     add(price_step, step.price, at.price)
+    add(share_step, step.room, at.room)
+    add(price_step, step.room_price, at.room_price)
+    add(price_step, step.multiplier, at.multiplier)
 
 
 @inner_kernel
@@ -347,7 +451,7 @@ def _recentre(program: Reduced, sheds: bool, at: Iterate, mean: float) -> None:
     A share whose product is far below the mean stops every later step.  Raised to a part of
     mean / z it is still next to nothing; the largest share of its block gives it away.
     """
-    least = _LEAST_PRODUCT * mean
+    least, has_limits = _LEAST_PRODUCT * mean, len(program.limit_of) > 0
     for g in range(len(program.rate)):
         first, end = program.block_ptr[g], program.block_ptr[g + 1]
         largest, most = -1, at.rest[g] if sheds else 0.0
@@ -357,9 +461,14 @@ def _recentre(program: Reduced, sheds: bool, at: Iterate, mean: float) -> None:
         highest, raised = _MOST_RAISED * most, 0.0
         for q in range(first, end):
             enough = min(highest, least / at.reduced[q], _MOST_GROWTH * at.share[q])
+            number = program.limit_of[q] if has_limits else -1
+            if number >= 0:
+                enough = min(enough, _MOST_PART * program.largest[number])
             if at.share[q] < enough:
                 raised += enough - at.share[q]
                 at.share[q] = enough
+                if number >= 0:
+                    at.room[number] = program.largest[number] - enough
         if sheds:
             enough = min(highest, least / at.rest_reduced[g], _MOST_GROWTH * at.rest[g])
             if at.rest[g] < enough:
@@ -369,6 +478,8 @@ def _recentre(program: Reduced, sheds: bool, at: Iterate, mean: float) -> None:
             at.rest[g] -= raised
         else:
             at.share[largest] -= raised
+            if has_limits and program.limit_of[largest] >= 0:
+                at.room[program.limit_of[largest]] += raised
 
 
 @inner_kernel
@@ -386,7 +497,7 @@ def _imbalance(program: Reduced, sheds: bool, step: Iterate) -> float:
 @inner_kernel
 def iterate(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
     """One iteration; false where the step is none."""
-    begin_system(at, work.system)
+    begin_system(program, at, work, work.system)
     add_blocks(program, sheds, at, work, work.system, 0, len(program.rate))
     factor(work.system)
     return advance(program, sheds, at, work)
@@ -399,7 +510,7 @@ def advance(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
     """
     step, products = work.step, work.products
     rows = len(program.limit)
-    count = len(program.gain) + rows + (len(program.rate) if sheds else 0)
+    count = len(program.gain) + rows + len(program.limited) + (len(program.rate) if sheds else 0)
     mean = product_sum(at, step, sheds, 0.0, 0.0) / count
     for r in range(rows):
         limit = program.limit[r] if sheds else program.limit[r] * at.theta[0]
@@ -409,20 +520,20 @@ def advance(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
         _solve_factored(work.system, work.of_limits)
     _wanted(at, step, sheds, 0.0, 0.0, products)
     _direction(program, sheds, at, work)
-    share_step, price_step = _step_lengths(at, step, sheds)
+    share_step, price_step = _step_lengths(program, at, work, sheds)
     share_step, price_step = min(1.0, share_step), min(1.0, price_step)
     after = product_sum(at, step, sheds, share_step, price_step) / count
     ratio = (after / mean) ** 3
     _wanted(at, step, sheds, ratio * mean, 1.0, products)
     _direction(program, sheds, at, work)
-    share_step, price_step = _step_lengths(at, step, sheds)
+    share_step, price_step = _step_lengths(program, at, work, sheds)
     for _ in range(_CORRECTORS):
         if min(share_step, price_step) > _LONG_STEP:
             break
         copy(step, work.kept)
         _correct(at, step, sheds, ratio * mean, share_step, price_step, products)
         _direction(program, sheds, at, work)
-        longer_shares, longer_prices = _step_lengths(at, step, sheds)
+        longer_shares, longer_prices = _step_lengths(program, at, work, sheds)
         gained = min(1.0, longer_shares) + min(1.0, longer_prices)
         if gained < min(1.0, share_step) + min(1.0, price_step) + _LEAST_GAIN:
             copy(work.kept, step)
@@ -437,5 +548,8 @@ def advance(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
     if not share_step * _imbalance(program, sheds, step) < _MOST_IMBALANCE:
         return False  # rounding has taken over
     _move(at, step, share_step, price_step)
-    _recentre(program, sheds, at, product_sum(at, step, sheds, 0.0, 0.0) / count)
+    # Under concave utilities a share and its reduced cost may both end at 0, and a raised share
+    # then overloads its links.
+    if len(program.worth) == 0:
+        _recentre(program, sheds, at, product_sum(at, step, sheds, 0.0, 0.0) / count)
     return True

@@ -24,11 +24,13 @@ from teal.solvers.interior.reduction import Reduced
 from teal.solvers.interior.starts import (
     Iterate,
     Start,
+    carried_shares,
     cold_start,
     fill,
     loads,
     new_iterate,
     path_prices,
+    power_of,
     put,
     warm_start,
 )
@@ -37,6 +39,7 @@ from teal.solvers.interior.starts import (
 _AT_END, _LEFT = 1e-9, 1e-6
 _LEAST_COST = 1e-9  # of what leaving all demand costs; a gap is relative to at least that
 _ROUNDING = 1e-10  # of a limit, by which loads of a whole allocation may exceed it
+_LEAST_CARRIED = 1e-300  # share of a demand of which there is a utility
 _LEAST_SLACK = 0.5  # of a slack, to which it may fall where loads were raised
 
 
@@ -50,12 +53,38 @@ def _fullest(program: Reduced, least: float, load: FloatArray) -> float:
 
 
 @inner_kernel
-def _value_of(program: Reduced, share: FloatArray) -> float:
-    """Value of shares, without that of the demands that need no block."""
-    total = 0.0
+def _utility(alpha: float, share: float) -> float:
+    """u(s) of :mod:`teal.problem.curves`."""
+    power = 1 - alpha
+    if power == 0:
+        return float(np.log(share))
+    return float(np.expm1(power * np.log(share)) / power)
+
+
+@inner_kernel
+def _share_of(alpha: float, utility: float) -> float:
+    """The share of a utility, at most 1: the inverse of u."""
+    utility, power = min(0.0, utility), 1 - alpha
+    if power == 0:
+        return float(np.exp(utility))
+    return float(np.exp(np.log1p(max(-1.0, power * utility)) / power))
+
+
+@inner_kernel
+def _value_of(program: Reduced, share: FloatArray, most: float, work: Work) -> float:
+    """Value of shares divided by a number of at least 1, or less where it falls in steps: W (u(s) +
+    1) of concave utilities; without that of the demands that need no block.
+    """
+    total = program.in_steps
+    if len(program.worth) > 0:
+        carried_shares(program, share, work.carried)
+        for g in range(len(program.rate)):
+            part = min(1.0, work.carried[g] / most)
+            total += program.worth[g] * (_utility(program.alpha, part) + 1)
+        return total
     for q in range(len(share)):
         total += program.gain[q] * share[q]
-    return total
+    return total / most
 
 
 @inner_kernel
@@ -88,6 +117,63 @@ def _whole_value_of(
 
 
 @inner_kernel
+def _sort_block(
+    program: Reduced, path_price: FloatArray, g: int, profit: FloatArray, room: FloatArray
+) -> int:
+    """Profits of a block's columns, falling, and how large a share each may carry; their number."""
+    first, has_limits = program.block_ptr[g], len(program.limit_of) > 0
+    count = program.block_ptr[g + 1] - first
+    for i in range(count):
+        q, largest = first + i, 1.0
+        if has_limits and program.limit_of[q] >= 0:
+            largest = program.largest[program.limit_of[q]]
+        of_column, place = program.gain[q] - path_price[q], i
+        while place > 0 and profit[place - 1] < of_column:
+            profit[place], room[place] = profit[place - 1], room[place - 1]
+            place -= 1
+        profit[place], room[place] = of_column, largest
+    return int(count)
+
+
+@inner_kernel
+def _best_fillings(program: Reduced, path_price: FloatArray) -> float:
+    """The largest profits of blocks whose columns have limits: the best column first."""
+    total, most = 0.0, len(program.gain)
+    profit, room = np.empty(most), np.empty(most)
+    for g in range(len(program.rate)):
+        count, left = _sort_block(program, path_price, g, profit, room), 1.0
+        for i in range(count):
+            if profit[i] <= 0 or left <= 0:
+                break
+            total += profit[i] * min(left, room[i])
+            left -= room[i]
+    return total
+
+
+@inner_kernel
+def _best_utilities(program: Reduced, path_price: FloatArray) -> float:
+    """The largest W (u(s) + 1) of blocks less what the share s pays: the cheapest column first, up
+    to where the next part is worth less than its price.
+    """
+    total, most, alpha = 0.0, len(program.gain), program.alpha
+    profit, room = np.empty(most), np.empty(most)
+    for g in range(len(program.rate)):
+        count = _sort_block(program, path_price, g, profit, room)
+        worth, carried, paid = program.worth[g], 0.0, 0.0
+        for i in range(count):
+            price, alone = max(worth - profit[i], 0.0), 1.0  # a column gains W
+            if price > worth:
+                alone = power_of(price / worth, -1 / alpha) if alpha > 0 else 0.0
+            part = min(1.0, carried + room[i], alone) - carried
+            if part <= 0:
+                break
+            paid += price * part
+            carried += part
+        total += worth * (_utility(alpha, max(carried, _LEAST_CARRIED)) + 1) - paid
+    return total
+
+
+@inner_kernel
 def _bound_of(
     program: Reduced, sheds: bool, is_whole: bool, price: FloatArray, path_price: FloatArray
 ) -> float:
@@ -98,28 +184,36 @@ def _bound_of(
     for r in range(len(price)):
         of_rows += program.limit[r] * price[r]
     total = 0.0
-    for g in range(len(program.rate)):
-        first, end = program.block_ptr[g], program.block_ptr[g + 1]
-        best = 0.0 if sheds and not is_whole else program.gain[first] - path_price[first]
-        for q in range(first, end):
-            best = max(best, program.gain[q] - path_price[q])
-        total += best
+    if len(program.worth) > 0:
+        total = _best_utilities(program, path_price)
+    elif len(program.limit_of) > 0:
+        total = _best_fillings(program, path_price)
+    else:
+        for g in range(len(program.rate)):
+            first, end = program.block_ptr[g], program.block_ptr[g + 1]
+            best = 0.0 if sheds and not is_whole else program.gain[first] - path_price[first]
+            for q in range(first, end):
+                best = max(best, program.gain[q] - path_price[q])
+            total += best
     if sheds:
-        return of_rows + total + program.fixed
+        return of_rows + total + program.fixed + program.in_steps
     return -total / of_rows
 
 
 @inner_kernel
-def _new_work(program: Reduced, sheds: bool, at: Iterate) -> Work:
+def _new_work(program: Reduced, sheds: bool) -> Work:
     blocks, paths, rows = len(program.rate), len(program.gain), len(program.limit)
     figures = np.empty(2)  # of nothing
     figures[0], figures[1] = (-np.inf, np.inf) if sheds else (np.inf, -np.inf)
     return Work(
-        new_iterate(paths, blocks, rows),
-        new_iterate(paths, blocks, rows),
-        new_iterate(paths, blocks, rows),
+        new_iterate(program),
+        new_iterate(program),
+        new_iterate(program),
         np.empty(paths),
         np.empty(blocks),
+        np.zeros(blocks),
+        np.zeros(blocks),
+        np.zeros(blocks),
         np.empty(paths),
         np.empty(paths),
         np.empty(rows),
@@ -152,7 +246,7 @@ def _measure(program: Reduced, sheds: bool, is_whole: bool, at: Iterate, work: W
     else:
         # Shares that overload a row are scaled down.
         most = _fullest(program, 1.0 if sheds else 0.0, work.load)
-        value = _value_of(program, at.share) / most + program.fixed if sheds else most
+        value = _value_of(program, at.share, most, work) + program.fixed if sheds else most
         if sense * value > sense * work.figures[0]:
             work.figures[0] = value
             scaled = 1.0 / most if sheds else 1.0
@@ -161,10 +255,13 @@ def _measure(program: Reduced, sheds: bool, is_whole: bool, at: Iterate, work: W
     if sense * bound < sense * work.figures[1]:
         work.figures[1] = bound
         put(at.price, work.best_price)
-    high = work.figures[1] if sheds else work.figures[0]
+    value, bound = work.figures[0], work.figures[1]
+    if len(program.worth) > 0:  # of the equivalent common share
+        value, bound = _share_of(program.alpha, value - 1), _share_of(program.alpha, bound - 1)
+    high = bound if sheds else value
     if program.base > 0:
-        high = max(program.base - work.figures[0], _LEAST_COST * program.base)
-    gap = sense * (work.figures[1] - work.figures[0])
+        high = max(program.base - value, _LEAST_COST * program.base)
+    gap = sense * (bound - value)
     if gap == np.inf:
         return np.inf
     return gap / high if high > 0 else 0.0
@@ -175,11 +272,11 @@ def _begin(
     program: Reduced, sheds: bool, start: Start, splits: FloatArray, prices: FloatArray
 ) -> tuple[Iterate, Work]:
     """The first point, and the space that iterations need."""
-    at = new_iterate(len(program.gain), len(program.rate), len(program.limit))
+    at, work = new_iterate(program), _new_work(program, sheds)
     cold_start(program, sheds, at)
     if start.is_warm:
         warm_start(program, sheds, at, splits, prices, start)
-    return at, _new_work(program, sheds, at)
+    return at, work
 
 
 @inner_kernel
@@ -202,7 +299,7 @@ def _is_done(
 @inner_kernel
 def _again(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
     """Begin from a cold start, where a warm one has led nowhere; what it gave is kept."""
-    copy(new_iterate(len(program.gain), len(program.rate), len(program.limit)), work.step)
+    copy(new_iterate(program), work.step)
     cold_start(program, sheds, at)
 
 
@@ -210,7 +307,8 @@ def _again(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
 def _give(program: Reduced, work: Work, splits: FloatArray, prices: FloatArray) -> None:
     """Write the best shares and prices."""
     for q in range(len(program.gain)):
-        splits[program.slot[q]] = work.best_share[q]
+        if program.slot[q] >= 0:
+            splits[program.slot[q]] = work.best_share[q]
     fill(0.0, prices)
     for r in range(len(program.limit)):
         prices[program.link[r]] = work.best_price[r] * program.scale
@@ -303,7 +401,7 @@ def _add_blocks(
 ) -> None:
     """A part of S: that of some blocks, and perhaps of the slacks."""
     if has_slacks:
-        begin_system(at, s)
+        begin_system(program, at, work, s)
     else:
         for row in s:
             fill(0.0, row)

@@ -35,10 +35,8 @@ from teal.solvers.result import (
     merged,
 )
 
-# Columns of all matrices up to which programs that no compiled engine takes are solved by HiGHS,
-# which cannot pause. Promises on B4, GEANT and UsCarrier (310, 1,061 and 10,823 columns) took it
-# 24, 52 and 680 ms, the torch engine 160,
-# 250 and 1,150 ms.
+# Columns of all matrices up to which HiGHS, which cannot pause, solves programs where no kernel has
+# been compiled.
 _EXACT_COLUMNS = 12_000
 _FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
 
@@ -91,7 +89,7 @@ def _solving_by_interior_points(
     problem: Problem, state: PdhgState | None, options: SearchOptions
 ) -> Steps[PdhgResult]:
     if not interior.accepts(problem):
-        expected = "another one: interior points take linear programs over paths, on the CPU"
+        expected = "another one: interior points take programs over paths, on the CPU"
         raise InputError("solve", "engine", expected, "interior")
     if state is None and options.starter is not None:
         state = PdhgState(*options.starter.start(problem))
@@ -154,24 +152,10 @@ def _solving_rewritten(
     elif rewritten.start is not None:
         columns = PdhgState(rewritten.start, torch.zeros_like(over.capacity))
     options = dataclasses.replace(options, starter=None)
-    result: PdhgResult | None = None
-    if _is_small(over, engine):
-        result = yield from _solving_exactly(over, options)
-    if result is None:
-        result = yield from _solving_unconditioned(over, columns, options, engine, dtype)
+    result = yield from _solving_unconditioned(over, columns, options, engine, dtype)
     splits, prices = rewritten.splits(result.splits), result.prices[:, :links]
     last = PdhgState(rewritten.splits(result.state.splits), result.state.prices[:, :links])
     return dataclasses.replace(result, splits=splits, prices=prices, state=last)
-
-
-def _is_small(problem: Problem, engine: str) -> bool:
-    """Whether HiGHS takes less time than the torch engines, which are all that take such columns
-    and rows.
-    """
-    is_over_paths, on_cpu = problem.ops.is_over_paths, problem.ops.device.type == "cpu"
-    if engine != "auto" or is_over_paths or not on_cpu:
-        return False
-    return problem.is_linear and problem.batch * int(problem.ops.mask.sum()) <= _EXACT_COLUMNS
 
 
 def _solving_exactly(problem: Problem, options: SearchOptions) -> Steps[PdhgResult | None]:
@@ -233,18 +217,12 @@ def _solving_reduced(
     """Solve each matrix by the engine that suits it, then those that stalled by another one."""
     if engine == "interior":
         return (yield from _solving_by_interior_points(problem, state, options))
-    if (
-        engine == "auto"
-        and (state is None or interior.is_faster_than_warm(problem))
-        and options.starter is None
-        and dtype is None
-        and options.max_iterations >= interior.MAX_ITERATIONS
-        and interior.is_faster(problem, options.gap, options.deadline.left)
-    ):
+    before = _iterations_before_interior_points(problem, state, options, engine, dtype)
+    if before == 0:
         result = yield from _solving_by_interior_points(problem, None, options)
         if all(stop is Stop.GAP for stop in result.stopped_by):
             return result
-        state = result.state
+        state, before = result.state, None
     real = iteration_dtype(problem, options.gap, dtype)
     if engine != "auto":
         return (yield from _solving_parts(problem, state, options, engine, real))
@@ -262,8 +240,8 @@ def _solving_reduced(
     if bool(is_wide.all()) and problem.batch:
         return (yield from _solving_parts(problem, state, options, "equilibrated", real))
     if not bool(is_wide.any()):
-        result = yield from _solving_parts(
-            problem, state, options, "auto", real, may_stall=bool(fallback)
+        result = yield from _solving_in_turn(
+            problem, state, options, real, before, may_stall=bool(fallback)
         )
     else:
         groups = [(~is_wide).nonzero()[:, 0], is_wide.nonzero()[:, 0]]
@@ -300,6 +278,62 @@ def _solving_reduced(
         problem.rows(stalled), begin, rest, fallback, torch.float64, may_leave_start=False
     )
     return result.replaced(stalled, better(problem.rows(stalled), earlier, second))
+
+
+def _iterations_before_interior_points(
+    problem: Problem,
+    state: PdhgState | None,
+    options: SearchOptions,
+    engine: str,
+    dtype: torch.dtype | None,
+) -> int | None:
+    """Iterations that PDHG may take before interior points are asked; None where they are not."""
+    is_asked = engine == "auto" and options.starter is None
+    is_asked = is_asked and dtype in (None, torch.float64)
+    if not is_asked or options.max_iterations < interior.MAX_ITERATIONS:
+        return None
+    is_warm, left = state is not None, options.deadline.left
+    return interior.iterations_before(problem, options.gap, left, is_warm=is_warm)
+
+
+def _solving_in_turn(
+    problem: Problem,
+    state: PdhgState | None,
+    options: SearchOptions,
+    dtype: torch.dtype,
+    before: int | None,
+    *,
+    may_stall: bool,
+) -> Steps[PdhgResult]:
+    """Solve by PDHG for some iterations, what is left by interior points from there, and what these
+    leave by PDHG again.
+
+    Args:
+        problem, state, options, dtype, may_stall: as in :func:`_solving_parts`.
+        before: the iterations; None for all of them.
+    """
+    if before is None or before >= options.max_iterations:
+        return (
+            yield from _solving_parts(problem, state, options, "auto", dtype, may_stall=may_stall)
+        )
+    first = dataclasses.replace(options, max_iterations=before)
+    result = yield from _solving_parts(problem, state, first, "auto", dtype, may_stall=may_stall)
+    for name in ("interior", "auto"):
+        is_open = [stop in (Stop.ITERATIONS, Stop.STALLED) for stop in result.stopped_by]
+        rows = torch.tensor(is_open, dtype=torch.bool).nonzero()[:, 0]
+        if not len(rows) or options.deadline.is_over:
+            break
+        part, earlier = problem.rows(rows), result.rows(rows)
+        left = max(0, options.max_iterations - result.iterations)
+        rest = dataclasses.replace(options, max_iterations=left)
+        if name == "interior":
+            later = yield from _solving_by_interior_points(part, earlier.state, rest)
+        else:
+            later = yield from _solving_parts(
+                part, earlier.state, rest, name, dtype, may_stall=may_stall, may_leave_start=False
+            )
+        result = result.replaced(rows, better(part, earlier, later))
+    return result
 
 
 def _solving_parts(

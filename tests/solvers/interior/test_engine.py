@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -16,9 +17,10 @@ from teal.network import compute_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.feasibility import TOLERANCE, violations
+from teal.problem.steps import ValueSteps
 from teal.solvers.interior import engine
 from teal.solvers.pdhg import Stop
-from teal.testing import make_topology, random_problem, random_topology
+from teal.testing import make_topology, random_problem, random_topology, with_random_steps
 from tests.extremes import ROUNDING, exact_bound, extreme_problem, share_program
 
 
@@ -193,12 +195,163 @@ def test_float32_matrices_are_solved_in_float64() -> None:
 
 
 def test_other_programs_are_refused() -> None:
-    problem = random_problem(2, objective=ObjectiveName.PROPORTIONAL_FAIR)
-    with pytest.raises(InputError, match="interior points take linear programs"):
-        _solve(problem)
-    calm = random_problem(2)
-    with pytest.raises(InputError, match="interior points take linear programs"):
-        _solve(calm.with_churn_limit(calm.even_splits[0], 0.1))
+    problem = random_problem(2, objective=ObjectiveName.LATENCY_PENALISED_FLOW)
+    with pytest.raises(InputError, match="interior points take programs over paths"):
+        _solve(with_random_steps(problem, 1))
+
+
+def _one_link(objective: str) -> Problem:
+    """Demands of 2 and 4 Gbit/s from two sources over one link of 3 Gbit/s."""
+    topology = make_topology([(0, 2, 9.0), (1, 2, 9.0), (2, 3, 3.0)])
+    pairs = np.array([[0, 3], [1, 3]], np.int32)
+    paths = compute_paths(topology, pairs, num_paths=1, cache=False)
+    return Problem.create(topology, paths, Objective.of(objective), np.array([[2.0, 4.0]]))
+
+
+@pytest.mark.parametrize(
+    ("objective", "shares"),
+    [
+        ("proportional_fair", [0.5, 0.5]),
+        # d/ds log s = price x demand: both get 1.5 Gbit/s.
+        ("proportional_fair:weight=1", [0.75, 0.375]),
+        # s^-2 = price x demand: shares are in the ratio of the root of 2, flows of its inverse.
+        (
+            "alpha_fair:alpha=2,weight=1",
+            [1.5 / (1 + math.sqrt(2)), 0.75 / (1 + 1 / math.sqrt(2))],
+        ),
+    ],
+)
+def test_fair_shares_by_hand(objective: str, shares: list[float]) -> None:
+    result = _solve(_one_link(objective), 1e-9)
+    np.testing.assert_allclose(result.splits[0, :, 0].numpy(), shares, rtol=1e-6)
+    assert float(result.gap) <= 1e-9
+
+
+def test_values_in_steps_by_hand() -> None:
+    """A half of each demand is worth 1, the rest 0.2 and 0.5: the second demand's rest is last."""
+    problem = _one_link("total_flow")
+    level = torch.tensor([[1.0, 0.2], [1.0, 0.5]], dtype=torch.float64)
+    end = torch.tensor([[[0.5, 1.0], [0.5, 1.0]]], dtype=torch.float64)
+    stepped = dataclasses.replace(problem, steps=ValueSteps(level, end))
+    result = _solve(stepped, 1e-8)
+    # 1 and 2 Gbit/s of the first steps fill the link.
+    assert float(result.value) == pytest.approx(3.0, rel=1e-7)
+    wide = stepped.with_capacity(np.array([9.0, 9.0, 4.0]))
+    result = _solve(wide, 1e-8)
+    assert float(result.value) == pytest.approx(3.5, rel=1e-7)  # a Gbit/s of the second's rest
+    np.testing.assert_allclose(result.splits[0, :, 0].numpy(), [0.5, 0.75], atol=1e-6)
+
+
+def _is_feasible(problem: Problem, result: teal.PdhgResult) -> bool:
+    return float(violations(problem, result.splits).largest.max()) <= TOLERANCE
+
+
+@given(
+    seed=st.integers(0, 100_000),
+    share=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
+    failed=st.sampled_from([0, 2]),
+)
+@settings(max_examples=30, deadline=None)
+def test_limits_on_churn_have_the_optimum_of_highs(seed: int, share: float, failed: int) -> None:
+    problem = random_problem(seed, batch=1, failed=failed, num_paths=4)
+    problem = problem.with_churn_limit(problem.first_path_splits[0], share)
+    _as_of_highs(problem)
+
+
+@given(seed=st.integers(0, 100_000), failed=st.sampled_from([0, 2]))
+@settings(max_examples=30, deadline=None)
+def test_promises_have_the_optimum_of_highs(seed: int, failed: int) -> None:
+    problem = random_problem(seed, batch=1, failed=failed, density=0.6)
+    _as_of_highs(problem.with_protection())
+
+
+def _as_of_highs(problem: Problem) -> None:
+    result = _solve(problem, 1e-7)
+    optimum = float(problem.value(teal.make_scheme("lp-all").solve(problem).splits))
+    assert _is_feasible(problem, result)
+    assert float(result.gap) <= 1e-7
+    assert float(result.bound) >= optimum * (1 - 1e-7) - 1e-12
+    assert float(result.value) <= optimum * (1 + 1e-6) + 1e-12
+
+
+@given(seed=st.integers(0, 100_000), failed=st.sampled_from([0, 2]))
+@settings(max_examples=20, deadline=None)
+def test_values_in_steps_agree_with_pdhg(seed: int, failed: int) -> None:
+    problem = with_random_steps(random_problem(seed, failed=failed), seed)
+    _as_of_pdhg(problem)
+
+
+@given(
+    seed=st.integers(0, 100_000),
+    objective=st.sampled_from(
+        [
+            "proportional_fair",
+            "proportional_fair:weight=1",
+            "alpha_fair:alpha=0.5",
+            "alpha_fair:alpha=2",
+            "alpha_fair:alpha=8,weight=1",
+        ]
+    ),
+    is_limited=st.booleans(),
+)
+@settings(max_examples=30, deadline=None)
+def test_concave_utilities_agree_with_pdhg(seed: int, objective: str, is_limited: bool) -> None:
+    calm = random_problem(seed, batch=1)
+    problem = Problem.create(
+        calm.topology, calm.paths, Objective.of(objective), calm.demand.numpy()
+    )
+    if is_limited:
+        problem = problem.with_churn_limit(problem.even_splits[0], 0.3)
+    # Where utilities bend that much, a search may end before its target, with what is proven.
+    _as_of_pdhg(problem, math.inf if "alpha=8" in objective else 1e-7)
+
+
+def _as_of_pdhg(problem: Problem, gap: float = 1e-7) -> None:
+    """Certified, and neither engine's value exceeds the other's bound."""
+    result = _solve(problem, 1e-7)
+    other = teal.solve(problem, gap=1e-3, engine="plain")
+    assert _is_feasible(problem, result)
+    assert float(result.gap.max()) <= gap
+    assert bool((result.value <= other.bound * (1 + 1e-9) + 1e-12).all())
+    assert bool((other.value <= result.bound * (1 + 1e-9) + 1e-12).all())
+
+
+def test_pdhg_takes_over_where_utilities_bend_beyond_the_range_of_float64() -> None:
+    calm = random_problem(6, batch=1)
+    problem = Problem.create(
+        calm.topology, calm.paths, Objective.of("alpha_fair:alpha=16"), calm.demand.numpy()
+    )
+    alone = _solve(problem, 1e-3)
+    assert math.isfinite(float(alone.gap))
+    together = teal.solve(problem, gap=1e-3)
+    assert together.stopped_by == (Stop.GAP,)
+
+
+def test_interior_points_finish_what_pdhg_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the point that PDHG has reached, for the matrices that it has not solved."""
+    topology = teal.load_topology("b4")
+    traffic = teal.load_traffic("gravity:seed=0,count=3,load=6", topology)
+    paths = teal.compute_paths(topology, traffic.pairs)
+    problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
+    monkeypatch.setattr(engine, "iterations_before", lambda *_, **__: 8)
+    result = teal.solve(problem, gap=1e-6)
+    assert result.stopped_by == (Stop.GAP,) * 3
+    assert 8 < result.iterations < 8 + 2 * 10
+    alone = teal.solve(problem, gap=1e-6, engine="fused")
+    assert alone.iterations > 50
+    np.testing.assert_allclose(result.value.numpy(), alone.value.numpy(), rtol=2e-6)
+
+
+def test_a_start_near_the_solution_gives_pdhg_the_first_iterations() -> None:
+    topology = teal.load_topology("topohub:sndlib/germany50")
+    traffic = teal.load_traffic("gravity:seed=0,count=1,load=6", topology)
+    paths = teal.compute_paths(topology, traffic.pairs)
+    problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0]))
+    assert engine.iterations_before(problem, 1e-4, 10.0, is_warm=False) == 0
+    before = engine.iterations_before(problem, 1e-4, 10.0, is_warm=True)
+    assert before is not None
+    assert 32 <= before <= 2_000
+    assert engine.iterations_before(problem, 1e-4, 1e-3, is_warm=True) is None
 
 
 @pytest.mark.parametrize(

@@ -133,9 +133,10 @@ def test_sequences_start_from_an_earlier_solution_and_from_nonsense(
         )
     else:
         problem = teal.Problem.create(base.topology, base.paths, teal.Objective(objective), demand)
-    cold = teal.solve(problem, gap=5e-3)
-    warm = teal.solve(problem, gap=5e-3, warm_start=cold)
-    for result in (cold, warm):
+    cold = teal.solve(problem, gap=5e-3, engine="fused")
+    warm = teal.solve(problem, gap=5e-3, warm_start=cold, engine="fused")
+    by_both = teal.solve(problem, gap=5e-3, warm_start=cold)
+    for result in (cold, warm, by_both):
         assert bool((result.gap <= 5e-3).all())
     if objective == "priority":
         assert warm.iterations < cold.iterations
