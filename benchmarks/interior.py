@@ -11,6 +11,11 @@ nodes are left out.  A row says which engine `teal.solve` asks for.
 
 OUT/interior-columns.csv: the same of column generation over all paths, to 0.1%, by the
 interior-point master and by rounds of PDHG.
+
+    python benchmarks/interior.py --programs --out OUT [--data FOLDER]
+
+OUT/interior-programs.csv: the same of fair shares, max-min fairness, limits on churn and promises,
+by what `teal.solve` asks and by PDHG alone.
 """
 
 from __future__ import annotations
@@ -144,6 +149,52 @@ def measure_columns(networks: list[tuple[str, int]], most: int, out: Path) -> No
                 print(*row, flush=True)
 
 
+PROGRAM_NETWORKS = (("b4", 6), ("topohub:sndlib/geant", 4), ("topohub:sndlib/germany50", 6))
+PROGRAMS = ("proportional_fair", "alpha_fair:alpha=2", "max_min", "churn of 30%", "promises")
+
+
+def program_of(name: str, topology: Any, traffic: Any) -> Any:
+    """The problem of one of :data:`PROGRAMS`."""
+    import teal
+
+    paths = teal.compute_paths(topology, traffic.pairs)
+    objective = name if name in PROGRAMS[:3] else "total_flow"
+    problem = teal.Problem.create(topology, paths, objective, traffic.read([0]))
+    if name == "promises":
+        return problem.with_protection()
+    if name == "churn of 30%":
+        return problem.with_churn_limit(problem.first_path_splits[0], 0.3)
+    return problem
+
+
+def measure_programs(networks: list[tuple[str, int]], out: Path) -> None:
+    """Write interior-programs.csv."""
+    import teal
+
+    with (out / "interior-programs.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        of_engines = (
+            f"{engine}_{figure}"
+            for engine in ("asked", "pdhg")
+            for figure in ("s", "iterations", "gap")
+        )
+        writer.writerow(("network", "program", "load", "target", *of_engines))
+        for name, load in networks:
+            topology = teal.load_topology(name)
+            traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
+            for program in PROGRAMS:
+                problem = program_of(program, topology, traffic)
+                # The compiled engine of PDHG takes no columns of conditions.
+                pdhg = "plain" if problem.conditions else "fused"
+                for gap in (1e-2, 1e-4):
+                    row = [topology.name, program, load, gap]
+                    for engine in ("auto", pdhg):
+                        row += measured(problem, gap, engine)
+                    writer.writerow(row)
+                    stream.flush()
+                    print(*row, flush=True)
+
+
 def main() -> None:
     """Measure, network by network."""
     import teal
@@ -160,11 +211,19 @@ def main() -> None:
     parser.add_argument(
         "--columns", action="store_true", help="column generation over all paths instead"
     )
+    parser.add_argument(
+        "--programs", action="store_true", help="fair shares and side conditions instead"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    networks = [*(COLUMN_NETWORKS if options.columns else NETWORKS)]
+    usual = PROGRAM_NETWORKS if options.programs else NETWORKS
+    networks = [*(COLUMN_NETWORKS if options.columns else usual)]
     if options.data is not None:
-        networks += [(str(options.data / file), load) for file, load in PUBLISHED]
+        published = PUBLISHED[:1] if options.programs else PUBLISHED
+        networks += [(str(options.data / file), load) for file, load in published]
+    if options.programs:
+        measure_programs(networks, options.out)
+        return
     if options.columns:
         measure_columns(networks, options.most, options.out)
         return

@@ -73,6 +73,7 @@ class Chunk:
     Attributes:
         request: request that they belong to.
         rows: numbers of its matrices.
+        usual_s: seconds that they usually took when the request came.
         end_time: by time.perf_counter(), when its share of the request's time is over; 0 before its
             first slice.
         begin_time: by time.perf_counter(), when its first slice began.
@@ -86,6 +87,7 @@ class Chunk:
 
     request: Waiting
     rows: slice
+    usual_s: float = 0.0
     end_time: float = 0.0
     begin_time: float = 0.0
     run: Run[Solved] | None = None
@@ -159,6 +161,8 @@ class Queue:
         be late by a slice and the usual time of a batch.  Of the time until a deadline the requests
         of one client may need three quarters.
         """
+        if (rest := self._rest(new, now)) <= 0:
+            return rest
         work: dict[Waiting, float] = {new: new.served.times.usual_s(len(new.rates), new.wanted)}
         for chunk in [*self._taken, *self._chunks]:
             request = chunk.request
@@ -176,6 +180,17 @@ class Queue:
                 of_client += work[request]
                 latest = max(latest, of_client - CLIENT_SHARE * (request.deadline + margin - now))
         return latest
+
+    def _rest(self, new: Waiting, now: float) -> float:
+        """What :meth:`lateness` is at most: all of the work, and as much again in case it takes
+        longer than when the requests came, less the client's part of the time until the earliest
+        deadline.
+        """
+        work, earliest = new.served.times.usual_s(len(new.rates), new.wanted), new.deadline
+        for chunk in (*self._taken, *self._chunks):
+            work += chunk.usual_s
+            earliest = min(earliest, chunk.request.deadline)
+        return 2 * work - CLIENT_SHARE * (earliest - now)
 
     def slack(self, now: float) -> float:
         """Seconds that the engine may work on what it has taken before the others must begin, by
@@ -197,9 +212,9 @@ class Queue:
                 self._worked.clear()
             self._worked[request.client] = max(self._worked.get(request.client, 0.0), least)
         for first in range(0, len(request.rates), MAX_LANES):
-            self._chunks.append(
-                Chunk(request, slice(first, min(first + MAX_LANES, len(request.rates))))
-            )
+            rows = slice(first, min(first + MAX_LANES, len(request.rates)))
+            usual_s = request.served.times.usual_s(rows.stop - rows.start, request.wanted)
+            self._chunks.append(Chunk(request, rows, usual_s))
             request.chunks += 1
         self._sort()
 

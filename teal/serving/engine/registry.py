@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import math
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -39,6 +40,7 @@ from teal.serving.engine.wanted import groups_of
 
 _MAX_SPLITS = 1 << 26
 _NOT_FOUND = 404  # status of an error
+_MOMENT_S = 0.01  # for which a look at a network's files counts within a request
 _VALUES_OF_CHANGE = 4  # of a link
 # Splits of a network whose paths may take long: the time is estimated first, and the search has a
 # thread of its own.
@@ -75,6 +77,7 @@ class Hosted:
         storing: held by the one that stores changes, so that none is stored after a later one.
         attempts: how often somebody began to store them.
         warning: why it could not be stored; "" if everything is.
+        looked_at: by ``time.perf_counter()``, when its files were last looked at.
     """
 
     version: Version
@@ -95,6 +98,7 @@ class Hosted:
     storing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
     attempts: int = 0
     warning: str = ""
+    looked_at: float = 0.0
 
     def put_in_force(self, served: Served | None) -> None:
         """Give the network the capacities that follow from what is stored of its links and what is
@@ -309,6 +313,22 @@ class Registry:
         links = 0 if network.served is None else network.served.topology.num_links
         return dict(await beside(links, _info, name, network))
 
+    def seen(self, name: str, arrived: float) -> Hosted:
+        """As the store had it a moment ago, and after a request had arrived: files are looked at
+        once a request, however often it asks.
+
+        Args:
+            name: name of the network.
+            arrived: ``time.perf_counter()`` of the request's arrival.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        known = self._networks.get(name)
+        if known is not None and known.looked_at >= max(arrived, time.perf_counter() - _MOMENT_S):
+            return known
+        return self.get(name)
+
     def ready(self, name: str) -> Served:
         """A network that is ready.
 
@@ -330,6 +350,7 @@ class Registry:
         Raises:
             ServiceError: there is none of that name.
         """
+        looked_at = time.perf_counter()
         try:
             version = self._store.version(name)
         except ServiceError as error:
@@ -338,6 +359,7 @@ class Registry:
             raise
         known = self._networks.get(name)
         if known is not None and known.version == version:
+            known.looked_at = looked_at
             return known
         if stored is None and known is not None and known.version.network == version.network:
             links, added = self._store.read_links(name, known.generation)
@@ -360,7 +382,7 @@ class Registry:
             known.preparing = asyncio.create_task(self._prepare(name, known))
         known.links = links
         known.put_in_force(known.served)
-        known.version = version
+        known.version, known.looked_at = version, looked_at
         if added != known.added_paths and known.served is not None:
             known.added_paths = added
             known.taking = asyncio.create_task(self._take_paths(name, known))

@@ -235,10 +235,10 @@ class Solver:
                 )
             deadline_s = self._most_deadline_s
         end = arrived + deadline_s
-        served = await self._ready(name, end)
+        served = await self._ready(name, end, arrived)
         size = max(size, served.paths.num_demands)
         rates = await beside(size, read, sent, options, served.topology, is_binary=is_binary)
-        network = self._same(name, served)
+        network = self._same(name, served, arrived)
         if rates is None:
             assert isinstance(options, AllocationRequest)
             if sent.previous is not None:
@@ -445,23 +445,29 @@ class Solver:
             summary={**body.summary, "limit": limit["ratio"], "realised": limit["realised"]}
         )
 
-    def _same(self, name: str, served: Served) -> Hosted:
+    def _same(self, name: str, served: Served, arrived: float = math.inf) -> Hosted:
         """The network of a name, unless another one has got the name since ``served`` was looked
         up.
+
+        Args:
+            name: name of the network.
+            served: the network as it was looked up.
+            arrived: ``time.perf_counter()`` of the request's arrival; infinite: files are looked
+                at in any case.
 
         Raises:
             ServiceError: another one has.
         """
-        network = self._registry.get(name)
+        network = self._registry.seen(name, arrived)
         if network.served is None or network.served.lineage is not served.lineage:
             raise replaced(name)
         return network
 
-    async def _ready(self, name: str, end: float = math.inf) -> Served:
+    async def _ready(self, name: str, end: float = math.inf, arrived: float = math.inf) -> Served:
         """A network that is ready, perhaps after some patience, which ends at ``end`` by
-        time.perf_counter().
+        time.perf_counter(); ``arrived`` as in :meth:`_same`.
         """
-        network = self._registry.get(name)
+        network = self._registry.seen(name, arrived)
         if network.preparing is not None and not network.preparing.done():
             patience = min(self._patience_s, end - time.perf_counter())
             await asyncio.wait({network.preparing}, timeout=max(0.0, patience))

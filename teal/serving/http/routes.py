@@ -171,6 +171,59 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
             state["client"],
         )
 
+    # The first route, since routes are tried in their order.
+    @router.post(
+        "/v1/networks/{name}/allocations",
+        **api,
+        openapi_extra=_body(AllocationRequest, Options),
+        responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
+    )
+    async def allocate(
+        name: _Name,
+        request: Request,
+        idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+        previous: Annotated[str | None, Query(max_length=200)] = None,
+    ) -> Response:
+        """Allocate one or many traffic matrices, JSON or Arrow. Of an Arrow request the options are
+        in the query.
+
+        Always a feasible allocation, by the deadline at the latest; status says whether the gap was
+        reached. A request that is sent again with the same Idempotency-Key and body gets the same
+        answer, and is not solved again. The parameter previous is the id of the answer that is in
+        force, which a limit on what moves counts from.
+        """
+        sent_body = sent(request, await request.body())
+        if previous is not None:
+            in_force = recent.answer(name, await backend.generation(name), previous)
+            sent_body = dataclasses.replace(sent_body, previous=in_force, previous_id=previous)
+        client_key = f"{name} {sent_body.client}"
+        if on_their_way[name] >= most_open or on_their_way[client_key] >= places_of_one(most_open):
+            raise overloaded()
+        on_their_way.update((name, client_key))
+        try:
+            # Of this registration of the name: another network gives other answers.
+            key = f"{await backend.generation(name)} {idempotency_key}" if idempotency_key else ""
+            work = recent.once(name, key, sent_body, lambda: backend.allocate(name, sent_body))
+            result, is_new = await _unless_gone(request, work)
+        finally:
+            on_their_way.subtract((name, client_key))
+            for counted in (name, client_key):  # names are the callers': none may stay behind
+                if not on_their_way[counted]:
+                    del on_their_way[counted]
+        request.scope.get("teal", {})["deadline_ms"] = result.summary["deadline_ms"]  # for the log
+        if is_new:
+            metrics.allocated(name, result.summary)
+            try:
+                if result.generation == await backend.generation(name) and recent.add(
+                    name, sent_body.number, result
+                ):
+                    await forget()
+            except ServiceError:  # deleted meanwhile
+                pass
+            except Exception:  # engines that end, say; the answer is there and goes out
+                LOG.exception("answer not kept", extra={"teal": {"request": sent_body.number}})
+        return Response(result.body, media_type=result.media_type)
+
     @router.get("/v1/networks", **api, response_model=NetworkNames)
     async def list_networks() -> Any:
         """Names of all registered networks."""
@@ -236,58 +289,6 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         node.
         """
         return _written(await backend.paths(name))
-
-    @router.post(
-        "/v1/networks/{name}/allocations",
-        **api,
-        openapi_extra=_body(AllocationRequest, Options),
-        responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
-    )
-    async def allocate(
-        name: _Name,
-        request: Request,
-        idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
-        previous: Annotated[str | None, Query(max_length=200)] = None,
-    ) -> Response:
-        """Allocate one or many traffic matrices, JSON or Arrow. Of an Arrow request the options are
-        in the query.
-
-        Always a feasible allocation, by the deadline at the latest; status says whether the gap was
-        reached. A request that is sent again with the same Idempotency-Key and body gets the same
-        answer, and is not solved again. The parameter previous is the id of the answer that is in
-        force, which a limit on what moves counts from.
-        """
-        sent_body = sent(request, await request.body())
-        if previous is not None:
-            in_force = recent.answer(name, await backend.generation(name), previous)
-            sent_body = dataclasses.replace(sent_body, previous=in_force, previous_id=previous)
-        client_key = f"{name} {sent_body.client}"
-        if on_their_way[name] >= most_open or on_their_way[client_key] >= places_of_one(most_open):
-            raise overloaded()
-        on_their_way.update((name, client_key))
-        try:
-            # Of this registration of the name: another network gives other answers.
-            key = f"{await backend.generation(name)} {idempotency_key}" if idempotency_key else ""
-            work = recent.once(name, key, sent_body, lambda: backend.allocate(name, sent_body))
-            result, is_new = await _unless_gone(request, work)
-        finally:
-            on_their_way.subtract((name, client_key))
-            for counted in (name, client_key):  # names are the callers': none may stay behind
-                if not on_their_way[counted]:
-                    del on_their_way[counted]
-        request.scope.get("teal", {})["deadline_ms"] = result.summary["deadline_ms"]  # for the log
-        if is_new:
-            metrics.allocated(name, result.summary)
-            try:
-                if result.generation == await backend.generation(name) and recent.add(
-                    name, sent_body.number, result
-                ):
-                    await forget()
-            except ServiceError:  # deleted meanwhile
-                pass
-            except Exception:  # engines that end, say; the answer is there and goes out
-                LOG.exception("answer not kept", extra={"teal": {"request": sent_body.number}})
-        return Response(result.body, media_type=result.media_type)
 
     @router.get("/v1/networks/{name}/allocations", **api, response_model=RecentAllocations)
     async def get_allocations(name: _Name, after: float = 0.0) -> Any:

@@ -129,12 +129,13 @@ def solve(
             value; iterations do otherwise).  On smaller ones it gives the start that ``warm_start``
             does not give, and of a program that maximises a value one wherever that saves
             iterations (:mod:`teal.solvers.pdhg.model_start`).  Not under priority and max_min.
-        engine: interior (interior points: programs over paths, linear in flow, on the CPU), fused
-            (PDHG; CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device;
-            for magnitudes that span many decades), or auto: the faster of the first two that runs
-            here, and equilibrated where magnitudes span more than four decades or where the gap
-            stops shrinking, unless the network is large.  Under side conditions whose columns are
-            not paths (promises, added rows) auto is plain in the place of fused.
+        engine: interior (interior points: programs over paths, on the CPU), fused (PDHG; CPU, and
+            GPU with numba-cuda), plain (any device), equilibrated (any device; for magnitudes that
+            span many decades), or auto: the one of the first two that is expected to be faster,
+            from a warm start PDHG and then interior points, and equilibrated where magnitudes span
+            more than four decades or where the gap stops shrinking, unless the network is large.
+            Under side conditions whose columns are not paths (promises, added rows) auto is plain
+            in the place of fused.
         dtype: type of the splits during the iteration; None for float32, or float64 where ``gap``
             is below 1e-5 and, with auto, where float32 stalls.
         report: called after each full gap check between iterations, and under priority and max_min

@@ -54,11 +54,6 @@ _MAX_RESOLVES = 12  # programs that are solved again after the first pass over a
 _CLOSED_CAPACITY_SHARE = 1e-6
 
 
-# Columns up to which classes under side conditions are solved by HiGHS at once: it takes a fifth of
-# a second for 3,000, a hundredth of the torch engines' time, and cannot pause.
-_EXACT_FIRST_COLUMNS = 5_000
-
-
 class _Sequence:
     """The programs of all classes, and what each has found so far.
 
@@ -192,28 +187,19 @@ def tasks(
     """
     num_columns = problem.rewritten.program.columns.mask.numel()
     is_small = problem.demand.device.type == "cpu" and num_columns <= MAX_COLUMNS
-    if problem.conditions and is_small and num_columns <= _EXACT_FIRST_COLUMNS:
-        splits, prices = (
-            torch.zeros_like(problem.even_splits),
-            problem.capacity.new_zeros(
-                problem.batch, len(problem.classes or ()), problem.topology.num_links
-            ),
-        )
-        figures = class_figures(problem, splits, prices)
-        exact = yield Compute(partial(_with_exact_rows, problem, splits, prices, figures, gap))
-        if float(exact[2].gap.max()) <= gap:
-            splits, prices, figures = exact
-            return _result(splits, prices, figures, gap)
     sequence = _Sequence(problem, gap, knows_value_steps=knows_value_steps, start=start)
     yield from sequence.solving(sequence.count - 1, may_skip=False)
     figures = sequence.figures()
-    for _ in range(sequence.count + _MAX_RESOLVES):
+    splits, prices, best = sequence.splits, sequence.prices, figures
+    for left in range(sequence.count + _MAX_RESOLVES, -1, -1):
         widest = float(figures.gap.max())
-        yield Progress(widest)
-        if widest <= gap or not (yield from sequence.improving(figures)):
+        if widest < float(best.gap.max()):  # a larger r leaves lower classes less accuracy
+            splits, prices, best = sequence.splits, sequence.prices, figures
+        yield Progress(float(best.gap.max()))
+        if widest <= gap or not left or not (yield from sequence.improving(figures)):
             break
         figures = sequence.figures()
-    splits, prices = sequence.splits, sequence.prices
+    figures = best
     if float(figures.gap.max()) > gap and is_small:
         splits, prices, figures = yield Compute(
             partial(_with_exact_rows, problem, splits, prices, figures, gap)
