@@ -182,7 +182,7 @@ class Queue:
         return latest
 
     def _rest(self, new: Waiting, now: float) -> float:
-        """What :meth:`lateness` is at most: all of the work, and as much again in case it takes
+        """The most that :meth:`lateness` is: all of the work, and as much again in case it takes
         longer than when the requests came, less the client's part of the time until the earliest
         deadline.
         """

@@ -82,7 +82,9 @@ def may_be_asked(problem: Problem) -> bool:
     return is_small and accepts(problem) and not is_interpreting()
 
 
-def is_faster(problem: Problem, gap: float, most_s: float = math.inf) -> bool:
+def is_faster(
+    problem: Problem, gap: float, most_s: float = math.inf, size: Size | None = None
+) -> bool:
     """Whether the engine is expected to reach a target before PDHG does.
 
     The time of an iteration follows from the updates of S and the paths; the share that the whole
@@ -92,6 +94,7 @@ def is_faster(problem: Problem, gap: float, most_s: float = math.inf) -> bool:
         problem: B matrices, of which the first is asked.
         gap: target.
         most_s: seconds that all matrices may take.
+        size: size of the program of the first matrix, where it is known.
     """
     if not accepts(problem) or is_interpreting():
         return False
@@ -102,10 +105,18 @@ def is_faster(problem: Problem, gap: float, most_s: float = math.inf) -> bool:
     by_lanes = max(1, min(problem.batch, _LANES)) ** _GAIN_OF_LANES
     if scan <= _SMALL:
         return by_lanes * float(np.interp(place, _PLACES, _SHARE_IF_SMALL)) <= 1
-    size, carries_all = size_of(problem), problem.demand_set.carries_all
-    seconds = float(np.interp(place, _PLACES, _ITERATIONS[carries_all])) * size.iteration_s
-    seconds += _S_PER_ENTRY_ONCE * scan
-    return problem.batch * seconds <= most_s / 2 and by_lanes * _share_of(problem, size, place) <= 1
+    size = size or size_of(problem)
+    if problem.batch * _seconds(problem, size, place) > most_s / 2:
+        return False
+    return by_lanes * _share_of(problem, size, place) <= 1
+
+
+def _seconds(problem: Problem, size: Size, place: float) -> float:
+    """Seconds that this engine takes for one matrix, approximately; arguments as in
+    :func:`_share_of`.
+    """
+    iterations = np.interp(place, _PLACES, _ITERATIONS[problem.demand_set.carries_all])
+    return float(iterations) * size.iteration_s + _S_PER_ENTRY_ONCE * problem.paths.scan_size
 
 
 def _share_of(problem: Problem, size: Size, place: float) -> float:
@@ -148,11 +159,10 @@ def iterations_before(problem: Problem, gap: float, most_s: float, *, is_warm: b
         return None
     gains_little = scan <= _SMALL and problem.batch == 1
     gains_little = gains_little or not problem.ops.is_over_paths
-    if (gains_little or not is_warm) and is_faster(problem, gap, most_s):
+    size = size_of(problem) if scan > _SMALL or is_warm else None
+    if (gains_little or not is_warm) and is_faster(problem, gap, most_s, size):
         return 0
-    place, carries_all = _place_of(gap), problem.demand_set.carries_all
-    iterations = float(np.interp(place, _PLACES, _ITERATIONS[carries_all]))
-    seconds = iterations * size_of(problem).iteration_s + _S_PER_ENTRY_ONCE * scan
+    seconds = _seconds(problem, size or size_of(problem), _place_of(gap))
     if problem.batch * seconds > most_s / 2:
         return None
     lanes = max(1, min(problem.batch, _LANES))
@@ -207,7 +217,7 @@ _LOG_SHARE = {
 # The same of concave utilities, as a sum of 1 and of the logarithm of the seconds of an iteration,
 # of the digits of the gap and of the logarithm of alpha, fitted to 132 cases: right in 97%, and in
 # 96% on networks that it was not fitted to.  Values in steps take the larger of both.
-_LOG_SHARE_OF_CURVES = (4.867, 0.513, -0.672, -0.509)
+_LOG_SHARE_OF_CURVES = (4.767, 0.513, -0.672, -0.509)
 
 
 def solving(
