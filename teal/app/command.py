@@ -90,8 +90,8 @@ class Command:
         run: function that takes the settings and a function that prints progress, and returns an
             :class:`Outcome`; or ``module:function``, which is imported when the command runs.
         group: heading in ``teal --help``.
-        kernels: kernels that are compiled before it begins: none, those of a first solve, or all;
-            the others are compiled where they are called.
+        kernels: kernels that are compiled before it begins: none, or those of a first solve; the
+            others are compiled where they are called.
         further_kernels: tasks of :mod:`teal.app.warm_up` beside those of a first solve.
         first_word: option that a first word without dashes gives; ``""`` for none.
         formerly: options that another command had before, by the name of that command: a message
@@ -101,7 +101,7 @@ class Command:
     settings: type[Any]
     run: Run | str
     group: str
-    kernels: Literal["none", "first solve", "all"] = "none"
+    kernels: Literal["none", "first solve"] = "none"
     further_kernels: tuple[str, ...] = ()
     first_word: str = ""
     formerly: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -49,6 +51,7 @@ _LARGE_DEMANDS = (
 # two cores): measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450
 # (Germany50).
 _INTERPRETED_DEMANDS = 1_000
+_SERVICE = "teal.serving.engine.served"
 _IMPORT = b"from teal.runtime.parallel import"  # in every file with kernels
 
 
@@ -155,6 +158,14 @@ def _scenarios() -> None:
                     gap=1e-9,
                     max_iterations=8,
                 )
+    solve_scenarios(three_nodes(ObjectiveName.TOTAL_FLOW, batch=2), tail=0.5, max_iterations=8)
+
+
+@_task
+def _service() -> None:
+    # The service stands on this room, and its packages may not be installed.
+    if importlib.util.find_spec("fastapi") is not None:
+        importlib.import_module(_SERVICE).rehearse_on_b4()
 
 
 @_task

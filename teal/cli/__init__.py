@@ -198,12 +198,9 @@ def _run(command: Command, config: Any, notify: Notify, *, as_json: bool) -> int
         named = getattr(config, "topology", None) or ()
         for text in (named,) if isinstance(named, str) else named:  # before seconds of compilation
             check_topology_name(text)
-        from teal.app.warm_up import compile_all_first, compile_first
+        from teal.app.warm_up import compile_first
 
-        if command.kernels == "all":
-            compile_all_first(notify)
-        else:
-            compile_first(notify, further=command.further_kernels)
+        compile_first(notify, further=command.further_kernels)
     from teal.runtime.kernel_cache import announced
 
     with announced(notify):

@@ -51,7 +51,7 @@ _OF_CORE = {
     ),
     "certify": Command(CertifyConfig, "teal.allocation.certify:certify_outcome", ALLOCATE),
     "update": Command(UpdateConfig, "teal.allocation.update:update_outcome", ALLOCATE),
-    "serve": Command(ServeConfig, "teal.serving.command:serve_outcome", ALLOCATE, "all"),
+    "serve": Command(ServeConfig, "teal.serving.command:serve_outcome", ALLOCATE),
     "evaluate": Command(
         EvaluateConfig, "teal.evaluation.evaluate_command:evaluate_outcome", COMPARE
     ),

@@ -20,7 +20,10 @@ def serve_outcome(config: ServeConfig, notify: Notify) -> Outcome:
             from teal.cluster.guard import guard
 
             guard()  # sets environment variables that Ray reads when it is imported
+            from teal.app.warm_up import compile_all_first
             from teal.serving.deployment import run_service
+
+            compile_all_first(notify)
     except ImportError as error:
         raise InputError(
             "teal serve",

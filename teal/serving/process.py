@@ -13,16 +13,19 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from teal.app.warm_up import all_tasks, missing
 from teal.errors import InputError
+from teal.serving.engine.kernels import Kernels
 from teal.serving.engine.log import LOG, log_to
-from teal.serving.engine.served import rehearse_all
 from teal.serving.engine.solver import Solver
 from teal.serving.http.app import make_app
 from teal.serving.settings import ServeConfig
@@ -154,6 +157,7 @@ def collect_seldom() -> None:
 _COLLECT_AFTER = 50_000  # objects that were made and are still there; 700 by default
 _LONGEST_DEADLINE_S = 620  # seconds that requests in flight have when the service is told to stop
 _LOOK_EVERY_S = 2.0
+_PARTS_EVERY_S = 0.5  # between two looks at which kernels have been compiled
 _FILES_LEFT = (
     128  # files that connections leave: the state folder, the log, libraries that are loaded late
 )
@@ -173,9 +177,8 @@ def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
     if config.log_file:
         log_to(config.log_file.resolve())
     listening = _listen(config)
-    rehearse_all()
     try:
-        asyncio.run(_serve(config, Solver(folder, **solver_settings(config)), listening, say))
+        asyncio.run(_serve(config, folder, listening, say))
     finally:
         listening.close()
     sys.stdout.flush()
@@ -199,9 +202,40 @@ def _listen(config: ServeConfig) -> socket.socket:
     return listening
 
 
+async def _prepare(solver: Solver, say: Callable[[str], None]) -> None:
+    """Compile the kernels that are missing on this machine, in another process, and load all of
+    them.
+    """
+    kernels = solver.kernels
+    began, loop = time.monotonic(), asyncio.get_running_loop()
+    names = missing(all_tasks())
+    if names:
+        kernels.begin(len(names))
+        say(f"compiling for this machine, once: {len(names)} parts; requests get 503 until then")
+        command = (sys.executable, "-m", "teal", "warm-up")
+        nowhere = asyncio.subprocess.DEVNULL
+        process = await asyncio.create_subprocess_exec(*command, stdout=nowhere, stderr=nowhere)
+        try:
+            waiting = asyncio.ensure_future(process.wait())
+            while not (await asyncio.wait({waiting}, timeout=_PARTS_EVERY_S))[0]:
+                kernels.done = len(names) - len(await asyncio.to_thread(missing, names))
+        finally:
+            if process.returncode is None:
+                process.terminate()
+        if process.returncode:
+            kernels.fault = f"teal warm-up ended with {process.returncode}"
+            LOG.error("kernels not compiled", extra={"teal": {"fault": kernels.fault}})
+            return
+    await loop.run_in_executor(None, solver.prepare)
+    collect_seldom()
+    kernels.finish()
+    say(f"requests are answered, after {time.monotonic() - began:.0f} s")
+
+
 async def _serve(
-    config: ServeConfig, solver: Solver, listening: socket.socket, say: Callable[[str], None]
+    config: ServeConfig, folder: Path, listening: socket.socket, say: Callable[[str], None]
 ) -> None:
+    solver = Solver(folder, kernels=Kernels(), **solver_settings(config))
     await solver.look()  # paths of registered networks are computed beside the first requests
     # What may wait, and what is being solved.
     app = make_app(solver, most_open=config.max_waiting + MAX_LANES, **app_settings(config))
@@ -229,9 +263,12 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: _stop(server, say))
     say(answers(config, solver.folder))
+    preparing = asyncio.create_task(_prepare(solver, say))
     looking = asyncio.create_task(_look_now_and_then(solver))
     await serving
     looking.cancel()
+    preparing.cancel()
+    await asyncio.gather(preparing, return_exceptions=True)
 
 
 async def _look_now_and_then(solver: Solver) -> None:
@@ -245,8 +282,9 @@ async def _look_now_and_then(solver: Solver) -> None:
 
 
 def _stop(server: uvicorn.Server, say: Callable[[str], None]) -> None:
-    if not server.should_exit:
-        say("stopping: requests in flight are answered first")
-    elif server.should_exit:  # a second time: do not wait
+    if server.should_exit:  # a second time: do not wait
         server.force_exit = True
+        return
     server.should_exit = True
+    with contextlib.suppress(RuntimeError):  # the signal came while something was being printed
+        say("stopping: requests in flight are answered first")

@@ -32,9 +32,17 @@ class ServedModel:
         name: auto, none, or that of :func:`teal.schemes.models.load_model`.
         prove: raises for a model that is of no use.
         engine: engine of PDHG, by which models compute.
+        is_read: whether it is read at once; else by :meth:`read`.
     """
 
-    def __init__(self, name: str, prove: Callable[[Model], None], engine: Executor) -> None:
+    def __init__(
+        self,
+        name: str,
+        prove: Callable[[Model], None],
+        engine: Executor,
+        *,
+        is_read: bool = True,
+    ) -> None:
         self._name, self._prove, self._engine = name, prove, engine
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._folder = (
@@ -47,7 +55,8 @@ class ServedModel:
         self._error = ""
         self.starter: Model | None = None
         self._version, self._loaded = "", 0.0
-        self._try()
+        if is_read:
+            self.read()
 
     def current(self) -> Model | None:
         """The model to start from now; looks at the files if it is time to."""
@@ -57,7 +66,7 @@ class ServedModel:
             stamp = self._stamp()
             if stamp != self._seen and (self._reading is None or self._reading.done()):
                 self._seen = stamp
-                self._reading = self._beside.submit(self._try)
+                self._reading = self._beside.submit(self.read)
         return self.starter
 
     def description(self) -> dict[str, Any]:
@@ -71,7 +80,8 @@ class ServedModel:
             "last_error": self._error,
         }
 
-    def _try(self) -> None:
+    def read(self) -> None:
+        """Read the model, and use it if it is one."""
         try:
             if self._folder is None:
                 return

@@ -29,6 +29,7 @@ from teal.serving.engine.errors import (
     unreadable,
     wrong,
 )
+from teal.serving.engine.kernels import Kernels
 from teal.serving.engine.log import LOG
 from teal.serving.engine.measured import Measured
 from teal.serving.engine.requests import LinkChanges, NetworkSpec
@@ -116,12 +117,19 @@ class Registry:
         gone: called with a network that has been deleted or replaced.
         most: networks that may be registered.
         most_path_s: seconds that a search for paths may take, by estimate.
+        kernels: kernels that paths need.
     """
 
     def __init__(
-        self, store: Store, gone: Callable[[Hosted], None], most: int, most_path_s: float
+        self,
+        store: Store,
+        gone: Callable[[Hosted], None],
+        most: int,
+        most_path_s: float,
+        kernels: Kernels,
     ) -> None:
         self._store, self._gone, self._most, self._most_path_s = store, gone, most, most_path_s
+        self._kernels = kernels
         self._networks: dict[str, Hosted] = {}
         self._estimating = asyncio.Lock()
         self._saving: dict[str, asyncio.Task[None]] = {}
@@ -159,8 +167,14 @@ class Registry:
         tasks = [network.preparing for network in self._networks.values()]
         return [task for task in tasks if task is not None and not task.done()]
 
-    async def put(self, name: str, spec: dict[str, Any]) -> bool:
+    async def put(self, name: str, spec: dict[str, Any], patience_s: float) -> bool:
         """Register or replace; whether the name is new.
+
+        Args:
+            name: name of the network.
+            spec: what it is registered with.
+            patience_s: seconds for which a large network waits for kernels, which say how long its
+                paths take.
 
         Raises:
             ServiceError: a fault in the topology, too many networks, or paths that would take too
@@ -170,7 +184,7 @@ class Registry:
         checked, topology = await asyncio.to_thread(_checked, name, spec)
         if topology.num_nodes * (topology.num_nodes - 1) * checked.most_paths > _MAX_SPLITS:
             raise wrong(f"topology: at most {_MAX_SPLITS:,} splits, pairs of nodes times num_paths")
-        estimate = await self._estimate(topology, checked)
+        estimate = await self._estimate(topology, checked, patience_s)
         names = self._store.names()
         if name not in names and len(names) >= self._most:
             raise ServiceError(
@@ -181,7 +195,9 @@ class Registry:
         self.get(name, stored, checked).estimated_s = estimate
         return new
 
-    async def _estimate(self, topology: Topology, spec: NetworkSpec) -> float | None:
+    async def _estimate(
+        self, topology: Topology, spec: NetworkSpec, patience_s: float
+    ) -> float | None:
         """Seconds that the paths will take; None if it is not worth asking.
 
         Raises:
@@ -189,6 +205,7 @@ class Registry:
         """
         if not _may_take_long(topology.num_nodes, spec):
             return None
+        await self._kernels.wait(patience_s)
         async with self._estimating:
             seconds = await asyncio.to_thread(
                 estimated_seconds,
@@ -412,6 +429,7 @@ class Registry:
             if network.is_gone.is_set():
                 raise _Ended
 
+        await self._kernels.there()
         try:
             topology = await asyncio.to_thread(topology_of, name, network.spec)
             thread = self._long if _may_take_long(topology.num_nodes, network.spec) else self._quick

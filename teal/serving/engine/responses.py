@@ -289,6 +289,9 @@ class Answered(_Said):
         default=None, description="In the last matrix of the request."
     )
     moved: _Number = Field(default=None, description="See NamedAllocation, in the last matrix.")
+    largest_share: _Number = Field(
+        default=None, description="See NamedAllocation, in the last matrix."
+    )
     levels: list[LevelAnswer] | None = Field(
         default=None, description="Of fair rates, in the last matrix."
     )

@@ -29,6 +29,8 @@ from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
 from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
+from teal.problem.churn import ChurnLimit
+from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, Run, Steps
 from teal.schemes.models import serves
@@ -55,6 +57,7 @@ from teal.solvers import pdhg
 from teal.solvers.candidates import choose_paths, representative_matrices
 from teal.solvers.pdhg import Starter
 from teal.solvers.pdhg.fused.rehearsal import rehearse as rehearse_kernels
+from teal.solvers.sequences import class_rows, rate_cuts
 from teal.solvers.short_paths import shortened
 from teal.solvers.split_table import table_weights
 from teal.solvers.table_search import in_tables
@@ -224,6 +227,49 @@ def rehearse_all() -> None:
     ):
         for width in pdhg.lanes_of(dtype):
             rehearse_kernels(width, dtype, objective, on_all=on_all)
+    rate_cuts.rehearse()
+    for on_all in (False, True):
+        class_rows.rehearse(on_all=on_all)
+    _rehearse_requests()
+
+
+_REHEARSED = (*SINGLE_PROGRAMS, ObjectiveName.PROPORTIONAL_FAIR, ObjectiveName.MAX_MIN)
+
+
+def _rehearse_requests() -> None:
+    """Answer a request of each kind on B4."""
+    topology = load_topology("b4")
+    paths = compute_paths(topology, all_pairs(topology), cache=False)
+    pairs = paths.num_demands
+    served = Served(topology, paths, Worth(np.ones(pairs)))
+    # Demands that differ, and of which not all can be carried.
+    rates = np.linspace(0.5, 1.5, pairs)[None] * float(topology.capacity.mean()) / 20
+    plain = Wanted(ObjectiveName.TOTAL_FLOW)
+    problem = served.network(plain)
+    cables = Protection.of(problem.ops, topology.num_links, topology.cables())
+    still = ChurnLimit.checked(problem.first_path_splits, 0.3, problem.path_mask.shape)
+    wanted = [
+        *(Wanted(objective) for objective in _REHEARSED),
+        Wanted(ObjectiveName.TOTAL_FLOW, conditions=(cables,)),
+        Wanted(ObjectiveName.TOTAL_FLOW, conditions=(still,)),
+    ]
+    for one in wanted:
+        _rehearse_request(served, one, rates)
+    _rehearse_request(served, plain, rates, entries=8)
+    _rehearse_request(
+        served, Wanted(ObjectiveName.PRIORITY, (math.inf, math.inf)), np.tile(rates, 2)
+    )
+
+
+def _rehearse_request(served: Served, wanted: Wanted, rates: FloatArray, entries: int = 0) -> None:
+    job = Job(rates, wanted, 1e-2, time.perf_counter() + 600)
+    served.answer(served.solve(job), slice(0, len(rates)), 1e-2, entries, 0.0)
+
+
+def rehearse_on_b4() -> None:
+    """Compile what a service needs: to begin, to prepare a network, and to answer requests."""
+    rehearse_all()
+    Served.prepare("rehearsal", NetworkSpec(topology="b4"))
 
 
 @dataclasses.dataclass(frozen=True)

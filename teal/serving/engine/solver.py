@@ -20,6 +20,7 @@ from teal.serving.engine.answer import Answer
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.errors import ARROW, ServiceError, not_ready, replaced, wrong
 from teal.serving.engine.growth import GROW_EVERY_S, Growth
+from teal.serving.engine.kernels import Kernels
 from teal.serving.engine.log import LOG
 from teal.serving.engine.measured import Measured
 from teal.serving.engine.model import ServedModel
@@ -37,7 +38,7 @@ from teal.serving.engine.queue import Waiting
 from teal.serving.engine.registry import Hosted, Registry, in_use
 from teal.serving.engine.requests import AllocationRequest, MeasurementRequest, Options
 from teal.serving.engine.scheduler import Scheduler
-from teal.serving.engine.served import Served, prove
+from teal.serving.engine.served import Served, prove, rehearse_all
 from teal.serving.engine.solvers import beside
 from teal.serving.engine.store import Store
 from teal.serving.engine.wanted import single_program
@@ -71,6 +72,7 @@ class Solver:
         most_deadline_s: longest deadline of a request, seconds.
         grow_every_s: as in :class:`teal.serving.engine.growth.Growth`.
         vary: share of every demand on varied splits, in allocations for the next interval.
+        kernels: kernels of the engine; None where all are there.
     """
 
     def __init__(
@@ -84,21 +86,29 @@ class Solver:
         most_deadline_s: float = MAX_DEADLINE_S,
         grow_every_s: float = GROW_EVERY_S,
         vary: float = 0.0,
+        kernels: Kernels | None = None,
     ) -> None:
-        self.folder = folder
+        self.folder, self.kernels = folder, kernels or Kernels.compiled()
         self._store = Store(folder)
         self._patience_s, self._most_deadline_s, self._vary = patience_s, most_deadline_s, vary
         engine = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._next = ThreadPoolExecutor(1, thread_name_prefix="next-interval")
         self._views = ThreadPoolExecutor(1, thread_name_prefix="views")
-        self._model = ServedModel(model, prove, engine)
+        # A model computes by kernels too.
+        self._model = ServedModel(model, prove, engine, is_read=self.kernels.are_there)
         self.scheduler = Scheduler(most_waiting, engine, self._model.current)
         self._counting, self._next_part = counting_part(most_waiting), next_interval_part()
         self._growth = Growth(self._store, grow_every_s)
-        self._registry = Registry(self._store, self._gone, most_networks, most_path_s)
+        self._registry = Registry(self._store, self._gone, most_networks, most_path_s, self.kernels)
         self._computing: dict[
             NextIntervalPart, asyncio.Future[Any]
         ] = {}  # allocations for the next interval
+
+    def prepare(self) -> None:
+        """Load all kernels, which have been compiled, and the model: a second or two."""
+        rehearse_all()
+        if not self.kernels.are_there:
+            self._model.read()
 
     def _gone(self, network: Hosted) -> None:
         """Tell requests that wait for a network that it was deleted or replaced."""
@@ -134,9 +144,10 @@ class Solver:
         """Return if an allocation could be made now, or once a network is registered.
 
         Raises:
-            ServiceError: the engine does not answer, or the paths of every network are still being
-                computed.
+            ServiceError: kernels are being compiled, the engine does not answer, or the paths of
+                every network are still being computed.
         """
+        self.kernels.check()
         if not await self.scheduler.answers():
             raise ServiceError(503, "unavailable", "the engine does not answer", 3.0)
         if self._registry.all_compute():
@@ -164,7 +175,7 @@ class Solver:
         Raises:
             ServiceError: a fault in the topology.
         """
-        new = await self._registry.put(name, spec)
+        new = await self._registry.put(name, spec, self._patience_s)
         return await self._registry.info(name), new
 
     async def info(self, name: str) -> dict[str, Any]:
@@ -468,6 +479,7 @@ class Solver:
         time.perf_counter(); ``arrived`` as in :meth:`_same`.
         """
         network = self._registry.seen(name, arrived)
+        await self.kernels.wait(min(self._patience_s, end - time.perf_counter()))
         if network.preparing is not None and not network.preparing.done():
             patience = min(self._patience_s, end - time.perf_counter())
             await asyncio.wait({network.preparing}, timeout=max(0.0, patience))

@@ -337,4 +337,6 @@ def rehearse() -> None:
     """Compile the kernels, and those of bounds and projections in float64, on three nodes."""
     from teal.solvers.pdhg.fused.rehearsal import three_nodes
 
-    complete(solving(three_nodes(), None, 1e-2, 1, Deadline()))
+    problem = three_nodes()
+    size_of(problem.to(torch.float64))
+    complete(solving(problem, None, 1e-2, 1, Deadline()))
