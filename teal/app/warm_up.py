@@ -161,11 +161,12 @@ def _scenarios() -> None:
     solve_scenarios(three_nodes(ObjectiveName.TOTAL_FLOW, batch=2), tail=0.5, max_iterations=8)
 
 
-@_task
 def _service() -> None:
-    # The service stands on this room, and its packages may not be installed.
-    if importlib.util.find_spec("fastapi") is not None:
-        importlib.import_module(_SERVICE).rehearse_on_b4()
+    importlib.import_module(_SERVICE).rehearse_on_b4()  # the service stands on this room
+
+
+if importlib.util.find_spec("fastapi") is not None:
+    _task(_service)
 
 
 @_task

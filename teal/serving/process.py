@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,7 @@ def collect_seldom() -> None:
 _COLLECT_AFTER = 50_000  # objects that were made and are still there; 700 by default
 _LONGEST_DEADLINE_S = 620  # seconds that requests in flight have when the service is told to stop
 _LOOK_EVERY_S = 2.0
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 10.0, 600.0  # between two attempts to prepare the kernels
 _PARTS_EVERY_S = 0.5  # between two looks at which kernels have been compiled
 _FILES_LEFT = (
     128  # files that connections leave: the state folder, the log, libraries that are loaded late
@@ -203,8 +205,24 @@ def _listen(config: ServeConfig) -> socket.socket:
 
 
 async def _prepare(solver: Solver, say: Callable[[str], None]) -> None:
+    """Prepare the kernels, again and again where that fails: the disk may be full for a while."""
+    pause_s = _FIRST_PAUSE_S
+    while not solver.kernels.are_there:
+        try:
+            await _prepare_once(solver, say)
+        except Exception as error:
+            solver.kernels.fault = str(error) or type(error).__name__
+            LOG.exception("kernels not ready", extra={"teal": {"fault": solver.kernels.fault}})
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+
+
+async def _prepare_once(solver: Solver, say: Callable[[str], None]) -> None:
     """Compile the kernels that are missing on this machine, in another process, and load all of
     them.
+
+    Raises:
+        RuntimeError: the other process failed.
     """
     kernels = solver.kernels
     began, loop = time.monotonic(), asyncio.get_running_loop()
@@ -212,21 +230,25 @@ async def _prepare(solver: Solver, say: Callable[[str], None]) -> None:
     if names:
         kernels.begin(len(names))
         say(f"compiling for this machine, once: {len(names)} parts; requests get 503 until then")
-        command = (sys.executable, "-m", "teal", "warm-up")
-        nowhere = asyncio.subprocess.DEVNULL
-        process = await asyncio.create_subprocess_exec(*command, stdout=nowhere, stderr=nowhere)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "teal", "warm-up"),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # so that its helpers end with it
+        )
         try:
-            waiting = asyncio.ensure_future(process.wait())
-            while not (await asyncio.wait({waiting}, timeout=_PARTS_EVERY_S))[0]:
+            ending = asyncio.ensure_future(process.communicate())
+            while not (await asyncio.wait({ending}, timeout=_PARTS_EVERY_S))[0]:
                 kernels.done = len(names) - len(await asyncio.to_thread(missing, names))
         finally:
             if process.returncode is None:
-                process.terminate()
+                os.killpg(process.pid, signal.SIGTERM)
         if process.returncode:
-            kernels.fault = f"teal warm-up ended with {process.returncode}"
-            LOG.error("kernels not compiled", extra={"teal": {"fault": kernels.fault}})
-            return
-    await loop.run_in_executor(None, solver.prepare)
+            lines = ending.result()[1].decode(errors="replace").strip().splitlines() or [""]
+            raise RuntimeError(f"teal warm-up ended with {process.returncode}: {lines[-1][:200]}")
+    # A thread of its own, which the end of the process does not wait for.
+    thread = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+    await loop.run_in_executor(thread, solver.prepare)
     collect_seldom()
     kernels.finish()
     say(f"requests are answered, after {time.monotonic() - began:.0f} s")

@@ -84,7 +84,7 @@ def test_a_fault_of_the_compilation_is_said(tmp_path: Path) -> None:
         async with _client(tmp_path, kernels) as client:
             found = await client.get("/readyz")
             assert found.status_code == 503
-            assert "cannot be compiled: teal warm-up ended with 1" in found.text
+            assert "cannot be prepared: teal warm-up ended with 1" in found.text
 
     run(work)
 

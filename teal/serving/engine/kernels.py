@@ -20,7 +20,7 @@ class Kernels:
     Attributes:
         parts: number of parts that are compiled; 0 where nothing is missing.
         done: number of those that are done.
-        fault: why they cannot be compiled; "" if nothing is wrong.
+        fault: why they cannot be prepared; "" if nothing is wrong.
     """
 
     def __init__(self) -> None:
@@ -39,6 +39,7 @@ class Kernels:
     def begin(self, parts: int) -> None:
         """Some parts are compiled from now on."""
         self.parts, self.done, self._began = parts, 0, time.monotonic()
+        self.fault = ""
 
     def finish(self) -> None:
         """All kernels are there."""
@@ -76,7 +77,7 @@ class Kernels:
         """The fault that kernels are not there."""
         if self.fault:
             return ServiceError(
-                503, "unavailable", f"the kernels cannot be compiled: {self.fault}", _MOST_AGAIN_S
+                503, "unavailable", f"the kernels cannot be prepared: {self.fault}", _MOST_AGAIN_S
             )
         if not self.parts:
             return ServiceError(503, "not_ready", "the kernels are being loaded", 1.0)

@@ -331,8 +331,8 @@ class Registry:
         return dict(await beside(links, _info, name, network))
 
     def seen(self, name: str, arrived: float) -> Hosted:
-        """As the store had it a moment ago, and after a request had arrived: files are looked at
-        once a request, however often it asks.
+        """As the store had it a moment ago, and after a request had arrived, so that a request
+        that asks several times in a moment looks at files once.
 
         Args:
             name: name of the network.

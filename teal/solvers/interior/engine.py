@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import operator
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import numba
 import numpy as np
 import torch
 
@@ -24,7 +27,7 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.interior.reduction import PLAIN, DemandTerms, Reduced, reduced, updates_of
-from teal.solvers.interior.search import solve_on_threads
+from teal.solvers.interior.search import solve, solve_on_threads
 from teal.solvers.interior.starts import COLD, WARM
 from teal.solvers.interior.stops import ends_at
 from teal.solvers.projection import project
@@ -66,7 +69,8 @@ class Size(NamedTuple):
     @property
     def iteration_s(self) -> float:
         """Seconds of an iteration, approximately."""
-        return _S_PER_UPDATE * self.updates + _S_PER_PATH * self.paths
+        of_factor = _S_PER_PIVOT * self.rows**3
+        return _S_PER_UPDATE * self.updates + _S_PER_PATH * self.paths + of_factor
 
 
 def size_of(problem: Problem) -> Size:
@@ -102,6 +106,9 @@ def is_faster(
     if scan > _NEVER_ABOVE:
         return False
     place = _place_of(gap)
+    if not problem.ops.is_over_paths:  # which PDHG's compiled engines do not take
+        seconds = problem.batch * _seconds(problem, size or size_of(problem), place)
+        return seconds <= most_s / 2
     by_lanes = max(1, min(problem.batch, _LANES)) ** _GAIN_OF_LANES
     if scan <= _SMALL:
         return by_lanes * float(np.interp(place, _PLACES, _SHARE_IF_SMALL)) <= 1
@@ -128,8 +135,8 @@ def _share_of(problem: Problem, size: Size, place: float) -> float:
         place: digits of the gap.
     """
     kind, carries_all = type(problem.demand_set), problem.demand_set.carries_all
-    if kind is Capped or not problem.ops.is_over_paths:
-        return _SHARE_OF_CONDITIONS
+    if kind is Capped:
+        return _SHARE_OF_LIMITS
     iteration = math.log(size.iteration_s + _LEAST_ITERATION_S)
     rows, scan = math.log(max(1, size.rows)), math.log(problem.paths.scan_size)
     linear = sum(map(operator.mul, _LOG_SHARE[carries_all], (1.0, rows, scan, iteration, place)))
@@ -167,7 +174,7 @@ def iterations_before(problem: Problem, gap: float, most_s: float, *, is_warm: b
         return None
     lanes = max(1, min(problem.batch, _LANES))
     of_pdhg = (_S_PER_ENTRY_OF_PDHG * scan + _LEAST_OF_PDHG_S) * lanes ** (1 - _GAIN_OF_LANES)
-    return max(_LEAST_BEFORE, int(_TIMES_BEFORE * lanes * seconds / of_pdhg))
+    return max(_LEAST_BEFORE, int(lanes * seconds / of_pdhg))
 
 
 def _place_of(gap: float) -> float:
@@ -188,9 +195,10 @@ def gains_from_model(problem: Problem) -> bool:
 # Iterations that the start of a model saves (docs/engine.md), and its seconds for each entry.
 _SAVED_BY_MODEL, _S_PER_ENTRY_OF_MODEL = 6, 2e-7
 _SMALL, _NEVER_ABOVE = 7_000, 400_000  # entries of a scan
-# Seconds of an iteration of PDHG, for each entry of a scan and at least; iterations of it before
-# this engine is asked, at least, and as a multiple of the time that this engine takes.
-_S_PER_ENTRY_OF_PDHG, _LEAST_OF_PDHG_S, _LEAST_BEFORE, _TIMES_BEFORE = 8e-9, 5e-5, 32, 1.5
+# Seconds of an iteration of PDHG, for each entry of a scan and at least; and its iterations before
+# this engine is asked, at least.
+_S_PER_ENTRY_OF_PDHG, _LEAST_OF_PDHG_S, _LEAST_BEFORE = 8e-9, 5e-5, 32
+_SIDE_BY_SIDE_FROM = 20_000  # entries of all matrices, from which threads save time
 _SHORT_S = 0.1  # seconds, in which one small network is solved in any case
 # Time of this engine over that of PDHG for one matrix of a small network, to 1%, 0.1% and 0.01%.
 _SHARE_IF_SMALL = (0.6, 0.42, 0.26)
@@ -199,13 +207,12 @@ _LANES, _GAIN_OF_LANES = 16, 0.6
 _ONCE = torch.ones(1, dtype=torch.float64)  # the multiple of the prices that a result proves by
 _EXACT = 1e-7  # gap to which networks are solved of which an iteration takes microseconds
 _S_PER_UPDATE, _S_PER_PATH, _LEAST_ITERATION_S = 3.5e-9, 6e-8, 1e-6
+_S_PER_PIVOT = 3.5e-11  # of the factor, for each cube of the links that can bind
 _S_PER_ENTRY_ONCE = 4e-8  # of the links that can bind, which are found twice
 # Iterations to gaps of 1%, 0.1% and 0.01%, by whether all demand is carried.
 _ITERATIONS = {False: (7.0, 9.0, 11.0), True: (4.5, 6.0, 7.0)}
 _PLACES = (2.0, 3.0, 4.0)  # digits of these gaps
-# Under side conditions, where the compiled engines of PDHG take no program: the largest of 150
-# cases was 0.92.
-_SHARE_OF_CONDITIONS = 0.5
+_SHARE_OF_LIMITS = 0.5  # of columns: the largest of 75 cases of a limit on churn was 0.92
 # Larger networks: logarithm of the time of this engine over that of PDHG, as a sum of 1 and of the
 # logarithms of the links that can bind, of the entries of a scan, of the seconds of an iteration,
 # and of the digits of the gap, fitted to 96 cases by least squares, by whether all demand is
@@ -285,18 +292,25 @@ def _solved(
     if problem.paths.scan_size <= _SMALL and type(problem.demand_set) in (AtMostOne, ExactlyOne):
         gap = min(gap, _EXACT)
     aim = max(_LEAST_AIM, _AIM * gap - _ROUNDING)
-    for row, program in enumerate(_programs(problem, splits)):
-        iterations[row] = solve_on_threads(
-            program,
-            sheds,
-            False,
-            aim,
-            max_iterations,
-            splits[row],
-            prices[row],
-            COLD if state is None else WARM,
-            stop,
+    start, threads = COLD if state is None else WARM, numba.get_num_threads()
+    # Matrices side by side, or one after the other, each on all threads where it is large.
+    is_by_matrix = threads > 1 and problem.batch * problem.paths.scan_size >= _SIDE_BY_SIDE_FROM
+    is_by_matrix = is_by_matrix and problem.batch >= threads
+    of_one = solve if is_by_matrix else solve_on_threads
+
+    def solve_row(row: int, program: Reduced) -> None:
+        iterations[row] = of_one(
+            program, sheds, False, aim, max_iterations, splits[row], prices[row], start, stop
         )
+
+    numbered = enumerate(_programs(problem, splits))
+    if not is_by_matrix:
+        for row, program in numbered:
+            solve_row(row, program)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            while some := list(itertools.islice(numbered, 4 * threads)):
+                list(pool.map(solve_row, *zip(*some, strict=True)))
     return splits.reshape(problem.batch, *mask.shape), prices, iterations
 
 

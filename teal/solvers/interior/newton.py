@@ -83,11 +83,13 @@ class Work(NamedTuple):
 
 
 @inner_kernel
-def _bend_rests(program: Reduced, at: Iterate, work: Work) -> None:
-    """The conditions of the rests under concave utilities: what a share more that is not carried
-    costs, W (s^-alpha - 1) at the share s, less the multiplier and its reduced cost, and the
-    derivative W alpha s^(-alpha - 1).
+def bend_rests(program: Reduced, at: Iterate, work: Work) -> None:
+    """The conditions of the rests under concave utilities, which an iteration begins with: what a
+    share more that is not carried costs, W (s^-alpha - 1) at the share s, less the multiplier and
+    its reduced cost, and the derivative W alpha s^(-alpha - 1).
     """
+    if len(program.worth) == 0:
+        return
     alpha, carried = program.alpha, work.carried
     carried_shares(program, at.share, carried)
     for g in range(len(program.worth)):
@@ -98,12 +100,8 @@ def _bend_rests(program: Reduced, at: Iterate, work: Work) -> None:
 
 
 @inner_kernel
-def begin_system(program: Reduced, at: Iterate, work: Work, s: FloatArray) -> None:
-    """S (n, n) without the paths: the diagonal of slacks over prices; and what concave utilities
-    add to the blocks.
-    """
-    if len(program.worth) > 0:
-        _bend_rests(program, at, work)
+def begin_system(at: Iterate, s: FloatArray) -> None:
+    """S (n, n) without the paths: the diagonal of slacks over prices."""
     for r in range(len(s)):
         fill(0.0, s[r])
         s[r, r] = at.slack[r] / at.price[r]
@@ -497,7 +495,8 @@ def _imbalance(program: Reduced, sheds: bool, step: Iterate) -> float:
 @inner_kernel
 def iterate(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
     """One iteration; false where the step is none."""
-    begin_system(program, at, work, work.system)
+    bend_rests(program, at, work)
+    begin_system(at, work.system)
     add_blocks(program, sheds, at, work, work.system, 0, len(program.rate))
     factor(work.system)
     return advance(program, sheds, at, work)

@@ -15,6 +15,7 @@ from teal.solvers.interior.newton import (
     add_blocks,
     advance,
     begin_system,
+    bend_rests,
     copy,
     factor,
     iterate,
@@ -133,6 +134,31 @@ def _sort_block(
             place -= 1
         profit[place], room[place] = of_column, largest
     return int(count)
+
+
+@inner_kernel
+def _fill_blocks(program: Reduced, splits: FloatArray) -> None:
+    """Write the shares of a program without rows, of which limits of columns alone divide demands:
+    the column of the largest value first.
+    """
+    for g in range(len(program.rate)):
+        first, end, left = program.block_ptr[g], program.block_ptr[g + 1], 1.0
+        for q in range(first, end):
+            if program.slot[q] >= 0:
+                splits[program.slot[q]] = 0.0
+        for _ in range(end - first):
+            best = -1
+            for q in range(first, end):
+                is_open = program.slot[q] >= 0 and splits[program.slot[q]] == 0
+                if is_open and (best < 0 or program.gain[q] > program.gain[best]):
+                    best = q
+            if best < 0 or left <= 0:
+                break
+            room = left
+            if len(program.limit_of) > 0 and program.limit_of[best] >= 0:
+                room = min(left, program.largest[program.limit_of[best]])
+            splits[program.slot[best]] = room
+            left -= room
 
 
 @inner_kernel
@@ -341,6 +367,7 @@ def solve(
     """
     if len(program.rate) == 0 or len(program.limit) == 0:
         fill(0.0, prices)
+        _fill_blocks(program, splits)
         return 0
     at, work = _begin(program, sheds, start, splits, prices)
     is_warm, done = start.is_warm, 0
@@ -389,6 +416,11 @@ def _give_large(program: Reduced, work: Work, splits: FloatArray, prices: FloatA
 
 
 @kernel
+def _bend_rests(program: Reduced, at: Iterate, work: Work) -> None:
+    bend_rests(program, at, work)
+
+
+@kernel
 def _add_blocks(
     program: Reduced,
     sheds: bool,
@@ -401,7 +433,7 @@ def _add_blocks(
 ) -> None:
     """A part of S: that of some blocks, and perhaps of the slacks."""
     if has_slacks:
-        begin_system(program, at, work, s)
+        begin_system(at, s)
     else:
         for row in s:
             fill(0.0, row)
@@ -455,6 +487,7 @@ def solve_on_threads(
             _add_blocks(program, sheds, at, work, s, ptr[part], ptr[part + 1], is_first)
 
         def make_whole() -> None:
+            _bend_rests(program, at, work)
             list(pool.map(make, range(threads)))
             for other in systems[1:]:
                 _add_lower(other, work.system)

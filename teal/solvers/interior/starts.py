@@ -265,6 +265,13 @@ def cold_start(program: Reduced, sheds: bool, at: Iterate) -> None:
         target = 0.0
         for q in range(len(program.gain)):
             target += _FIRST_TARGET * program.gain[q] / len(program.gain)
+        if len(program.worth) > 0:  # of what a little more of each demand is worth here
+            target = 0.0
+            carried = np.empty(blocks)
+            carried_shares(program, at.share, carried)
+            for g in range(blocks):
+                worth = program.worth[g] * power_of(carried[g], -program.alpha)
+                target += _FIRST_TARGET * worth / blocks
         for r in range(rows):
             at.slack[r] = program.limit[r] - load[r]
         _set_rooms(program, at)

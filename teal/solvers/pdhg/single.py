@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from teal.errors import InputError
 from teal.problem import Problem, dual_bound
@@ -38,6 +39,7 @@ from teal.solvers.result import (
 # Columns of all matrices up to which HiGHS, which cannot pause, solves programs where no kernel has
 # been compiled.
 _EXACT_COLUMNS = 12_000
+_NO_START_GAP = 0.1  # of an allocation that is no start for another search
 _FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
 
 
@@ -219,10 +221,54 @@ def _solving_reduced(
         return (yield from _solving_by_interior_points(problem, state, options))
     before = _iterations_before_interior_points(problem, state, options, engine, dtype)
     if before == 0:
-        result = yield from _solving_by_interior_points(problem, None, options)
-        if all(stop is Stop.GAP for stop in result.stopped_by):
-            return result
-        state, before = result.state, None
+        first = yield from _solving_by_interior_points(problem, None, options)
+        rows = _open_rows(first)
+        if not len(rows):
+            return first
+        part = first.rows(rows)
+        begin = None if state is None else state.rows(rows)
+        if begin is None and float(part.gap.max()) <= _NO_START_GAP:
+            begin = part.state
+        left = max(0, options.max_iterations - first.iterations)
+        rest = dataclasses.replace(options, max_iterations=left)
+        later = yield from _solving_by_pdhg(
+            problem.rows(rows), begin, rest, engine, dtype, None, may_span_decades
+        )
+        return first.replaced(rows, _best_of(problem.rows(rows), part, later, options.gap))
+    return (
+        yield from _solving_by_pdhg(
+            problem, state, options, engine, dtype, before, may_span_decades
+        )
+    )
+
+
+def _open_rows(result: PdhgResult) -> Tensor:
+    """Numbers of the matrices whose target was not reached."""
+    is_open = [stop is not Stop.GAP for stop in result.stopped_by]
+    return torch.tensor(is_open, dtype=torch.bool).nonzero()[:, 0]
+
+
+def _best_of(problem: Problem, first: PdhgResult, second: PdhgResult, gap: float) -> PdhgResult:
+    """The better allocation and the better prices of each matrix, which together may reach the
+    target.
+    """
+    both = better(problem, first, second)
+    stops = zip(both.gap.tolist(), second.stopped_by, strict=True)
+    return dataclasses.replace(
+        both, stopped_by=tuple(Stop.GAP if one <= gap else stop for one, stop in stops)
+    )
+
+
+def _solving_by_pdhg(
+    problem: Problem,
+    state: PdhgState | None,
+    options: SearchOptions,
+    engine: str,
+    dtype: torch.dtype | None,
+    before: int | None,
+    may_span_decades: bool,
+) -> Steps[PdhgResult]:
+    """Solve by PDHG; ``before`` as in :func:`_solving_in_turn`."""
     real = iteration_dtype(problem, options.gap, dtype)
     if engine != "auto":
         return (yield from _solving_parts(problem, state, options, engine, real))
@@ -265,7 +311,7 @@ def _solving_reduced(
     stalled = torch.tensor(
         [stop is Stop.STALLED for stop in result.stopped_by], dtype=torch.bool
     ).nonzero()[:, 0]
-    if not len(stalled):
+    if not len(stalled) or not fallback:
         return result
     rest = dataclasses.replace(
         options, max_iterations=max(0, options.max_iterations - result.iterations)
@@ -332,7 +378,7 @@ def _solving_in_turn(
             later = yield from _solving_parts(
                 part, earlier.state, rest, name, dtype, may_stall=may_stall, may_leave_start=False
             )
-        result = result.replaced(rows, better(part, earlier, later))
+        result = result.replaced(rows, _best_of(part, earlier, later, options.gap))
     return result
 
 

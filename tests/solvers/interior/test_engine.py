@@ -139,6 +139,31 @@ def test_a_batch_is_solved_as_its_matrices() -> None:
         torch.testing.assert_close(together.prices[row], alone.prices[0], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize(
+    "kind", ["total_flow", "max_link_utilisation", "proportional_fair", "churn"]
+)
+def test_several_threads_take_the_steps_of_one(
+    kind: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One matrix on all threads, and matrices side by side."""
+    objective = "total_flow" if kind == "churn" else kind
+    calm = random_problem(4, nodes=9, num_paths=4, batch=batch)
+    problem = Problem.create(calm.topology, calm.paths, Objective(objective), calm.demand.numpy())
+    if kind == "churn":
+        problem = problem.with_churn_limit(problem.first_path_splits[0], 0.1)
+    results = []
+    for threads in (1, 2):
+        monkeypatch.setattr("numba.get_num_threads", lambda threads=threads: threads)
+        for name in ("_MIN_LARGE_PATHS", "_MIN_LARGE_UPDATES"):
+            monkeypatch.setattr(f"teal.solvers.interior.search.{name}", 1)
+        monkeypatch.setattr(engine, "_SIDE_BY_SIDE_FROM", 1)
+        results.append(_solve(problem, 1e-7))
+    assert results[0].iterations == results[1].iterations > 3
+    torch.testing.assert_close(results[0].value, results[1].value, rtol=1e-8, atol=0)
+    torch.testing.assert_close(results[0].bound, results[1].bound, rtol=1e-8, atol=0)
+
+
 def test_iterations_end_with_what_there_is() -> None:
     """A bound and a feasible allocation from the first iteration on."""
     problem = random_problem(1, nodes=9, num_paths=4)
@@ -240,6 +265,37 @@ def test_values_in_steps_by_hand() -> None:
     result = _solve(wide, 1e-8)
     assert float(result.value) == pytest.approx(3.5, rel=1e-7)  # a Gbit/s of the second's rest
     np.testing.assert_allclose(result.splits[0, :, 0].numpy(), [0.5, 0.75], atol=1e-6)
+
+
+def test_limits_of_columns_count_where_no_link_binds() -> None:
+    problem = _two_paths("total_flow", 0.5)
+    largest = torch.tensor([[[0.3, 0.9]]], dtype=torch.float64)
+    limited = dataclasses.replace(problem, largest_share=largest)
+    result = _solve(limited, 1e-9)
+    assert float(result.value) == pytest.approx(0.5)
+    assert float(result.splits.max()) <= 0.9
+    narrow = dataclasses.replace(problem, largest_share=0.5 * largest)
+    assert float(_solve(narrow, 1e-9).value) == pytest.approx(0.5 * 0.6)
+
+
+@pytest.mark.parametrize("alpha", [2, 8, 24])
+def test_fair_shares_of_a_small_part_of_the_demand(alpha: int) -> None:
+    """A few per cent of every demand can be carried, where utilities bend most."""
+    topology = teal.load_topology("b4")
+    traffic = teal.load_traffic("gravity:seed=0,count=1,load=100", topology)
+    paths = teal.compute_paths(topology, traffic.pairs)
+    objective = Objective.of(f"alpha_fair:alpha={alpha}")
+    problem = Problem.create(topology, paths, objective, traffic.read([0]))
+    result = _solve(problem, 1e-3)
+    assert result.stopped_by == (Stop.GAP,)
+    assert result.iterations < 60
+
+
+def test_several_matrices_under_promises_are_for_interior_points() -> None:
+    """The compiled engines of PDHG take no bundles of paths."""
+    problem = random_problem(3, batch=6, density=0.6).with_protection().over_columns
+    assert engine.iterations_before(problem, 1e-2, 10.0, is_warm=False) == 0
+    assert engine.iterations_before(problem, 1e-2, 1e-9, is_warm=False) is None
 
 
 def _is_feasible(problem: Problem, result: teal.PdhgResult) -> bool:
