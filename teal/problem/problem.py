@@ -178,13 +178,12 @@ class Problem:
         ops: sums of link values along paths, and of path values over links, on the tensors' device.
         classes: priority classes of the demands (see :mod:`teal.network.classes`); None for none.
         steps: steps in which the value of a demand falls (see :mod:`teal.problem.steps`), where
-            ``demand_value`` is that of the first step; None for one step.  Of the solvers, only
-            PDHG's fused and plain engines know steps.
+            ``demand_value`` is that of the first step; None for one step.  Of the engines, interior
+            points and PDHG's fused and plain ones know steps.
         conditions: side conditions (see :mod:`teal.problem.condition`), in the order in which they
             rewrite the program.
         functions: bandwidth functions of the demands, of which ``steps`` are made; None for none.
-        largest_share: (B, D, K) of its demand that each path may carry, for the torch engines of
-            PDHG; None for 1.
+        largest_share: (B, D, K) of its demand that each path may carry, for engines; None for 1.
     """
 
     topology: Topology

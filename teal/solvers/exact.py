@@ -1,5 +1,5 @@
-"""Programs of one matrix by HiGHS: small ones, and priority classes beyond a first-order method's
-accuracy.
+"""Programs of one matrix by HiGHS: small ones where no kernel has been compiled, and priority
+classes beyond a first-order method's accuracy.
 
 A first-order method solves the weighted program of :mod:`teal.solvers.sequences.priority` to an
 accuracy relative to all of its value, of which a class of a millionth of the volume is a millionth.

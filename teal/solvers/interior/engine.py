@@ -321,25 +321,23 @@ def _programs(problem: Problem, splits: FloatArray) -> Iterator[Reduced]:
     demand, capacity = problem.demand.contiguous().numpy(), problem.capacity.contiguous().numpy()
     value = problem.path_value.contiguous().numpy().reshape(-1)
     for row in range(problem.batch):
-        demands = _demands_of(problem, coefficient, row)
-        yield reduced(layout, demands, demand[row], capacity[row], value, sheds, 0.0, splits[row])
+        terms = _terms_of(problem, coefficient, row)
+        yield reduced(layout, terms, demand[row], capacity[row], value, sheds, 0.0, splits[row])
 
 
-def _demands_of(problem: Problem, coefficient: FloatArray, row: int) -> DemandTerms:
+def _terms_of(problem: Problem, coefficient: FloatArray, row: int) -> DemandTerms:
     """Terms of the demands of one matrix."""
-    demands, demand_set = PLAIN._replace(coefficient=coefficient), problem.demand_set
+    terms, demand_set = PLAIN._replace(coefficient=coefficient), problem.demand_set
     if isinstance(demand_set, Stepped):
         level = demand_set.steps.level.expand(problem.demand.shape[1], -1)
         end = demand_set.steps.end[row].expand_as(level)
-        demands = demands._replace(level=_array(level), end=_array(end))
+        terms = terms._replace(level=_array(level), end=_array(end))
     if isinstance(demand_set, Concave):
-        demands = demands._replace(
-            worth=_array(demand_set.worth[row]), alpha=demand_set.curve.alpha
-        )
+        terms = terms._replace(worth=_array(demand_set.worth[row]), alpha=demand_set.curve.alpha)
     largest = getattr(demand_set, "max_share", None)
     if largest is not None:
-        demands = demands._replace(largest=_array(largest[row]).reshape(-1))
-    return demands
+        terms = terms._replace(largest=_array(largest[row]).reshape(-1))
+    return terms
 
 
 def _array(values: torch.Tensor) -> FloatArray:

@@ -105,7 +105,7 @@ class Reduced(NamedTuple):
 @inner_kernel
 def _live_paths(
     layout: PathLinks,
-    demands: DemandTerms,
+    terms: DemandTerms,
     demand: FloatArray,
     capacity: FloatArray,
     value: FloatArray,
@@ -120,10 +120,10 @@ def _live_paths(
             continue
         for p in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
             is_live = not sheds or value[layout.slot[p]] > 0
-            if len(demands.largest) > 0:
-                is_live = is_live and demands.largest[layout.slot[p]] > _NO_SHARE
-            if len(demands.worth) > 0:
-                is_live = is_live and demands.worth[d] > 0
+            if len(terms.largest) > 0:
+                is_live = is_live and terms.largest[layout.slot[p]] > _NO_SHARE
+            if len(terms.worth) > 0:
+                is_live = is_live and terms.worth[d] > 0
             for i in range(layout.link_ptr[p], layout.link_ptr[p + 1]):
                 is_live = is_live and capacity[layout.link[i]] > 0
             live[p] = is_live
@@ -133,7 +133,7 @@ def _live_paths(
 @inner_kernel
 def _row_of_link(
     layout: PathLinks,
-    demands: DemandTerms,
+    terms: DemandTerms,
     demand: FloatArray,
     capacity: FloatArray,
     live: BoolArray,
@@ -144,7 +144,7 @@ def _row_of_link(
     A link binds at most where the demands that can use it exceed its capacity; of the largest
     utilisation, where they exceed that share of it which some link carries in any case.
     """
-    links, is_plain = len(capacity), len(demands.coefficient) == 0
+    links, is_plain = len(capacity), len(terms.coefficient) == 0
     most, forced, largest = np.zeros(links), np.zeros(links), np.zeros(links)
     times, stamp = np.zeros(links, np.int64), np.full(links, -1)
     for d in range(len(demand)):
@@ -157,7 +157,7 @@ def _row_of_link(
                 e = layout.link[i]
                 if stamp[e] != d:
                     stamp[e], times[e], largest[e] = d, 0, 0.0
-                load = 1.0 if is_plain else demands.coefficient[i]
+                load = 1.0 if is_plain else terms.coefficient[i]
                 if load > largest[e]:
                     most[e] += demand[d] * (load - largest[e])
                     largest[e] = load
@@ -214,13 +214,13 @@ def _unions(
 
 @inner_kernel
 def _steps_of(
-    demands: DemandTerms, d: int, value: float, columns: int, gain: FloatArray, largest: FloatArray
+    terms: DemandTerms, d: int, value: float, columns: int, gain: FloatArray, largest: FloatArray
 ) -> tuple[int, float]:
     """Write the columns of the parts of a demand that are not carried, those of the last steps
     first; their number, and what the values of the paths leave out.
 
     Args:
-        demands: terms of all demands.
+        terms: terms of all demands.
         d: number of the demand.
         value: value of all of the demand in the first step.
         columns: number of columns so far.
@@ -228,9 +228,9 @@ def _steps_of(
         largest: receives their limits.
     """
     count, left_out = 0, -value
-    for c in range(demands.level.shape[1] - 1, -1, -1):
-        before = demands.end[d, c - 1] if c > 0 else 0.0
-        share, level = demands.end[d, c] - before, demands.level[d, c]
+    for c in range(terms.level.shape[1] - 1, -1, -1):
+        before = terms.end[d, c - 1] if c > 0 else 0.0
+        share, level = terms.end[d, c] - before, terms.level[d, c]
         left_out += value * level * share
         if c > 0 and share > _NO_SHARE:
             gain[columns + count] = value * (1 - level)
@@ -258,7 +258,7 @@ def _limits(largest: FloatArray) -> tuple[Int64Array, FloatArray, Int64Array]:
 @inner_kernel
 def _reduced(
     layout: PathLinks,
-    demands: DemandTerms,
+    terms: DemandTerms,
     demand: FloatArray,
     capacity: FloatArray,
     value: FloatArray,
@@ -270,10 +270,10 @@ def _reduced(
 
     Demands whose best path meets no such link get it whole, in ``splits`` (D K,).
     """
-    live = _live_paths(layout, demands, demand, capacity, value, sheds)
-    row_of = _row_of_link(layout, demands, demand, capacity, live, sheds)
-    is_plain, has_utility = len(demands.coefficient) == 0, len(demands.worth) > 0
-    has_limits, steps = len(demands.largest) > 0, demands.level.shape[1]
+    live = _live_paths(layout, terms, demand, capacity, value, sheds)
+    row_of = _row_of_link(layout, terms, demand, capacity, live, sheds)
+    is_plain, has_utility = len(terms.coefficient) == 0, len(terms.worth) > 0
+    has_limits, steps = len(terms.largest) > 0, terms.level.shape[1]
     most = len(layout.slot) + len(demand) * max(0, steps - 1)
     block_ptr, rate = np.zeros(len(demand) + 1, np.int64), np.empty(len(demand))
     slot, gain, largest = np.empty(most, np.int64), np.empty(most), np.ones(most)
@@ -301,14 +301,14 @@ def _reduced(
                     place -= 1
                 row[place] = r
                 if not is_plain:
-                    coefficient[place] = demands.coefficient[i]
+                    coefficient[place] = terms.coefficient[i]
                 entries += 1
             of_path = value[layout.slot[p]] * demand[d] if sheds else 0.0
             if has_utility:
-                of_path = demands.worth[d] * demand[d]
+                of_path = terms.worth[d] * demand[d]
             slot[columns], gain[columns] = layout.slot[p], of_path
             if has_limits:
-                largest[columns] = demands.largest[layout.slot[p]]
+                largest[columns] = terms.largest[layout.slot[p]]
             is_whole = largest[columns] >= 1
             columns += 1
             row_ptr[columns] = entries
@@ -322,7 +322,7 @@ def _reduced(
         of_steps = 0.0
         if steps > 0:
             # Paths of one demand have one value where it falls in steps.
-            count, of_steps = _steps_of(demands, d, best, columns, gain, largest)
+            count, of_steps = _steps_of(terms, d, best, columns, gain, largest)
             for q in range(columns, columns + count):
                 slot[q], row_ptr[q + 1] = -1, entries
             columns += count
@@ -366,7 +366,7 @@ def _reduced(
         limits,
         limit_of,
         worth[: blocks if has_utility else 0],
-        demands.alpha,
+        terms.alpha,
         union_ptr,
         union,
         link[:rows],
@@ -381,7 +381,7 @@ def _reduced(
 @kernel
 def reduced(
     layout: PathLinks,
-    demands: DemandTerms,
+    terms: DemandTerms,
     demand: FloatArray,
     capacity: FloatArray,
     value: FloatArray,
@@ -393,7 +393,7 @@ def reduced(
 
     Args:
         layout: paths of all demands.
-        demands: terms of the demands; :data:`PLAIN` for none.
+        terms: terms of the demands; :data:`PLAIN` for none.
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s; infinite for a link that is left out.
         value: (D K,) value of a Gbit/s on each path; unused where all is carried.
@@ -403,7 +403,7 @@ def reduced(
             minimised: ``value`` is this less the cost of a path; else 0.
         splits: (D K,) receives the shares of demands whose best path meets no such link.
     """
-    return _reduced(layout, demands, demand, capacity, value, sheds, cost_base, splits)
+    return _reduced(layout, terms, demand, capacity, value, sheds, cost_base, splits)
 
 
 @kernel

@@ -39,7 +39,7 @@ from teal.solvers.result import (
 # Columns of all matrices up to which HiGHS, which cannot pause, solves programs where no kernel has
 # been compiled.
 _EXACT_COLUMNS = 12_000
-_NO_START_GAP = 0.1  # of an allocation that is no start for another search
+_WORST_START_GAP = 0.1  # gap up to which what one engine has reached is a start for another one
 _FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
 
 
@@ -222,12 +222,12 @@ def _solving_reduced(
     before = _iterations_before_interior_points(problem, state, options, engine, dtype)
     if before == 0:
         first = yield from _solving_by_interior_points(problem, None, options)
-        rows = _open_rows(first)
+        rows = _stopped_by(first, *(stop for stop in Stop if stop is not Stop.GAP))
         if not len(rows):
             return first
         part = first.rows(rows)
         begin = None if state is None else state.rows(rows)
-        if begin is None and float(part.gap.max()) <= _NO_START_GAP:
+        if begin is None and float(part.gap.max()) <= _WORST_START_GAP:
             begin = part.state
         left = max(0, options.max_iterations - first.iterations)
         rest = dataclasses.replace(options, max_iterations=left)
@@ -242,10 +242,10 @@ def _solving_reduced(
     )
 
 
-def _open_rows(result: PdhgResult) -> Tensor:
-    """Numbers of the matrices whose target was not reached."""
-    is_open = [stop is not Stop.GAP for stop in result.stopped_by]
-    return torch.tensor(is_open, dtype=torch.bool).nonzero()[:, 0]
+def _stopped_by(result: PdhgResult, *reasons: Stop) -> Tensor:
+    """Numbers of the matrices whose search ended for one of the reasons."""
+    is_one = [stop in reasons for stop in result.stopped_by]
+    return torch.tensor(is_one, dtype=torch.bool).nonzero()[:, 0]
 
 
 def _best_of(problem: Problem, first: PdhgResult, second: PdhgResult, gap: float) -> PdhgResult:
@@ -308,9 +308,7 @@ def _solving_by_pdhg(
             )
             parts.append(part)
         result = merged(parts).rows(torch.cat(groups).argsort())
-    stalled = torch.tensor(
-        [stop is Stop.STALLED for stop in result.stopped_by], dtype=torch.bool
-    ).nonzero()[:, 0]
+    stalled = _stopped_by(result, Stop.STALLED)
     if not len(stalled) or not fallback:
         return result
     rest = dataclasses.replace(
@@ -323,7 +321,8 @@ def _solving_by_pdhg(
     second = yield from _solving_parts(
         problem.rows(stalled), begin, rest, fallback, torch.float64, may_leave_start=False
     )
-    return result.replaced(stalled, better(problem.rows(stalled), earlier, second))
+    best = _best_of(problem.rows(stalled), earlier, second, options.gap)
+    return result.replaced(stalled, best)
 
 
 def _iterations_before_interior_points(
@@ -365,8 +364,7 @@ def _solving_in_turn(
     first = dataclasses.replace(options, max_iterations=before)
     result = yield from _solving_parts(problem, state, first, "auto", dtype, may_stall=may_stall)
     for name in ("interior", "auto"):
-        is_open = [stop in (Stop.ITERATIONS, Stop.STALLED) for stop in result.stopped_by]
-        rows = torch.tensor(is_open, dtype=torch.bool).nonzero()[:, 0]
+        rows = _stopped_by(result, Stop.ITERATIONS, Stop.STALLED)
         if not len(rows) or options.deadline.is_over:
             break
         part, earlier = problem.rows(rows), result.rows(rows)
