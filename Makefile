@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 TORCH_STAMP := $(VENV)/.installed-torch
 DEMO_STAMP := $(VENV)/.installed-for-demo
 STAMP := $(VENV)/.installed
+# The kernels' machine code, for this machine.  Where sources change, what they change is compiled at its first use.
+MACHINE_CODE := $(VENV)/.machine-code
 # Where torch comes from.  Without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes of CUDA.
 TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
@@ -20,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 # Each worker has a half of the files, so that they seldom wait for each other to compile the same kernel.
 QUICK := --dist worksteal -m "not system and not slow"
 
-.PHONY: help install demo lab check test test-core test-system test-all docs constraints clean
+.PHONY: help install wheel demo lab check test test-core test-system test-all docs constraints clean
 
 help:  ## what the targets do (this text)
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,7 +45,15 @@ $(STAMP): $(TORCH_STAMP) pyproject.toml constraints.txt
 	$(WRITE_BYTECODE)
 	@touch $@ $(DEMO_STAMP)
 
-install: $(STAMP)  ## everything, into .venv
+$(MACHINE_CODE): $(STAMP)
+	@echo "compiling the kernels for this machine, two minutes on two cores: then nothing waits for them"
+	$(BIN)/python -m teal.app.machine_code --best
+	@touch $@
+
+install: $(MACHINE_CODE)  ## everything, into .venv, and the kernels' machine code
+
+wheel: $(STAMP)  ## the wheel, in dist, with machine code for all levels of processors that this machine has
+	$(BIN)/python -m build --wheel --no-isolation
 
 # A network that no model has seen in training, on which an LP takes seconds: the models for any network and the
 # first-order engine beside it.  Then what the failure of each cable of GEANT costs over a day.
@@ -90,5 +100,5 @@ constraints: $(STAMP)  ## write down the installed versions
 	$(BIN)/python -m pip freeze --all --exclude-editable | sed 's/+cpu//' \
 		| grep -Ev '^(pip|triton|cuda-[a-z]*|nvidia-.*)==' > constraints.txt
 
-clean:  ## remove .venv, runs, build and dist
-	rm -rf $(VENV) runs build dist
+clean:  ## remove .venv, runs, build, dist and machine code
+	rm -rf $(VENV) runs build dist teal/_shipped

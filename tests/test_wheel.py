@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import importlib.metadata
+import os
 import subprocess
 import sys
 import venv
@@ -13,14 +14,31 @@ from pathlib import Path
 
 import pytest
 
+from teal.runtime import shipped_kernels
+
 pytestmark = pytest.mark.system  # installs packages
 
 ROOT = Path(__file__).parents[1]
+LEVELS = shipped_kernels.levels()
+# Of one task alone: all of them take minutes.
+_MACHINE_CODE = f"--level {LEVELS[-1]} --task paths" if LEVELS else "none"
+# What was compiled by a process that calls the kernels of that task.
+_CALL = """
+from teal.app import warm_up
+from teal.runtime import kernel_cache
+print(warm_up.missing(["paths", "engine"]))
+warm_up.run_task("paths")
+print(kernel_cache.num_compiled())
+"""
 
 
-def _run(*command: object, cwd: Path) -> str:
+def _run(*command: object, cwd: Path, **settings: str) -> str:
     process = subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True
+        [str(part) for part in command],
+        cwd=cwd,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
     )
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout
@@ -39,6 +57,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder,
         ROOT,
         cwd=folder,
+        TEAL_MACHINE_CODE=_MACHINE_CODE,
     )
     return next(folder.glob("*.whl"))
 
@@ -54,6 +73,8 @@ def test_the_wheel_contains_data_models_and_baselines(wheel: Path) -> None:
         "teal/_shipped/models/b4/model.safetensors",
     ):
         assert needed in names
+    assert ("teal/_shipped/kernels/manifest.json" in names) == bool(LEVELS)
+    assert wheel.name.endswith("-any.whl") != bool(LEVELS), "machine code is of one platform"
     assert not [
         name for name in names if name.startswith(("tests", "benchmarks")) or "__pycache__" in name
     ]
@@ -104,6 +125,10 @@ def test_the_wheel_evaluates_b4_in_an_empty_environment(wheel: Path, tmp_path: P
         cwd=work_folder,
     )
     assert str(ROOT) not in locations
+    if LEVELS:
+        empty = {"NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "TEAL_SHIPPED_KERNELS": "1"}
+        called = _run(python, "-c", _CALL, cwd=work_folder, **empty)
+        assert called.splitlines() == ["['engine']", "0"]
     instance = [
         "--topology",
         "b4",

@@ -25,7 +25,9 @@ from teal.app.settings import WarmUpConfig
 from teal.network import PathMethod, PathWeight, all_pairs, compute_paths
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, all_paths_bound, assess
-from teal.runtime.kernel_cache import folder, interpreting, machine
+from teal.runtime import shipped_kernels
+from teal.runtime.kernel_cache import folder, interpreting
+from teal.runtime.kernel_stamp import Processor, machine
 from teal.runtime.parallel import on_all_threads
 from teal.runtime.processes import call_all
 from teal.runtime.storage import content_key
@@ -95,12 +97,6 @@ def _engine_for_16_matrices() -> None:
 
 
 @_task
-def _engine_for_matrices_of_different_capacities() -> None:
-    for width in LANES[1:]:
-        rehearse(width, torch.float32, same_capacity=False)
-
-
-@_task
 def _engine_for_large_networks() -> None:
     rehearse(1, torch.float32, on_all=True, is_sampled=True)
 
@@ -151,7 +147,7 @@ def _paths_by_weight() -> None:
 @_task
 def _scenarios() -> None:
     for on_all in (False, True):
-        for count in LANES:
+        for count in lanes_of(torch.float64):
             with on_all_threads(on_all):
                 solve_scenarios(
                     three_nodes(ObjectiveName.MAX_LINK_UTILISATION, batch=count),
@@ -238,22 +234,29 @@ def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:
     """
     for done in call_all(run_task, [(name,) for name in names], workers=workers):
         yield names[done]
-        marker = _marker(names[done])
-        if marker is not None:
-            marker.touch()
+        where = folder()
+        if where is not None:
+            (where / _marker(names[done])).touch()
 
 
 def missing(names: Sequence[str] = _FIRST) -> list[str]:
-    """Tasks that have not been done on this machine, with these sources; none where nothing could
-    be kept.
+    """Tasks that have not been done with these sources, neither on this machine nor in the package
+    for a level of its processor; none where nothing could be kept.
     """
-    markers = {name: _marker(name) for name in names}
-    return [name for name, marker in markers.items() if marker is not None and not marker.exists()]
+    where = folder()
+    return [] if where is None else [name for name in names if not _is_done(name, where)]
 
 
 def is_warm(names: Sequence[str] = _FIRST) -> bool:
     """Whether tasks have been done and their kernels kept."""
-    return folder() is not None and not missing(names)
+    return all(_is_done(name, folder()) for name in names)
+
+
+def _is_done(task: str, where: Path | None) -> bool:
+    shipped = (_marker(task, target) for target in shipped_kernels.processors())
+    return any(map(shipped_kernels.has, shipped)) or (
+        where is not None and (where / _marker(task)).exists()
+    )
 
 
 def run_task(name: str) -> None:
@@ -278,20 +281,17 @@ def kernels_for_one_solve(num_demands: int, compile_first: Callable[[int], None]
         yield
 
 
-def _marker(task: str) -> Path | None:
-    """An empty file beside the kernels, which says that a task has been done; None without a
-    folder.
-    """
-    where = folder()
-    return None if where is None else where / f"{task.replace(' ', '-')}.{_sources()[:32]}.done"
+def _marker(task: str, target: Processor | None = None) -> str:
+    """Name of an empty file beside the kernels, which says that a task has been done."""
+    return f"{task.replace(' ', '-')}.{_sources(target)[:32]}.done"
 
 
 @functools.cache
-def _sources() -> str:
-    """Key of the machine and of all files with kernels."""
+def _sources(target: Processor | None) -> str:
+    """Key of a processor and of all files with kernels."""
     package = Path(__file__).parents[1]
     sources = (source.read_bytes() for source in sorted(package.rglob("*.py")))
-    return content_key([source for source in sources if _IMPORT in source], machine())
+    return content_key([source for source in sources if _IMPORT in source], machine(target))
 
 
 # As measured on two cores: seconds that a task adds, two at a time; one of the form for all

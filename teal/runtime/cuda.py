@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
-from teal.runtime.kernel_cache import stamp
+from teal.runtime.kernel_stamp import stamp
 
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 # Threads of a block, a power of 2.  In the simulator each is a Python thread, so there are few.

@@ -1,19 +1,13 @@
-"""Compiled kernels on disk, each under a stamp of all that its machine code was made from.
+"""Compiled kernels on disk, each under the stamp of all that its machine code was made from
+(:mod:`teal.runtime.kernel_stamp`).
 
-Numba's own cache stamps a kernel with the content of its file alone: it keeps the old code of a
-helper in another file, and the old value of a constant.  Here a kernel's stamp is the SHA-256 of
+A form is a kernel compiled for arguments of given types; it is one file, named
+``FUNCTION.STAMP.FORM.nbc``, written whole.  A form is compiled in one process at a time: others
+wait for its file.  The folder is ``kernels`` in ``$NUMBA_CACHE_DIR``, else in Teal's cache folder.
+What it lacks may come with the package (:mod:`teal.runtime.shipped_kernels`).
 
-    its bytecode and constants, the values of the globals that it reads, and the same of every kernel that it calls;
-    the content of :mod:`teal.runtime.lanes`, whose operators kernels use without naming them;
-    the options of compilation, the versions of Numba and Python, and the processor with its features.
-
-Neither the place of the sources nor comments and docstrings are part of it: checkouts and
-installations share one folder, and an edit compiles only what it changes.  A form is a kernel
-compiled for arguments of given types; it is one file, named ``FUNCTION.STAMP.FORM.nbc``, written
-whole.  A form is compiled in one process at a time: others wait for its file.  The folder is
-``kernels`` in ``$NUMBA_CACHE_DIR``, else in Teal's cache folder.
-
-The files are pickles, as Numba's are: a folder that everybody may write to is not used.
+The files are pickles, as Numba's are: neither a folder that everybody may write to is used, nor a
+folder or a file of another user.
 """
 
 from __future__ import annotations
@@ -22,48 +16,50 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import inspect
 import os
 import pickle
-import platform
 import stat
-import sys
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 from numba.core import compiler
 from numba.core.caching import NullCache
 from numba.core.serialize import dumps
 from typing_extensions import override
 
+from teal.runtime import shipped_kernels
+from teal.runtime.kernel_stamp import LANES, content, of_function, stamp_of
 from teal.runtime.storage import atomic_file, cache_dir, content_key
 
 _KEPT_STAMPS = 3  # of a function: to turn between two or three versions compiles nothing
 _KEPT_DAYS = 60  # a form that nothing has loaded for so long is removed
 _MAX_WAIT_S = 120.0  # for a form that another process compiles; no kernel takes a tenth of it
 _POLL_S = 0.02  # between two looks at its lock
-_ALWAYS = ("lanes.py",)  # files beside this one that are part of every stamp
-_LANES = "teal.runtime.lanes"  # whose operations exist in machine code alone
 _FOLDER = "kernels"
 _LOCK = "lock"  # file whose bytes are the locks of forms
 
 
 def folder() -> Path | None:
-    """Where kernels are kept; None where nothing can be written, or where everybody could write."""
+    """Where kernels are kept; None where nothing can be written, where everybody could write, or
+    where the folder is another user's.
+    """
     named = os.environ.get("NUMBA_CACHE_DIR")
     with contextlib.suppress(OSError):
         path = Path(named) / _FOLDER if named else cache_dir(_FOLDER)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(path, os.W_OK) and not path.stat().st_mode & stat.S_IWOTH:
+        found = path.stat()
+        if os.access(path, os.W_OK) and not found.st_mode & stat.S_IWOTH and _is_trusted(found):
             return path
     return None
+
+
+def _is_trusted(found: os.stat_result) -> bool:
+    """Whether a folder or file is this user's, or the administrator's."""
+    return found.st_uid in (os.geteuid(), 0)
 
 
 class Announcer:
@@ -96,12 +92,6 @@ def announcing(announcer: Announcer) -> Iterator[None]:
         _announcer = before
 
 
-# Kinds of globals whose ``repr`` tells their value; among them the types of Numba, such as
-# ``float64``.
-_PLAIN = (
-    bool | int | float | complex | str | bytes | np.generic | np.dtype | Enum | numba.types.Type
-)
-
 _interprets = False
 
 
@@ -125,112 +115,6 @@ def interpreting() -> Iterator[None]:
 def is_interpreting() -> bool:
     """Whether kernels that are not on disk run as Python."""
     return _interprets
-
-
-def stamp(function: Callable[..., Any], options: object = ()) -> str:
-    """Hexadecimal SHA-256 of all that the machine code of a kernel depends on but the types of its
-    arguments.
-
-    Args:
-        function: the kernel's Python function, or anything with one (``py_func``).
-        options: options of its compilation; their ``repr`` is part of the stamp.
-
-    Raises:
-        TypeError: the kernel reads a global of a kind whose value cannot be told.
-    """
-    digest = hashlib.sha256(machine().encode())
-    digest.update(repr(options).encode())
-    seen: set[int] = set()
-    for name, text in _of_function(getattr(function, "py_func", function), seen):
-        digest.update(f"{name}={text}\0".encode())
-    return digest.hexdigest()
-
-
-@functools.cache
-def machine() -> str:
-    """SHA-256 of the processor, the versions of Numba and Python, and the files that are part of
-    every stamp.
-    """
-    from numba.core.registry import cpu_target
-
-    processor = cpu_target.target_context.codegen().magic_tuple()
-    files = [(Path(__file__).parent / name).read_bytes() for name in _ALWAYS]
-    return content_key(files, numba.__version__, platform.python_version_tuple()[:2], processor)
-
-
-def _of_function(function: Callable[..., Any], seen: set[int]) -> Iterator[tuple[str, str]]:
-    """Name and content of everything that the code of a function depends on."""
-    if id(function) in seen:
-        return
-    seen.add(id(function))
-    name = f"{function.__module__}.{function.__qualname__}"
-    yield name, repr(function.__defaults__)
-    if function.__closure__:
-        for variable, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
-            yield from _of_value(f"{name}.{variable}", cell.cell_contents, seen)
-    yield from _of_code(name, function.__code__, function.__doc__, function.__globals__, seen)
-
-
-def _of_code(
-    name: str, code: types.CodeType, doc: str | None, values: dict[str, Any], seen: set[int]
-) -> Iterator[tuple[str, str]]:
-    yield f"{name}.code", f"{code.co_code.hex()} {code.co_varnames} {code.co_names} {code.co_flags}"
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _of_code(f"{name}.{constant.co_name}", constant, None, values, seen)
-        else:
-            is_doc = isinstance(constant, str) and constant == doc
-            yield f"{name}.constant", repr(None if is_doc else constant)
-    for variable in code.co_names:
-        if variable in values:  # the others are attributes, and functions of Python
-            yield from _of_value(f"{name}.{variable}", values[variable], seen)
-
-
-def _of_value(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, str]]:
-    """Name and content of a global that a kernel reads."""
-    if hasattr(value, "py_func"):  # another kernel
-        yield name, repr(getattr(value, "targetoptions", ()))
-        yield from _of_function(value.py_func, seen)
-    elif isinstance(value, types.FunctionType):
-        yield from _of_function(value, seen)
-    elif value is None or isinstance(value, _PLAIN):
-        yield name, f"{type(value).__name__} {value!r}"
-    elif isinstance(value, tuple):
-        yield name, f"{type(value).__name__} of {len(value)}"
-        for position, entry in enumerate(value):
-            yield from _of_value(f"{name}[{position}]", entry, seen)
-    elif isinstance(value, np.ndarray):
-        yield name, content_key(value)
-    elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
-        yield name, f"{value.__module__}.{value.__qualname__}{value._fields}"
-    elif isinstance(value, types.ModuleType):
-        yield name, _of_module(value.__name__)
-    elif isinstance(value, type | types.BuiltinFunctionType | np.ufunc) or hasattr(value, "_defn"):
-        definition = getattr(value, "_defn", value)  # of an intrinsic of Numba
-        yield (
-            name,
-            (
-                f"{definition.__name__} "
-                f"{_of_module(getattr(definition, '__module__', None) or 'numpy')}"
-            ),
-        )
-    else:
-        raise TypeError(
-            f"{name}: a kernel may read numbers, strings, types, arrays, kernels and modules, not "
-            f"{value!r}"
-        )
-
-
-@functools.cache
-def _of_module(name: str) -> str:
-    """Libraries are part of the stamp by name: Numba's version decides what it makes of them. Ours
-    are by content.
-    """
-    source = None
-    if name.partition(".")[0] not in ("numba", "numpy", "math", "builtins"):
-        with contextlib.suppress(TypeError, OSError):
-            source = Path(inspect.getfile(sys.modules[name])).read_bytes()
-    return name if source is None else f"{name} {hashlib.sha256(source).hexdigest()}"
 
 
 def _of_types(kinds: Any) -> str:
@@ -268,16 +152,25 @@ class KernelCache(NullCache):
         return str(folder() or "")
 
     @functools.cached_property
+    def _content(self) -> bytes:
+        return content(self._function, self._options)
+
+    @functools.cached_property
     def _stamp(self) -> str:
-        return stamp(self._function, self._options)
+        return stamp_of(self._content)
+
+    @functools.cached_property
+    def _shipped_stamps(self) -> list[str]:
+        """Stamps of the levels of processors whose machine code may come with the package."""
+        return [stamp_of(self._content, target) for target in shipped_kernels.processors()]
 
     @functools.cached_property
     def _runs_in_python(self) -> bool:
-        return not any(_LANES in text for _, text in _of_function(self._function, set()))
+        return not any(LANES in text for _, text in of_function(self._function, set()))
 
     def is_better_interpreted(self, signature: Any) -> bool:
         """Whether a call with arguments of these types should run as Python."""
-        if not _interprets or not self._runs_in_python:
+        if not _interprets or not self._runs_in_python or self._shipped(signature):
             return False
         path = self.path(signature)
         return path is None or not path.exists()
@@ -285,22 +178,30 @@ class KernelCache(NullCache):
     def path(self, signature: Any) -> Path | None:
         """The file of the form for arguments of these types; None where nothing can be kept."""
         where = folder()
-        if where is None:
+        return None if where is None else where / self._name(self._stamp, _of_types(signature))
+
+    def _name(self, stamp: str, types: str) -> str:
+        form = hashlib.sha256(types.encode()).hexdigest()
+        return f"{self.name}.{stamp[:24]}.{form[:24]}.nbc"
+
+    def _shipped(self, signature: Any) -> str | None:
+        """Name of the file of the package for arguments of these types."""
+        if not self._shipped_stamps:
             return None
-        form = hashlib.sha256(_of_types(signature).encode()).hexdigest()
-        return where / f"{self.name}.{self._stamp[:24]}.{form[:24]}.nbc"
+        types = _of_types(signature)
+        names = (self._name(stamp, types) for stamp in self._shipped_stamps)
+        return next((name for name in names if shipped_kernels.has(name)), None)
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """The form if it is on disk; else None, with its lock held until :meth:`save_overload`."""
         target_context.refresh()
         path = self.path(signature)
+        form = self._loaded(path, target_context) or self._from_package(signature, target_context)
+        if form is not None:
+            return form
         if path is not None:
-            form = self._loaded(path, target_context)
-            if form is None:
-                self._lock(path)
-                form = self._loaded(
-                    path, target_context
-                )  # another process may have compiled it meanwhile
+            self._lock(path)
+            form = self._loaded(path, target_context)  # another process may have compiled it
             if form is not None:
                 self._unlock()
                 return form
@@ -325,15 +226,22 @@ class KernelCache(NullCache):
             self._unlock()
             _announcer.ends(self.name, time.perf_counter() - self._begins.pop())
 
-    def _loaded(self, path: Path, target_context: Any) -> Any:
+    def _loaded(self, path: Path | None, target_context: Any) -> Any:
+        """The form of a file of this user; None if there is none."""
         try:
-            content = path.read_bytes()
+            if path is None:
+                return None
+            with path.open("rb") as file:
+                content = file.read() if _is_trusted(os.fstat(file.fileno())) else None
             os.utime(path)  # so that what is in use is kept
-            return compiler.CompileResult._rebuild(target_context, *pickle.loads(content))
-        except FileNotFoundError:
+        except OSError:
             return None
-        except (OSError, EOFError, AttributeError, ImportError, TypeError, pickle.UnpicklingError):
-            return None  # half a file, or one that names what is gone: written anew
+        return _rebuilt(content, target_context)
+
+    def _from_package(self, signature: Any, target_context: Any) -> Any:
+        """The form that comes with the package; None if there is none."""
+        name = self._shipped(signature)
+        return None if name is None else _rebuilt(shipped_kernels.read(name), target_context)
 
     def _lock(self, path: Path) -> None:
         self._unlock()
@@ -361,6 +269,16 @@ class KernelCache(NullCache):
             if descriptor is not None:
                 fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, self._locked)
             self._locked = None
+
+
+def _rebuilt(content: bytes | None, target_context: Any) -> Any:
+    """The form that a file holds; None for half a file, or one that names what is gone."""
+    if content is None:
+        return None
+    try:
+        return compiler.CompileResult._rebuild(target_context, *pickle.loads(content))
+    except (OSError, EOFError, AttributeError, ImportError, TypeError, pickle.UnpicklingError):
+        return None
 
 
 @functools.cache

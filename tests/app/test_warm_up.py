@@ -6,15 +6,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from teal.app import warm_up
+from teal.app import machine_code, warm_up
 from teal.app import warm_up as study
 from teal.cli import main
 from teal.cli.commands import COMMANDS
+from teal.runtime import shipped_kernels
 
 LARGE = [
     "solve",
@@ -58,7 +60,7 @@ def test_the_first_command_announces_the_compilation_and_the_second_does_not(
             (tmp_path / name).touch()
             yield name
 
-    monkeypatch.setattr(warm_up, "_marker", lambda task: tmp_path / task)
+    monkeypatch.setattr(warm_up, "_is_done", lambda task, where: (tmp_path / task).exists())
     monkeypatch.setattr(study, "warm_up", compiled)
     assert main(LARGE) == 0
     assert "compiling for this machine" in capsys.readouterr().err
@@ -72,6 +74,7 @@ def test_the_first_command_announces_the_compilation_and_the_second_does_not(
 @pytest.mark.system
 def test_the_first_solve_of_a_small_network_compiles_nothing(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "TEAL_CACHE_DIR": str(tmp_path)}
+    environment["TEAL_SHIPPED_KERNELS"] = "0"
     for objective in ("total_flow", "max_link_utilisation"):
         words = [
             "solve",
@@ -101,17 +104,50 @@ def test_processes_compile_and_leave_a_marker(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    names = warm_up.first_tasks()
+    monkeypatch.setenv("TEAL_SHIPPED_KERNELS", "0")
+    monkeypatch.setattr("teal.runtime.shipped_kernels.processors", lambda: ())
+    names = ("paths",)
     assert not warm_up.is_warm(names)
     assert set(warm_up.warm_up(names)) == set(names)
     assert warm_up.is_warm(names)
-    assert len(list((tmp_path / "kernels").glob("*.nbc"))) > 30
+    assert len(list((tmp_path / "kernels").glob("*.nbc"))) > 20
+
+
+@pytest.mark.slow
+def test_the_package_gets_what_the_tasks_load_and_needs_no_task_then(tmp_path: Path) -> None:
+    """Machine code of one task, for this machine's first level, in a process that has no other."""
+    levels = shipped_kernels.levels()
+    if not levels:
+        pytest.skip("this processor has no level of the package")
+    made = machine_code.make(levels[-1:], ["paths"], tmp_path / "work", tmp_path / "shipped")
+    compiled = list((tmp_path / "work" / levels[-1] / "kernels").glob("*.nbc"))
+    assert 5 < made < len(compiled), "kernels that other kernels alone call are part of those"
+    program = """
+        import sys
+        from pathlib import Path
+        from teal.runtime import kernel_cache, shipped_kernels
+        shipped_kernels._folder = lambda: Path(sys.argv[1])
+        from teal.app import warm_up
+        print(warm_up.missing(("paths", "engine")))
+        warm_up.run_task("paths")
+        print(kernel_cache.num_compiled())
+    """
+    settings = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "TEAL_SHIPPED_KERNELS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), tmp_path / "shipped"],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["['engine']", "0"]
 
 
 def test_nothing_is_compiled_ahead_where_nothing_can_be_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(warm_up, "folder", lambda: None)
+    monkeypatch.setattr("teal.runtime.shipped_kernels.processors", lambda: ())
     assert warm_up.missing(warm_up.all_tasks()) == []
     assert not warm_up.is_warm()
     study.compile_first(lambda text: pytest.fail(text))

@@ -21,7 +21,8 @@ import torch
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, assess
 from teal.runtime import cuda, kernel_cache
-from teal.runtime.kernel_cache import KernelCache, interpreting, stamp
+from teal.runtime.kernel_cache import KernelCache, interpreting
+from teal.runtime.kernel_stamp import stamp
 from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.fused.kernels import step
 from teal.testing import random_problem
@@ -331,7 +332,7 @@ def test_kernels_that_run_as_python_give_what_machine_code_gives(tmp_path: Path)
         with interpreting():
             print(json.dumps(results()))
     """)
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "TEAL_SHIPPED_KERNELS": "0"}
     python = json.loads(
         subprocess.run(
             [sys.executable, "-c", program],

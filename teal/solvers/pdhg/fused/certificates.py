@@ -77,9 +77,8 @@ def _measure_block(  # type: ignore[no-untyped-def]
     is_even,
     out,
     lanes,
-    h_lanes,
 ):
-    width, h_per_matrix = len(lanes), len(h_lanes) > 1
+    width = len(lanes)
     several_values, has_steps = len(demand_value.first) > 1, demand_value.drop.shape[1] > 1
     drop, end = demand_value.drop, demand_value.end
     of_lanes, ones = np.empty(width), np.ones(width)
@@ -98,7 +97,7 @@ def _measure_block(  # type: ignore[no-untyped-def]
         trial_flow[: (nodes + 1) * width] = 0
         p = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            h, live_paths, best_profit, largest = zero, zero, zero, 0.0
+            h, live_paths, best_profit = zero, zero, zero
             value = fill(demand_value.first[d if several_values else 0], lanes)
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
@@ -106,11 +105,7 @@ def _measure_block(  # type: ignore[no-untyped-def]
                 best_profit = larger(best_profit, profit)
                 live_paths = live_paths + where_above(profit, live_profit, one, zero)
                 h = larger(h, load(inverse_sum, node, lanes))
-                largest = max(largest, inverse_sum[node * width])
-            if h_per_matrix:
-                store(out.inverse_capacity_sum, d, where_above(h, zero, h, one))
-            else:
-                out.inverse_capacity_sum[d] = largest if largest > 0 else 1.0
+            store(out.inverse_capacity_sum, d, where_above(h, zero, h, one))
             carried = where_above(live_paths, zero, load(demand, d, lanes), zero)
             store(out.live_demand, d, carried)
             if curve is not None:
@@ -149,7 +144,6 @@ def measure(
     is_even: bool,
     out: Measurements,
     lanes: Lanes,
-    h_lanes: Lanes,
 ) -> None:
     """Compute the constants of a program.
 
@@ -164,7 +158,6 @@ def measure(
             for one that uses its first path, and nothing if that has failed.
         out: receives the results; ``full_load`` and ``trial_load`` must be 0 before the call.
         lanes: array of length L.
-        h_lanes: ``lanes`` if h differs between matrices, else of length 1.
     """
     for b in prange(len(block_ptr) - 1):
         _measure_block(
@@ -180,7 +173,6 @@ def measure(
             is_even,
             out,
             lanes,
-            h_lanes,
         )
 
 

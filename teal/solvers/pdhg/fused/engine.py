@@ -111,16 +111,11 @@ class FusedEngine:
     def _own_passes(self, dtype: torch.dtype) -> PathPasses:
         """Passes over the paths of the problem, in memory."""
         problem = self._problem
-        # H of all matrices is then the same, and stays it.
-        same_capacity = (
-            bool((problem.capacity == problem.capacity[:1]).all()) and problem.utility is None
-        )
         passes = PathPasses(
             problem.paths.packed,
             problem.paths.num_paths,
             problem.batch,
             self._lanes,
-            (0,) if same_capacity else self._lanes,
             self._demand_value(),
             problem.demand_set.carries_all,
             _NUMPY_DTYPE[dtype],

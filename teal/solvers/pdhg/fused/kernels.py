@@ -95,13 +95,12 @@ def _iterate_block(  # type: ignore[no-untyped-def]
     is_restarting,
     is_storing,
     lanes,
-    h_lanes,
 ):
     """The primal step and Halpern's average for the demands of one block of sources; arguments as
     of ``step``.
     """
     real = scratch.price.dtype.type
-    width, h_per_matrix = len(lanes), len(h_lanes) > 1
+    width = len(lanes)
     several_values, has_steps, has_caps = (
         len(value.first) > 1,
         value.drop.shape[1] > 1,
@@ -165,7 +164,7 @@ def _iterate_block(  # type: ignore[no-untyped-def]
                 continue
             demand = load(rates, d, lanes)
             scaled_value = fill(first_value[d if several_values else 0], lanes) * inverse_scale
-            h = load(inverse_sums, d, lanes) if h_per_matrix else fill(inverse_sums[d], lanes)
+            h = load(inverse_sums, d, lanes)
             primal_step, metric = inverse_weight / h, demand * h
             scaled_step = scaled_value * primal_step
             if has_caps:
@@ -403,13 +402,12 @@ def step(
     is_restarting: bool,
     is_storing: bool,
     lanes: Lanes,
-    h_lanes: Lanes,
 ) -> None:
     """The paths' part of one iteration: new splits for the prices and weights in ``scratch``, and
     their loads.
 
     Args:
-        scan, block_ptr, max_slots, demands, value, curve, primal, lanes, h_lanes: as in
+        scan, block_ptr, max_slots, demands, value, curve, primal, lanes: as in
             :func:`iterate`.
         scratch: prices and weights; ``block_load`` and ``block_sums`` receive the results.
         inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands
@@ -441,7 +439,6 @@ def step(
             is_restarting,
             is_storing,
             lanes,
-            h_lanes,
         )
 
 
@@ -472,7 +469,6 @@ def _iterate_on_all(  # type: ignore[no-untyped-def]
     control,
     scratch,
     lanes,
-    h_lanes,
 ):
     inverse_scale = value_scale(program, scratch)
     for i in range(count):
@@ -491,7 +487,6 @@ def _iterate_on_all(  # type: ignore[no-untyped-def]
             is_restarting,
             i == count - 1,
             lanes,
-            h_lanes,
         )
         after(program, dual, control, scratch, as_int64(len(lanes)))
         if curve is not None and i + 1 < count and control.restart_due.max() > 0:
@@ -514,7 +509,6 @@ def _iterate_alone(  # type: ignore[no-untyped-def]
     control,
     scratch,
     lanes,
-    h_lanes,
 ):
     inverse_scale = value_scale(program, scratch)
     for i in range(count):
@@ -533,7 +527,6 @@ def _iterate_alone(  # type: ignore[no-untyped-def]
             is_restarting,
             i == count - 1,
             lanes,
-            h_lanes,
         )
         after(program, dual, control, scratch, as_int64(len(lanes)))
         if curve is not None and i + 1 < count and control.restart_due.max() > 0:
@@ -555,7 +548,6 @@ def iterate(
     control: Control,
     scratch: Scratch,
     lanes: Lanes,
-    h_lanes: Lanes,
 ) -> int:
     """At most ``count`` iterations of all lanes; how many there were.
 
@@ -577,7 +569,6 @@ def iterate(
         control: state of each matrix, in place.
         scratch: memory.
         lanes: a tuple of length L.
-        h_lanes: a tuple as long as h has columns, 1 or L.
     """
     done: int = (_iterate_alone if is_alone() else _iterate_on_all)(
         count,
@@ -593,6 +584,5 @@ def iterate(
         control,
         scratch,
         lanes,
-        h_lanes,
     )
     return done

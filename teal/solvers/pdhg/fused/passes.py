@@ -170,22 +170,20 @@ class PathPasses:
     """Passes over paths in memory, or in mapped files.
 
     Memory for each path and lane: 12 bytes for the iteration in float32 (24 in float64) and 24 for
-    gap checks; for each demand and lane 12 (16 in float64).
+    gap checks; for each demand and lane 16 (24 in float64).
 
     Args:
         packed: the paths of D demands.
         num_paths: K.
         batch: B.
         lanes: a tuple of length L; lanes past B hold no demand.
-        h_lanes: ``lanes`` if capacities differ between matrices, else of length 1.
         demand_value: values of the demands, in float64.
         carries_all: whether all demand must be carried.
         real: NumPy type of the iteration.
         arrays: storage of all that has the size of the paths or demands.
         best: number, 0 or 1, of the flows that were kept by an earlier object with the same
             ``arrays``; -1 for none.
-        curve: utility of the demands, for an iteration in float64 with ``h_lanes`` as ``lanes``;
-            None for none.
+        curve: utility of the demands, for an iteration in float64; None for none.
     """
 
     def __init__(
@@ -194,7 +192,6 @@ class PathPasses:
         num_paths: int,
         batch: int,
         lanes: Lanes,
-        h_lanes: Lanes,
         demand_value: DemandValue,
         carries_all: bool,
         real: Any,
@@ -203,7 +200,7 @@ class PathPasses:
         curve: CurveRows | None = None,
     ) -> None:
         self._scan, self._max_slots = packed.scan, packed.max_slots
-        self._num_paths, self._batch, self._lanes, self._h_lanes = num_paths, batch, lanes, h_lanes
+        self._num_paths, self._batch, self._lanes = num_paths, batch, lanes
         self._value, self._carries_all, self._arrays, self.best = (
             demand_value,
             carries_all,
@@ -222,7 +219,7 @@ class PathPasses:
         self._live_demand = arrays("live_demand", demands * width, np.float64)
         self._demands = DemandRows(
             demand=arrays("demand", demands * width, real),
-            inverse_capacity_sum=arrays("inverse_capacity_sum", demands * len(h_lanes), real),
+            inverse_capacity_sum=arrays("inverse_capacity_sum", demands * width, real),
         )
         self._iteration_value = demand_value.astype(real)  # the values in the iteration
         self._primal = Primal(*(arrays(name, self._rows, real) for name in Primal._fields))
@@ -274,7 +271,7 @@ class PathPasses:
         width, blocks = len(self._lanes), len(self._block_ptr) - 1
         demands = len(self._live_demand) // width
         out = certificates.Measurements(
-            inverse_capacity_sum=np.empty(demands * len(self._h_lanes)),
+            inverse_capacity_sum=np.empty(demands * width),
             live_demand=self._live_demand,  # in place: each entry is read before it is written
             full_load=np.zeros((blocks, self._links * width)),
             trial_load=np.zeros((blocks, self._links * width)),
@@ -293,7 +290,6 @@ class PathPasses:
                 self._carries_all,
                 out,
                 self._lanes,
-                self._h_lanes,
             )
         self._demands.demand[:] = self._live_demand
         self._demands.inverse_capacity_sum[:] = out.inverse_capacity_sum
@@ -385,7 +381,6 @@ class PathPasses:
                     control,
                     self.scratch(),
                     self._lanes,
-                    self._h_lanes,
                 )
                 if done >= count:
                     return
@@ -446,7 +441,6 @@ class PathPasses:
                 is_restarting,
                 is_storing,
                 self._lanes,
-                self._h_lanes,
             )
         return memory.block_load.sum(0, dtype=np.float64), memory.block_sums.sum(
             0, dtype=np.float64

@@ -38,7 +38,6 @@ def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
         dtype: type of the splits in the iteration.
     """
     paths, batch = problem.paths, problem.batch
-    same_capacity = bool((problem.capacity == problem.capacity[:1]).all())
     widths = lanes_of(dtype)
     sizes = {min(batch, widths[-1]), batch % widths[-1]} - {0}
     for width in sorted({next(lanes for lanes in widths if lanes >= size) for size in sizes}):
@@ -47,7 +46,6 @@ def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
             width,
             dtype,
             _of_same_kernels(problem),
-            same_capacity=same_capacity,
             on_all=on_all,
             is_sampled=is_faster(paths, gap),
         )
@@ -69,7 +67,6 @@ def rehearse(
     dtype: torch.dtype,
     objective: ObjectiveName = ObjectiveName.TOTAL_FLOW,
     *,
-    same_capacity: bool = True,
     on_all: bool = False,
     is_sampled: bool = False,
 ) -> None:
@@ -79,11 +76,10 @@ def rehearse(
         width: lanes.
         dtype: type of the splits in the iteration.
         objective: total_flow, max_link_utilisation or proportional_fair.
-        same_capacity: whether all matrices have the same capacities.
         on_all: whether kernels run on all threads.
         is_sampled: whether the engine starts from samples.
     """
-    problem = three_nodes(objective, batch=width, same_capacity=same_capacity)
+    problem = three_nodes(objective, batch=width)
     with on_all_threads(on_all):
         state = None
         for _ in ("cold", "warm"):
@@ -114,7 +110,6 @@ def rehearse_checks(problem: Problem) -> None:
         problem.paths.packed,
         problem.paths.num_paths,
         1,
-        (0,),
         (0,),
         one_step(np.ones(1)),
         False,
@@ -168,7 +163,6 @@ def three_nodes(
     objective: ObjectiveName = ObjectiveName.TOTAL_FLOW,
     *,
     batch: int = 1,
-    same_capacity: bool = True,
 ) -> Problem:
     """A triangle with more demand than it can carry; see :func:`rehearse`."""
     source, target = np.array([0, 1, 2, 1, 2, 0], np.int32), np.array([1, 2, 0, 0, 1, 2], np.int32)
@@ -183,7 +177,4 @@ def three_nodes(
     )
     paths = _paths_of_triangle(topology)
     demand = np.random.default_rng(0).uniform(0.5, 3, (batch, len(paths.pairs)))
-    capacity = np.full((batch, 6), 2.0)
-    if not same_capacity:
-        capacity[-1, 0] = 1.0
-    return Problem.create(topology, paths, objective, demand, capacity=capacity)
+    return Problem.create(topology, paths, objective, demand)

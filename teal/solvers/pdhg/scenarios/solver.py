@@ -45,7 +45,7 @@ from teal.runtime.parallel import threads_for
 from teal.runtime.shapes import Float
 from teal.solvers.pdhg.fused import certificates, kernels
 from teal.solvers.pdhg.fused.demand_value import one_step
-from teal.solvers.pdhg.fused.engine import LANES, FusedEngine
+from teal.solvers.pdhg.fused.engine import FusedEngine, lanes_of
 from teal.solvers.pdhg.fused.passes import (
     MAX_BLOCKS,
     MIN_BLOCK_WORK,
@@ -104,10 +104,10 @@ class ScenarioPasses:
         live = np.repeat(capacity > 0, width)  # (E * L,), also in lanes without a scenario
         inverse = np.where(live, 1 / np.where(live, np.repeat(capacity, width), 1), 0.0)
         path_cost = np.where(live, 0.0, kernels.FAILED_PRICE)
-        h = np.empty(demands)
+        h_rows = np.empty(demands * width)  # the same in all lanes
         for g in range(groups):
             out = certificates.Measurements(
-                inverse_capacity_sum=h,
+                inverse_capacity_sum=h_rows,
                 live_demand=rate[g],
                 full_load=np.zeros((blocks, self._row)),
                 trial_load=np.zeros((blocks, self._row)),
@@ -127,9 +127,9 @@ class ScenarioPasses:
                     True,
                     out,
                     lanes,
-                    (0,),
                 )
             full[g], trial[g] = out.full_load.sum(0), out.trial_load.sum(0)
+        h = h_rows[::width].copy()
         total = rate.reshape(groups, demands, width).sum((0, 2))
         self._rows = scenario_kernels.ScenarioRows(
             rate=np.ascontiguousarray(
@@ -455,7 +455,8 @@ class ScenarioEngine(FusedEngine):
         self._scenarios, self._all_limits = problem.to(torch.float64), limits
         # Whole groups of the largest width, or one group of the least width that holds all
         # scenarios.
-        self._group_width = next((width for width in LANES if width >= problem.batch), LANES[-1])
+        widths = lanes_of(torch.float64)
+        self._group_width = next((width for width in widths if width >= problem.batch), widths[-1])
         self._groups = math.ceil(problem.batch / self._group_width)
         passes = ScenarioPasses(self._scenarios, self._groups, self._group_width)
         if state is not None:

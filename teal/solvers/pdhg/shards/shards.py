@@ -187,7 +187,6 @@ class ShardWorker:
             shard.num_paths,
             1,
             (0,),
-            (0,),
             one_step(self._demands[index].demand_value),
             self._carries_all,
             np.float32,

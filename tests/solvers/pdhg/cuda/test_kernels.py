@@ -34,7 +34,7 @@ from numba import types
 from numba.cuda import compile_ptx, dispatcher
 from numba.np.numpy_support import from_dtype
 import numpy as np
-from teal.runtime.kernel_cache import stamp
+from teal.runtime.kernel_stamp import stamp
 def type_of(kind):
     if isinstance(kind, list) and kind[0] == "named":
         owner = getattr(importlib.import_module(kind[1]), kind[2])

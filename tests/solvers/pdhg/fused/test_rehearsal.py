@@ -86,6 +86,7 @@ def test_with_nothing_compiled_a_deadline_counts_iterations_and_not_compilation(
     environment = os.environ | {
         "NUMBA_CACHE_DIR": str(tmp_path / "numba"),
         "TEAL_CACHE_DIR": str(tmp_path / "cache"),
+        "TEAL_SHIPPED_KERNELS": "0",
     }
     program = (
         "import teal\n"

@@ -1,0 +1,132 @@
+"""What a service needs to its first answers on a machine that has compiled nothing.
+
+    python benchmarks/service_start.py [--networks geant,UsCarrier,Kdl] [--data FOLDER] [--native] [--repeat 3]
+        [--out runs/service-start.csv]
+
+Each start is a new process with an empty home: `listens` is the time to the first 200 of /healthz,
+`ready` that to the first 200 of /readyz, `answers` that to the first certified allocation, all from
+the start of the process, medians over the repetitions.  `--native` leaves the machine code of the
+package aside, so that everything is compiled.  The package must have machine code (a wheel has, a
+checkout after `python -m teal.app.machine_code`); nothing else should run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+from public_data import published
+
+from teal.client import Client, NotReady, Overloaded, UnknownNetwork, Unreachable
+
+NETWORKS = {
+    "b4": ("b4", 6),
+    "geant": ("topohub:sndlib/geant", 4),
+    "UsCarrier": ("UsCarrier.json", 6),
+    "Kdl": ("Kdl.json", 6),
+}
+PORT = 8_123
+ADDRESS = f"http://127.0.0.1:{PORT}"
+_MOST_S = 900.0
+_LOOK_EVERY_S = 0.02
+
+
+def first(wanted: Callable[[], Any], begin: float) -> float:
+    """Seconds from ``begin`` until ``wanted`` first succeeds."""
+    while time.perf_counter() - begin < _MOST_S:
+        try:
+            wanted()
+        except (Unreachable, NotReady, Overloaded, UnknownNetwork, httpx.HTTPError):
+            time.sleep(_LOOK_EVERY_S)
+        else:
+            return time.perf_counter() - begin
+    raise TimeoutError
+
+
+def is_well(http: httpx.Client, path: str) -> None:
+    """Raise httpx.HTTPError unless a path answers with 200."""
+    http.get(path).raise_for_status()
+
+
+def one_start(topology: str, rates: Any, native: bool) -> dict[str, float]:
+    """Seconds to each of the three, in a new process with an empty home."""
+    with tempfile.TemporaryDirectory() as home:
+        kept = {
+            k: v for k, v in os.environ.items() if not k.startswith(("TEAL_", "NUMBA_", "XDG_"))
+        }
+        environment = kept | {"HOME": home, "TEAL_SHIPPED_KERNELS": "0" if native else "1"}
+        command = [sys.executable, "-m", "teal", "serve", "--topology", topology]
+        begin = time.perf_counter()
+        process = subprocess.Popen(
+            [*command, "--port", str(PORT), "--state", f"{home}/state"],
+            env=environment,
+            cwd=home,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            with httpx.Client(base_url=ADDRESS) as http, Client(ADDRESS) as client:
+                found = {"listens": first(partial(is_well, http, "/healthz"), begin)}
+                found["ready"] = first(partial(is_well, http, "/readyz"), begin)
+                ask = partial(client.allocate, "default", rates, gap=0.01, deadline_ms=60_000)
+                found["answers"] = first(ask, begin)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    return found
+
+
+def main() -> None:
+    """Read the arguments, measure, and write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--networks", default="geant,UsCarrier,Kdl")
+    parser.add_argument("--data", type=Path, default=Path("."))
+    parser.add_argument("--native", action="store_true")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("runs/service-start.csv"))
+    given = parser.parse_args()
+    import teal
+
+    rows = []
+    for network in given.networks.split(","):
+        source, load = NETWORKS[network]
+        place = str(published(given.data, source)) if source.endswith(".json") else source
+        topology = teal.load_topology(place)
+        traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
+        rates = traffic.read(slice(None))[0]
+        starts = [one_start(place, rates, given.native) for _ in range(given.repeat)]
+        for figure in ("listens", "ready", "answers"):
+            seconds = statistics.median(start[figure] for start in starts)
+            code = "compiled here" if given.native else "of the package"
+            rows.append(
+                {
+                    "network": network,
+                    "machine_code": code,
+                    "figure": figure,
+                    "seconds": f"{seconds:.3g}",
+                }
+            )
+            print(network, code, figure, f"{seconds:.2f} s", flush=True)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    with given.out.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Machine code for the wheel: compiled as the wheel is built, where the build can import Teal.
+
+That is where ``pip install --no-build-isolation .`` or ``python -m build --no-isolation`` runs in
+an environment that has Teal's dependencies.  An isolated build has none, and torch alone would be
+gigabytes: it makes the wheel without machine code, whose kernels are compiled at first use.
+
+``TEAL_MACHINE_CODE`` holds the arguments of ``python -m teal.app.machine_code``, and ``none`` for
+a wheel without machine code.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+_NEEDED = ("numba", "torch", "scipy", "networkx")
+
+
+class MachineCode(BuildHookInterface[Any]):
+    """Compiles the kernels, and marks the wheel as one of this platform."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called before a wheel is built."""
+        if version == "editable":
+            return
+        wanted = os.environ.get("TEAL_MACHINE_CODE", "")
+        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        if missing and wanted != "none":
+            self.app.display_warning(
+                f"no machine code in this wheel: the build has no {missing[0]} (pip install "
+                "--no-build-isolation . in an environment with Teal's dependencies)"
+            )
+        if missing or wanted == "none":
+            return
+        made = Path(self.root) / "build" / "kernels_of_wheel"
+        command = [sys.executable, "-m", "teal.app.machine_code", "--out", str(made)]
+        subprocess.run([*command, *shlex.split(wanted)], cwd=self.root, check=True)
+        build_data["force_include"][str(made)] = "teal/_shipped/kernels"
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
