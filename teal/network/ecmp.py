@@ -30,8 +30,7 @@ from teal.runtime.parallel import (
     as_int64,
     inner_kernel,
     kernel,
-    parallel_kernel,
-    prange,
+    partitioned_kernel,
     threads_for,
 )
 
@@ -175,9 +174,11 @@ def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
         arc_start[i + 1] = count
 
 
-@parallel_kernel
-def _grow_all(targets: IntArray, links: IgpLinks, dags: Dags, blocks: int) -> None:
-    for block in prange(blocks):
+@partitioned_kernel("blocks", int)
+def _grow_all(
+    begin: int, end: int, targets: IntArray, links: IgpLinks, dags: Dags, blocks: int
+) -> None:
+    for block in range(begin, end):
         size = 2 * len(links.tail) + 2
         keys, nodes = np.empty(size), np.empty(size, dtype=np.int32)
         for i in range(block, len(targets), blocks):

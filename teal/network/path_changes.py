@@ -21,7 +21,11 @@ from teal.network.shortest import walk_back
 from teal.network.subset import of_demands
 from teal.network.trie import Trie, insert_path, sort_by_depth
 from teal.runtime.arrays import AnyArray, Int64Array, IntArray
-from teal.runtime.parallel import inlined_kernel, kernel, parallel_kernel, prange
+from teal.runtime.parallel import (
+    inlined_kernel,
+    kernel,
+    partitioned_kernel,
+)
 from teal.runtime.storage import content_key
 
 
@@ -276,8 +280,10 @@ def _mixed(key, number):  # type: ignore[no-untyped-def]
     return z ^ (z >> np.uint64(31))
 
 
-@parallel_kernel
-def _hash_demands(scan: PathScan, pairs: AnyArray, max_slots: int, out: AnyArray) -> None:
+@partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
+def _hash_demands(
+    begin: int, end: int, scan: PathScan, pairs: AnyArray, max_slots: int, out: AnyArray
+) -> None:
     """Hash each demand's pair and paths.
 
     Args:
@@ -286,7 +292,7 @@ def _hash_demands(scan: PathScan, pairs: AnyArray, max_slots: int, out: AnyArray
         max_slots: the largest number of trie nodes of a source, and one for the source itself.
         out: (D,) uint64, receives the hashes.
     """
-    for s in prange(len(scan.node_ptr) - 1):
+    for s in range(begin, end):
         node_key = np.zeros(max_slots, np.uint64)
         first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
         for i in range(nodes):

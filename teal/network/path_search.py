@@ -20,7 +20,11 @@ from teal.network.failures import Groups
 from teal.network.shortest import Adjacency, SearchScratch, best_first, make_scratch, walk_back
 from teal.network.trie import insert_path, sort_by_depth
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.runtime.parallel import as_int64, inner_kernel, kernel, parallel_kernel, prange
+from teal.runtime.parallel import (
+    inner_kernel,
+    kernel,
+    partitioned_kernel,
+)
 
 
 @inner_kernel
@@ -275,8 +279,10 @@ def _source_by_yen(
 
 # Three functions and not one with an argument: each is compiled only where it is used, which takes
 # seconds.
-@parallel_kernel
+@partitioned_kernel("chunk", lambda chunk: len(chunk.sources))
 def search_by_hops(
+    begin: int,
+    end: int,
     chunk: TargetChunk,
     graph: Adjacency,
     groups: Groups,
@@ -297,12 +303,14 @@ def search_by_hops(
         leaf: (demands of the chunk, K) receives the trie node of each path's end, -1 where there is
             no path.
     """
-    for c in prange(len(chunk.sources)):
-        node_count[c] = _source_by_hops(as_int64(c), chunk, graph, groups, parent[c], link[c], leaf)
+    for c in range(begin, end):
+        node_count[c] = _source_by_hops(c, chunk, graph, groups, parent[c], link[c], leaf)
 
 
-@parallel_kernel
+@partitioned_kernel("chunk", lambda chunk: len(chunk.sources))
 def search_by_weight(
+    begin: int,
+    end: int,
     chunk: TargetChunk,
     graph: Adjacency,
     groups: Groups,
@@ -312,14 +320,14 @@ def search_by_weight(
     leaf: IntArray,
 ) -> None:
     """Search all sources by least weight."""
-    for c in prange(len(chunk.sources)):
-        node_count[c] = _source_by_weight(
-            as_int64(c), chunk, graph, groups, parent[c], link[c], leaf
-        )
+    for c in range(begin, end):
+        node_count[c] = _source_by_weight(c, chunk, graph, groups, parent[c], link[c], leaf)
 
 
-@parallel_kernel
+@partitioned_kernel("chunk", lambda chunk: len(chunk.sources))
 def search_yen(
+    begin: int,
+    end: int,
     chunk: TargetChunk,
     graph: Adjacency,
     parent: IntArray,
@@ -328,5 +336,5 @@ def search_yen(
     leaf: IntArray,
 ) -> None:
     """Search all sources for the K shortest loopless paths."""
-    for c in prange(len(chunk.sources)):
-        node_count[c] = _source_by_yen(as_int64(c), chunk, graph, parent[c], link[c], leaf)
+    for c in range(begin, end):
+        node_count[c] = _source_by_yen(c, chunk, graph, parent[c], link[c], leaf)

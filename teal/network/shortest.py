@@ -13,7 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
-from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import (
+    as_int64,
+    inner_kernel,
+    partitioned_kernel,
+    threads_for,
+)
 
 _MIN_PARALLEL_VISITS = 1_000_000  # of links, by searches from all roots together
 
@@ -210,12 +215,18 @@ def best_first(
     return np.inf
 
 
-@parallel_kernel
+@partitioned_kernel("roots")
 def _trees(
-    roots: IntArray, graph: Adjacency, weight: FloatArray, distance: FloatArray, into: IntArray
+    begin: int,
+    end: int,
+    roots: IntArray,
+    graph: Adjacency,
+    weight: FloatArray,
+    distance: FloatArray,
+    into: IntArray,
 ) -> None:
     nodes, links = len(graph.out_ptr) - 1, len(graph.tail)
-    for i in prange(len(roots)):
+    for i in range(begin, end):
         scratch = make_scratch(nodes, links)
         no_potential = np.zeros(nodes)
         into[i] = -1

@@ -12,7 +12,7 @@ from teal.network.packed import PackedPaths, PathScan
 from teal.network.path_set import PathSet
 from teal.network.trie import Trie
 from teal.runtime.arrays import Int64Array, IntArray
-from teal.runtime.parallel import parallel_kernel, prange
+from teal.runtime.parallel import partitioned_kernel
 
 AnyColumns = TypeVar("AnyColumns", PathSet, CandidateLists)
 
@@ -152,8 +152,10 @@ def _path_set(
     return paths
 
 
-@parallel_kernel
+@partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
 def _count(
+    begin: int,
+    end: int,
     scan: PathScan,
     demands: Int64Array,
     demand_ptr: Int64Array,
@@ -164,7 +166,7 @@ def _count(
     """Count the nodes and paths that each source keeps; ``first_path`` (n,) receives the first path
     of each demand.
     """
-    for s in prange(len(scan.node_ptr) - 1):
+    for s in range(begin, end):
         is_marked = np.zeros(max_slots, dtype=np.uint8)
         is_marked[0] = 1
         first, d, path = scan.node_ptr[s], scan.demand_ptr[s], scan.path_ptr[s]
@@ -184,8 +186,10 @@ def _count(
         sizes[0, s], sizes[1, s] = nodes, num_paths
 
 
-@parallel_kernel
+@partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
 def _cut(
+    begin: int,
+    end: int,
     scan: PathScan,
     demands: Int64Array,
     first_path: Int64Array,
@@ -198,11 +202,11 @@ def _cut(
     """Fill ``cut`` and the same trie with node numbers that count over all sources."""
     # Locals: Numba drops a store to an array that is reached through a tuple inside prange.
     cut_parent, cut_link, cut_end = cut.parent, cut.link, cut.end_node
-    for s in prange(len(scan.node_ptr) - 1):
+    for s in range(begin, end):
         number = np.zeros(
             max_slots, dtype=np.int32
         )  # of each kept node in the cut trie; -1: kept, not yet numbered
-        first, begin = scan.node_ptr[s], cut.node_ptr[s]
+        first, offset = scan.node_ptr[s], cut.node_ptr[s]
         last_node = np.int64(0)
         for i in range(cut.demand_ptr[s], cut.demand_ptr[s + 1]):
             for k in range(cut.path_count[i]):
@@ -216,9 +220,9 @@ def _cut(
         for i in range(last_node):  # parents come before children, so the order is kept
             if number[i + 1] != 0:
                 above = number[np.int64(scan.parent[first + i])]
-                at = begin + count
+                at = offset + count
                 cut_parent[at], cut_link[at] = above, scan.link[first + i]
-                parent[at], link[at] = begin + above - 1 if above > 0 else -1, scan.link[first + i]
+                parent[at], link[at] = offset + above - 1 if above > 0 else -1, scan.link[first + i]
                 count += 1
                 number[i + 1] = count
         path = cut.path_ptr[s]
@@ -226,5 +230,5 @@ def _cut(
             for k in range(cut.path_count[i]):
                 place = number[np.int64(scan.end_node[first_path[i] + k])]
                 cut_end[path] = place
-                leaf[i, k] = begin + place - 1
+                leaf[i, k] = offset + place - 1
                 path += 1

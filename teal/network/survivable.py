@@ -23,7 +23,10 @@ from teal.network.failures import Groups, ban_group
 from teal.network.path_search import TargetChunk, empty_trie, finish, insert
 from teal.network.shortest import Adjacency, SearchScratch, best_first, make_scratch, walk_back
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
-from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange
+from teal.runtime.parallel import (
+    inner_kernel,
+    partitioned_kernel,
+)
 
 _FIRST_ROWS = 16  # groups of a source for which it is first kept who survives them
 
@@ -253,8 +256,10 @@ def _set_costs(
             memory.cost[groups.group_link[j]] += group_cost
 
 
-@parallel_kernel
+@partitioned_kernel("chunk", lambda chunk: len(chunk.sources))
 def search_survivable(
+    begin: int,
+    end: int,
     chunk: TargetChunk,
     graph: Adjacency,
     groups: Groups,
@@ -272,10 +277,8 @@ def search_survivable(
         groups: groups of links that fail together.
         penalty: (2,) see :func:`penalties`.
     """
-    for c in prange(len(chunk.sources)):
-        node_count[c] = _source(
-            as_int64(c), chunk, graph, groups, penalty, parent[c], link[c], leaf
-        )
+    for c in range(begin, end):
+        node_count[c] = _source(c, chunk, graph, groups, penalty, parent[c], link[c], leaf)
 
 
 def penalties(weight: FloatArray, nodes: int, groups: Groups, max_paths: int) -> FloatArray:

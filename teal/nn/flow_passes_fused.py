@@ -39,11 +39,9 @@ from teal.runtime.lanes import (
     where_above,
 )
 from teal.runtime.parallel import (
-    as_int64,
     inlined_kernel,
     inner_kernel,
-    parallel_kernel,
-    prange,
+    partitioned_kernel,
     threads_for,
 )
 
@@ -440,8 +438,10 @@ def _pass_over_block(
             )
 
 
-@parallel_kernel
+@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
 def one_pass(
+    begin: int,
+    end: int,
     is_first: bool,
     demands: Demands,
     links: LinkInputs,
@@ -473,9 +473,9 @@ def one_pass(
         answers: read and written.
         lanes: as many zeros as a state has numbers.
     """
-    for block in prange(len(block_ptr) - 1):
+    for block in range(begin, end):
         _pass_over_block(
-            as_int64(block),
+            block,
             is_first,
             demands,
             links,
@@ -531,8 +531,10 @@ def _even_loads_of_block(
                 store(flow, above, load(flow, above, (0, 0)) + passing)
 
 
-@parallel_kernel
+@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
 def even_loads(
+    begin: int,
+    end: int,
     rate: Float32Array,
     failed: Float32Array,
     scan: PathScan,
@@ -543,9 +545,9 @@ def even_loads(
     """Sums (blocks, B, 2 E): load of even splits over live paths, and load if every live path
     carried its demand.
     """
-    for block in prange(len(block_ptr) - 1):
+    for block in range(begin, end):
         _even_loads_of_block(
-            as_int64(block),
+            block,
             rate,
             failed,
             scan,

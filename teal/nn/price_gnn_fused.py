@@ -33,6 +33,7 @@ from teal.runtime.parallel import (
     inlined_kernel,
     inner_kernel,
     parallel_kernel,
+    partitioned_kernel,
     prange,
     threads_for,
 )
@@ -338,10 +339,12 @@ def _softplus(argument):  # type: ignore[no-untyped-def]
     return argument if argument > np.float32(20) else np.float32(math.log1p(math.exp(argument)))
 
 
-@parallel_kernel
-def compute_weights(raw_price: Float32Array, links: LinkInputs, next_weight: Float32Array) -> None:
+@partitioned_kernel("raw_price")
+def compute_weights(
+    begin: int, end: int, raw_price: Float32Array, links: LinkInputs, next_weight: Float32Array
+) -> None:
     """Weights (B E,) that demands respond to: the price plus the link's cost."""
-    for row in prange(len(raw_price)):
+    for row in range(begin, end):
         weight = _softplus(raw_price[row]) + links.cost[row]
         next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
 

@@ -14,15 +14,15 @@ from torch import Tensor
 from teal.network import PathSet
 from teal.network.packed import PathScan
 from teal.runtime.arrays import AnyArray, Int64Array
-from teal.runtime.parallel import parallel_kernel, prange, threads_for
+from teal.runtime.parallel import partitioned_kernel, threads_for
 
 _MAX_BLOCKS = 16  # blocks of sources; each has a load vector of its own
 
 
-@parallel_kernel
-def _path_sum(link_values: AnyArray, scan: PathScan, out: AnyArray) -> None:
+@partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
+def _path_sum(begin: int, end: int, link_values: AnyArray, scan: PathScan, out: AnyArray) -> None:
     batch, _, features = link_values.shape
-    for s in prange(len(scan.node_ptr) - 1):
+    for s in range(begin, end):
         first, last = scan.node_ptr[s], scan.node_ptr[s + 1]
         sums = np.empty((last - first + 1, features), dtype=link_values.dtype)
         sums[0] = 0
@@ -42,12 +42,17 @@ def _path_sum(link_values: AnyArray, scan: PathScan, out: AnyArray) -> None:
                 path += scan.path_count[d]
 
 
-@parallel_kernel
+@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
 def _link_sum(
-    path_values: AnyArray, scan: PathScan, block_ptr: Int64Array, block_sums: AnyArray
+    begin: int,
+    end: int,
+    path_values: AnyArray,
+    scan: PathScan,
+    block_ptr: Int64Array,
+    block_sums: AnyArray,
 ) -> None:
     batch, features = path_values.shape[0], path_values.shape[3]
-    for block in prange(len(block_ptr) - 1):
+    for block in range(begin, end):
         for s in range(block_ptr[block], block_ptr[block + 1]):
             first, last = scan.node_ptr[s], scan.node_ptr[s + 1]
             flow = np.empty((last - first + 1, features), dtype=path_values.dtype)
@@ -67,9 +72,11 @@ def _link_sum(
                         flow[above, f] += flow[i + 1, f]
 
 
-@parallel_kernel
-def _path_max(link_values: AnyArray, scan: PathScan, out: AnyArray, out_link: Int64Array) -> None:
-    for s in prange(len(scan.node_ptr) - 1):
+@partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
+def _path_max(
+    begin: int, end: int, link_values: AnyArray, scan: PathScan, out: AnyArray, out_link: Int64Array
+) -> None:
+    for s in range(begin, end):
         first, last = scan.node_ptr[s], scan.node_ptr[s + 1]
         largest = np.empty(last - first + 1, dtype=link_values.dtype)
         at_link = np.empty(last - first + 1, dtype=np.int32)

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from teal.network.packed import PathScan
 from teal.runtime.arrays import AnyArray
-from teal.runtime.parallel import parallel_kernel, prange
+from teal.runtime.parallel import partitioned_kernel
 
 
-@parallel_kernel
-def pack_paths(padded: AnyArray, scan: PathScan, packed: AnyArray) -> None:
+@partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
+def pack_paths(begin: int, end: int, padded: AnyArray, scan: PathScan, packed: AnyArray) -> None:
     """Fill ``packed`` (B, P) from ``padded`` (B, D, K)."""
-    for s in prange(len(scan.node_ptr) - 1):
+    for s in range(begin, end):
         for b in range(len(packed)):
             path = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
@@ -21,10 +21,10 @@ def pack_paths(padded: AnyArray, scan: PathScan, packed: AnyArray) -> None:
                 path += scan.path_count[d]
 
 
-@parallel_kernel
-def pad_paths(packed: AnyArray, scan: PathScan, padded: AnyArray) -> None:
+@partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
+def pad_paths(begin: int, end: int, packed: AnyArray, scan: PathScan, padded: AnyArray) -> None:
     """Fill ``padded`` (B, D, K) from ``packed`` (B, P); slots without a path stay as they are."""
-    for s in prange(len(scan.node_ptr) - 1):
+    for s in range(begin, end):
         for b in range(len(packed)):
             path = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):

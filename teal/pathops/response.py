@@ -26,11 +26,9 @@ from teal.network.packed import PathScan
 from teal.runtime.arrays import AnyArray, Float32Array, Int64Array, IntArray
 from teal.runtime.lanes import load, store
 from teal.runtime.parallel import (
-    as_int64,
     inlined_kernel,
     inner_kernel,
-    parallel_kernel,
-    prange,
+    partitioned_kernel,
     threads_for,
 )
 
@@ -181,8 +179,10 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
                 store(flow, above, load(flow, above, pair) + passing)
 
 
-@parallel_kernel
+@partitioned_kernel("demands", lambda demands: len(demands.block_ptr) - 1)
 def _respond(
+    begin: int,
+    end: int,
     weight: Float32Array,
     sharpness: np.float32,
     demands: Responding,
@@ -191,8 +191,8 @@ def _respond(
     splits: Float32Array,
     pair: tuple[int, int],
 ) -> None:
-    for block in prange(len(demands.block_ptr) - 1):
-        respond_in_block(as_int64(block), weight, sharpness, demands, scan, sums, splits, pair)
+    for block in range(begin, end):
+        respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair)
 
 
 class Responses:

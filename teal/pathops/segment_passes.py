@@ -25,7 +25,11 @@ import numpy as np
 
 from teal.network.ecmp import Dags, EcmpDag
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.runtime.parallel import inner_kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import (
+    inner_kernel,
+    partitioned_kernel,
+    threads_for,
+)
 
 MAX_BLOCKS = (
     16  # of destinations, each with loads of its own, so that sums do not depend on the threads
@@ -86,18 +90,26 @@ def load_inwards(
             volume[head[link]] += part
 
 
-@parallel_kernel
-def _segment_sum(head: IntArray, dags: Dags, link_value: FloatArray, result: FloatArray) -> None:
-    for t in prange(len(dags.reached)):
+@partitioned_kernel("dags", lambda dags: len(dags.reached))
+def _segment_sum(
+    begin: int, end: int, head: IntArray, dags: Dags, link_value: FloatArray, result: FloatArray
+) -> None:
+    for t in range(begin, end):
         for i in range(len(link_value)):
             sum_outwards(t, head, dags, link_value[i], result[i, t])
 
 
-@parallel_kernel
+@partitioned_kernel("dags", lambda dags: len(dags.reached))
 def _segment_max(
-    head: IntArray, dags: Dags, link_value: FloatArray, result: FloatArray, first: IntArray
+    begin: int,
+    end: int,
+    head: IntArray,
+    dags: Dags,
+    link_value: FloatArray,
+    result: FloatArray,
+    first: IntArray,
 ) -> None:
-    for t in prange(len(dags.reached)):
+    for t in range(begin, end):
         order, arc_start, arc = dags.order[t], dags.arc_start[t], dags.arc[t]
         for i in range(len(link_value)):
             result[i, t, :] = np.inf
@@ -117,10 +129,12 @@ def _segment_max(
                 first[i, t, order[n]] = at
 
 
-@parallel_kernel
-def _segment_load(head: IntArray, dags: Dags, volume: FloatArray, load: FloatArray) -> None:
+@partitioned_kernel("load")
+def _segment_load(
+    begin: int, end: int, head: IntArray, dags: Dags, volume: FloatArray, load: FloatArray
+) -> None:
     blocks, nodes = len(load), volume.shape[1]
-    for block in prange(blocks):
+    for block in range(begin, end):
         passing = np.empty(nodes)
         for t in range(nodes * block // blocks, nodes * (block + 1) // blocks):
             for i in range(len(volume)):

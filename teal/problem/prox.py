@@ -7,7 +7,11 @@ import torch
 from torch import Tensor
 
 from teal.runtime.arrays import FloatArray
-from teal.runtime.parallel import inner_kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import (
+    inner_kernel,
+    partitioned_kernel,
+    threads_for,
+)
 
 _MAX_NUMBERS = 20_000_000  # that project_box_plainly holds at once, 160 MB
 _MIN_PARALLEL_OPERATIONS = (
@@ -124,15 +128,20 @@ def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
     return torch.cat([project_box_plainly(*part) for part in parts], 1)
 
 
-@parallel_kernel
+@partitioned_kernel("points")
 def _project_rows(
-    points: FloatArray, limits: FloatArray, slopes: FloatArray, out: FloatArray
+    begin: int,
+    end: int,
+    points: FloatArray,
+    limits: FloatArray,
+    slopes: FloatArray,
+    out: FloatArray,
 ) -> None:
     """:func:`project_box` of rows (m, n): of all breakpoints the two between which the sum falls to
     1.
     """
     width = points.shape[1]
-    for row in prange(len(points)):
+    for row in range(begin, end):
         point, limit, slope = points[row], limits[row], slopes[row]
         low, high, t = 0.0, np.inf, 0.0
         if _sum_at(0.0, point, limit, slope) > 1:

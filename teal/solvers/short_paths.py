@@ -27,7 +27,12 @@ from torch import Tensor
 from teal.network.packed import PathScan
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray
-from teal.runtime.parallel import inner_kernel, kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import (
+    inner_kernel,
+    kernel,
+    partitioned_kernel,
+    threads_for,
+)
 
 _OPERATIONS_PER_PATH = 100  # scalar operations, approximately
 _MIN_GAIN = 1e-9  # relative difference of lengths from which on flow moves
@@ -82,8 +87,10 @@ def preferred(problem: Problem, splits: Tensor, prefer: str) -> Tensor:
     )
 
 
-@parallel_kernel
+@partitioned_kernel("splits")
 def _shorten(
+    begin: int,
+    end: int,
     scan: PathScan,
     slots: int,
     length: FloatArray,
@@ -95,7 +102,7 @@ def _shorten(
     """Move the splits (B, D, K) in place; links may carry ``limit`` (B, E), or what they carry
     now.
     """
-    for b in prange(len(splits)):
+    for b in range(begin, end):
         _shorten_matrix(scan, slots, length, demand[b], capacity[b], limit[b], splits[b])
 
 

@@ -55,8 +55,7 @@ from teal.runtime.parallel import (
     as_int64,
     inner_kernel,
     kernel,
-    parallel_kernel,
-    prange,
+    partitioned_kernel,
     threads_for,
 )
 from teal_ip.routing.steering import steering_of
@@ -527,8 +526,10 @@ def _repair(  # type: ignore[no-untyped-def]
             )
 
 
-@parallel_kernel
+@partitioned_kernel("blocks", lambda blocks: blocks)
 def _all_failures(  # type: ignore[no-untyped-def]
+    begin,
+    end,
     links,
     dags,
     place,
@@ -549,7 +550,7 @@ def _all_failures(  # type: ignore[no-untyped-def]
     at_risk,
     loads,
 ):
-    for block in prange(blocks):
+    for block in range(begin, end):
         matrices, nodes, num_links = volume.shape[0], volume.shape[1], base.shape[1]
         scratch = new_reroute_scratch(nodes, num_links)
         repairs = num_links if is_repairing else 0
@@ -628,15 +629,15 @@ def _all_failures(  # type: ignore[no-untyped-def]
                 is_failed[e] = False
 
 
-@parallel_kernel
+@partitioned_kernel("blocks", int)
 def _loads_without_failure(  # type: ignore[no-untyped-def]
-    head, dags, volume, passing, load, blocks
+    begin, end, head, dags, volume, passing, load, blocks
 ):
     """Fill ``passing`` (M, N, N), Gbit/s to the first node that pass the second one, and add to
     ``load``.
     """
-    for block in prange(blocks):
-        for t in range(as_int64(block), volume.shape[1], blocks):
+    for block in range(begin, end):
+        for t in range(block, volume.shape[1], blocks):
             for m in range(len(volume)):
                 for u in range(volume.shape[2]):
                     passing[m, t, u] = volume[m, t, u]

@@ -6,7 +6,7 @@ import numpy as np
 
 from teal.network.ecmp import Dags
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.runtime.parallel import kernel, parallel_kernel, prange
+from teal.runtime.parallel import kernel, partitioned_kernel
 
 OPERATIONS_PER_SLOT = 20  # scalar operations of a step, approximately
 
@@ -17,8 +17,10 @@ def grouped(node: IntArray, nodes: int) -> tuple[IntArray, IntArray]:
     return ptr, np.argsort(node, kind="stable").astype(np.int32)
 
 
-@parallel_kernel
+@partitioned_kernel("pi")
 def cheapest_midpoints(
+    begin: int,
+    end: int,
     pi: FloatArray,
     pi_from: FloatArray,
     source: IntArray,
@@ -41,7 +43,7 @@ def cheapest_midpoints(
         cost: (D,) receives the cost.
     """
     nodes = len(pi)
-    for s in prange(nodes):
+    for s in range(begin, end):
         total = np.empty(nodes)
         for i in range(ptr[s], ptr[s + 1]):
             d = order[i]
@@ -60,8 +62,10 @@ def cheapest_midpoints(
             best[d], cost[d] = where, least
 
 
-@parallel_kernel
+@partitioned_kernel("volume")
 def first_segments(
+    begin: int,
+    end: int,
     ptr: IntArray,
     order: IntArray,
     demand: FloatArray,
@@ -72,7 +76,7 @@ def first_segments(
     """Add the volumes from sources to midpoints to (N, N) volume[source, midpoint]; one source a
     thread.
     """
-    for s in prange(len(volume)):
+    for s in range(begin, end):
         for i in range(ptr[s], ptr[s + 1]):
             d = order[i]
             for k in range(mid.shape[1]):
@@ -80,8 +84,10 @@ def first_segments(
                     volume[s, mid[d, k]] += demand[d] * share[d, k]
 
 
-@parallel_kernel
+@partitioned_kernel("volume")
 def last_segments(
+    begin: int,
+    end: int,
     ptr: IntArray,
     order: IntArray,
     demand: FloatArray,
@@ -92,7 +98,7 @@ def last_segments(
     """Add the volumes from midpoints to targets to (N, N) volume[target, midpoint]; one target a
     thread.
     """
-    for t in prange(len(volume)):
+    for t in range(begin, end):
         for i in range(ptr[t], ptr[t + 1]):
             d = order[i]
             for k in range(mid.shape[1]):
@@ -129,8 +135,10 @@ def _project(share: FloatArray, count: int, sums_to_one: bool) -> None:
         share[k] = max(0.0, share[k] - level)
 
 
-@parallel_kernel
+@partitioned_kernel("ptr", lambda ptr: len(ptr) - 1)
 def step(
+    begin: int,
+    end: int,
     pi: FloatArray,
     pi_from: FloatArray,
     target: IntArray,
@@ -162,7 +170,7 @@ def step(
         total: (D, K) to which the new shares are added.
     """
     slots = mid.shape[1]
-    for s in prange(len(ptr) - 1):
+    for s in range(begin, end):
         new = np.empty(slots)
         for i in range(ptr[s], ptr[s + 1]):
             d = order[i]
@@ -180,8 +188,10 @@ def step(
                 total[d, k] += new[k]
 
 
-@parallel_kernel
+@partitioned_kernel("best")
 def take_midpoints(
+    begin: int,
+    end: int,
     pi: FloatArray,
     pi_from: FloatArray,
     source: IntArray,
@@ -209,7 +219,7 @@ def take_midpoints(
         average: (D, K) likewise.
     """
     slots = mid.shape[1]
-    for d in prange(len(best)):
+    for d in range(begin, end):
         s, t, m = source[d], target[d], best[d]
         held, least, free, smallest = False, np.inf, -1, -1
         for k in range(slots):

@@ -40,7 +40,11 @@ from teal.problem.bounds import all_paths_bound, dual_bound, finite_prices
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, complete
-from teal.runtime.parallel import inner_kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import (
+    inner_kernel,
+    partitioned_kernel,
+    threads_for,
+)
 from teal.schemes.igp import check_igp_program
 from teal.solvers.columns import improving
 from teal.solvers.pdhg import PdhgResult, solve
@@ -51,9 +55,9 @@ _TIE = 1e-9  # share of a cost by which a longer list must be cheaper
 _NO_STEP, _NODE = -2, -1  # in the place of a link: the list of one segment fewer; a node segment
 
 
-@parallel_kernel
+@partitioned_kernel("before")
 def _extend(  # type: ignore[no-untyped-def]
-    segment, price, tail, head, wants_adjacency, before, after, from_node, by_link
+    begin, end, segment, price, tail, head, wants_adjacency, before, after, from_node, by_link
 ):
     """One segment more, for every source.
 
@@ -69,7 +73,7 @@ def _extend(  # type: ignore[no-untyped-def]
         by_link: (N, N) to fill: the link that it takes, or one of the constants above.
     """
     nodes = len(before)
-    for s in prange(nodes):
+    for s in range(begin, end):
         after[s, :] = before[s, :]
         by_link[s, :] = _NO_STEP
         for u in range(nodes):
@@ -105,9 +109,9 @@ def _walk_back(source, target, from_node, by_link, stop, link) -> None:  # type:
     link[:count] = link[:count][::-1].copy()
 
 
-@parallel_kernel
-def _all_lists(pairs, from_node, by_link, stop, link) -> None:  # type: ignore[no-untyped-def]
-    for d in prange(len(pairs)):
+@partitioned_kernel("pairs")
+def _all_lists(begin, end, pairs, from_node, by_link, stop, link) -> None:  # type: ignore[no-untyped-def]
+    for d in range(begin, end):
         _walk_back(pairs[d, 0], pairs[d, 1], from_node, by_link, stop[d], link[d])
 
 

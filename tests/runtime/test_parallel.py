@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 from teal.runtime import parallel
-from teal.runtime.parallel import is_alone, parallel_kernel, prange, threads_for
+from teal.runtime.arrays import FloatArray
+from teal.runtime.parallel import (
+    is_alone,
+    parallel_kernel,
+    partitioned_kernel,
+    prange,
+    threads_for,
+)
 
 LARGE, SMALL = 10**9, 10
 
@@ -20,6 +27,20 @@ LARGE, SMALL = 10**9, 10
 def squares(out):  # type: ignore[no-untyped-def]
     for i in prange(len(out)):
         out[i] = i * i
+
+
+@partitioned_kernel("out")
+def count_parts(begin: int, end: int, step: int, out: FloatArray) -> None:
+    for part in range(begin, end):
+        if out[part] < 0:
+            raise ValueError("below 0")
+        out[part] += step
+
+
+@partitioned_kernel("parts", int)
+def note_threads(begin: int, end: int, parts: int, first: FloatArray) -> None:
+    for part in range(begin, end):
+        first[part] = begin
 
 
 @pytest.fixture
@@ -51,6 +72,41 @@ def test_large_kernels_have_all_threads_unless_others_hold_the_cores(
         assert is_alone()
     assert numba.get_num_threads() == 2
     assert not is_alone()
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_each_part_is_computed_once_by_one_of_the_threads() -> None:
+    for parts in (0, 1, 2, 3, 8):
+        out, first = np.zeros(parts), np.full(parts, -1.0)
+        count_parts(3, out)
+        note_threads(parts, first)
+        np.testing.assert_array_equal(out, np.full(parts, 3.0))
+        half = parts // 2 if parts > 1 else parts
+        np.testing.assert_array_equal(first, [0] * half + [half] * (parts - half))
+    with threads_for(SMALL):
+        first = np.zeros(4)
+        note_threads(4, first)
+        np.testing.assert_array_equal(first, np.zeros(4))
+
+
+@pytest.mark.usefixtures("_two_threads")
+@pytest.mark.parametrize("faulty", [0, 3])
+def test_a_fault_in_a_part_is_the_callers(faulty: int) -> None:
+    out = np.zeros(4)
+    out[faulty] = -1
+    with pytest.raises(ValueError, match="below 0"):
+        count_parts(1, out)
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_the_threads_are_new_after_a_fork() -> None:
+    count_parts(1, np.zeros(4))
+    child = os.fork()
+    if not child:
+        out = np.zeros(4)
+        count_parts(1, out)
+        os._exit(int(out.sum()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 
 
 def test_cores_are_taken_if_as_many_others_run(monkeypatch: pytest.MonkeyPatch) -> None:

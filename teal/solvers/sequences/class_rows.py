@@ -23,7 +23,11 @@ from teal.problem.bounds import finite_prices
 from teal.problem.priority import ClassFigures, bound_of_class, class_figures
 from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
-from teal.runtime.parallel import on_all_threads, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import (
+    on_all_threads,
+    partitioned_kernel,
+    threads_for,
+)
 from teal.solvers.result import PdhgState
 
 # of the rows, whose sums are added in their order, so that no result depends on the number of
@@ -38,8 +42,10 @@ def class_weights(number: int, ratio: float) -> list[float]:
     return [ratio ** (number - above) for above in range(number + 1)]
 
 
-@parallel_kernel
-def _carried(splits: AnyArray, demand: FloatArray, amount: FloatArray, out: FloatArray) -> None:
+@partitioned_kernel("out")
+def _carried(
+    begin: int, end: int, splits: AnyArray, demand: FloatArray, amount: FloatArray, out: FloatArray
+) -> None:
     """Sum what the rows of one matrix carry of each class; a row serves the highest class first.
 
     Args:
@@ -49,7 +55,7 @@ def _carried(splits: AnyArray, demand: FloatArray, amount: FloatArray, out: Floa
         out: (parts, C) receives the sums over each part of the rows.
     """
     parts, rows, classes = len(out), len(demand), len(amount)
-    for part in prange(parts):
+    for part in range(begin, end):
         for row in range(rows * part // parts, rows * (part + 1) // parts):
             left = splits[row].sum() * demand[row]
             for number in range(classes):
@@ -58,8 +64,10 @@ def _carried(splits: AnyArray, demand: FloatArray, amount: FloatArray, out: Floa
                 left -= served
 
 
-@parallel_kernel
+@partitioned_kernel("row")
 def _shared_out(
+    begin: int,
+    end: int,
     splits: AnyArray,
     demand: FloatArray,
     amount: FloatArray,
@@ -75,7 +83,7 @@ def _shared_out(
         row: (n,) of each demand.
         out: (n, K) receives the splits.
     """
-    for i in prange(len(row)):
+    for i in range(begin, end):
         of_row = splits[row[i]]
         total = of_row.sum()
         left = total * demand[row[i]]

@@ -20,7 +20,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange
+from teal.runtime.parallel import (
+    inner_kernel,
+    partitioned_kernel,
+)
 from teal.solvers.pdhg.engine import MAX_CHANGE_OF_SHARE, MIN_SHARE
 from teal.solvers.pdhg.fused.kernels import flows_up
 
@@ -54,9 +57,21 @@ def _follow_block(
         flows_up(first, nodes, scan.parent, scan.link, flow, loads, lanes)
 
 
-@parallel_kernel
+@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
 def follow_shares(
-    scan, block_ptr, max_slots, splits, demand, first_h, restarts, unit, h, block_load, lanes
+    begin,
+    end,
+    scan,
+    block_ptr,
+    max_slots,
+    splits,
+    demand,
+    first_h,
+    restarts,
+    unit,
+    h,
+    block_load,
+    lanes,
 ):
     """New step sizes of the demands in the lanes that restart.
 
@@ -73,10 +88,10 @@ def follow_shares(
         block_load: (blocks, E * L) receives the sums of demand r over paths, Gbit/s.
         lanes: array of length L.
     """
-    for b in prange(len(block_ptr) - 1):
+    for b in range(begin, end):
         block_load[b] = 0
         _follow_block(
-            as_int64(b),
+            b,
             scan,
             block_ptr,
             max_slots,

@@ -47,7 +47,11 @@ from teal.pathops.response import exponentials
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, BoolArray, Float32Array, FloatArray, Int64Array
 from teal.runtime.lanes import load, store
-from teal.runtime.parallel import as_int64, inner_kernel, kernel, parallel_kernel, prange
+from teal.runtime.parallel import (
+    inner_kernel,
+    kernel,
+    partitioned_kernel,
+)
 from teal.solvers.pdhg.fused.curves import CurveRows
 from teal.solvers.pdhg.fused.demand_value import DemandValue
 
@@ -395,8 +399,10 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                 store(flow, above, load(flow, above, pair) + passing)
 
 
-@parallel_kernel
+@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
 def respond(
+    begin: int,
+    end: int,
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
@@ -439,9 +445,9 @@ def respond(
         width: number of lanes.
         pair: a tuple of length 2, for load and elasticity as two SIMD lanes.
     """
-    for block in prange(len(block_ptr) - 1):
+    for block in range(begin, end):
         _respond_in_block(
-            as_int64(block),
+            block,
             scan,
             block_ptr,
             max_slots,

@@ -13,7 +13,14 @@ import numpy as np
 from teal.network.packed import PathScan
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lanes import fill, load, store, total
-from teal.runtime.parallel import inlined_kernel, inner_kernel, kernel, parallel_kernel, prange
+from teal.runtime.parallel import (
+    inlined_kernel,
+    inner_kernel,
+    kernel,
+    parallel_kernel,
+    partitioned_kernel,
+    prange,
+)
 from teal.solvers.pdhg.fused.kernels import (
     average_and_restart,
     dual_gradient_step,
@@ -158,8 +165,10 @@ def after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch
     average_and_restart(program, dual, control, scratch, 1)
 
 
-@parallel_kernel
+@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
 def certify(
+    begin: int,
+    end: int,
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
@@ -180,7 +189,7 @@ def certify(
         sums: (blocks,) receives the first sum of :func:`step`.
     """
     width, groups = len(lanes), len(price)
-    for block in prange(len(block_ptr) - 1):
+    for block in range(begin, end):
         path_price = np.zeros((groups, max_slots * width))
         flow = np.zeros((groups, max_slots * width))
         own_loads = loads[block]
@@ -216,8 +225,10 @@ def certify(
         sums[block] = profit
 
 
-@parallel_kernel
+@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
 def respond(
+    begin: int,
+    end: int,
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
@@ -241,7 +252,7 @@ def respond(
         kept_splits: (n, K).
     """
     width, groups = len(lanes), len(price)
-    for block in prange(len(block_ptr) - 1):
+    for block in range(begin, end):
         path_price, cost = np.zeros((groups, max_slots * width)), np.empty(256)
         for s in range(block_ptr[block], block_ptr[block + 1]):
             _prices_of_groups(s, scan, price, path_price, groups, lanes)
