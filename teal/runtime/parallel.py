@@ -65,6 +65,9 @@ _state = threading.local()  # is_rehearsing: see on_all_threads
 # work.  Measured on two cores, time with two threads over time with one: 1.5 at 70,000 and 140,000
 # operations, 1.1 at 280,000, 0.9 at 330,000.
 _MIN_PARALLEL_OPERATIONS = 300_000
+# Operations of a call of a partitioned kernel for each of its threads, at least: a helper takes as
+# long to wake as 200,000 operations.
+_OPERATIONS_OF_HELPER = 500_000
 _LOOK_EVERY_S = 0.02  # between two looks at the machine's load, each of about 10 us
 _MIN_TORCH_NUMBERS = (
     1_000_000  # numbers in a tensor from which on torch's operations gain from a second thread
@@ -91,32 +94,36 @@ def threads_for(
             the form of a kernel that runs on all threads takes seconds to compile.
     """
     uses_all = is_large(operations, least) or getattr(_state, "is_rehearsing", False)
-    if uses_all and (numba.get_num_threads() == 1 or not _cores_are_taken()):
-        yield
-        return
     numba_threads, torch_threads = numba.get_num_threads(), 0
-    keeps_form = getattr(_state, "keeps_form", False)
-    if (
+    keeps_form, before = getattr(_state, "keeps_form", False), _operations()
+    _state.operations = operations
+    # Not where all threads are free, nor inside a block like this one.
+    is_held = not (uses_all and (numba_threads == 1 or not _cores_are_taken())) and not (
         numba_threads == 1 and keeps_form == uses_all and not torch_too
-    ):  # inside a block like this one
-        yield
-        return
-    numba.set_num_threads(1)
-    _state.keeps_form = (
-        uses_all  # the form for all threads on one: the other form may not have been compiled
     )
-    if torch_too:
-        import torch
+    if is_held:
+        numba.set_num_threads(1)
+        # The form for all threads on one: the other form may not have been compiled.
+        _state.keeps_form = uses_all
+        if torch_too:
+            import torch
 
-        torch_threads = torch.get_num_threads()
-        torch.set_num_threads(1)
+            torch_threads = torch.get_num_threads()
+            torch.set_num_threads(1)
     try:
         yield
     finally:
-        _state.keeps_form = keeps_form
-        numba.set_num_threads(numba_threads)
-        if torch_threads:
-            torch.set_num_threads(torch_threads)
+        _state.operations = before
+        if is_held:
+            _state.keeps_form = keeps_form
+            numba.set_num_threads(numba_threads)
+            if torch_threads:
+                torch.set_num_threads(torch_threads)
+
+
+def _operations() -> float:
+    """Scalar operations of the kernels of the innermost :func:`threads_for`; infinite outside."""
+    return float(getattr(_state, "operations", math.inf))
 
 
 @contextlib.contextmanager
@@ -352,10 +359,11 @@ class _PartitionedKernel:
 
     def __call__(self, *arguments: Any) -> None:
         count = self._count(arguments[self._counted])
-        threads = max(1, min(numba.get_num_threads(), count))
-        if threads == 1:
+        threads = min(numba.get_num_threads(), count, _operations() // _OPERATIONS_OF_HELPER)
+        if threads <= 1:
             self._form(0, count, *arguments)
             return
+        threads = int(threads)
         bounds = [count * number // threads for number in range(threads + 1)]
         helpers = _helpers()
         others = [

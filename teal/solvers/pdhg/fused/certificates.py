@@ -21,10 +21,7 @@ import numpy as np
 from teal.network.packed import MAX_PATHS, PathScan
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, widen
-from teal.runtime.parallel import (
-    inner_kernel,
-    partitioned_kernel,
-)
+from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange
 from teal.solvers.pdhg.fused.curves import CurveRows, best_of_curve, curve_value
 from teal.solvers.pdhg.fused.demand_value import (
     DemandValue,
@@ -134,10 +131,8 @@ def _measure_block(  # type: ignore[no-untyped-def]
     store(out.demand_value_sum[block], 0, total)
 
 
-@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
+@parallel_kernel
 def measure(
-    begin: int,
-    end: int,
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
@@ -164,9 +159,9 @@ def measure(
         out: receives the results; ``full_load`` and ``trial_load`` must be 0 before the call.
         lanes: array of length L.
     """
-    for b in range(begin, end):
+    for b in prange(len(block_ptr) - 1):
         _measure_block(
-            b,
+            as_int64(b),
             scan,
             block_ptr,
             max_slots,
@@ -284,10 +279,8 @@ def _certify_block(  # type: ignore[no-untyped-def]
     store(profits[block], 0, profit_sum)
 
 
-@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
+@parallel_kernel
 def certify(
-    begin: int,
-    end: int,
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
@@ -325,10 +318,10 @@ def certify(
         profits: receives (blocks, L) the terms of the sum above; a demand without a live path adds
             0.
     """
-    for b in range(begin, end):
+    for b in prange(len(block_ptr) - 1):
         loads[b] = 0
         _certify_block(
-            b,
+            as_int64(b),
             scan,
             block_ptr,
             max_slots,
@@ -449,10 +442,8 @@ def _project_block(  # type: ignore[no-untyped-def]
     store(values[block], 0, value)
 
 
-@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
+@parallel_kernel
 def project_round(
-    begin: int,
-    end: int,
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
@@ -492,11 +483,11 @@ def project_round(
         requested_loads: receives (blocks, E, L) of the new requests, Gbit/s.
         values: receives (blocks, L) value of the flows without link costs.
     """
-    for b in range(begin, end):
+    for b in prange(len(block_ptr) - 1):
         loads[b] = 0
         requested_loads[b] = 0
         _project_block(
-            b,
+            as_int64(b),
             scan,
             block_ptr,
             max_slots,
@@ -516,17 +507,15 @@ def project_round(
         )
 
 
-@partitioned_kernel("scan", lambda scan: len(scan.demand_ptr) - 1)
-def pack_splits(
-    begin: int, end: int, scan: PathScan, splits: FloatArray, out: AnyArray, lanes: Lanes
-) -> None:
+@parallel_kernel
+def pack_splits(scan: PathScan, splits: FloatArray, out: AnyArray, lanes: Lanes) -> None:
     """(B, D, K) splits into path rows (P, L).
 
     Entries that are negative, infinite or NaN become 0, and so do lanes B to L - 1, which hold no
     matrix.
     """
     width, batch = len(lanes), len(splits)
-    for s in range(begin, end):
+    for s in prange(len(scan.demand_ptr) - 1):
         p = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             for k in range(scan.path_count[d]):
@@ -536,15 +525,9 @@ def pack_splits(
                 p += 1
 
 
-@partitioned_kernel("scan", lambda scan: len(scan.demand_ptr) - 1)
+@parallel_kernel
 def unpack_splits(
-    begin: int,
-    end: int,
-    scan: PathScan,
-    rows: AnyArray,
-    demand: FloatArray,
-    out: FloatArray,
-    lanes: Lanes,
+    scan: PathScan, rows: AnyArray, demand: FloatArray, out: FloatArray, lanes: Lanes
 ) -> None:
     """Path rows into splits.
 
@@ -555,7 +538,7 @@ def unpack_splits(
         out: receives (B, D, K), 0 for a demand of 0 and for paths that do not exist.
     """
     width, is_dividing = len(lanes), demand.shape[1] > 0
-    for s in range(begin, end):
+    for s in prange(len(scan.demand_ptr) - 1):
         for l in range(len(out)):
             p = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):

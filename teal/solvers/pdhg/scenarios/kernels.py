@@ -17,9 +17,7 @@ from teal.runtime.parallel import (
     inlined_kernel,
     inner_kernel,
     kernel,
-    parallel_kernel,
     partitioned_kernel,
-    prange,
 )
 from teal.solvers.pdhg.fused.kernels import (
     average_and_restart,
@@ -76,8 +74,10 @@ def _weighted_price(d, node, rows, path_price, groups, lanes):  # type: ignore[n
     return total(weighted)
 
 
-@parallel_kernel
+@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
 def step(
+    begin: int,
+    end: int,
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
@@ -112,7 +112,7 @@ def step(
         lanes: array of length L.
     """
     width, groups = len(lanes), len(price)
-    for block in prange(len(block_ptr) - 1):
+    for block in range(begin, end):
         path_price = np.zeros((groups, max_slots * width))
         flow, moved = np.zeros((groups, max_slots * width)), np.empty(256)
         own_loads, own_sums = loads[block], sums[block]
