@@ -31,6 +31,16 @@ import numpy as np
 from teal.runtime.storage import content_key
 
 _ALWAYS = ("lanes.py",)  # files beside this one that are part of every stamp
+# Of Numba: what it may call (Intel's library of functions on vectors, where it is installed), and
+# what it makes of the same text.
+_SETTINGS = (
+    "USING_SVML",
+    "OPT",
+    "LOOP_VECTORIZE",
+    "SLP_VECTORIZE",
+    "BOUNDSCHECK",
+    "DEBUGINFO_DEFAULT",
+)
 LANES = "teal.runtime.lanes"  # whose operations exist in machine code alone
 
 # Kinds of globals whose ``repr`` tells their value; among them the types of Numba, such as
@@ -97,12 +107,14 @@ def content(function: Callable[..., Any], options: object = ()) -> bytes:
 
 @functools.cache
 def machine(target: Processor | None = None) -> str:
-    """SHA-256 of a processor, the versions of Numba and Python, and the files that are part of
-    every stamp.
+    """SHA-256 of a processor, the versions of Numba and Python, Numba's settings of compilation,
+    and the files that are part of every stamp.
     """
     files = [(Path(__file__).parent / name).read_bytes() for name in _ALWAYS]
     version = platform.python_version_tuple()[:2]
-    return content_key(files, numba.__version__, version, tuple(target or processor()))
+    settings = [repr(getattr(numba.config, name, None)) for name in _SETTINGS]
+    of_target = tuple(target or processor())
+    return content_key(files, numba.__version__, version, settings, of_target)
 
 
 def of_function(function: Callable[..., Any], seen: set[int]) -> Iterator[tuple[str, str]]:

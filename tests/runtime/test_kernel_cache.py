@@ -14,13 +14,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
 
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, assess
-from teal.runtime import cuda, kernel_cache
+from teal.runtime import cuda, kernel_cache, kernel_stamp
 from teal.runtime.kernel_cache import KernelCache, interpreting
 from teal.runtime.kernel_stamp import stamp
 from teal.solvers.pdhg import solve
@@ -284,6 +285,18 @@ def test_the_stamp_of_a_kernel_covers_the_files_of_its_callees(
         shift, "__code__", shift.__code__.replace(co_consts=(*shift.__code__.co_consts, 7))
     )
     assert stamp(dispatcher) != before
+
+
+def test_the_stamp_holds_what_numba_may_call_and_for_which_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Machine code that calls Intel's library must not be loaded where there is none."""
+    machine = kernel_stamp.machine.__wrapped__
+    before, this = machine(), kernel_stamp.processor()
+    assert machine(this) == before
+    assert machine(this._replace(name="x86-64-v3", features="")) != before
+    monkeypatch.setattr(numba.config, "USING_SVML", not numba.config.USING_SVML)
+    assert machine() != before
 
 
 # What a first solve of a small network calls, over random networks: candidate paths, chosen paths,

@@ -147,6 +147,7 @@ def make_app(
         return response
 
     add_page(app)
+    app.router.routes.insert(0, router.routes[0])  # routes are tried in turn: allocations first
     routes = [*router.routes, *app.routes]  # an included router does not say its routes' paths
     app.add_middleware(
         Watched,

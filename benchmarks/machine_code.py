@@ -1,0 +1,122 @@
+"""Machine code of the package beside native machine code: times of whole solves, in turn.
+
+    python benchmarks/machine_code.py --data FOLDER [--rounds 5] [--native runs/native] [--out runs/machine-code.csv]
+
+Each round runs a process with the package's machine code (`python -m teal.app.machine_code` makes
+it in a checkout), one with kernels that Numba compiled for this processor, kept in the folder of
+`--native`, and, where the processor has AVX-512, one with the code for AVX2, which other machines
+run.  A process measures the median of a solve; the table has the median of the rounds, and the
+ratio to native code of the same round, its median.  Nothing else should run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from public_data import published
+
+NETWORKS = {
+    "b4": ("b4", 6, 300),
+    "geant": ("topohub:sndlib/geant", 4, 150),
+    "UsCarrier": ("UsCarrier.json", 6, 60),
+    "Kdl": ("Kdl.json", 6, 20),
+}
+_MEASURE = """
+import json, statistics, sys, time
+import teal
+from teal.runtime import kernel_cache
+
+found = {}
+for name, (place, load, times) in json.loads(sys.argv[1]).items():
+    topology = teal.load_topology(place)
+    traffic = teal.load_traffic(f"gravity:seed=0,count=16,load={load}", topology)
+    paths = teal.compute_paths(topology, traffic.pairs)
+    rates = traffic.read(slice(None))
+    for count, gap in ((1, 0.01), (1, 0.001), (16, 0.01)):
+        if count > 1 and name == "Kdl":
+            continue
+        problem = teal.Problem.create(topology, paths, teal.Objective(), rates[:count])
+        seconds = []
+        for _ in range(max(8, times // count) + 2):
+            begin = time.perf_counter()
+            teal.solve(problem, gap=gap)
+            seconds.append(time.perf_counter() - begin)
+        found[f"{name} {count} {gap}"] = 1e3 * statistics.median(seconds[2:])
+found["compiled"] = kernel_cache.num_compiled()
+print(json.dumps(found))
+"""
+
+
+def measured(networks: str, **settings: str) -> dict[str, float]:
+    """Milliseconds by network, matrices and target, in a new process."""
+    command = [sys.executable, "-c", _MEASURE, networks]
+    environment = os.environ | settings
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Read the arguments, measure, and write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=Path("."))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--native", type=Path, default=Path("runs/native"))
+    parser.add_argument("--out", type=Path, default=Path("runs/machine-code.csv"))
+    given = parser.parse_args()
+    networks = json.dumps(
+        {
+            name: (
+                str(published(given.data, place)) if place.endswith(".json") else place,
+                load,
+                count,
+            )
+            for name, (place, load, count) in NETWORKS.items()
+        }
+    )
+    native = {"NUMBA_CACHE_DIR": str(given.native), "TEAL_SHIPPED_KERNELS": "0"}
+    measured(networks, **native)  # compiles
+    rounds: dict[str, list[dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as empty:
+        of_package = {"NUMBA_CACHE_DIR": empty, "TEAL_SHIPPED_KERNELS": "1"}
+        ways = {"native": native, "package": of_package}
+        from teal.runtime.shipped_kernels import levels
+
+        if len(levels()) > 1:
+            ways["AVX2"] = {**of_package, "NUMBA_CPU_NAME": levels()[-1], "NUMBA_CPU_FEATURES": ""}
+        for number in range(given.rounds):
+            for way, settings in ways.items():
+                found = measured(networks, **settings)
+                compiled = found.pop("compiled")
+                rounds.setdefault(way, []).append(found)
+                print(f"round {number + 1}: {way}, {compiled:.0f} forms compiled", flush=True)
+    rows = []
+    for case in rounds["native"][0]:
+        name, count, gap = case.split()
+        row = {"network": name, "matrices": count, "gap": f"{100 * float(gap):g}%"}
+        for way, times in rounds.items():
+            row[f"{way}_ms"] = f"{statistics.median(one[case] for one in times):.4g}"
+            pairs = zip(times, rounds["native"], strict=True)
+            ratio = statistics.median(one[case] / base[case] for one, base in pairs)
+            row[f"{way}_ratio"] = f"{ratio:.2f}"
+        rows.append(row)
+        print(row, flush=True)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    with given.out.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
