@@ -109,18 +109,13 @@ def main() -> None:
         traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
         rates = traffic.read(slice(None))[0]
         starts = [one_start(place, rates, given.native) for _ in range(given.repeat)]
+        code = "compiled here" if given.native else "of the package"
+        row = {"network": network, "machine_code": code}
         for figure in ("listens", "ready", "answers"):
             seconds = statistics.median(start[figure] for start in starts)
-            code = "compiled here" if given.native else "of the package"
-            rows.append(
-                {
-                    "network": network,
-                    "machine_code": code,
-                    "figure": figure,
-                    "seconds": f"{seconds:.3g}",
-                }
-            )
-            print(network, code, figure, f"{seconds:.2f} s", flush=True)
+            row[f"{figure}_s"] = f"{seconds:.3g}"
+        rows.append(row)
+        print(row, flush=True)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     with given.out.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, list(rows[0]))
