@@ -42,6 +42,8 @@ class MachineCode(BuildHookInterface[Any]):
         made = Path(self.root) / "build" / "kernels_of_wheel"
         command = [sys.executable, "-m", "teal.app.machine_code", "--out", str(made)]
         subprocess.run([*command, *shlex.split(wanted)], cwd=self.root, check=True)
+        if not (made / "manifest.json").exists():  # no level for this processor
+            return
         build_data["force_include"][str(made)] = "teal/_shipped/kernels"
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

@@ -102,8 +102,10 @@ def main() -> None:
     for level in given.level or ():
         if level not in possible:
             parser.error(f"--level: this machine has {', '.join(possible) or 'none'}, not {level}")
-    if not possible:
-        parser.error("this machine's processor has no level that the package ships for")
+    if not possible:  # kernels are compiled at their first use, as without the package's
+        shutil.rmtree(given.out, ignore_errors=True)
+        print("no machine code: the package has no level for this machine's processor")
+        return
     levels = given.level or (possible[:1] if given.best else possible)
     begin = time.perf_counter()
     number = make(levels, given.task or (), given.work, given.out)

@@ -151,3 +151,20 @@ def test_nothing_is_compiled_ahead_where_nothing_can_be_kept(
     assert warm_up.missing(warm_up.all_tasks()) == []
     assert not warm_up.is_warm()
     study.compile_first(lambda text: pytest.fail(text))
+
+
+def test_where_the_processor_has_no_level_nothing_is_made_and_nothing_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shipped_kernels, "levels", list)
+    out = tmp_path / "shipped"
+    out.mkdir()
+    monkeypatch.setattr(sys, "argv", ["machine_code", "--best", "--out", str(out)])
+    machine_code.main()
+    assert "no level" in capsys.readouterr().out
+    assert not out.exists()
+    monkeypatch.setattr(shipped_kernels, "levels", lambda: ["x86-64-v3"])
+    monkeypatch.setattr(sys, "argv", ["machine_code", "--level", "x86-64-v4", "--out", str(out)])
+    with pytest.raises(SystemExit):
+        machine_code.main()
+    assert "x86-64-v3, not x86-64-v4" in capsys.readouterr().err
