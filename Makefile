@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 # Each worker has a half of the files, so that they seldom wait for each other to compile the same kernel.
 QUICK := --dist worksteal -m "not system and not slow"
 
-.PHONY: help install wheel demo lab check test test-core test-system test-all docs constraints clean
+.PHONY: help environment install wheel demo lab check test test-core test-system test-all docs constraints clean
 
 help:  ## what the targets do (this text)
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,8 @@ $(MACHINE_CODE): $(STAMP)
 	@echo "compiling the kernels for this machine, two minutes on two cores: then nothing waits for them"
 	$(BIN)/python -m teal.app.machine_code --best
 	@touch $@
+
+environment: $(STAMP)  ## everything, into .venv
 
 install: $(MACHINE_CODE)  ## everything, into .venv, and the kernels' machine code
 
