@@ -12,7 +12,6 @@ ratio to native code of the same round, its median.  Nothing else should run.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -21,6 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pandas as pd
 from public_data import published
 
 NETWORKS = {
@@ -90,10 +90,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as empty:
         of_package = {"NUMBA_CACHE_DIR": empty, "TEAL_SHIPPED_KERNELS": "1"}
         ways = {"native": native, "package": of_package}
-        from teal.runtime.shipped_kernels import levels
+        from teal.runtime.shipped_kernels import levels, settings_of
 
         if len(levels()) > 1:
-            ways["AVX2"] = {**of_package, "NUMBA_CPU_NAME": levels()[-1], "NUMBA_CPU_FEATURES": ""}
+            ways["AVX2"] = {**of_package, **settings_of(levels()[-1])}
         for number in range(given.rounds):
             for way, settings in ways.items():
                 found = measured(networks, **settings)
@@ -112,10 +112,7 @@ def main() -> None:
         rows.append(row)
         print(row, flush=True)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    with given.out.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    pd.DataFrame(rows).to_csv(given.out, index=False)
 
 
 if __name__ == "__main__":

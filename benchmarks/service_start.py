@@ -13,7 +13,6 @@ checkout after `python -m teal.app.machine_code`); nothing else should run.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import signal
 import statistics
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pandas as pd
 from public_data import published
 
 from teal.client import Client, NotReady, Overloaded, UnknownNetwork, Unreachable
@@ -117,10 +117,7 @@ def main() -> None:
         rows.append(row)
         print(row, flush=True)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    with given.out.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    pd.DataFrame(rows).to_csv(given.out, index=False)
 
 
 if __name__ == "__main__":

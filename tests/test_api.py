@@ -25,7 +25,7 @@ from teal.evaluation.settings import EvaluateOptions
 from teal.learning.settings import TrainOptions
 from teal.network import path_file
 from teal.planning.settings import PlanOptions
-from teal.runtime.storage import packaged
+from teal.runtime import shipped_kernels
 from teal_ip.counters.settings import EstimateOptions
 from teal_ip.routing.settings import SimulateOptions
 from teal_next.settings import NextIntervalOptions
@@ -207,7 +207,7 @@ def test_functions_over_objects_open_no_file(tmp_path: Path) -> None:
     cached = (
         os.environ["TEAL_CACHE_DIR"],
         os.environ["NUMBA_CACHE_DIR"],
-        str(packaged("kernels")),
+        str(shipped_kernels.FOLDER),
         sys.prefix,
         sys.base_prefix,
         "/proc",

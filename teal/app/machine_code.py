@@ -20,9 +20,7 @@ from pathlib import Path
 
 from teal.runtime import shipped_kernels
 
-_ROOT = Path(__file__).parents[2]
-_WORK = _ROOT / "build" / "machine_code"
-_OUT = _ROOT / "teal" / "_shipped" / shipped_kernels.FOLDER
+_WORK = Path(__file__).parents[2] / "build" / "machine_code"
 _CALL = """
 import sys
 from teal.app.warm_up import all_tasks, warm_up
@@ -75,8 +73,7 @@ def _call(level: str, tasks: Sequence[str], work: Path) -> None:
     for marker in (work / "kernels").glob("*.done"):
         marker.unlink()
     of_level = {
-        "NUMBA_CPU_NAME": level,
-        "NUMBA_CPU_FEATURES": "",
+        **shipped_kernels.settings_of(level),
         "NUMBA_CACHE_DIR": str(work),
         "TEAL_SHIPPED_KERNELS": "0",
     }
@@ -96,7 +93,9 @@ def main() -> None:
     parser.add_argument(
         "--work", type=Path, default=_WORK, help="folder of the forms of earlier runs"
     )
-    parser.add_argument("--out", type=Path, default=_OUT, help="folder of the package")
+    parser.add_argument(
+        "--out", type=Path, default=shipped_kernels.FOLDER, help="folder of the package"
+    )
     given = parser.parse_args()
     possible = shipped_kernels.levels()
     for level in given.level or ():

@@ -249,7 +249,8 @@ def missing(names: Sequence[str] = _FIRST) -> list[str]:
 
 def is_warm(names: Sequence[str] = _FIRST) -> bool:
     """Whether tasks have been done and their kernels kept."""
-    return all(_is_done(name, folder()) for name in names)
+    where = folder()
+    return all(_is_done(name, where) for name in names)
 
 
 def _is_done(task: str, where: Path | None) -> bool:

@@ -26,13 +26,7 @@ from teal.errors import InputError
 from teal.network.shortest import heap_pop, heap_push, make_graph
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
-from teal.runtime.parallel import (
-    as_int64,
-    inner_kernel,
-    kernel,
-    partitioned_kernel,
-    threads_for,
-)
+from teal.runtime.parallel import as_int64, inner_kernel, kernel, partitioned_kernel, threads_for
 
 METRICS = "file", "hops", "latency", "inverse-capacity"
 _REFERENCE_GBPS = 10_000.0  # capacity whose inverse-capacity metric is 1

@@ -21,11 +21,7 @@ from teal.network.shortest import walk_back
 from teal.network.subset import of_demands
 from teal.network.trie import Trie, insert_path, sort_by_depth
 from teal.runtime.arrays import AnyArray, Int64Array, IntArray
-from teal.runtime.parallel import (
-    inlined_kernel,
-    kernel,
-    partitioned_kernel,
-)
+from teal.runtime.parallel import inlined_kernel, kernel, partitioned_kernel
 from teal.runtime.storage import content_key
 
 

@@ -20,11 +20,7 @@ from teal.network.failures import Groups
 from teal.network.shortest import Adjacency, SearchScratch, best_first, make_scratch, walk_back
 from teal.network.trie import insert_path, sort_by_depth
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.runtime.parallel import (
-    inner_kernel,
-    kernel,
-    partitioned_kernel,
-)
+from teal.runtime.parallel import inner_kernel, kernel, partitioned_kernel
 
 
 @inner_kernel

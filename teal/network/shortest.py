@@ -13,12 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
-from teal.runtime.parallel import (
-    as_int64,
-    inner_kernel,
-    partitioned_kernel,
-    threads_for,
-)
+from teal.runtime.parallel import as_int64, inner_kernel, partitioned_kernel, threads_for
 
 _MIN_PARALLEL_VISITS = 1_000_000  # of links, by searches from all roots together
 

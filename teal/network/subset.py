@@ -200,7 +200,6 @@ def _cut(
     leaf: IntArray,
 ) -> None:
     """Fill ``cut`` and the same trie with node numbers that count over all sources."""
-    # Locals: Numba drops a store to an array that is reached through a tuple inside prange.
     cut_parent, cut_link, cut_end = cut.parent, cut.link, cut.end_node
     for s in range(begin, end):
         number = np.zeros(

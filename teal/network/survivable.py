@@ -23,10 +23,7 @@ from teal.network.failures import Groups, ban_group
 from teal.network.path_search import TargetChunk, empty_trie, finish, insert
 from teal.network.shortest import Adjacency, SearchScratch, best_first, make_scratch, walk_back
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
-from teal.runtime.parallel import (
-    inner_kernel,
-    partitioned_kernel,
-)
+from teal.runtime.parallel import inner_kernel, partitioned_kernel
 
 _FIRST_ROWS = 16  # groups of a source for which it is first kept who survives them
 

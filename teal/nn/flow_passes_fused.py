@@ -38,12 +38,7 @@ from teal.runtime.lanes import (
     total,
     where_above,
 )
-from teal.runtime.parallel import (
-    inlined_kernel,
-    inner_kernel,
-    partitioned_kernel,
-    threads_for,
-)
+from teal.runtime.parallel import inlined_kernel, inner_kernel, partitioned_kernel, threads_for
 
 # mypy cannot see through Numba's types.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"

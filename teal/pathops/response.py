@@ -25,12 +25,7 @@ from teal.network import PathSet
 from teal.network.packed import PathScan
 from teal.runtime.arrays import AnyArray, Float32Array, Int64Array, IntArray
 from teal.runtime.lanes import load, store
-from teal.runtime.parallel import (
-    inlined_kernel,
-    inner_kernel,
-    partitioned_kernel,
-    threads_for,
-)
+from teal.runtime.parallel import inlined_kernel, inner_kernel, partitioned_kernel, threads_for
 
 FAILED_WEIGHT = (
     1e30  # weight of a failed link: paths over it get no share; sums of it stay finite in float32

@@ -25,11 +25,7 @@ import numpy as np
 
 from teal.network.ecmp import Dags, EcmpDag
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.runtime.parallel import (
-    inner_kernel,
-    partitioned_kernel,
-    threads_for,
-)
+from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 
 MAX_BLOCKS = (
     16  # of destinations, each with loads of its own, so that sums do not depend on the threads

@@ -7,11 +7,7 @@ import torch
 from torch import Tensor
 
 from teal.runtime.arrays import FloatArray
-from teal.runtime.parallel import (
-    inner_kernel,
-    partitioned_kernel,
-    threads_for,
-)
+from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 
 _MAX_NUMBERS = 20_000_000  # that project_box_plainly holds at once, 160 MB
 _MIN_PARALLEL_OPERATIONS = (

@@ -32,7 +32,7 @@ from numba.core.serialize import dumps
 from typing_extensions import override
 
 from teal.runtime import shipped_kernels
-from teal.runtime.kernel_stamp import LANES, content, of_function, stamp_of
+from teal.runtime.kernel_stamp import LANES_MODULE, content, of_function, stamp_of
 from teal.runtime.storage import atomic_file, cache_dir, content_key
 
 _KEPT_STAMPS = 3  # of a function: to turn between two or three versions compiles nothing
@@ -166,7 +166,7 @@ class KernelCache(NullCache):
 
     @functools.cached_property
     def _runs_in_python(self) -> bool:
-        return not any(LANES in text for _, text in of_function(self._function, set()))
+        return not any(LANES_MODULE in text for _, text in of_function(self._function, set()))
 
     def is_better_interpreted(self, signature: Any) -> bool:
         """Whether a call with arguments of these types should run as Python."""
@@ -232,11 +232,11 @@ class KernelCache(NullCache):
             if path is None:
                 return None
             with path.open("rb") as file:
-                content = file.read() if _is_trusted(os.fstat(file.fileno())) else None
+                form = file.read() if _is_trusted(os.fstat(file.fileno())) else None
             os.utime(path)  # so that what is in use is kept
         except OSError:
             return None
-        return _rebuilt(content, target_context)
+        return _rebuilt(form, target_context)
 
     def _from_package(self, signature: Any, target_context: Any) -> Any:
         """The form that comes with the package; None if there is none."""
@@ -271,12 +271,12 @@ class KernelCache(NullCache):
             self._locked = None
 
 
-def _rebuilt(content: bytes | None, target_context: Any) -> Any:
+def _rebuilt(form: bytes | None, target_context: Any) -> Any:
     """The form that a file holds; None for half a file, or one that names what is gone."""
-    if content is None:
+    if form is None:
         return None
     try:
-        return compiler.CompileResult._rebuild(target_context, *pickle.loads(content))
+        return compiler.CompileResult._rebuild(target_context, *pickle.loads(form))
     except (OSError, EOFError, AttributeError, ImportError, TypeError, pickle.UnpicklingError):
         return None
 

@@ -41,7 +41,7 @@ _SETTINGS = (
     "BOUNDSCHECK",
     "DEBUGINFO_DEFAULT",
 )
-LANES = "teal.runtime.lanes"  # whose operations exist in machine code alone
+LANES_MODULE = "teal.runtime.lanes"  # whose operations exist in machine code alone
 
 # Kinds of globals whose ``repr`` tells their value; among them the types of Numba, such as
 # ``float64``.

@@ -65,8 +65,8 @@ _state = threading.local()  # is_rehearsing: see on_all_threads
 # work.  Measured on two cores, time with two threads over time with one: 1.5 at 70,000 and 140,000
 # operations, 1.1 at 280,000, 0.9 at 330,000.
 _MIN_PARALLEL_OPERATIONS = 300_000
-# Operations of a call of a partitioned kernel for each of its threads, at least: a helper takes as
-# long to wake as 200,000 operations.
+# Operations of a call of a partitioned kernel for each of its threads, at least, about 0.25 ms of
+# work: measured, a helper wakes in 0.1 to 0.3 ms.
 _OPERATIONS_OF_HELPER = 500_000
 _LOOK_EVERY_S = 0.02  # between two looks at the machine's load, each of about 10 us
 _MIN_TORCH_NUMBERS = (
@@ -95,12 +95,12 @@ def threads_for(
     """
     uses_all = is_large(operations, least) or getattr(_state, "is_rehearsing", False)
     numba_threads, torch_threads = numba.get_num_threads(), 0
-    keeps_form, before = getattr(_state, "keeps_form", False), _operations()
+    keeps_form = getattr(_state, "keeps_form", False)
+    before = _operations()
     _state.operations = operations
-    # Not where all threads are free, nor inside a block like this one.
-    is_held = not (uses_all and (numba_threads == 1 or not _cores_are_taken())) and not (
-        numba_threads == 1 and keeps_form == uses_all and not torch_too
-    )
+    has_all = uses_all and (numba_threads == 1 or not _cores_are_taken())
+    is_inside = numba_threads == 1 and keeps_form == uses_all and not torch_too  # a block like this
+    is_held = not (has_all or is_inside)
     if is_held:
         numba.set_num_threads(1)
         # The form for all threads on one: the other form may not have been compiled.
@@ -345,25 +345,26 @@ class _PartitionedKernel:
     """A kernel over a range of parts that do not depend on each other, compiled once.
 
     A call with all threads gives each of them an equal share of the parts: the calling thread the
-    first one, and helpers the others.  To wake them takes about 50 us, where the threads of a
-    ``prange`` loop take 10: for kernels that are not called in every iteration.
+    first one, and helpers the others.  Helpers take longer to wake than the threads of a ``prange``
+    loop: for calls with much to do, or few calls.
     """
 
     def __init__(
         self, function: Callable[..., Any], counted: str, count: Callable[[Any], int]
     ) -> None:
-        self.py_func, self._count = function, count
+        self.py_func = function
+        self._count = count
         self._counted = list(inspect.signature(function).parameters).index(counted) - 2
         self._form = kernel(function)
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> None:
         count = self._count(arguments[self._counted])
-        threads = min(numba.get_num_threads(), count, _operations() // _OPERATIONS_OF_HELPER)
+        worth = _operations() / _OPERATIONS_OF_HELPER  # infinite where nobody said how much it is
+        threads = int(min(numba.get_num_threads(), count, worth))
         if threads <= 1:
             self._form(0, count, *arguments)
             return
-        threads = int(threads)
         bounds = [count * number // threads for number in range(threads + 1)]
         helpers = _helpers()
         others = [

@@ -3,10 +3,7 @@
 A level is a set of instructions that many processors have: x86-64-v3 (AVX2, FMA) and x86-64-v4
 (AVX-512) are those of the System V ABI for AMD64, table 3.1; aarch64 has one here, what every such
 processor has.  The files are those of :mod:`teal.runtime.kernel_cache`, with the stamps of a
-level, in the folder ``kernels`` of what comes with the package; ``manifest.json`` there holds the
-SHA-256 of each.  A file with another content is not loaded, nor is one whose stamp says other
-sources, another Numba or another Python: such kernels are compiled, as if none came with the
-package.
+level, in :data:`FOLDER`; ``manifest.json`` there holds the SHA-256 of each.
 
 ``TEAL_SHIPPED_KERNELS=0`` leaves them all aside.
 """
@@ -24,9 +21,9 @@ import llvmlite.binding as llvm
 import numba
 
 from teal.runtime.kernel_stamp import Processor, processor
-from teal.runtime.storage import packaged
 
-FOLDER, MANIFEST = "kernels", "manifest.json"
+FOLDER = Path(__file__).parents[1] / "_shipped" / "kernels"  # of checkouts and wheels
+MANIFEST = "manifest.json"
 _SWITCH = "TEAL_SHIPPED_KERNELS"
 _V3 = frozenset(("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"))
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
@@ -42,6 +39,11 @@ def levels() -> list[str]:
     has = {name for name, is_there in llvm.get_host_cpu_features().items() if is_there}
     of_machine = _LEVELS.get(platform.machine(), {})
     return [level for level, needs in of_machine.items() if needs <= has]
+
+
+def settings_of(level: str) -> dict[str, str]:
+    """Environment in which Numba compiles for a level."""
+    return {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""}
 
 
 @functools.cache
@@ -64,7 +66,7 @@ def has(name: str) -> bool:
 def read(name: str) -> bytes | None:
     """Content of a file of the package; None unless it is the one that the manifest names."""
     try:
-        content = (_folder() / name).read_bytes()
+        content = (FOLDER / name).read_bytes()
     except OSError:
         return None
     return content if hashlib.sha256(content).hexdigest() == _hashes().get(name) else None
@@ -77,15 +79,11 @@ def write_manifest(folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps(hashes, indent=0))
 
 
-def _folder() -> Path:
-    return packaged(FOLDER)
-
-
 @functools.cache
 def _hashes() -> dict[str, str]:
     """Hexadecimal SHA-256 by name of file; empty where no machine code comes with the package."""
     try:
-        found = json.loads((_folder() / MANIFEST).read_text())
+        found = json.loads((FOLDER / MANIFEST).read_text())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

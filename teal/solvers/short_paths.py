@@ -27,12 +27,7 @@ from torch import Tensor
 from teal.network.packed import PathScan
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray
-from teal.runtime.parallel import (
-    inner_kernel,
-    kernel,
-    partitioned_kernel,
-    threads_for,
-)
+from teal.runtime.parallel import inner_kernel, kernel, partitioned_kernel, threads_for
 
 _OPERATIONS_PER_PATH = 100  # scalar operations, approximately
 _MIN_GAIN = 1e-9  # relative difference of lengths from which on flow moves

@@ -51,13 +51,7 @@ from teal.network.segment_lists import SegmentPolicies
 from teal.network.shortest import heap_pop, heap_push
 from teal.pathops.segment_passes import MAX_BLOCKS, load_inwards
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
-from teal.runtime.parallel import (
-    as_int64,
-    inner_kernel,
-    kernel,
-    partitioned_kernel,
-    threads_for,
-)
+from teal.runtime.parallel import as_int64, inner_kernel, kernel, partitioned_kernel, threads_for
 from teal_ip.routing.steering import steering_of
 
 _UNCHANGED, _NARROWED, _CUT = 0, 1, 2  # kinds of nodes

@@ -40,11 +40,7 @@ from teal.problem.bounds import all_paths_bound, dual_bound, finite_prices
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, complete
-from teal.runtime.parallel import (
-    inner_kernel,
-    partitioned_kernel,
-    threads_for,
-)
+from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 from teal.schemes.igp import check_igp_program
 from teal.solvers.columns import improving
 from teal.solvers.pdhg import PdhgResult, solve

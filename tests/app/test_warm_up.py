@@ -126,7 +126,7 @@ def test_the_package_gets_what_the_tasks_load_and_needs_no_task_then(tmp_path: P
         import sys
         from pathlib import Path
         from teal.runtime import kernel_cache, shipped_kernels
-        shipped_kernels._folder = lambda: Path(sys.argv[1])
+        shipped_kernels.FOLDER = Path(sys.argv[1])
         from teal.app import warm_up
         print(warm_up.missing(("paths", "engine")))
         warm_up.run_task("paths")

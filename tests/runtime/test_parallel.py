@@ -12,13 +12,7 @@ import pytest
 
 from teal.runtime import parallel
 from teal.runtime.arrays import FloatArray
-from teal.runtime.parallel import (
-    is_alone,
-    parallel_kernel,
-    partitioned_kernel,
-    prange,
-    threads_for,
-)
+from teal.runtime.parallel import is_alone, parallel_kernel, partitioned_kernel, prange, threads_for
 
 LARGE, SMALL = 10**9, 10
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from teal.runtime import kernel_cache, shipped_kernels
 from teal.runtime.parallel import inner_kernel, kernel
 
-shipped_kernels._folder = lambda: Path(sys.argv[1])
+shipped_kernels.FOLDER = Path(sys.argv[1])
 STEP = 3.0
 
 @inner_kernel
@@ -59,11 +59,7 @@ def shipped(tmp_path: Path) -> Path:
     """A folder with the forms of two kernels for the first level of this machine."""
     (tmp_path / "of_test.py").write_text(SOURCE)
     made, kept = tmp_path / "made", tmp_path / "shipped"
-    settings = {
-        "NUMBA_CACHE_DIR": str(made),
-        "NUMBA_CPU_NAME": LEVELS[-1],
-        "NUMBA_CPU_FEATURES": "",
-    }
+    settings = {"NUMBA_CACHE_DIR": str(made), **shipped_kernels.settings_of(LEVELS[-1])}
     command = [sys.executable, str(tmp_path / "of_test.py"), str(kept)]
     subprocess.run(command, env=os.environ | settings, capture_output=True, check=True)
     kept.mkdir()
@@ -78,7 +74,7 @@ def test_kernels_of_the_package_are_loaded_where_all_fits(tmp_path: Path, shippe
     assert _run(tmp_path, shipped) == (7.0, 0)
     assert _run(tmp_path, shipped, TEAL_SHIPPED_KERNELS="0") == (7.0, 2)
     assert _run(tmp_path, shipped, NUMBA_CPU_NAME="nehalem", NUMBA_CPU_FEATURES="")[1] == 2
-    at_level = {"NUMBA_CPU_NAME": LEVELS[-1], "NUMBA_CPU_FEATURES": ""}
+    at_level = shipped_kernels.settings_of(LEVELS[-1])
     assert _run(tmp_path, shipped, **at_level) == (7.0, 0)
     (tmp_path / "of_test.py").write_text(SOURCE.replace("STEP = 3.0", "STEP = 4.0"))
     assert _run(tmp_path, shipped) == (9.0, 2), "the sources have changed"

@@ -46,7 +46,8 @@ from teal.serving.http.metrics import Metrics
 from teal.serving.http.recent import Recent
 
 _ALLOCATIONS = "/v1/networks/{name}/allocations"
-_MOST_OF_KEY, _MOST_OF_ID = 255, 200  # characters of an Idempotency-Key and of an answer's id
+_MOST_OF_KEY = 255  # characters of an Idempotency-Key
+_MOST_OF_ID = 200  # characters of an answer's id
 _BEARER = HTTPBearer(auto_error=False, description="A token of --token-file.")
 _Result = TypeVar("_Result")
 _FAULTS: dict[int | str, str] = {
@@ -230,10 +231,8 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         """As above, for every request: FastAPI, which describes the parameters, takes a tenth of a
         millisecond to read them.
         """
-        key, previous = (
-            request.headers.get("idempotency-key"),
-            request.query_params.get("previous"),
-        )
+        key = request.headers.get("idempotency-key")
+        previous = request.query_params.get("previous")
         for what, value, most in (
             ("Idempotency-Key", key, _MOST_OF_KEY),
             ("previous", previous, _MOST_OF_ID),

@@ -23,11 +23,7 @@ from teal.problem.bounds import finite_prices
 from teal.problem.priority import ClassFigures, bound_of_class, class_figures
 from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
-from teal.runtime.parallel import (
-    on_all_threads,
-    partitioned_kernel,
-    threads_for,
-)
+from teal.runtime.parallel import on_all_threads, partitioned_kernel, threads_for
 from teal.solvers.result import PdhgState
 
 # of the rows, whose sums are added in their order, so that no result depends on the number of

@@ -20,10 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from teal.runtime.parallel import (
-    inner_kernel,
-    partitioned_kernel,
-)
+from teal.runtime.parallel import inner_kernel, partitioned_kernel
 from teal.solvers.pdhg.engine import MAX_CHANGE_OF_SHARE, MIN_SHARE
 from teal.solvers.pdhg.fused.kernels import flows_up
 

@@ -47,11 +47,7 @@ from teal.pathops.response import exponentials
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, BoolArray, Float32Array, FloatArray, Int64Array
 from teal.runtime.lanes import load, store
-from teal.runtime.parallel import (
-    inner_kernel,
-    kernel,
-    partitioned_kernel,
-)
+from teal.runtime.parallel import inner_kernel, kernel, partitioned_kernel
 from teal.solvers.pdhg.fused.curves import CurveRows
 from teal.solvers.pdhg.fused.demand_value import DemandValue
 

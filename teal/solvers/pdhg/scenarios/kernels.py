@@ -13,12 +13,7 @@ import numpy as np
 from teal.network.packed import PathScan
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lanes import fill, load, store, total
-from teal.runtime.parallel import (
-    inlined_kernel,
-    inner_kernel,
-    kernel,
-    partitioned_kernel,
-)
+from teal.runtime.parallel import inlined_kernel, inner_kernel, kernel, partitioned_kernel
 from teal.solvers.pdhg.fused.kernels import (
     average_and_restart,
     dual_gradient_step,
