@@ -251,7 +251,11 @@ async def _prepare_once(solver: Solver, say: Callable[[str], None]) -> None:
     await loop.run_in_executor(thread, solver.prepare)
     collect_seldom()
     kernels.finish()
-    say(f"requests are answered, after {time.monotonic() - began:.0f} s")
+    preparing = await solver.look()
+    if preparing:
+        await asyncio.wait(preparing)
+    networks = ", ".join(await solver.queued()) or "no network is registered yet"
+    say(f"ready after {time.monotonic() - began:.0f} s: {networks}")
 
 
 async def _serve(

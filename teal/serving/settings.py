@@ -38,6 +38,9 @@ class ServeConfig:
     that comes with Teal, on large networks (auto); no model (none); or the model in this folder: a
     PriceGNN on large networks, a FlowGNN, as teal train writes it, for every network with its
     objective."""
+    solver: Literal["", "auto", "model", "model-pdhg", "pdhg"] = ""
+    """Solver of requests that name none; by default model-pdhg where --model names a model, else
+    auto.  Problems that the model does not know are solved by pdhg."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 8000
@@ -95,12 +98,24 @@ class ServeConfig:
         ):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
         require(self, "vary", "a share in [0, 1)", 0 <= self.vary < 1)
+        needs_model = self.solver in ("model", "model-pdhg")
+        require(
+            self,
+            "solver",
+            "auto or pdhg with --model none",
+            not needs_model or self.model != "none",
+        )
         seconds(self.max_path_time, "--max-path-time")
         seconds(self.max_deadline, "--max-deadline")
         if not self.loopback and self.token_file is None and not os.environ.get(TOKEN):
             raise InputError(
                 "--host", "", f"a loopback address, or a --token-file (or {TOKEN})", self.host
             )
+
+    @property
+    def default_solver(self) -> str:
+        """Solver of requests that name none."""
+        return self.solver or ("auto" if self.model in ("auto", "none") else "model-pdhg")
 
     @property
     def is_one_process(self) -> bool:

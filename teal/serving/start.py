@@ -38,6 +38,7 @@ def solver_settings(config: ServeConfig) -> dict[str, Any]:
     return {
         "most_waiting": config.max_waiting,
         "model": model_of(config),
+        "default_solver": config.default_solver,
         "most_networks": config.max_networks,
         "most_path_s": seconds(config.max_path_time),
         "most_deadline_s": seconds(config.max_deadline),
@@ -60,8 +61,10 @@ def address_of(config: ServeConfig) -> str:
 def answers(config: ServeConfig, folder: Path) -> str:
     """The message that the service has started."""
     address = address_of(config)
+    by = "" if config.model in ("auto", "none") else f" from {config.model}"
     return (
-        f"{address} answers; its API is described at {address}/docs, networks are kept in {folder}"
+        f"{address} answers; its API is described at {address}/docs, networks are kept in "
+        f"{folder}; requests are solved by {config.default_solver}{by} unless they name another"
     )
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 
 import httpx
 
-from teal.client import AsyncClient
+from teal.client import AsyncClient, UnknownNetwork
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS, PriceGnnCard, save_price_gnn
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.schemes import models
@@ -161,3 +161,30 @@ def test_model_files_are_checked_once_a_second_at_most(
     for _ in range(100):
         solver._model.current()
     assert checks == []
+
+
+def test_requests_that_name_no_solver_are_answered_by_the_solver_of_the_service(
+    folder: Path, tmp_path: Path
+) -> None:
+    """What the model does not know, classes of demands, is solved without it."""
+    solver = Solver(tmp_path / "networks", model=str(folder), default_solver="model-pdhg")
+
+    async def work() -> None:
+        transport = httpx.ASGITransport(make_app(solver))
+        async with AsyncClient("http://test", transport=transport) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+
+            async def answered_by(**options: Any) -> str:
+                matrices = 2 if "classes" in options else 1
+                return (await client.allocate("b4", rates_of(matrices, 0), **options)).solver
+
+            assert await answered_by() == "model-pdhg"
+            assert await answered_by(solver="pdhg") == "pdhg"
+            assert await answered_by(solver="model") == "model"
+            assert await answered_by(classes=["gold", "silver"]) == "pdhg"
+            assert (await client._http.get("/v1/model")).json()["solver"] == "model-pdhg"
+            with pytest.raises(UnknownNetwork, match="registered are b4"):
+                await client.allocate("b5", rates_of(1, 0))
+
+    run(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 from pydantic import ValidationError
 
@@ -41,9 +42,14 @@ class ServiceError(TealError):
         return type(self), (self.status, self.code, self.message, self.retry_after_s)
 
 
-def not_found(name: str) -> ServiceError:
-    """No network of that name."""
-    return ServiceError(404, "unknown_network", f"no network {name!r} is registered")
+_NAMED = 10  # networks that a message names
+
+
+def not_found(name: str, known: Sequence[str] = ()) -> ServiceError:
+    """No network of that name, but those that are known."""
+    named = ", ".join(known[:_NAMED]) + (", ..." if len(known) > _NAMED else "")
+    others = f"; registered are {named}" if known else "; none is"
+    return ServiceError(404, "unknown_network", f"no network {name!r} is registered{others}")
 
 
 def replaced(name: str) -> ServiceError:

@@ -105,3 +105,37 @@ class LeastTimes:
         usual = self._writing_s[is_named]
         if demands >= _MIN_WRITTEN:
             self._writing_s[is_named] = usual + _NEWEST_SHARE * (seconds / demands - usual)
+
+
+# Weight of the newest time of a solver: the slower one is measured seldom, and may have become
+# faster.
+_NEWEST_SHARE_OF_SOLVER = 0.5
+_TRIED_EVERY = 32  # requests of a kind, after which the slower solver is measured again
+
+
+class SolverTimes:
+    """Seconds that a matrix has taken with a model and without one, by :attr:`Wanted.kind`.
+
+    Whether a model saves time depends on the network, the model and the machine, so that both ways
+    are measured on the requests themselves: each once, then the one that has been faster, and the
+    other one now and then.
+    """
+
+    def __init__(self) -> None:
+        self._usual: dict[tuple[tuple[Any, ...], bool], float] = {}
+        self._requests: dict[tuple[Any, ...], int] = {}
+
+    def prefer_model(self, wanted: Wanted) -> bool:
+        """Whether the next matrices of a kind are to be solved with the model."""
+        kind = wanted.kind
+        with_model, without = (self._usual.get((kind, has_model)) for has_model in (True, False))
+        if with_model is None or without is None:
+            return with_model is None
+        self._requests[kind] = self._requests.get(kind, 0) + 1
+        return (with_model < without) != (self._requests[kind] % _TRIED_EVERY == 0)
+
+    def note(self, wanted: Wanted, has_model: bool, seconds: float) -> None:
+        """Take note of the seconds of one matrix."""
+        usual = self._usual.get((wanted.kind, has_model), seconds)
+        changed = _NEWEST_SHARE_OF_SOLVER * (seconds - usual)
+        self._usual[wanted.kind, has_model] = usual + changed

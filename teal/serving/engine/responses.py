@@ -41,6 +41,7 @@ class ModelInfo(_Said):
     loaded_version: str = Field(description="Of the weights in use.")
     loaded_at: float = Field(description="Seconds since 1970.")
     last_error: str = Field(description="Why a newer model in the folder is not used.")
+    solver: str = Field(description="Solver of requests that name none.")
 
 
 class NodeInfo(_Said):

@@ -18,6 +18,7 @@ from teal.serving.engine.answer import Answer, joined
 from teal.serving.engine.errors import ServiceError, overloaded, places_of_one, wrong
 from teal.serving.engine.queue import Chunk, Queue, Waiting
 from teal.serving.engine.served import Job, Served, Solved
+from teal.serving.engine.solvers import PDHG
 from teal.solvers.pdhg import PdhgState, Starter, Stop
 
 _SHORT_SLICE_S = 0.05  # seconds that a slice takes in any case, however many requests arrive
@@ -186,6 +187,7 @@ def solve_slice(
         least_s = run.first_step_s + time.perf_counter() - finish_begin
     elif not run.result.iterations:
         least_s = run.seconds
+    served.solver_times.note(wanted, run.result.solver != PDHG, run.seconds / sum(sizes))
     answers = [_answer(served, run, chunk, begin, may_pause) for chunk in together]
     seconds = time.perf_counter() - begin
     if least_s and None not in answers:

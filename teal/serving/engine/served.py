@@ -37,7 +37,7 @@ from teal.schemes.models import serves
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.answer import FIGURES, Answer
 from teal.serving.engine.errors import ServiceError, wrong
-from teal.serving.engine.least_time import LeastTimes
+from teal.serving.engine.least_time import LeastTimes, SolverTimes
 from teal.serving.engine.requests import NetworkSpec, NodeLink, Options
 from teal.serving.engine.solvers import MODEL, solving
 from teal.serving.engine.wanted import (
@@ -343,6 +343,7 @@ class Served:
     Attributes:
         capacity: (E,) Gbit/s in force.
         times: how long answers take at least.
+        solver_times: how long they take with a model and without one.
         lineage: the same object for networks that differ in added paths only.
         stored_paths: keys of the path sets that are kept on disk for it.
     """
@@ -352,7 +353,7 @@ class Served:
         self._ready: dict[str, Any] = {}  # for conditions, by their options
         self.capacity = topology.capacity
         self.lineage, self.stored_paths = object(), frozenset[str]()
-        self.times = LeastTimes()
+        self.times, self.solver_times = LeastTimes(), SolverTimes()
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
         self._networks: dict[
@@ -404,6 +405,7 @@ class Served:
         """
         more = Served(self.topology, load_paths(file, self.topology), self.worth)
         more.lineage, more.times, more.stored_paths = self.lineage, self.times, self.stored_paths
+        more.solver_times = self.solver_times
         more._drawing, more.capacity = self._drawing, self.capacity
         more._engines = {
             name: engine.widened(more.paths.num_paths) for name, engine in self._engines.items()
@@ -478,7 +480,14 @@ class Served:
         while len(self._engines) > _MAX_PROGRAMS:
             del self._engines[next(iter(self._engines))]
         result, solver = yield from solving(
-            problem, job.wanted.solver, starter, engine, job.gap, deadline, start
+            problem,
+            job.wanted.solver,
+            starter,
+            engine,
+            job.gap,
+            deadline,
+            start,
+            prefer_model=self.solver_times.prefer_model(job.wanted),
         )
         return Solved(
             job.wanted,

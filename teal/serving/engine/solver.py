@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -39,9 +40,9 @@ from teal.serving.engine.registry import Hosted, Registry, in_use
 from teal.serving.engine.requests import AllocationRequest, MeasurementRequest, Options
 from teal.serving.engine.scheduler import Scheduler
 from teal.serving.engine.served import Served, prove, rehearse_all
-from teal.serving.engine.solvers import beside
+from teal.serving.engine.solvers import AUTO, beside, knows
 from teal.serving.engine.store import Store
-from teal.serving.engine.wanted import single_program
+from teal.serving.engine.wanted import Wanted, single_program
 from teal.serving.engine.wire import (
     asked,
     asked_to_measure,
@@ -71,6 +72,7 @@ class Solver:
         most_path_s: seconds that a search for paths may take, by estimate.
         most_deadline_s: longest deadline of a request, seconds.
         grow_every_s: as in :class:`teal.serving.engine.growth.Growth`.
+        default_solver: solver of requests that name none, where the model knows their problem.
         vary: share of every demand on varied splits, in allocations for the next interval.
         kernels: kernels of the engine; None where all are there.
     """
@@ -85,11 +87,12 @@ class Solver:
         most_path_s: float = MAX_PATH_S,
         most_deadline_s: float = MAX_DEADLINE_S,
         grow_every_s: float = GROW_EVERY_S,
+        default_solver: str = AUTO,
         vary: float = 0.0,
         kernels: Kernels | None = None,
     ) -> None:
         self.folder, self.kernels = folder, kernels or Kernels.compiled()
-        self._store = Store(folder)
+        self._store, self._default_solver = Store(folder), default_solver
         self._patience_s, self._most_deadline_s, self._vary = patience_s, most_deadline_s, vary
         engine = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._next = ThreadPoolExecutor(1, thread_name_prefix="next-interval")
@@ -158,7 +161,7 @@ class Solver:
     async def model(self) -> dict[str, Any]:
         """Which model is in use, and why a newer one is not."""
         await asyncio.to_thread(self._model.current)
-        return self._model.description()
+        return {**self._model.description(), "solver": self._default_solver}
 
     async def generation(self, name: str) -> str:
         """Which registration of its name a network is.
@@ -260,7 +263,7 @@ class Solver:
         previous = None
         if sent.previous is not None:
             previous = await beside(len(sent.previous.body), previous_splits, sent.previous, served)
-        wanted = served.wanted_by(options, network.spec, previous)
+        wanted = self._wanted(served, options, network, previous)
         if options.prove:
             check_provable(wanted, len(rates))
         answer = await self.scheduler.solve(
@@ -286,6 +289,17 @@ class Solver:
         return (await _found(network, served, answer, rates, sent, options, link))._replace(
             proof=proof
         )
+
+    def _wanted(
+        self, served: Served, options: Options, network: Hosted, previous: FloatArray | None
+    ) -> Wanted:
+        """The program that a request asks for, by the solver of the service where it names none."""
+        wanted = served.wanted_by(options, network.spec, previous)
+        if "solver" in options.model_fields_set or self._default_solver == AUTO:
+            return wanted
+        if not knows(served.network(wanted), self._model.current()):
+            return wanted
+        return dataclasses.replace(wanted, solver=self._default_solver)
 
     async def measure(self, name: str, sent: Sent) -> dict[str, Any]:
         """Keep measured matrices, and begin to allocate for the interval after them.

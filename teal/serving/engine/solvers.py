@@ -5,8 +5,9 @@
 - ``model-pdhg``: PDHG from splits and prices of the model, until gap or deadline.
 - ``pdhg``: PDHG from the last allocation of the network, and from nothing where there is none.
 - ``auto``: ``model-pdhg`` where the model saves time, which is not where the last allocation is
-  near the target; else ``pdhg``.  On networks so large that PDHG begins with samples of the
-  demands, the model solves the first sample wherever the last allocation is far from the target.
+  near the target, nor where requests of this kind have been answered sooner without it; else
+  ``pdhg``.  On networks so large that PDHG begins with samples of the demands, the model solves the
+  first sample wherever the last allocation is far from the target.
 
 Answers say which of the first three it was.
 """
@@ -26,7 +27,7 @@ from teal.runtime.interruptible import Deadline, Steps
 from teal.schemes.models import helps, serves
 from teal.schemes.repair import check_model_knows
 from teal.schemes.successive import SuccessivePdhg
-from teal.serving.engine.errors import wrong
+from teal.serving.engine.errors import ServiceError, wrong
 from teal.solvers import pdhg
 from teal.solvers.result import rounds_for, start_for, start_of_sample
 
@@ -65,6 +66,8 @@ def solving(
     gap: float,
     deadline: Deadline,
     start: pdhg.PdhgState | None,
+    *,
+    prefer_model: bool = True,
 ) -> Steps[tuple[pdhg.PdhgResult, str]]:
     """Solve B matrices; the result, and which solver it is from: model, model-pdhg or pdhg.
 
@@ -77,6 +80,7 @@ def solving(
         deadline: after which the best allocation is returned.
         start: state in which an earlier run of the same request has ended, in place of the model;
             None for none.
+        prefer_model: whether ``auto`` may ask the model.
 
     Raises:
         ServiceError: the request names a model that the service does not have, or that does not
@@ -95,12 +99,21 @@ def solving(
         result = yield from engine.solving(problem, gap=gap, deadline=deadline, start=start)
         return result, MODEL_PDHG
     asked = None
-    if solver == AUTO and model is not None and helps(model, problem):
+    if solver == AUTO and prefer_model and model is not None and helps(model, problem):
         asked = _Asked(model)
     result = yield from engine.solving(
         problem, gap=gap, deadline=deadline, starter=asked, start=start
     )
     return result, MODEL_PDHG if asked is not None and asked.was_asked else PDHG
+
+
+def knows(problem: Problem, model: pdhg.Starter | None) -> bool:
+    """Whether the service has a model, and it knows the problem."""
+    try:
+        _checked(problem, model)
+    except ServiceError:
+        return False
+    return True
 
 
 def _checked(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter:

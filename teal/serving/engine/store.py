@@ -109,7 +109,7 @@ class Store:
             return version
         if not self._folder.is_dir():
             raise self._unavailable(FileNotFoundError(errno.ENOENT, "there is none"))
-        raise not_found(name)
+        raise not_found(name, self.names())
 
     @staticmethod
     def _unavailable(error: OSError) -> ServiceError:
@@ -132,7 +132,7 @@ class Store:
             links, added_paths = self._read_links(name, generation)
             return Stored(stored["network"], links, generation, added_paths)
         except FileNotFoundError:
-            raise not_found(name) from None
+            raise not_found(name, self.names()) from None
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise unreadable(name, error) from None
 
@@ -263,7 +263,7 @@ class Store:
                 self._file(name).unlink()
                 self._links(name).unlink(missing_ok=True)
             except FileNotFoundError:
-                raise not_found(name) from None
+                raise not_found(name, self.names()) from None
             except IsADirectoryError as error:
                 raise unreadable(name, error) from None
             for folder in (_MEASURED, _PATHS):
