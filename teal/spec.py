@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
-from teal.errors import InputError
+from teal.errors import InputError, did_you_mean
 
 _Entry = TypeVar("_Entry")
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")  # accepted spellings, in any case
@@ -42,7 +42,8 @@ class Spec:
         unknown = sorted(set(self.options) - set(defaults))
         if unknown:
             expected = "one of: " + ", ".join(sorted(defaults)) if defaults else "no options"
-            raise InputError(self.text, unknown[0], expected, repr(unknown[0]))
+            near = did_you_mean(unknown[0], defaults)
+            raise InputError(self.text, unknown[0], expected, repr(unknown[0]) + near)
         return {
             key: self._parse(key, default) if key in self.options else default
             for key, default in defaults.items()
@@ -146,9 +147,11 @@ class Registry(Generic[_Entry]):
         Raises:
             InputError: another entry has the name, and ``replace`` is false.
         """
-        register(
-            self._known, self._what, name, entry, replace=replace, others={*self.names(), *others}
-        )
+        taken = {*self.names(), *others}
+        announced = _announced(self._group).get(name)
+        if announced is not None and announced.value == _place_of(entry):
+            taken.remove(name)  # the same object, announced by its package too
+        register(self._known, self._what, name, entry, replace=replace, others=taken)
 
     def names(self) -> list[str]:
         """All names, sorted."""
@@ -178,9 +181,16 @@ class Registry(Generic[_Entry]):
                     if self.names()
                     else "an installed Teal, which announces it (pip install .)"
                 )
-                raise InputError(self._what, "name", expected, repr(name))
+                near = did_you_mean(name, self.names())
+                raise InputError(self._what, "name", expected, repr(name) + near)
             self._loaded[name] = point.load()
         return self._loaded[name]
+
+
+def _place_of(entry: object) -> str:
+    """Module and name of a class or function, as an entry point writes them; "" of others."""
+    name = getattr(entry, "__qualname__", "")
+    return f"{getattr(entry, '__module__', '')}:{name}" if name else ""
 
 
 @functools.cache

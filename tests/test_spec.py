@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from typing import Any, cast
 
 import pytest
 
@@ -18,7 +20,7 @@ from teal.problem.assessment import register_certificate
 from teal.schemes import hedges
 from teal.schemes import registry as schemes
 from teal.solvers.pdhg import register_sequence, solver
-from teal.spec import parse_spec
+from teal.spec import Registry, parse_spec
 
 
 def test_specification_gives_its_name_and_typed_options() -> None:
@@ -90,3 +92,31 @@ def test_durations_are_parsed_as_seconds(text: str, expected: float) -> None:
 def test_malformed_durations_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="a duration"):
         seconds(text)
+
+
+def _announced_scheme() -> None:
+    """A scheme that a package announces."""
+
+
+def test_what_a_package_announces_may_be_registered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same object is one registration; another one of that name is refused."""
+    point = EntryPoint("mine", f"{__name__}:_announced_scheme", "group")
+    monkeypatch.setattr("teal.spec._announced", lambda group: {"mine": point})
+    registry = Registry[Any]("scheme", "group")
+    registry.add("mine", _announced_scheme)
+    assert registry["mine"] is _announced_scheme
+    with pytest.raises(InputError, match="one that is not taken"):
+        Registry[Any]("scheme", "group").add("mine", print)
+
+
+@pytest.mark.parametrize(
+    ("make", "nearest"),
+    [
+        (lambda: teal.make_scheme("lp-al"), "lp-all"),
+        (lambda: teal.make_scheme("teal:repiar=admm"), "repair"),
+        (lambda: cast(Any, teal.train)("b4", "gravity", otu="x"), "out"),
+    ],
+)
+def test_the_nearest_name_is_suggested(make: Callable[[], object], nearest: str) -> None:
+    with pytest.raises(InputError, match=f"did you mean {nearest}"):
+        make()

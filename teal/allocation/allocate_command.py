@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
-from tqdm import tqdm
 
 from teal.allocation.allocate import FIGURES_FILE, PATHS, AllocatedMatrix, sentences
 from teal.allocation.allocate_files import MATRICES, PROOFS, PartFiles
@@ -28,6 +27,7 @@ from teal.errors import InputError
 from teal.formats.allocations import write_candidates
 from teal.formats.rows import from_text, write_csv
 from teal.problem import Status
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import check_out_folder, remove_files
 
 MANIFEST = "manifest.json"
@@ -71,7 +71,7 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
     }
     missing = [part for part in range(allocator.num_parts) if part not in done]
     _check_disk_space(files_of_parts, missing, notify)
-    with tqdm(
+    with progress_bar(
         total=allocator.num_matrices, initial=sum(done.values()), desc="allocating", unit="matrix"
     ) as bar:
         for part, matrices in _allocate_parts(files_of_parts, missing):

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 from typing_extensions import override
 
 from teal.allocation.settings import SolveConfig
@@ -38,6 +37,7 @@ from teal.problem import Problem, Status, all_paths_bound, dual_bound, violation
 from teal.problem.bounds import from_score, gap, usable_prices
 from teal.problem.feasibility import TOLERANCE, overload
 from teal.runtime.arrays import FloatArray
+from teal.runtime.progress import progress_bar
 from teal.solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
 from teal.solvers.pdhg.shards.shards import Allocated, ShardBackend
 
@@ -293,7 +293,7 @@ def _report(
 @contextlib.contextmanager
 def _bar(count: int) -> Iterator[Callable[[int, int], None]]:
     """A progress bar of the shards whose paths are found."""
-    with tqdm(total=count, desc="paths", unit="shard") as bar:
+    with progress_bar(total=count, desc="paths", unit="shard") as bar:
 
         def report(done: int, total: int) -> None:
             bar.total = total

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 from teal.app.run_files import typed
-from teal.errors import InputError
+from teal.errors import InputError, did_you_mean
 from teal.objectives import Objective
 
 _P = ParamSpec("_P")
@@ -69,7 +69,9 @@ def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Opti
     values = dict[str, Any]()
     for name, value in settings.items():
         if name not in names:
-            raise InputError(kind.__name__, name, "one of " + ", ".join(sorted(names)), repr(value))
+            near = did_you_mean(name, names)
+            expected = "one of " + ", ".join(sorted(names))
+            raise InputError(kind.__name__, name, expected, f"{name}={value!r}{near}")
         try:
             # An objective may also be one that was registered.
             values[name] = (

@@ -2,6 +2,8 @@
 action.
 
 >>> env = TrafficEnvironment(topology, paths, traffic)      # pip install 'teal-te[rl]'
+>>> name = "teal.learning.environment:teal/Traffic-v0"      # or teal/Traffic-v0, once imported
+>>> env = gymnasium.make(name, topology="b4", traffic="gravity:count=100,load=3")
 >>> observation, _ = env.reset(seed=0)
 >>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
 
@@ -25,8 +27,9 @@ import numpy as np
 import torch
 
 from teal.errors import InputError
+from teal.formats import load_topology, load_traffic
 from teal.learning.losses import total_demand_value
-from teal.network import PathSet, Topology, TrafficMatrices
+from teal.network import PathSet, Topology, TrafficMatrices, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray
@@ -117,3 +120,31 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
             "demand": (self._problem.demand[0].numpy() / self._scale).astype(np.float32),
             "capacity": (self._problem.capacity[0].numpy() / self._scale).astype(np.float32),
         }
+
+
+def named_environment(
+    topology: Topology | str,
+    traffic: TrafficMatrices | str,
+    num_paths: int = 4,
+    objective: Objective | str = "total_flow",
+) -> TrafficEnvironment:
+    """The environment that ``gymnasium.make`` makes by the name :data:`ENVIRONMENT`.
+
+    Args:
+        topology: the network, its file or its name.
+        traffic: the matrices, their file or their name.
+        num_paths: K, candidate paths of a demand.
+        objective: as of :class:`TrafficEnvironment`.
+
+    Raises:
+        InputError: a fault in one of them.
+    """
+    network = load_topology(topology) if isinstance(topology, str) else topology
+    matrices = load_traffic(traffic, network) if isinstance(traffic, str) else traffic
+    paths = compute_paths(network, matrices.pairs, num_paths=num_paths)
+    return TrafficEnvironment(network, paths, matrices, objective)
+
+
+ENVIRONMENT = "teal/Traffic-v0"
+if ENVIRONMENT not in gymnasium.registry:
+    gymnasium.register(ENVIRONMENT, entry_point=f"{__name__}:{named_environment.__name__}")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.network import path_search
@@ -25,6 +24,7 @@ from teal.network.trie import Trie
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.memory import require
 from teal.runtime.parallel import threads_for
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import cache_dir, content_key
 
 _FORMAT = 4  # part of every cache key: raise it when the search or the file changes
@@ -338,7 +338,7 @@ def _search(
     room = (
         4 * topology.num_nodes
     )  # trie nodes that a source may have; doubled while a source reports -1, no room
-    with tqdm(total=len(sources), desc="paths", unit="source", disable=not progress) as bar:
+    with progress_bar(total=len(sources), desc="paths", unit="source", disable=not progress) as bar:
         begin, count = 0, _MIN_SOURCES
         while begin < len(sources):
             chunk, call_begin = sources[begin : begin + count], time.perf_counter()

@@ -243,6 +243,30 @@ class Topology:
             graph.add_edge(source, target, **values)
         return graph
 
+    @property
+    def edge_index(self) -> Any:
+        """(2, E) torch tensor int64, nodes where each link starts and ends, as PyTorch Geometric
+        takes them.
+        """
+        import torch
+
+        return torch.as_tensor(np.stack([self.link_source, self.link_target]), dtype=torch.int64)
+
+    def to_hetero_data(self) -> Any:
+        """A HeteroData of PyTorch Geometric: nodes ``node`` with ``pos`` (N, 2), the coordinates;
+        links ``("node", "link", "node")`` in order, with ``edge_index`` (2, E) and ``edge_attr``
+        (E, 2), Gbit/s and ms.
+        """
+        import torch
+        from torch_geometric.data import HeteroData
+
+        data, links = HeteroData(), ("node", "link", "node")
+        data["node"].num_nodes = self.num_nodes
+        data["node"].pos = torch.as_tensor(self.coordinates)
+        data[links].edge_index = self.edge_index
+        data[links].edge_attr = torch.as_tensor(np.stack([self.capacity, self.latency], axis=1))
+        return data
+
     def igp_attributes(self, link: int) -> dict[str, Any]:
         """Attributes of a link by their names in files: those it has of metric, te_metric, affinity
         (sorted names), cost.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,6 +106,31 @@ class TrafficMatrices:
             raise InputError(
                 where, "demands", "a target other than the source", "a node's demand to itself"
             )
+
+    def __len__(self) -> int:
+        """T.  With :meth:`__getitem__`, the matrices are a dataset as torch's DataLoader takes
+        them.
+        """
+        return self.num_matrices
+
+    def __getitem__(self, number: int | slice) -> FloatArray:
+        """Rates of a matrix, (D,) Gbit/s, or of several, (B, D); negative numbers count from the
+        end.
+
+        Raises:
+            IndexError: no such matrix.
+            InputError: a negative, infinite or NaN rate.
+        """
+        if isinstance(number, slice):
+            return self.read(number)
+        count, place = self.num_matrices, operator.index(number)
+        if not -count <= place < count:
+            raise IndexError(
+                f"{self.origin or self.name}: matrix {place}: expected 0 to {count - 1}, or "
+                f"-{count} to -1 from the end"
+            )
+        matrix: FloatArray = self.read([place % count])[0]
+        return matrix
 
     def to_frame(self, topology: Topology) -> Any:
         """A pandas frame, a row for each time, a column for each pair of names (source, target), in

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from teal.errors import InputError
+from teal.errors import InputError, did_you_mean
 from teal.problem import Allocation, Problem
 from teal.spec import Registry, Spec, parse_spec
 
@@ -118,5 +118,7 @@ def make_scheme(text: str, model: Path | str | None = None) -> Scheme:
         )
     spec = parse_spec(text)
     if spec.name not in _SCHEMES:
-        raise InputError(text, "scheme", "one of: " + ", ".join(scheme_names()), repr(spec.name))
+        names = scheme_names()
+        near = did_you_mean(spec.name, names)
+        raise InputError(text, "scheme", "one of: " + ", ".join(names), repr(spec.name) + near)
     return _SCHEMES[spec.name](spec, model)

@@ -9,10 +9,11 @@ import torch
 import teal
 
 pytest.importorskip("gymnasium", reason="pip install gymnasium for the environment")
+import gymnasium
 from gymnasium.utils.env_checker import check_env
 
 from teal.errors import InputError
-from teal.learning.environment import TrafficEnvironment
+from teal.learning.environment import ENVIRONMENT, TrafficEnvironment
 
 
 def _environment(objective: str = "total_flow") -> TrafficEnvironment:
@@ -72,3 +73,14 @@ def test_the_reward_of_the_largest_utilisation_is_its_negative() -> None:
     problem = environment._problem
     assert reward == pytest.approx(-float(problem.utilisation(problem.even_splits).max()))
     assert info["value"] == -reward
+
+
+def test_gymnasium_makes_it_by_name() -> None:
+    made = gymnasium.make(ENVIRONMENT, topology="b4", traffic="gravity:seed=0,count=3,load=4")
+    expected = _environment()
+    action = np.full(expected.action_space.shape or (), 0.5, np.float32)
+    rewards = []
+    for environment in (made, expected):
+        environment.reset(seed=7)
+        rewards.append(environment.step(action)[1])
+    assert rewards[0] == rewards[1]

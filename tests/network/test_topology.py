@@ -79,3 +79,12 @@ def test_every_link_is_found_by_its_own_name(
         ]
     with pytest.raises(InputError, match="node: expected a node of the topology, found 'b#0'"):
         topology.find_links("a", "b#0")
+
+
+def test_parallel_and_one_way_links_as_pytorch_geometric_takes_them() -> None:
+    topology = make_topology([(0, 1, 5.0), (0, 1, 7.0), (1, 0, 5.0), (1, 2, 9.0)])
+    assert topology.edge_index.tolist() == [[0, 0, 1, 1], [1, 1, 0, 2]]
+    data = topology.to_hetero_data()
+    assert data["node"].num_nodes == 3
+    assert data["node", "link", "node"].edge_attr[:, 0].tolist() == [5, 7, 5, 9]
+    assert data.validate()

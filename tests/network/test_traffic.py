@@ -3,10 +3,13 @@ definitions, faulty input."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from teal.errors import InputError
 from teal.network import Gap, TrafficMatrices
@@ -72,3 +75,15 @@ def test_some_of_many_rows_are_evenly_spread() -> None:
     assert spread(rows, 4).tolist() == [100, 103, 106, 109]
     for limit in (0, 10, 11):
         assert spread(rows, limit).tolist() == rows.tolist()
+
+
+def test_matrices_are_a_dataset_of_torch() -> None:
+    """Three matrices of one demand, 1, 2 and 3 Gbit/s, doubled."""
+    traffic = _traffic(np.array([[1.0], [2], [3]]), [0, 5, 10])
+    traffic = dataclasses.replace(traffic, scale=2.0)
+    assert (len(traffic), traffic[-1].tolist(), traffic[1:].tolist()) == (3, [6], [[4], [6]])
+    batches = [batch.tolist() for batch in DataLoader(cast(Any, traffic), batch_size=2)]
+    assert batches == [[[2], [4]], [[6]]]
+    for number in (3, -4):
+        with pytest.raises(IndexError, match="expected 0 to 2"):
+            traffic[number]

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 from functools import partial
+from numbers import Real
 from typing import Protocol, TypedDict, Unpack, runtime_checkable
 
 import torch
@@ -145,8 +146,8 @@ def solve(
         InputError: settings out of range, a warm start of another shape, a warm start, starter or
             engine that this program does not take, or too little memory for one matrix.
     """
-    if math.isnan(deadline):
-        raise InputError("solve", "deadline", "seconds", deadline)
+    if not _is_at_least_0(deadline):
+        raise InputError("solve", "deadline", "seconds, a number >= 0", repr(deadline))
     options = SolveOptions(
         gap=gap,
         max_iterations=max_iterations,
@@ -161,6 +162,11 @@ def solve(
         problem, gap=gap, engine=engine, dtype=dtype, starter=starter
     )  # before the clock starts
     return complete(solving(problem, deadline=Deadline.after(deadline), **options))
+
+
+def _is_at_least_0(value: object) -> bool:
+    """Whether a value of any type is a number of at least 0, perhaps infinite."""
+    return isinstance(value, Real) and float(value) >= 0
 
 
 def takes_starter(problem: Problem) -> bool:
@@ -225,8 +231,8 @@ class _Settings:
         """Raise InputError for options that are out of range or would have no effect."""
         if not problem.batch:
             raise InputError("solve", "problem", "at least one matrix", "none")
-        if not 0 <= self.gap < math.inf:
-            raise InputError("solve", "gap", "a number >= 0", self.gap)
+        if not _is_at_least_0(self.gap) or self.gap == math.inf:
+            raise InputError("solve", "gap", "a number >= 0, such as 0.01 for 1%", repr(self.gap))
         if self.max_iterations < 0:
             raise InputError("solve", "max_iterations", "a whole number >= 0", self.max_iterations)
         if self.engine not in ENGINES:
