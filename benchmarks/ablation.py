@@ -198,7 +198,6 @@ def main() -> None:
                         traffic="",
                         out=Path(folder),
                         seed=seed,
-                        patience=10_000,
                         max_steps=options.steps,
                         batch_size=BATCH.get(name, 20),
                         validation_matrices=1 if large else 8,

@@ -1,172 +1,107 @@
-"""Teal as it comes and after training on a network's own traffic: the tables of docs/training.md.
+"""What a training brings: trained models beside their starts and controls, on matrices not seen.
 
-    python benchmarks/training.py --data FOLDER --out runs/training [abilene geant germany50 uscarrier kdl asn]
+    python benchmarks/training.py --data FOLDER --out runs/training [NETWORK ...]
 
-FOLDER holds the files that data/README.md names.  For each network the model for any network is
-measured as it comes, then after training on the first 70% of the matrices, on the last 20%.  Models
-and results that are in OUT are not computed again, so that an interrupted run continues; delete OUT
-to start over.
+FOLDER holds the files that data/README.md names.  On each network both kinds of models are trained
+for ten minutes, each from the model for any network.  gain.csv has the table that `teal train`
+prints at its end.  A training that is in OUT is not repeated, so that an interrupted run continues.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import json
 import sys
 from pathlib import Path
 
+import pandas as pd
 from public_data import published
 
 from teal.cli import main as teal
-from teal.evaluation.rows import Row
-from teal.evaluation.table import Summary, summarise
-from teal.formats.rows import read_csv
 
-MODELS = ("teal", "teal:repair=none", "price-gnn", "pdhg:gap=0.01")
-SMALL = (*MODELS, "teal:repair=pdhg", "lp-all")
-LARGE = (*MODELS, "pdhg:gap=0.0002")  # in the place of LP-all, which takes minutes or hours
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A network and what is measured on it.
-
-    Attributes:
-        topology: file in the folder of data.
-        traffic: file there, or generated.
-        options: of all commands.
-        budget: time of training.
-        schemes: that are measured.
-        limit: test matrices.
-        learners: to train with.
-        objectives: to train for.
-    """
-
-    topology: str
-    traffic: str
-    options: tuple[str, ...] = ("--calibrate", "0.9")
-    budget: str = "4m"
-    schemes: tuple[str, ...] = SMALL
-    limit: int = 100
-    learners: tuple[str, ...] = ("direct",)
-    objectives: tuple[str, ...] = ("total_flow", "max_link_utilisation")
-
-
-CASES = {
-    "abilene": Case(
-        "sndlib/abilene.xml", "sndlib/directed-abilene-zhang-5min-over-6months-ALL.tgz"
+MEASURED = ("abilene", "geant", "germany50")
+MODELS = ("flow", "price")
+BUDGET = "10m"
+INPUTS = {  # topology and traffic
+    "abilene": (
+        "sndlib/abilene.xml",
+        "sndlib/directed-abilene-zhang-5min-over-6months-ALL.tgz",
     ),
-    "geant": Case(
-        "sndlib/geant.xml",
-        "sndlib/directed-geant-uhlig-15min-over-4months-ALL.tgz",
-        learners=("direct", "coma"),
+    "geant": ("sndlib/geant.xml", "sndlib/directed-geant-uhlig-15min-over-4months-ALL.tgz"),
+    "germany50": (
+        "sndlib/germany50.xml",
+        "sndlib/directed-germany50-DFN-aggregated-1day-over-1month.tgz",
     ),
-    "germany50": Case(
-        "sndlib/germany50.xml", "sndlib/directed-germany50-DFN-aggregated-1day-over-1month.tgz"
-    ),
-    "uscarrier": Case(
-        "topologies/UsCarrier.json",
-        "gravity:seed=0,count=60,load=6",
-        (),
-        "4m",
-        (*LARGE, "lp-all"),
-        5,
-        objectives=("total_flow",),
-    ),
-    "kdl": Case(
-        "topologies/Kdl.json",
-        "gravity:seed=0,count=20,load=6",
-        (),
-        "6m",
-        LARGE,
-        3,
-        objectives=("total_flow",),
-    ),
-    "asn": Case(
-        "topologies/ASN2k.json",
-        "gravity:seed=0,count=20,load=6",
-        (),
-        "8m",
-        LARGE,
-        1,
-        objectives=("total_flow",),
-    ),
+    "uscarrier": ("topologies/UsCarrier.json", "gravity:seed=0,count=60,load=6"),
+    "kdl": ("topologies/Kdl.json", "gravity:seed=0,count=20,load=6"),
 }
 
 
 def main() -> int:
-    """Train and evaluate what is missing in the folder of results; print a markdown table per
-    run.
-    """
+    """Train what is missing in OUT, and write gain.csv."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", default=list(CASES), help=", ".join(CASES))
-    parser.add_argument(
-        "--data", type=Path, required=True, help="folder of the files that data/README.md names"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("runs/training"), help="folder of models and results"
-    )
+    parser.add_argument("networks", nargs="*", default=MEASURED, help=", ".join(INPUTS))
+    parser.add_argument("--data", type=Path, required=True, help="folder of the published files")
+    parser.add_argument("--out", type=Path, default=Path("runs/training"))
+    parser.add_argument("--budget", default=BUDGET, help="time of each training")
     options = parser.parse_args()
-    for name in options.cases:
-        case = CASES[name]
-        traffic = (
-            case.traffic if ":" in case.traffic else str(published(options.data, case.traffic))
-        )
-        for objective in case.objectives:
-            instance = [
-                "--topology",
-                str(published(options.data, case.topology)),
-                "--traffic",
-                traffic,
-                *case.options,
-            ]
-            instance += ["--num-paths", "4", "--objective", objective]
-            schemes = [word for scheme in case.schemes for word in ("--scheme", scheme)]
-            schemes += ["--limit", str(case.limit)]
-            for learner in ("none", *case.learners):
-                if learner != "none" and objective != "total_flow":
-                    # as it comes, PDHG's iterations after the model leave nothing to gain there
-                    continue
-                results, chosen = options.out / f"{name}-{objective}-{learner}", []
-                if learner != "none":
-                    model = options.out / f"{name}-{objective}-{learner}-model"
-                    train = ["train", *instance, "--learner", learner, "--time-budget", case.budget]
-                    if not (model / "model.json").exists() and (
-                        code := teal([*train, "--out", str(model)])
-                    ):
-                        return code
-                    chosen = ["--model", str(model)]
-                evaluate = ["evaluate", *instance, *chosen, *schemes, "--out", str(results)]
-                if not (results / "results.csv").exists() and (code := teal(evaluate)):
+    rows: list[dict[str, object]] = []
+    for network in options.networks:
+        for model in MODELS:
+            folder = options.out / f"{network}-{model}"
+            if not (folder / "run.json").exists():
+                code = teal(
+                    [
+                        "train",
+                        *_instance(network, options.data),
+                        *("--model", model, "--time-budget", options.budget),
+                        *("--out", str(folder), "--overwrite"),
+                    ]
+                )
+                if code:
                     return code
-                title = "as it comes" if learner == "none" else f"after {case.budget} of {learner}"
-                print(f"\n**{name}, {objective}, {title}**\n")
-                print_markdown(summarise(read_csv(results / "results.csv", Row)))
+            rows += _rows(network, model, json.loads((folder / "run.json").read_text()))
+    table = pd.DataFrame(rows)
+    table.to_csv(options.out / "gain.csv", index=False)
+    print(table.to_markdown(index=False, floatfmt=".4f"))
     return 0
 
 
-def print_markdown(summaries: list[Summary]) -> None:
-    """Print the summaries of the schemes as a markdown table."""
-    print(
-        "| scheme | of LP-all, mean | worst | satisfied | certified gap | max violation | build | solve |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    for summary in summaries:
-        shares = " | ".join(
-            f"{100 * share:.2f}%"
-            for share in (
-                summary.of_optimum,
-                summary.worst,
-                summary.satisfied_demand,
-                abs(summary.gap),
-            )
-        )
-        print(
-            f"| `{summary.scheme}` | {shares} | {summary.max_violation:.0e} "
-            f"| {1e3 * summary.build_s:.1f} ms | {1e3 * summary.solve_s:.1f} ms |"
-        )
+def _instance(network: str, data: Path) -> list[str]:
+    """Options of the network and its traffic."""
+    topology, traffic = INPUTS[network]
+    is_file = ":" not in traffic
+    return [
+        *("--topology", str(published(data, topology))),
+        *("--traffic", str(published(data, traffic)) if is_file else traffic),
+        *(("--calibrate", "0.9") if is_file else ()),
+        *("--num-paths", "4"),
+    ]
+
+
+def _rows(network: str, model: str, run: dict[str, object]) -> list[dict[str, object]]:
+    """The table of a training, with the difference from the start in the row of the trained
+    model.
+    """
+    gain = run["gain"]
+    assert isinstance(gain, dict)
+    differences = {
+        f"{measure}_{end}": value
+        for measure, interval in gain["differences"].items()
+        for end, value in zip(("more", "low", "high"), interval, strict=False)
+    }
+    common = {
+        "network": network,
+        "model": model,
+        "matrices": gain["matrices"],
+        "steps": run["step"],
+        "best_step": run["best_step"],
+    }
+    return [
+        common | row | (differences if row["name"] == "trained" else {}) for row in gain["rows"]
+    ]
 
 
 if __name__ == "__main__":

@@ -95,4 +95,4 @@ def train(topology: Any, traffic: Any, options: TrainOptions) -> TrainReport:
     """
     check_start(options)
     instance = instance_of(*load_network(topology, traffic, options), options)
-    return TrainReport(options.out, learning.train(instance, options))
+    return learning.train(instance, options)

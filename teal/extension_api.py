@@ -10,7 +10,6 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
     "teal.app.chart": (
         "Chart",
         "MAX_POINTS",
-        "SHARE_RANGE",
         "Series",
         "distribution",
     ),
@@ -271,6 +270,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
     ),
     "teal.runtime.processes": ("call_all",),
     "teal.runtime.shapes": ("Float",),
+    "teal.runtime.progress": ("progress_bar",),
     "teal.runtime.storage": (
         "atomic_file",
         "check_out_file",

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
-from teal.app.chart import MAX_POINTS, SHARE_RANGE, Chart, Series, distribution
+from teal.app.chart import MAX_POINTS, Chart, Series, distribution
 from teal.app.command import Notify, Outcome
 from teal.app.image import plot_panels
 from teal.app.instance import Instance, load_instance, rows_of
@@ -30,6 +29,7 @@ from teal.network import TrafficMatrices
 from teal.network.rates import ArrayRates
 from teal.network.traffic import spread
 from teal.objectives import ObjectiveName
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import check_out_folder
 from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Hedge
@@ -115,7 +115,7 @@ def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
                 for name, part in schemes.items()
             ),
             "linear",
-            SHARE_RANGE,
+            shows_shares=True,
         ),
     ]
     if any(math.isfinite(row.limit) for row in rows):
@@ -332,7 +332,7 @@ def measure(
     protocol = NextInterval(
         instance, dict(hedges), lead=options.lead, lookback=options.lookback, known=known
     )
-    with tqdm(total=len(rows), desc=instance.topology.name, unit="interval") as bar:
+    with progress_bar(total=len(rows), desc=instance.topology.name, unit="interval") as bar:
         for interval in protocol.run(rows.tolist(), _WARM_UP_INTERVALS):
             measured.rows.extend(interval)
             bar.update()

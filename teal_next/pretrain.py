@@ -34,7 +34,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from teal.app.command import Notify, Outcome
 from teal.app.run_files import RESUME_HINT, save_settings
@@ -55,6 +54,7 @@ from teal.problem import Problem
 from teal.runtime.archives import check_npz
 from teal.runtime.arrays import Float32Array, FloatArray, Int64Array, IntArray
 from teal.runtime.processes import call_all
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import atomic_file, check_out_folder
 from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Past
@@ -493,7 +493,7 @@ def run_pretrain_hedge(config: PretrainConfig, histories: HistorySettings) -> He
     trainer = HedgeTrainer(config, histories)
     if config.resume:
         trainer.resume(config.out)
-    with tqdm(total=histories.histories, desc="histories", unit="history") as bar:
+    with progress_bar(total=histories.histories, desc="histories", unit="history") as bar:
         trainer.prepare(config.out, lambda done, _: bar.update(done - bar.n))
     save_settings(config)
     trainer.train(config.out)

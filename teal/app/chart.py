@@ -19,10 +19,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _WIDEST = 3.6
 _NARROWEST = 1.4
 _NARROWER = 0.6
-SHARE_RANGE = (
-    0.0,
-    103.0,
-)  # per cent, of an axis of shares: a line at 100% stays clear of the border
+_SHARE_RANGE = 0.0, 103.0  # per cent: a line at 100% stays clear of the border
 
 Kind = Literal["line", "marked", "points", "mean"]
 Scale = Literal["linear", "log", "category", "time"]
@@ -56,7 +53,7 @@ class Chart:
         x_label, y_label: titles of the axes.
         series: in the order in which they are drawn.
         x_scale: scale of the horizontal axis.
-        y_range: least and largest value of the vertical axis; None to fit.
+        shows_shares: whether the vertical axis is for shares in per cent; else it fits the values.
     """
 
     name: str
@@ -66,7 +63,12 @@ class Chart:
     y_label: str
     series: tuple[Series, ...]
     x_scale: Scale = "linear"
-    y_range: tuple[float, float] | None = None
+    shows_shares: bool = False
+
+    @property
+    def y_range(self) -> tuple[float, float] | None:
+        """Least and largest value of the vertical axis; None to fit."""
+        return _SHARE_RANGE if self.shows_shares else None
 
 
 @dataclasses.dataclass(frozen=True)

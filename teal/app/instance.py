@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from teal.app.path_sets import candidate_paths, chosen_paths, of_classes
 from teal.app.settings import (
@@ -39,6 +38,7 @@ from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.device import pick_device
 from teal.runtime.interruptible import Deadline
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import atomic_file, cache_dir, content_key
 from teal.solvers import pdhg
 from teal.spec import parse_spec
@@ -102,7 +102,7 @@ def calibration_factor(
         raise InputError(
             where, "", f"a share below the {routable:.3f} of demand that has a path", share
         )
-    with tqdm(
+    with progress_bar(
         desc=f"calibrating on {len(demand)} matrices", unit="load", delay=_SILENT_S, leave=False
     ) as bar:
         return _bisected(_Search(base, bar, end or Deadline()), base, share)

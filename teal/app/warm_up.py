@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from teal.app.command import Notify, Outcome
 from teal.app.settings import WarmUpConfig
@@ -30,6 +29,7 @@ from teal.runtime.kernel_cache import folder, interpreting
 from teal.runtime.kernel_stamp import Processor, machine
 from teal.runtime.parallel import on_all_threads
 from teal.runtime.processes import call_all
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import content_key
 from teal.solvers import columns
 from teal.solvers.interior import engine as interior
@@ -341,7 +341,7 @@ def compile_all_first(notify: Callable[[str], None]) -> None:
 
 
 def _run(names: Sequence[str], workers: int) -> None:
-    with tqdm(total=len(names), desc="compiling", unit="part") as bar:
+    with progress_bar(total=len(names), desc="compiling", unit="part") as bar:
         for name in warm_up(names, workers=workers):
             bar.set_postfix_str(name, refresh=False)
             bar.update()

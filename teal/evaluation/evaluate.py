@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from teal.app.instance import Instance
 from teal.errors import InputError, SolverError
@@ -41,6 +40,7 @@ from teal.evaluation.rows import (
 from teal.problem import Allocation, Assessment, Problem, Status, assess
 from teal.proofs.write import proved_gap, write_proof
 from teal.runtime.kernel_cache import num_compiled
+from teal.runtime.progress import progress_bar
 from teal.schemes import Follower, Scheme
 from teal.solvers import pdhg
 from teal.solvers.projection import CutOnly, cut_only
@@ -450,7 +450,7 @@ class Evaluation:
         earlier_rows = [row for rows in done.values() for row in rows]
         has_worked = {row.scheme for row in earlier_rows}
         is_slow = {row.scheme for row in earlier_rows if row.total_s > MAX_WARM_UP_S}
-        with tqdm(total=len(cases), desc="evaluating", unit="matrix") as bar:
+        with progress_bar(total=len(cases), desc="evaluating", unit="matrix") as bar:
             for case in cases:
                 problem = self._problem_of(case)
                 if case.key in done:

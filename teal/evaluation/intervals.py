@@ -1,11 +1,9 @@
-"""Means over cases, and differences between schemes on the same cases, with 95% intervals by the
-block bootstrap.
+"""Means over cases, and differences between schemes on the same cases, with 95% intervals
+(:mod:`teal.runtime.bootstrap`).
 
-Blocks of consecutive matrices are drawn and not single ones, since matrices that follow each other
-are alike: the circular block bootstrap of Politis and Romano (1992), with blocks of ceil(n^(1/3))
-of n matrices.  Draws of one matrix (other failed links, other noise) and repeats of a scheme with
-other seeds are not independent of each other either, so that whole matrices are drawn.  A case that
-a scheme failed counts as :meth:`teal.evaluation.rows.Row.counted` says.
+Draws of one matrix (other failed links, other noise) and repeats of a scheme with other seeds are
+not independent of each other, so that whole matrices are drawn.  A case that a scheme failed counts
+as :meth:`teal.evaluation.rows.Row.counted` says.
 """
 
 from __future__ import annotations
@@ -15,9 +13,8 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from teal.evaluation.rows import Row, by_level, by_network
+from teal.runtime.bootstrap import interval_of_mean
 
 SUMMARY, DIFFERENCES = "summary.csv", "differences.csv"
 _MEASURES = (
@@ -31,11 +28,6 @@ _MEASURES = (
     "latency_mean",
     "solve_s",
     "wall_s",
-)
-_DRAWS = 2000  # of the bootstrap
-_LEVEL = 0.95
-_MIN_IN_BLOCKS = (
-    4  # matrices; fewer are drawn one by one, since two blocks of two would hold them all
 )
 
 
@@ -107,9 +99,17 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
             for measure in _MEASURES:
                 known = _known([(row.index, row.counted(measure)) for row in own])
                 if known:
-                    mean, low, high, matrices = _interval(known)
+                    found = interval_of_mean(known)
                     yield MeanRow(
-                        *group, scheme, measure, len(known), failed, matrices, mean, low, high
+                        *group,
+                        scheme,
+                        measure,
+                        len(known),
+                        failed,
+                        found.matrices,
+                        found.mean,
+                        found.low,
+                        found.high,
                     )
 
 
@@ -133,9 +133,17 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
                     ]
                 )
                 if known:
-                    mean, low, high, matrices = _interval(known)
+                    found = interval_of_mean(known)
                     yield DifferenceRow(
-                        *group, scheme, other, measure, len(known), matrices, mean, low, high
+                        *group,
+                        scheme,
+                        other,
+                        measure,
+                        len(known),
+                        found.matrices,
+                        found.mean,
+                        found.low,
+                        found.high,
                     )
 
 
@@ -162,20 +170,3 @@ def _known(cases: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     if any(math.isinf(value) for _, value in cases):
         return []
     return [(index, value) for index, value in cases if not math.isnan(value)]
-
-
-def _interval(known: Sequence[tuple[int, float]]) -> tuple[float, float, float, int]:
-    """Mean, ends of its interval, and the number of matrices.
-
-    Args:
-        known: number of the matrix and value, of each case.
-    """
-    indices, place = np.unique([index for index, _ in known], return_inverse=True)
-    values, count = np.array([value for _, value in known]), len(indices)
-    sums, counts = np.bincount(place, values), np.bincount(place)
-    length = 1 if count < _MIN_IN_BLOCKS else math.ceil(count ** (1 / 3))
-    begins = np.random.default_rng(0).integers(0, count, (_DRAWS, math.ceil(count / length), 1))
-    drawn = ((begins + np.arange(length)) % count).reshape(_DRAWS, -1)[:, :count]
-    means = sums[drawn].sum(1) / counts[drawn].sum(1)
-    low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return float(values.mean()), float(low), float(high), count

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
 from teal.app.chart import COLOURS
 from teal.app.command import Notify, Outcome
@@ -39,6 +38,7 @@ from teal.network.traffic import spread
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
 from teal.problem.assessment import assess
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import check_out_folder
 from teal.schemes import Follower, make_scheme
 from teal.schemes.models import model_of_each
@@ -119,7 +119,7 @@ def race(
     """
     running: dict[str, Scheme] = dict(schemes)
     runs: list[RaceRun] = []
-    with tqdm(total=len(rows) * len(SITUATIONS), desc="racing", unit="situation") as bar:
+    with progress_bar(total=len(rows) * len(SITUATIONS), desc="racing", unit="situation") as bar:
         for row in rows:
             for situation, problem, earlier in situations(instance, int(row), seed):
                 make_run = partial(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from teal.app.chart import MAX_POINTS, SHARE_RANGE, Chart, Series, distribution
+from teal.app.chart import MAX_POINTS, Chart, Series, distribution
 from teal.app.image import plot_panels
 from teal.app.page import Section, write_page
 from teal.app.run_files import write_files
@@ -171,7 +171,7 @@ class Charts:
             "share of matrices (%)",
             self._distribution(rows, lambda r: max(100 * r.gap_known, _MIN_DRAWN_GAP)),
             "log",
-            SHARE_RANGE,
+            shows_shares=True,
         )
 
     def _times(self, rows: list[Row]) -> Chart:
@@ -184,7 +184,7 @@ class Charts:
             "share of matrices (%)",
             self._distribution(rows, lambda r: 1e3 * r.total_s),
             "log",
-            SHARE_RANGE,
+            shows_shares=True,
         )
 
     def _online(self, level: str, rows: list[Row]) -> Chart:

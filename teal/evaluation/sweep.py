@@ -25,20 +25,31 @@ from teal.app.run_files import (
     write_manifest,
 )
 from teal.app.table import Column, Table, writers
-from teal.app.text import percent, ratio_text
+from teal.app.text import digits, percent
 from teal.evaluation.evaluate_command import run_evaluate
 from teal.evaluation.record import ROWS
 from teal.evaluation.rows import Row
 from teal.evaluation.settings import EvaluateConfig, SweepConfig
 from teal.formats.rows import read_csv, write_csv
 from teal.learning.settings import TrainConfig
-from teal.learning.train_command import run_train
+from teal.learning.train_command import RUN, run_train
 from teal.runtime.storage import check_out_folder
 
 RUNS, SUMMARY, MANIFEST = "runs.csv", "summary.csv", "manifest.json"
 FILES = (RUNS, SUMMARY, MANIFEST, "summary.md", "summary.tex")
 _LEVEL = 0.95  # of the confidence intervals
-_MEASURES = ("validation", "satisfied_demand", "value", "gap_known", "solve_s")
+_MEASURES = (
+    "validation",
+    "cut",
+    "own_gap",
+    "best_step",
+    "satisfied_demand",
+    "value",
+    "gap_known",
+    "solve_s",
+)
+_NO_ROWS = [{"cut": math.nan, "gap": math.nan}] * 2  # of a run without a checkpoint
+_START = "start"  # the row of the model that the runs began from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +60,11 @@ class SweepRun:
         settings: the varied ones, such as ``learning_rate=0.001``; ``default`` for none.
         seed: seed of the run.
         steps: steps of training.
-        validation: best validation score.
+        best_step: step of the weights that were kept; 0 for those of the start.
+        validation: share that they carry on the validation matrices alone, cut to fit.
+        cut: the same on the test matrices.
+        own_gap: certified gap of that, by the model's own prices.
+        start_cut, start_own_gap: the same of the model that the run began from.
         satisfied_demand: mean share of the demand that the model carries, over the test matrices.
         value: mean value.
         gap_known: mean gap by the best bound of the model and of the first-order engine beside it.
@@ -59,7 +74,12 @@ class SweepRun:
     settings: str
     seed: int
     steps: int
+    best_step: int
     validation: float
+    cut: float
+    own_gap: float
+    start_cut: float
+    start_own_gap: float
     satisfied_demand: float
     value: float
     gap_known: float
@@ -68,20 +88,22 @@ class SweepRun:
 
 @dataclasses.dataclass(frozen=True)
 class SweepSummary:
-    """One combination of settings over its seeds.
+    """One combination of settings over its seeds, or the start of all runs.
 
     Attributes:
-        settings: the varied ones.
+        settings: the varied ones; ``start`` for the model that the runs began from.
         measure: name of a column of :class:`SweepRun`.
         runs: n, how many.
+        kept_start: number of runs in which no step scored better than the start.
         mean: mean of the measure.
         low, high: ends of the 95% interval of the mean, by Student's t with n - 1 degrees; NaN for
-            one run.
+            one run, and where all runs kept the weights of one start.
     """
 
     settings: str
     measure: str
     runs: int
+    kept_start: int
     mean: float
     low: float
     high: float
@@ -151,16 +173,21 @@ def _run(
     )
     results = folder / "results"
     if not (config.resume and (results / ROWS).is_file()):
-        state = run_train(training, notify)
-        (folder / "state.json").write_text(json.dumps(dataclasses.asdict(state)), encoding="utf-8")
+        run_train(training, notify)
         _evaluate(config, training, results, notify)
-    state_of = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    found = json.loads((folder / RUN).read_text(encoding="utf-8"))
+    trained, start = (found["gain"]["rows"] if found["gain"] else _NO_ROWS)[:2]
     rows = [row for row in read_csv(results / ROWS, Row) if row.scheme == training.scheme]
     return SweepRun(
         name,
         seed,
-        state_of["step"],
-        state_of["best"],
+        found["step"],
+        found["best_step"],
+        found["best"],
+        trained["cut"],
+        trained["gap"],
+        start["cut"],
+        start["gap"],
         _mean(rows, "satisfied_demand"),
         _mean(rows, "value"),
         _mean(rows, "gap_known"),
@@ -203,23 +230,35 @@ def _mean(rows: Sequence[Row], column: str) -> float:
 
 
 def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
-    """A row for each combination and measure, in the order of the runs."""
+    """A row for each combination and measure, in the order of the runs, behind those of the
+    start.
+    """
     summaries = []
+    for measure in ("cut", "own_gap"):
+        values = [getattr(run, f"start_{measure}") for run in runs]
+        # One model, measured once for each run; of random weights one for each seed.
+        summaries.append(_summary(_START, measure, values, kept=len(set(values)) == 1))
     for settings in dict.fromkeys(run.settings for run in runs):
         own = [run for run in runs if run.settings == settings]
+        kept = sum(not run.best_step for run in own)
         for measure in _MEASURES:
-            values = np.array([getattr(run, measure) for run in own])
-            mean, half = float(values.mean()), math.nan
-            if len(values) > 1:
-                half = float(
-                    stats.t.ppf(0.5 + _LEVEL / 2, len(values) - 1)
-                    * values.std(ddof=1)
-                    / math.sqrt(len(values))
-                )
+            values = [getattr(run, measure) for run in own]
+            is_one_model = kept == len(own) and len({run.start_cut for run in own}) == 1
             summaries.append(
-                SweepSummary(settings, measure, len(own), mean, mean - half, mean + half)
+                dataclasses.replace(
+                    _summary(settings, measure, values, kept=is_one_model), kept_start=kept
+                )
             )
     return summaries
+
+
+def _summary(name: str, measure: str, values: Sequence[float], *, kept: bool) -> SweepSummary:
+    """Mean and interval of some values; ``kept`` for those of one model, which have none."""
+    mean, half, count = float(np.mean(values)), math.nan, len(values)
+    if count > 1 and not kept:
+        spread = float(np.std(values, ddof=1)) / math.sqrt(count)
+        half = float(stats.t.ppf(0.5 + _LEVEL / 2, count - 1)) * spread
+    return SweepSummary(name, measure, count, count if kept else 0, mean, mean - half, mean + half)
 
 
 def sweep_outcome(config: SweepConfig, notify: Notify) -> Outcome:
@@ -236,16 +275,32 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
     of = {(one.settings, one.measure): one for one in summaries}
 
     def interval(label: str, measure: str, show: Callable[[float], str]) -> Column:
-        def text(one: SweepSummary) -> str:
+        def text(settings: str) -> str:
+            one = of.get((settings, measure))
+            if one is None:
+                return "-"
+            if math.isnan(one.low):
+                return show(one.mean)
             return f"{show(one.mean)} ({show(one.low)}, {show(one.high)})"
 
-        return Column(label, lambda settings: of[settings, measure], text)
+        return Column(label, lambda settings: _mean_of(of.get((settings, measure))), text=text)
+
+    def kept(settings: str) -> str:
+        one = of[settings, "cut"]
+        return "-" if settings == _START else f"{one.kept_start} of {one.runs}"
 
     columns = (
         Column("settings", str),
-        interval("validation", "validation", ratio_text),
+        Column("kept the start", kept),
+        interval("best step", "best_step", digits(3)),
+        interval("cut only", "cut", percent),
+        interval("own gap", "own_gap", percent),
         interval("satisfied", "satisfied_demand", percent),
         interval("gap by the best bound", "gap_known", percent),
     )
     title = f"{config.seeds} seeds each: mean and 95% interval of the mean"
     return Table(title, columns, list(dict.fromkeys(one.settings for one in summaries)))
+
+
+def _mean_of(one: SweepSummary | None) -> float:
+    return math.nan if one is None else one.mean

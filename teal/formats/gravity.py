@@ -20,13 +20,13 @@ import dataclasses
 import math
 
 import numpy as np
-from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.network import Topology, TrafficMatrices, all_pairs, compute_paths
 from teal.network.shards import divide
 from teal.runtime.arrays import FloatArray
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import content_key
 from teal.spec import parse_spec
 
@@ -92,7 +92,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
         innovation = np.float32(
             np.sqrt(1 - model.correlation**2)
         )  # keeps the variance of the AR(1) noise at 1
-        rows = tqdm(
+        rows = progress_bar(
             range(model.count), desc="generating traffic", unit="matrix", disable=not progress
         )
         for row in rows:

@@ -12,9 +12,8 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tqdm import tqdm
-
 from teal.errors import InputError, SolverError, did_you_mean
+from teal.runtime.progress import progress_bar
 
 _SNDLIB = "https://sndlib.put.poznan.pl/download"
 _TEAL = "https://raw.githubusercontent.com/harvard-cns/teal/main/topologies"
@@ -197,7 +196,7 @@ def _fetch(url: str, part: Path) -> None:
             length = int(answer.headers.get("Content-Length") or 0)
             with (
                 part.open("ab" if resumes else "wb") as stream,
-                tqdm(
+                progress_bar(
                     total=done + length or None,
                     initial=done,
                     desc=part.stem,

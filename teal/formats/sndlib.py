@@ -19,7 +19,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
-from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.formats.rate_store import RateArray, RateFile, make_rates
@@ -27,6 +26,7 @@ from teal.formats.records import LinkRecord, number, topology_from_records
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology, TrafficMatrices
 from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import content_key, file_key
 
 _NAMESPACE = "{http://sndlib.zib.de/network}"
@@ -108,7 +108,7 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
     rows: dict[np.datetime64, tuple[Int64Array, FloatArray]] = {}
     skipped, intervals = [], []
     total = None if path.is_file() else sum(1 for _ in path.rglob("*.xml"))
-    members = tqdm(
+    members = progress_bar(
         _files(path), desc=f"reading {path.name}", unit="matrix", total=total, disable=not progress
     )
     for name, content in members:

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.formats.cells import heading, separator_of
@@ -39,6 +38,7 @@ from teal.formats.units import gbps_per_unit
 from teal.network import DemandClasses, Topology, TrafficMatrices
 from teal.network.traffic import usual_interval
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import atomic_file, content_key, file_key
 
 _BATCH_ROWS = 1 << 20  # rows of a table in memory at a time
@@ -94,7 +94,9 @@ def read_table(
 
     def batches(what: str) -> Iterator[_Batch]:
         read = _batches(path, topology, labels, decimal, has_own_unit)
-        yield from tqdm(read, desc=f"{what} {path.name}", unit="batch", disable=not progress)
+        yield from progress_bar(
+            read, desc=f"{what} {path.name}", unit="batch", disable=not progress
+        )
 
     for stamp, pair, _ in batches("scanning"):
         stamps = np.union1d(stamps, stamp)

@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.nn.adam import Adam
 from teal.runtime.interrupts import Interrupted, interrupts_wait
+from teal.runtime.progress import progress_bar
+
+_LEAST_RATE = 0.01  # share of the full rate at the first step
 
 
 class Stopwatch:
@@ -62,6 +64,7 @@ def set_cosine_rate(
     share_used: float,
     *,
     warm_up_steps: int,
+    warm_up_share: float = 0.0,
     final_share: float = 0.0,
 ) -> None:
     """Set the learning rate of a step: it rises linearly to the full rate, times a cosine over the
@@ -73,9 +76,12 @@ def set_cosine_rate(
         step: number of the step, from 0.
         share_used: share of the run's budget, in [0, 1].
         warm_up_steps: steps in which the rate rises.
+        warm_up_share: share of the budget in which it rises, if that is longer.
         final_share: share of the full rate, at the end of the cosine.
     """
     share = min(1.0, (step + 1) / warm_up_steps)
+    if warm_up_share:
+        share = min(share, max(share_used / warm_up_share, _LEAST_RATE))
     share *= final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * share_used))
     optimiser.rate = full_rate * share
 
@@ -119,7 +125,7 @@ def train_until(
         KeyboardInterrupt: on Ctrl-C or SIGTERM, after the current step is done and the state is
             saved.
     """
-    bar = tqdm(
+    bar = progress_bar(
         total=max_steps or None, initial=steps_done, desc="training", unit="step", disable=not show
     )
     with interrupts_wait() as stop_if_requested, bar:

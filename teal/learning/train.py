@@ -1,5 +1,5 @@
 """The training of a model on one network: steps over its matrices in random order, validation,
-early stop, resume.
+and resume.
 
 Training on samples of the demands: a large network's problem in the size of a small one.
 
@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,14 +28,14 @@ from teal.app.run_files import TRAINER
 from teal.app.settings import seconds
 from teal.errors import InputError
 from teal.learning import run_state
-from teal.learning.loop import Stopwatch, clipped_step, train_until
+from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate, train_until
 from teal.learning.losses import has_demand
 from teal.learning.noise import Noise, RowStreams
 from teal.learning.peers import Peers, SingleProcess
 from teal.learning.run_state import NoLog, log_of
 from teal.learning.settings import TrainOptions
 from teal.learning.train_tasks import train_task
-from teal.network import Split, Topology, TrafficMatrices
+from teal.network import Split, TrafficMatrices
 from teal.network.traffic import spread
 from teal.nn import checkpoint
 from teal.nn.adam import Adam
@@ -83,6 +83,10 @@ _ACTIVATION_BYTES = 1 << 30
 # Float32 tensors (B, D, K, width) that a layer or round keeps for its backward pass, rounded up.
 _TENSORS_PER_LAYER = 12
 _FLOAT32_BYTES = 4
+_ROUNDING = 1e-9
+_EQUAL = 1e-6  # difference of two shares below which they count as equal
+_VALIDATIONS = 10  # at least, evenly spread over the budget
+_WARM_UP_SHARE = 0.1  # of the budget in which the learning rate rises
 _BATCH, _SAMPLED_BATCH = 20, 4  # matrices of a step, unless settings say others
 _SAMPLED_VALIDATION = (
     4  # matrices of a validation on a network that is sampled, where one takes seconds
@@ -96,61 +100,106 @@ class TrainState:
     Attributes:
         step: optimiser steps done.
         elapsed_s: seconds of training, over all sessions.
-        best: highest validation score so far, see :meth:`Trainer.score`.
+        best: share that the best weights so far carry, see :class:`Score`.
+        best_gap: certified gap of these.
         best_step: optimiser steps done when it was reached; 0 if no step has improved on the first
             weights.
-        stale: number of validations since the best one.
-        learning_rate: current rate; halved after every ``decay_after`` validations in a row without
-            a better score.
-        reason: why training ended: ``step limit``, ``time budget`` or no better score; ``""`` while
-            it has not.
-        reached: figures of the best weights, after the end: see
-            :class:`teal.learning.train_command.Reached`.
+        reason: why training ended: ``step limit`` or ``time budget``; ``""`` while it has not.
     """
 
     step: int = 0
     elapsed_s: float = 0.0
     best: float = -math.inf
+    best_gap: float = math.inf
     best_step: int = 0
-    stale: int = 0
-    learning_rate: float = 0.0
     reason: str = ""
-    reached: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+class Score(NamedTuple):
+    """Means over the validation matrices of the model alone; both are measured in float64.
+
+    Its splits are cut to fit, and neither refilled nor repaired, since a repair brings random
+    weights next to the optimum on small networks.
+
+    Attributes:
+        carried: share of the value of all demand (:func:`teal.solvers.projection.share_of_value`).
+        gap: certified gap of these splits by the model's own prices.
+    """
+
+    carried: float
+    gap: float
+
+    def is_better(self, other: Score, select: str) -> bool:
+        """Whether weights with this score are kept in place of those with the other one.
+
+        Args:
+            other: the best score so far.
+            select: ``carried``, among equals the narrower gap; or ``gap``.
+        """
+        if select == "gap":
+            return self.gap < other.gap
+        if abs(self.carried - other.carried) > _EQUAL:
+            return self.carried > other.carried
+        return self.gap < other.gap
+
+
+def usual_batch(config: TrainOptions, problem: Problem) -> int:
+    """Matrices of an optimiser step, at most."""
+    usual = _SAMPLED_BATCH if sample_size(config, problem) else _BATCH
+    return config.batch_size or usual
 
 
 def _described(
-    config: TrainOptions, topology: Topology, traffic: TrafficMatrices
+    config: TrainOptions, problem: Problem, traffic: TrafficMatrices, split: Split
 ) -> dict[str, Any]:
-    """The description of the training in a model's card: the data, the settings that matter, and
-    versions.
+    """The description of the training in a model's card: the data, the settings as they were used,
+    and versions.
     """
     names = (
         "calibrate",
         "objective",
-        "batch_size",
         "augment",
-        "sample",
         "time_budget",
         "max_steps",
-        "num_paths",
         "path_method",
+        "seed",
+        "learner",
+        "select",
+        "validate_every",
     )
     settings = {name.rstrip("_"): getattr(config, name) for name in names}
     return settings | {
-        "topology": topology.name,
+        "topology": problem.topology.name,
+        "topology_key": problem.topology.content_key(),
         "traffic": traffic.name,
+        "traffic_key": traffic.content_key(),
+        "paths_key": problem.paths.key,
+        "num_paths": problem.paths.num_paths,
+        "validation_matrices": len(validation_rows(config, problem, split)),
         "learning_rate": config.rate,
         "from": config.start,
+        "batch_size": usual_batch(config, problem),
+        "sample": sample_size(config, problem),
         "versions": {name: version(name) for name in ("teal-te", "torch", "numpy")},
     }
 
 
 def validation_rows(config: TrainOptions, problem: Problem, split: Split) -> Int64Array:
     """Numbers of the matrices of a validation, evenly spread over the validation part."""
+    return _spread_rows(config, problem, split.validation)
+
+
+def rows_of_gain(config: TrainOptions, problem: Problem, split: Split) -> tuple[str, Int64Array]:
+    """The part whose matrices say what a training has brought, and numbers of as many of them as a
+    validation has: the test part, the validation part where that is empty.
+    """
+    part = "test" if len(split.test) else "validation"
+    return part, _spread_rows(config, problem, getattr(split, part))
+
+
+def _spread_rows(config: TrainOptions, problem: Problem, rows: Int64Array) -> Int64Array:
     most = config.validation_matrices
-    return spread(
-        split.validation, min(most, _SAMPLED_VALIDATION) if sample_size(config, problem) else most
-    )
+    return spread(rows, min(most, _SAMPLED_VALIDATION) if sample_size(config, problem) else most)
 
 
 class Trainer:
@@ -185,17 +234,18 @@ class Trainer:
         if not all(map(len, self.split)):
             raise InputError(traffic.name, "", "training and validation matrices", "none")
         self.budget_s = seconds(config.time_budget)
-        self.task = train_task(config, problem, _described(config, problem.topology, traffic))
+        self.task = train_task(config, problem, _described(config, problem, traffic, split))
         self.model = self.task.model.to(problem.demand.device).train()
         self.optimiser = Adam(self.model.parameters(), config.rate)
-        self.state = TrainState(learning_rate=config.rate)
-        self._saved_score = (
-            -math.inf
-        )  # of the checkpoint on disk; one after the last step may exceed state.best
+        self.state = TrainState()
+        self._budget = Budget(self.budget_s, config.max_steps)
+        # Of the checkpoint on disk; one after the last step may exceed the best of the state.
+        self._saved_score = Score(-math.inf, math.inf)
         self._sample = sample_size(config, problem)
         self._validation_rows = validation_rows(config, problem, split)
         self._micro_batch = 1 if self._sample else config.micro_batch or self._fitting_micro_batch()
         self._bar: Any = None  # the progress bar, if one is shown
+        self._validated_step = -1  # step after which the last validation was made
         self._epoch_order: tuple[int, Int64Array] = (
             -1,
             self.split.train,
@@ -232,12 +282,22 @@ class Trainer:
                     )  # what this compiles is no time of training
 
             def step(bar: Any) -> None:
+                share = self._share_used
+                set_cosine_rate(
+                    self.optimiser,
+                    self.config.rate,
+                    self.state.step,
+                    share,
+                    warm_up_steps=1,
+                    warm_up_share=_WARM_UP_SHARE,
+                )
                 losses = self.one_step()
                 self.state.step += 1
                 self.state.elapsed_s = self.peers.broadcast(stopwatch.elapsed_s())
                 for name, value in losses.items():
                     log.add_scalar(f"train/{name}", value, self.state.step)
-                if self.state.step % self.config.validate_every == 0:
+                is_due = self._validations_due(self._share_used) > self._validations_due(share)
+                if is_due or self.state.step % self.config.validate_every == 0:
                     self._validate(out, log, bar)
                 watch(self.state)
 
@@ -250,7 +310,7 @@ class Trainer:
                 max_steps=self.config.max_steps,
                 show=progress and is_lead,
             )
-            if self.state.step % self.config.validate_every:
+            if self.state.step != self._validated_step:
                 # The last steps may have improved the score.  The saved state does not include this
                 # validation, so that a longer run continues as if training had not ended here.
                 self._validate(out, log, None, save_state=False)
@@ -262,9 +322,17 @@ class Trainer:
             state.reason = "step limit"
         elif state.elapsed_s >= self.budget_s:
             state.reason = "time budget"
-        elif state.stale >= config.patience:
-            state.reason = f"no better score in {config.patience} validations"
         return bool(state.reason)
+
+    @property
+    def _share_used(self) -> float:
+        """Share of the budget that the steps so far have used up."""
+        return self._budget.share_used(self.state.step, self.state.elapsed_s)
+
+    @staticmethod
+    def _validations_due(share: float) -> int:
+        """Number of the evenly spread validations that are due after this share of the budget."""
+        return int(_VALIDATIONS * share + _ROUNDING)
 
     def one_step(self) -> dict[str, float]:
         """One optimiser step over a batch; its mean losses."""
@@ -328,8 +396,8 @@ class Trainer:
         """The rows of a step; an epoch is a permutation of the training rows, seeded by (seed,
         epoch).
         """
-        usual = _SAMPLED_BATCH if self._sample else _BATCH
-        rows, size = self.split.train, min(self.config.batch_size or usual, len(self.split.train))
+        rows = self.split.train
+        size = min(usual_batch(self.config, self.problem), len(rows))
         epoch, batch = divmod(step, math.ceil(len(rows) / size))
         if self._epoch_order[0] != epoch:
             order = np.random.default_rng([self.config.seed, epoch]).permutation(rows)
@@ -349,7 +417,7 @@ class Trainer:
         return max(1, available // (entries * _TENSORS_PER_LAYER * _FLOAT32_BYTES))
 
     def _validate(self, out: Path, log: Any, bar: Any, *, save_state: bool = True) -> None:
-        """Measure the validation score, write the model if it is the best, adapt the learning rate.
+        """Measure the validation score, and write the model if it is the best.
 
         Args:
             out: folder of the run.
@@ -357,38 +425,37 @@ class Trainer:
             bar: progress bar, or None after the end.
             save_state: also write the state that :meth:`resume` reads.
         """
-        self._bar = bar
-        score = self.score()
-        log.add_scalar("validation/score", score, self.state.step)
+        self._bar, self._validated_step = bar, self.state.step
+        score, select = self.score(), self.config.select
+        log.add_scalar("validation/carried", score.carried, self.state.step)
+        log.add_scalar("validation/gap", score.gap, self.state.step)
         # The checkpoint on disk may be better than the best of the steps: that of after the end.
-        if score > self._saved_score and self.peers.rank == 0:
+        if score.is_better(self._saved_score, select) and self.peers.rank == 0:
             self._saved_score = score
             self.task.save(
-                out, step=self.state.step, train_s=round(self.state.elapsed_s, 3), validation=score
+                out,
+                step=self.state.step,
+                train_s=round(self.state.elapsed_s, 3),
+                validation=score.carried,
+                validation_gap=score.gap,
             )
-        if score > self.state.best:
-            self.state.best, self.state.best_step, self.state.stale = score, self.state.step, 0
-        else:
-            self.state.stale += 1
-            if self.state.stale % self.config.decay_after == 0:
-                self._set_learning_rate(self.state.learning_rate / 2)
+        if score.is_better(Score(self.state.best, self.state.best_gap), select):
+            self.state.best, self.state.best_gap = score
+            self.state.best_step = self.state.step
         if bar is not None:
             bar.set_postfix(
-                gap=f"{-100 * score:.2f}%", best=f"{-100 * self.state.best:.2f}%", refresh=True
+                carried=f"{100 * score.carried:.2f}%",
+                best=f"{100 * self.state.best:.2f}%",
+                gap=f"{100 * score.gap:.2f}%",
+                refresh=True,
             )
         if save_state:
             self.save(out)
 
     @torch.no_grad()
-    def score(self) -> float:
-        """Minus the mean certified gap of the validation matrices by the model alone; higher is
-        better.
-
-        The splits of the model are cut to fit, and neither refilled nor repaired, since a repair
-        brings random weights next to the optimum on small networks.  The bound is that of the
-        model's own prices.  Both are measured in float64.
-        """
-        sums = torch.zeros(2, dtype=torch.float64)
+    def score(self) -> Score:
+        """The score of the model as it is."""
+        sums = torch.zeros(3, dtype=torch.float64)
         self.model.eval()
         own_rows = self._validation_rows[self.peers.rank :: self.peers.size]
         for begin in range(0, len(own_rows), self._micro_batch):
@@ -396,13 +463,16 @@ class Trainer:
             if self._bar is not None:  # on a large network a validation takes a minute
                 self._bar.set_description(f"validating {begin}/{len(own_rows)}", refresh=True)
             problem = self._measured(rows).to(torch.float64)
-            sums[0] -= float(cut_only(problem, *self.task.start(problem)).gap.sum())
-            sums[1] += len(rows)
+            alone = cut_only(problem, *self.task.start(problem))
+            sums += torch.stack(
+                [alone.share.sum().cpu(), alone.gap.sum().cpu(), torch.tensor(float(len(rows)))]
+            )
         self.model.train()
         if self._bar is not None:
             self._bar.set_description("training")
         self.peers.all_reduce_sum([sums])
-        return self.peers.broadcast(float(sums[0] / sums[1]))
+        carried, own_gap, count = sums.tolist()
+        return Score(self.peers.broadcast(carried / count), self.peers.broadcast(own_gap / count))
 
     def save(self, out: Path) -> None:
         """Write what :meth:`resume` reads; rank 0 does."""
@@ -430,20 +500,11 @@ class Trainer:
                 )
         try:
             self.state = TrainState(**fields["state"])
-            if "best_step" not in fields["state"]:
-                raise ValueError(
-                    "that of an earlier version, whose scores were values after the repair"
-                )
             self.model.load_state_dict(run_state.without_prefix("model", tensors))
             self.optimiser.load(run_state.without_prefix("adam", tensors))
-            self._set_learning_rate(self.state.learning_rate)
-            self._saved_score = checkpoint.best_validation(out)
+            self._saved_score = Score(*checkpoint.best_validation(out))
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
             raise InputError(where, "", "the state of a run of this version", error) from None
-
-    def _set_learning_rate(self, rate: float) -> None:
-        self.state.learning_rate = rate
-        self.optimiser.rate = rate
 
     def _settings(self) -> dict[str, Any]:
         """Settings that must not change when a run is resumed.
@@ -457,7 +518,7 @@ class Trainer:
             "augment",
             "validate_every",
             "validation_matrices",
-            "decay_after",
+            "select",
             "micro_batch",
             "sample",
         )

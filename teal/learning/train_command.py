@@ -4,79 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from teal.app.command import Notify, Outcome
 from teal.app.instance import Instance, load_instance
 from teal.app.run_files import RESUME_HINT, SETTINGS, TRAINER, save_settings
+from teal.learning.gain import Gain, measure_gain
 from teal.learning.run_state import TENSORBOARD, TRAINING_LOG, load_run
 from teal.learning.settings import TrainConfig, TrainOptions
-from teal.learning.train import Trainer, TrainState, validation_rows
+from teal.learning.train import Trainer, TrainState, rows_of_gain
 from teal.learning.train_tasks import check_names
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS, note_in_card
-from teal.problem import Problem, assess
+from teal.problem import Problem
 from teal.runtime.arrays import Int64Array
-from teal.runtime.storage import check_out_folder, json_value, remove_files
-from teal.schemes import make_scheme
-from teal.solvers.projection import cut_only
-from teal.solvers.result import Starter
+from teal.runtime.storage import atomic_file, check_out_folder, json_value, remove_files
+
+RUN = "run.json"  # how the training ended, and what it has brought
+FILES = (MODEL_CARD, MODEL_WEIGHTS, TRAINER, SETTINGS, TRAINING_LOG, RUN)
 
 
-@dataclasses.dataclass(frozen=True)
-class Reached:
-    """Means over the validation matrices.
-
-    Attributes:
-        cut_demand: share of the demand that the model's splits carry when they are cut to fit,
-            without any repair.
-        cut_gap: certified gap of those, by the model's prices.
-        repaired_demand: share of the demand that its scheme carries: ``teal`` by ADMM,
-            ``price-gnn`` by the projection.
-        repaired_gap: certified gap of that.
-    """
-
-    cut_demand: float
-    cut_gap: float
-    repaired_demand: float
-    repaired_gap: float
-
-
-def measure_reached(
-    folder: Path, scheme_name: str, rows: Int64Array, problem_of: Callable[[Int64Array], Problem]
-) -> Reached:
-    """Measure the checkpoint in ``folder``, and note it under ``training`` in its card.
-
-    Args:
-        folder: folder of the checkpoint.
-        scheme_name: name of the scheme that allocates by it, ``teal`` or ``price-gnn``.
-        rows: numbers of the matrices.
-        problem_of: the problem of such numbers.
-    """
-    scheme = make_scheme(scheme_name, folder)
-    assert isinstance(scheme, Starter)
-    sums = torch.zeros(4, dtype=torch.float64)
-    for row in range(len(rows)):
-        problem = problem_of(rows[row : row + 1])
-        alone, repaired = (
-            cut_only(problem, *scheme.start(problem)),
-            assess(problem, scheme.solve(problem)),
-        )
-        sums += torch.stack(
-            [alone.satisfied_demand, alone.gap, repaired.satisfied_demand, repaired.gap]
-        )[:, 0].cpu()
-    reached = Reached(*(sums / len(rows)).tolist())
-    note_in_card(folder, "reached", json_value(reached))
-    return reached
-
-
-FILES = (MODEL_CARD, MODEL_WEIGHTS, TRAINER, SETTINGS, TRAINING_LOG)
-
-
-def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainState:
+def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainReport:
     """Train, from the start or from the state in OUT.
 
     Raises:
@@ -112,7 +65,7 @@ def check_start(options: TrainOptions) -> None:
 
 def train(
     instance: Instance, options: TrainOptions, notify: Callable[[str], None] = lambda _: None
-) -> TrainState:
+) -> TrainReport:
     """Train on the matrices of an instance in this process; arguments and errors as in
     :func:`run_train`.
     """
@@ -139,20 +92,31 @@ def _clear(options: TrainOptions) -> None:
         shutil.rmtree(options.out / TENSORBOARD, ignore_errors=True)
 
 
-def _measured(config: TrainOptions, instance: Instance, state: TrainState) -> TrainState:
-    """The state of a run that has ended, with what its checkpoint reached, which its card says
-    too.
-    """
+def _measured(config: TrainOptions, instance: Instance, state: TrainState) -> TrainReport:
+    """The report of a run that has ended, which its card and ``run.json`` have too."""
     problem = _first_problem(instance)
 
     def problem_of(rows: Int64Array) -> Problem:
         return problem.with_demand(torch.as_tensor(instance.traffic.read(rows)).to(problem.demand))
 
-    if not (config.out / MODEL_CARD).is_file():  # no validation had a finite score
-        return state
-    rows = validation_rows(config, problem, instance.split)
-    state.reached = dataclasses.asdict(measure_reached(config.out, config.scheme, rows, problem_of))
-    return state
+    gain = None
+    if (config.out / MODEL_CARD).is_file():  # else no validation had a finite score
+        part, rows = rows_of_gain(config, problem, instance.split)
+        gain = measure_gain(
+            config.out,
+            config.scheme,
+            config.start,
+            config.seed,
+            part=part,
+            rows=rows,
+            problem_of=problem_of,
+            kept_start=not state.best_step,
+        )
+        note_in_card(config.out, "gain", json_value(gain))
+    report = TrainReport(config.out, state, gain)
+    with atomic_file(config.out / RUN) as temporary:
+        temporary.write_text(json.dumps(json_value(report.data), indent=2) + "\n", encoding="utf-8")
+    return report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,38 +125,62 @@ class TrainReport:
 
     Attributes:
         folder: folder of the checkpoint, which ``teal.make_scheme`` and ``teal.load_model`` take.
-        state: how training went, and what the best weights reach.
+        state: how training went.
+        gain: the model beside its start and the controls; None where no checkpoint was written.
     """
 
     folder: Path
     state: TrainState
+    gain: Gain | None
 
-    def __repr__(self) -> str:
-        """How long it took, and what the model reaches on the validation matrices."""
+    @property
+    def data(self) -> dict[str, Any]:
+        """The report as ``run.json`` and ``--json`` have it."""
+        verdict = self.gain.verdict if self.gain else ""
+        return {
+            "out": str(self.folder),
+            **dataclasses.asdict(self.state),
+            "gain": self.gain,
+            "verdict": verdict,
+        }
+
+    @property
+    def text(self) -> str:
+        """How long the training took, and where its checkpoint is."""
         state = self.state
-        found = f"at step {state.best_step}" if state.best_step else "no better than the start"
-        percent = {name: f"{100 * share:.2f}%" for name, share in state.reached.items()}
-        reached = (
-            "validation matrices: the model alone, cut to fit and not repaired, carries "
-            f"{percent['cut_demand']}, gap {percent['cut_gap']}; repaired "
-            f"{percent['repaired_demand']}, gap {percent['repaired_gap']}"
-            f"{_tensorboard_hint(self.folder)}"
-            if percent
-            else "no validation had a finite gap, so that no checkpoint was written; try a lower "
-            "--learning-rate"
-        )
+        if self.gain is None:
+            ends = (
+                "\nno validation had a finite gap, so that no checkpoint was written; try a lower "
+                "--learning-rate"
+            )
+        else:
+            best = f"step {state.best_step}" if state.best_step else "the start"
+            ends = f"; kept: the weights of {best}{_tensorboard_hint(self.folder)}"
         return (
             f"{self.folder}: {state.step} steps in {state.elapsed_s:.0f} s, stopped: "
-            f"{state.reason}; best: {found}\n{reached}"
+            f"{state.reason}{ends}"
         )
+
+    def __repr__(self) -> str:
+        """The text, the table and the verdict."""
+        if self.gain is None:
+            return self.text
+        lines = self.gain.table.texts()
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = [
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+            for line in lines
+        ]
+        return "\n".join([self.text, *table, self.gain.verdict])
 
 
 def train_outcome(config: TrainConfig, notify: Notify) -> Outcome:
     """`teal train`."""
-    state = run_train(config, notify)
+    report = run_train(config, notify)
     return Outcome(
-        text=repr(TrainReport(config.out, state)),
-        data={"out": str(config.out)} | dataclasses.asdict(state),
+        text=report.text,
+        tables=[report.gain.table] if report.gain else [],
+        data=report.data,
     )
 
 

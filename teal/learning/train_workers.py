@@ -22,14 +22,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from teal.app.run_files import TRAINER
 from teal.cluster.cluster import cause, connected, require_units, units
 from teal.errors import TealError
 from teal.learning.settings import TrainConfig
 from teal.learning.train import TrainState
 from teal.runtime.parallel import limit_threads
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import atomic_file, remove_files
 
 _MAX_RESTARTS = 3  # of the processes
@@ -228,7 +227,9 @@ def _progress_bar(out: Path, total: int, progress: bool) -> Iterator[Any]:
                 bar.update(state["step"] - bar.n)
                 bar.set_postfix(best=f"{state['best']:.4f}")
 
-    with tqdm(total=total or None, desc="training", unit="step", disable=not progress) as bar:
+    with progress_bar(
+        total=total or None, desc="training", unit="step", disable=not progress
+    ) as bar:
         thread = threading.Thread(target=follow, args=(bar,))
         thread.start()
         try:

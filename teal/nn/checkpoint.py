@@ -57,8 +57,9 @@ class FlowGnnCard:
         seed: seed of the training run.
         step: optimiser steps of these weights.
         train_s: seconds of training of these weights.
-        validation: minus the mean certified gap of these weights alone on the validation matrices,
-            cut to fit.
+        validation: mean share that these weights alone carry on the validation matrices, cut to
+            fit (:func:`teal.solvers.projection.share_of_value`).
+        validation_gap: mean certified gap of that.
         networks: number of networks that it was trained on.
         held_out: names of networks that it was not trained on, nor on others of their families; of
             a model for any network.
@@ -78,6 +79,7 @@ class FlowGnnCard:
     step: int = 0
     train_s: float = 0.0
     validation: float = -math.inf
+    validation_gap: float = math.inf
     networks: int = 1
     held_out: tuple[str, ...] = ()
     entries: int = 0
@@ -98,8 +100,8 @@ class PriceGnnCard:
         seed: seed of the training run.
         step: optimiser steps of these weights.
         train_s: seconds of training of these weights.
-        validation: the same as of a FlowGnnCard, on one network; minus infinity where there was
-            none.
+        validation, validation_gap: the same as of a FlowGnnCard, on one network; infinite where
+            there was no validation.
         topology: name of the network that it was trained on last; :data:`ANY` for many at once.
         topology_key: content key of that network.
         training: for one network's model, traffic, settings and versions of the run; {} if unknown.
@@ -115,6 +117,7 @@ class PriceGnnCard:
     step: int
     train_s: float
     validation: float = -math.inf
+    validation_gap: float = math.inf
     topology: str = ANY
     topology_key: str = ""
     training: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -187,8 +190,9 @@ def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard | Hed
     with atomic_file(folder / MODEL_WEIGHTS) as temporary:
         save_file(tensors, temporary)
     fields = dataclasses.asdict(card) | {_HASH: file_key(folder / MODEL_WEIGHTS)}
-    if not math.isfinite(fields.get("validation", 0.0)):
-        del fields["validation"]  # JSON has no word for it, and readers take it for minus infinity
+    for name in ("validation", "validation_gap"):
+        if not math.isfinite(fields.get(name, 0.0)):
+            del fields[name]  # JSON has no word for it, and readers take its default
     _write_card(folder, fields)
 
 
@@ -349,15 +353,16 @@ def check_is_universal(card: FlowGnnCard, folder: Path) -> None:
         raise InputError(str(folder / MODEL_CARD), "form", expected, card.model.form)
 
 
-def best_validation(folder: Path) -> float:
-    """Validation score of the model in ``folder``; minus infinity if there is no readable
-    checkpoint.
+def best_validation(folder: Path) -> tuple[float, float]:
+    """Share that the model in ``folder`` carried on the validation matrices, and its gap; minus
+    infinity and infinity if there is no readable checkpoint.
     """
     try:
         load = load_price_gnn if kind_of(folder) == PRICE_GNN_KIND else load_flow_gnn
-        return load(folder)[1].validation
+        card = load(folder)[1]
     except InputError:
-        return -math.inf
+        return -math.inf, math.inf
+    return card.validation, card.validation_gap
 
 
 def _read_card(file: Path, kind: str = "") -> tuple[dict[str, Any], str]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from teal.app.instance import Instance, instance_key, rows_of
 from teal.app.run_files import Entries, require_same
@@ -25,6 +24,7 @@ from teal.planning.plan import (
 )
 from teal.planning.settings import PlanOptions
 from teal.runtime.arrays import Int64Array
+from teal.runtime.progress import progress_bar
 
 
 def plan(
@@ -90,7 +90,7 @@ def _sweep(
     firsts = range(0, len(rows), BLOCK_MATRICES)
     parts = {SweepPart(int(rows[first]), failure.name) for first in firsts for failure in failures}
     fullest = _fullest(instance, entries)
-    with tqdm(
+    with progress_bar(
         total=len(parts), initial=len(parts & done), desc=what, unit=f"x {BLOCK_MATRICES} matrices"
     ) as bar:
         for part, part_outages, peaks in outages(instance, rows, options.gap, failures, done):

@@ -127,10 +127,30 @@ class CutOnly(NamedTuple):
         satisfied_demand: (B,) share of the demand that is carried; 1 where there is none.
         gap: (B,) certified, by the best multiple of the model's prices; under priority that of the
             weighted sum.
+        share: (B,) see :func:`share_of_value`.
     """
 
     satisfied_demand: Tensor
     gap: Tensor
+    share: Tensor
+
+
+def share_of_value(problem: Problem, value: Tensor) -> Tensor:
+    """(B,) a value as a number that is larger the better the allocation is.
+
+    Its share of the value of all demand, each Gbit/s on its best path, 1 without demand; the least
+    share of a demand under max_concurrent_flow; 1 / utilisation where the value is a utilisation.
+
+    Args:
+        problem: B matrices.
+        value: (B,) of the objective.
+    """
+    if problem.objective.rules.sense < 0:
+        return 1 / value.clamp(min=1e-30)
+    if problem.objective.rules.balances:
+        return value
+    most = (problem.demand * problem.path_value.amax(-1)).sum(1)
+    return torch.where(most > 0, value / most.clamp(min=1e-300), 1.0)
 
 
 def cut_only(problem: Problem, splits: Tensor, prices: Tensor) -> CutOnly:
@@ -145,4 +165,6 @@ def cut_only(problem: Problem, splits: Tensor, prices: Tensor) -> CutOnly:
     cut = project(problem, splits.to(problem.demand), refill=0)
     total, carried = problem.demand.sum(1), problem.flows(cut).sum((1, 2))
     share = torch.where(total > 0, carried / total.clamp(min=1e-300), 1.0)
-    return CutOnly(share, gap(problem, problem.value(cut), scaled_dual_bound(problem, prices)))
+    value = problem.value(cut)
+    bound = scaled_dual_bound(problem, prices)
+    return CutOnly(share, gap(problem, value, bound), share_of_value(problem, value))

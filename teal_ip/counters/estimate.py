@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.formats import load_traffic, topology_from
@@ -21,6 +20,7 @@ from teal.network.ecmp import EcmpDag
 from teal.network.rates import ArrayRates
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interrupts import Interrupted, interrupts_wait
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import json_value
 from teal_ip.counters.check import Checker
 from teal_ip.counters.estimator import Estimator
@@ -466,7 +466,7 @@ def _keeping(count: int, keep: Callable[[], None]) -> Iterator[int]:
     """
     with interrupts_wait() as stop_if_requested:
         due = time.monotonic() + _SAVE_EVERY_S
-        for t in tqdm(range(count), desc="estimating", unit="interval"):
+        for t in progress_bar(range(count), desc="estimating", unit="interval"):
             yield t
             try:
                 stop_if_requested()
@@ -574,7 +574,7 @@ def check_matrices(
     notify(f"calibrating the alarm on {believed_matrices.num_matrices:,} matrices")
     checker.calibrate(_over(believed_matrices, pairs), seed=alarm.seed)
     rows, named = list[CheckedInterval](), NamedCounters(topology)
-    for t in tqdm(range(counters.num_intervals), desc="checking", unit="interval"):
+    for t in progress_bar(range(counters.num_intervals), desc="checking", unit="interval"):
         matrix = (
             traffic.read([0])[0]
             if traffic.num_matrices == 1

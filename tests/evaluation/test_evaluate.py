@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tqdm import tqdm
 
 from teal.app.instance import Instance
 from teal.errors import InputError, SolverError
@@ -27,6 +26,7 @@ from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
+from teal.runtime.progress import progress_bar
 from teal.schemes.registry import make_scheme
 from teal.solvers import pdhg
 
@@ -255,7 +255,9 @@ def test_an_allocation_without_times_is_a_failure(b4: Instance) -> None:
 def test_evaluation_runs_without_a_progress_bar(
     b4: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("teal.evaluation.evaluate.tqdm", partial(tqdm, disable=True))
+    monkeypatch.setattr(
+        "teal.evaluation.evaluate.progress_bar", partial(progress_bar, disable=True)
+    )
     assert len(_run(b4, {"sp": FaultyShortestPath({})}, [0, 1])[0]) == 2
 
 

@@ -17,7 +17,7 @@ from teal.cli import main
 from teal.errors import InputError
 from teal.evaluation.record import ROWS
 from teal.evaluation.settings import SweepConfig
-from teal.evaluation.sweep import SweepRun, summarise
+from teal.evaluation.sweep import SweepRun, SweepSummary, summarise
 
 COMMAND = [
     "sweep",
@@ -32,14 +32,49 @@ COMMAND = [
 
 def test_intervals_are_those_of_students_t() -> None:
     values = [0.5, 0.7, 0.9]
-    runs = [
-        SweepRun("a=1", seed, 1, value, value, value, value, value)
-        for seed, value in enumerate(values)
-    ]
-    (found,) = [one for one in summarise(runs) if one.measure == "validation"]
+    runs = [_run(seed, 1, value) for seed, value in enumerate(values)]
+    found = _of(summarise(runs), "a=1", "validation")
     low, high = stats.t.interval(0.95, 2, loc=0.7, scale=stats.sem(values))
     assert (found.mean, found.low, found.high) == pytest.approx((0.7, low, high))
-    assert np.isnan(summarise(runs[:1])[0].low)
+    assert np.isnan(_of(summarise(runs[:1]), "a=1", "validation").low)
+
+
+def test_runs_that_kept_the_start_say_so_and_have_no_interval() -> None:
+    """Three runs from one model: in all of them, or in two, no step was better than the start."""
+    of_all = summarise([_run(seed, 0, 0.7) for seed in range(3)])
+    kept = _of(of_all, "a=1", "cut")
+    assert (kept.kept_start, kept.runs) == (3, 3)
+    assert kept.mean == pytest.approx(0.7)
+    assert np.isnan(kept.low)
+    start = _of(of_all, "start", "cut")
+    assert start.mean == pytest.approx(0.6)
+    assert np.isnan(start.low)
+    some = _of(summarise([_run(0, 0, 0.6), _run(1, 0, 0.6), _run(2, 9, 0.9)]), "a=1", "cut")
+    assert some.kept_start == 2
+    assert some.low < 0.7 < some.high
+
+
+def _run(seed: int, best_step: int, value: float) -> SweepRun:
+    return SweepRun(
+        settings="a=1",
+        seed=seed,
+        steps=10,
+        best_step=best_step,
+        validation=value,
+        cut=value,
+        own_gap=value,
+        start_cut=0.6,
+        start_own_gap=0.1,
+        satisfied_demand=value,
+        value=value,
+        gap_known=value,
+        solve_s=value,
+    )
+
+
+def _of(summaries: list[SweepSummary], settings: str, measure: str) -> SweepSummary:
+    (found,) = [one for one in summaries if (one.settings, one.measure) == (settings, measure)]
+    return found
 
 
 @pytest.mark.slow

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import numpy as np
+import pytest
 import torch
 
 from teal.formats import load_topology, load_traffic
 from teal.learning.losses import reward, total_demand_value
 from teal.learning.settings import TrainConfig
-from teal.learning.train import Trainer, sample_size, sampled
+from teal.learning.train import Trainer, TrainState, sample_size, sampled
 from teal.network import compute_paths
 from teal.nn.flow_gnn_config import FlowGnnConfig
 from teal.nn.universal_flow_gnn import UniversalFlowGnn
@@ -106,8 +110,14 @@ def test_large_networks_are_sampled_and_training_on_samples_resumes(tmp_path) ->
 
     whole = trainer(6)
     whole.train(tmp_path / "whole", progress=False)
-    first = trainer(3)
-    first.train(tmp_path / "parts", progress=False)
+    first = trainer(6)
+
+    def watch(state: TrainState) -> None:
+        if state.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        first.train(tmp_path / "parts", progress=False, watch=watch)
     second = trainer(6)
     second.resume(tmp_path / "parts")
     second.train(tmp_path / "parts", progress=False)

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from teal.app.chart import Chart, Series
 from teal.app.command import Notify, Outcome
@@ -33,6 +32,7 @@ from teal.evaluation.bench.ranking import Score, means, rank, read_results, read
 from teal.evaluation.bench.runs import run_scheme, write_results
 from teal.evaluation.settings import BenchConfig
 from teal.formats.rows import write_csv
+from teal.runtime.progress import progress_bar
 from teal.runtime.storage import check_out_folder
 
 _MAX_FAULTS = 50  # listed on the page
@@ -119,7 +119,7 @@ def set_of(config: BenchConfig, notify: Callable[[str], None]) -> BenchSet:
             expected = f"nothing: {config.set} has a set"
             raise InputError("--network", "", expected, ", ".join(config.network))
         return read_set(config.set)
-    with tqdm(desc="problems", unit="case") as bar:
+    with progress_bar(desc="problems", unit="case") as bar:
 
         def report(_: str, number: int, total: int) -> None:
             bar.total = total
@@ -166,7 +166,7 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
     bench = set_of(config, notify)
     others = {path.stem: read_results(path, bench) for path in config.results}
     for scheme, path in own.items():
-        with tqdm(total=len(bench.cases), desc=scheme, unit="case") as bar:
+        with progress_bar(total=len(bench.cases), desc=scheme, unit="case") as bar:
             results, seconds = run_scheme(bench, scheme, config.model, lambda _: bar.update())
         write_results(path, bench, results, seconds)
         missing = len(bench.cases) - len(results)
@@ -180,7 +180,7 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
     if config.out is None:
         return scores
     if config.prove:
-        with tqdm(total=len(bench.cases), desc="proofs", unit="case") as bar:
+        with progress_bar(total=len(bench.cases), desc="proofs", unit="case") as bar:
             scores = prove_scores(
                 bench, programs, scores, config.out / PROOFS, lambda _: bar.update()
             )

@@ -355,7 +355,7 @@ def test_values_in_steps_agree_with_pdhg(seed: int, failed: int) -> None:
     ),
     is_limited=st.booleans(),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_concave_utilities_agree_with_pdhg(seed: int, objective: str, is_limited: bool) -> None:
     calm = random_problem(seed, batch=1)
     problem = Problem.create(
