@@ -84,7 +84,7 @@ test: $(STAMP)  ## what a newcomer runs: four minutes on two cores, set-up and a
 CORE := allocation app client evaluation formats learning network nn pathops planning problem proofs runtime schemes \
   serving solvers
 test-core: $(STAMP)  ## the tests of the core's rooms, where no package over it can be imported
-	TEAL_WITHOUT=teal_ip,teal_next $(PYTEST) $(QUICK) $(CORE:%=tests/%)
+	TEAL_WITHOUT=teal_availability,teal_ip,teal_next $(PYTEST) $(QUICK) $(CORE:%=tests/%)
 
 # Clusters, killed processes, overload, the wheel, long training, browsers, and CUDA kernels in the simulator.
 test-system: $(STAMP)  ## the other tests: slow ones, clusters, killed processes, the wheel, browsers, long training

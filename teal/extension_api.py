@@ -1,7 +1,7 @@
 """The names of the core that packages may use, beside those of ``import teal``.
 
 A package that uses others depends on what may change without notice.  Each name is explained where
-it is defined; ``teal_ip`` and ``teal_next`` keep to this list, and a test holds it.
+it is defined; the packages beside it keep to this list, and a test holds it.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "CalibratedConfig",
         "CandidateConfig",
         "ClassConfig",
+        "InstanceConfig",
         "NetworkConfig",
         "ObjectiveConfig",
         "ProgramFileConfig",
@@ -170,6 +171,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "cable_failures",
         "failures_of",
         "group_failures",
+        "node_failures",
         "pair_failures",
     ),
     "teal.network.flex_algo": (
@@ -182,6 +184,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "with_listed_paths",
         "with_more_paths",
     ),
+    "teal.network.path_links": ("path_links_of",),
     "teal.network.paths": ("link_weights",),
     "teal.network.rates": ("ArrayRates",),
     "teal.network.reachability": (
@@ -312,5 +315,8 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "Solution",
         "Stop",
     ),
-    "teal.spec": ("Spec",),
+    "teal.spec": (
+        "Spec",
+        "parse_spec",
+    ),
 }

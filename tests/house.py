@@ -27,7 +27,7 @@ _ARGUMENT = re.compile(
 )
 
 
-PACKAGES = ("teal", "teal_ip", "teal_next")  # the core, and what stands on it
+PACKAGES = ("teal", "teal_availability", "teal_ip", "teal_next")  # the core, and what stands on it
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ import sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("teal_ip", "teal_next"):
+        if name.split(".")[0] in ("teal_availability", "teal_ip", "teal_next"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocked())

@@ -1,0 +1,106 @@
+"""Availability: promises and their gaps, and what measuring takes: the table of docs/availability.md.
+
+    python benchmarks/availability.py --data FOLDER --out runs/availability.csv [NETWORK ...]
+
+FOLDER holds the files that data/README.md names.  Every cable is up in 99.9% of the time.  Promises
+count all failures; measured are all states with at most two cables down, on UsCarrier one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+from public_data import published
+
+import teal
+from teal_availability import (
+    components_of,
+    most_probable,
+    pattern_probabilities,
+    promise_common_share,
+    promise_least_loss,
+)
+from teal_availability.measure import measure
+from teal_availability.routing import Igp, Routing, Solved, Tunnels
+
+NETWORKS = {  # topology and the largest number of cables down at once
+    "B4": ("b4", 2),
+    "IBM": ("topohub:topozoo/Ibm", 2),
+    "ATT": ("topohub:topozoo/AttMpls", 2),
+    "Germany50": ("topohub:sndlib/germany50", 2),
+    "UsCarrier": ("topologies/UsCarrier.json", 1),
+}
+AVAILABILITY = 0.999
+
+
+def main() -> int:
+    """Write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS), help=", ".join(NETWORKS))
+    parser.add_argument("--data", type=Path, required=True, help="folder of the published files")
+    parser.add_argument("--out", type=Path, default=Path("runs/availability.csv"))
+    options = parser.parse_args()
+    rows = []
+    for network in options.networks:
+        name, most_down = NETWORKS[network]
+        is_file = name.endswith(".json")
+        topology = teal.load_topology(published(options.data, name) if is_file else name)
+        rows.append({"network": network} | _row(topology, most_down))
+        pd.DataFrame(rows).to_csv(options.out, index=False)
+        print(pd.DataFrame(rows[-1:]).T.to_markdown(), flush=True)
+    return 0
+
+
+def _row(topology: teal.Topology, most_down: int) -> dict[str, float]:
+    traffic = teal.load_traffic("gravity:seed=0,count=1,load=1", topology)
+    paths = teal.compute_paths(topology, traffic.pairs, num_paths=4)
+    problem = teal.Problem.create(topology, paths, "total_flow", traffic.read([0]))
+    components = components_of(topology, cable_availability=0.999)
+    states = most_probable(components.unavailability, 0.0, most_down)
+    splits = teal.solve(problem, gap=1e-3).splits[0]
+    row: dict[str, float] = {
+        "demands": paths.num_demands,
+        "cables": len(components),
+        "states": len(states),
+    }
+    begin = time.perf_counter()
+    patterns = pattern_probabilities(paths, components)
+    loss = promise_least_loss(problem, patterns)
+    row |= {
+        "least_loss": loss.value,
+        "least_loss_gap": loss.gap,
+        "least_loss_s": time.perf_counter() - begin,
+    }
+    begin = time.perf_counter()
+    share = promise_common_share(problem, pattern_probabilities(paths, components), AVAILABILITY)
+    row |= {
+        "common_share": share.value,
+        "common_share_gap": share.gap,
+        "common_share_s": time.perf_counter() - begin,
+        "left_out": int(share.left_out.sum()),
+    }
+    ways: dict[str, Callable[[], Routing]] = {
+        "igp": lambda: Igp(problem, "hops"),
+        "tunnels": lambda: Tunnels(problem, splits),
+        "solved": lambda: Solved(problem, 1e-3),
+    }
+    for name, make in ways.items():
+        begin = time.perf_counter()
+        found = measure(name, [make()], [problem], components, states)
+        row |= {
+            name: found.mean,
+            f"{name}_at_most": found.mean_at_most,
+            f"{name}_s": time.perf_counter() - begin,
+        }
+    return row
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""`teal availability` as a function of Python; see :mod:`teal.api`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from teal.app.instance import instance_of, load_network
+from teal.app.options import with_options
+from teal_availability.report import AvailabilityReport
+from teal_availability.settings import AvailabilityOptions
+from teal_availability.study import availability_of
+
+
+@with_options(AvailabilityOptions)
+def availability(topology: Any, traffic: Any, options: AvailabilityOptions) -> AvailabilityReport:
+    """Measure the availability of a network; the options are those of ``teal availability``, of
+    which ``availability`` is the share of the time of a promise.  No file is written.
+
+    Args:
+        topology: a Topology, a networkx graph, a file or a name.
+        traffic: TrafficMatrices, a pandas frame, a file or a name.
+        options: by name.
+
+    Raises:
+        InputError: a fault in the input.
+        SolverError: the program of a promise was not solved.
+    """
+    return availability_of(instance_of(*load_network(topology, traffic, options), options), options)

@@ -1,0 +1,198 @@
+"""Availability as tables, charts and a page."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from teal.app.chart import Chart, distribution
+from teal.app.image import plot_panels
+from teal.app.page import Section, write_page
+from teal.app.table import Column, Table
+from teal.app.text import digits, percent
+from teal_availability.records import (
+    AvailabilityFigures,
+    ComponentRow,
+    DemandRow,
+    PromiseRow,
+    SummaryRow,
+)
+
+_LEAST_MINUTES = 1e-3  # a year, of an axis that is logarithmic
+
+
+def _time(share: float) -> str:
+    """A share of the time as text, with three more digits than a per cent has."""
+    return f"{100 * share:.4f}%"
+
+
+def _known_time(share: float) -> str:
+    """A share of the time as text; ``-`` for none."""
+    return "-" if math.isnan(share) else _time(share)
+
+
+def _from_to(low: float, high: float) -> str:
+    """Both bounds of a share of the time; one where they agree."""
+    first, last = _time(low), _time(min(1.0, high))
+    return first if first == last else f"{first} to {last}"
+
+
+def summary_table(report: AvailabilityFigures) -> Table:
+    """A row for each way of routing."""
+
+    def lost(row: SummaryRow) -> str:
+        return f"{row.lost_minutes:.3g} to {row.lost_minutes_at_most:.3g}"
+
+    def whole(row: SummaryRow) -> str:
+        return _from_to(row.whole_100, row.whole_100 + row.rest)
+
+    def total(row: SummaryRow) -> str:
+        return _from_to(row.total_99, row.total_99_at_most)
+
+    columns = (
+        Column("routing", "routing"),
+        Column("minutes lost a year", "lost_minutes_at_most", text=lost),
+        Column("all demands whole", "whole_100", text=whole, most_is_best=True),
+        Column("99% of traffic", "total_99", text=total, most_is_best=True),
+    )
+    title = (
+        f"{report.topology}, {report.traffic}: {report.states:,} states, {report.rest:.2g} of the "
+        "time in others"
+    )
+    return Table(title, columns, report.summary)
+
+
+def component_table(report: AvailabilityFigures, routing: str, worst: int) -> Table:
+    """The components whose failures cost most under one way of routing."""
+    rows = [row for row in report.by_component if row.routing == routing]
+    ranked: list[ComponentRow] = sorted(rows, key=lambda row: -row.gained)
+    columns = (
+        Column("component", "component"),
+        Column("kind", "kind"),
+        Column("availability", "availability", _time),
+        Column("lost while down", "lost_while_down", digits(3), most_is_best=True),
+        Column("gained without failures", "gained", digits(3), most_is_best=True),
+    )
+    return Table(f"{routing}: minutes a year of all traffic", columns, ranked, worst)
+
+
+def demand_table(report: AvailabilityFigures, routing: str, worst: int) -> Table:
+    """The demands that lose most under one way of routing."""
+    rows = [row for row in report.demands if row.routing == routing and row.rate > 0]
+    ranked: list[DemandRow] = sorted(rows, key=lambda row: -row.lost_minutes_at_most)
+    columns = (
+        Column("demand", lambda row: f"{row.source} -> {row.target}"),
+        Column("Gbit/s", "rate", digits(3), most_is_best=True),
+        Column(
+            "minutes lost a year, at most", "lost_minutes_at_most", digits(3), most_is_best=True
+        ),
+        Column("whole", "time_100", _time),
+        Column("90%", "time_90", _time),
+    )
+    return Table(f"{routing}: the least available demands", columns, ranked, worst)
+
+
+def promise_table(report: AvailabilityFigures) -> Table:
+    """A row for each promise."""
+    columns = (
+        Column("promise", "routing"),
+        Column("matrix", "matrix", str),
+        Column("availability", "availability", _known_time, optional=True),
+        Column("share", "share", percent),
+        Column("at most", "share_at_most", percent),
+        Column("gap", "gap", percent),
+        Column("in truth", "quantile", percent, optional=True),
+        Column("demands left out", "left_out", str),
+    )
+    title = "promises: share of all traffic on average, or of every demand"
+    rows: list[PromiseRow] = report.promises
+    return Table(title, columns, rows)
+
+
+def charts_of(report: AvailabilityFigures) -> list[Chart]:
+    """Minutes lost a year: of demands, and of components."""
+    by_routing = {
+        row.routing: [one for one in report.demands if one.routing == row.routing and one.rate > 0]
+        for row in report.summary
+    }
+    return [
+        Chart(
+            "demands",
+            "Minutes lost a year by demands",
+            "Demands that lose at most so many minutes of their traffic a year.",
+            "minutes a year, at most",
+            "share of demands (%)",
+            tuple(
+                distribution(
+                    name,
+                    np.array([max(_LEAST_MINUTES, one.lost_minutes_at_most) for one in rows]),
+                )
+                for name, rows in by_routing.items()
+            ),
+            "log",
+            shows_shares=True,
+        ),
+        Chart(
+            "components",
+            "Minutes gained a year by components that never fail",
+            "Components that would bring at most so many minutes of all traffic a year.",
+            "minutes a year",
+            "share of components (%)",
+            tuple(
+                distribution(
+                    row.routing,
+                    np.array(
+                        [
+                            max(_LEAST_MINUTES, one.gained)
+                            for one in report.by_component
+                            if one.routing == row.routing
+                        ]
+                    ),
+                )
+                for row in report.summary
+            ),
+            "log",
+            shows_shares=True,
+        ),
+    ]
+
+
+def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
+    """Write the page: its first sentence is the answer."""
+    sections = [
+        Section(
+            title="All traffic",
+            facts=summary_table(report).title,
+            traffic=report.traffic,
+            table=summary_table(report),
+            charts=charts_of(report),
+        )
+    ]
+    if report.promises:
+        sections.append(
+            Section(
+                title="Promises",
+                facts="Rates that are reserved on paths, certified by prices.",
+                traffic=report.traffic,
+                table=promise_table(report),
+                charts=[],
+            )
+        )
+    sections += [
+        Section(
+            title=f"{row.routing}: components",
+            facts="Minutes a year of all traffic, of the states that were looked at.",
+            traffic=report.traffic,
+            table=component_table(report, row.routing, len(report.by_component)),
+            charts=[],
+        )
+        for row in report.summary
+    ]
+    write_page(path, f"Availability of {report.topology}", f"{report.answer}.", sections)
+
+
+def plot_availability(path: Path, report: AvailabilityFigures) -> None:
+    """Both charts as an image."""
+    plot_panels(path, [(report.topology, charts_of(report))])

@@ -1,0 +1,151 @@
+"""Records of availability: a row for each way of routing, demand, component and promise."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class SummaryRow:
+    """Availability of all traffic under one way of routing; shares of the time and of the traffic.
+
+    Attributes:
+        routing: name of the way of routing.
+        mean, mean_at_most: share of the traffic that arrives on average, from below and above.
+        lost_minutes, lost_minutes_at_most: minutes a year in which all traffic would have to be
+            lost, to lose as much; from below and above.
+        whole_100, whole_99, whole_90: share of the time in which every demand keeps so much.
+        total_100, total_99, total_90: share of the time in which so much of all traffic arrives.
+        total_100_at_most, total_99_at_most, total_90_at_most: upper bounds.
+        rest: share of the time in states that were not looked at, which upper bounds of ``whole``
+            have in addition.
+    """
+
+    routing: str
+    mean: float
+    mean_at_most: float
+    lost_minutes: float
+    lost_minutes_at_most: float
+    whole_100: float
+    whole_99: float
+    whole_90: float
+    total_100: float
+    total_99: float
+    total_90: float
+    total_100_at_most: float
+    total_99_at_most: float
+    total_90_at_most: float
+    rest: float
+
+
+@dataclasses.dataclass(frozen=True)
+class DemandRow:
+    """Availability of a demand under one way of routing.
+
+    Attributes:
+        routing: name of the way of routing.
+        source, target: nodes.
+        rate: mean rate over the matrices, Gbit/s.
+        mean: share that arrives on average, at least.
+        time_100, time_99, time_90: share of the time in which so much of the demand arrives, at
+            least; at most ``rest`` of the summary more.
+        lost_minutes_at_most: minutes a year in which all of it would have to be lost, to lose as
+            much, at most.
+    """
+
+    routing: str
+    source: str
+    target: str
+    rate: float
+    mean: float
+    time_100: float
+    time_99: float
+    time_90: float
+    lost_minutes_at_most: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ComponentRow:
+    """Cost of a component's failures under one way of routing, in minutes a year of all traffic.
+
+    Attributes:
+        routing: name of the way of routing.
+        kind: cable, node or group.
+        component: its name.
+        availability: share of the time in which it works.
+        lost_while_down: minutes lost while it is down, whatever else is down.
+        gained: minutes gained if it never failed.
+    """
+
+    routing: str
+    kind: str
+    component: str
+    availability: float
+    lost_while_down: float
+    gained: float
+
+
+@dataclasses.dataclass(frozen=True)
+class PromiseRow:
+    """Value of a promise for one matrix.
+
+    Attributes:
+        routing: least-loss or common-share.
+        matrix: number of the matrix.
+        availability: share of the time for which the share is promised; NaN for least-loss.
+        share: share of all traffic that arrives on average, or of every demand.
+        share_at_most: no reserved rates on these paths reach more.
+        gap: (share_at_most - share) / share_at_most.
+        left_out: demands of which nothing can be kept for so much of the time on these paths.
+        quantile, quantile_at_most: for common-share the largest share that can be kept in so much
+            of the time, by whole numbers; NaN where the program is too large.
+    """
+
+    routing: str
+    matrix: int
+    availability: float
+    share: float
+    share_at_most: float
+    gap: float
+    left_out: int
+    quantile: float
+    quantile_at_most: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AvailabilityFigures:
+    """Availability of a network.
+
+    Attributes:
+        topology, traffic: names.
+        matrices: number of matrices.
+        components: number of components that fail.
+        states: number of states that were looked at.
+        rest: share of the time in others.
+        summary: a row for each way of routing.
+        demands: a row for each demand and way of routing.
+        by_component: a row for each component and way of routing.
+        promises: a row for each promise and matrix.
+    """
+
+    topology: str
+    traffic: str
+    matrices: int
+    components: int
+    states: int
+    rest: float
+    summary: list[SummaryRow]
+    demands: list[DemandRow]
+    by_component: list[ComponentRow]
+    promises: list[PromiseRow]
+
+    @property
+    def answer(self) -> str:
+        """The most available way of routing, in a sentence."""
+        best = max(self.summary, key=lambda row: row.mean)
+        return (
+            f"{best.routing} loses {best.lost_minutes:.3g} to {best.lost_minutes_at_most:.3g} "
+            f"minutes of all traffic a year; every demand is whole in "
+            f"{100 * best.whole_100:.4f}% to {100 * min(1.0, best.whole_100 + best.rest):.4f}% of "
+            "the time"
+        )

@@ -1,0 +1,60 @@
+"""The report of availability: what Python gets, and the files that are written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from teal.app.run_files import write_files
+from teal.formats.rows import write_csv
+from teal.runtime.storage import check_out_folder
+from teal_availability.page import plot_availability, summary_table, write_availability_report
+from teal_availability.records import AvailabilityFigures
+
+RESULTS = SUMMARY, DEMANDS, COMPONENTS, PROMISES, PLOT, REPORT = (
+    "summary.csv",
+    "demands.csv",
+    "components.csv",
+    "promises.csv",
+    "availability.png",
+    "report.html",
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AvailabilityReport(AvailabilityFigures):
+    """Availability of a network; attributes as of its base."""
+
+    def __repr__(self) -> str:
+        """The answer and the table."""
+        return f"{self.answer}\n{summary_table(self).markdown()}"
+
+    def to_frame(self) -> Any:
+        """A pandas frame, a row for each way of routing, as in summary.csv."""
+        import pandas as pd
+
+        return pd.DataFrame([dataclasses.asdict(row) for row in self.summary])
+
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
+        """Write tables, plot and page to a folder, as ``teal availability`` does.
+
+        Raises:
+            InputError: there are results in it, and ``overwrite`` is false.
+        """
+        check_out_folder(Path(folder), RESULTS, overwrite=overwrite)
+        write_files(Path(folder), self.files())
+
+    def files(self) -> dict[str, Callable[[Path], None]]:
+        """The writers of the files, by their names."""
+        promises = {PROMISES: partial(write_csv, rows=self.promises)} if self.promises else {}
+        return {
+            SUMMARY: partial(write_csv, rows=self.summary),
+            DEMANDS: partial(write_csv, rows=self.demands),
+            COMPONENTS: partial(write_csv, rows=self.by_component),
+            **promises,
+            PLOT: partial(plot_availability, report=self),
+            REPORT: partial(write_availability_report, report=self),
+        }

@@ -1,0 +1,103 @@
+"""Settings of `teal availability`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from teal import ObjectiveName
+from teal.app.settings import InstanceConfig, ProgramFileConfig, require
+from teal.option import OVERWRITE
+
+LEAST_LOSS, COMMON_SHARE = "least-loss", "common-share"
+DEFAULT_ROUTINGS = ("igp", "tunnels", "solved", LEAST_LOSS, COMMON_SHARE)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AvailabilityOptions(ProgramFileConfig):
+    """The components that fail, the ways of routing that are measured, and the matrices."""
+
+    routing: tuple[str, ...] = ()
+    """A way of routing; repeat for more.  igp:metric=hops: shortest paths after the failure.
+    tunnels:scheme=pdhg,moves=true: splits of a scheme, chosen before the failure; the ingress moves
+    the traffic of failed paths to the others, or it is lost.  solved:gap=0.001: splits solved anew.
+    least-loss, and common-share at --availability: rates reserved on paths beforehand, certified.
+    Default: all five."""
+    availability: float = 0.999
+    """Share of the time for which common-share promises a share of every demand."""
+    components: Path | None = None
+    """A table (.csv) of availabilities: source,target or node or group; availability, or mtbf and
+    mttr (2000h, 90d)."""
+    groups: Path | None = None
+    """Groups of cables that also fail together, such as those in one conduit: a .csv file of
+    group,source,target, or a .json or .graphml file as in teal plan."""
+    cable_availability: float = 0.999
+    """Availability of a cable that --components does not name."""
+    node_availability: float = 1.0
+    """The same of a node."""
+    group_availability: float = 1.0
+    """The same of a group."""
+    rest: float = 1e-6
+    """Share of the time in states that are not looked at, at most, if --most-states allows; it
+    counts as lost in lower bounds and as carried in upper ones."""
+    most_down: int = 0
+    """Components that are down at once in the states that are looked at, at most; 0 for no
+    limit."""
+    most_states: int = 20_000
+    """Number of states that are looked at, the most probable ones."""
+    split: Literal["train", "validation", "test", "all"] = "all"
+    """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
+    limit: int = 1
+    """Number of matrices, evenly spread, each with an equal share of the time; 1 for the one with
+    the most traffic, 0 for all."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        super().__post_init__()
+        is_total_flow = self.objective == ObjectiveName.TOTAL_FLOW
+        require(self, "objective", "total_flow: availability is that of traffic", is_total_flow)
+        require(self, "classes", "none", not self.classes)
+        require(self, "protect", "none", not self.protect)
+        require(self, "availability", "a share of the time in (0, 1)", 0 < self.availability < 1)
+        require(self, "rest", "a share of the time in [0, 1)", 0 <= self.rest < 1)
+        for field in ("most_down", "limit"):
+            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+        require(self, "most_states", "a whole number of at least 1", self.most_states >= 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AvailabilityConfig(AvailabilityOptions, InstanceConfig):
+    """Say for how much of the time how much of the traffic arrives, and what can be promised.
+
+    Cables, nodes and groups of cables fail independently of each other.  Every figure has a lower
+    and an upper bound; promises are certified by prices.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "routing": ("routing", "availability"),
+        "failures": (
+            "components",
+            "groups",
+            "cable_availability",
+            "node_availability",
+            "group_availability",
+        ),
+        "states": ("rest", "most_down", "most_states"),
+        "matrices": ("split", "limit"),
+        "output": ("out", "worst", "overwrite"),
+        "for experts": ("device",),
+    }
+
+    worst: int = 10
+    """Number of components and demands to list."""
+    out: Path
+    """Folder for report.html, summary.csv, demands.csv, components.csv, promises.csv,
+    availability.png and manifest.json."""
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        super().__post_init__()
+        require(self, "worst", "a whole number of at least 1", self.worst >= 1)

@@ -1,0 +1,220 @@
+"""Availability of a network under several ways of routing: from an instance to records.
+
+A way of routing is named as schemes are, ``name:option=value``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from teal import InputError, Problem, make_scheme
+from teal.app.instance import Instance, rows_of
+from teal.formats.groups import load_groups
+from teal.network.traffic import spread
+from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.progress import progress_bar
+from teal.spec import Spec, parse_spec
+from teal_availability.components import Components, components_of
+from teal_availability.measure import Availability, measure, minutes_a_year
+from teal_availability.patterns import Patterns, pattern_probabilities
+from teal_availability.promises import (
+    Promise,
+    common_quantile,
+    promise_common_share,
+    promise_least_loss,
+)
+from teal_availability.records import ComponentRow, DemandRow, PromiseRow, SummaryRow
+from teal_availability.report import AvailabilityReport
+from teal_availability.routing import Igp, Reserved, Routing, Solved, Tunnels
+from teal_availability.settings import (
+    COMMON_SHARE,
+    DEFAULT_ROUTINGS,
+    LEAST_LOSS,
+    AvailabilityOptions,
+)
+from teal_availability.states import States, most_probable
+
+
+def availability_of(
+    instance: Instance, options: AvailabilityOptions, notify: Callable[[str], None] = lambda _: None
+) -> AvailabilityReport:
+    """Measure the availability of an instance.
+
+    Args:
+        instance: network, traffic and candidate paths.
+        options: what fails, and what is measured.
+        notify: called with what was found.
+
+    Raises:
+        InputError: a fault in the options.
+        SolverError: the program of a promise was not solved.
+    """
+    specs = [parse_spec(text) for text in options.routing or DEFAULT_ROUTINGS]
+    groups = load_groups(options.groups, instance.topology) if options.groups else {}
+    components = components_of(
+        instance.topology,
+        file=options.components,
+        groups=groups,
+        cable_availability=options.cable_availability,
+        node_availability=options.node_availability,
+        group_availability=options.group_availability,
+    )
+    states = most_probable(
+        components.unavailability, options.rest, options.most_down, options.most_states
+    )
+    notify(
+        f"{len(components)} components fail; {len(states):,} states, {states.rest:.2g} of the time "
+        "in others"
+    )
+    rows = _matrices(instance, options)
+    problems = [instance.problem(instance.traffic.read([row])) for row in rows.tolist()]
+    promised = any(spec.name in (LEAST_LOSS, COMMON_SHARE) for spec in specs)
+    patterns = pattern_probabilities(instance.paths, components) if promised else None
+    found: list[Availability] = []
+    promises: list[PromiseRow] = []
+    for spec in specs:
+        routings: list[Routing] = []
+        for row, problem in zip(rows.tolist(), problems, strict=True):
+            routing, promise = _routing(spec, problem, patterns, options)
+            routings.append(routing)
+            if promise is not None and patterns is not None:
+                promises.append(_promised(spec, row, promise, problem, patterns, options))
+        with progress_bar(
+            total=len(states) * len(problems), desc=spec.text, unit="state", leave=False
+        ) as bar:
+            found.append(measure(spec.text, routings, problems, components, states, bar.update))
+    return _report(instance, problems, components, states, found, promises)
+
+
+def _matrices(instance: Instance, options: AvailabilityOptions) -> Int64Array:
+    """Numbers of the matrices."""
+    rows = rows_of(instance, options.split)
+    if options.limit != 1:
+        return spread(rows, options.limit)
+    totals = [float(instance.traffic.read([row]).sum()) for row in rows.tolist()]
+    busiest: Int64Array = rows[[int(np.argmax(totals))]]
+    return busiest
+
+
+def _routing(
+    spec: Spec, problem: Problem, patterns: Patterns | None, options: AvailabilityOptions
+) -> tuple[Routing, Promise | None]:
+    """A way of routing for one matrix, and the promise that its rates are from.
+
+    Raises:
+        InputError: an unknown name or option.
+    """
+    match spec.name:
+        case "igp":
+            usual = "hops" if problem.topology.metric is None else "file"
+            return Igp(problem, str(spec.parse_options(metric=usual)["metric"])), None
+        case "tunnels":
+            given: dict[str, Any] = spec.parse_options(scheme="pdhg", moves=True)
+            splits = make_scheme(given["scheme"]).solve(problem).splits[0]
+            return Tunnels(problem, splits, moves=given["moves"]), None
+        case "solved":
+            return Solved(problem, float(spec.parse_options(gap=1e-3)["gap"])), None
+        case "least-loss" | "common-share":
+            spec.parse_options()
+            assert patterns is not None
+            if spec.name == LEAST_LOSS:
+                promise = promise_least_loss(problem, patterns)
+            else:
+                promise = promise_common_share(problem, patterns, options.availability)
+            return Reserved(problem, promise.rates), promise
+    raise InputError("--routing", "", "one of: " + ", ".join(DEFAULT_ROUTINGS), repr(spec.name))
+
+
+def _promised(
+    spec: Spec,
+    row: int,
+    promise: Promise,
+    problem: Problem,
+    patterns: Patterns,
+    options: AvailabilityOptions,
+) -> PromiseRow:
+    is_share = spec.name == COMMON_SHARE
+    quantile = common_quantile(problem, patterns, options.availability) if is_share else None
+    return PromiseRow(
+        spec.name,
+        row,
+        options.availability if is_share else np.nan,
+        promise.value,
+        promise.bound,
+        promise.gap,
+        int(promise.left_out.sum()),
+        np.nan if quantile is None else quantile.value,
+        np.nan if quantile is None else quantile.bound,
+    )
+
+
+def _report(
+    instance: Instance,
+    problems: list[Problem],
+    components: Components,
+    states: States,
+    found: list[Availability],
+    promises: list[PromiseRow],
+) -> AvailabilityReport:
+    names, pairs = instance.topology.node_names, instance.paths.pairs.tolist()
+    rates = np.mean([problem.demand[0].numpy() for problem in problems], axis=0).tolist()
+    return AvailabilityReport(
+        instance.topology.name,
+        instance.traffic.name,
+        len(problems),
+        len(components),
+        len(states),
+        states.rest,
+        [_summary(one) for one in found],
+        [
+            DemandRow(
+                one.routing,
+                names[source],
+                names[target],
+                rate,
+                float(mean),
+                *_three(times),
+                minutes_a_year(1 - float(mean)),
+            )
+            for one in found
+            for (source, target), rate, mean, times in zip(
+                pairs, rates, one.demand_mean, one.demand_time, strict=True
+            )
+        ],
+        [
+            ComponentRow(
+                one.routing,
+                components.kinds[c],
+                components.names[c],
+                float(1 - components.unavailability[c]),
+                minutes_a_year(float(one.lost_with[c])),
+                minutes_a_year(float(one.gained_by[c])),
+            )
+            for one in found
+            for c in range(len(components))
+        ],
+        promises,
+    )
+
+
+def _summary(one: Availability) -> SummaryRow:
+    return SummaryRow(
+        one.routing,
+        one.mean,
+        min(1.0, one.mean_at_most),
+        minutes_a_year(max(0.0, 1 - one.mean_at_most)),
+        minutes_a_year(1 - one.mean),
+        *_three(one.whole_time),
+        *_three(one.total_time),
+        *_three(np.minimum(1.0, one.total_time_at_most)),
+        one.rest,
+    )
+
+
+def _three(of_levels: FloatArray) -> tuple[float, float, float]:
+    """Numbers of the three levels."""
+    whole, most, much = of_levels.tolist()
+    return whole, most, much

@@ -1,0 +1,75 @@
+"""`teal availability`: files, the first sentence of the page, Python, and wrong input."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+import teal_availability
+from teal.cli import main
+
+_COMMAND = ["availability", "--topology", "b4", "--traffic", "gravity:seed=0,count=3,load=1"]
+
+
+def test_tables_page_and_files_say_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = [*_COMMAND, "--most-down", "1", "--out", str(out), "--json", "--quiet"]
+    assert main(command) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "availability.png",
+        "components.csv",
+        "demands.csv",
+        "manifest.json",
+        "promises.csv",
+        "report.html",
+        "summary.csv",
+    ]
+    assert said["answer"] in (out / "report.html").read_text(encoding="utf-8")
+    with (out / "summary.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["routing"] for row in rows] == [
+        "igp",
+        "tunnels",
+        "solved",
+        "least-loss",
+        "common-share",
+    ]
+    for row, one in zip(rows, said["summary"], strict=True):
+        assert float(row["mean"]) == one["mean"]
+        assert 0 <= one["lost_minutes"] <= one["lost_minutes_at_most"]
+    assert all(row["gap"] <= 1e-5 for row in said["promises"])
+    assert main([*command[:-2], "--quiet"]) == 2  # there are results
+
+    report = teal_availability.availability(
+        "b4", "gravity:seed=0,count=3,load=1", most_down=1, routing=("tunnels",)
+    )
+    (own,) = report.summary
+    assert own.mean == pytest.approx(float(rows[1]["mean"]), abs=1e-12)
+    assert report.answer in repr(report)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--cable-availability", "1.2"], "an availability in"),
+        (["--cable-availability", "0.6"], "that all work"),
+        (["--routing", "ospf"], "one of: igp"),
+        (["--routing", "tunnels:schema=pdhg"], "did you mean scheme"),
+        (["--availability", "99.9"], "a share of the time"),
+        (["--objective", "max_link_utilisation"], "total_flow"),
+        (["--components", "none.csv"], "a table of availabilities"),
+        (["--rest", "-1"], "a share of the time"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert main([*_COMMAND, *options, "--out", str(tmp_path / "run")]) == 2
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert words in errors[-1]

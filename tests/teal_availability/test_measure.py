@@ -1,0 +1,225 @@
+"""Measured availability, against all states of small networks one by one, and at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from teal.network.ecmp import igp_metric
+from teal.problem import Problem
+from teal_availability.components import Components
+from teal_availability.measure import LEVELS, measure
+from teal_availability.routing import Igp, Reserved, Routing, Solved, Tunnels
+from teal_availability.states import most_probable
+from tests.explicit import explicit_paths
+from tests.igp_reference import segment_shares
+from tests.teal_availability.brute import every_state, random_case, works
+
+
+def _random_splits(problem: Problem, seed: int) -> torch.Tensor:
+    splits = torch.from_numpy(np.random.default_rng(seed).random(problem.path_mask[0].shape))
+    splits = splits * problem.path_mask[0]
+    return splits / splits.sum(-1, keepdim=True).clamp(min=1e-9)
+
+
+def _tunnels(
+    problem: Problem, splits: torch.Tensor, state: np.ndarray, *, moves: bool
+) -> np.ndarray:
+    """(D,) share that arrives: what survives is cut by the fullest link of each path."""
+    use, of_demand = explicit_paths(problem)
+    demand = problem.demand[0].numpy()
+    flow = splits.numpy()[problem.path_mask[0].numpy()] * (of_demand.T @ demand)
+    alive = use[~state].sum(0) == 0
+    before, flow = of_demand @ flow, flow * alive
+    if moves:
+        left = of_demand @ flow
+        flow *= of_demand.T @ np.divide(before, left, out=np.zeros_like(left), where=left > 0)
+    excess = np.maximum(1, use @ flow / np.maximum(problem.topology.capacity, 1e-12))
+    flow /= np.where(use > 0, excess[:, None], 1).max(0)
+    return np.divide(of_demand @ flow, demand, out=np.ones_like(demand), where=demand > 0)
+
+
+def _igp(problem: Problem, state: np.ndarray) -> np.ndarray:
+    """(D,) share that arrives over shortest paths of whose links each passes what it carries."""
+    topology = problem.topology
+    metric = np.where(state, igp_metric(topology, "hops"), np.inf)
+    shares = segment_shares(topology, metric)
+    demand, pairs = problem.demand[0].numpy(), problem.paths.pairs.tolist()
+    load = sum(
+        rate * np.nan_to_num(shares[t, s]) for rate, (s, t) in zip(demand, pairs, strict=True)
+    )
+    passes = np.minimum(1, topology.capacity / np.maximum(load, 1e-12))
+    arrives = np.ones_like(demand)
+    for d, (s, t) in enumerate(pairs):
+        if demand[d] > 0:
+            arrives[d] = _along(topology, metric, shares, passes, s, t)
+    return arrives
+
+
+def _along(topology, metric, shares, passes, node: int, target: int) -> float:  # type: ignore[no-untyped-def]
+    """Share that arrives at the target of what is at a node, hop by hop."""
+    if node == target:
+        return 1.0
+    if np.isnan(shares[target, node]).all():
+        return 0.0
+    total = 0.0
+    for link in np.flatnonzero(shares[target, node] > 0):
+        if topology.link_source[link] == node:
+            after = _along(
+                topology, metric, shares, passes, int(topology.link_target[link]), target
+            )
+            total += shares[target, node, link] * passes[link] * after
+    return total
+
+
+def _optimum(problem: Problem, state: np.ndarray) -> float:
+    """Share of all traffic that the best splits carry."""
+    use, of_demand = explicit_paths(problem)
+    demand = problem.demand[0].numpy()
+    capacity = np.where(state, problem.topology.capacity, 0)
+    best = linprog(
+        -np.ones(use.shape[1]), np.vstack([use, of_demand]), np.concatenate([capacity, demand])
+    )
+    return float(-best.fun / demand.sum())
+
+
+@given(seed=st.integers(0, 10_000), way=st.sampled_from(["igp", "moved", "lost", "reserved"]))
+@settings(max_examples=30, deadline=None)
+def test_every_figure_is_the_sum_over_all_states(seed: int, way: str) -> None:
+    problem, components = random_case(seed, nodes=4, count=6)
+    demand = problem.demand[0].numpy()
+    if not demand.sum() > 0:
+        return
+    splits = _random_splits(problem, seed)
+    rates = 0.3 * splits.numpy() * demand[:, None]
+    ways: dict[str, Callable[[], Routing]] = {
+        "igp": lambda: Igp(problem, "hops"),
+        "moved": lambda: Tunnels(problem, splits),
+        "lost": lambda: Tunnels(problem, splits, moves=False),
+        "reserved": lambda: Reserved(problem, rates),
+    }
+    routing = ways[way]()
+    all_states = list(every_state(components.unavailability))
+    shares = []
+    use, of_demand = explicit_paths(problem)
+    for _, down in all_states:
+        state = works(components, down, problem.topology.num_links)
+        if way == "igp":
+            shares.append(_igp(problem, state))
+        elif way == "reserved":
+            alive = use[~state].sum(0) == 0
+            arriving = of_demand @ (rates[problem.path_mask[0].numpy()] * alive)
+            share = np.divide(arriving, demand, out=np.ones_like(demand), where=demand > 0)
+            shares.append(np.minimum(1, share))
+        else:
+            shares.append(_tunnels(problem, splits, state, moves=way == "moved"))
+    share, times = np.array(shares), np.array([time for time, _ in all_states])
+    total = share @ demand / demand.sum()
+    states = most_probable(components.unavailability, rest=0)
+    found = measure(way, [routing], [problem], components, states)
+    np.testing.assert_allclose(found.demand_mean, times @ share, atol=1e-9)
+    assert found.mean == pytest.approx(times @ total, abs=1e-9)
+    for number, level in enumerate(LEVELS):
+        near = (np.abs(share - level) < 3e-6).any()  # where rounding decides
+        if not near:
+            np.testing.assert_allclose(
+                found.demand_time[:, number], times @ (share >= level), atol=1e-9
+            )
+            assert found.whole_time[number] == pytest.approx(
+                times @ (share >= level).all(1), abs=1e-9
+            )
+    for c in range(len(components)):
+        never = np.array(
+            [
+                total[[down for _, down in all_states].index(tuple(o for o in down if o != c))]
+                for _, down in all_states
+            ]
+        )
+        assert found.gained_by[c] == pytest.approx(times @ never - times @ total, abs=1e-9)
+        while_down = np.array([c in down for _, down in all_states])
+        assert found.lost_with[c] == pytest.approx((times * while_down) @ (1 - total), abs=1e-9)
+
+
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 20))
+@settings(max_examples=15, deadline=None)
+def test_bounds_hold_whatever_is_left_out(seed: int, count: int) -> None:
+    problem, components = random_case(seed)
+    routing = Tunnels(problem, _random_splits(problem, seed))
+    every = most_probable(components.unavailability, rest=0)
+    truth = measure("all", [routing], [problem], components, every)
+    some = most_probable(components.unavailability, rest=0, most_states=count)
+    found = measure("some", [routing], [problem], components, some)
+    assert found.rest == pytest.approx(1 - some.probability.sum(), abs=1e-12)
+    assert found.mean <= truth.mean + 1e-12
+    assert truth.mean <= found.mean_at_most + 1e-12
+    assert (found.demand_time <= truth.demand_time + 1e-12).all()
+    assert (truth.demand_time <= found.demand_time + found.rest + 1e-12).all()
+    assert (found.total_time <= truth.total_time + 1e-12).all()
+    assert (truth.total_time <= found.total_time_at_most + 1e-12).all()
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=8, deadline=None)
+def test_splits_solved_anew_are_between_their_bounds_and_optimal(seed: int) -> None:
+    problem, components = random_case(seed, nodes=4, count=4)
+    demand = problem.demand[0].numpy()
+    if not demand.sum() > 0:
+        return
+    states = most_probable(components.unavailability, rest=0)
+    found = measure("solved", [Solved(problem, 1e-4)], [problem], components, states)
+    truth = sum(
+        time * _optimum(problem, works(components, down, problem.topology.num_links))
+        for time, down in every_state(components.unavailability)
+    )
+    assert found.mean <= truth + 1e-9
+    assert truth <= found.mean_at_most + 1e-9
+    assert found.mean_at_most - found.mean <= 2e-4
+
+
+def test_the_mean_is_that_of_a_million_drawn_states() -> None:
+    """Within four standard deviations of the mean over 10^6 independent draws."""
+    problem, components = random_case(5, nodes=5, count=7)
+    splits = _random_splits(problem, 5)
+    states = most_probable(components.unavailability, rest=0)
+    found = measure("tunnels", [Tunnels(problem, splits)], [problem], components, states)
+    rng, draws = np.random.default_rng(0), 1_000_000
+    down = rng.random((draws, len(components))) < components.unavailability
+    kinds, counts = np.unique(down, axis=0, return_counts=True)
+    demand = problem.demand[0].numpy()
+    total = np.array(
+        [
+            _tunnels(problem, splits, ~(kind @ components.links).astype(bool), moves=True)
+            @ demand
+            / demand.sum()
+            for kind in kinds
+        ]
+    )
+    mean = counts @ total / draws
+    deviation = np.sqrt(counts @ (total - mean) ** 2 / draws**2)
+    assert abs(found.mean - mean) <= 4 * deviation
+
+
+def test_several_matrices_have_equal_shares_of_the_time() -> None:
+    problem, components = random_case(3)
+    splits = _random_splits(problem, 3)
+    double = problem.with_demand(2 * problem.demand)
+    states = most_probable(components.unavailability, rest=0)
+    alone = [
+        measure("one", [Tunnels(one, splits)], [one], components, states)
+        for one in (problem, double)
+    ]
+    both = measure(
+        "both",
+        [Tunnels(problem, splits), Tunnels(double, splits)],
+        [problem, double],
+        components,
+        states,
+    )
+    assert both.mean == pytest.approx(np.mean([one.mean for one in alone]), abs=1e-12)
+    assert isinstance(components, Components)

@@ -1,0 +1,209 @@
+"""Promises, against programs over every state of small networks, and their bounds against anything
+that could be handed to them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from teal.errors import InputError
+from teal.network import all_pairs, compute_paths
+from teal.objectives import Objective
+from teal.problem import Problem
+from teal.testing import make_topology
+from teal_availability.components import components_of
+from teal_availability.patterns import pattern_probabilities
+from teal_availability.promises import (
+    common_quantile,
+    common_share_bound,
+    expected_share,
+    expected_share_bound,
+    promise_common_share,
+    promise_least_loss,
+    quantile_shares,
+    tail_shares,
+)
+from tests.explicit import explicit_paths
+from tests.teal_availability.brute import every_state, random_case, works
+
+_SEEDS = st.integers(0, 10_000)
+
+
+def _states(problem: Problem, components) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
+    """Times of all states, and (S, n) which of the explicit paths survive."""
+    use, _ = explicit_paths(problem)
+    times, alive = [], []
+    for time, down in every_state(components.unavailability):
+        state = works(components, down, problem.topology.num_links)
+        times.append(time)
+        alive.append(use[~state].sum(0) == 0)
+    return np.array(times), np.array(alive)
+
+
+def _within_capacity(problem: Problem, rates: np.ndarray) -> bool:
+    use, _ = explicit_paths(problem)
+    load = use @ rates[problem.path_mask[0].numpy()]
+    return bool((load <= problem.topology.capacity * (1 + 1e-9)).all()) and bool((rates >= 0).all())
+
+
+@given(seed=_SEEDS)
+@settings(max_examples=15, deadline=None)
+def test_the_least_loss_is_that_of_the_program_over_all_states(seed: int) -> None:
+    problem, components = random_case(seed, nodes=4, count=6)
+    demand = problem.demand[0].numpy()
+    if not demand.sum() > 0:
+        return
+    use, of_demand = explicit_paths(problem)
+    times, alive = _states(problem, components)
+    paths, demands, states = use.shape[1], len(demand), len(times)
+    rows, right = (
+        [np.hstack([use, np.zeros((len(use), states * demands))])],
+        [problem.topology.capacity],
+    )
+    for s in range(states):
+        arrives = np.zeros((demands, states * demands))
+        arrives[:, s * demands : (s + 1) * demands] = np.eye(demands)
+        rows.append(np.hstack([-of_demand * alive[s], arrives]))
+        right.append(np.zeros(demands))
+    cost = np.concatenate([np.zeros(paths), -np.repeat(times, demands)])
+    bounds = [(0, None)] * paths + [(0, rate) for rate in np.tile(demand, states)]
+    best = linprog(cost, np.vstack(rows), np.concatenate(right), bounds=bounds)
+    patterns = pattern_probabilities(problem.paths, components)
+    found = promise_least_loss(problem, patterns)
+    assert found.value == pytest.approx(-best.fun / demand.sum(), rel=1e-6)
+    assert found.bound >= found.value * (1 - 1e-12)
+    assert found.gap <= 1e-6
+    assert _within_capacity(problem, found.rates)
+
+
+def _tails(share: np.ndarray, times: np.ndarray, tail: float) -> float:
+    """Mean of the worst part of the time."""
+    total, left = 0.0, tail
+    for s in np.argsort(share):
+        part = min(left, times[s])
+        total += part * share[s]
+        left -= part
+    return total / tail
+
+
+@given(seed=_SEEDS, availability=st.sampled_from([0.6, 0.8, 0.9, 0.95, 0.99]))
+@settings(max_examples=20, deadline=None)
+def test_a_common_share_is_kept_in_all_states_and_is_the_best_of_the_program(
+    seed: int, availability: float
+) -> None:
+    """What rates keep is measured over all states; the program too has a row for each of them."""
+    problem, components = random_case(seed, nodes=4, count=6)
+    demand, tail = problem.demand[0].numpy(), 1 - availability
+    patterns = pattern_probabilities(problem.paths, components)
+    found = promise_common_share(problem, patterns, availability)
+    takes = (demand > 0) & ~found.left_out
+    if not takes.any():
+        return
+    use, of_demand = explicit_paths(problem)
+    times, alive = _states(problem, components)
+    flat = found.rates[problem.path_mask[0].numpy()]
+    kept = np.array(
+        [np.minimum(1, (of_demand * one) @ flat / np.maximum(demand, 1e-9)) for one in alive]
+    )
+    own = [_tails(kept[:, d], times, tail) for d in np.flatnonzero(takes)]
+    assert found.value == pytest.approx(min(own), abs=1e-9)
+    assert _within_capacity(problem, found.rates)
+    for d in np.flatnonzero(takes):
+        assert times[kept[:, d] >= found.value - 1e-9].sum() >= availability - 1e-9
+
+    # Variables: rates, levels, shortfalls of every demand in every state, share.
+    numbers = np.flatnonzero(takes)
+    paths, demands, states = use.shape[1], len(numbers), len(times)
+    width = paths + demands + demands * states + 1
+    rows, right = (
+        [np.hstack([use, np.zeros((len(use), width - paths))])],
+        [problem.topology.capacity],
+    )
+    for i, d in enumerate(numbers):
+        below = np.zeros((states, width))
+        below[:, :paths] = -(of_demand[d] * alive) / demand[d]
+        below[:, paths + i] = 1
+        first = paths + demands + i * states
+        below[:, first : first + states] = -np.eye(states)
+        rows.append(below)
+        right.append(np.zeros(states))
+        mean = np.zeros((1, width))
+        mean[0, -1], mean[0, paths + i] = 1, -1
+        mean[0, first : first + states] = times / tail
+        rows.append(mean)
+        right.append(np.zeros(1))
+    cost = np.zeros(width)
+    cost[-1] = -1
+    bounds = [(0, None)] * paths + [(None, 1)] * demands + [(0, None)] * (demands * states)
+    best = linprog(cost, np.vstack(rows), np.concatenate(right), bounds=[*bounds, (None, 1)])
+    assert found.value == pytest.approx(-best.fun, abs=2e-6)
+    assert found.bound >= found.value - 1e-12
+    assert found.bound <= -best.fun + 1e-6
+
+
+@given(seed=_SEEDS)
+@settings(max_examples=40, deadline=None)
+def test_no_prices_whatever_prove_less_than_can_be_reached(seed: int) -> None:
+    problem, components = random_case(seed)
+    patterns = pattern_probabilities(problem.paths, components)
+    demand = problem.demand[0].numpy()
+    loss = promise_least_loss(problem, patterns)
+    share = promise_common_share(problem, patterns, 0.9)
+    rng = np.random.default_rng(seed)
+    for spread in (0.0, 0.1, 3.0):
+
+        def noisy(values: np.ndarray, spread: float = spread) -> np.ndarray:
+            noise = rng.lognormal(0, 1, values.shape) - 1
+            return values * (1 + spread * noise) + spread * rng.normal(0, 0.1, values.shape)
+
+        bound = expected_share_bound(problem, patterns, noisy(loss.prices), noisy(loss.weights))
+        assert bound >= loss.value - 1e-12
+        of_demand = np.where((demand > 0) & ~share.left_out, rng.random(len(demand)), 0.0)
+        bound = common_share_bound(
+            problem, patterns, 0.9, noisy(share.prices), noisy(share.weights), of_demand
+        )
+        assert bound >= share.value - 1e-12
+
+
+@given(seed=_SEEDS, availability=st.sampled_from([0.7, 0.9, 0.97]))
+@settings(max_examples=40, deadline=None)
+def test_the_share_by_cvar_is_never_above_the_true_quantile(seed: int, availability: float) -> None:
+    problem, components = random_case(seed)
+    patterns = pattern_probabilities(problem.paths, components)
+    share = promise_common_share(problem, patterns, availability)
+    truth = common_quantile(problem, patterns, availability)
+    if truth is None or not (share.rates > 0).any():
+        return
+    assert truth.value <= truth.bound + 1e-6
+    assert share.value <= truth.bound + 1e-6
+    demand = problem.demand[0].numpy()
+    takes = (demand > 0) & ~share.left_out
+    kept = quantile_shares(patterns, demand, share.rates, availability)[takes]
+    tails = tail_shares(patterns, demand, share.rates, availability)[takes]
+    assert (kept >= tails - 1e-9).all()
+
+
+def test_a_demand_over_two_cables_by_hand() -> None:
+    """Two cables of 1 Gbit/s, each down in 10% of the time, and a demand of 1 Gbit/s: reserved on
+    both, it is lost in 1% of the time; nothing can be kept in 99.5% of it."""
+    topology = make_topology([(0, 1, 1.0), (1, 0, 1.0), (0, 2, 1.0), (2, 1, 1.0)])
+    paths = compute_paths(topology, all_pairs(topology), num_paths=2, cache=False)
+    demand = np.zeros((1, paths.num_demands))
+    demand[0, [tuple(pair) for pair in paths.pairs.tolist()].index((0, 1))] = 1.0
+    problem = Problem.create(topology, paths, Objective(), demand)
+    whole = components_of(topology, cable_availability=0.9)
+    # The second path has one cable that fails: 0 - 2.
+    components = type(whole)(
+        whole.names[:2], whole.kinds[:2], whole.links[:2], whole.unavailability[:2]
+    )
+    patterns = pattern_probabilities(paths, components)
+    loss = promise_least_loss(problem, patterns)
+    assert loss.value == pytest.approx(0.99)
+    assert promise_common_share(problem, patterns, 0.9).value == pytest.approx(0.9)
+    assert promise_common_share(problem, patterns, 0.995).left_out.sum() == 1
+    assert expected_share(patterns, demand[0], np.zeros_like(loss.rates)) == 0
+    with pytest.raises(InputError, match="a share of the time"):
+        promise_common_share(problem, patterns, 1.0)
