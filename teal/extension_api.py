@@ -82,6 +82,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
     ),
     "teal.errors": (
         "WARNING",
+        "did_you_mean",
         "listed",
     ),
     "teal.evaluation.cases": ("selection_text",),

@@ -18,8 +18,10 @@ from teal_availability.records import (
     DemandRow,
     PromiseRow,
     SummaryRow,
+    minutes_text,
 )
 
+_SHOWN = 25  # components on the page; components.csv has all
 _LEAST_MINUTES = 1e-3  # a year, of an axis that is logarithmic
 
 
@@ -43,7 +45,7 @@ def summary_table(report: AvailabilityFigures) -> Table:
     """A row for each way of routing."""
 
     def lost(row: SummaryRow) -> str:
-        return f"{row.lost_minutes:.3g} to {row.lost_minutes_at_most:.3g}"
+        return f"{minutes_text(row.lost_minutes)} to {minutes_text(row.lost_minutes_at_most)}"
 
     def whole(row: SummaryRow) -> str:
         return _from_to(row.whole_100, row.whole_100 + row.rest)
@@ -57,23 +59,24 @@ def summary_table(report: AvailabilityFigures) -> Table:
         Column("all demands whole", "whole_100", text=whole, most_is_best=True),
         Column("99% of traffic", "total_99", text=total, most_is_best=True),
     )
-    title = (
-        f"{report.topology}, {report.traffic}: {report.states:,} states, {report.rest:.2g} of the "
-        "time in others"
-    )
+    title = f"{report.topology}, {report.traffic}: {_states_text(report)}"
     return Table(title, columns, report.summary)
+
+
+def _states_text(report: AvailabilityFigures) -> str:
+    return f"{report.states:,} states, {report.rest:.2g} of the time in others"
 
 
 def component_table(report: AvailabilityFigures, routing: str, worst: int) -> Table:
     """The components whose failures cost most under one way of routing."""
     rows = [row for row in report.by_component if row.routing == routing]
-    ranked: list[ComponentRow] = sorted(rows, key=lambda row: -row.gained)
+    ranked: list[ComponentRow] = sorted(rows, key=lambda row: -row.gained)[: max(worst, _SHOWN)]
     columns = (
         Column("component", "component"),
         Column("kind", "kind"),
         Column("availability", "availability", _time),
-        Column("lost while down", "lost_while_down", digits(3), most_is_best=True),
-        Column("gained without failures", "gained", digits(3), most_is_best=True),
+        Column("lost while down", "lost_while_down", minutes_text, most_is_best=True),
+        Column("gained without failures", "gained", minutes_text, most_is_best=True),
     )
     return Table(f"{routing}: minutes a year of all traffic", columns, ranked, worst)
 
@@ -86,7 +89,7 @@ def demand_table(report: AvailabilityFigures, routing: str, worst: int) -> Table
         Column("demand", lambda row: f"{row.source} -> {row.target}"),
         Column("Gbit/s", "rate", digits(3), most_is_best=True),
         Column(
-            "minutes lost a year, at most", "lost_minutes_at_most", digits(3), most_is_best=True
+            "minutes lost a year, at most", "lost_minutes_at_most", minutes_text, most_is_best=True
         ),
         Column("whole", "time_100", _time),
         Column("90%", "time_90", _time),
@@ -120,14 +123,15 @@ def charts_of(report: AvailabilityFigures) -> list[Chart]:
     return [
         Chart(
             "demands",
-            "Minutes lost a year by demands",
-            "Demands that lose at most so many minutes of their traffic a year.",
-            "minutes a year, at most",
+            "Minutes lost a year",
+            "Demands that lose at most so many minutes of their traffic a year, in the states that "
+            "were looked at.",
+            "minutes a year",
             "share of demands (%)",
             tuple(
                 distribution(
                     name,
-                    np.array([max(_LEAST_MINUTES, one.lost_minutes_at_most) for one in rows]),
+                    np.array([max(_LEAST_MINUTES, one.lost_minutes) for one in rows]),
                 )
                 for name, rows in by_routing.items()
             ),
@@ -136,8 +140,9 @@ def charts_of(report: AvailabilityFigures) -> list[Chart]:
         ),
         Chart(
             "components",
-            "Minutes gained a year by components that never fail",
-            "Components that would bring at most so many minutes of all traffic a year.",
+            "Minutes gained a year",
+            "Components that would bring at most so many minutes of all traffic a year, if they "
+            "never failed.",
             "minutes a year",
             "share of components (%)",
             tuple(
@@ -164,7 +169,7 @@ def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
     sections = [
         Section(
             title="All traffic",
-            facts=summary_table(report).title,
+            facts=_states_text(report),
             traffic=report.traffic,
             table=summary_table(report),
             charts=charts_of(report),
@@ -185,7 +190,7 @@ def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
             title=f"{row.routing}: components",
             facts="Minutes a year of all traffic, of the states that were looked at.",
             traffic=report.traffic,
-            table=component_table(report, row.routing, len(report.by_component)),
+            table=component_table(report, row.routing, _SHOWN),
             charts=[],
         )
         for row in report.summary

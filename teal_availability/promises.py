@@ -31,14 +31,17 @@ import math
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 
-from teal import InputError, Problem
+from teal import InputError, Problem, project, solve
 from teal.network.path_links import path_links_of
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal_availability.patterns import Patterns
 
 _LEAST_PROBABILITY = 1e-15  # of a pattern; rounding
+_MOST_ROWS = 300_000  # patterns of a linear program; HiGHS takes 20 s for 73,000
+_FLOW_GAP = 1e-3
 _SPENT = 1e-6  # share of a common share that may be given up for less expected loss
 _BY_INTERIOR = 3_000  # patterns from which on interior points end before HiGHS's simplex method
 _MAX_WHOLE = 4_000  # patterns up to which a program with whole numbers is tried
@@ -177,7 +180,8 @@ class _Rows:
 
 
 def promise_least_loss(problem: Problem, patterns: Patterns, seconds: float = math.inf) -> Promise:
-    """The rates with the least expected loss.
+    """The rates with the least expected loss; on networks that are out of reach for the linear
+    program rates near it, certified too.
 
     Args:
         problem: one matrix under total_flow.
@@ -188,6 +192,8 @@ def promise_least_loss(problem: Problem, patterns: Patterns, seconds: float = ma
         SolverError: the program was not solved in time.
     """
     demand = _demand(problem)
+    if not is_within_reach(patterns):
+        return _from_flow(problem, patterns, seconds)
     rows = _Rows(problem, patterns, demand > 0)
     paths, count, links = len(rows.slot), len(rows.set_of), len(rows.capacity)
     found = solve_lp(
@@ -214,6 +220,50 @@ def promise_least_loss(problem: Problem, patterns: Patterns, seconds: float = ma
     )
 
 
+def is_within_reach(patterns: Patterns) -> bool:
+    """Whether the linear programs are solved within minutes, by the number of their rows."""
+    return int((patterns.probability[:, 1:] > _LEAST_PROBABILITY).sum()) <= _MOST_ROWS
+
+
+def _from_flow(problem: Problem, patterns: Patterns, seconds: float) -> Promise:
+    """The rates of the largest total flow, and on the capacity that is left rates for its demands
+    on other paths; prices are those of the flow.
+    """
+    demand = _demand(problem)
+    flow = solve(problem, gap=_FLOW_GAP, deadline=seconds)
+    rates = flow.splits[0].to("cpu", torch.float64) * problem.demand[0][:, None]
+    unused = (problem.capacity[0] - problem.loads(flow.splits)[0]).clamp(min=0)
+    others = problem.path_mask[0] & (2 * rates < problem.demand[0][:, None])
+    even = others / others.sum(-1, keepdim=True).clamp(min=1)
+    spare = problem.with_capacity(unused)
+    rates = rates + project(spare, even[None], refill=0)[0] * problem.demand[0][:, None]
+    prices = flow.prices[0].to("cpu", torch.float64).numpy()
+    weights = _weights_of(problem, patterns, prices)
+    found = rates.clamp(min=0).numpy()
+    return Promise(
+        found,
+        expected_share(patterns, demand, found),
+        expected_share_bound(problem, patterns, prices, weights),
+        prices,
+        weights,
+        np.zeros(len(demand), dtype=bool),
+    )
+
+
+def _weights_of(problem: Problem, patterns: Patterns, prices: FloatArray) -> FloatArray:
+    """(D, 2^K) weights that prices allow, the most probable patterns first."""
+    left = _path_prices(problem, prices)
+    order = np.argsort(-patterns.probability, axis=1, kind="stable")
+    weights, demands = np.zeros_like(patterns.probability), np.arange(len(order))
+    for sets in order.T:
+        inside = patterns.survives[sets]
+        room = np.where(inside, left, np.inf).min(1)
+        weight = np.where(sets > 0, np.minimum(patterns.probability[demands, sets], room), 0.0)
+        weights[demands, sets] = weight
+        left = np.where(inside, left - weight[:, None], left)
+    return weights
+
+
 def promise_common_share(
     problem: Problem, patterns: Patterns, availability: float, seconds: float = math.inf
 ) -> Promise:
@@ -226,10 +276,13 @@ def promise_common_share(
         seconds: time limit.
 
     Raises:
-        InputError: another availability.
+        InputError: another availability, or too large a network.
         SolverError: the program was not solved in time.
     """
     _check(availability)
+    if not is_within_reach(patterns):
+        expected = f"at most {_MOST_ROWS:,} patterns of surviving paths"
+        raise InputError("common-share", "network", expected, "more")
     demand = _demand(problem)
     tail = 1 - availability
     left_out = (demand > 0) & (patterns.probability[:, 0] >= tail * (1 - 1e-12))
@@ -380,15 +433,10 @@ def _fitting(
     """Weights of each demand made smaller in proportion, so that those of a path's patterns add up
     to its price at most, times ``scale`` (D,).  The weight of no path surviving stays.
     """
-    links, width = path_links_of(problem.paths), problem.paths.num_paths
-    of_path, has_limit = np.zeros(problem.paths.mask.size), np.zeros(problem.paths.mask.size, bool)
-    if len(links.slot):
-        is_dead = problem.capacity[0].numpy()[links.link] <= 0
-        dead = np.add.reduceat(is_dead.astype(np.int64), links.link_ptr[:-1]) > 0
-        of_path[links.slot] = np.add.reduceat(prices[links.link], links.link_ptr[:-1])
-        has_limit[links.slot] = ~dead  # nothing is reserved on a path with a dead link
-    price = of_path.reshape(-1, width) * (1.0 if scale is None else scale[:, None])
-    price[~has_limit.reshape(-1, width)] = np.inf
+    price = _path_prices(problem, prices)
+    if scale is not None:
+        is_path = np.isfinite(price)
+        price = np.where(is_path, np.where(is_path, price, 0.0) * scale[:, None], np.inf)
     used = weights @ patterns.survives.astype(np.float64)
     share = np.full_like(price, np.inf)
     np.divide(price, used, out=share, where=used > 0)
@@ -396,6 +444,19 @@ def _fitting(
     found: FloatArray = weights * factor[:, None]
     found[:, 0] = weights[:, 0]
     return found
+
+
+def _path_prices(problem: Problem, prices: FloatArray) -> FloatArray:
+    """(D, K) sum of the prices along each path; infinite where there is none, or a link is dead, so
+    that nothing can be reserved.
+    """
+    links, found = path_links_of(problem.paths), np.full(problem.paths.mask.size, np.inf)
+    if len(links.slot):
+        is_dead = problem.capacity[0].numpy()[links.link] <= 0
+        dead = np.add.reduceat(is_dead.astype(np.int64), links.link_ptr[:-1]) > 0
+        sums = np.add.reduceat(prices[links.link], links.link_ptr[:-1])
+        found[links.slot] = np.where(dead, np.inf, sums)
+    return found.reshape(problem.paths.mask.shape)
 
 
 @dataclasses.dataclass(frozen=True)

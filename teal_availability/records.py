@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+from teal.app.text import digits
+
+
+def minutes_text(minutes: float) -> str:
+    """Minutes a year as text: ``2,220``, or ``0.635``."""
+    return f"{minutes:,.0f}" if minutes >= 100 else digits(3)(minutes)
+
 
 @dataclasses.dataclass(frozen=True)
 class SummaryRow:
@@ -49,8 +56,8 @@ class DemandRow:
         mean: share that arrives on average, at least.
         time_100, time_99, time_90: share of the time in which so much of the demand arrives, at
             least; at most ``rest`` of the summary more.
-        lost_minutes_at_most: minutes a year in which all of it would have to be lost, to lose as
-            much, at most.
+        lost_minutes, lost_minutes_at_most: minutes a year in which all of it would have to be
+            lost, to lose as much; from below and above.
     """
 
     routing: str
@@ -61,6 +68,7 @@ class DemandRow:
     time_100: float
     time_99: float
     time_90: float
+    lost_minutes: float
     lost_minutes_at_most: float
 
 
@@ -143,9 +151,9 @@ class AvailabilityFigures:
     def answer(self) -> str:
         """The most available way of routing, in a sentence."""
         best = max(self.summary, key=lambda row: row.mean)
+        low, high = best.whole_100, min(1.0, best.whole_100 + best.rest)
         return (
-            f"{best.routing} loses {best.lost_minutes:.3g} to {best.lost_minutes_at_most:.3g} "
-            f"minutes of all traffic a year; every demand is whole in "
-            f"{100 * best.whole_100:.4f}% to {100 * min(1.0, best.whole_100 + best.rest):.4f}% of "
-            "the time"
+            f"{best.routing} loses {minutes_text(best.lost_minutes)} to "
+            f"{minutes_text(best.lost_minutes_at_most)} minutes of all traffic a year; every "
+            f"demand is whole in {100 * low:.4f}% to {100 * high:.4f}% of the time"
         )

@@ -12,6 +12,7 @@ import numpy as np
 
 from teal import InputError, Problem, make_scheme
 from teal.app.instance import Instance, rows_of
+from teal.errors import did_you_mean
 from teal.formats.groups import load_groups
 from teal.network.traffic import spread
 from teal.runtime.arrays import FloatArray, Int64Array
@@ -23,6 +24,7 @@ from teal_availability.patterns import Patterns, pattern_probabilities
 from teal_availability.promises import (
     Promise,
     common_quantile,
+    is_within_reach,
     promise_common_share,
     promise_least_loss,
 )
@@ -53,6 +55,11 @@ def availability_of(
         SolverError: the program of a promise was not solved.
     """
     specs = [parse_spec(text) for text in options.routing or DEFAULT_ROUTINGS]
+    unknown = [spec.name for spec in specs if spec.name not in DEFAULT_ROUTINGS]
+    if unknown:
+        near = did_you_mean(unknown[0], DEFAULT_ROUTINGS)
+        expected = "one of: " + ", ".join(DEFAULT_ROUTINGS)
+        raise InputError("--routing", "", expected, repr(unknown[0]) + near)
     groups = load_groups(options.groups, instance.topology) if options.groups else {}
     components = components_of(
         instance.topology,
@@ -73,6 +80,9 @@ def availability_of(
     problems = [instance.problem(instance.traffic.read([row])) for row in rows.tolist()]
     promised = any(spec.name in (LEAST_LOSS, COMMON_SHARE) for spec in specs)
     patterns = pattern_probabilities(instance.paths, components) if promised else None
+    if patterns is not None and not options.routing and not is_within_reach(patterns):
+        specs = [spec for spec in specs if spec.name != COMMON_SHARE]
+        notify("common-share is left out: its program is too large here")
     found: list[Availability] = []
     promises: list[PromiseRow] = []
     for spec in specs:
@@ -125,7 +135,7 @@ def _routing(
             else:
                 promise = promise_common_share(problem, patterns, options.availability)
             return Reserved(problem, promise.rates), promise
-    raise InputError("--routing", "", "one of: " + ", ".join(DEFAULT_ROUTINGS), repr(spec.name))
+    raise AssertionError(spec.name)
 
 
 def _promised(
@@ -177,6 +187,7 @@ def _report(
                 rate,
                 float(mean),
                 *_three(times),
+                minutes_a_year(max(0.0, 1 - float(mean) - one.rest)),
                 minutes_a_year(1 - float(mean)),
             )
             for one in found

@@ -14,6 +14,7 @@ from teal.network import all_pairs, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.testing import make_topology
+from teal_availability import promises
 from teal_availability.components import components_of
 from teal_availability.patterns import pattern_probabilities
 from teal_availability.promises import (
@@ -207,3 +208,22 @@ def test_a_demand_over_two_cables_by_hand() -> None:
     assert expected_share(patterns, demand[0], np.zeros_like(loss.rates)) == 0
     with pytest.raises(InputError, match="a share of the time"):
         promise_common_share(problem, patterns, 1.0)
+
+
+@given(seed=_SEEDS)
+@settings(max_examples=25, deadline=None)
+def test_networks_out_of_reach_get_rates_near_the_best_and_a_bound_that_holds(seed: int) -> None:
+    """Small networks for which the linear program is declared out of reach."""
+    problem, components = random_case(seed)
+    patterns = pattern_probabilities(problem.paths, components)
+    if not problem.demand.sum() > 0:
+        return
+    best = promise_least_loss(problem, patterns)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(promises, "_MOST_ROWS", 0)
+        found = promise_least_loss(problem, patterns)
+        with pytest.raises(InputError, match="patterns of surviving paths"):
+            promise_common_share(problem, patterns, 0.9)
+    assert _within_capacity(problem, found.rates)
+    assert found.value <= best.value + 1e-9
+    assert best.value <= found.bound + 1e-9
