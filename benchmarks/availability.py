@@ -54,7 +54,7 @@ def main() -> int:
         topology = teal.load_topology(published(options.data, name) if is_file else name)
         rows.append({"network": network} | _row(topology, most_down))
         pd.DataFrame(rows).to_csv(options.out, index=False)
-        print(pd.DataFrame(rows[-1:]).T.to_markdown(), flush=True)
+        print(pd.DataFrame(rows[-1:]).T.to_string(), flush=True)
     return 0
 
 
@@ -71,7 +71,7 @@ def _row(topology: teal.Topology, most_down: int) -> dict[str, float]:
         "states": len(states),
     }
     begin = time.perf_counter()
-    patterns = pattern_probabilities(paths, components)
+    patterns = pattern_probabilities(problem, components)
     loss = promise_least_loss(problem, patterns)
     row |= {
         "least_loss": loss.value,
@@ -79,7 +79,7 @@ def _row(topology: teal.Topology, most_down: int) -> dict[str, float]:
         "least_loss_s": time.perf_counter() - begin,
     }
     begin = time.perf_counter()
-    share = promise_common_share(problem, pattern_probabilities(paths, components), AVAILABILITY)
+    share = promise_common_share(problem, pattern_probabilities(problem, components), AVAILABILITY)
     row |= {
         "common_share": share.value,
         "common_share_gap": share.gap,
@@ -95,8 +95,8 @@ def _row(topology: teal.Topology, most_down: int) -> dict[str, float]:
         begin = time.perf_counter()
         found = measure(name, [make()], [problem], components, states)
         row |= {
-            name: found.mean,
-            f"{name}_at_most": found.mean_at_most,
+            name: float(found.mean.low),
+            f"{name}_at_most": float(found.mean.high),
             f"{name}_s": time.perf_counter() - begin,
         }
     return row

@@ -3,7 +3,7 @@
     python benchmarks/training.py --data FOLDER --out runs/training [NETWORK ...]
 
 FOLDER holds the files that data/README.md names.  On each network both kinds of models are trained
-for ten minutes, each from the model for any network.  gain.csv has the table that `teal train`
+for ten minutes, each from the model for any network.  training-gain.csv has the table that `teal train`
 prints at its end.  A training that is in OUT is not repeated, so that an interrupted run continues.
 """
 
@@ -38,7 +38,7 @@ INPUTS = {  # topology and traffic
 
 
 def main() -> int:
-    """Train what is missing in OUT, and write gain.csv."""
+    """Train what is missing in OUT, and write training-gain.csv."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -64,8 +64,8 @@ def main() -> int:
                     return code
             rows += _rows(network, model, json.loads((folder / "run.json").read_text()))
     table = pd.DataFrame(rows)
-    table.to_csv(options.out / "gain.csv", index=False)
-    print(table.to_markdown(index=False, floatfmt=".4f"))
+    table.to_csv(options.out / "training-gain.csv", index=False)
+    print(table.to_string(index=False))
     return 0
 
 
@@ -87,7 +87,7 @@ def _rows(network: str, model: str, run: dict[str, object]) -> list[dict[str, ob
     """
     gain = run["gain"]
     assert isinstance(gain, dict)
-    differences = {
+    differences: dict[str, object] = {
         f"{measure}_{end}": value
         for measure, interval in gain["differences"].items()
         for end, value in zip(("more", "low", "high"), interval, strict=False)
@@ -99,6 +99,8 @@ def _rows(network: str, model: str, run: dict[str, object]) -> list[dict[str, ob
         "steps": run["step"],
         "best_step": run["best_step"],
     }
+    mean, low, high = (100 * number for number in gain["differences"]["cut"][:3])
+    differences["difference"] = f"{mean:+.2f} ({low:.2f}, {high:.2f})"
     return [
         common | row | (differences if row["name"] == "trained" else {}) for row in gain["rows"]
     ]

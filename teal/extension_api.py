@@ -158,6 +158,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
     "teal.network.candidate_lists": ("CandidateLists",),
     "teal.network.ecmp": (
         "Dags",
+        "METRICS",
         "IgpLinks",
         "check_metric",
         "grow_dag",
@@ -259,6 +260,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
     ),
     "teal.runtime.lp": (
         "Between",
+        "LpResult",
         "solve_lp",
         "solve_milp",
     ),

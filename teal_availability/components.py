@@ -11,7 +11,6 @@ where the mean time between failures is that from a repair to the next failure.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
 import re
@@ -21,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from teal import InputError, Topology
+from teal.formats.cells import heading, read_cells
 from teal.network.failures import cable_failures, group_failures, node_failures
 from teal.runtime.arrays import BoolArray, FloatArray
 
@@ -65,7 +65,7 @@ def components_of(
 
     Args:
         topology: the network.
-        file: table (.csv) of availabilities; None for none.  Its columns are ``source`` and
+        file: table (.csv, .xlsx) of availabilities; None for none.  Its columns are ``source`` and
             ``target``, or ``node``, or ``group``; and ``availability``, or ``mtbf`` and ``mttr`` in
             hours (h) or days (d).
         groups: numbers of the links of each group of cables that fail together, by its name.
@@ -121,19 +121,12 @@ def _read(
 ) -> dict[tuple[str, frozenset[int] | str], float]:
     """Availabilities of a table: of cables by their links, of others by name."""
     where, found = str(file), dict[tuple[str, frozenset[int] | str], float]()
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            unknown = [name for name in reader.fieldnames or () if name not in _COLUMNS]
-            if unknown or not reader.fieldnames:
-                expected = "columns of " + ", ".join(_COLUMNS)
-                raise InputError(where, "", expected, ", ".join(unknown) or "an empty file")
-            rows = [(line, row) for line, row in enumerate(reader, start=2)]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(where, "", "a table of availabilities (.csv)", error) from None
-    for line, row in rows:
-        place = f"line {line}"
-        text = {name: (row.get(name) or "").strip() for name in _COLUMNS}
+    table = read_cells(file)
+    unknown = [name for name in table.header if heading(name)[0] not in _COLUMNS]
+    if unknown:
+        raise InputError(where, "columns", "some of " + ", ".join(_COLUMNS), ", ".join(unknown))
+    for place, cells in table.records(_COLUMNS):
+        text = {name: cells.get(name, "").strip() for name in _COLUMNS}
         key = _component(where, place, text, topology, groups)
         if key in found:
             raise InputError(
@@ -152,18 +145,20 @@ def _component(
         raise InputError(where, place, "source and target, or node, or group", ", ".join(named))
     if named == ["source"]:
         try:
-            links = topology.find_links(text["source"], text["target"])
-            cable = next(set(one) for one in topology.cables() if set(one) & set(links))
-        except (InputError, StopIteration) as error:
+            cable = frozenset(topology.find_links(text["source"], text["target"]))
+        except InputError as error:
             found = f"{text['source']} - {text['target']} ({error})"
             raise InputError(where, place, f"a cable of {topology.name}", found) from None
-        return "cable", frozenset(cable)
+        if cable not in map(frozenset, topology.cables()):
+            found = f"{text['source']} - {text['target']}"
+            raise InputError(where, place, "a whole cable, by the names of its nodes", found)
+        return "cable", cable
     kind = named[0]
-    known = set(topology.node_names) if kind == "node" else groups
-    if text[kind] not in known:
+    name = topology.name_of(text[kind]) if kind == "node" else text[kind]
+    if name not in (set(topology.node_names) if kind == "node" else groups):
         expected = f"a node of {topology.name}" if kind == "node" else "a group of --groups"
         raise InputError(where, place, expected, repr(text[kind]))
-    return kind, text[kind]
+    return kind, name
 
 
 def _availability(where: str, place: str, text: Mapping[str, str]) -> float:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from teal import Problem
 from teal.runtime.arrays import FloatArray
 from teal_availability.components import Components
-from teal_availability.routing import Routing, states_of, total_share
+from teal_availability.matrix import demand_of
+from teal_availability.routing import Routing, states_of
 from teal_availability.states import States
 
 LEVELS = 1.0, 0.99, 0.9  # shares of a demand, for which the share of the time is measured
@@ -22,36 +24,41 @@ MINUTES_A_YEAR = 365.25 * 24 * 60
 _ROUNDING = 1e-6  # by which a share may be below a level
 
 
+class Bounds(NamedTuple):
+    """A figure from below and from above.
+
+    Attributes:
+        low: at least.
+        high: at most.
+    """
+
+    low: FloatArray
+    high: FloatArray
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Availability:
-    """Measured availability under one way of routing.
+    """Measured availability under one way of routing, over all matrices.
 
     Attributes:
         routing: name of the way of routing.
-        rest: share of the time in states that are not listed; every figure below is a lower bound,
-            and a larger one by ``rest`` an upper bound, but those named otherwise.
         demand_time: (D, 3) share of the time in which at least 100, 99 and 90% of a demand arrive.
-        demand_mean: (D,) share of a demand that arrives on average.
+        demand_mean: (D,) share of the traffic of a demand that arrives.
         whole_time: (3,) share of the time in which all demands keep such shares.
         total_time: (3,) share of the time in which such shares of all traffic arrive.
-        total_time_at_most: (3,) upper bounds, with what splits solved to a gap could add.
-        mean: share of all traffic that arrives on average.
-        mean_at_most: upper bound.
-        lost_with: (n,) share of all traffic that is lost on average while a component is down,
-            among others; counted once for each of several.
-        gained_by: (n,) share of all traffic that would arrive in addition if a component never
-            failed, of the states that are listed.
+        mean: () share of all traffic that arrives.
+        lost_with: (n,) share of all traffic that is lost while a component is down, in the states
+            that are listed; counted for each of several that are down.
+        gained_by: (n,) share of all traffic that would arrive in addition in these states if a
+            component never failed.
     """
 
     routing: str
-    rest: float
-    demand_time: FloatArray
-    demand_mean: FloatArray
-    whole_time: FloatArray
-    total_time: FloatArray
-    total_time_at_most: FloatArray
-    mean: float
-    mean_at_most: float
+    demand_time: Bounds
+    demand_mean: Bounds
+    whole_time: Bounds
+    total_time: Bounds
+    mean: Bounds
     lost_with: FloatArray
     gained_by: FloatArray
 
@@ -78,12 +85,48 @@ def measure(
         _of_matrix(name, routing, problem, components, states, progress)
         for routing, problem in zip(routings, problems, strict=True)
     ]
-    means = {
-        field.name: np.mean([getattr(one, field.name) for one in found], axis=0)
-        for field in dataclasses.fields(Availability)
-        if field.name not in ("routing", "rest")
-    }
-    return Availability(name, states.rest, **means)
+    demand = np.array([demand_of(problem) for problem in problems])
+    of_all = _weights(demand.sum(1, keepdims=True))[:, 0]  # traffic of a matrix
+    of_each = _weights(demand)  # traffic of a demand in each matrix
+    in_time = np.full(len(found), 1 / len(found))
+
+    def mean(field: str, weights: FloatArray) -> FloatArray:
+        values = np.array([getattr(one, field) for one in found])
+        weights = weights.reshape(weights.shape + (1,) * (values.ndim - weights.ndim))
+        return np.asarray((weights * values).sum(0))
+
+    def bounds(field: str, weights: FloatArray) -> Bounds:
+        ends = [np.array([getattr(one, field)[end] for one in found]) for end in (0, 1)]
+        extra = (1,) * (ends[0].ndim - weights.ndim)
+        shaped = weights.reshape(weights.shape + extra)
+        return Bounds(*(np.asarray((shaped * end).sum(0)) for end in ends))
+
+    return Availability(
+        name,
+        bounds("demand_time", in_time),
+        bounds("demand_mean", of_each),
+        bounds("whole_time", in_time),
+        bounds("total_time", in_time),
+        bounds("mean", of_all),
+        mean("lost_with", of_all),
+        mean("gained_by", of_all),
+    )
+
+
+def _weights(traffic: FloatArray) -> FloatArray:
+    """Traffic (M, ...) as shares of its sum over the matrices; equal ones without any."""
+    total = traffic.sum(0)
+    equal = np.full_like(traffic, 1 / len(traffic))
+    return np.divide(traffic, total, out=equal, where=np.broadcast_to(total > 0, traffic.shape))
+
+
+def lost_share(demand: FloatArray, share: FloatArray) -> FloatArray:
+    """(S,) share of all traffic that is lost, of shares (S, D) of the demands that arrive; 0
+    without demand.
+    """
+    total = max(float(demand.sum()), 1e-300)
+    found: FloatArray = ((1 - share) @ demand / total).clip(0.0, 1.0)
+    return found
 
 
 def _of_matrix(
@@ -94,56 +137,62 @@ def _of_matrix(
     states: States,
     progress: Callable[[int], object],
 ) -> Availability:
-    demand = problem.demand[0].to("cpu").double().numpy()
-    levels = np.array(LEVELS) - _ROUNDING
+    demand, levels = demand_of(problem), np.array(LEVELS) - _ROUNDING
     demand_time, demand_mean = np.zeros((len(demand), len(levels))), np.zeros(len(demand))
-    whole_time, total_time, at_most = (np.zeros(len(levels)) for _ in range(3))
-    share_of, most_of = np.zeros(len(states)), np.zeros(len(states))
+    whole, total, most_total = (np.zeros(len(levels)) for _ in range(3))
+    lost, is_exact, most_mean = np.zeros(len(states)), True, 0.0
     for part, works in states_of(components, states, routing.together):
         time = states.probability[part]
         share, most = routing.arrived(works)
+        lost[part] = lost_share(demand, share)
+        most = np.maximum(1 - lost[part], 0.0 if most is None else most)
+        is_exact = is_exact and bool((most <= 1 - lost[part] + _ROUNDING).all())
         demand_mean += time @ share
         for number, level in enumerate(levels.tolist()):
             reached = share >= level
             demand_time[:, number] += time @ reached
-            whole_time[number] += time @ reached.all(1)
-        share_of[part], most_of[part] = total_share(demand, share), most
-        total_time += time @ (share_of[part, None] >= levels)
-        at_most += time @ (most[:, None] >= levels)
+            whole[number] += time @ reached.all(1)
+        total += time @ (1 - lost[part, None] >= levels)
+        most_total += time @ (most[:, None] >= levels)
+        most_mean += float(time @ most)
         progress(part.stop - part.start)
-    mean = float(states.probability @ share_of)
-    lost_with, gained_by = _by_component(len(components), states, share_of)
+    mean = float(states.probability @ (1 - lost))
+    lost_with, gained_by = _by_component(len(components), states, lost)
+
+    def up_to(low: FloatArray, most: FloatArray | float) -> Bounds:
+        """Bounds where the listed states give at least and at most so much."""
+        return Bounds(low, np.minimum(1.0, np.asarray(most) + states.rest))
+
     return Availability(
         name,
-        states.rest,
-        demand_time,
-        demand_mean,
-        whole_time,
-        total_time,
-        at_most + states.rest,
-        mean,
-        float(states.probability @ most_of) + states.rest,
+        up_to(demand_time, demand_time if is_exact else 1.0 + 0 * demand_time),
+        up_to(demand_mean, demand_mean if is_exact else 1.0 + 0 * demand_mean),
+        # Where every demand keeps a share, so does all traffic.
+        up_to(whole, whole if is_exact else most_total),
+        up_to(total, most_total),
+        up_to(np.array(mean), most_mean),
         lost_with,
         gained_by,
     )
 
 
-def _by_component(count: int, states: States, share: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _by_component(count: int, states: States, lost: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Traffic that is lost while a component is down, and what arrives more if it never fails.
 
     In the place of a state in which component c is down, among others, the network is then in the
-    state in which the others are down alone, which is more probable and listed too.
+    state in which the others are down alone, which is at least as probable.
     """
-    lost, gained = np.zeros(count), np.zeros(count)
+    with_down, gained = np.zeros(count), np.zeros(count)
     place = {down: number for number, down in enumerate(states.down)}
-    for time, down, arrives in zip(
-        states.probability.tolist(), states.down, share.tolist(), strict=True
+    for time, down, share in zip(
+        states.probability.tolist(), states.down, lost.tolist(), strict=True
     ):
         for one in down:
-            others = tuple(other for other in down if other != one)
-            lost[one] += time * (1 - arrives)
-            gained[one] += time * (share[place[others]] - arrives)
-    return lost, gained
+            others = place.get(tuple(other for other in down if other != one))
+            with_down[one] += time * share
+            if others is not None:  # of equal probability, and not listed any more
+                gained[one] += time * (share - lost[others])
+    return with_down, gained
 
 
 def minutes_a_year(share: float) -> float:

@@ -18,7 +18,10 @@ from teal_availability.records import (
     DemandRow,
     PromiseRow,
     SummaryRow,
-    minutes_text,
+    from_to,
+    number_text,
+    share_from_to,
+    share_text,
 )
 
 _SHOWN = 25  # components on the page; components.csv has all
@@ -26,36 +29,33 @@ _LEAST_MINUTES = 1e-3  # a year, of an axis that is logarithmic
 
 
 def _time(share: float) -> str:
-    """A share of the time as text, with three more digits than a per cent has."""
-    return f"{100 * share:.4f}%"
+    """A share of the time as text, at least; ``-`` for none."""
+    return "-" if math.isnan(share) else share_text(share, up=False)
 
 
-def _known_time(share: float) -> str:
-    """A share of the time as text; ``-`` for none."""
-    return "-" if math.isnan(share) else _time(share)
+def _lost(row: SummaryRow | DemandRow | PromiseRow) -> str:
+    """Minutes lost a year as text; ``-`` where they are not known."""
+    if math.isnan(row.lost_minutes):
+        return "-"
+    return from_to(row.lost_minutes, row.lost_minutes_at_most)
 
 
-def _from_to(low: float, high: float) -> str:
-    """Both bounds of a share of the time; one where they agree."""
-    first, last = _time(low), _time(min(1.0, high))
-    return first if first == last else f"{first} to {last}"
+def _minutes(minutes: float) -> str:
+    return number_text(minutes, up=False)
 
 
 def summary_table(report: AvailabilityFigures) -> Table:
     """A row for each way of routing."""
 
-    def lost(row: SummaryRow) -> str:
-        return f"{minutes_text(row.lost_minutes)} to {minutes_text(row.lost_minutes_at_most)}"
-
     def whole(row: SummaryRow) -> str:
-        return _from_to(row.whole_100, row.whole_100 + row.rest)
+        return share_from_to(row.whole_100, row.whole_100_at_most)
 
     def total(row: SummaryRow) -> str:
-        return _from_to(row.total_99, row.total_99_at_most)
+        return share_from_to(row.total_99, row.total_99_at_most)
 
     columns = (
         Column("routing", "routing"),
-        Column("minutes lost a year", "lost_minutes_at_most", text=lost),
+        Column("minutes lost a year", "lost_minutes_at_most", text=_lost),
         Column("all demands whole", "whole_100", text=whole, most_is_best=True),
         Column("99% of traffic", "total_99", text=total, most_is_best=True),
     )
@@ -75,8 +75,8 @@ def component_table(report: AvailabilityFigures, routing: str, worst: int) -> Ta
         Column("component", "component"),
         Column("kind", "kind"),
         Column("availability", "availability", _time),
-        Column("lost while down", "lost_while_down", minutes_text, most_is_best=True),
-        Column("gained without failures", "gained", minutes_text, most_is_best=True),
+        Column("lost while down", "lost_while_down", _minutes, most_is_best=True),
+        Column("gained without failures", "gained", _minutes, most_is_best=True),
     )
     return Table(f"{routing}: minutes a year of all traffic", columns, ranked, worst)
 
@@ -88,9 +88,7 @@ def demand_table(report: AvailabilityFigures, routing: str, worst: int) -> Table
     columns = (
         Column("demand", lambda row: f"{row.source} -> {row.target}"),
         Column("Gbit/s", "rate", digits(3), most_is_best=True),
-        Column(
-            "minutes lost a year, at most", "lost_minutes_at_most", minutes_text, most_is_best=True
-        ),
+        Column("minutes lost a year", "lost_minutes_at_most", text=_lost, most_is_best=True),
         Column("whole", "time_100", _time),
         Column("90%", "time_90", _time),
     )
@@ -102,10 +100,11 @@ def promise_table(report: AvailabilityFigures) -> Table:
     columns = (
         Column("promise", "routing"),
         Column("matrix", "matrix", str),
-        Column("availability", "availability", _known_time, optional=True),
+        Column("availability", "availability", _time, optional=True),
         Column("share", "share", percent),
         Column("at most", "share_at_most", percent),
         Column("gap", "gap", percent),
+        Column("minutes lost a year", "lost_minutes_at_most", text=_lost, optional=True),
         Column("in truth", "quantile", percent, optional=True),
         Column("demands left out", "left_out", str),
     )

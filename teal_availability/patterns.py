@@ -16,7 +16,7 @@ import dataclasses
 import numpy as np
 import scipy.sparse as sp
 
-from teal import InputError, PathSet
+from teal import InputError, PathSet, Problem
 from teal.network.path_links import path_links_of
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal_availability.components import Components
@@ -53,16 +53,18 @@ def members(num_paths: int) -> BoolArray:
     return found
 
 
-def pattern_probabilities(paths: PathSet, components: Components) -> Patterns:
+def pattern_probabilities(problem: Problem, components: Components) -> Patterns:
     """The patterns of all demands.
 
     Args:
-        paths: candidate paths, at most ``MAX_PATHS`` a demand.
-        components: components of their network.
+        problem: candidate paths, at most ``MAX_PATHS`` a demand, of which those over a link of
+            capacity 0 never survive.
+        components: components of its network.
 
     Raises:
         InputError: more paths a demand.
     """
+    paths = problem.paths
     if paths.num_paths > MAX_PATHS:
         raise InputError("availability", "paths", f"at most {MAX_PATHS} a demand", paths.num_paths)
     sets = members(paths.num_paths)
@@ -70,7 +72,7 @@ def pattern_probabilities(paths: PathSet, components: Components) -> Patterns:
     # Components that the same paths of a demand use count together.
     fails_any = ((np.arange(len(sets))[:, None] & np.arange(len(sets))[None, :]) > 0).astype(float)
     all_survive = np.exp(used_by @ fails_any)
-    missing = ~paths.mask[:, None, :] & sets[None, :, :]
+    missing = ~problem.path_mask[0].cpu().numpy()[:, None, :] & sets[None, :, :]
     all_survive[missing.any(-1)] = 0.0
     return Patterns(_exactly(all_survive, paths.num_paths))
 

@@ -2,13 +2,9 @@
 traffic for most of the time.
 
 An ingress moves the traffic of paths that have failed to those that survive, up to the rates
-reserved there.  With rates x[d, k] (Gbit/s) on the paths of a demand of d Gbit/s, what arrives
-while exactly the paths of a set s survive is
-
-    min(d, S[d, s]),  S[d, s] = sum of x[d, k] over the paths k in s,
-
-and reserved rates never exceed capacities, so that no failure causes congestion.  With the exact
-probabilities p[d, s] of :mod:`teal_availability.patterns` two programs are linear:
+reserved there; reserved rates never exceed capacities, so that no failure causes congestion.  With
+the exact probabilities p[d, s] of :mod:`teal_availability.patterns` and the sums S[d, s] of
+:mod:`teal_availability.certificates` two programs are linear:
 
 - *least expected loss*: max sum_d sum_s p[d, s] min(d, S[d, s]);
 - *common share* at availability beta: max over x of the least share that any demand keeps on
@@ -20,14 +16,15 @@ probabilities p[d, s] of :mod:`teal_availability.patterns` two programs are line
   TEAVAR, Bogle et al., SIGCOMM 2019, of each demand by itself).  Every demand keeps this share in
   at least beta of the time.  Capacity that is left then lowers the expected loss.
 
-Both are certified by prices: the bounds are sums over links, demands and patterns, which share no
-code with the solver.
+The variables are shares of the demands, and prices of the links certify both.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -35,16 +32,27 @@ import torch
 
 from teal import InputError, Problem, project, solve
 from teal.network.path_links import path_links_of
-from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
-from teal.runtime.lp import Between, solve_lp, solve_milp
+from teal.runtime.arrays import BoolArray, FloatArray
+from teal.runtime.lp import Between, LpResult, solve_lp, solve_milp
+from teal_availability.certificates import (
+    common_share_bound,
+    expected_share,
+    expected_share_bound,
+    quantile_shares,
+    tail_shares,
+    weights_that_fit,
+    within_capacities,
+)
+from teal_availability.matrix import capacity_of, demand_of
 from teal_availability.patterns import Patterns
 
 _LEAST_PROBABILITY = 1e-15  # of a pattern; rounding
+_ROUNDING = 1e-12  # of a share of the time
 _MOST_ROWS = 300_000  # patterns of a linear program; HiGHS takes 20 s for 73,000
+_BY_INTERIOR = 3_000  # patterns from which on interior points end before HiGHS's simplex method
+_MOST_WHOLE = 4_000  # patterns up to which a program with whole numbers is tried
 _FLOW_GAP = 1e-3
 _SPENT = 1e-6  # share of a common share that may be given up for less expected loss
-_BY_INTERIOR = 3_000  # patterns from which on interior points end before HiGHS's simplex method
-_MAX_WHOLE = 4_000  # patterns up to which a program with whole numbers is tried
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,8 +65,8 @@ class Promise:
         bound: no other rates on these paths have a larger value.
         prices: (E,) of the links, which prove the bound together with ``weights``.
         weights: (D, 2^K) of the patterns.
-        left_out: (D,) demands of which no share can be kept for so much of the time, however large
-            capacities are; they have no part in a common share.
+        left_out: (D,) demands without a path for 1 - availability of the time or longer, which have
+            no part in a common share.
     """
 
     rates: FloatArray
@@ -74,109 +82,68 @@ class Promise:
         return max(0.0, (self.bound - self.value) / self.bound) if self.bound > 0 else 0.0
 
 
-def kept(patterns: Patterns, demand: FloatArray, rates: FloatArray) -> FloatArray:
-    """(D, 2^K) share of each demand that arrives while exactly the paths of a set survive; 1 of a
-    demand of 0.
-    """
-    arriving = rates @ patterns.survives.T.astype(np.float64)
-    share = np.ones_like(arriving)
-    np.divide(arriving, demand[:, None], out=share, where=demand[:, None] > 0)
-    found: FloatArray = np.minimum(share, 1.0)
-    return found
-
-
-def expected_share(patterns: Patterns, demand: FloatArray, rates: FloatArray) -> float:
-    """Share of all traffic that arrives on average over time; 1 without demand."""
-    total = float(demand.sum())
-    of_demand = (patterns.probability * kept(patterns, demand, rates)).sum(1)
-    return float(demand @ of_demand) / total if total > 0 else 1.0
-
-
-def tail_shares(
-    patterns: Patterns, demand: FloatArray, rates: FloatArray, availability: float
-) -> FloatArray:
-    """(D,) share of each demand that arrives on average in the worst 1 - availability of the
-    time.
-    """
-    share, tail = kept(patterns, demand, rates), 1 - availability
-    order = np.argsort(share, axis=1, kind="stable")
-    worst_first = np.take_along_axis(share, order, 1)
-    time = np.take_along_axis(patterns.probability, order, 1)
-    before = np.cumsum(time, axis=1) - time
-    of_tail = np.clip(tail - before, 0.0, time)
-    found: FloatArray = (of_tail * worst_first).sum(1) / np.maximum(of_tail.sum(1), 1e-300)
-    return found
-
-
-def quantile_shares(
-    patterns: Patterns, demand: FloatArray, rates: FloatArray, availability: float
-) -> FloatArray:
-    """(D,) the largest share that each demand keeps in at least ``availability`` of the time."""
-    share = kept(patterns, demand, rates)
-    order = np.argsort(-share, axis=1, kind="stable")
-    best_first = np.take_along_axis(share, order, 1)
-    time = np.cumsum(np.take_along_axis(patterns.probability, order, 1), axis=1)
-    reached = (time < availability * (1 - 1e-12)).sum(1).clip(max=share.shape[1] - 1)
-    found: FloatArray = best_first[np.arange(len(share)), reached]
-    return found
-
-
 class _Rows:
-    """The variables and rows that both programs share: rates of the paths of demands above 0, and
-    a row for each pattern that occurs.
+    """Parts of the programs: shares x of some demands on their paths, and a row for each of their
+    patterns that occurs.
+
+    Attributes:
+        slot: (P,) numbers d K + k of the paths.
+        loads: (E, P) Gbit/s that a share of 1 on a path puts on each link.
+        capacity: (E,) Gbit/s.
+        demand_number, set_number: (R,) demand and set of each pattern.
+        probability: (R,) of each pattern.
+        arrives: (R, P) 1 where a path survives.
+        rate: (R,) Gbit/s of the demand of each pattern.
     """
 
     def __init__(self, problem: Problem, patterns: Patterns, takes: BoolArray) -> None:
-        demand = problem.demand[0].numpy()
-        links = path_links_of(problem.paths)
-        self.width = problem.paths.num_paths
-        of_path = links.slot // self.width
-        self.paths: Int64Array = np.flatnonzero(takes[of_path])
-        self.slot = links.slot[self.paths]
-        self.capacity = problem.capacity[0].numpy()
-        count = len(self.paths)
-        ends = np.diff(links.link_ptr)[self.paths]
-        rows = (
-            np.concatenate(
-                [links.link[links.link_ptr[p] : links.link_ptr[p + 1]] for p in self.paths.tolist()]
-            )
-            if count
-            else np.zeros(0, np.int64)
-        )
-        columns = np.repeat(np.arange(count), ends)
-        shape = (len(self.capacity), count)
-        self.loads = sp.csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
+        demand, links = demand_of(problem), path_links_of(problem.paths)
+        width = problem.paths.num_paths
+        live = problem.path_mask[0].cpu().numpy().reshape(-1)
+        chosen = np.flatnonzero(takes[links.slot // width] & live[links.slot])
+        crosses = sp.csr_array(
+            (np.ones(len(links.link)), links.link, links.link_ptr),
+            shape=(len(links.slot), problem.topology.num_links),
+        )[chosen]
+        self.slot, self.capacity = links.slot[chosen], capacity_of(problem)
+        self.loads = (sp.diags_array(demand[self.slot // width]) @ crosses).T.tocsr()
         occurs = (patterns.probability > _LEAST_PROBABILITY) & takes[:, None]
         occurs[:, 0] = False  # no path survives: nothing arrives
-        self.demand_of, self.set_of = np.nonzero(occurs)
-        self.probability = patterns.probability[self.demand_of, self.set_of]
-        self.rate = demand[self.demand_of]
-        # Path k of demand d is in the row of (d, s) if k is in s.
-        place = np.full(takes.size * self.width, -1, dtype=np.int64)
-        place[self.slot] = np.arange(count)
-        slots = self.demand_of[:, None] * self.width + np.arange(self.width)
-        inside = patterns.survives[self.set_of] & (place[slots] >= 0)
-        row, path = np.nonzero(inside)
-        column = place[slots[row, path]]
+        self.demand_number, self.set_number = np.nonzero(occurs)
+        self.probability = patterns.probability[occurs]
+        self.rate = demand[self.demand_number]
+        place = np.full(takes.size * width, -1, dtype=np.int64)  # of a path by its slot
+        place[self.slot] = np.arange(len(chosen))
+        places = place[self.demand_number[:, None] * width + np.arange(width)]
+        row, path = np.nonzero(patterns.survives[self.set_number] & (places >= 0))
         self.arrives = sp.csr_array(
-            (np.ones(len(row)), (row, column)), shape=(len(self.set_of), count)
+            (np.ones(len(row)), (row, places[row, path])),
+            shape=(len(self.set_number), len(chosen)),
         )
 
     def table(self, values: FloatArray, patterns: Patterns) -> FloatArray:
         """(D, 2^K) numbers of the pattern rows."""
         found = np.zeros_like(patterns.probability)
-        found[self.demand_of, self.set_of] = values
+        found[self.demand_number, self.set_number] = values
         return found
 
-    def rates(self, x: FloatArray, demands: int) -> FloatArray:
-        """(D, K) rates of the program, cut in proportion where rounding exceeds a capacity."""
-        found = np.zeros(demands * self.width)
-        found[self.slot] = np.maximum(x[: len(self.slot)], 0.0)
-        load = self.loads @ found[self.slot]
-        live = self.capacity > 0
-        excess = float((load[live] / self.capacity[live]).max(initial=1.0))
-        found[self.slot[np.asarray((self.loads[~live] > 0).sum(0)).reshape(-1) > 0]] = 0.0
-        return (found / excess).reshape(demands, self.width)
+    def rates(self, shares: FloatArray, problem: Problem) -> FloatArray:
+        """(D, K) Gbit/s of shares, cut where rounding exceeds a capacity."""
+        found = np.zeros(problem.paths.mask.size)
+        found[self.slot] = np.maximum(shares, 0.0)
+        rates = found.reshape(problem.paths.mask.shape) * demand_of(problem)[:, None]
+        return within_capacities(problem, rates)
+
+    def solve(
+        self, cost: FloatArray, blocks: Sequence[Sequence[Any]], right: FloatArray, **options: Any
+    ) -> LpResult:
+        """The least cost under blocks of rows that are at most ``right``."""
+        return solve_lp(
+            cost,
+            (sp.block_array(blocks, format="csr"), right),
+            by_interior_points=len(self.rate) > _BY_INTERIOR,
+            **options,
+        )
 
 
 def promise_least_loss(problem: Problem, patterns: Patterns, seconds: float = math.inf) -> Promise:
@@ -191,32 +158,50 @@ def promise_least_loss(problem: Problem, patterns: Patterns, seconds: float = ma
     Raises:
         SolverError: the program was not solved in time.
     """
-    demand = _demand(problem)
     if not is_within_reach(patterns):
         return _from_flow(problem, patterns, seconds)
-    rows = _Rows(problem, patterns, demand > 0)
-    paths, count, links = len(rows.slot), len(rows.set_of), len(rows.capacity)
-    found = solve_lp(
-        np.concatenate([np.zeros(paths), -rows.probability]),
-        (
-            sp.block_array(
-                [[rows.loads, None], [-rows.arrives, sp.eye_array(count)]], format="csr"
-            ),
-            np.concatenate([rows.capacity, np.zeros(count)]),
-        ),
-        high=np.concatenate([np.full(paths, np.inf), rows.rate]),
+    rows = _Rows(problem, patterns, demand_of(problem) > 0)
+    paths, count, links = len(rows.slot), len(rows.rate), len(rows.capacity)
+    if not count:
+        return _nothing(problem, patterns)
+    worth = rows.probability * rows.rate
+    unit = float(worth.mean())  # so that HiGHS's tolerances are small beside the costs
+    found = rows.solve(
+        np.concatenate([np.zeros(paths), -worth / unit]),
+        [[rows.loads, None], [-rows.arrives, sp.eye_array(count)]],
+        np.concatenate([rows.capacity, np.zeros(count)]),
+        high=np.concatenate([np.full(paths, np.inf), np.ones(count)]),
         seconds=seconds,
-        by_interior_points=count > _BY_INTERIOR,
     )
-    rates = rows.rates(found.solution("least expected loss"), len(demand))
-    prices, weights = found.duals[:links], rows.table(found.duals[links:], patterns)
+    rates = rows.rates(found.solution("least expected loss")[:paths], problem)
+    weights = found.duals[links:] * unit / rows.rate
+    return _certified(
+        problem, patterns, rates, found.duals[:links] * unit, rows.table(weights, patterns)
+    )
+
+
+def _nothing(problem: Problem, patterns: Patterns) -> Promise:
+    """The promise of a matrix of which nothing can arrive, or that has no demand."""
+    none = np.zeros_like(patterns.probability)
+    rates = np.zeros((len(none), patterns.num_paths))
+    return _certified(problem, patterns, rates, np.zeros(problem.topology.num_links), none)
+
+
+def _certified(
+    problem: Problem,
+    patterns: Patterns,
+    rates: FloatArray,
+    prices: FloatArray,
+    weights: FloatArray,
+) -> Promise:
+    """The promise of rates with the least expected loss."""
     return Promise(
         rates,
-        expected_share(patterns, demand, rates),
+        expected_share(patterns, demand_of(problem), rates),
         expected_share_bound(problem, patterns, prices, weights),
         prices,
         weights,
-        np.zeros(len(demand), dtype=bool),
+        np.zeros(len(rates), dtype=bool),
     )
 
 
@@ -229,39 +214,23 @@ def _from_flow(problem: Problem, patterns: Patterns, seconds: float) -> Promise:
     """The rates of the largest total flow, and on the capacity that is left rates for its demands
     on other paths; prices are those of the flow.
     """
-    demand = _demand(problem)
     flow = solve(problem, gap=_FLOW_GAP, deadline=seconds)
-    rates = flow.splits[0].to("cpu", torch.float64) * problem.demand[0][:, None]
-    unused = (problem.capacity[0] - problem.loads(flow.splits)[0]).clamp(min=0)
-    others = problem.path_mask[0] & (2 * rates < problem.demand[0][:, None])
+    demand = problem.demand[0][:, None]
+    rates = flow.splits[0].to(problem.demand) * demand
+    unused = (problem.capacity[0] - problem.loads(flow.splits.to(problem.demand))[0]).clamp(min=0)
+    others = problem.path_mask[0] & (2 * rates < demand)
     even = others / others.sum(-1, keepdim=True).clamp(min=1)
-    spare = problem.with_capacity(unused)
-    rates = rates + project(spare, even[None], refill=0)[0] * problem.demand[0][:, None]
-    prices = flow.prices[0].to("cpu", torch.float64).numpy()
-    weights = _weights_of(problem, patterns, prices)
-    found = rates.clamp(min=0).numpy()
-    return Promise(
-        found,
-        expected_share(patterns, demand, found),
-        expected_share_bound(problem, patterns, prices, weights),
-        prices,
-        weights,
-        np.zeros(len(demand), dtype=bool),
-    )
+    more = project(problem.with_capacity(unused), even[None].to(problem.demand), refill=0)[0]
+    prices = np.asarray(flow.prices[0].to("cpu", torch.float64), dtype=np.float64)
+    reserved = within_capacities(problem, (rates + more * demand).cpu().numpy())
+    weights = weights_that_fit(problem, patterns, prices)
+    return _certified(problem, patterns, reserved, prices, weights)
 
 
-def _weights_of(problem: Problem, patterns: Patterns, prices: FloatArray) -> FloatArray:
-    """(D, 2^K) weights that prices allow, the most probable patterns first."""
-    left = _path_prices(problem, prices)
-    order = np.argsort(-patterns.probability, axis=1, kind="stable")
-    weights, demands = np.zeros_like(patterns.probability), np.arange(len(order))
-    for sets in order.T:
-        inside = patterns.survives[sets]
-        room = np.where(inside, left, np.inf).min(1)
-        weight = np.where(sets > 0, np.minimum(patterns.probability[demands, sets], room), 0.0)
-        weights[demands, sets] = weight
-        left = np.where(inside, left - weight[:, None], left)
-    return weights
+def without_path(patterns: Patterns, demand: FloatArray, availability: float) -> BoolArray:
+    """(D,) demands above 0 without a path for 1 - availability of the time or longer."""
+    found: BoolArray = (demand > 0) & (patterns.probability[:, 0] >= 1 - availability - _ROUNDING)
+    return found
 
 
 def promise_common_share(
@@ -283,180 +252,79 @@ def promise_common_share(
     if not is_within_reach(patterns):
         expected = f"at most {_MOST_ROWS:,} patterns of surviving paths"
         raise InputError("common-share", "network", expected, "more")
-    demand = _demand(problem)
-    tail = 1 - availability
-    left_out = (demand > 0) & (patterns.probability[:, 0] >= tail * (1 - 1e-12))
+    demand, tail = demand_of(problem), 1 - availability
+    left_out = without_path(patterns, demand, availability)
     takes = (demand > 0) & ~left_out
     if not takes.any():
-        none = np.zeros_like(patterns.probability)
-        rates = np.zeros((len(demand), patterns.num_paths))
         share = 0.0 if left_out.any() else 1.0
-        return Promise(rates, share, share, np.zeros(problem.topology.num_links), none, left_out)
+        nothing = _nothing(problem, patterns)
+        return dataclasses.replace(nothing, value=share, bound=share, left_out=left_out)
     rows = _Rows(problem, patterns, takes)
-    paths, count = len(rows.slot), len(rows.set_of)
-    number = np.full(len(demand), -1, dtype=np.int64)
-    number[takes] = np.arange(takes.sum())
-    demands = int(takes.sum())
-    # Variables: rates, shortfalls u, levels a, the common share.  A level is also the shortfall
-    # while no path survives, where nothing arrives.
-    none_survives = patterns.probability[takes, 0] / tail
-    of_row = sp.csr_array(
-        (np.ones(count), (np.arange(count), number[rows.demand_of])), shape=(count, demands)
+    found, spent = _common_share(rows, patterns, takes, tail, seconds)
+    paths, count, links = len(rows.slot), len(rows.rate), len(rows.capacity)
+    best = spent if spent.is_solved and spent.x is not None else found
+    rates = rows.rates(best.solution("common share")[:paths], problem)
+    of_demand = np.zeros(len(demand))
+    of_demand[takes] = found.duals[links + count :]
+    weights = rows.table(found.duals[links : links + count], patterns)
+    weights[:, 0] = of_demand * patterns.probability[:, 0] / tail
+    prices = found.duals[:links]
+    return Promise(
+        rates,
+        float(tail_shares(patterns, demand, rates, availability)[takes].min()),
+        common_share_bound(problem, patterns, availability, prices, weights, of_demand),
+        prices,
+        weights,
+        left_out,
     )
-    shortfall = sp.csr_array(
-        (rows.probability / tail, (number[rows.demand_of], np.arange(count))),
-        shape=(demands, count),
-    )
-    loads = [rows.loads, None, None, sp.csr_array((len(rows.capacity), 1)), None]
-    keeps = sp.diags_array(1 / rows.rate) @ rows.arrives
-    levels = [-keeps, -sp.eye_array(count), of_row, None, None]
-    shares = [None, shortfall, -sp.diags_array(1 - none_survives), np.ones((demands, 1)), None]
-    arrives = [-keeps, None, None, None, sp.eye_array(count)]
-    of_rates, of_share = np.full(paths + count, np.inf), np.ones(demands + 1)
-    found = solve_lp(
+
+
+def _common_share(
+    rows: _Rows, patterns: Patterns, takes: BoolArray, tail: float, seconds: float
+) -> tuple[LpResult, LpResult]:
+    """The program of the common share, and that of the least expected loss with this share for
+    all.
+
+    The variables are the shares on paths, shortfalls u[d, s], levels a[d], the common share, and in
+    the second program what arrives, b[d, s].  A level is also the shortfall while no path survives.
+    """
+    paths, count, demands = len(rows.slot), len(rows.rate), int(takes.sum())
+    number = np.full(len(takes), -1, dtype=np.int64)
+    number[takes] = np.arange(demands)
+    places = np.arange(count), number[rows.demand_number]
+    of_demand = sp.csr_array((np.ones(count), places), shape=(count, demands))
+    shortfalls = sp.csr_array((rows.probability / tail, places[::-1]), shape=(demands, count))
+    level = sp.diags_array(1 - patterns.probability[takes, 0] / tail)
+    loads = [rows.loads, None, None, sp.csr_array((len(rows.capacity), 1))]
+    falls_short = [-rows.arrives, -sp.eye_array(count), of_demand, None]
+    shares = [None, shortfalls, -level, np.ones((demands, 1))]
+    right = np.concatenate([rows.capacity, np.zeros(count + demands)])
+    of_rates, of_shares = np.full(paths + count, np.inf), np.ones(demands + 1)
+    found = rows.solve(
         np.concatenate([np.zeros(paths + count + demands), [-1.0]]),
-        (
-            sp.block_array([row[:-1] for row in (loads, levels, shares)], format="csr"),
-            np.concatenate([rows.capacity, np.zeros(count + demands)]),
-        ),
-        high=np.concatenate([of_rates, of_share]),
+        [loads, falls_short, shares],
+        right,
+        high=np.concatenate([of_rates, of_shares]),
         seconds=seconds,
-        by_interior_points=count > _BY_INTERIOR,
     )
     share = found.solution("common share")[-1]
-    # With this share for all, the least expected loss: its last variables are what arrives.
-    spent = solve_lp(
-        np.concatenate(
-            [np.zeros(paths + count + demands + 1), -rows.probability * rows.rate / demand.sum()]
-        ),
-        (
-            sp.block_array([loads, levels, shares, arrives], format="csr"),
-            np.concatenate([rows.capacity, np.zeros(2 * count + demands)]),
-        ),
+    worth = rows.probability * rows.rate
+    spent = rows.solve(
+        np.concatenate([np.zeros(paths + count + demands + 1), -worth / float(worth.mean())]),
+        [
+            [*loads, None],
+            [*falls_short, None],
+            [*shares, None],
+            [-rows.arrives, None, None, None, sp.eye_array(count)],
+        ],
+        np.concatenate([right, np.zeros(count)]),
         low=np.concatenate(
             [np.zeros(paths + count + demands), [share * (1 - _SPENT)], np.zeros(count)]
         ),
-        high=np.concatenate([of_rates, of_share, np.ones(count)]),
+        high=np.concatenate([of_rates, of_shares, np.ones(count)]),
         seconds=seconds,
-        by_interior_points=count > _BY_INTERIOR,
     )
-    best = spent if spent.is_solved and spent.x is not None else found
-    rates = rows.rates(best.solution("common share"), len(demand))
-    prices = found.duals[: len(rows.capacity)]
-    table = rows.table(found.duals[len(rows.capacity) : len(rows.capacity) + count], patterns)
-    of_demand = np.zeros(len(demand))
-    of_demand[takes] = found.duals[len(rows.capacity) + count :]
-    table[:, 0] = of_demand * patterns.probability[:, 0] / tail
-    value = float(tail_shares(patterns, demand, rates, availability)[takes].min())
-    bound = common_share_bound(problem, patterns, availability, prices, table, of_demand)
-    return Promise(rates, value, bound, prices, table, left_out)
-
-
-def expected_share_bound(
-    problem: Problem, patterns: Patterns, prices: FloatArray, weights: FloatArray
-) -> float:
-    """The largest share of all traffic that can arrive on average over time, at most.
-
-    For any prices y >= 0 of the links and weights w >= 0 of the patterns with
-
-        sum of w[d, s] over the patterns with path k  <=  sum of y over the links of path k,
-
-    no rates bring more than sum_e c[e] y[e] + sum_d d sum_s max(0, p[d, s] - w[d, s]) Gbit/s.
-    Weights that are too large are made smaller in proportion.
-
-    Args:
-        problem: one matrix.
-        patterns: probabilities of its paths.
-        prices: (E,) any numbers.
-        weights: (D, 2^K) any numbers.
-    """
-    demand, prices = _demand(problem), np.maximum(prices, 0.0)
-    total = float(demand.sum())
-    if total <= 0:
-        return 1.0
-    fitting = _fitting(problem, patterns, prices, np.maximum(weights, 0.0))
-    fitting[:, 0] = 0.0
-    missed = np.maximum(0.0, patterns.probability - fitting)
-    missed[:, 0] = 0.0  # nothing can arrive
-    bound = float(problem.capacity[0].numpy() @ prices) + float(demand @ missed.sum(1))
-    return min(bound / total, float(demand @ (1 - patterns.probability[:, 0])) / total)
-
-
-def common_share_bound(
-    problem: Problem,
-    patterns: Patterns,
-    availability: float,
-    prices: FloatArray,
-    weights: FloatArray,
-    of_demand: FloatArray,
-) -> float:
-    """The largest common share at an availability, at most.
-
-    For any prices y >= 0, weights of demands r >= 0 that sum to 1, and weights w >= 0 of patterns
-    with w[d, s] <= r[d] p[d, s] / (1 - beta) and
-
-        sum of w[d, s] over the patterns with path k  <=  d times the price of path k,
-
-    no rates have a larger common share than sum_e c[e] y[e] + sum_d (r[d] - sum_s w[d, s]).
-    Weights that are too large are made smaller.
-
-    Args:
-        problem: one matrix.
-        patterns: probabilities of its paths.
-        availability: beta.
-        prices: (E,) any numbers.
-        weights: (D, 2^K) any numbers.
-        of_demand: (D,) any numbers, 0 for demands that have no part in the share.
-    """
-    demand, of_demand = _demand(problem), np.maximum(of_demand, 0.0)
-    total = float(of_demand.sum())
-    if total <= 0:
-        return 1.0
-    prices, of_demand = np.maximum(prices, 0.0) / total, of_demand / total
-    weights = np.maximum(weights, 0.0) / total
-    most = of_demand[:, None] * patterns.probability / (1 - availability)
-    fitting = _fitting(problem, patterns, prices, weights, demand)
-    fitting = np.minimum(fitting, most)
-    too_many = np.maximum(1.0, fitting.sum(1) / np.maximum(of_demand, 1e-300))
-    fitting /= too_many[:, None]
-    spare = np.maximum(0.0, of_demand - fitting.sum(1))
-    return min(1.0, float(problem.capacity[0].numpy() @ prices) + float(spare.sum()))
-
-
-def _fitting(
-    problem: Problem,
-    patterns: Patterns,
-    prices: FloatArray,
-    weights: FloatArray,
-    scale: FloatArray | None = None,
-) -> FloatArray:
-    """Weights of each demand made smaller in proportion, so that those of a path's patterns add up
-    to its price at most, times ``scale`` (D,).  The weight of no path surviving stays.
-    """
-    price = _path_prices(problem, prices)
-    if scale is not None:
-        is_path = np.isfinite(price)
-        price = np.where(is_path, np.where(is_path, price, 0.0) * scale[:, None], np.inf)
-    used = weights @ patterns.survives.astype(np.float64)
-    share = np.full_like(price, np.inf)
-    np.divide(price, used, out=share, where=used > 0)
-    factor = np.minimum(1.0, share.min(1))
-    found: FloatArray = weights * factor[:, None]
-    found[:, 0] = weights[:, 0]
-    return found
-
-
-def _path_prices(problem: Problem, prices: FloatArray) -> FloatArray:
-    """(D, K) sum of the prices along each path; infinite where there is none, or a link is dead, so
-    that nothing can be reserved.
-    """
-    links, found = path_links_of(problem.paths), np.full(problem.paths.mask.size, np.inf)
-    if len(links.slot):
-        is_dead = problem.capacity[0].numpy()[links.link] <= 0
-        dead = np.add.reduceat(is_dead.astype(np.int64), links.link_ptr[:-1]) > 0
-        sums = np.add.reduceat(prices[links.link], links.link_ptr[:-1])
-        found[links.slot] = np.where(dead, np.inf, sums)
-    return found.reshape(problem.paths.mask.shape)
+    return found, spent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -473,55 +341,62 @@ class Quantile:
 
 
 def common_quantile(
-    problem: Problem, patterns: Patterns, availability: float, seconds: float = 10.0
+    problem: Problem,
+    patterns: Patterns,
+    availability: float,
+    promise: Promise | None = None,
+    seconds: float = 10.0,
 ) -> Quantile | None:
     """The true quantile, of which a common share by CVaR is a lower bound; None where the program
     is too large for whole numbers, or HiGHS found nothing in time.
 
     A whole number z[d, s] says whether pattern s counts for demand d:
 
-        S[d, s] >= d (share - 1 + z[d, s]),  sum_s p[d, s] z[d, s] >= availability.
+        S[d, s] / d >= share - 1 + z[d, s],  sum_s p[d, s] (1 - z[d, s]) <= 1 - availability,
+
+    over the demands that a common share has.  A pattern that takes more of the time counts.
 
     Args:
         problem: one matrix under total_flow.
         patterns: probabilities of its paths.
         availability: beta.
+        promise: a common share, whose rates count too; None for none.
         seconds: time limit.
     """
     _check(availability)
-    demand = _demand(problem)
-    can = 1 - patterns.probability[:, 0] >= availability
-    takes = (demand > 0) & can
+    demand, tail = demand_of(problem), 1 - availability
+    takes = (demand > 0) & ~without_path(patterns, demand, availability)
     rows = _Rows(problem, patterns, takes)
-    paths, count = len(rows.slot), len(rows.set_of)
-    if not takes.any() or count > _MAX_WHOLE:
+    paths, count = len(rows.slot), len(rows.rate)
+    if not takes.any() or count > _MOST_WHOLE:
         return None
     number = np.full(len(demand), -1, dtype=np.int64)
     number[takes] = np.arange(takes.sum())
-    chosen = sp.csr_array(
-        (rows.probability, (number[rows.demand_of], np.arange(count))),
+    spare = tail - patterns.probability[:, 0]  # of the time, while paths survive
+    can_miss = rows.probability <= spare[rows.demand_number] + _ROUNDING
+    missed = sp.csr_array(
+        (
+            np.where(can_miss, rows.probability, 0.0) / tail,
+            (number[rows.demand_number], np.arange(count)),
+        ),
         shape=(int(takes.sum()), count),
     )
-    keeps = sp.diags_array(1 / rows.rate) @ rows.arrives
-    one = sp.csr_array(np.ones((count, 1)))
-    cost = np.concatenate([np.zeros(paths + count), [-1.0]])
+    at_least = (missed.sum(1) - spare[takes] / tail) - _ROUNDING / tail
+    share = np.ones((count, 1))
     found = solve_milp(
-        cost,
+        np.concatenate([np.zeros(paths + count), [-1.0]]),
         [
             Between(
                 sp.hstack([rows.loads, sp.csr_array((len(rows.capacity), count + 1))]),
                 high=rows.capacity,
             ),
-            Between(sp.hstack([keeps, -sp.eye_array(count), -one]), low=-1.0),
             Between(
-                sp.hstack(
-                    [
-                        sp.csr_array((int(takes.sum()), paths)),
-                        chosen,
-                        sp.csr_array((int(takes.sum()), 1)),
-                    ]
-                ),
-                low=availability * (1 - 1e-12),
+                sp.hstack([rows.arrives, -sp.diags_array(can_miss.astype(float)), -share]),
+                low=np.where(can_miss, -1.0, 0.0),
+            ),
+            Between(
+                sp.hstack([sp.csr_array((len(at_least), paths)), missed, 0 * at_least[:, None]]),
+                low=at_least,
             ),
         ],
         np.concatenate([np.zeros(paths), np.ones(count), [0]]),
@@ -529,18 +404,16 @@ def common_quantile(
         seconds=seconds,
         relative_gap=1e-4,
     )
-    if found.x is None:
+    values = [] if promise is None else [promise.rates]
+    if found.x is not None:
+        values.append(rows.rates(found.x[:paths], problem))
+    if not values or not math.isfinite(found.bound):
         return None
-    rates = rows.rates(found.x, len(demand))
-    value = float(quantile_shares(patterns, demand, rates, availability)[takes].min())
-    return Quantile(value, min(1.0, -found.bound))
-
-
-def _demand(problem: Problem) -> FloatArray:
-    if problem.batch != 1:
-        raise InputError("promise", "problem", "one matrix", problem.batch)
-    found: FloatArray = problem.demand[0].numpy()
-    return found
+    value = max(
+        float(quantile_shares(patterns, demand, rates, availability)[takes].min())
+        for rates in values
+    )
+    return Quantile(value, max(value, min(1.0, max(0.0, -found.bound))))
 
 
 def _check(availability: float) -> None:

@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
-from teal.app.text import digits
+
+def number_text(number: float, *, up: bool) -> str:
+    """A number at least 0 as text, with three digits, and no decimals from 100 on: ``2,220``.
+
+    Args:
+        number: the number.
+        up: whether it is rounded up, as an upper bound, or else down.
+    """
+    if number <= 0:
+        return "0"
+    places = max(0, 2 - math.floor(math.log10(number)))
+    unit = 10.0**-places
+    rounded = (math.ceil if up else math.floor)(number / unit) * unit
+    return f"{rounded:,.{places}f}" if number >= 1e-3 else f"{rounded:.2e}"
 
 
-def minutes_text(minutes: float) -> str:
-    """Minutes a year as text: ``2,220``, or ``0.635``."""
-    return f"{minutes:,.0f}" if minutes >= 100 else digits(3)(minutes)
+def from_to(low: float, high: float) -> str:
+    """Both bounds of a number as text."""
+    return f"{number_text(low, up=False)} to {number_text(high, up=True)}"
+
+
+def share_text(share: float, *, up: bool) -> str:
+    """A share of the time as text, ``99.9542%``, rounded up or down."""
+    return f"{(math.ceil if up else math.floor)(share * _SHARE_UNITS) / _SHARE_UNITS:.4%}"
+
+
+def share_from_to(low: float, high: float) -> str:
+    """Both bounds of a share of the time as text."""
+    return f"{share_text(low, up=False)} to {share_text(high, up=True)}"
+
+
+_SHARE_UNITS = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,14 +45,15 @@ class SummaryRow:
 
     Attributes:
         routing: name of the way of routing.
-        mean, mean_at_most: share of the traffic that arrives on average, from below and above.
+        mean, mean_at_most: share of the traffic that arrives, from below and above.
         lost_minutes, lost_minutes_at_most: minutes a year in which all traffic would have to be
             lost, to lose as much; from below and above.
-        whole_100, whole_99, whole_90: share of the time in which every demand keeps so much.
-        total_100, total_99, total_90: share of the time in which so much of all traffic arrives.
+        whole_100, whole_99, whole_90: share of the time in which every demand keeps so much, at
+            least.
+        whole_100_at_most, whole_99_at_most, whole_90_at_most: upper bounds.
+        total_100, total_99, total_90: share of the time in which so much of all traffic arrives, at
+            least.
         total_100_at_most, total_99_at_most, total_90_at_most: upper bounds.
-        rest: share of the time in states that were not looked at, which upper bounds of ``whole``
-            have in addition.
     """
 
     routing: str
@@ -36,13 +64,15 @@ class SummaryRow:
     whole_100: float
     whole_99: float
     whole_90: float
+    whole_100_at_most: float
+    whole_99_at_most: float
+    whole_90_at_most: float
     total_100: float
     total_99: float
     total_90: float
     total_100_at_most: float
     total_99_at_most: float
     total_90_at_most: float
-    rest: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +83,10 @@ class DemandRow:
         routing: name of the way of routing.
         source, target: nodes.
         rate: mean rate over the matrices, Gbit/s.
-        mean: share that arrives on average, at least.
+        mean, mean_at_most: share of its traffic that arrives, from below and above.
         time_100, time_99, time_90: share of the time in which so much of the demand arrives, at
-            least; at most ``rest`` of the summary more.
+            least.
+        time_100_at_most, time_99_at_most, time_90_at_most: upper bounds.
         lost_minutes, lost_minutes_at_most: minutes a year in which all of it would have to be
             lost, to lose as much; from below and above.
     """
@@ -65,9 +96,13 @@ class DemandRow:
     target: str
     rate: float
     mean: float
+    mean_at_most: float
     time_100: float
     time_99: float
     time_90: float
+    time_100_at_most: float
+    time_99_at_most: float
+    time_90_at_most: float
     lost_minutes: float
     lost_minutes_at_most: float
 
@@ -81,8 +116,9 @@ class ComponentRow:
         kind: cable, node or group.
         component: its name.
         availability: share of the time in which it works.
-        lost_while_down: minutes lost while it is down, whatever else is down.
-        gained: minutes gained if it never failed.
+        lost_while_down: minutes lost while it is down, whatever else is down, in the states that
+            were looked at.
+        gained: minutes gained in these states if it never failed.
     """
 
     routing: str
@@ -104,6 +140,8 @@ class PromiseRow:
         share: share of all traffic that arrives on average, or of every demand.
         share_at_most: no reserved rates on these paths reach more.
         gap: (share_at_most - share) / share_at_most.
+        lost_minutes, lost_minutes_at_most: for least-loss minutes a year of all traffic that any
+            reserved rates lose, and that these lose; NaN for common-share.
         left_out: demands of which nothing can be kept for so much of the time on these paths.
         quantile, quantile_at_most: for common-share the largest share that can be kept in so much
             of the time, by whole numbers; NaN where the program is too large.
@@ -115,6 +153,8 @@ class PromiseRow:
     share: float
     share_at_most: float
     gap: float
+    lost_minutes: float
+    lost_minutes_at_most: float
     left_out: int
     quantile: float
     quantile_at_most: float
@@ -151,9 +191,8 @@ class AvailabilityFigures:
     def answer(self) -> str:
         """The most available way of routing, in a sentence."""
         best = max(self.summary, key=lambda row: row.mean)
-        low, high = best.whole_100, min(1.0, best.whole_100 + best.rest)
         return (
-            f"{best.routing} loses {minutes_text(best.lost_minutes)} to "
-            f"{minutes_text(best.lost_minutes_at_most)} minutes of all traffic a year; every "
-            f"demand is whole in {100 * low:.4f}% to {100 * high:.4f}% of the time"
+            f"{best.routing} loses {from_to(best.lost_minutes, best.lost_minutes_at_most)} minutes "
+            "of all traffic a year; every demand is whole in "
+            f"{share_from_to(best.whole_100, best.whole_100_at_most)} of the time"
         )

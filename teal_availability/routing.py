@@ -8,7 +8,8 @@
   it carries drops from all in proportion; what arrives over several links is the product of what
   each passes.  A drop does not relieve the links behind it here, so that less arrives than in a
   network, where it does.
-- *solved*: splits over the candidate paths, solved anew for every state to a certified gap.
+- *solved*: splits over the candidate paths, solved anew for every state: to a certified gap where
+  not all demand fits.
 """
 
 from __future__ import annotations
@@ -18,18 +19,23 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 
-from teal import Problem, project, solve
-from teal.network.ecmp import Dags, EcmpDag, igp_metric
+from teal import InputError, Problem, solve
+from teal.network.ecmp import METRICS, Dags, EcmpDag, igp_metric
+from teal.network.path_links import path_links_of
 from teal.pathops.segment_passes import load_inwards
-from teal.runtime.arrays import BoolArray, FloatArray, IntArray
+from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel
 from teal_availability.components import Components
+from teal_availability.matrix import capacity_of, demand_of
 from teal_availability.states import States
 
 _CHUNK_ENTRIES = 1 << 21  # states x demands x paths computed together
+_ROUNDING = 1e-12
 _SOLVED_TOGETHER = 16
+_BALANCED_GAP, _USUAL_GAP = 1e-2, 1e-3
 _MAX_TOGETHER = 256
 
 
@@ -38,11 +44,12 @@ class Arrived(NamedTuple):
 
     Attributes:
         share: (S, D) share of each demand; 1 of a demand of 0.
-        most: (S,) share of all traffic that could arrive, certainly no more.
+        most: (S,) where the shares are those of a search that ends near the optimum, share of all
+            traffic that no splits exceed; None where they are the shares of this way of routing.
     """
 
     share: FloatArray
-    most: FloatArray
+    most: FloatArray | None = None
 
 
 class Routing(Protocol):
@@ -74,26 +81,18 @@ def states_of(
     """
     for begin in range(0, len(states), size):
         part = slice(begin, min(len(states), begin + size))
-        down = np.zeros((part.stop - part.start, len(components)), dtype=bool)
-        for row, one in enumerate(states.down[part]):
-            down[row, list(one)] = True
-        yield part, ~(down @ components.links)
-
-
-def _demand(problem: Problem) -> FloatArray:
-    found: FloatArray = problem.demand[0].to("cpu", torch.float64).numpy()
-    return found
-
-
-def total_share(demand: FloatArray, share: FloatArray) -> FloatArray:
-    """(S,) share of all traffic, of shares (S, D) of the demands; 1 without demand."""
-    total = float(demand.sum())
-    found: FloatArray = share @ demand / total if total > 0 else np.ones(len(share))
-    return found
+        works = np.ones((part.stop - part.start, components.links.shape[1]), dtype=bool)
+        for row, down in enumerate(states.down[part]):
+            for one in down:
+                works[row] &= ~components.links[one]
+        yield part, works
 
 
 class Tunnels:
     """Splits that were chosen before anything failed.
+
+    A state changes the flows of few demands, and the loads by these; paths through links that are
+    then too full are cut.
 
     Args:
         problem: one matrix.
@@ -102,28 +101,83 @@ class Tunnels:
     """
 
     def __init__(self, problem: Problem, splits: torch.Tensor, *, moves: bool = True) -> None:
-        self._problem, self._moves = problem.to(torch.float64), moves
-        self._splits = splits.to("cpu", torch.float64)
+        links, self._moves = path_links_of(problem.paths), moves
+        self._demand = demand_of(problem)
+        self._capacity = capacity_of(problem)
+        self._path_ptr, self._demand_of = links.path_ptr, links.slot // problem.paths.num_paths
+        self._crosses = sp.csr_array(
+            (np.ones(len(links.link)), links.link, links.link_ptr),
+            shape=(len(links.slot), len(self._capacity)),
+        )
+        self._by_link = self._crosses.tocsc()
+        split = splits.to("cpu", torch.float64).numpy().reshape(-1)[links.slot].clip(min=0)
+        whole = np.bincount(self._demand_of, split, len(self._demand))
+        self._split = split / np.maximum(1.0, whole)[self._demand_of]
+        self._whole = np.minimum(1.0, whole)
+        self._dead = self._crosses @ (self._capacity <= 0).astype(float) > 0
+        every = np.arange(len(self._demand))
+        self._sent = self._moved(every, self._dead)
+        self._load = self._crosses.T @ (self._sent * self._demand[self._demand_of])
 
     @property
     def together(self) -> int:
         """States that are best computed together."""
-        return min(_MAX_TOGETHER, max(1, _CHUNK_ENTRIES // max(1, self._splits.numel())))
+        return min(_MAX_TOGETHER, max(1, _CHUNK_ENTRIES // max(1, len(self._demand))))
 
     def arrived(self, works: BoolArray) -> Arrived:
         """The traffic that arrives in states (S, E)."""
-        problem, demand = self._problem, _demand(self._problem)
-        failed = problem.with_demand(problem.demand.expand(len(works), -1)).with_capacity(
-            problem.capacity * torch.from_numpy(works)
+        share = np.stack([self._arrived(state) for state in works])
+        share[:, self._demand <= 0] = 1.0
+        return Arrived(share)
+
+    def _arrived(self, state: BoolArray) -> FloatArray:
+        failed = self._through(np.flatnonzero(~state & (self._capacity > 0)))
+        dead = self._dead.copy()
+        dead[failed] = True
+        affected = np.unique(self._demand_of[failed[self._sent[failed] > 0]])
+        paths = self._paths_of(affected)
+        sent = self._sent.copy()
+        sent[paths] = self._moved(affected, dead)
+        change = (sent[paths] - self._sent[paths]) * self._demand[self._demand_of[paths]]
+        entries, length = _entries(self._crosses.indptr, paths)
+        of_links = np.bincount(
+            self._crosses.indices[entries], np.repeat(change, length), len(self._capacity)
         )
-        splits = torch.where(failed.path_mask, self._splits, 0.0)
+        load = self._load + of_links
+        capacity = np.where(state, self._capacity, 0.0)
+        full = np.flatnonzero((load > capacity * (1 + _ROUNDING)) & (capacity > 0))
+        cut = np.ones_like(sent)
+        for link in full.tolist():
+            through = self._through([link])
+            cut[through] = np.maximum(cut[through], load[link] / capacity[link])
+        return np.bincount(self._demand_of, sent / cut, len(self._demand)).clip(max=1.0)
+
+    def _through(self, links: Int64Array | list[int]) -> IntArray:
+        """Paths over any of these links."""
+        ptr = self._by_link.indptr
+        each = [self._by_link.indices[ptr[link] : ptr[link + 1]] for link in links]
+        return np.unique(np.concatenate(each)) if each else np.zeros(0, np.int32)
+
+    def _paths_of(self, demands: Int64Array) -> Int64Array:
+        """Paths of these demands, in order."""
+        return _entries(self._path_ptr, demands)[0]
+
+    def _moved(self, demands: Int64Array, dead: BoolArray) -> FloatArray:
+        """Shares of these demands on each of their paths."""
+        paths = self._paths_of(demands)
+        share = np.where(dead[paths], 0.0, self._split[paths])
         if self._moves:
-            left = splits.sum(-1, keepdim=True)
-            whole = self._splits.sum(-1, keepdim=True)
-            splits = torch.where(left > 0, splits * (whole / left.clamp(min=1e-300)), 0.0)
-        share = project(failed, splits, refill=0).sum(-1).clamp(max=1.0).numpy()
-        share = np.where(demand > 0, share, 1.0)
-        return Arrived(share, total_share(demand, share))
+            left = np.bincount(self._demand_of[paths], share, len(self._demand))
+            raised = np.divide(self._whole, left, out=np.zeros(len(left)), where=left > 0)
+            share *= raised[self._demand_of[paths]]
+        return share
+
+
+def _entries(ptr: AnyArray, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Places of the entries of some rows of a sparse layout, and how many each row has."""
+    first, count = ptr[rows], ptr[rows + 1] - ptr[rows]
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return np.repeat(first, count) + within, count
 
 
 class Reserved:
@@ -144,27 +198,28 @@ class Reserved:
 
     def arrived(self, works: BoolArray) -> Arrived:
         """The traffic that arrives in states (S, E)."""
-        demand = _demand(self._problem)
-        capacity = self._problem.capacity[:1] * torch.from_numpy(works)
-        failed = self._problem.with_demand(self._problem.demand.expand(len(works), -1))
-        live = failed.with_capacity(capacity).path_mask.numpy()
+        demand = demand_of(self._problem)
+        live = _failed(self._problem, works).path_mask.cpu().numpy()
         arriving = np.where(live, self._rates, 0.0).sum(-1)
         share = np.ones_like(arriving)
         np.divide(arriving, demand, out=share, where=np.broadcast_to(demand > 0, share.shape))
-        share = np.minimum(share, 1.0)
-        return Arrived(share, total_share(demand, share))
+        return Arrived(np.minimum(share, 1.0))
 
 
 class Solved:
     """Splits that are solved anew for every state.
+
+    Where the splits that minimise the largest utilisation fit, they carry all that has a path; else
+    the largest total flow is looked for.
 
     Args:
         problem: one matrix.
         gap: certified gap of each solution.
     """
 
-    def __init__(self, problem: Problem, gap: float = 0.01) -> None:
+    def __init__(self, problem: Problem, gap: float = 1e-3) -> None:
         self._problem, self._gap = problem.to(torch.float64), gap
+        self._balanced = balanced(self._problem)
         self._start = solve(self._problem, gap=gap).state
 
     @property
@@ -174,16 +229,50 @@ class Solved:
 
     def arrived(self, works: BoolArray) -> Arrived:
         """The traffic that arrives in states (S, E)."""
-        problem, demand = self._problem, _demand(self._problem)
-        failed = problem.with_demand(problem.demand.expand(len(works), -1)).with_capacity(
-            problem.capacity * torch.from_numpy(works)
-        )
-        result = solve(failed, gap=self._gap, warm_start=self._start.repeated(len(works)))
-        share = result.splits.sum(-1).clamp(max=1.0).numpy()
-        share = np.where(demand > 0, share, 1.0)
-        total = max(float(demand.sum()), 1e-300)
-        most = np.minimum(1.0, result.bound.numpy() / total)
-        return Arrived(share, np.maximum(most, total_share(demand, share)))
+        demand = demand_of(self._problem)
+        failed = _failed(self._balanced, works)
+        fullest = solve(failed, gap=_BALANCED_GAP).value.cpu().numpy()
+        routable = np.asarray(failed.routable.cpu(), dtype=np.float64)
+        share = np.where(demand > 0, routable, 1.0)
+        most = (share * demand).sum(1) / max(float(demand.sum()), 1e-300)
+        tight = np.flatnonzero(fullest > 1)
+        if len(tight):
+            flow = _failed(self._problem, works[tight])
+            result = solve(flow, gap=self._gap, warm_start=self._start.repeated(len(tight)))
+            carried = result.splits.sum(-1).clamp(max=1.0).cpu().numpy()
+            share[tight] = np.where(demand > 0, carried, 1.0)
+            bound = result.bound.cpu().numpy() / max(float(demand.sum()), 1e-300)
+            most[tight] = np.minimum(most[tight], bound)
+        return Arrived(share, most)
+
+
+def balanced(problem: Problem) -> Problem:
+    """One matrix under max_link_utilisation."""
+    return Problem.create(
+        problem.topology,
+        problem.paths,
+        "max_link_utilisation",
+        demand_of(problem)[None],
+        capacity=capacity_of(problem),
+    ).to(torch.float64)
+
+
+def usual_splits(problem: Problem) -> torch.Tensor:
+    """(D, K) splits that minimise the largest utilisation where all demand fits, else those of the
+    largest total flow.
+    """
+    found = solve(balanced(problem), gap=_BALANCED_GAP)
+    if float(found.value[0]) <= 1:
+        return found.splits[0]
+    return solve(problem, gap=_USUAL_GAP).splits[0]
+
+
+def _failed(problem: Problem, works: BoolArray) -> Problem:
+    """One matrix in several states (S, E)."""
+    demand = problem.demand.expand(len(works), -1)
+    return problem.with_demand(demand).with_capacity(
+        problem.capacity * torch.from_numpy(works).to(problem.capacity.device)
+    )
 
 
 class Igp:
@@ -192,14 +281,19 @@ class Igp:
     Args:
         problem: one matrix.
         metric: ``file``, ``hops``, ``latency`` or ``inverse-capacity``.
+
+    Raises:
+        InputError: another metric.
     """
 
     def __init__(self, problem: Problem, metric: str = "file") -> None:
         topology = problem.topology
-        self._capacity = problem.capacity[0].to("cpu", torch.float64).numpy()
+        if metric not in METRICS:
+            raise InputError("igp", "metric", " or ".join(METRICS), repr(metric))
+        self._capacity = capacity_of(problem)
         self._topology = dataclasses.replace(topology, capacity=self._capacity)
         self._dag = EcmpDag.of(self._topology, igp_metric(topology, metric))
-        self._pairs, self._demand = problem.paths.pairs, _demand(problem)
+        self._pairs, self._demand = problem.paths.pairs, demand_of(problem)
         self._volume = np.zeros((topology.num_nodes, topology.num_nodes))
         np.add.at(self._volume, (self._pairs[:, 1], self._pairs[:, 0]), self._demand)
 
@@ -219,7 +313,7 @@ class Igp:
             )
             share[row] = passes[self._pairs[:, 1], self._pairs[:, 0]]
         share[:, self._demand <= 0] = 1.0
-        return Arrived(share, total_share(self._demand, share))
+        return Arrived(share)
 
 
 @kernel

@@ -21,14 +21,15 @@ class AvailabilityOptions(ProgramFileConfig):
 
     routing: tuple[str, ...] = ()
     """A way of routing; repeat for more.  igp:metric=hops: shortest paths after the failure.
-    tunnels:scheme=pdhg,moves=true: splits of a scheme, chosen before the failure; the ingress moves
-    the traffic of failed paths to the others, or it is lost.  solved:gap=0.001: splits solved anew.
-    least-loss, and common-share at --availability: rates reserved on paths beforehand, certified.
-    Default: all five."""
+    tunnels:scheme=auto,moves=true: splits of a scheme, chosen before the failure (auto: the least
+    largest utilisation where all fits, else the largest flow); the ingress moves the traffic of
+    failed paths to the others, or it is lost.  solved:gap=0.001: splits solved anew.  least-loss,
+    and common-share at --availability: rates reserved on paths beforehand, certified.  Default: all
+    five."""
     availability: float = 0.999
     """Share of the time for which common-share promises a share of every demand."""
     components: Path | None = None
-    """A table (.csv) of availabilities: source,target or node or group; availability, or mtbf and
+    """A table (.csv, .xlsx) of availabilities: source,target or node or group; availability, or mtbf and
     mttr (2000h, 90d)."""
     groups: Path | None = None
     """Groups of cables that also fail together, such as those in one conduit: a .csv file of
@@ -64,6 +65,9 @@ class AvailabilityOptions(ProgramFileConfig):
         require(self, "rest", "a share of the time in [0, 1)", 0 <= self.rest < 1)
         for field in ("most_down", "limit"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+        fail = self.group_availability < 1 or self.components is not None
+        expected = "--group-availability below 1, or --components: no group fails"
+        require(self, "groups", expected, self.groups is None or fail)
         require(self, "most_states", "a whole number of at least 1", self.most_states >= 1)
 
 

@@ -19,6 +19,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.progress import progress_bar
 from teal.spec import Spec, parse_spec
 from teal_availability.components import Components, components_of
+from teal_availability.matrix import demand_of
 from teal_availability.measure import Availability, measure, minutes_a_year
 from teal_availability.patterns import Patterns, pattern_probabilities
 from teal_availability.promises import (
@@ -30,7 +31,7 @@ from teal_availability.promises import (
 )
 from teal_availability.records import ComponentRow, DemandRow, PromiseRow, SummaryRow
 from teal_availability.report import AvailabilityReport
-from teal_availability.routing import Igp, Reserved, Routing, Solved, Tunnels
+from teal_availability.routing import Igp, Reserved, Routing, Solved, Tunnels, usual_splits
 from teal_availability.settings import (
     COMMON_SHARE,
     DEFAULT_ROUTINGS,
@@ -55,6 +56,10 @@ def availability_of(
         SolverError: the program of a promise was not solved.
     """
     specs = [parse_spec(text) for text in options.routing or DEFAULT_ROUTINGS]
+    if len({spec.text for spec in specs}) < len(specs):
+        raise InputError(
+            "--routing", "", "each way of routing once", ", ".join(s.text for s in specs)
+        )
     unknown = [spec.name for spec in specs if spec.name not in DEFAULT_ROUTINGS]
     if unknown:
         near = did_you_mean(unknown[0], DEFAULT_ROUTINGS)
@@ -78,8 +83,12 @@ def availability_of(
     )
     rows = _matrices(instance, options)
     problems = [instance.problem(instance.traffic.read([row])) for row in rows.tolist()]
+    if not len(components):
+        raise InputError("availability", "components", "one that fails at least", "none")
+    if not any(float(problem.demand.sum()) > 0 for problem in problems):
+        raise InputError(instance.traffic.name, "", "a matrix with demand", "none")
     promised = any(spec.name in (LEAST_LOSS, COMMON_SHARE) for spec in specs)
-    patterns = pattern_probabilities(instance.paths, components) if promised else None
+    patterns = pattern_probabilities(problems[0], components) if promised else None
     if patterns is not None and not options.routing and not is_within_reach(patterns):
         specs = [spec for spec in specs if spec.name != COMMON_SHARE]
         notify("common-share is left out: its program is too large here")
@@ -122,8 +131,11 @@ def _routing(
             usual = "hops" if problem.topology.metric is None else "file"
             return Igp(problem, str(spec.parse_options(metric=usual)["metric"])), None
         case "tunnels":
-            given: dict[str, Any] = spec.parse_options(scheme="pdhg", moves=True)
-            splits = make_scheme(given["scheme"]).solve(problem).splits[0]
+            given: dict[str, Any] = spec.parse_options(scheme="auto", moves=True)
+            if given["scheme"] == "auto":
+                splits = usual_splits(problem)
+            else:
+                splits = make_scheme(given["scheme"]).solve(problem).splits[0]
             return Tunnels(problem, splits, moves=given["moves"]), None
         case "solved":
             return Solved(problem, float(spec.parse_options(gap=1e-3)["gap"])), None
@@ -147,7 +159,10 @@ def _promised(
     options: AvailabilityOptions,
 ) -> PromiseRow:
     is_share = spec.name == COMMON_SHARE
-    quantile = common_quantile(problem, patterns, options.availability) if is_share else None
+    quantile = (
+        common_quantile(problem, patterns, options.availability, promise) if is_share else None
+    )
+    lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
     return PromiseRow(
         spec.name,
         row,
@@ -155,6 +170,8 @@ def _promised(
         promise.value,
         promise.bound,
         promise.gap,
+        minutes_a_year(lost[0]),
+        minutes_a_year(lost[1]),
         int(promise.left_out.sum()),
         np.nan if quantile is None else quantile.value,
         np.nan if quantile is None else quantile.bound,
@@ -170,7 +187,7 @@ def _report(
     promises: list[PromiseRow],
 ) -> AvailabilityReport:
     names, pairs = instance.topology.node_names, instance.paths.pairs.tolist()
-    rates = np.mean([problem.demand[0].numpy() for problem in problems], axis=0).tolist()
+    rates = np.mean([demand_of(problem) for problem in problems], axis=0).tolist()
     return AvailabilityReport(
         instance.topology.name,
         instance.traffic.name,
@@ -185,15 +202,15 @@ def _report(
                 names[source],
                 names[target],
                 rate,
-                float(mean),
-                *_three(times),
-                minutes_a_year(max(0.0, 1 - float(mean) - one.rest)),
-                minutes_a_year(1 - float(mean)),
+                float(one.demand_mean.low[d]),
+                float(one.demand_mean.high[d]),
+                *_three(one.demand_time.low[d]),
+                *_three(one.demand_time.high[d]),
+                minutes_a_year(1 - float(one.demand_mean.high[d])),
+                minutes_a_year(1 - float(one.demand_mean.low[d])),
             )
             for one in found
-            for (source, target), rate, mean, times in zip(
-                pairs, rates, one.demand_mean, one.demand_time, strict=True
-            )
+            for d, ((source, target), rate) in enumerate(zip(pairs, rates, strict=True))
         ],
         [
             ComponentRow(
@@ -214,14 +231,14 @@ def _report(
 def _summary(one: Availability) -> SummaryRow:
     return SummaryRow(
         one.routing,
-        one.mean,
-        min(1.0, one.mean_at_most),
-        minutes_a_year(max(0.0, 1 - one.mean_at_most)),
-        minutes_a_year(1 - one.mean),
-        *_three(one.whole_time),
-        *_three(one.total_time),
-        *_three(np.minimum(1.0, one.total_time_at_most)),
-        one.rest,
+        float(one.mean.low),
+        float(one.mean.high),
+        minutes_a_year(1 - float(one.mean.high)),
+        minutes_a_year(1 - float(one.mean.low)),
+        *_three(one.whole_time.low),
+        *_three(one.whole_time.high),
+        *_three(one.total_time.low),
+        *_three(one.total_time.high),
     )
 
 

@@ -74,7 +74,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
     match path.suffix.lower():
         case ".csv":
             with path.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
-                for line, row in enumerate(csv.DictReader(stream), start=2):
+                for line, row in enumerate(_readable(csv.DictReader(stream), where), start=2):
                     try:
                         yield (
                             f"line {line}",
@@ -110,3 +110,10 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
                         names[source],
                         names[target],
                     )
+
+
+def _readable(rows: csv.DictReader[str], where: str) -> Iterator[dict[str, str]]:
+    try:
+        yield from rows
+    except csv.Error as error:  # a cell of more than 128 KiB
+        raise InputError(where, "", "a table", error) from None

@@ -36,7 +36,7 @@ TRAINED, START, RANDOM, SHORTEST, NULL, OPTIMUM = (
     "null (repair alone)",
     "optimum",
 )
-_OPTIMUM_GAP = 1e-4
+_OPTIMUM_GAP = 1e-5
 _OPTIMUM_S = 60.0  # seconds for the optimum of a matrix, after which the best so far is taken
 _MEASURES = ("cut", "repaired", "gap")  # of which the trained model and its start are compared
 

@@ -63,8 +63,12 @@ def test_tables_page_and_files_say_the_same(
         (["--routing", "tunnels:schema=pdhg"], "did you mean scheme"),
         (["--availability", "99.9"], "a share of the time"),
         (["--objective", "max_link_utilisation"], "total_flow"),
-        (["--components", "none.csv"], "a table of availabilities"),
+        (["--components", "none.csv"], "a .csv or .xlsx table"),
         (["--rest", "-1"], "a share of the time"),
+        (["--cable-availability", "1"], "one that fails at least"),
+        (["--routing", "igp", "--routing", "igp"], "each way of routing once"),
+        (["--routing", "igp:metric=foo"], "inverse-capacity"),
+        (["--groups", "x.csv"], "no group fails"),
     ],
 )
 def test_wrong_input_is_one_line(
@@ -73,3 +77,24 @@ def test_wrong_input_is_one_line(
     assert main([*_COMMAND, *options, "--out", str(tmp_path / "run")]) == 2
     errors = capsys.readouterr().err.strip().splitlines()
     assert words in errors[-1]
+
+
+def test_traffic_without_demand_is_refused_and_a_single_link_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = {
+        "directed": True,
+        "nodes": [{"id": "a"}, {"id": "b"}],
+        "links": [{"source": "a", "target": "b", "capacity": 2}],
+    }
+    (tmp_path / "two.json").write_text(json.dumps(network))
+    for rate, code in ((0, 2), (1, 0)):
+        (tmp_path / "t.csv").write_text(f"source,target,rate\na,b,{rate}\n")
+        command = ["--topology", str(tmp_path / "two.json"), "--traffic", str(tmp_path / "t.csv")]
+        out = ["--out", str(tmp_path / str(rate)), "--quiet"]
+        assert main(["availability", *command, "--cable-availability", "0.99", *out]) == code
+    printed = capsys.readouterr()
+    assert "a matrix with demand" in printed.err
+    # Whichever way: the only cable is down in 1% of the time.
+    assert "5,259 to 5,260 minutes" in printed.out
+    assert "99.0000% to 99.0000%" in printed.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,12 @@ def test_times_between_failures_and_to_repair_give_the_availability(tmp_path: Pa
     assert found.unavailability == pytest.approx([0.01, 0.005, 0.01])
 
 
+def test_other_separators_are_read_and_nodes_may_be_called_by_aliases(tmp_path: Path) -> None:
+    topology = dataclasses.replace(_NETWORK, aliases={"10.0.0.2": "n2"})
+    found = components_of(topology, file=_file(tmp_path, "Node;Availability\n10.0.0.2;0.99\n"))
+    assert found.names[-1] == "n2"
+
+
 @pytest.mark.parametrize(
     ("row", "words"),
     [
@@ -63,6 +70,8 @@ def test_times_between_failures_and_to_repair_give_the_availability(tmp_path: Pa
         (",,9,0.9,,", "a node of"),
         ("n0,,,0.9,,", "source and target"),
         ("n0,n1,,often,,", "an availability such as"),
+        ("n1,*,,0.9,,", "a whole cable"),
+        ("n0,n1#1,,0.9,,", "a whole cable"),
     ],
 )
 def test_faults_of_a_file_are_one_line(tmp_path: Path, row: str, words: str) -> None:

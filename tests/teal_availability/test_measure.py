@@ -13,7 +13,6 @@ from scipy.optimize import linprog
 
 from teal.network.ecmp import igp_metric
 from teal.problem import Problem
-from teal_availability.components import Components
 from teal_availability.measure import LEVELS, measure
 from teal_availability.routing import Igp, Reserved, Routing, Solved, Tunnels
 from teal_availability.states import most_probable
@@ -123,15 +122,15 @@ def test_every_figure_is_the_sum_over_all_states(seed: int, way: str) -> None:
     total = share @ demand / demand.sum()
     states = most_probable(components.unavailability, rest=0)
     found = measure(way, [routing], [problem], components, states)
-    np.testing.assert_allclose(found.demand_mean, times @ share, atol=1e-9)
-    assert found.mean == pytest.approx(times @ total, abs=1e-9)
+    np.testing.assert_allclose(found.demand_mean.low, times @ share, atol=1e-9)
+    assert float(found.mean.low) == pytest.approx(times @ total, abs=1e-9)
     for number, level in enumerate(LEVELS):
         near = (np.abs(share - level) < 3e-6).any()  # where rounding decides
         if not near:
             np.testing.assert_allclose(
-                found.demand_time[:, number], times @ (share >= level), atol=1e-9
+                found.demand_time.low[:, number], times @ (share >= level), atol=1e-9
             )
-            assert found.whole_time[number] == pytest.approx(
+            assert found.whole_time.low[number] == pytest.approx(
                 times @ (share >= level).all(1), abs=1e-9
             )
     for c in range(len(components)):
@@ -155,13 +154,14 @@ def test_bounds_hold_whatever_is_left_out(seed: int, count: int) -> None:
     truth = measure("all", [routing], [problem], components, every)
     some = most_probable(components.unavailability, rest=0, most_states=count)
     found = measure("some", [routing], [problem], components, some)
-    assert found.rest == pytest.approx(1 - some.probability.sum(), abs=1e-12)
-    assert found.mean <= truth.mean + 1e-12
-    assert truth.mean <= found.mean_at_most + 1e-12
-    assert (found.demand_time <= truth.demand_time + 1e-12).all()
-    assert (truth.demand_time <= found.demand_time + found.rest + 1e-12).all()
-    assert (found.total_time <= truth.total_time + 1e-12).all()
-    assert (truth.total_time <= found.total_time_at_most + 1e-12).all()
+    for name in ("mean", "demand_mean", "demand_time", "whole_time", "total_time"):
+        low, high = getattr(found, name)
+        exact, above = getattr(truth, name)
+        assert (low <= exact + 1e-12).all(), name
+        assert (exact <= high + 1e-12).all(), name
+        np.testing.assert_allclose(above, exact, atol=1e-12)
+    rest = 1 - some.probability.sum()
+    np.testing.assert_allclose(found.mean.high - found.mean.low, rest, atol=1e-12)
 
 
 @given(seed=st.integers(0, 10_000))
@@ -177,9 +177,10 @@ def test_splits_solved_anew_are_between_their_bounds_and_optimal(seed: int) -> N
         time * _optimum(problem, works(components, down, problem.topology.num_links))
         for time, down in every_state(components.unavailability)
     )
-    assert found.mean <= truth + 1e-9
-    assert truth <= found.mean_at_most + 1e-9
-    assert found.mean_at_most - found.mean <= 2e-4
+    assert found.mean.low <= truth + 1e-9
+    assert truth <= found.mean.high + 1e-9
+    assert found.mean.high - found.mean.low <= 2e-4
+    assert (found.whole_time.low <= found.whole_time.high).all()
 
 
 def test_the_mean_is_that_of_a_million_drawn_states() -> None:
@@ -202,7 +203,7 @@ def test_the_mean_is_that_of_a_million_drawn_states() -> None:
     )
     mean = counts @ total / draws
     deviation = np.sqrt(counts @ (total - mean) ** 2 / draws**2)
-    assert abs(found.mean - mean) <= 4 * deviation
+    assert abs(float(found.mean.low) - mean) <= 4 * deviation
 
 
 def test_several_matrices_have_equal_shares_of_the_time() -> None:
@@ -221,5 +222,22 @@ def test_several_matrices_have_equal_shares_of_the_time() -> None:
         components,
         states,
     )
-    assert both.mean == pytest.approx(np.mean([one.mean for one in alone]), abs=1e-12)
-    assert isinstance(components, Components)
+    # The second matrix has two thirds of the traffic.
+    means = [float(one.mean.low) for one in alone]
+    assert float(both.mean.low) == pytest.approx((means[0] + 2 * means[1]) / 3, abs=1e-12)
+    times = [one.demand_time.low for one in alone]
+    np.testing.assert_allclose(both.demand_time.low, np.mean(times, axis=0), atol=1e-12)
+
+
+def test_all_traffic_of_a_demand_without_a_path_is_lost_also_where_it_pauses() -> None:
+    problem, components = random_case(3)
+    demand = np.zeros((2, problem.paths.num_demands))
+    demand[0, 0] = 5.0  # in the first matrix only
+    matrices = [problem.with_demand(torch.from_numpy(row[None])) for row in demand]
+    none = torch.zeros(problem.path_mask[0].shape, dtype=torch.float64)
+    states = most_probable(components.unavailability, rest=0)
+    ways = [Tunnels(one, none) for one in matrices]
+    found = measure("none", ways, matrices, components, states)
+    assert float(found.mean.high) == pytest.approx(0, abs=1e-9)
+    assert found.demand_mean.high[0] == pytest.approx(0, abs=1e-9)
+    assert found.demand_time.low[0, 0] == pytest.approx(0.5)

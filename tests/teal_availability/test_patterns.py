@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from teal.errors import InputError
 from teal.network import all_pairs, compute_paths
+from teal.objectives import Objective
+from teal.problem import Problem
 from teal.testing import make_topology
 from teal_availability.components import components_of
 from teal_availability.patterns import pattern_probabilities
@@ -30,12 +32,14 @@ def test_patterns_are_those_of_all_states(seed: int) -> None:
                 if paths.mask[d, k] and state[list(paths.links_of(d, k))].all()
             ]
             expected[d, sum(1 << k for k in alive)] += time
-    found = pattern_probabilities(paths, components).probability
+    found = pattern_probabilities(problem, components).probability
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_more_paths_than_sets_can_be_looked_at_are_refused() -> None:
     topology = make_topology([(0, 1, 1.0)] * 9 + [(1, 0, 1.0)])
     paths = compute_paths(topology, all_pairs(topology), num_paths=9, cache=False)
+    demand = np.ones((1, paths.num_demands))
+    problem = Problem.create(topology, paths, Objective(), demand)
     with pytest.raises(InputError, match="at most 8 a demand"):
-        pattern_probabilities(paths, components_of(topology))
+        pattern_probabilities(problem, components_of(topology))

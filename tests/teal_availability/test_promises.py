@@ -3,6 +3,8 @@ that could be handed to them."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,18 +17,16 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.testing import make_topology
 from teal_availability import promises
-from teal_availability.components import components_of
-from teal_availability.patterns import pattern_probabilities
-from teal_availability.promises import (
-    common_quantile,
+from teal_availability.certificates import (
     common_share_bound,
     expected_share,
     expected_share_bound,
-    promise_common_share,
-    promise_least_loss,
     quantile_shares,
     tail_shares,
 )
+from teal_availability.components import components_of
+from teal_availability.patterns import Patterns, pattern_probabilities
+from teal_availability.promises import common_quantile, promise_common_share, promise_least_loss
 from tests.explicit import explicit_paths
 from tests.teal_availability.brute import every_state, random_case, works
 
@@ -72,7 +72,7 @@ def test_the_least_loss_is_that_of_the_program_over_all_states(seed: int) -> Non
     cost = np.concatenate([np.zeros(paths), -np.repeat(times, demands)])
     bounds = [(0, None)] * paths + [(0, rate) for rate in np.tile(demand, states)]
     best = linprog(cost, np.vstack(rows), np.concatenate(right), bounds=bounds)
-    patterns = pattern_probabilities(problem.paths, components)
+    patterns = pattern_probabilities(problem, components)
     found = promise_least_loss(problem, patterns)
     assert found.value == pytest.approx(-best.fun / demand.sum(), rel=1e-6)
     assert found.bound >= found.value * (1 - 1e-12)
@@ -98,7 +98,7 @@ def test_a_common_share_is_kept_in_all_states_and_is_the_best_of_the_program(
     """What rates keep is measured over all states; the program too has a row for each of them."""
     problem, components = random_case(seed, nodes=4, count=6)
     demand, tail = problem.demand[0].numpy(), 1 - availability
-    patterns = pattern_probabilities(problem.paths, components)
+    patterns = pattern_probabilities(problem, components)
     found = promise_common_share(problem, patterns, availability)
     takes = (demand > 0) & ~found.left_out
     if not takes.any():
@@ -149,7 +149,7 @@ def test_a_common_share_is_kept_in_all_states_and_is_the_best_of_the_program(
 @settings(max_examples=40, deadline=None)
 def test_no_prices_whatever_prove_less_than_can_be_reached(seed: int) -> None:
     problem, components = random_case(seed)
-    patterns = pattern_probabilities(problem.paths, components)
+    patterns = pattern_probabilities(problem, components)
     demand = problem.demand[0].numpy()
     loss = promise_least_loss(problem, patterns)
     share = promise_common_share(problem, patterns, 0.9)
@@ -173,7 +173,7 @@ def test_no_prices_whatever_prove_less_than_can_be_reached(seed: int) -> None:
 @settings(max_examples=40, deadline=None)
 def test_the_share_by_cvar_is_never_above_the_true_quantile(seed: int, availability: float) -> None:
     problem, components = random_case(seed)
-    patterns = pattern_probabilities(problem.paths, components)
+    patterns = pattern_probabilities(problem, components)
     share = promise_common_share(problem, patterns, availability)
     truth = common_quantile(problem, patterns, availability)
     if truth is None or not (share.rates > 0).any():
@@ -200,7 +200,7 @@ def test_a_demand_over_two_cables_by_hand() -> None:
     components = type(whole)(
         whole.names[:2], whole.kinds[:2], whole.links[:2], whole.unavailability[:2]
     )
-    patterns = pattern_probabilities(paths, components)
+    patterns = pattern_probabilities(problem, components)
     loss = promise_least_loss(problem, patterns)
     assert loss.value == pytest.approx(0.99)
     assert promise_common_share(problem, patterns, 0.9).value == pytest.approx(0.9)
@@ -215,7 +215,7 @@ def test_a_demand_over_two_cables_by_hand() -> None:
 def test_networks_out_of_reach_get_rates_near_the_best_and_a_bound_that_holds(seed: int) -> None:
     """Small networks for which the linear program is declared out of reach."""
     problem, components = random_case(seed)
-    patterns = pattern_probabilities(problem.paths, components)
+    patterns = pattern_probabilities(problem, components)
     if not problem.demand.sum() > 0:
         return
     best = promise_least_loss(problem, patterns)
@@ -227,3 +227,62 @@ def test_networks_out_of_reach_get_rates_near_the_best_and_a_bound_that_holds(se
     assert _within_capacity(problem, found.rates)
     assert found.value <= best.value + 1e-9
     assert best.value <= found.bound + 1e-9
+
+
+def _star(demands: dict[tuple[int, int], float]) -> tuple[Problem, Patterns]:
+    """A triangle of 10 Gbit/s, node 3 at 0 by one cable of 1 Gbit/s, and node 4 behind a dead
+    link; every cable is up in 99.9% of the time."""
+    both = [(0, 1, 10.0), (0, 2, 10.0), (1, 2, 10.0), (0, 3, 1.0), (3, 4, 0.0)]
+    topology = make_topology([*both, *((b, a, capacity) for a, b, capacity in both)])
+    paths = compute_paths(topology, all_pairs(topology), num_paths=2, cache=False)
+    rates = [demands.get((s, t), 0.0) for s, t in paths.pairs.tolist()]
+    problem = Problem.create(topology, paths, Objective(), np.array([rates]))
+    return problem, pattern_probabilities(problem, components_of(topology))
+
+
+def test_share_and_quantile_leave_out_the_same_demands_also_at_a_tie() -> None:
+    """The demand to node 3 is without a path for exactly 1 - availability of the time."""
+    problem, patterns = _star({(0, 1): 1.0, (0, 3): 10.0})
+    share = promise_common_share(problem, patterns, 0.999)
+    quantile = common_quantile(problem, patterns, 0.999, share)
+    assert quantile is not None
+    assert share.left_out.sum() == 1
+    assert share.value <= quantile.value + 1e-9
+
+
+def test_a_demand_behind_a_dead_link_takes_no_share_from_others() -> None:
+    alone = promise_common_share(*_star({(0, 1): 5.0}), 0.99)
+    both = promise_common_share(*_star({(0, 1): 5.0, (0, 4): 1.0}), 0.99)
+    assert both.left_out.sum() == 1
+    assert both.value == pytest.approx(alone.value, abs=1e-9) != 0
+
+
+@pytest.mark.parametrize("tiny", [1e-12, 1e-30])
+def test_tiny_demands_disturb_no_program(tiny: float) -> None:
+    problem, patterns = _star({(0, 1): 5.0, (1, 2): tiny})
+    share = promise_common_share(problem, patterns, 0.99)
+    assert share.value == pytest.approx(promise_common_share(*_star({(0, 1): 5.0}), 0.99).value)
+    assert share.gap <= 1e-5
+    assert promise_least_loss(problem, patterns).gap <= 1e-9
+
+
+def test_nothing_can_be_promised_of_nothing() -> None:
+    for demands, share in (({}, 1.0), ({(0, 4): 1.0}, 0.0)):
+        problem, patterns = _star(demands)
+        assert promise_least_loss(problem, patterns).value == share
+        assert promise_common_share(problem, patterns, 0.99).value == share
+
+
+@given(seed=_SEEDS)
+@settings(max_examples=25, deadline=None)
+def test_at_six_nines_quantiles_are_no_less_than_shares(seed: int) -> None:
+    """Tails below the tolerances of solvers."""
+    problem, components = random_case(seed)
+    components = dataclasses.replace(components, unavailability=np.full(len(components), 1e-6))
+    patterns = pattern_probabilities(problem, components)
+    for availability in (0.999998, 0.9999989):
+        share = promise_common_share(problem, patterns, availability)
+        truth = common_quantile(problem, patterns, availability, share)
+        if truth is not None and (share.rates > 0).any():
+            assert share.value <= truth.value + 1e-6
+            assert share.value <= share.bound + 1e-12

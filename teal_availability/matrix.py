@@ -1,0 +1,25 @@
+"""One matrix of a problem as arrays of numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from teal import InputError, Problem
+from teal.runtime.arrays import FloatArray
+
+
+def demand_of(problem: Problem) -> FloatArray:
+    """(D,) Gbit/s.
+
+    Raises:
+        InputError: more than one matrix, or none.
+    """
+    if problem.batch != 1:
+        raise InputError("availability", "problem", "one matrix", problem.batch)
+    return np.asarray(problem.demand[0].to("cpu", torch.float64), dtype=np.float64)
+
+
+def capacity_of(problem: Problem) -> FloatArray:
+    """(E,) Gbit/s."""
+    return np.asarray(problem.capacity[0].to("cpu", torch.float64), dtype=np.float64)
