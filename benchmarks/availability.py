@@ -26,7 +26,7 @@ from teal_availability import (
     promise_least_loss,
 )
 from teal_availability.measure import measure
-from teal_availability.routing import Igp, Routing, Solved, Tunnels
+from teal_availability.routing import Igp, Routing, Solved, Tunnels, usual_splits
 
 NETWORKS = {  # topology and the largest number of cables down at once
     "B4": ("b4", 2),
@@ -64,7 +64,7 @@ def _row(topology: teal.Topology, most_down: int) -> dict[str, float]:
     problem = teal.Problem.create(topology, paths, "total_flow", traffic.read([0]))
     components = components_of(topology, cable_availability=0.999)
     states = most_probable(components.unavailability, 0.0, most_down)
-    splits = teal.solve(problem, gap=1e-3).splits[0]
+    splits = usual_splits(problem)
     row: dict[str, float] = {
         "demands": paths.num_demands,
         "cables": len(components),

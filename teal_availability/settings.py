@@ -29,8 +29,8 @@ class AvailabilityOptions(ProgramFileConfig):
     availability: float = 0.999
     """Share of the time for which common-share promises a share of every demand."""
     components: Path | None = None
-    """A table (.csv, .xlsx) of availabilities: source,target or node or group; availability, or mtbf and
-    mttr (2000h, 90d)."""
+    """Table (.csv, .xlsx) of availabilities: source,target or node or group; availability, or mtbf
+    and mttr (2000h, 90d)."""
     groups: Path | None = None
     """Groups of cables that also fail together, such as those in one conduit: a .csv file of
     group,source,target, or a .json or .graphml file as in teal plan."""
