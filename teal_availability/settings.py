@@ -8,26 +8,23 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from teal import ObjectiveName
-from teal.app.settings import InstanceConfig, ProgramFileConfig, require
-from teal.option import OVERWRITE
+from teal.app.settings import (
+    InstanceConfig,
+    ProgramFileConfig,
+    TopologyFileConfig,
+    require,
+    seconds,
+)
+from teal.option import OVERWRITE, TOPOLOGY
 
 LEAST_LOSS, COMMON_SHARE = "least-loss", "common-share"
 DEFAULT_ROUTINGS = ("igp", "tunnels", "solved", LEAST_LOSS, COMMON_SHARE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AvailabilityOptions(ProgramFileConfig):
-    """The components that fail, the ways of routing that are measured, and the matrices."""
+class FailureConfig:
+    """The components that fail, and how often."""
 
-    routing: tuple[str, ...] = ()
-    """A way of routing; repeat for more.  igp:metric=hops: shortest paths after the failure.
-    tunnels:scheme=auto,moves=true: splits of a scheme, chosen before the failure (auto: the least
-    largest utilisation where all fits, else the largest flow); the ingress moves the traffic of
-    failed paths to the others, or it is lost.  solved:gap=0.001: splits solved anew.  least-loss,
-    and common-share at --availability: rates reserved on paths beforehand, certified.  Default: all
-    five."""
-    availability: float = 0.999
-    """Share of the time for which common-share promises a share of every demand."""
     components: Path | None = None
     """Table (.csv, .xlsx) of availabilities: source,target or node or group; availability, or mtbf
     and mttr (2000h, 90d)."""
@@ -40,6 +37,27 @@ class AvailabilityOptions(ProgramFileConfig):
     """The same of a node."""
     group_availability: float = 1.0
     """The same of a group."""
+
+    def check_failures(self) -> None:
+        """Raise InputError for groups of which none fails."""
+        fail = self.group_availability < 1 or self.components is not None
+        expected = "--group-availability below 1, or --components: no group fails"
+        require(self, "groups", expected, self.groups is None or fail)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AvailabilityOptions(FailureConfig, ProgramFileConfig):
+    """The components that fail, the ways of routing that are measured, and the matrices."""
+
+    routing: tuple[str, ...] = ()
+    """A way of routing; repeat for more.  igp:metric=hops: shortest paths after the failure.
+    tunnels:scheme=auto,moves=true: splits of a scheme, chosen before the failure (auto: the least
+    largest utilisation where all fits, else the largest flow); the ingress moves the traffic of
+    failed paths to the others, or it is lost.  solved:gap=0.001: splits solved anew.  least-loss,
+    and common-share at --availability: rates reserved on paths beforehand, certified.  Default: all
+    five."""
+    availability: float = 0.999
+    """Share of the time for which common-share promises a share of every demand."""
     rest: float = 1e-6
     """Share of the time in states that are not looked at, at most, if --most-states allows; it
     counts as lost in lower bounds and as carried in upper ones."""
@@ -57,6 +75,7 @@ class AvailabilityOptions(ProgramFileConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
+        self.check_failures()
         is_total_flow = self.objective == ObjectiveName.TOTAL_FLOW
         require(self, "objective", "total_flow: availability is that of traffic", is_total_flow)
         require(self, "classes", "none", not self.classes)
@@ -65,9 +84,6 @@ class AvailabilityOptions(ProgramFileConfig):
         require(self, "rest", "a share of the time in [0, 1)", 0 <= self.rest < 1)
         for field in ("most_down", "limit"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
-        fail = self.group_availability < 1 or self.components is not None
-        expected = "--group-availability below 1, or --components: no group fails"
-        require(self, "groups", expected, self.groups is None or fail)
         require(self, "most_states", "a whole number of at least 1", self.most_states >= 1)
 
 
@@ -105,3 +121,47 @@ class AvailabilityConfig(AvailabilityOptions, InstanceConfig):
         """Raise InputError for a number out of its range."""
         super().__post_init__()
         require(self, "worst", "a whole number of at least 1", self.worst >= 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdmitOptions(FailureConfig, TopologyFileConfig):
+    """The components that fail, the candidate paths, and how long ways are searched for."""
+
+    num_paths: int = 4
+    """K, number of edge-disjoint candidate paths of two nodes, at most."""
+    deadline: str = "30s"
+    """Length of the search by whole numbers."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        self.check_failures()
+        require(self, "num_paths", "1 to 8", 1 <= self.num_paths <= 8)
+        seconds(self.deadline, "--deadline")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdmitConfig(AdmitOptions):
+    """Say which promises of a rate for a share of the time a network can keep, and at which price.
+
+    A promise is kept by rates that are reserved on one or several paths, exactly for its share of
+    the time; sold promises are kept in any case.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "failures": (
+            "components",
+            "groups",
+            "cable_availability",
+            "node_availability",
+            "group_availability",
+        ),
+        "output": ("out", "overwrite"),
+    }
+
+    topology: Annotated[str, TOPOLOGY]
+    promises: Path
+    """Table (.csv, .xlsx) of promises: source, target, rate (Gbit/s), availability; value (by
+    default the rate), sold (yes: must be kept)."""
+    out: Path | None = None
+    """File for the answers: admission.csv."""
+    overwrite: Annotated[bool, OVERWRITE] = False

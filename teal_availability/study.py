@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from teal import InputError, Problem, make_scheme
+from teal import InputError, Problem, Topology, make_scheme
 from teal.app.instance import Instance, rows_of
 from teal.errors import did_you_mean
 from teal.formats.groups import load_groups
@@ -37,6 +37,7 @@ from teal_availability.settings import (
     DEFAULT_ROUTINGS,
     LEAST_LOSS,
     AvailabilityOptions,
+    FailureConfig,
 )
 from teal_availability.states import States, most_probable
 
@@ -65,15 +66,7 @@ def availability_of(
         near = did_you_mean(unknown[0], DEFAULT_ROUTINGS)
         expected = "one of: " + ", ".join(DEFAULT_ROUTINGS)
         raise InputError("--routing", "", expected, repr(unknown[0]) + near)
-    groups = load_groups(options.groups, instance.topology) if options.groups else {}
-    components = components_of(
-        instance.topology,
-        file=options.components,
-        groups=groups,
-        cable_availability=options.cable_availability,
-        node_availability=options.node_availability,
-        group_availability=options.group_availability,
-    )
+    components = failing_components(instance.topology, options)
     states = most_probable(
         components.unavailability, options.rest, options.most_down, options.most_states
     )
@@ -83,8 +76,6 @@ def availability_of(
     )
     rows = _matrices(instance, options)
     problems = [instance.problem(instance.traffic.read([row])) for row in rows.tolist()]
-    if not len(components):
-        raise InputError("availability", "components", "one that fails at least", "none")
     if not any(float(problem.demand.sum()) > 0 for problem in problems):
         raise InputError(instance.traffic.name, "", "a matrix with demand", "none")
     promised = any(spec.name in (LEAST_LOSS, COMMON_SHARE) for spec in specs)
@@ -106,6 +97,26 @@ def availability_of(
         ) as bar:
             found.append(measure(spec.text, routings, problems, components, states, bar.update))
     return _report(instance, problems, components, states, found, promises)
+
+
+def failing_components(topology: Topology, options: FailureConfig) -> Components:
+    """The components of a network that fail, by the settings.
+
+    Raises:
+        InputError: a fault in them, or none that fails.
+    """
+    groups = load_groups(options.groups, topology) if options.groups else {}
+    components = components_of(
+        topology,
+        file=options.components,
+        groups=groups,
+        cable_availability=options.cable_availability,
+        node_availability=options.node_availability,
+        group_availability=options.group_availability,
+    )
+    if not len(components):
+        raise InputError("availability", "components", "one that fails at least", "none")
+    return components
 
 
 def _matrices(instance: Instance, options: AvailabilityOptions) -> Int64Array:

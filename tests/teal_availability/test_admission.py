@@ -1,0 +1,183 @@
+"""Admission of promises, against all choices on small networks and all states of their
+components."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from teal.cli import main
+from teal.errors import InputError
+from teal.problem import Problem
+from teal_availability import admission as module
+from teal_availability.admission import Request, choose_promises, ways_of
+from teal_availability.patterns import pattern_probabilities
+from tests.teal_availability.brute import every_state, random_case, works
+
+
+def _requests(problem: Problem, seed: int, count: int) -> list[Request]:
+    rng, names = np.random.default_rng(seed), problem.topology.node_names
+    pairs = problem.paths.pairs[rng.choice(len(problem.paths.pairs), count)]
+    scale = float(problem.topology.capacity.mean())
+    return [
+        Request(
+            names[s],
+            names[t],
+            float(scale * rng.uniform(0.2, 1.5)),
+            float(rng.choice([0.6, 0.8, 0.9])),
+            float(rng.uniform(1, 5)),
+        )
+        for s, t in pairs.tolist()
+    ]
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=30, deadline=None)
+def test_no_choice_is_better_and_what_is_promised_is_kept(seed: int) -> None:
+    """Five promises on a small network: all choices of ways, one by one; and every state."""
+    problem, components = random_case(seed, nodes=4, count=6)
+    patterns = pattern_probabilities(problem, components)
+    requests = _requests(problem, seed, 4)
+    found = choose_promises(problem, patterns, requests)
+    names = problem.topology.node_names
+    number = {(names[s], names[t]): d for d, (s, t) in enumerate(problem.paths.pairs.tolist())}
+
+    def load(way: module.Way) -> np.ndarray:
+        request = requests[way.request]
+        links = np.zeros(problem.topology.num_links)
+        for path in way.paths:
+            demand = number[request.source, request.target]
+            links[list(problem.paths.links_of(demand, path))] += request.rate / way.needed
+        return links
+
+    capacity = problem.topology.capacity
+    kept = [way for way in found.way if way is not None]
+    if kept:
+        assert (sum(load(way) for way in kept) <= capacity * (1 + 1e-8)).all()
+    assert found.value == pytest.approx(sum(requests[way.request].value for way in kept))
+
+    for way in kept:
+        request, time = requests[way.request], 0.0
+        demand = number[request.source, request.target]
+        for share, down in every_state(components.unavailability):
+            state = works(components, down, problem.topology.num_links)
+            alive = sum(
+                bool(state[list(problem.paths.links_of(demand, path))].all()) for path in way.paths
+            )
+            time += share * (alive >= way.needed)
+        assert time == pytest.approx(way.availability, abs=1e-12)
+        assert time >= request.availability - 1e-9
+
+    options: list[list[module.Way | None]] = []
+    for i, request in enumerate(requests):
+        d = number[request.source, request.target]
+        live = np.flatnonzero(problem.path_mask[0, d].numpy()).tolist()
+        own = list(ways_of(i, request, patterns.probability[d], live))
+        assert (found.status[i] == module.IMPOSSIBLE) == (not own)
+        options.append([None, *own])
+    best = 0.0
+    for choice in itertools.product(*options):
+        taken = [way for way in choice if way is not None]
+        if not taken or (sum(load(way) for way in taken) <= capacity).all():
+            best = max(best, sum(requests[way.request].value for way in taken))
+    assert found.value == pytest.approx(best, rel=1e-6)
+    assert found.bound >= best * (1 - 1e-9)
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_large_programs_are_rounded_within_their_bound(seed: int) -> None:
+    """Programs that are declared too large for whole numbers."""
+    problem, components = random_case(seed)
+    patterns = pattern_probabilities(problem, components)
+    requests = _requests(problem, seed, 8)
+    exact = choose_promises(problem, patterns, requests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_MOST_WHOLE", 0)
+        rounded = choose_promises(problem, patterns, requests)
+    assert rounded.value <= exact.value + 1e-9
+    assert exact.value <= rounded.bound + 1e-9
+
+
+def test_a_way_of_each_kind_by_hand() -> None:
+    """Three paths that survive in 90% of the time each, independently: one for 90%, a copy for 99%,
+    two of three for 97.2%, one of three for 99.9%."""
+    probability = np.array(
+        [np.prod([0.9 if (number >> k) & 1 else 0.1 for k in range(3)]) for number in range(8)]
+    )
+
+    def needed(availability: float) -> set[tuple[int, int]]:
+        request = Request("a", "b", 1.0, availability, 1.0)
+        found = ways_of(0, request, probability, [0, 1, 2])
+        return {(way.needed, len(way.paths)) for way in found}
+
+    assert needed(0.7) == {(1, 1), (2, 2), (3, 3)}
+    assert needed(0.9) == {(1, 1), (2, 3)}
+    assert needed(0.97) == {(1, 2), (2, 3)}
+    assert needed(0.99) == {(1, 2)}
+    assert needed(0.999) == {(1, 3)}
+    assert needed(0.9995) == set()
+
+
+_FILE = "source,target,rate,availability,value,sold\n"
+
+
+def test_sold_promises_are_kept_and_a_further_one_has_a_price(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One cable of 10 Gbit/s: 6 are sold, 3 are worth 5, and 4 worth 6 do not fit beside them."""
+    network = {
+        "directed": True,
+        "nodes": [{"id": "a"}, {"id": "b"}],
+        "links": [
+            {"source": "a", "target": "b", "capacity": 10},
+            {"source": "b", "target": "a", "capacity": 10},
+        ],
+    }
+    (tmp_path / "two.json").write_text(json.dumps(network))
+    rows = ["a,b,6,0.99,1,yes", "a,b,3,0.99,5,no", "a,b,4,0.99,6,", "a,b,1,0.9999,9,"]
+    (tmp_path / "p.csv").write_text(_FILE + "\n".join(rows) + "\n")
+    command = ["admit", "--topology", str(tmp_path / "two.json"), "--json", "--quiet"]
+    command += ["--promises", str(tmp_path / "p.csv"), "--out", str(tmp_path / "answers.csv")]
+    assert main(command) == 0
+    said = json.loads(capsys.readouterr().out)
+    statuses = [row["status"] for row in said["promises"]]
+    assert statuses == ["sold", "refused", "accepted", "impossible"]
+    assert said["value"] == 7
+    assert said["promises"][0]["way"] == "1 of 1: a|b"
+    assert said["promises"][3]["price"] is None or said["promises"][3]["price"] == "inf"
+    assert (tmp_path / "answers.csv").read_text().count("\n") == 5
+
+    (tmp_path / "p.csv").write_text(_FILE + "a,b,6,0.99,1,yes\na,b,6,0.99,1,yes\n")
+    assert main([*command, "--overwrite"]) == 2
+    assert "can be kept at once" in capsys.readouterr().err
+    (tmp_path / "p.csv").write_text(_FILE + "a,b,6,0.9999,1,yes\n")
+    assert main([*command, "--overwrite"]) == 2
+    assert "sold promises that these paths can keep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("a,z,1,0.99,,", "a node of"),
+        ("a,a,1,0.99,,", "two nodes"),
+        ("a,b,-1,0.99,,", "rate: expected a number above 0"),
+        ("a,b,1,99,,", r"a share in \(0, 1\)"),
+        ("a,b,1,0.9,,maybe", "yes or no"),
+    ],
+)
+def test_faults_of_a_table_of_promises_are_one_line(tmp_path: Path, row: str, words: str) -> None:
+    import dataclasses
+
+    from teal.testing import make_topology
+
+    topology = dataclasses.replace(make_topology([(0, 1, 1.0)]), node_names=("a", "b"))
+    (tmp_path / "p.csv").write_text(_FILE + row + "\n")
+    with pytest.raises(InputError, match=words):
+        module.read_requests(tmp_path / "p.csv", topology)
