@@ -87,9 +87,9 @@ def test_a_killed_worker_and_an_interruption_change_no_weight(
     """Two workers, one killed on the way, then Ctrl-C, then --resume: exactly the weights of two
     left alone."""
     disturbed = tmp_path / "disturbed"
-    # Each process stops before its fourth step: step 4, and after the restart from the validation
-    # at step 2, step 6.
-    gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "one_step", 3)
+    # Each process stops before its third step: step 3, and after the restart from the validation
+    # at step 2, step 5.
+    gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "one_step", 2)
     with running(_command(disturbed, "--workers", "2"), gate.environment) as process:
         first = gate.wait_for(2, process)
         psutil.Process(min(first)).kill()

@@ -114,7 +114,8 @@ _TRIED_EVERY = 32  # requests of a kind, after which the slower solver is measur
 
 
 class SolverTimes:
-    """Seconds that a matrix has taken with a model and without one, by :attr:`Wanted.kind`.
+    """Seconds that a matrix has taken with a model and without one, by objective and
+    :attr:`Wanted.kind`.
 
     Whether a model saves time depends on the network, the model and the machine, so that both ways
     are measured on the requests themselves: each once, then the one that has been faster, and the
@@ -127,7 +128,7 @@ class SolverTimes:
 
     def prefer_model(self, wanted: Wanted) -> bool:
         """Whether the next matrices of a kind are to be solved with the model."""
-        kind = wanted.kind
+        kind = wanted.objective, *wanted.kind
         with_model, without = (self._usual.get((kind, has_model)) for has_model in (True, False))
         if with_model is None or without is None:
             return with_model is None
@@ -136,6 +137,7 @@ class SolverTimes:
 
     def note(self, wanted: Wanted, has_model: bool, seconds: float) -> None:
         """Take note of the seconds of one matrix."""
-        usual = self._usual.get((wanted.kind, has_model), seconds)
+        kind = wanted.objective, *wanted.kind
+        usual = self._usual.get((kind, has_model), seconds)
         changed = _NEWEST_SHARE_OF_SOLVER * (seconds - usual)
-        self._usual[wanted.kind, has_model] = usual + changed
+        self._usual[kind, has_model] = usual + changed
