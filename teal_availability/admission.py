@@ -13,7 +13,8 @@ promises has a larger value than
     sum_e capacity[e] y[e] + sum_j max(0, max_c v[j] - sum_e a[c, e] y[e]),
 
 where a promise that was sold before counts even if its term is negative.  The price of a promise is
-the least sum_e a[c, e] y[e] over its ways: what others are worth that it displaces.
+the least sum_e a[c, e] y[e] over its ways: what its reservation costs at the prices of the relaxed
+program, in which parts of promises are kept.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from teal import InputError, Problem, Topology
-from teal.formats.cells import read_cells
+from teal import InputError, Problem, SolverError, Topology
+from teal.formats.cells import heading, read_cells
+from teal.formats.units import gbps_per_unit
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal_availability.matrix import capacity_of
@@ -86,7 +88,7 @@ class Admission:
         status: answer to each request: accepted, refused, sold, or impossible (its paths never
             survive for so much of the time).
         way: the way that each is kept; None for those that are not.
-        price: (J,) value that each request displaces, by the prices; infinite for impossible ones.
+        price: (J,) cost of the cheapest way of each request at the prices; infinite without one.
         value: sum of the values of the requests that are kept.
         bound: no set of requests that keeps the sold ones has a larger value, if they are kept in
             such ways.
@@ -110,37 +112,52 @@ def read_requests(path: Path, topology: Topology) -> list[Request]:
     """
     table = read_cells(path)
     table.require(_COLUMNS[:4])
-    found = []
+    found, where = [], str(path)
+    unit = heading(table.header[table.place("rate") or 0])[1]
+    gbps = gbps_per_unit(unit, where) if unit else 1.0
     for place, cells in table.records(_COLUMNS, numeric=("rate", "availability", "value")):
-        names = [topology.name_of(cells[end].strip()) for end in ("source", "target")]
-        for name in names:
-            if name not in topology.node_names:
-                raise InputError(str(path), place, f"a node of {topology.name}", repr(name))
-        if names[0] == names[1]:
-            raise InputError(str(path), place, "two nodes", names[0])
-        rate = _number(path, place, "rate", cells["rate"])
-        value = _number(path, place, "value", cells.get("value") or cells["rate"])
-        availability = _number(path, place, "availability", cells["availability"])
-        if not availability < 1:
-            raise InputError(str(path), f"{place}: availability", "a share in (0, 1)", availability)
+        rate = _number(where, place, "rate", cells["rate"]) * gbps
+        value = cells.get("value", "").strip()
         sold = cells.get("sold", "").strip().lower()
         if sold not in _YES + _NO:
-            raise InputError(str(path), f"{place}: sold", "yes or no", repr(sold))
-        source, target = names
-        found.append(Request(source, target, rate, availability, value, sold in _YES))
-    if not found:
-        raise InputError(str(path), "", "a promise at least", "none")
+            raise InputError(where, f"{place}: sold", "yes or no", repr(sold))
+        request = Request(
+            cells["source"].strip(),
+            cells["target"].strip(),
+            rate,
+            _number(where, place, "availability", cells["availability"]),
+            _number(where, place, "value", value) if value else rate,
+            sold in _YES,
+        )
+        found.append(checked(request, topology, f"{where}: {place}"))
     return found
 
 
-def _number(path: Path, place: str, name: str, text: str) -> float:
+def checked(request: Request, topology: Topology, where: str) -> Request:
+    """The request by the names of its nodes.
+
+    Raises:
+        InputError: an unknown node, or a number out of its range.
+    """
+    source, target = (topology.name_of(name) for name in (request.source, request.target))
+    for name in (source, target):
+        if name not in topology.node_names:
+            raise InputError(where, "node", f"a node of {topology.name}", repr(name))
+    if source == target:
+        raise InputError(where, "node", "two nodes", source)
+    for field in ("rate", "value"):
+        if not 0 < getattr(request, field) < math.inf:
+            raise InputError(where, field, "a number above 0", getattr(request, field))
+    if not 0 < request.availability < 1:
+        raise InputError(where, "availability", "a share in (0, 1)", request.availability)
+    return dataclasses.replace(request, source=source, target=target)
+
+
+def _number(where: str, place: str, name: str, text: str) -> float:
     try:
-        number = float(text)
+        return float(text)
     except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise InputError(str(path), f"{place}: {name}", "a number above 0", repr(text))
-    return number
+        raise InputError(where, f"{place}: {name}", "a number above 0", repr(text)) from None
 
 
 def ways_of(
@@ -183,8 +200,8 @@ def choose_promises(
         seconds: time limit of the search by whole numbers.
 
     Raises:
-        InputError: the sold promises cannot be kept, neither all in such ways.
-        SolverError: the program was not solved.
+        InputError: the sold promises cannot be kept in such ways.
+        SolverError: the program was not solved, or no choice with the sold promises was found.
     """
     capacity, names = capacity_of(problem), problem.topology.node_names
     demand = {(names[s], names[t]): d for d, (s, t) in enumerate(problem.paths.pairs.tolist())}
@@ -194,58 +211,70 @@ def choose_promises(
         d = demand[request.source, request.target]
         paths = np.flatnonzero(live[d]).tolist()
         ways += ways_of(number, request, patterns.probability[d], paths)
+    possible = {way.request for way in ways}
     loads = _loads(problem, requests, ways, demand)
+    fits = np.flatnonzero(_worst(loads, capacity) <= 1)  # in an empty network
+    ways, loads = [ways[i] for i in fits.tolist()], loads[fits]
     of_way = np.array([way.request for way in ways], dtype=np.int64)
     worth = np.array([request.value for request in requests])
     sold = np.array([request.is_sold for request in requests])
-    _check_sold(requests, sold, of_way)
+    _check_sold(requests, sold, possible, of_way)
+    if not ways:
+        return _result(requests, possible, ways, [], loads, capacity, np.zeros(len(capacity)), 0.0)
     takes = sp.csr_array(
         (np.ones(len(ways)), (of_way, np.arange(len(ways)))), shape=(len(requests), len(ways))
     )
-    if not ways:
-        return _result(requests, ways, [], loads, capacity, np.zeros(len(capacity)), math.inf)
+    # In shares of each capacity, beside which HiGHS's tolerances are small whatever the unit.
+    is_used = np.flatnonzero(capacity > 0)
+    used = (loads[:, is_used] @ sp.diags_array(1 / capacity[is_used])).T.tocsr()
     unit = float(worth.mean())
     relaxed = solve_lp(
         -worth[of_way] / unit,
-        (sp.vstack([loads.T, takes[~sold]], format="csr"), _right(capacity, ~sold)),
+        (
+            sp.vstack([used, takes[~sold]], format="csr"),
+            np.ones(len(is_used) + int((~sold).sum())),
+        ),
         (takes[sold], np.ones(int(sold.sum()))) if sold.any() else None,
         by_interior_points=len(ways) > _MOST_WHOLE,
     )
     if relaxed.is_infeasible:
         raise _not_kept()
-    share = relaxed.solution("admission")
-    prices = relaxed.duals[: len(capacity)] * unit
+    share, prices = relaxed.solution("admission"), np.zeros(len(capacity))
+    prices[is_used] = relaxed.duals[: len(is_used)] * unit / capacity[is_used]
     chosen = _rounded(requests, ways, loads, capacity, share, prices)
     bound = math.inf
     if len(ways) <= _MOST_WHOLE:
         whole = solve_milp(
             -worth[of_way] / unit,
-            [
-                Between(loads.T.tocsr(), high=capacity),
-                Between(takes, low=sold.astype(float), high=1.0),
-            ],
+            [Between(used, high=1.0), Between(takes, low=sold.astype(float), high=1.0)],
             np.ones(len(ways)),
             high=1.0,
             seconds=seconds,
             relative_gap=1e-6,
         )
-        bound = -whole.bound * unit
-        if whole.x is not None:
-            exact = np.flatnonzero(whole.x > 0.5).tolist()
-            if not (loads[exact].sum(0) <= capacity * (1 + _ROUNDING)).all():
-                pass  # within the tolerance of HiGHS, and not within capacities
-            elif chosen is None or worth[of_way[exact]].sum() > worth[of_way[chosen]].sum():
-                chosen = exact
-        elif whole.is_infeasible:
+        if whole.is_infeasible and chosen is None:
             raise _not_kept()
+        bound = -whole.bound * unit
+        exact = [] if whole.x is None else np.flatnonzero(whole.x > 0.5).tolist()
+        # Within capacities, and not only within the tolerances of HiGHS.
+        within = bool((loads[exact].sum(0) <= capacity * (1 + _ROUNDING)).all())
+        better = chosen is None or worth[of_way[exact]].sum() > worth[of_way[chosen]].sum()
+        if whole.x is not None and within and better:
+            chosen = exact
     if chosen is None:
-        raise _not_kept()
+        raise SolverError("admission: no choice with all sold promises was found in time")
     chosen = _sparing(ways, loads, capacity, chosen)
-    return _result(requests, ways, chosen, loads, capacity, prices, bound)
+    return _result(requests, possible, ways, chosen, loads, capacity, prices, bound)
 
 
-def _right(capacity: FloatArray, is_open: np.ndarray) -> FloatArray:
-    return np.concatenate([capacity, np.ones(int(is_open.sum()))])
+def _worst(loads: sp.csr_array, capacity: FloatArray) -> FloatArray:
+    """(W,) the largest share of a capacity that each way reserves; infinite over a dead link."""
+    inverse = np.full_like(capacity, np.inf)
+    np.divide(1.0, capacity, out=inverse, where=capacity > 0)
+    found = np.zeros(loads.shape[0])
+    entries = loads.tocoo()
+    np.maximum.at(found, entries.row, entries.data * inverse[entries.col])
+    return found
 
 
 def _loads(
@@ -268,13 +297,17 @@ def _loads(
     return sp.csr_array((rates, (rows, links)), shape=shape)
 
 
-def _check_sold(requests: Sequence[Request], sold: np.ndarray, of_way: Int64Array) -> None:
-    """Refuse a sold promise that cannot be kept, whatever capacities are."""
-    has_way = np.isin(np.arange(len(requests)), of_way)
-    lost = np.flatnonzero(sold & ~has_way)
-    if len(lost):
-        one = requests[int(lost[0])]
-        expected = f"sold promises that these paths can keep for {one.availability:.6g} of the time"
+def _check_sold(
+    requests: Sequence[Request], sold: np.ndarray, possible: set[int], of_way: Int64Array
+) -> None:
+    """Refuse a sold promise that cannot be kept alone."""
+    for number in np.flatnonzero(sold & ~np.isin(np.arange(len(requests)), of_way)).tolist():
+        one = requests[number]
+        expected = (
+            f"a sold promise that these paths can keep for {one.availability:.6g} of the time"
+        )
+        if number in possible:
+            expected = f"a sold promise of {one.rate:.6g} Gbit/s that fits into an empty network"
         raise InputError("promises", f"{one.source} -> {one.target}", expected, "another one")
 
 
@@ -309,7 +342,7 @@ def _rounded(
     for request in sorted(by_request, key=rank):
         for number in sorted(by_request[request], key=lambda way: (-share[way], cost[way])):
             own = loads[[number]].tocoo()
-            if (own.data <= left[own.col] * (1 + 1e-12)).all():
+            if (own.data <= left[own.col] + _ROUNDING * capacity[own.col]).all():
                 left[own.col] -= own.data
                 chosen.append(number)
                 break
@@ -350,6 +383,7 @@ def _sparing(
 
 def _result(
     requests: Sequence[Request],
+    possible: set[int],
     ways: Sequence[Way],
     chosen: Sequence[int],
     loads: sp.csr_array,
@@ -369,9 +403,9 @@ def _result(
         if request.is_sold
         else ACCEPTED
         if way is not None
-        else IMPOSSIBLE
-        if math.isinf(float(price[number]))
         else REFUSED
+        if number in possible
+        else IMPOSSIBLE
         for number, (request, way) in enumerate(zip(requests, way_of, strict=True))
     )
     value = sum(

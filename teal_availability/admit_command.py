@@ -6,11 +6,12 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from teal import Problem, Topology, compute_paths
+from teal import InputError, Problem, Topology, compute_paths
 from teal.app.command import EXIT_FAILED, EXIT_OK, Notify, Outcome
 from teal.app.options import with_options
 from teal.app.settings import seconds
@@ -26,10 +27,12 @@ from teal_availability.admission import (
     SOLD,
     Admission,
     Request,
+    checked,
     choose_promises,
     read_requests,
 )
 from teal_availability.patterns import pattern_probabilities
+from teal_availability.records import share_text
 from teal_availability.settings import AdmitConfig, AdmitOptions
 from teal_availability.study import failing_components
 
@@ -46,7 +49,7 @@ class AdmissionRow:
         availability: share of the time that is asked for.
         value: worth of keeping it.
         status: accepted, refused, sold, or impossible.
-        price: value of others that it displaces; infinite for an impossible one.
+        price: cost of its cheapest way at the link prices; infinite without one.
         way: paths that rates are reserved on, node by node, and how many of them must survive.
         reserved: Gbit/s on each of these paths.
         kept: share of the time for which it is kept.
@@ -90,7 +93,8 @@ class AdmissionReport:
         return (
             f"{count[ACCEPTED]} promises are accepted, {count[REFUSED]} refused, "
             f"{count[IMPOSSIBLE]} impossible, {count[SOLD]} sold before are kept: worth "
-            f"{self.value:.6g}, no choice is worth more than {self.bound:.6g}"
+            f"{self.value:.6g}; in such ways over these paths no choice is worth more than "
+            f"{self.bound:.6g}"
         )
 
     def __repr__(self) -> str:
@@ -126,7 +130,7 @@ def admission_table(report: AdmissionReport) -> Table:
 
 
 def _time(share: float) -> str:
-    return "-" if math.isnan(share) else f"{100 * share:.5f}%"
+    return "-" if math.isnan(share) else share_text(share, up=False)
 
 
 def admission_of(
@@ -142,6 +146,8 @@ def admission_of(
     Raises:
         InputError: a fault in the options, or sold promises that cannot be kept.
     """
+    if not requests:
+        raise InputError("promises", "", "a promise at least", "none")
     components = failing_components(topology, options)
     index = topology.node_index()
     pairs = np.array(
@@ -232,12 +238,17 @@ def admit(topology: Any, promises: Any, options: AdmitOptions) -> AdmissionRepor
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
-        promises: a file, or a list of :class:`teal_availability.Request`.
+        promises: a file, or several :class:`teal_availability.Request`.
         options: by name.
 
     Raises:
         InputError: a fault in the input, or sold promises that cannot be kept.
     """
     network = topology_from(topology, options)
-    requests = promises if isinstance(promises, list) else read_requests(promises, network)
+    if isinstance(promises, str | Path):
+        requests = read_requests(Path(promises), network)
+    else:
+        requests = [
+            checked(one, network, f"promise {number}") for number, one in enumerate(promises)
+        ]
     return admission_of(network, requests, options)

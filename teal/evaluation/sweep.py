@@ -48,7 +48,6 @@ _MEASURES = (
     "gap_known",
     "solve_s",
 )
-_NO_ROWS = [{"cut": math.nan, "gap": math.nan}] * 2  # of a run without a checkpoint
 _START = "start"  # the row of the model that the runs began from
 
 
@@ -172,11 +171,14 @@ def _run(
         }
     )
     results = folder / "results"
-    if not (config.resume and (results / ROWS).is_file()):
+    if not (config.resume and (folder / RUN).is_file()):
         run_train(training, notify)
-        _evaluate(config, training, results, notify)
     found = json.loads((folder / RUN).read_text(encoding="utf-8"))
-    trained, start = (found["gain"]["rows"] if found["gain"] else _NO_ROWS)[:2]
+    if found["gain"] is None:  # no validation had a finite score: there is no model
+        return SweepRun(name, seed, found["step"], 0, *[math.nan] * 9)
+    if not (config.resume and (results / ROWS).is_file()):
+        _evaluate(config, training, results, notify)
+    trained, start = found["gain"]["rows"][:2]
     rows = [row for row in read_csv(results / ROWS, Row) if row.scheme == training.scheme]
     return SweepRun(
         name,

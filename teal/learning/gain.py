@@ -38,6 +38,7 @@ TRAINED, START, RANDOM, SHORTEST, NULL, OPTIMUM = (
 )
 _OPTIMUM_GAP = 1e-5
 _OPTIMUM_S = 60.0  # seconds for the optimum of a matrix, after which the best so far is taken
+_LEAST_MATRICES = 4  # over which an interval says something
 _MEASURES = ("cut", "repaired", "gap")  # of which the trained model and its start are compared
 
 
@@ -87,6 +88,8 @@ class Gain:
         cut, narrower = self.differences["cut"], self.differences["gap"]
         if self.kept_start:
             return "no better than the start: no validation scored higher, so that its weights stay"
+        if self.matrices < _LEAST_MATRICES:
+            return f"{self.matrices} matrices are too few to tell whether training helped"
         if cut.low > 0:
             text = f"better than the start: alone it carries {_points(cut)} more"
         elif cut.high < 0:

@@ -231,7 +231,7 @@ class Trainer:
         self.peers = peers or SingleProcess()
         self.problem, self.traffic, self.config = problem.to(torch.float32), traffic, config
         self.split = split
-        if not all(map(len, self.split)):
+        if not all(map(len, self.split[:2])):
             raise InputError(traffic.name, "", "training and validation matrices", "none")
         self.budget_s = seconds(config.time_budget)
         self.task = train_task(config, problem, _described(config, problem, traffic, split))

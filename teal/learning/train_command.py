@@ -101,6 +101,9 @@ def _measured(config: TrainOptions, instance: Instance, state: TrainState) -> Tr
 
     gain = None
     if (config.out / MODEL_CARD).is_file():  # else no validation had a finite score
+        # The weights on disk may be those after the last step, which the state does not count.
+        card = json.loads((config.out / MODEL_CARD).read_text(encoding="utf-8"))
+        state = dataclasses.replace(state, best_step=card["step"])
         part, rows = rows_of_gain(config, problem, instance.split)
         gain = measure_gain(
             config.out,

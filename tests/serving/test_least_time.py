@@ -37,10 +37,10 @@ def test_the_solver_that_has_been_faster_is_taken_and_the_other_one_is_tried_now
     """The model takes 3 s a matrix and PDHG 1; after a while the model takes 0.1 s."""
     times, wanted, taken = SolverTimes(), Wanted("total_flow"), []
     for number in range(200):
-        has_model = times.prefer_model(wanted)
+        has_model = times.prefer_model(wanted, 0.01)
         taken.append(has_model)
-        times.note(wanted, has_model, (3.0 if number < 100 else 0.1) if has_model else 1.0)
+        times.note(wanted, 0.01, has_model, (3.0 if number < 100 else 0.1) if has_model else 1.0)
     assert taken[:2] == [True, False], "each is measured once"
     assert sum(taken[:100]) == 1 + 3, "the slower one is tried once in 32 requests"
     assert taken[-1], "what has become faster is found"
-    assert SolverTimes().prefer_model(Wanted("max_link_utilisation"))
+    assert SolverTimes().prefer_model(Wanted("max_link_utilisation"), 0.01)

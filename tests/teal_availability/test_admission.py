@@ -3,6 +3,7 @@ components."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -12,12 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import teal_availability
 from teal.cli import main
 from teal.errors import InputError
+from teal.network import all_pairs, compute_paths
+from teal.objectives import Objective
 from teal.problem import Problem
+from teal.testing import make_topology
 from teal_availability import admission as module
 from teal_availability.admission import Request, choose_promises, ways_of
-from teal_availability.patterns import pattern_probabilities
+from teal_availability.components import components_of
+from teal_availability.patterns import Patterns, pattern_probabilities
 from tests.teal_availability.brute import every_state, random_case, works
 
 
@@ -159,7 +165,7 @@ def test_sold_promises_are_kept_and_a_further_one_has_a_price(
     assert "can be kept at once" in capsys.readouterr().err
     (tmp_path / "p.csv").write_text(_FILE + "a,b,6,0.9999,1,yes\n")
     assert main([*command, "--overwrite"]) == 2
-    assert "sold promises that these paths can keep" in capsys.readouterr().err
+    assert "a sold promise that these paths" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -168,6 +174,7 @@ def test_sold_promises_are_kept_and_a_further_one_has_a_price(
         ("a,z,1,0.99,,", "a node of"),
         ("a,a,1,0.99,,", "two nodes"),
         ("a,b,-1,0.99,,", "rate: expected a number above 0"),
+        ("a,b,nan,0.99,,", "rate: expected a number above 0"),
         ("a,b,1,99,,", r"a share in \(0, 1\)"),
         ("a,b,1,0.9,,maybe", "yes or no"),
     ],
@@ -181,3 +188,48 @@ def test_faults_of_a_table_of_promises_are_one_line(tmp_path: Path, row: str, wo
     (tmp_path / "p.csv").write_text(_FILE + row + "\n")
     with pytest.raises(InputError, match=words):
         module.read_requests(tmp_path / "p.csv", topology)
+
+
+def _three_routes(scale: float) -> tuple[Problem, Patterns]:
+    """Three routes of 10 Gbit/s, times ``scale``, between two nodes."""
+    both = [(0, 1, 10.0), (0, 2, 10.0), (2, 1, 10.0), (0, 3, 10.0), (3, 1, 10.0)]
+    topology = make_topology([(a, b, scale * capacity) for a, b, capacity in both])
+    paths = compute_paths(topology, all_pairs(topology), num_paths=3, cache=False)
+    problem = Problem.create(topology, paths, Objective(), np.ones((1, paths.num_demands)))
+    return problem, pattern_probabilities(problem, components_of(topology))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_sold_promises_that_just_fit_are_kept_in_any_unit(scale: float) -> None:
+    """Ten rates that fill three routes, 30 Gbit/s, exactly: 10 = 6 + 4 = 5 + 3 + 2 = 4 + 3 + 2 + 1."""
+    problem, patterns = _three_routes(scale)
+    rates = [6, 4, 5, 3, 2, 4, 3, 2, 1]
+    requests = [Request("n0", "n1", scale * rate, 0.9, 1.0, True) for rate in rates]
+    found = choose_promises(problem, patterns, requests)
+    assert set(found.status) == {module.SOLD}
+    assert found.value == len(rates)
+    with pytest.raises(InputError, match="can be kept at once"):
+        choose_promises(problem, patterns, [*requests, requests[0]])
+    huge = Request("n0", "n1", 1e15 * scale, 0.9, 1.0)
+    assert choose_promises(problem, patterns, [huge]).status == (module.REFUSED,)
+    with pytest.raises(InputError, match="fits into an empty network"):
+        choose_promises(problem, patterns, [dataclasses.replace(huge, is_sold=True)])
+
+
+def test_promises_of_python_are_checked_and_units_of_a_table_are_read(tmp_path: Path) -> None:
+    topology = make_topology([(0, 1, 10.0), (1, 0, 10.0)])
+    (tmp_path / "p.csv").write_text("source,target,rate (Mbps),availability\nn0,n1,500,0.9\n")
+    report = teal_availability.admit(topology, tmp_path / "p.csv")
+    assert report.rows[0].rate == 0.5
+    again = teal_availability.admit(topology, (Request("n0", "n1", 0.5, 0.9, 0.5),))
+    assert again.rows == report.rows
+    for wrong in (
+        Request("n0", "n9", 1.0, 0.9, 1.0),
+        Request("n0", "n0", 1.0, 0.9, 1.0),
+        Request("n0", "n1", -3.0, 0.9, 1.0),
+        Request("n0", "n1", 1.0, 1.5, 1.0),
+    ):
+        with pytest.raises(InputError, match="promise 0"):
+            teal_availability.admit(topology, [wrong])
+    with pytest.raises(InputError, match="a promise at least"):
+        teal_availability.admit(topology, [])

@@ -4,6 +4,7 @@ measured so far.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from teal.serving.engine.wanted import Wanted
@@ -126,18 +127,25 @@ class SolverTimes:
         self._usual: dict[tuple[tuple[Any, ...], bool], float] = {}
         self._requests: dict[tuple[Any, ...], int] = {}
 
-    def prefer_model(self, wanted: Wanted) -> bool:
-        """Whether the next matrices of a kind are to be solved with the model."""
-        kind = wanted.objective, *wanted.kind
+    def prefer_model(self, wanted: Wanted, gap: float) -> bool:
+        """Whether the next matrices of a kind are to be solved with the model, to a gap."""
+        kind = _kind(wanted, gap)
         with_model, without = (self._usual.get((kind, has_model)) for has_model in (True, False))
         if with_model is None or without is None:
             return with_model is None
         self._requests[kind] = self._requests.get(kind, 0) + 1
         return (with_model < without) != (self._requests[kind] % _TRIED_EVERY == 0)
 
-    def note(self, wanted: Wanted, has_model: bool, seconds: float) -> None:
-        """Take note of the seconds of one matrix."""
-        kind = wanted.objective, *wanted.kind
+    def note(self, wanted: Wanted, gap: float, has_model: bool, seconds: float) -> None:
+        """Take note of the seconds of one matrix that was solved to a gap, from nothing or from an
+        allocation that was far from it.
+        """
+        kind = _kind(wanted, gap)
         usual = self._usual.get((kind, has_model), seconds)
         changed = _NEWEST_SHARE_OF_SOLVER * (seconds - usual)
         self._usual[kind, has_model] = usual + changed
+
+
+def _kind(wanted: Wanted, gap: float) -> tuple[Any, ...]:
+    """Requests of the same program, to gaps of the same decade."""
+    return wanted.objective, *wanted.kind, round(math.log10(max(gap, 1e-12)))

@@ -18,7 +18,7 @@ from teal.serving.engine.answer import Answer, joined
 from teal.serving.engine.errors import ServiceError, overloaded, places_of_one, wrong
 from teal.serving.engine.queue import Chunk, Queue, Waiting
 from teal.serving.engine.served import Job, Served, Solved
-from teal.serving.engine.solvers import PDHG
+from teal.serving.engine.solvers import AUTO, PDHG
 from teal.solvers.pdhg import PdhgState, Starter, Stop
 
 _SHORT_SLICE_S = 0.05  # seconds that a slice takes in any case, however many requests arrive
@@ -187,13 +187,25 @@ def solve_slice(
         least_s = run.first_step_s + time.perf_counter() - finish_begin
     elif not run.result.iterations:
         least_s = run.seconds
-    served.solver_times.note(wanted, run.result.solver != PDHG, run.seconds / sum(sizes))
+    _note_solver(served, together, run)
     answers = [_answer(served, run, chunk, begin, may_pause) for chunk in together]
     seconds = time.perf_counter() - begin
     if least_s and None not in answers:
         served.times.note(sum(sizes), wanted, least_s)
     served.times.note_overrun(seconds, slice_s)
     return answers
+
+
+def _note_solver(served: Served, together: list[Chunk], run: Run[Solved]) -> None:
+    """Take note of how long a search took that began without a state of its own and reached the
+    target; where the first check had it, no model would have been asked.
+    """
+    first, result = together[0], run.result
+    has_searched = result.iterations > 0 and all(stop is Stop.GAP for stop in result.stopped_by)
+    if first.request.wanted.solver == AUTO and first.state is None and has_searched:
+        each = run.seconds / sum(chunk.size for chunk in together)
+        gap = first.request.gap
+        served.solver_times.note(first.request.wanted, gap, result.solver != PDHG, each)
 
 
 def _begun(

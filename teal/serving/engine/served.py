@@ -487,7 +487,7 @@ class Served:
             job.gap,
             deadline,
             start,
-            prefer_model=self.solver_times.prefer_model(job.wanted),
+            prefer_model=self.solver_times.prefer_model(job.wanted, job.gap),
         )
         return Solved(
             job.wanted,
