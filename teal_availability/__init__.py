@@ -4,7 +4,7 @@ can be promised for a share of the time.
 >>> from teal_availability import components_of, pattern_probabilities, promise_common_share
 >>> parts = components_of(problem.topology, cable_availability=0.999)
 >>> patterns = pattern_probabilities(problem, parts)
->>> promise_common_share(problem, patterns, availability=0.9995).share
+>>> promise_common_share(problem, patterns, availability=0.9995).value
 
 Components (cables, nodes, groups) fail independently of each other.  What a demand keeps of rates
 that are reserved on its paths depends on which of these survive alone, so that the program of a

@@ -39,7 +39,7 @@ from teal_availability.patterns import Patterns
 ACCEPTED, REFUSED, SOLD, IMPOSSIBLE = "accepted", "refused", "sold", "impossible"
 _COLUMNS = ("source", "target", "rate", "availability", "value", "sold")
 _YES, _NO = ("yes", "true", "1"), ("", "no", "false", "0")
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # share of a capacity, or of the time that a promise may be missed
 _MOST_WHOLE = 20_000  # ways of all promises up to which whole numbers are tried
 
 
@@ -112,7 +112,8 @@ def read_requests(path: Path, topology: Topology) -> list[Request]:
     """
     table = read_cells(path)
     table.require(_COLUMNS[:4])
-    found, where = [], str(path)
+    where = str(path)
+    found = []
     unit = heading(table.header[table.place("rate") or 0])[1]
     gbps = gbps_per_unit(unit, where) if unit else 1.0
     for place, cells in table.records(_COLUMNS, numeric=("rate", "availability", "value")):
@@ -203,7 +204,8 @@ def choose_promises(
         InputError: the sold promises cannot be kept in such ways.
         SolverError: the program was not solved, or no choice with the sold promises was found.
     """
-    capacity, names = capacity_of(problem), problem.topology.node_names
+    capacity = capacity_of(problem)
+    names = problem.topology.node_names
     demand = {(names[s], names[t]): d for d, (s, t) in enumerate(problem.paths.pairs.tolist())}
     live = problem.path_mask[0].cpu().numpy()
     ways: list[Way] = []
@@ -284,7 +286,9 @@ def _loads(
     demand: dict[tuple[str, str], int],
 ) -> sp.csr_array:
     """(W, E) Gbit/s that each way reserves on each link."""
-    rows, links, rates = list[int](), list[int](), list[float]()
+    rows: list[int] = []
+    links: list[int] = []
+    rates: list[float] = []
     for row, way in enumerate(ways):
         request = requests[way.request]
         d = demand[request.source, request.target]
@@ -327,7 +331,8 @@ def _rounded(
     """Ways that fit together, at most one of each promise: sold promises first, then by the share
     that the relaxed program takes, and by value over price; None if a sold one does not fit.
     """
-    cost, left = loads @ prices, capacity.astype(np.float64).copy()
+    cost = loads @ prices
+    left = capacity.copy()  # Gbit/s
     by_request = _by_request(ways)
 
     def rank(request: int) -> tuple[float, ...]:
@@ -368,7 +373,8 @@ def _sparing(
     """
     total = np.asarray(loads.sum(1)).reshape(-1)
     left = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
-    found, by_request = [], _by_request(ways)
+    found = []
+    by_request = _by_request(ways)
     for number in chosen:
         left = left + loads[[number]].toarray()[0]
         own = by_request[ways[number].request]

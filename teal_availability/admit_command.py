@@ -19,6 +19,7 @@ from teal.app.table import Column, Table
 from teal.app.text import digits, percent
 from teal.formats import topology_from
 from teal.formats.rows import write_csv
+from teal.problem.bounds import gap_between
 from teal.runtime.storage import check_out_file
 from teal_availability.admission import (
     ACCEPTED,
@@ -84,7 +85,7 @@ class AdmissionReport:
     @property
     def gap(self) -> float:
         """(bound - value) / bound; 0 where both are 0."""
-        return max(0.0, (self.bound - self.value) / self.bound) if self.bound > 0 else 0.0
+        return gap_between(self.value, self.bound, 1.0)
 
     @property
     def answer(self) -> str:
@@ -165,10 +166,12 @@ def admission_of(
 
 
 def _row(problem: Problem, request: Request, found: Admission, number: int) -> AdmissionRow:
-    way, text, reserved = found.way[number], "", math.nan
+    way = found.way[number]
+    text, reserved = "", math.nan
     if way is not None:
         reserved = request.rate / way.needed
-        names, topology = problem.topology.node_names, problem.topology
+        topology = problem.topology
+        names = topology.node_names
         index = topology.node_index()
         pair = [index[request.source], index[request.target]]
         demand = int(np.flatnonzero((problem.paths.pairs == pair).all(1))[0])

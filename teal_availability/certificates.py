@@ -44,7 +44,8 @@ def tail_shares(
     """(D,) share of each demand that arrives on average in the worst 1 - availability of the
     time.
     """
-    share, tail = kept(patterns, demand, rates), 1 - availability
+    share = kept(patterns, demand, rates)
+    tail = 1 - availability
     order = np.argsort(share, axis=1, kind="stable")
     worst_first = np.take_along_axis(share, order, 1)
     time = np.take_along_axis(patterns.probability, order, 1)
@@ -69,7 +70,8 @@ def quantile_shares(
 
 def within_capacities(problem: Problem, rates: FloatArray) -> FloatArray:
     """(D, K) rates, each path cut by the fullest of its links; 0 on paths with a dead link."""
-    links, capacity = path_links_of(problem.paths), capacity_of(problem)
+    links = path_links_of(problem.paths)
+    capacity = capacity_of(problem)
     flat = np.maximum(rates.reshape(-1), 0.0)
     found = np.zeros_like(flat)
     if not len(links.slot):
@@ -88,7 +90,8 @@ def path_prices(problem: Problem, prices: FloatArray) -> FloatArray:
     """(D, K) sum of the prices along each path; infinite where there is none, or a link is dead, so
     that nothing can be reserved.
     """
-    links, found = path_links_of(problem.paths), np.full(problem.paths.mask.size, np.inf)
+    links = path_links_of(problem.paths)
+    found = np.full(problem.paths.mask.size, np.inf)
     if len(links.slot):
         is_dead = capacity_of(problem)[links.link] <= 0
         dead = np.add.reduceat(is_dead.astype(np.int64), links.link_ptr[:-1]) > 0
@@ -115,7 +118,8 @@ def expected_share_bound(
         prices: (E,) any numbers.
         weights: (D, 2^K) any numbers.
     """
-    demand, prices = demand_of(problem), np.maximum(prices, 0.0)
+    demand = demand_of(problem)
+    prices = np.maximum(prices, 0.0)
     total = float(demand.sum())
     if total <= 0:
         return 1.0
@@ -153,11 +157,14 @@ def common_share_bound(
         weights: (D, 2^K) any numbers.
         of_demand: (D,) any numbers, 0 for demands that have no part in the share.
     """
-    demand, of_demand = demand_of(problem), np.maximum(of_demand, 0.0)
+    demand = demand_of(problem)
+    of_demand = np.maximum(of_demand, 0.0)
     total = float(of_demand.sum())
     if total <= 0:
         return 1.0
-    prices, of_demand = np.maximum(prices, 0.0) / total, of_demand / total
+    # In a sum of 1, as the bound wants them.
+    prices = np.maximum(prices, 0.0) / total
+    of_demand = of_demand / total
     price = path_prices(problem, prices)
     is_path = np.isfinite(price)
     price = np.where(is_path, np.where(is_path, price, 0.0) * demand[:, None], np.inf)
@@ -175,7 +182,8 @@ def weights_that_fit(problem: Problem, patterns: Patterns, prices: FloatArray) -
     """
     left = path_prices(problem, prices)
     order = np.argsort(-patterns.probability, axis=1, kind="stable")
-    weights, demands = np.zeros_like(patterns.probability), np.arange(len(order))
+    weights = np.zeros_like(patterns.probability)
+    demands = np.arange(len(order))
     for sets in order.T:
         inside = patterns.survives[sets]
         room = np.where(inside, left, np.inf).min(1)

@@ -90,7 +90,10 @@ def components_of(
     ):
         _check(option, "", value)
     given = {} if file is None else _read(file, topology, set(groups or {}))
-    names, kinds, links, down = [], [], [], []
+    names: list[str] = []
+    kinds: list[str] = []
+    links: list[BoolArray] = []
+    down: list[float] = []
     for failure, usual in found:
         key = (
             ("cable", frozenset(failure.links))
@@ -120,7 +123,8 @@ def _read(
     file: Path, topology: Topology, groups: set[str]
 ) -> dict[tuple[str, frozenset[int] | str], float]:
     """Availabilities of a table: of cables by their links, of others by name."""
-    where, found = str(file), dict[tuple[str, frozenset[int] | str], float]()
+    where = str(file)
+    found: dict[tuple[str, frozenset[int] | str], float] = {}
     table = read_cells(file)
     unknown = [name for name in table.header if heading(name)[0] not in _COLUMNS]
     if unknown:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from teal import Problem
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import AnyArray, BoolArray, FloatArray
 from teal_availability.components import Components
 from teal_availability.matrix import demand_of
 from teal_availability.routing import Routing, states_of
@@ -21,7 +21,7 @@ from teal_availability.states import States
 
 LEVELS = 1.0, 0.99, 0.9  # shares of a demand, for which the share of the time is measured
 MINUTES_A_YEAR = 365.25 * 24 * 60
-_ROUNDING = 1e-6  # by which a share may be below a level
+_BELOW = 1e-6  # of a demand, by which a share may be below a level: splits have rounding errors
 
 
 class Bounds(NamedTuple):
@@ -90,16 +90,16 @@ def measure(
     of_each = _weights(demand)  # traffic of a demand in each matrix
     in_time = np.full(len(found), 1 / len(found))
 
-    def mean(field: str, weights: FloatArray) -> FloatArray:
-        values = np.array([getattr(one, field) for one in found])
-        weights = weights.reshape(weights.shape + (1,) * (values.ndim - weights.ndim))
-        return np.asarray((weights * values).sum(0))
+    def mean(values: Sequence[FloatArray], weights: FloatArray) -> FloatArray:
+        stacked = np.array(values)
+        shaped = weights.reshape(weights.shape + (1,) * (stacked.ndim - weights.ndim))
+        return np.asarray((shaped * stacked).sum(0))
 
     def bounds(field: str, weights: FloatArray) -> Bounds:
-        ends = [np.array([getattr(one, field)[end] for one in found]) for end in (0, 1)]
-        extra = (1,) * (ends[0].ndim - weights.ndim)
-        shaped = weights.reshape(weights.shape + extra)
-        return Bounds(*(np.asarray((shaped * end).sum(0)) for end in ends))
+        both: list[Bounds] = [getattr(one, field) for one in found]
+        return Bounds(
+            mean([one.low for one in both], weights), mean([one.high for one in both], weights)
+        )
 
     return Availability(
         name,
@@ -108,8 +108,8 @@ def measure(
         bounds("whole_time", in_time),
         bounds("total_time", in_time),
         bounds("mean", of_all),
-        mean("lost_with", of_all),
-        mean("gained_by", of_all),
+        mean([one.lost_with for one in found], of_all),
+        mean([one.gained_by for one in found], of_all),
     )
 
 
@@ -137,43 +137,77 @@ def _of_matrix(
     states: States,
     progress: Callable[[int], object],
 ) -> Availability:
-    demand, levels = demand_of(problem), np.array(LEVELS) - _ROUNDING
-    demand_time, demand_mean = np.zeros((len(demand), len(levels))), np.zeros(len(demand))
-    whole, total, most_total = (np.zeros(len(levels)) for _ in range(3))
-    lost, is_exact, most_mean = np.zeros(len(states)), True, 0.0
+    demand = demand_of(problem)
+    levels = np.array(LEVELS) - _BELOW
+    demand_mean = _Sum(len(demand))
+    demand_time = _Sum(len(demand), len(levels))
+    whole_time = _Sum(len(levels))
+    total_time = _Sum(len(levels))
+    mean = _Sum()
+    lost = np.zeros(len(states))
     for part, works in states_of(components, states, routing.together):
         time = states.probability[part]
         share, most = routing.arrived(works)
         lost[part] = lost_share(demand, share)
-        most = np.maximum(1 - lost[part], 0.0 if most is None else most)
-        is_exact = is_exact and bool((most <= 1 - lost[part] + _ROUNDING).all())
-        demand_mean += time @ share
-        for number, level in enumerate(levels.tolist()):
-            reached = share >= level
-            demand_time[:, number] += time @ reached
-            whole[number] += time @ reached.all(1)
-        total += time @ (1 - lost[part, None] >= levels)
-        most_total += time @ (most[:, None] >= levels)
-        most_mean += float(time @ most)
+        carried = 1 - lost[part]
+        reached = share[:, :, None] >= levels
+        has_reached = carried[:, None] >= levels
+        is_whole = np.asarray(reached.all(1))
+        # Of a search that ended near the optimum nothing is known but the bound on all traffic.
+        # Where every demand keeps a share, so does all traffic.
+        is_open = np.zeros(len(share), bool) if most is None else ~np.isnan(most)
+        at_most = carried if most is None else _where(is_open, np.fmax(most, carried), carried)
+        could_reach = _where(is_open, at_most[:, None] >= levels, has_reached)
+        mean.add(time, carried, at_most)
+        demand_mean.add(time, share, _where(is_open, 1.0, share))
+        demand_time.add(time, reached, _where(is_open, True, reached))
+        total_time.add(time, has_reached, could_reach)
+        whole_time.add(time, is_whole, _where(is_open, could_reach, is_whole))
         progress(part.stop - part.start)
-    mean = float(states.probability @ (1 - lost))
     lost_with, gained_by = _by_component(len(components), states, lost)
-
-    def up_to(low: FloatArray, most: FloatArray | float) -> Bounds:
-        """Bounds where the listed states give at least and at most so much."""
-        return Bounds(low, np.minimum(1.0, np.asarray(most) + states.rest))
-
     return Availability(
         name,
-        up_to(demand_time, demand_time if is_exact else 1.0 + 0 * demand_time),
-        up_to(demand_mean, demand_mean if is_exact else 1.0 + 0 * demand_mean),
-        # Where every demand keeps a share, so does all traffic.
-        up_to(whole, whole if is_exact else most_total),
-        up_to(total, most_total),
-        up_to(np.array(mean), most_mean),
+        demand_time.bounds(states.rest),
+        demand_mean.bounds(states.rest),
+        whole_time.bounds(states.rest),
+        total_time.bounds(states.rest),
+        mean.bounds(states.rest),
         lost_with,
         gained_by,
     )
+
+
+def _where(is_open: BoolArray, most: AnyArray | float, exact: AnyArray) -> AnyArray:
+    """The most that is possible in states (S,) that are open, else what is exact, (S, ...)."""
+    if not is_open.any():
+        return exact
+    found: AnyArray = np.where(is_open.reshape(-1, *[1] * (exact.ndim - 1)), most, exact)
+    return found
+
+
+class _Sum:
+    """A figure, summed over states from below and from above.
+
+    Args:
+        shape: shape of the figure.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        self._low = np.zeros(shape)
+        self._high = np.zeros(shape)
+
+    def add(self, time: FloatArray, low: AnyArray, high: AnyArray) -> None:
+        """Add states that take so much of the time (S,), in which the figure is at least and at
+        most so much, (S, ...).
+        """
+        below = np.tensordot(time, low, 1)
+        above = below if high is low else np.tensordot(time, high, 1)
+        self._low = self._low + below
+        self._high = self._high + above
+
+    def bounds(self, rest: float) -> Bounds:
+        """Bounds, where nothing is known of the rest of the time."""
+        return Bounds(self._low, np.minimum(1.0, self._high + rest))
 
 
 def _by_component(count: int, states: States, lost: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -182,7 +216,8 @@ def _by_component(count: int, states: States, lost: FloatArray) -> tuple[FloatAr
     In the place of a state in which component c is down, among others, the network is then in the
     state in which the others are down alone, which is at least as probable.
     """
-    with_down, gained = np.zeros(count), np.zeros(count)
+    with_down = np.zeros(count)
+    gained = np.zeros(count)
     place = {down: number for number, down in enumerate(states.down)}
     for time, down, share in zip(
         states.probability.tolist(), states.down, lost.tolist(), strict=True

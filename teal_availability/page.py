@@ -105,7 +105,7 @@ def promise_table(report: AvailabilityFigures) -> Table:
         Column("at most", "share_at_most", percent),
         Column("gap", "gap", percent),
         Column("minutes lost a year", "lost_minutes_at_most", text=_lost, optional=True),
-        Column("in truth", "quantile", percent, optional=True),
+        Column("true share", "quantile", percent, optional=True),
         Column("demands left out", "left_out", str),
     )
     title = "promises: share of all traffic on average, or of every demand"

@@ -79,7 +79,8 @@ def pattern_probabilities(problem: Problem, components: Components) -> Patterns:
 
 def _used_by(paths: PathSet, components: Components) -> FloatArray:
     """(D, 2^K) sum of log(1 - q[c]) over the components that exactly the paths of a set use."""
-    links, width = path_links_of(paths), paths.num_paths
+    links = path_links_of(paths)
+    width = paths.num_paths
     count = len(links.slot)
     crosses = sp.csr_array(
         (np.ones(len(links.link), np.int32), links.link, links.link_ptr),

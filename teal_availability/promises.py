@@ -32,6 +32,7 @@ import torch
 
 from teal import InputError, Problem, project, solve
 from teal.network.path_links import path_links_of
+from teal.problem.bounds import gap_between
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.lp import Between, LpResult, solve_lp, solve_milp
 from teal_availability.certificates import (
@@ -51,7 +52,7 @@ _ROUNDING = 1e-12  # of a share of the time
 _MOST_ROWS = 300_000  # patterns of a linear program; HiGHS takes 20 s for 73,000
 _BY_INTERIOR = 3_000  # patterns from which on interior points end before HiGHS's simplex method
 _MOST_WHOLE = 4_000  # patterns up to which a program with whole numbers is tried
-_FLOW_GAP = 1e-3
+_FLOW_GAP = 1e-3  # certified, of the flow that networks out of reach begin with
 _SPENT = 1e-6  # share of a common share that may be given up for less expected loss
 
 
@@ -79,7 +80,7 @@ class Promise:
     @property
     def gap(self) -> float:
         """(bound - value) / bound; 0 where both are 0."""
-        return max(0.0, (self.bound - self.value) / self.bound) if self.bound > 0 else 0.0
+        return gap_between(self.value, self.bound, 1.0)
 
 
 class _Rows:
@@ -97,7 +98,8 @@ class _Rows:
     """
 
     def __init__(self, problem: Problem, patterns: Patterns, takes: BoolArray) -> None:
-        demand, links = demand_of(problem), path_links_of(problem.paths)
+        demand = demand_of(problem)
+        links = path_links_of(problem.paths)
         width = problem.paths.num_paths
         live = problem.path_mask[0].cpu().numpy().reshape(-1)
         chosen = np.flatnonzero(takes[links.slot // width] & live[links.slot])
@@ -105,7 +107,8 @@ class _Rows:
             (np.ones(len(links.link)), links.link, links.link_ptr),
             shape=(len(links.slot), problem.topology.num_links),
         )[chosen]
-        self.slot, self.capacity = links.slot[chosen], capacity_of(problem)
+        self.slot = links.slot[chosen]
+        self.capacity = capacity_of(problem)
         self.loads = (sp.diags_array(demand[self.slot // width]) @ crosses).T.tocsr()
         occurs = (patterns.probability > _LEAST_PROBABILITY) & takes[:, None]
         occurs[:, 0] = False  # no path survives: nothing arrives
@@ -252,7 +255,8 @@ def promise_common_share(
     if not is_within_reach(patterns):
         expected = f"at most {_MOST_ROWS:,} patterns of surviving paths"
         raise InputError("common-share", "network", expected, "more")
-    demand, tail = demand_of(problem), 1 - availability
+    demand = demand_of(problem)
+    tail = 1 - availability  # of the time, in which a promise may be missed
     left_out = without_path(patterns, demand, availability)
     takes = (demand > 0) & ~left_out
     if not takes.any():
@@ -364,7 +368,8 @@ def common_quantile(
         seconds: time limit.
     """
     _check(availability)
-    demand, tail = demand_of(problem), 1 - availability
+    demand = demand_of(problem)
+    tail = 1 - availability  # of the time, in which a promise may be missed
     takes = (demand > 0) & ~without_path(patterns, demand, availability)
     rows = _Rows(problem, patterns, takes)
     paths, count = len(rows.slot), len(rows.rate)

@@ -32,11 +32,14 @@ from teal_availability.components import Components
 from teal_availability.matrix import capacity_of, demand_of
 from teal_availability.states import States
 
-_CHUNK_ENTRIES = 1 << 21  # states x demands x paths computed together
-_ROUNDING = 1e-12
-_SOLVED_TOGETHER = 16
-_BALANCED_GAP, _USUAL_GAP = 1e-2, 1e-3
-_MAX_TOGETHER = 256
+_CHUNK_ENTRIES = 1 << 21  # states x demands computed together, 16 MiB of shares
+_MAX_TOGETHER = 256  # states computed together; more gain nothing
+_SOLVED_TOGETHER = 16  # states that PDHG solves at once
+_ROUNDING = 1e-12  # share of a capacity by which a sum of rates may exceed it
+# Certified gaps of the splits that minimise the largest utilisation, of which only whether they fit
+# counts, and of the largest flow that tunnels carry where they do not.
+_BALANCED_GAP = 1e-2
+_USUAL_GAP = 1e-3
 
 
 class Arrived(NamedTuple):
@@ -44,8 +47,8 @@ class Arrived(NamedTuple):
 
     Attributes:
         share: (S, D) share of each demand; 1 of a demand of 0.
-        most: (S,) where the shares are those of a search that ends near the optimum, share of all
-            traffic that no splits exceed; None where they are the shares of this way of routing.
+        most: (S,) share of all traffic that no splits exceed, in states whose shares are those of a
+            search that ended near the optimum; NaN where they are exact.  None: all are exact.
     """
 
     share: FloatArray
@@ -101,10 +104,12 @@ class Tunnels:
     """
 
     def __init__(self, problem: Problem, splits: torch.Tensor, *, moves: bool = True) -> None:
-        links, self._moves = path_links_of(problem.paths), moves
+        links = path_links_of(problem.paths)
+        self._moves = moves
         self._demand = demand_of(problem)
         self._capacity = capacity_of(problem)
-        self._path_ptr, self._demand_of = links.path_ptr, links.slot // problem.paths.num_paths
+        self._path_ptr = links.path_ptr
+        self._demand_of = links.slot // problem.paths.num_paths
         self._crosses = sp.csr_array(
             (np.ones(len(links.link)), links.link, links.link_ptr),
             shape=(len(links.slot), len(self._capacity)),
@@ -175,7 +180,8 @@ class Tunnels:
 
 def _entries(ptr: AnyArray, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Places of the entries of some rows of a sparse layout, and how many each row has."""
-    first, count = ptr[rows], ptr[rows + 1] - ptr[rows]
+    first = ptr[rows]
+    count = ptr[rows + 1] - first
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     return np.repeat(first, count) + within, count
 
@@ -189,7 +195,8 @@ class Reserved:
     """
 
     def __init__(self, problem: Problem, rates: FloatArray) -> None:
-        self._problem, self._rates = problem, rates
+        self._problem = problem
+        self._rates = rates
 
     @property
     def together(self) -> int:
@@ -218,7 +225,8 @@ class Solved:
     """
 
     def __init__(self, problem: Problem, gap: float = 1e-3) -> None:
-        self._problem, self._gap = problem.to(torch.float64), gap
+        self._problem = problem.to(torch.float64)
+        self._gap = gap
         self._balanced = balanced(self._problem)
         self._start = solve(self._problem, gap=gap).state
 
@@ -234,15 +242,17 @@ class Solved:
         fullest = solve(failed, gap=_BALANCED_GAP).value.cpu().numpy()
         routable = np.asarray(failed.routable.cpu(), dtype=np.float64)
         share = np.where(demand > 0, routable, 1.0)
-        most = (share * demand).sum(1) / max(float(demand.sum()), 1e-300)
+        most = np.full(len(works), np.nan)
         tight = np.flatnonzero(fullest > 1)
         if len(tight):
             flow = _failed(self._problem, works[tight])
             result = solve(flow, gap=self._gap, warm_start=self._start.repeated(len(tight)))
+            total = max(float(demand.sum()), 1e-300)
+            # Nothing carries more than the demands that have a path.
+            routed = share[tight] @ demand / total
+            most[tight] = np.minimum(routed, result.bound.cpu().numpy() / total)
             carried = result.splits.sum(-1).clamp(max=1.0).cpu().numpy()
             share[tight] = np.where(demand > 0, carried, 1.0)
-            bound = result.bound.cpu().numpy() / max(float(demand.sum()), 1e-300)
-            most[tight] = np.minimum(most[tight], bound)
         return Arrived(share, most)
 
 
@@ -293,7 +303,8 @@ class Igp:
         self._capacity = capacity_of(problem)
         self._topology = dataclasses.replace(topology, capacity=self._capacity)
         self._dag = EcmpDag.of(self._topology, igp_metric(topology, metric))
-        self._pairs, self._demand = problem.paths.pairs, demand_of(problem)
+        self._pairs = problem.paths.pairs
+        self._demand = demand_of(problem)
         self._volume = np.zeros((topology.num_nodes, topology.num_nodes))
         np.add.at(self._volume, (self._pairs[:, 1], self._pairs[:, 0]), self._demand)
 
@@ -323,14 +334,16 @@ def _deliver(
     """Fill ``passes`` (N, N), the share of the traffic to the first node from the second one that
     arrives, of volumes (N, N) Gbit/s.
     """
-    load, passing = np.zeros(len(capacity)), np.empty(volume.shape[1])
+    load = np.zeros(len(capacity))
+    passing = np.empty(volume.shape[1])
     for t in range(len(volume)):
         passing[:] = volume[t]
         load_inwards(t, head, dags, passing, load)
     for t in range(len(volume)):
         passes[t, t] = 1.0
         for i in range(1, dags.reached[t]):
-            node, arriving = dags.order[t, i], 0.0
+            node = dags.order[t, i]
+            arriving = 0.0
             for a in range(dags.arc_start[t, i], dags.arc_start[t, i + 1]):
                 link = dags.arc[t, a]
                 kept = 1.0 if load[link] <= capacity[link] else capacity[link] / load[link]

@@ -18,6 +18,13 @@ from teal.app.settings import (
 from teal.option import OVERWRITE, TOPOLOGY
 
 LEAST_LOSS, COMMON_SHARE = "least-loss", "common-share"
+FAILURES = (  # options of what fails, a group of --help
+    "components",
+    "groups",
+    "cable_availability",
+    "node_availability",
+    "group_availability",
+)
 DEFAULT_ROUTINGS = ("igp", "tunnels", "solved", LEAST_LOSS, COMMON_SHARE)
 
 
@@ -97,13 +104,7 @@ class AvailabilityConfig(AvailabilityOptions, InstanceConfig):
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "routing": ("routing", "availability"),
-        "failures": (
-            "components",
-            "groups",
-            "cable_availability",
-            "node_availability",
-            "group_availability",
-        ),
+        "failures": FAILURES,
         "states": ("rest", "most_down", "most_states"),
         "matrices": ("split", "limit"),
         "output": ("out", "worst", "overwrite"),
@@ -148,13 +149,7 @@ class AdmitConfig(AdmitOptions):
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "failures": (
-            "components",
-            "groups",
-            "cable_availability",
-            "node_availability",
-            "group_availability",
-        ),
+        "failures": FAILURES,
         "output": ("out", "overwrite"),
     }
 

@@ -52,7 +52,8 @@ def all_states(
     """
     odds = unavailability / (1 - unavailability)
     order = np.argsort(-odds, kind="stable")
-    sorted_odds, count = odds[order].tolist(), len(odds)
+    sorted_odds = odds[order].tolist()
+    count = len(odds)
     limit = most_down or count
     all_up = float(np.prod(1 - unavailability))
     yield all_up, ()
@@ -85,7 +86,9 @@ def most_probable(
         most_down: components that are down at once, at most; 0 for no limit.
         most_states: number of states, at most.
     """
-    probability, down, covered = list[float](), list[tuple[int, ...]](), 0.0
+    probability: list[float] = []
+    down: list[tuple[int, ...]] = []
+    covered = 0.0
     for share, members in all_states(unavailability, most_down):
         probability.append(share)
         down.append(members)

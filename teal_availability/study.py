@@ -124,8 +124,8 @@ def _matrices(instance: Instance, options: AvailabilityOptions) -> Int64Array:
     rows = rows_of(instance, options.split)
     if options.limit != 1:
         return spread(rows, options.limit)
-    totals = [float(instance.traffic.read([row]).sum()) for row in rows.tolist()]
-    busiest: Int64Array = rows[[int(np.argmax(totals))]]
+    totals = np.concatenate([matrices.sum(1) for matrices in instance.traffic.chunks(rows)])
+    busiest: Int64Array = rows[[int(totals.argmax())]]
     return busiest
 
 
@@ -197,7 +197,8 @@ def _report(
     found: list[Availability],
     promises: list[PromiseRow],
 ) -> AvailabilityReport:
-    names, pairs = instance.topology.node_names, instance.paths.pairs.tolist()
+    names = instance.topology.node_names
+    pairs = instance.paths.pairs.tolist()
     rates = np.mean([demand_of(problem) for problem in problems], axis=0).tolist()
     return AvailabilityReport(
         instance.topology.name,

@@ -130,7 +130,7 @@ def _with_prices(
         )
         notify(f"prices over all paths: certified gap {100 * float(last.gap_all_paths[0]):.3g}%")
         return Allocation.of_batch(shares, last.result.prices, 0.0)
-    result = solve(problem, gap=config.gap, deadline=max(0.0, end.left))
+    result = solve(problem, gap=config.gap, deadline=end.remaining)
     reached = 100 * float(result.gap[0])
     notify(f"prices: the solver's own allocation has the certified gap {reached:.3g}%")
     return Allocation.of_batch(shares, result.prices, 0.0, result.program_prices)

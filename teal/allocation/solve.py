@@ -408,7 +408,7 @@ def _solved(
         result = solve(
             problem,
             gap=config.gap,
-            deadline=max(0.0, instance.end.left),
+            deadline=instance.end.remaining,
             starter=starter,
             max_iterations=config.max_iterations,
             engine=config.engine,

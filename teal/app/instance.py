@@ -142,7 +142,7 @@ class _Search:
         result = pdhg.solve(
             problem,
             gap=_TARGET_GAP,
-            deadline=self._end.left,
+            deadline=self._end.remaining,
             max_iterations=_MAX_ITERATIONS,
             warm_start=self._state,
         )

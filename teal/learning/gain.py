@@ -154,10 +154,10 @@ def measure_gain(
         kept_start: whether the checkpoint has the weights of the start.
         show: whether to show progress.
     """
-    begun = f"{scheme_name}:weights=random,seed={seed}"
     schemes: dict[str, Scheme] = {TRAINED: make_scheme(scheme_name, folder)}
     if start == "none":
-        schemes[f"{START} ({RANDOM})"] = make_scheme(begun, folder)
+        seeded = f"{scheme_name}:weights=random,seed={seed}"
+        schemes[f"{START} ({RANDOM})"] = make_scheme(seeded, folder)
     else:
         schemes[START] = make_scheme(scheme_name, Path(start))
         schemes[RANDOM] = make_scheme(f"{scheme_name}:weights=random", folder)

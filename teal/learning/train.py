@@ -83,7 +83,7 @@ _ACTIVATION_BYTES = 1 << 30
 # Float32 tensors (B, D, K, width) that a layer or round keeps for its backward pass, rounded up.
 _TENSORS_PER_LAYER = 12
 _FLOAT32_BYTES = 4
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # of a share of the budget
 _EQUAL = 1e-6  # difference of two shares below which they count as equal
 _VALIDATIONS = 10  # at least, evenly spread over the budget
 _WARM_UP_SHARE = 0.1  # of the budget in which the learning rate rises

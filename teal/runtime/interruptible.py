@@ -48,6 +48,11 @@ class Deadline:
         return self.end - time.perf_counter()
 
     @property
+    def remaining(self) -> float:
+        """Seconds until the deadline; 0 after it, for what takes no negative ones."""
+        return max(0.0, self.left)
+
+    @property
     def is_over(self) -> bool:
         """Whether it has passed."""
         return self.left <= 0

@@ -273,7 +273,7 @@ def worst_matrices(
             result = solve(
                 dataclasses.replace(part, demand=torch.from_numpy(matrix)),
                 gap=_ENGINE_GAP,
-                deadline=max(0.0, end.left),
+                deadline=end.remaining,
             )
             bound = result.bound.numpy()
             prices[rising] = result.prices.clamp(min=0).numpy()

@@ -137,7 +137,7 @@ class Tester:
         for first in range(0, len(bases), self._batch):
             some = bases[first : first + self._batch]
             result = solve(
-                scenarios.batch(some, bought), gap=_INTACT_GAP, deadline=max(0.0, deadline.left)
+                scenarios.batch(some, bought), gap=_INTACT_GAP, deadline=deadline.remaining
             )
             failed = new[np.isin(scenarios.intact[new], some)]
             for begin in range(0, len(failed), self._batch):
@@ -169,7 +169,7 @@ class Tester:
         """Solve some scenarios to a gap and write down what was found."""
         scenarios = self.scenarios
         problem = scenarios.batch(rows[part], bought)
-        result = solve(problem, gap=gap, deadline=max(0.0, deadline.left), warm_start=start)
+        result = solve(problem, gap=gap, deadline=deadline.remaining, warm_start=start)
         loads = problem.loads(result.splits)
         load[part] = loads.numpy()
         utilisation[part] = problem.utilisation_of(loads).amax(1).numpy()

@@ -236,7 +236,7 @@ def solve_over_lists(
     while True:
         number += 1
         current = problem.with_paths(lists)
-        result = solve(current, gap=max(gap / 3, target / 2), deadline=max(0.0, end.left))
+        result = solve(current, gap=max(gap / 3, target / 2), deadline=end.remaining)
         prices = _all_prices(problem, result)
         richer = with_cheapest(lists, prices, segments, adjacencies=adjacencies)
         padded = torch.nn.functional.pad(result.splits, (0, richer.num_paths - lists.num_paths))

@@ -7,12 +7,13 @@ import pytest
 
 from baselines.lp_all import LpAll
 from teal.app.instance import calibration_factor
-from teal.errors import InputError
+from teal.errors import InputError, SolverError
 from teal.formats import load_topology, load_traffic
 from teal.network import all_pairs, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.problem.assessment import assess
+from teal.runtime.interruptible import Deadline
 from teal.testing import make_topology
 
 
@@ -41,3 +42,11 @@ def test_calibration_to_a_share_that_cannot_be_routed_is_refused() -> None:
     for share in (0.0, 1.0, -1.0):
         with pytest.raises(InputError, match="a share between 0 and 1"):
             calibration_factor(topology, paths, traffic, np.arange(3), share)
+
+
+def test_a_deadline_that_is_over_is_said_as_that() -> None:
+    topology = load_topology("b4")
+    traffic = load_traffic("gravity:seed=2,count=3,load=1", topology)
+    paths = compute_paths(topology, traffic.pairs)
+    with pytest.raises(SolverError, match="before the deadline"):
+        calibration_factor(topology, paths, traffic, np.arange(3), 0.9, Deadline.after(-1.0))
