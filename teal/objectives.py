@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -538,7 +539,7 @@ class Objective:
             return value
         if not isinstance(value, str):
             raise InputError("objective", "", "a teal.Objective or its name", type(value).__name__)
-        return cls(value)
+        return _named(value)
 
     @property
     def rules(self) -> Rules:
@@ -611,3 +612,9 @@ class Objective:
             InputError: the network lacks what the cost is made of.
         """
         return self.rules.link_cost(topology, max_latency, self.epsilon)
+
+
+@functools.lru_cache(maxsize=256)
+def _named(name: str) -> Objective:
+    """The objective of a name, which is read once."""
+    return Objective(name)

@@ -14,6 +14,7 @@ path, path_sum and path_max give 0 (and link -1), and link_sum ignores the entry
 
 from __future__ import annotations
 
+import weakref
 from functools import cached_property
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -23,6 +24,8 @@ import torch
 from torch import Tensor
 
 from teal.network import PathSet, ProblemPaths
+from teal.network.path_links import PathLinks, path_links_of
+from teal.runtime.arrays import FloatArray
 from teal.runtime.shapes import Float, Int
 
 
@@ -239,3 +242,37 @@ class TorchBackend:
     def _at_leaves(self, node_values: Tensor) -> Tensor:
         """(B, T, F) -> (B, D, K, F), 0 where there is no path."""
         return torch.where(self._mask[..., None], self._take(node_values), 0)
+
+
+ColumnLinks = tuple[PathLinks, FloatArray]
+
+_KEPT: weakref.WeakKeyDictionary[PathOps, ColumnLinks] = weakref.WeakKeyDictionary()
+
+
+def columns_of_ops(ops: PathOps, num_rows: int) -> ColumnLinks:
+    """The rows of all columns, and what a Gbit/s of a column puts on each; these are without
+    entries where it is a Gbit/s.
+
+    Args:
+        ops: over paths, or over the columns and rows that side conditions make of them.
+        num_rows: number of the rows.
+    """
+    if ops.is_over_paths and isinstance(ops.column_paths, PathSet):
+        return path_links_of(ops.column_paths), np.zeros(0)
+    found = _KEPT.get(ops)
+    if found is None:
+        found = _KEPT[ops] = _column_links(ops, num_rows)
+    return found
+
+
+def _column_links(ops: PathOps, num_rows: int) -> ColumnLinks:
+    mask = ops.mask.cpu().numpy()
+    slot = np.flatnonzero(mask.reshape(-1)).astype(np.int64)
+    rows = sp.csc_array(ops.incidence(num_rows))[:, slot]
+    rows.eliminate_zeros()
+    rows.sort_indices()
+    path_ptr = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
+    links = PathLinks(
+        path_ptr, slot, rows.indptr.astype(np.int64), np.ascontiguousarray(rows.indices, np.int32)
+    )
+    return links, np.ascontiguousarray(rows.data, np.float64)

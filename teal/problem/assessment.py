@@ -5,6 +5,7 @@ every scheme.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -14,7 +15,7 @@ from teal.objectives import ObjectiveName
 from teal.problem.allocation import Allocation, ProgramPrices, Status
 from teal.problem.bounds import from_score, gap, multiples, scaled_dual_bound, usable_prices
 from teal.problem.fair_levels import FairFigures, fair_figures
-from teal.problem.feasibility import TOLERANCE, check_shape, overload, violations
+from teal.problem.feasibility import TOLERANCE, check_shape, violations
 from teal.problem.lines import Lines
 from teal.problem.priority import ClassFigures, class_figures
 from teal.problem.problem import Problem
@@ -181,15 +182,19 @@ class _Measures(NamedTuple):
     """The parts of an assessment.
 
     Attributes:
-        loads: (B, E) Gbit/s.
+        demand: (B,) Gbit/s.
         carried: (B,) Gbit/s.
-        violation: (B,) largest violation of a rule.
+        max_link_utilisation: (B,).
+        violation: (B,) largest violation of a rule; infinite where a split is NaN.
+        utilisation: (B, E).
         certificate: value, bound and gap.
     """
 
-    loads: Tensor
+    demand: Tensor
     carried: Tensor
+    max_link_utilisation: Tensor
     violation: Tensor
+    utilisation: Tensor
     certificate: Certificate
 
 
@@ -200,11 +205,16 @@ def _measured(
     program_prices: ProgramPrices | None,
     certify: Certify,
 ) -> _Measures:
+    has_nan = splits.isnan().flatten(1).any(1)
+    splits = splits.nan_to_num(nan=0.0)
     loads = problem.loads(torch.where((problem.demand > 0)[..., None], splits, 0))
+    utilisation = problem.utilisation_of(loads)
     return _Measures(
-        loads,
+        problem.demand.sum(1),
         problem.flows(splits).sum((1, 2)),
-        violations(problem, splits, loads).largest,
+        utilisation.amax(1),
+        torch.where(has_nan, torch.inf, violations(problem, splits, loads).largest),
+        utilisation,
         certify(problem, splits, prices, program_prices),
     )
 
@@ -212,11 +222,15 @@ def _measured(
 def _measured_small(problem: Problem, splits: Tensor, prices: Tensor) -> _Measures:
     """:func:`_measured` by one kernel."""
     found = measured(problem, splits, usable_prices(problem, prices), multiples(problem))
-    bound = from_score(problem, found.score)
-    worst = torch.stack([overload(problem, found.load), found.demand, found.sign, found.mask])
-    gaps = gap(problem, found.value, bound)
-    certificate = Certificate(found.value, bound, gaps)
-    return _Measures(found.load, found.carried, worst.amax(0), certificate)
+    value, bound = torch.from_numpy(found.value), from_score(problem, torch.from_numpy(found.score))
+    return _Measures(
+        torch.from_numpy(found.demand),
+        torch.from_numpy(found.carried),
+        torch.from_numpy(found.max_link_utilisation),
+        torch.from_numpy(found.violation),
+        torch.from_numpy(found.utilisation),
+        Certificate(value, bound, gap(problem, value, bound)),
+    )
 
 
 def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessment:
@@ -234,41 +248,40 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
         problem = problem.with_paths(allocation.paths)
     check_shape(problem, allocation.splits)
     splits = allocation.splits.to(problem.demand)
-    has_nan = splits.isnan().flatten(1).any(1)
-    splits = splits.nan_to_num(nan=0.0)
     prices = torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
     certify = _CERTIFICATES.get(problem.objective.name, _of_program)
     if certify is _of_program and is_small(problem):
         measures = _measured_small(problem, splits, prices)
     else:
         measures = _measured(problem, splits, prices, allocation.program_prices, certify)
-    certificate = measures.certificate
-    utilisation = problem.utilisation_of(measures.loads)
-    largest_violation = torch.where(has_nan, torch.inf, measures.violation)
+    certificate, total = measures.certificate, measures.demand
     status = tuple(
         Status.INFEASIBLE if claimed.usable and violation > TOLERANCE else claimed
-        for claimed, violation in zip(allocation.status, largest_violation.tolist(), strict=True)
+        for claimed, violation in zip(allocation.status, measures.violation.tolist(), strict=True)
     )
-    is_usable = torch.tensor([s.usable for s in status], device=splits.device)
-    is_claimed_usable = torch.tensor([s.usable for s in allocation.status], device=splits.device)
-
-    def usable_only(values: Tensor) -> Tensor:
-        return torch.where(is_usable, values, torch.nan)
-
-    total_demand, carried = problem.demand.sum(1), measures.carried
+    satisfied = torch.where(total > 0, measures.carried / total.clamp(min=_LEAST_TOTAL), 1)
     return Assessment(
         status=status,
-        value=usable_only(certificate.value),
-        satisfied_demand=usable_only(
-            torch.where(total_demand > 0, carried / total_demand.clamp(min=1e-300), 1)
-        ),
-        bound=usable_only(certificate.bound),
-        gap=usable_only(certificate.gap),
-        max_link_utilisation=usable_only(utilisation.amax(1)),
-        max_violation=torch.where(is_claimed_usable, largest_violation, torch.nan),
-        utilisation=utilisation,
+        value=_of_usable(certificate.value, status),
+        satisfied_demand=_of_usable(satisfied, status),
+        bound=_of_usable(certificate.bound, status),
+        gap=_of_usable(certificate.gap, status),
+        max_link_utilisation=_of_usable(measures.max_link_utilisation, status),
+        max_violation=_of_usable(measures.violation, allocation.status),
+        utilisation=measures.utilisation,
         lines=certificate.lines,
     )
+
+
+_LEAST_TOTAL = 1e-300  # Gbit/s of all demands, of which a share can be formed
+
+
+def _of_usable(values: Tensor, status: Sequence[Status]) -> Tensor:
+    """(B,) the values of matrices whose allocation can be used, NaN of the others."""
+    if all(one.usable for one in status):
+        return values
+    is_usable = torch.tensor([one.usable for one in status], device=values.device)
+    return torch.where(is_usable, values, torch.nan)
 
 
 _TAIL = 0.99  # share of the volume

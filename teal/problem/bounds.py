@@ -62,14 +62,16 @@ def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:
     so the bound is never worse than that.  Bounds from prices on the simplex do not depend on the
     scale.
     """
-    return _bounds(problem, prices, multiples(problem))
+    return _bounds(problem, prices, torch.from_numpy(multiples(problem)))
 
 
-def multiples(problem: Problem) -> Tensor:
+_ONCE = np.ones(1)  # multiples of prices of which all prove the same
+_MANY = np.concatenate([np.zeros(1), PRICE_SCALES.numpy()])
+
+
+def multiples(problem: Problem) -> FloatArray:
     """(m,) multiples of the prices that :func:`scaled_dual_bound` tries."""
-    if problem.price_set.on_simplex:
-        return PRICE_SCALES.new_ones(1)
-    return torch.cat([PRICE_SCALES.new_zeros(1), PRICE_SCALES])
+    return _ONCE if problem.price_set.on_simplex else _MANY
 
 
 def finite_prices(prices: Tensor) -> Tensor:
@@ -189,10 +191,10 @@ def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
     Values below 0 are losses: the gap of a maximum -L is that of the minimum L.  0 where both are
     0; infinite, not certified, where value or bound is NaN or infinite.
     """
-    gaps = relative_gap(value.cpu().numpy(), bound.cpu().numpy(), problem.objective.rules.sense)
-    return torch.where(
-        value.isfinite() & bound.isfinite(), torch.from_numpy(gaps).to(value.device), torch.inf
-    )
+    values, bounds = value.cpu().numpy(), bound.cpu().numpy()
+    gaps = relative_gap(values, bounds, problem.objective.rules.sense)
+    certified = np.where(np.isfinite(values) & np.isfinite(bounds), gaps, np.inf)
+    return torch.from_numpy(certified).to(value.device)
 
 
 def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArray:
@@ -209,7 +211,10 @@ def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArr
     high, low = (bound, value) if sense > 0 else (value, bound)
     largest = np.maximum(np.abs(high), np.abs(low))
     with np.errstate(invalid="ignore", divide="ignore"):  # infinities
-        gap = np.where(largest == 0, 0.0, (high - low) / largest)
+        gap: FloatArray = (high - low) / largest
+    if np.all(gap >= 0):
+        return gap
+    gap = np.where(largest == 0, 0.0, gap)
     return np.where((gap < 0) & (gap > -_MAX_ROUNDING), 0.0, gap)
 
 

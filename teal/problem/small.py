@@ -25,29 +25,33 @@ from teal.runtime.parallel import inner_kernel, kernel
 
 MAX_SCAN = 20_000  # entries of a scan; a larger network gains from threads and from the trie
 _LEAST_SUM = 1e-12  # of a demand's splits; those of a smaller sum count as none
-_CARRIED, _VALUE, _EXCESS, _BELOW, _MISPLACED, _FIRST_BOUND = range(6)  # entries of the figures
+_LEAST_SCALE = 1e-30  # Gbit/s, of a load on a link without capacity
+_LARGEST = float(np.finfo(np.float64).max)
+# Entries of the figures.
+_DEMAND, _CARRIED, _VALUE, _LARGEST_UTILISATION, _VIOLATION, _FIRST_BOUND = range(6)
 
 
 class Measured(NamedTuple):
     """Figures of B matrices.
 
     Attributes:
+        demand: (B,) Gbit/s of all demands.
         carried: (B,) Gbit/s.
         value: (B,) of the objective.
-        demand: (B,) violation of the rates; see :class:`teal.problem.feasibility.Violations`.
-        sign: (B,) largest negative split, sign reversed.
-        mask: (B,) largest share on a path that is not live.
-        load: (B, E) Gbit/s.
+        max_link_utilisation: (B,).
+        violation: (B,) the largest of all rules; see
+            :class:`teal.problem.feasibility.Violations`.  Infinite where a split is NaN.
+        utilisation: (B, E) load over capacity; see :meth:`Problem.utilisation_of`.
         score: (B,) bound on the program as a maximum, the best of all multiples of the prices.
     """
 
-    carried: Tensor
-    value: Tensor
-    demand: Tensor
-    sign: Tensor
-    mask: Tensor
-    load: Tensor
-    score: Tensor
+    demand: FloatArray
+    carried: FloatArray
+    value: FloatArray
+    max_link_utilisation: FloatArray
+    violation: FloatArray
+    utilisation: FloatArray
+    score: FloatArray
 
 
 def is_small(problem: Problem) -> bool:
@@ -71,43 +75,42 @@ def is_small(problem: Problem) -> bool:
     )
 
 
-def measured(problem: Problem, splits: Tensor, prices: Tensor, scales: Tensor) -> Measured:
+def measured(problem: Problem, splits: Tensor, prices: Tensor, scales: FloatArray) -> Measured:
     """Measure splits and prices of a problem that :func:`is_small` takes.
 
     Args:
         problem: B matrices.
-        splits: (B, D, K), without NaN.
+        splits: (B, D, K).
         prices: (B, E) at least 0 and finite.
         scales: (m,) multiples of the prices.
     """
     batch, links = problem.capacity.shape
-    figures = np.zeros((batch, _FIRST_BOUND + len(scales)))
-    load = np.zeros((batch, links))
+    rules = problem.objective.rules
+    figures = np.empty((batch, _FIRST_BOUND + len(scales)))
+    utilisation = np.empty((batch, links))
     _measure(
         path_links_of(problem.paths),
         problem.demand.contiguous().numpy(),
         problem.capacity.contiguous().numpy(),
         problem.path_value.contiguous().numpy(),
-        problem.objective.rules.carries_all,
+        rules.carries_all,
+        rules.holds_capacity,
+        rules.capacity_share,
         splits.contiguous().numpy(),
         prices.contiguous().numpy(),
-        scales.numpy(),
-        load,
+        scales,
+        utilisation,
         figures,
     )
-    table, loads = torch.from_numpy(figures), torch.from_numpy(load)
-    value = table[:, _VALUE]
-    if problem.objective.rules.carries_all:
-        value = problem.utilisation_of(loads).amax(1)
-    score = table[:, _FIRST_BOUND:].amin(1)
+    score = figures[:, _FIRST_BOUND:].min(1)
     return Measured(
-        carried=table[:, _CARRIED],
-        value=value,
-        demand=table[:, _EXCESS].clamp(min=0),
-        sign=table[:, _BELOW],
-        mask=table[:, _MISPLACED],
-        load=loads,
-        score=torch.where(score.isfinite(), score, torch.inf),
+        demand=figures[:, _DEMAND],
+        carried=figures[:, _CARRIED],
+        value=figures[:, _LARGEST_UTILISATION if rules.carries_all else _VALUE],
+        max_link_utilisation=figures[:, _LARGEST_UTILISATION],
+        violation=figures[:, _VIOLATION],
+        utilisation=utilisation,
+        score=np.where(np.isfinite(score), score, np.inf),
     )
 
 
@@ -137,6 +140,14 @@ def _is_live(paths: PathLinks, p: int, capacity: FloatArray) -> bool:
     return live
 
 
+@inner_kernel
+def _finite(share: float) -> float:
+    """A split without NaN and infinities, as :func:`torch.nan_to_num` has them."""
+    if np.isnan(share):
+        return 0.0
+    return min(max(share, -_LARGEST), _LARGEST)
+
+
 @kernel
 def _measure(
     paths: PathLinks,
@@ -144,22 +155,29 @@ def _measure(
     capacity: FloatArray,
     value: FloatArray,
     balances: bool,
+    holds_capacity: bool,
+    capacity_share: float,
     splits: FloatArray,
     prices: FloatArray,
     scales: FloatArray,
-    load: FloatArray,
+    utilisation: FloatArray,
     figures: FloatArray,
 ) -> None:
-    """Fill loads (B, E) and figures (B, 5 + m): Gbit/s carried, their value, violations of rates,
-    signs and paths, and a bound for each multiple of the prices.
+    """Fill utilisations (B, E) and figures (B, 5 + m): Gbit/s, Gbit/s carried, their value, the
+    largest utilisation, the largest violation, and a bound for each multiple of the prices.
     """
     demands, num_paths = value.shape
-    best = np.empty(len(scales))
+    links = capacity.shape[1]
+    path_price, load = np.empty(num_paths), np.empty(links)
     for b in range(len(demand)):
-        of, room = figures[b], 0.0
-        of[_EXCESS] = -1.0
-        for e in range(capacity.shape[1]):
+        of, room, violation = figures[b], 0.0, 0.0
+        has_nan, has_failures = False, False
+        for i in range(len(of)):
+            of[i] = 0.0
+        for e in range(links):
             room += capacity[b, e] * prices[b, e]
+            load[e] = 0.0
+            has_failures = has_failures or capacity[b, e] <= 0
         for m in range(len(scales)):
             of[_FIRST_BOUND + m] = 0.0 if balances else scales[m] * room
         unit = 1.0
@@ -168,39 +186,63 @@ def _measure(
         for d in range(demands):
             first, end = paths.path_ptr[d], paths.path_ptr[d + 1]
             rate, total, is_routable = demand[b, d], 0.0, False
-            for m in range(len(scales)):
-                best[m] = -np.inf
+            has_one_value, cheapest = True, np.inf
             for k in range(end - first):
                 p = first + k
-                share = splits[b, d, k] if rate > 0 else 0.0
+                has_nan = has_nan or np.isnan(splits[b, d, k])
+                share = _finite(splits[b, d, k]) if rate > 0 else 0.0
                 total += share
-                of[_BELOW] = max(of[_BELOW], -share)
+                violation = max(violation, -share)
                 price = 0.0
                 for i in range(paths.link_ptr[p], paths.link_ptr[p + 1]):
                     price += prices[b, paths.link[i]]
-                    load[b, paths.link[i]] += rate * share
+                    load[paths.link[i]] += rate * share
                 of[_VALUE] += value[d, k] * rate * share
-                if not _is_live(paths, p, capacity[b]):
-                    of[_MISPLACED] = max(of[_MISPLACED], abs(share))
+                path_price[k] = np.inf
+                if has_failures and not _is_live(paths, p, capacity[b]):
+                    violation = max(violation, abs(share))
                     continue
                 is_routable = True
-                for m in range(len(scales)):
-                    own = 0.0 if balances else value[d, k]
-                    best[m] = max(best[m], own - scales[m] * unit * price)
+                path_price[k] = unit * price
+                cheapest = min(cheapest, path_price[k])
+                has_one_value = has_one_value and (balances or value[d, k] == value[d, 0])
             for k in range(end - first, num_paths):
-                share = splits[b, d, k] if rate > 0 else 0.0
+                has_nan = has_nan or np.isnan(splits[b, d, k])
+                share = _finite(splits[b, d, k]) if rate > 0 else 0.0
                 total += share
-                of[_BELOW] = max(of[_BELOW], -share)
-                of[_MISPLACED] = max(of[_MISPLACED], abs(share))
+                violation = max(violation, abs(share))
+            of[_DEMAND] += rate
             of[_CARRIED] += rate * total
             excess = total - 1.0
             if balances:
                 excess = abs(excess) if is_routable and rate > 0 else total
-            of[_EXCESS] = max(of[_EXCESS], excess)
-            if is_routable:
-                for m in range(len(scales)):
-                    gain = best[m] if balances else max(best[m], 0.0)
-                    of[_FIRST_BOUND + m] += rate * gain
+            violation = max(violation, excess)
+            if not is_routable:
+                continue
+            for m in range(len(scales)):
+                best = -scales[m] * cheapest
+                if not balances:
+                    best += value[d, 0]
+                if not has_one_value:
+                    best = -np.inf
+                    for k in range(end - first):
+                        if path_price[k] < np.inf:
+                            best = max(best, value[d, k] - scales[m] * path_price[k])
+                of[_FIRST_BOUND + m] += rate * (best if balances else max(best, 0.0))
+        largest = _LEAST_SCALE
+        for e in range(links):
+            largest = max(largest, capacity[b, e])
+        for e in range(links):
+            room = capacity[b, e]
+            is_open = room > 0
+            utilisation[b, e] = capacity_share * load[e] / room if is_open else 0.0
+            if not is_open and load[e] > 0:
+                utilisation[b, e] = np.inf
+            of[_LARGEST_UTILISATION] = max(of[_LARGEST_UTILISATION], utilisation[b, e])
+            if load[e] > 0 and (holds_capacity or not is_open):
+                excess = (load[e] - room) / room if is_open else load[e] / largest
+                violation = max(violation, excess)
+        of[_VIOLATION] = np.inf if has_nan else violation
 
 
 @kernel

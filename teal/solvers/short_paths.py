@@ -20,11 +20,15 @@ measurement).
 
 from __future__ import annotations
 
+import weakref
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from teal.network.packed import PathScan
+from teal.pathops import PathOps
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.parallel import inner_kernel, kernel, partitioned_kernel, threads_for
@@ -50,9 +54,9 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
     is_plain = problem.ops.is_over_paths and not problem.conditions and not problem.has_link_cost
     if not is_plain or splits.is_cuda or problem.ops.column_paths is not problem.paths:
         return splits
-    if length is None:
-        length = torch.as_tensor(problem.topology.latency)
-    lengths = problem.ops.path_sum(length.to(torch.float64)[None])[0]
+    lengths = _latencies(problem)
+    if length is not None:
+        lengths = problem.ops.path_sum(length.to(torch.float64)[None])[0]
     capacity = problem.capacity.to(torch.float64)
     limit = capacity
     if problem.demand_set.carries_all:
@@ -71,6 +75,25 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
             moved.numpy(),
         )
     return moved.to(splits.dtype)
+
+
+class _Latencies(NamedTuple):
+    """Latencies of paths (D, K), ms, and those of the links (E,) that they are sums of."""
+
+    of_links: FloatArray
+    of_paths: Tensor
+
+
+_KEPT: weakref.WeakKeyDictionary[PathOps, _Latencies] = weakref.WeakKeyDictionary()
+
+
+def _latencies(problem: Problem) -> Tensor:
+    """(D, K) ms of each path, which all problems on the same paths have in common."""
+    known, of_links = _KEPT.get(problem.ops), problem.topology.latency
+    if known is None or known.of_links is not of_links:
+        links = torch.as_tensor(of_links).to(torch.float64)
+        known = _KEPT[problem.ops] = _Latencies(of_links, problem.ops.path_sum(links[None])[0])
+    return known.of_paths
 
 
 def preferred(problem: Problem, splits: Tensor, prefer: str) -> Tensor:

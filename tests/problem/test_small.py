@@ -28,7 +28,7 @@ CASES = given(
     seed=st.integers(0, 10_000),
     objective=st.sampled_from(OBJECTIVES),
     failed=st.integers(0, 4),
-    kind=st.sampled_from(["feasible", "whole", "any", "none"]),
+    kind=st.sampled_from(["feasible", "whole", "any", "none", "no number"]),
     price_scale=st.sampled_from([0.0, 0.1, 1.0, 30.0, 1e9]),
 )
 
@@ -38,6 +38,10 @@ def _splits(problem: Problem, seed: int, kind: str) -> torch.Tensor:
     random = torch.rand(problem.path_mask.shape, generator=generator, dtype=torch.float64)
     if kind == "any":  # of both signs, above 1, on paths that failed or do not exist
         return 3 * random - 0.5
+    if kind == "no number":
+        random[0, 0, 0] = torch.nan
+        random[-1, -1, -1] = torch.inf
+        return random
     if kind == "none":
         return torch.zeros_like(random)
     splits = torch.where(problem.path_mask, random, 0)
@@ -89,10 +93,12 @@ def test_a_projection_is_the_plain_one(
     found = projected(problem, splits.reshape(problem.batch, -1).numpy().copy())
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-15)
     prices = _prices(problem, seed, price_scale).clamp(min=0)
-    figures = measured(problem, found, prices, torch.ones(1, dtype=torch.float64))
-    torch.testing.assert_close(figures.value, problem.value(found), rtol=1e-12, atol=1e-12)
+    figures = measured(problem, found, prices, np.ones(1))
+    value = torch.from_numpy(figures.value)
+    torch.testing.assert_close(value, problem.value(found), rtol=1e-12, atol=1e-12)
     if price_scale < 1e6:  # beyond, the plain bound takes the value of a Gbit/s for the price
-        bound = problem.objective.rules.from_score(problem, figures.score)
+        score = torch.from_numpy(figures.score)
+        bound = problem.objective.rules.from_score(problem, score)
         torch.testing.assert_close(bound, dual_bound(problem, prices), rtol=1e-10, atol=1e-10)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from teal.network import PathSet
-from teal.pathops.column_links import columns_of_ops
+from teal.pathops.base import columns_of_ops
 from teal.problem import Problem, dual_bound, small
 from teal.problem.bounds import from_score
 from teal.problem.bounds import gap as certified_gap
@@ -164,9 +164,10 @@ def iterations_before(problem: Problem, gap: float, most_s: float, *, is_warm: b
     scan = problem.paths.scan_size
     if not accepts(problem) or is_interpreting() or scan > _NEVER_ABOVE:
         return None
-    gains_little = scan <= _SMALL and problem.batch == 1
-    gains_little = gains_little or not problem.ops.is_over_paths
-    size = size_of(problem) if scan > _SMALL or is_warm else None
+    is_one_small = scan <= _SMALL and problem.batch == 1
+    gains_little = is_one_small or not problem.ops.is_over_paths
+    needs_size = scan > _SMALL or (is_warm and not is_one_small)
+    size = size_of(problem) if needs_size else None
     if (gains_little or not is_warm) and is_faster(problem, gap, most_s, size):
         return 0
     seconds = _seconds(problem, size or size_of(problem), _place_of(gap))
@@ -204,7 +205,7 @@ _SHORT_S = 0.1  # seconds, in which one small network is solved in any case
 _SHARE_IF_SMALL = (0.6, 0.42, 0.26)
 # PDHG takes matrices side by side: n of them, up to 16, take n^0.4 times as long as one.
 _LANES, _GAIN_OF_LANES = 16, 0.6
-_ONCE = torch.ones(1, dtype=torch.float64)  # the multiple of the prices that a result proves by
+_ONCE = np.ones(1)  # the multiple of the prices that a result proves by
 _EXACT = 1e-7  # gap to which networks are solved of which an iteration takes microseconds
 _S_PER_UPDATE, _S_PER_PATH, _LEAST_ITERATION_S = 3.5e-9, 6e-8, 1e-6
 _S_PER_PIVOT = 3.5e-11  # of the factor, for each cube of the links that can bind
@@ -253,7 +254,8 @@ def solving(
     if small.is_small(exact):
         splits = small.projected(exact, shares.reshape(exact.batch, -1))
         measured = small.measured(exact, splits, found, _ONCE)
-        value, bound = measured.value, from_score(exact, measured.score)
+        value = torch.from_numpy(measured.value)
+        bound = from_score(exact, torch.from_numpy(measured.score))
     else:
         splits = project(exact, torch.from_numpy(shares), refill=0)
         value, bound = exact.value(splits), dual_bound(exact, found)

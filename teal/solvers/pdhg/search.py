@@ -146,6 +146,7 @@ class Search:
         # iterations.
         self._value = np.full(problem.batch, -self._sense * math.inf)
         self._bound = engine.trivial_bound().numpy()
+        self._known_gaps: FloatArray | None = None  # of these, where they have been computed
         self._may_stall, self._sampled, self._model = may_stall, sampled, model
         self._is_refilled = (
             False  # whether the last check was one with refill, and nothing has moved since
@@ -189,11 +190,7 @@ class Search:
         ahead = 0  # iterations that count as done in the spacing of checks
         if warm:
             check_s, last_check, next_check = self._check(), 0, 1
-            if not (
-                self._is_refilled
-                or self._all_within(self._bound)
-                or self._is_beyond(_REFILLABLE_GAP_FACTOR)
-            ):
+            if not (self._is_refilled or self._is_done or self._is_beyond(_REFILLABLE_GAP_FACTOR)):
                 self._check(LAST_REFILL)
             if self._max_iterations > 0 and self._start_from_model(
                 deadline.left, check_s / _CHECK_COST
@@ -209,7 +206,7 @@ class Search:
                     self._after_samples(0),
                     LAST_REFILL,
                 )
-        while done < self._max_iterations and not self._all_within(self._bound):
+        while done < self._max_iterations and not self._is_done:
             left = deadline.left
             reserve = _LAST_CHECK_COST * (check_s or _CHECK_COST * iteration_s) + iteration_s
             if left <= reserve:
@@ -235,7 +232,7 @@ class Search:
                 if self._start_from_model(deadline.left - _LAST_CHECK_COST * check_s, iteration_s):
                     ahead = _AHEAD_OF_MODEL
                 if self._report is not None:
-                    self._report(done, float(self._gaps(self._bound).max()))
+                    self._report(done, float(self._best_gaps.max()))
                 next_check = max(
                     last_check + 2, math.ceil(_CHECK_GROWTH * (last_check + ahead)) - ahead
                 )
@@ -245,7 +242,7 @@ class Search:
                     stop = Stop.STALLED
                     break
             yield
-        if not self._all_within(self._bound) and not self._is_refilled:
+        if not self._is_done and not self._is_refilled:
             self._check(LAST_REFILL)
         return done, stop if self._unfinished().any() else Stop.GAP
 
@@ -271,7 +268,7 @@ class Search:
             self._is_refilled = False
             check_s = self._check(LAST_REFILL)
             is_late = _LAST_CHECK_COST * check_s >= deadline.left
-            if not is_late and not self._all_within(self._bound) and self._sampled.correct():
+            if not is_late and not self._is_done and self._sampled.correct():
                 self._check(LAST_REFILL)
             yield
         return check_s
@@ -285,9 +282,9 @@ class Search:
             iteration_s: time of an iteration.
         """
         model, self._model = self._model, None
-        if model is None or self._all_within(self._bound):
+        if model is None or self._is_done:
             return False
-        gap = float(self._gaps(self._bound).max())
+        gap = float(self._best_gaps.max())
         if not math.isfinite(gap):  # for want of range: nothing is foretold
             return False
         if model.cost(gap) * iteration_s > seconds or not model.saves_time(gap):
@@ -300,7 +297,7 @@ class Search:
         """Iterations at the next full gap check of a start from samples, whose bound is good and
         value is not.
         """
-        widest = float(self._gaps(self._bound).max())
+        widest = float(self._best_gaps.max())
         steps = _ITERATIONS_PER_GAP * widest / max(self._target_gap, 1e-300)
         return done + int(
             min(_MAX_ITERATIONS_TO_CHECK, max(_MIN_ITERATIONS_TO_CHECK, steps))
@@ -308,11 +305,11 @@ class Search:
 
     def _is_beyond(self, factor: float) -> bool:
         """Whether a gap is wider than ``factor`` times the target."""
-        return not (self._gaps(self._bound) <= factor * self._target_gap).all()
+        return not (self._best_gaps <= factor * self._target_gap).all()
 
     def _has_stalled(self, done: int) -> bool:
         """Whether the widest gap has not shrunk enough for the iterations that were done since."""
-        widest = float(self._gaps(self._bound).max())
+        widest = float(self._best_gaps.max())
         earlier = [gap for count, gap in self._history if count * _STALL_SPAN <= done]
         self._history.append((done, widest))
         return done >= _STALL_AFTER and bool(earlier) and widest > _STALL_GAP * earlier[-1]
@@ -341,13 +338,25 @@ class Search:
             np.isfinite(self._value), relative_gap(self._value, bound, self._sense), math.inf
         )
 
-    def _all_within(self, bound: FloatArray) -> bool:
+    @property
+    def _best_gaps(self) -> FloatArray:
+        """(B,) gaps between the best values and the best bounds, computed once for each of them."""
+        if self._known_gaps is None:
+            self._known_gaps = self._gaps(self._bound)
+        return self._known_gaps
+
+    @property
+    def _is_done(self) -> bool:
         """Whether every matrix has the target gap."""
+        return bool((self._best_gaps <= self._target_gap).all())
+
+    def _all_within(self, bound: FloatArray) -> bool:
+        """Whether every matrix has the target gap with ``bound``."""
         return bool((self._gaps(bound) <= self._target_gap).all())
 
     def _unfinished(self) -> BoolArray:
         """(B,) matrices that lack the target gap; the others keep their results."""
-        return ~(self._gaps(self._bound) <= self._target_gap)
+        return ~(self._best_gaps <= self._target_gap)
 
     def _take_bound(self, bound: FloatArray) -> None:
         """Take certified bounds (B,) where they are tighter, and the prices that they belong to."""
@@ -362,6 +371,7 @@ class Search:
         their prices.
         """
         self._bound = np.where(is_tighter, bound, self._bound)
+        self._known_gaps = None
         self._engine.keep(torch.from_numpy(is_better), torch.from_numpy(is_tighter))
 
     def _check(self, refill: int = 0) -> float:

@@ -148,7 +148,7 @@ def solve(
     """
     if not _is_at_least_0(deadline):
         raise InputError("solve", "deadline", "seconds, a number >= 0", repr(deadline))
-    options = SolveOptions(
+    settings = _Settings(
         gap=gap,
         max_iterations=max_iterations,
         warm_start=warm_start,
@@ -157,11 +157,8 @@ def solve(
         dtype=dtype,
         report=report,
     )
-    _Settings(**options).check(problem)
-    prepare(
-        problem, gap=gap, engine=engine, dtype=dtype, starter=starter
-    )  # before the clock starts
-    return complete(solving(problem, deadline=Deadline.after(deadline), **options))
+    settings.prepare(problem)  # before the clock starts
+    return complete(_prepared(problem, settings, Deadline.after(deadline)))
 
 
 def _is_at_least_0(value: object) -> bool:
@@ -187,7 +184,6 @@ class SolveOptions(TypedDict, total=False):
     report: ProgressCallback | None
 
 
-@torch.no_grad()
 def solving(
     problem: Problem, *, deadline: Deadline | None = None, **options: Unpack[SolveOptions]
 ) -> Steps[PdhgResult]:
@@ -203,15 +199,14 @@ def solving(
         InputError: see :func:`solve`; at the first step.
     """
     settings = _Settings(**options)
-    settings.check(problem)
-    prepare(
-        problem,
-        gap=settings.gap,
-        engine=settings.engine,
-        dtype=settings.dtype,
-        starter=settings.starter,
-    )
-    steps = _solving(problem, settings, deadline or Deadline())
+    settings.prepare(problem)
+    return (yield from _prepared(problem, settings, deadline or Deadline()))
+
+
+@torch.no_grad()
+def _prepared(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
+    """The solution, once everything is compiled that it needs."""
+    steps = _solving(problem, settings, deadline)
     return (yield from quietly(steps, problem.batch * problem.paths.mask.size))
 
 
@@ -245,6 +240,15 @@ class _Settings:
                 "models learn",
                 "one",
             )
+
+    def prepare(self, problem: Problem) -> None:
+        """Check the options, and compile what the search needs (:func:`prepare`).
+
+        Raises:
+            InputError: see :meth:`check`.
+        """
+        self.check(problem)
+        prepare(problem, gap=self.gap, engine=self.engine, dtype=self.dtype, starter=self.starter)
 
 
 def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
