@@ -241,7 +241,7 @@ class NetworkSpec(_Strict):
         """Raise ValueError for an objective whose weights or functions the network does not
         have.
         """
-        rules = Objective(objective).rules
+        rules = Objective.of(objective).rules
         if rules.needs_functions and not self.functions:
             raise ValueError(f"{objective}: needs functions of the network")
         if rules.needs_weight and not rules.is_sequence and not self.weights:
@@ -386,13 +386,22 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
             raise ValueError("classes: each once")
         if not set(self.latency_limits_ms) <= set(self.classes):
             raise ValueError("latency_limits_ms: of classes that are given")
-        if self.classes and self.objective:
-            raise ValueError("classes: they are the objective; no other one")
+        if self.classes and self.objective and not self._has_least_cost:
+            raise ValueError("classes: they are the objective; no other one but least_cost")
         return self
+
+    @property
+    def _has_least_cost(self) -> bool:
+        """Whether all classes are to be carried, at the least cost."""
+        if not self.objective:
+            return False
+        return Objective.of(self.objective).rules.may_have_no_allocation
 
     def objective_name(self, usual: str) -> str:
         """The objective of this request, with its options."""
-        return ObjectiveName.PRIORITY if self.classes else self.objective or usual
+        if self.classes and not self._has_least_cost:
+            return ObjectiveName.PRIORITY
+        return self.objective or usual
 
 
 class _Matrices(_Strict):
