@@ -1,7 +1,7 @@
 """The service under load: latency and throughput, compared with echoes of equal size, and requests
 for large networks.
 
-    python benchmarks/service.py [--large UsCarrier.json Kdl.json] [--seconds 10] [--ray]
+    python benchmarks/service.py [--large UsCarrier.json Kdl.json] [--seconds 10] [--ray] [--out FILE]
     python benchmarks/service.py --overload 60
 
 GEANT with generated traffic, one matrix per request, from a second process with 1, 8 and 64
@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 CLIENTS = (1, 8, 64)  # concurrent clients of each measurement
 FLOOD = 640  # concurrent clients of the overload
@@ -170,23 +171,25 @@ def metadata_of(body: bytes) -> dict[str, Any]:
     return metadata
 
 
-def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> None:
-    """Load ``url`` with each number of clients and print a line for each."""
+def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> list[dict[str, Any]]:
+    """Load ``url`` with each number of clients; print a line for each, and return its figures."""
     asyncio.run(load(url, bodies, 8, 3))  # warm
+    rows: list[dict[str, Any]] = []
     for clients in CLIENTS:
         times, faults, responses = asyncio.run(load(url, bodies, clients, seconds))
-        p50, p99 = (1e3 * float(np.quantile(times, q)) for q in (0.5, 0.99))
-        parts = ""
+        p50, p99 = (float(np.quantile(times, q)) for q in (0.5, 0.99))
+        rate = len(times) / seconds
+        row = {"of": name, "clients": clients, "p50_s": p50, "p99_s": p99, "rate": round(rate)}
+        row |= {"queue_ms": "", "solve_ms": "", "batch": ""}
         if not name.startswith("echo"):
             metadata = [metadata_of(body) for body in responses]
-            queue, solve, batch = (
-                float(np.median([response_metadata[k] for response_metadata in metadata]))
-                for k in ("queue_ms", "solve_ms", "batch")
-            )
-            parts = f"{queue:.1f} ms | {solve:.1f} ms | {batch:.0f}"
-        rate = len(times) / seconds
-        figures = f"{p50:.1f} ms | {p99:.1f} ms | {rate:.0f} | {faults} | {parts or '- | - | -'}"
-        print(f"| {name} | {clients} | {figures} |", flush=True)
+            for figure in ("queue_ms", "solve_ms", "batch"):
+                row[figure] = round(float(np.median([one[figure] for one in metadata])), 2)
+        rows.append(row)
+        in_ms = f"{1e3 * p50:.1f} ms | {1e3 * p99:.1f} ms | {rate:.0f} | {faults}"
+        parts = f"{row['queue_ms'] or '-'} | {row['solve_ms'] or '-'} | {row['batch'] or '-'}"
+        print(f"| {name} | {clients} | {in_ms} | {parts} |", flush=True)
+    return rows
 
 
 def solvers(file: Path, address: str) -> None:
@@ -292,6 +295,7 @@ def main() -> None:
     parser.add_argument(
         "--large", type=Path, nargs="*", default=[], help="files of networks, to measure solvers on"
     )
+    parser.add_argument("--out", type=Path, help="CSV file of the figures")
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of a measurement")
     parser.add_argument(
         "--echo", type=int, nargs=2, metavar=("PORT", "BYTES"), help="run as the echo"
@@ -319,20 +323,24 @@ def main() -> None:
         + 9 * "|---"
         + "|"
     )
+    rows: list[dict[str, Any]] = []
     for replicas in (1, 2) if options.ray else (1,):
         with service(replicas, 16 if options.overload else 256) as (address, process):
             if options.overload:
                 overload(address, bodies[0], options.overload, process.pid)
                 return
             name = "service" if replicas == 1 else f"service, --replicas {replicas}"
-            measure(name, f"{address}/v1/networks/geant/allocations", bodies, options.seconds)
+            url = f"{address}/v1/networks/geant/allocations"
+            rows += measure(name, url, bodies, options.seconds)
             for file in options.large if replicas == 1 else ():
                 solvers(file, address)
-    measure_echo("--bare-echo", "echo", bodies, options.seconds)
+    rows += measure_echo("--bare-echo", "echo", bodies, options.seconds)
     if options.ray:
-        measure_echo("--echo", "echo, Ray Serve", bodies, options.seconds)
+        rows += measure_echo("--echo", "echo, Ray Serve", bodies, options.seconds)
         stop = [sys.executable, "-m", "ray.scripts.scripts", "stop", "--force"]
         subprocess.run(stop, capture_output=True, check=False)
+    if options.out is not None:
+        pd.DataFrame(rows).to_csv(options.out, index=False, float_format="%.5g")
 
 
 @contextlib.contextmanager
@@ -361,8 +369,10 @@ def service(replicas: int, max_waiting: int) -> Iterator[tuple[str, subprocess.P
         process.wait()
 
 
-def measure_echo(option: str, name: str, bodies: list[bytes], seconds: float) -> None:
-    """Start an echo and measure it."""
+def measure_echo(
+    option: str, name: str, bodies: list[bytes], seconds: float
+) -> list[dict[str, Any]]:
+    """Start an echo and measure it, as :func:`measure` does."""
     import httpx
 
     port, size = free_port(), 462 * 4 * 4 + 72 * 4 + 2000
@@ -374,8 +384,9 @@ def measure_echo(option: str, name: str, bodies: list[bytes], seconds: float) ->
         except httpx.TransportError:
             pass
         time.sleep(0.5)
-    measure(name, f"http://127.0.0.1:{port}/echo", bodies, seconds)
+    rows = measure(name, f"http://127.0.0.1:{port}/echo", bodies, seconds)
     process.kill()
+    return rows
 
 
 if __name__ == "__main__":

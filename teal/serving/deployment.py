@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
 from ray import serve
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
@@ -28,7 +27,7 @@ from teal.serving.engine.errors import ServiceError, overloaded
 from teal.serving.engine.log import log_to
 from teal.serving.engine.served import rehearse_all
 from teal.serving.engine.solver import Solver
-from teal.serving.http.app import make_app
+from teal.serving.http.app import Service, make_app
 from teal.serving.settings import ServeConfig
 from teal.serving.start import address_of, answers, app_settings, prepared, solver_settings
 from teal.solvers.pdhg import MAX_LANES
@@ -136,7 +135,7 @@ class Ingress:
         if log_file:
             log_to(Path(log_file))
 
-    def __serve_build_asgi_app__(self) -> FastAPI:
+    def __serve_build_asgi_app__(self) -> Service:
         return make_app(_Remote(self._engines), **self._settings)  # type: ignore[arg-type]
 
 

@@ -227,7 +227,7 @@ def test_clients_are_told_apart_by_tokens_where_there_are_several(tmp_path: Path
 
 def test_one_client_leaves_room_for_the_bodies_of_others(tmp_path: Path) -> None:
     most = 1 << 10
-    watched = middleware.Watched(None, Metrics(), most, (), ())  # type: ignore[arg-type]
+    watched = middleware.Watched(Metrics(), most, (), ())
     room = middleware._MAX_OPEN_BODIES * most
     for _ in range(middleware._MAX_OPEN_BODIES // 2):
         watched._reserve("hog", most)

@@ -194,7 +194,7 @@ def test_what_the_engine_is_at_counts_and_leaves_time_for_the_others(served: Ser
         assert taken[0].request.client == "a"
         # 512 matrices take 3.2 s, and must have begun 5.5 - 3.2 s from now.
         assert queue.slack(now) == pytest.approx(2.3, abs=0.05)
-        assert [request.client for request in queue] == ["a", "b"]
+        assert queue.splits() == (16 + 512) * taken[0].request.splits_of_matrix
         # What the engine is at may come back, with its least work.
         late = _request(served, 512, 4.0, client="c")
         with_it = queue.lateness(late, now)
@@ -215,7 +215,7 @@ def test_every_request_that_was_let_in_is_answered_in_time(served: Served) -> No
         let_in = refused = 0
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("teal.serving.engine.queue.time.perf_counter", clock)
-            while arrivals or len(queue):
+            while arrivals or queue.splits():
                 while arrivals and arrivals[0] <= clock.now:
                     arrivals.pop(0)
                     request = _request(

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
@@ -18,7 +19,9 @@ from tests.serving.service import run, until
 
 
 def _found(number: int, generation: str = "g", body: bytes = b"{}") -> Found:
-    return Found(body, "application/json", {"number": number}, [float(number)], generation)
+    return Found(
+        body, "application/json", {"number": number}, np.array([float(number)]), generation
+    )
 
 
 def test_the_last_allocations_are_kept_and_none_is_skipped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -90,16 +91,15 @@ class Answer:
             name: plain(of_rows[-1]) for name, of_rows in self.of_conditions.items()
         }
         further |= {parts: of_rows[-1] for parts, of_rows in self.lines.items()} | self.words
+        others = [status for status in self.status if status != "gap"]
         return {
             **further,
             **self.cost,
             "matrices": len(self.value),
-            "gap": plain(np.max(self.gap)),
-            "satisfied_demand": plain(np.mean(self.satisfied_demand)),
+            "gap": plain(self.gap.max()),
+            "satisfied_demand": plain(self.satisfied_demand.mean()),
             "max_link_utilisation": plain(self.max_link_utilisation[-1]),
-            "status": "gap"
-            if set(self.status) == {"gap"}
-            else next(s for s in self.status if s != "gap"),
+            "status": others[0] if others else "gap",
         }
 
 
@@ -134,4 +134,5 @@ def joined(parts: dict[int, Answer]) -> Answer:
 
 def plain(x: Any) -> float | None:
     """A number for JSON, which has none that is infinite or NaN."""
-    return float(x) if np.isfinite(x) else None
+    number = float(x)
+    return number if math.isfinite(number) else None

@@ -7,6 +7,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple, Protocol
 
+from teal.runtime.arrays import FloatArray
+
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
@@ -41,7 +43,7 @@ class Found(NamedTuple):
         body: body of the response.
         media_type: type of the body.
         summary: fields of :class:`teal.serving.engine.responses.Answered` that the answer decides.
-        utilisation: utilisation of links in its last matrix.
+        utilisation: (E,) of the links in its last matrix.
         generation: registration of the network.
         proof: a zip file; b"" where none was asked for.
     """
@@ -49,7 +51,7 @@ class Found(NamedTuple):
     body: bytes
     media_type: str
     summary: dict[str, Any]
-    utilisation: list[float]
+    utilisation: FloatArray
     generation: str
     proof: bytes = b""
 

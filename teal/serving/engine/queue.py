@@ -19,6 +19,7 @@ need more than three quarters of the time until its deadline.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import dataclasses
 import math
 import time
@@ -65,6 +66,11 @@ class Waiting:
     parts: dict[int, Answer] = dataclasses.field(default_factory=dict)
     chunks: int = 0
 
+    @property
+    def splits_of_matrix(self) -> int:
+        """Number of splits of a matrix, of all its classes."""
+        return self.rates.shape[1] * self.served.paths.num_paths
+
 
 @dataclasses.dataclass(eq=False)
 class Chunk:
@@ -101,6 +107,11 @@ class Chunk:
         """Number of matrices."""
         return self.rows.stop - self.rows.start
 
+    @property
+    def splits(self) -> int:
+        """Number of splits of the answer."""
+        return self.size * self.request.splits_of_matrix
+
     def kind(self, now: float) -> tuple[Any, ...]:
         """Chunks of one kind are solved together: a smaller gap, or a deadline that has passed,
         would bind all.
@@ -136,14 +147,6 @@ class Queue:
         self._worked: dict[str, float] = {}
         self._taken: list[Chunk] = []  # what the engine is at, and what may come back
 
-    def __iter__(self) -> Iterator[Waiting]:
-        """All requests that wait or are in the engine, unless nobody waits for the answer."""
-        requests = dict.fromkeys(chunk.request for chunk in [*self._taken, *self._chunks])
-        return (request for request in requests if not request.answer.done())
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
     def of(self, served: Served) -> Iterator[Waiting]:
         """The requests of a network of which a chunk waits, by deadline, unless nobody waits for
         the answer.
@@ -152,6 +155,14 @@ class Queue:
             chunk.request for chunk in self._chunks if chunk.request.served is served
         )
         return (request for request in requests if not request.answer.done())
+
+    def is_short(self, places: int) -> bool:
+        """Whether fewer requests wait, of all networks, than there are places."""
+        return len(self._chunks) < places
+
+    def splits(self) -> int:
+        """Number of splits of all answers that are waited for."""
+        return sum(chunk.splits for chunk in (*self._taken, *self._chunks))
 
     def lateness(self, new: Waiting, now: float) -> float:
         """Seconds by which a request would miss its deadline and a slice, with ``new``; 0 or less:
@@ -214,17 +225,15 @@ class Queue:
         for first in range(0, len(request.rates), MAX_LANES):
             rows = slice(first, min(first + MAX_LANES, len(request.rates)))
             usual_s = request.served.times.usual_s(rows.stop - rows.start, request.wanted)
-            self._chunks.append(Chunk(request, rows, usual_s))
+            self._insert(Chunk(request, rows, usual_s))
             request.chunks += 1
-        self._sort()
 
     def put_back(self, chunk: Chunk) -> None:
         """Let a chunk wait for another slice."""
-        self._chunks.append(chunk)
-        self._sort()
+        self._insert(chunk)
 
-    def _sort(self) -> None:
-        self._chunks.sort(key=_by_deadline)
+    def _insert(self, chunk: Chunk) -> None:
+        bisect.insort(self._chunks, chunk, key=_by_deadline)
 
     def charge(self, chunks: list[Chunk], seconds: float) -> None:
         """Note that the engine has worked on chunks."""

@@ -68,10 +68,11 @@ class Scheduler:
         Raises:
             ServiceError: it cannot be answered in time, or too many wait.
         """
-        waiting = Counter(other.client for other in self._queue.of(request.served))
         most = self._most_waiting
-        if waiting.total() >= most or waiting[request.client] >= places_of_one(most):
-            raise overloaded()
+        if not self._queue.is_short(places_of_one(most)):
+            waiting = Counter(other.client for other in self._queue.of(request.served))
+            if waiting.total() >= most or waiting[request.client] >= places_of_one(most):
+                raise overloaded()
         now = time.perf_counter()
         lateness = self._queue.lateness(request, max(now, self._busy_until))
         least = request.served.times.shortest_s(len(request.rates), request.wanted)
@@ -80,10 +81,9 @@ class Scheduler:
                 f"deadline_ms: these matrices take {least:.1f} s at least, even without other "
                 "requests"
             )
-        splits = sum(
-            other.rates.size * other.served.paths.num_paths for other in [*self._queue, request]
-        )
-        if lateness > 0 or (self._queue and splits > _MAX_SPLITS):
+        splits = self._queue.splits()
+        own_splits = len(request.rates) * request.splits_of_matrix
+        if lateness > 0 or (splits and splits + own_splits > _MAX_SPLITS):
             raise overloaded(math.ceil(max(1.0, lateness)))
         self._queue.add(request)
         self._has_arrived = True

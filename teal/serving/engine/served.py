@@ -11,9 +11,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from teal.app.web.layout import drawing_of
@@ -290,6 +291,25 @@ class Job:
     deadline: float
 
 
+class _Arrays(NamedTuple):
+    """The allocations of a job and what was measured of them.
+
+    Attributes:
+        figures: (B,) each, by name.
+        utilisation: (B, E).
+        splits: (B, D, K) float32.
+        prices: (B, E).
+    """
+
+    figures: dict[str, FloatArray]
+    utilisation: FloatArray
+    splits: npt.NDArray[np.float32]
+    prices: FloatArray
+
+
+_GAP_TOLERANCE = 1e-9  # by which a certified gap may exceed the one that was asked for: rounding
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solved:
     """The engine's result for a job, and which solver it is from
@@ -312,6 +332,17 @@ class Solved:
         """All matrices of the job, measured independently: once for all its requests."""
         return assess(
             self.problem, Allocation.of_batch(self.splits, self.prices, 0.0, self.program_prices)
+        )
+
+    @functools.cached_property
+    def arrays(self) -> _Arrays:
+        """The arrays that the answers of all its requests take from it."""
+        measured = self.measured
+        return _Arrays(
+            {name: getattr(measured, name).cpu().numpy() for name in FIGURES},
+            measured.utilisation.cpu().numpy(),
+            self.splits.to(torch.float32).cpu().numpy(),
+            self.prices.to(torch.float64).cpu().numpy(),
         )
 
 
@@ -525,42 +556,48 @@ class Served:
             names: names of the classes, where there are any.
             solve_s: seconds that the engine computed.
         """
-        splits, weights = solved.splits[rows], None
+        weights = None
         if entries:
-            whole = solved.problem
-            problem = whole.rows(rows)
-            splits = in_tables(problem, splits, entries)
+            problem = solved.problem.rows(rows)
+            splits = in_tables(problem, solved.splits[rows], entries)
             weights = table_weights(splits, entries).to(torch.uint8)
             program_prices = (
                 None if solved.program_prices is None else solved.program_prices.rows(rows)
             )
-            rounded = dataclasses.replace(
+            measured = dataclasses.replace(
                 solved,
                 problem=problem,
                 splits=splits,
                 prices=solved.prices[rows],
                 program_prices=program_prices,
             )
-            measured, rows_of = rounded.measured, slice(0, len(splits))
+            rows_of = slice(0, len(splits))
         else:
-            measured, rows_of = solved.measured, rows
-        reached = (measured.gap[rows_of] <= gap + 1e-9).tolist()
-        figures = solved.wanted.figures(solved.problem.rows(rows), splits)
+            measured, rows_of = solved, rows
+        arrays = measured.arrays
+        figures: dict[str, FloatArray] = {}
+        if solved.wanted.conditions:
+            figures = solved.wanted.figures(
+                measured.problem.rows(rows_of), measured.splits[rows_of]
+            )
         if solved.problem.objective.rules.may_have_no_allocation:
             figures["largest_share"] = _largest_shares(solved, rows)
-        order, lines = self._network(solved.wanted)[1], measured.lines
+        order, lines = self._network(solved.wanted)[1], measured.measured.lines
         numbers = range(rows_of.start, rows_of.stop)
         return Answer(
-            **{name: getattr(measured, name)[rows_of].cpu().numpy() for name in FIGURES},
-            utilisation=measured.utilisation[rows_of].cpu().numpy(),
-            splits=in_columns(splits.to(torch.float32).cpu(), order).numpy(),
+            **{name: of_all[rows_of] for name, of_all in arrays.figures.items()},
+            utilisation=arrays.utilisation[rows_of],
+            splits=in_columns(torch.from_numpy(arrays.splits[rows_of]), order).numpy(),
             weights=None if weights is None else in_columns(weights.cpu(), order).numpy(),
             status=tuple(
-                ("gap" if there else ended_by(stop, solved.solver))
+                ("gap" if certified <= gap + _GAP_TOLERANCE else ended_by(stop, solved.solver))
                 if status.usable
                 else status.value
-                for there, stop, status in zip(
-                    reached, solved.stopped_by[rows], measured.status[rows_of], strict=True
+                for certified, stop, status in zip(
+                    arrays.figures["gap"][rows_of].tolist(),
+                    solved.stopped_by[rows],
+                    measured.measured.status[rows_of],
+                    strict=True,
                 )
             ),
             queue_ms=1e3 * queue_s,
@@ -572,7 +609,7 @@ class Served:
             else {lines.parts: tuple(named_records(lines, row, names) for row in numbers)},
             of_conditions=figures,
             words=dict(solved.wanted.words),
-            prices=solved.prices[rows].to(torch.float64).cpu().numpy(),
+            prices=arrays.prices[rows_of],
         )
 
     def route(self, demand: int, path: int) -> tuple[list[str], list[int]]:

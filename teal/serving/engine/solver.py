@@ -519,9 +519,8 @@ async def _found(
     )
     seconds = time.perf_counter() - begin
     served.times.note_writing(*demands_to_write(rates, sent.accept, options.form), seconds)
-    used = np.nan_to_num(answer.utilisation[-1], nan=0.0, posinf=0.0).round(4).tolist()
     summary = {**answer.summary(), "deadline_ms": options.deadline_ms}
-    return Found(body, kind, summary, used, network.generation)
+    return Found(body, kind, summary, answer.utilisation[-1], network.generation)
 
 
 def _routes(served: Served) -> bytes:

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
@@ -40,6 +41,7 @@ _GENERATION = r"[0-9a-f]{32}"  # names a folder, so that nothing else may stand 
 _LOCK_PATIENCE_S = 2.0  # that another process may hold the folder's lock
 _LINKS = ".links.json"
 _MAX_FILE_BYTES = 256 << 20
+_OPEN_EVERY_S = 1.0  # between two times that the files of a network are opened to see their version
 _PRIVATE = 0o600  # files are for the service's user alone
 _MEASURED = ".measured"  # folder with a folder for each registration
 _PATHS = ".paths"  # folder with a file for each registration to which paths were added
@@ -77,6 +79,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._opened_at: dict[str, float] = {}  # by time.monotonic(), the files of each network
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def names(self) -> list[str]:
@@ -98,15 +101,24 @@ class Store:
     def version(self, name: str) -> Version:
         """The version of a network's files.
 
+        Files are opened once a second at most: a network file system then looks at the server, not
+        into what it remembers.  In between it is asked as every request needs it.
+
         Raises:
             ServiceError: there is none of that name, or its files cannot be opened.
         """
+        now = time.monotonic()
+        must_open = now - self._opened_at.get(name, -math.inf) >= _OPEN_EVERY_S
         try:
-            version = Version(_stamp(self._file(name)), _stamp(self._links(name)))
+            network = _stamp(self._file(name), must_open=must_open)
+            version = Version(network, _stamp(self._links(name), must_open=must_open))
         except OSError as error:
             raise unreadable(name, error) from None
         if version.network:
+            if must_open:
+                self._opened_at[name] = now
             return version
+        self._opened_at.pop(name, None)
         if not self._folder.is_dir():
             raise self._unavailable(FileNotFoundError(errno.ENOENT, "there is none"))
         raise not_found(name, self.names())
@@ -333,22 +345,19 @@ def _write(contents: dict[Path, dict[str, Any]]) -> None:
             temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
 
 
-def _stamp(file: Path) -> int:
+def _stamp(file: Path, *, must_open: bool) -> int:
     """Which file it is and since when; 0 if there is none.
 
-    The file is opened for it: a network file system then looks at the server, not into what it
-    remembers.
+    Args:
+        file: the file.
+        must_open: whether to open it, which takes ten times as long as to ask for its status.
     """
     try:
-        opened = os.open(
-            file, os.O_RDONLY | os.O_NONBLOCK
-        )  # every request asks: a stream would take ten times as long
+        if must_open:
+            os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
+        status = os.stat(file)
     except FileNotFoundError:
         return 0
-    try:
-        status = os.fstat(opened)
-    finally:
-        os.close(opened)
     if not stat.S_ISREG(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "no regular file", str(file))
     return hash((status.st_ino, status.st_mtime_ns, status.st_size))

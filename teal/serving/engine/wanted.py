@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -102,6 +102,11 @@ class Wanted:
     solver: str = AUTO
 
     @property
+    def parsed(self) -> Objective:
+        """The objective and its options."""
+        return Objective.of(self.objective)
+
+    @property
     def network(self) -> Wanted:
         """The part that decides rows and paths: the program without conditions."""
         return Wanted(self.objective, self.limits)
@@ -109,24 +114,24 @@ class Wanted:
     @property
     def is_resumable(self) -> bool:
         """Whether a search can start from the splits and prices with which an earlier one ended."""
-        is_sequence = bool(self.limits) or Objective(self.objective).rules.is_sequence
+        is_sequence = bool(self.limits) or self.parsed.rules.is_sequence
         return not is_sequence and all(
             condition.splits_determine_shares for condition in self.conditions
         )
 
-    @cached_property
+    @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
         """Requests that want the same kind take about the same time on a network."""
-        name = self.objective if Objective(self.objective).rules.is_sequence else ""
+        name = self.objective if self.parsed.rules.is_sequence else ""
         solver = "" if self.solver == AUTO else self.solver
         return len(self.limits), name, solver, *(condition.name for condition in self.conditions)
 
-    @cached_property
+    @functools.cached_property
     def assumed_work(self) -> float:
         """Work for a matrix, in that for one without classes and conditions, until it is
         measured.
         """
-        is_fair = Objective(self.objective).rules.is_sequence and not self.limits
+        is_fair = self.parsed.rules.is_sequence and not self.limits
         has_model = self.solver in (MODEL, MODEL_PDHG)
         return max(1, len(self.limits)) * (
             _ASSUMED_WORK if self.conditions or is_fair or has_model else 1.0
@@ -233,7 +238,7 @@ def wanted_by(
             raise wrong(str(error)) from None
     for name, condition in conditions.items():
         others = [other for other in conditions.values() if other is not condition]
-        if expected := condition.refuses(Objective(wanted.objective), others):
+        if expected := condition.refuses(wanted.parsed, others):
             raise wrong(f"{name}: expected {expected}")
     words = tuple((name, value) for name, value in asked.items() if isinstance(value, str))
     return dataclasses.replace(wanted, conditions=tuple(conditions.values()), words=words)
@@ -245,7 +250,9 @@ def single_program(objective: str) -> Wanted:
     For answers about the next interval, whose demands max_min would need; and to measure the unit
     of work.
     """
-    return Wanted(ObjectiveName.TOTAL_FLOW if Objective(objective).rules.is_sequence else objective)
+    return Wanted(
+        ObjectiveName.TOTAL_FLOW if Objective.of(objective).rules.is_sequence else objective
+    )
 
 
 def groups_of(topology: Topology, spec: NetworkSpec) -> list[list[int]]:
@@ -273,7 +280,7 @@ def without_demand(topology: Topology, paths: PathSet, wanted: Wanted, worth: Wo
         wanted: by the request.
         worth: values of the demands.
     """
-    count, rules = max(1, len(wanted.limits)), Objective(wanted.objective).rules
+    count, rules = max(1, len(wanted.limits)), wanted.parsed.rules
     none = np.zeros((1, count * paths.num_demands))
     classes, of_classes = None, paths
     if wanted.limits:
@@ -286,7 +293,7 @@ def without_demand(topology: Topology, paths: PathSet, wanted: Wanted, worth: Wo
     return Problem.create(
         topology,
         of_classes,
-        Objective(wanted.objective),
+        wanted.parsed,
         none,
         weight=worth.weight if rules.needs_weight and classes is None else None,
         functions=worth.functions if rules.needs_functions else None,

@@ -1,36 +1,25 @@
-"""Requests with matrices, and their answers, as they travel: JSON for people, Arrow IPC streams for
-size.
-
-Arrow IPC streams, for size.
-
-A request is a table with either one row a matrix and a list column ``rates`` (all pairs of nodes in
-the order of the network's paths, or N x N row by row), or one row a demand: ``source``, ``target``,
-``rate`` and perhaps ``matrix`` and ``class``.  With C classes, ``rates`` has C rows a matrix, and D
-below is the number of pairs times C, class by class. An answer has one row a matrix: value, bound,
-gap, satisfied_demand, max_link_utilisation, status, utilisation (E values), splits (D x K, row by
-row; or weights, whole numbers, with admitted_share, D values).  Shapes stand in the schema's
-metadata.
+"""Requests with matrices, and their answers, as they travel: JSON for people, Arrow IPC streams
+(:mod:`teal.serving.engine.arrow`) for size.
 """
 
 from __future__ import annotations
 
-import io
+import functools
 import itertools
 import json
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from teal.network.topology import Topology
-from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
+from teal.runtime.arrays import BoolArray, FloatArray
 from teal.serving.engine.answer import FIGURES, Answer, plain
+from teal.serving.engine.arrow import from_arrow, last_splits, to_arrow
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.errors import ARROW, JSON, ServiceError, wrong
+from teal.serving.engine.listed import all_pairs, checked, from_triples, in_classes, pair_number
 from teal.serving.engine.requests import (
-    MAX_MATRICES,
     AllocationRequest,
     CounterReadings,
     Form,
@@ -40,133 +29,6 @@ from teal.serving.engine.requests import (
     parsed,
 )
 from teal.serving.engine.served import Served
-
-MAX_RATES = 1 << 24  # of a request
-_LARGEST_RATE = 1e12  # Gbit/s
-
-
-def all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
-    """(B, D) Gbit/s from (B, D) or (B, N x N).
-
-    Raises:
-        ServiceError: another number of rates.
-    """
-    nodes = topology.num_nodes
-    pairs = nodes * (nodes - 1)
-    if rates.shape[1] == pairs and rates.shape[1] != nodes * nodes:
-        return rates
-    if rates.shape[1] != nodes * nodes:
-        raise wrong(
-            f"rates: {pairs} (all pairs) or {nodes * nodes} (N x N) a matrix, not {rates.shape[1]}"
-        )
-    return rates[:, ~np.eye(nodes, dtype=bool).reshape(-1)]
-
-
-def pair_number(source: Any, target: Any, nodes: int) -> Any:
-    """Place of a pair, or of several, among all pairs of so many nodes, of their numbers."""
-    return source * (nodes - 1) + target - (target > source)
-
-
-def in_classes(rates: FloatArray, classes: Sequence[str]) -> FloatArray:
-    """(B, C * D) Gbit/s, class by class, from (B * C, D), the classes of a matrix one after the
-    other.
-
-    Raises:
-        ServiceError: a number of matrices that is no multiple of C.
-    """
-    count = max(1, len(classes))
-    if len(rates) % count:
-        raise wrong(
-            f"rates: a matrix for each of the {count} classes of each matrix, not {len(rates)}"
-        )
-    return rates.reshape(len(rates) // count, -1)
-
-
-def from_triples(
-    source: list[Any],
-    target: list[Any],
-    rate: FloatArray,
-    matrix: Any,
-    topology: Topology,
-    of_class: Sequence[Any] | None = None,
-    classes: Sequence[str] = (),
-) -> FloatArray:
-    """(B, C * D) Gbit/s from demands by name; C is 1 without classes.
-
-    Args:
-        source: name of a node, of each demand.
-        target: likewise.
-        rate: Gbit/s.
-        matrix: number of the matrix; None if there is one.
-        topology: the network.
-        of_class: name of the class of each demand, or None.
-        classes: names of all classes.
-
-    Raises:
-        ServiceError: an unknown node or class, a pair twice, or too many matrices.
-    """
-    nodes, index = topology.num_nodes, topology.node_index()
-    try:
-        s = np.array([index[str(name)] for name in source], np.int64)
-        t = np.array([index[str(name)] for name in target], np.int64)
-    except KeyError as error:
-        raise wrong(f"demands: there is no node {str(error.args[0])[:80]!r}") from None
-    if (s == t).any():
-        raise wrong(f"demands: {topology.node_names[s[int(np.argmax(s == t))]]!r} to itself")
-    row = np.zeros(len(s), np.int64) if matrix is None else np.asarray(matrix, np.int64)
-    count = int(row.max(initial=0)) + 1
-    if row.min(initial=0) < 0 or count > MAX_MATRICES:
-        raise wrong(f"matrix: numbers from 0 to {MAX_MATRICES - 1}")
-    size = max(1, len(classes)) * nodes * (nodes - 1)
-    if count * size > MAX_RATES:
-        raise wrong(f"matrix: at most {MAX_RATES // size} matrices of this network at once")
-    rates = np.zeros((count, size))
-    place = pair_number(s, t, nodes) + nodes * (nodes - 1) * _class_numbers(
-        of_class, len(s), classes
-    )
-    if len(np.unique(row * rates.shape[1] + place)) < len(place):
-        raise wrong("demands: each pair of nodes once a matrix and class")
-    rates[row, place] = rate
-    return rates
-
-
-def _class_numbers(
-    of_class: Sequence[Any] | None, count: int, classes: Sequence[str]
-) -> Int64Array:
-    """(n,) number of the class of each demand; 0 without classes.
-
-    Raises:
-        ServiceError: an unknown class, none where there are classes, or one where there are none.
-    """
-    names = [None] * count if of_class is None else of_class
-    known: dict[Any, int] = {name: number for number, name in enumerate(classes)} or {None: 0}
-    for name in names:
-        if name not in known:
-            expected = (
-                "one of " + ", ".join(classes) if classes else "none, since no classes are given"
-            )
-            raise wrong(f"class: {expected[:200]}, not {str(name)[:80]!r}")
-    return np.array([known[name] for name in names], np.int64)
-
-
-def checked(rates: FloatArray) -> FloatArray:
-    """The rates.
-
-    Raises:
-        ServiceError: one that is negative, infinite or NaN, or too many.
-    """
-    if rates.size > MAX_RATES:
-        raise wrong(
-            f"rates: at most {MAX_RATES // rates.shape[1]} matrices of this network at once"
-        )
-    bad = ~((rates >= 0) & (rates <= _LARGEST_RATE))
-    if bad.any():
-        row, column = np.argwhere(bad)[0].tolist()
-        where = f"(matrix {row}, demand {column})"
-        raise wrong(
-            f"rates: a finite number from 0 to {_LARGEST_RATE:g}, not {rates[row, column]} {where}"
-        )
-    return rates
 
 
 def named(
@@ -283,169 +145,6 @@ def _zeros(options: Options, topology: Topology) -> BoolArray:
     )
 
 
-def from_arrow(body: bytes, topology: Topology, classes: Sequence[str] = ()) -> FloatArray:
-    """(B, D) Gbit/s.
-
-    Raises:
-        ServiceError: no such table, or one whose content may be larger than it looks.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    try:
-        refuse_compressed(body)
-        with pa.ipc.open_stream(pa.BufferReader(body)) as stream:
-            _check_types(stream.schema)
-            table = stream.read_all()
-        if table.num_rows > MAX_RATES:
-            raise wrong(f"rates: at most {MAX_RATES:,} a request")
-        table.validate(full=True)
-        names = set(table.column_names)
-        if "rates" in names:
-            if not 1 <= table.num_rows <= MAX_MATRICES:
-                raise wrong(f"rates: 1 to {MAX_MATRICES} matrices, not {table.num_rows}")
-            column = table.column("rates").combine_chunks()
-            if not _is_list(column.type):
-                raise wrong("rates: a list of numbers a matrix")
-            values = column.flatten()
-            if len(values) > MAX_RATES:
-                raise wrong(f"rates: at most {MAX_RATES:,} a request")
-            flat = values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
-            lengths = pc.list_value_length(column)
-            if (
-                column.null_count
-                or len(lengths.unique()) != 1
-                or len(flat) != lengths[0].as_py() * table.num_rows
-            ):
-                raise wrong("rates: all matrices must be there, and of one length")
-            return in_classes(all_pairs(flat.reshape(table.num_rows, -1), topology), classes)
-        if not {"source", "target", "rate"} <= names:
-            raise wrong("columns: expected rates, or source, target and rate (and perhaps matrix)")
-        triples = [table.column(name).combine_chunks() for name in ("source", "target", "rate")]
-        if any(column.null_count for column in triples):
-            raise wrong("source, target, rate: nothing may be null")
-        matrix = table.column("matrix").to_numpy() if "matrix" in names else None
-        of_class = table.column("class").to_pylist() if "class" in names else None
-        source, target, rate = triples
-        return from_triples(
-            source.to_pylist(),
-            target.to_pylist(),
-            rate.to_numpy(),
-            matrix,
-            topology,
-            of_class,
-            classes,
-        )
-    except (
-        pa.ArrowException,
-        struct.error,
-        KeyError,
-        ValueError,
-        TypeError,
-        OverflowError,
-        OSError,
-    ) as error:
-        raise wrong(
-            f"not an Arrow IPC stream of traffic matrices: {' '.join(str(error).split())[:200]}"
-        ) from None
-
-
-def _check_types(schema: Any) -> None:
-    """Plain numbers and texts alone: what a body holds is then no larger than the body."""
-    import pyarrow.types as t
-
-    def number(kind: Any) -> bool:
-        return bool(t.is_floating(kind) or t.is_integer(kind))
-
-    for field in schema:
-        kind = field.type
-        listed = field.name == "rates" and _is_list(kind) and getattr(kind, "list_size", 1) > 0
-        plain = number(kind) or t.is_string(kind) or t.is_large_string(kind)
-        if not (plain or (listed and number(kind.value_type))):
-            raise wrong(
-                f"column {field.name[:40]!r}: numbers or texts (rates: lists of numbers), not "
-                f"{str(kind)[:80]}"
-            )
-
-
-def _is_list(kind: Any) -> bool:
-    import pyarrow.types as t
-
-    return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
-
-
-def refuse_compressed(body: bytes) -> None:
-    """Raise ServiceError for compressed buffers: they may be a thousand times as large as they
-    look.
-
-    pyarrow has no word for it, so this reads the field ``compression`` of each RecordBatch in the
-    message's flatbuffer (Message.fbs of the Arrow format: field 1 of a Message is the header's
-    type, 2 the header; 3 of a RecordBatch).
-    """
-    import pyarrow as pa
-
-    for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(body)):
-        if message.type == "record batch":
-            flat = message.metadata.to_pybytes()
-            header = _field(flat, struct.unpack_from("<I", flat, 0)[0], 2)
-            if header and _field(flat, header + struct.unpack_from("<I", flat, header)[0], 3):
-                raise wrong("send Arrow without compression")
-        elif message.type == "dictionary":
-            raise wrong("send Arrow without dictionaries")
-
-
-def _field(flat: bytes, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table stands; 0 if it is not there."""
-    virtual = table - struct.unpack_from("<i", flat, table)[0]
-    if 4 + 2 * number >= struct.unpack_from("<H", flat, virtual)[0]:
-        return 0
-    offset = int(struct.unpack_from("<H", flat, virtual + 4 + 2 * number)[0])
-    return table + offset if offset else 0
-
-
-def to_arrow(answer: Answer, further: dict[str, Any]) -> bytes:
-    """The answer as a stream; ``further`` goes to the metadata."""
-    import pyarrow as pa
-
-    def lists(values: npt.NDArray[Any]) -> pa.Array:
-        flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-        return pa.FixedSizeListArray.from_arrays(flat, values[0].size)
-
-    columns: dict[str, Any] = {name: getattr(answer, name) for name in FIGURES}
-    columns["status"] = list(answer.status)
-    columns |= answer.of_conditions
-    columns["utilisation"] = lists(answer.utilisation.astype(np.float32))
-    name, shares = answer.shares
-    columns[name] = lists(shares)
-    if answer.weights is not None:
-        columns["admitted_share"] = lists(answer.admitted_share)
-    shape = {"demands": answer.splits.shape[1], "paths": answer.splits.shape[2]}
-    metadata = {**shape, **answer.cost, **further, **answer.lines}
-    table = pa.table(columns).replace_schema_metadata({"teal": json.dumps(metadata)})
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return sink.getvalue()
-
-
-def last_splits(body: bytes) -> FloatArray:
-    """(D, K) splits of the last matrix of an answer that :func:`to_arrow` made."""
-    import pyarrow as pa
-
-    with pa.ipc.open_stream(pa.BufferReader(body)) as stream:
-        table = stream.read_all()
-    shape = json.loads(table.schema.metadata[b"teal"])
-    name = "splits" if "splits" in table.column_names else "weights"
-    values = table.column(name)[-1].values.to_numpy(zero_copy_only=False).astype(np.float64)
-    splits = np.asarray(values.reshape(shape["demands"], shape["paths"]))
-    if name == "splits":
-        return splits
-    share = (
-        table.column("admitted_share")[-1].values.to_numpy(zero_copy_only=False).astype(np.float64)
-    )
-    return splits / np.maximum(1, splits.sum(1, keepdims=True)) * share[:, None]
-
-
 MAX_NUMBERS = 1 << 26  # splits, or utilisations, of an answer; 268 MB as float32
 _MAX_JSON = 500_000  # splits of a dense answer in JSON, or utilisations of any
 _ENCODED_AT_ONCE = 200  # entries of a list that one call encodes, while other threads wait: 1 ms
@@ -458,11 +157,15 @@ def asked(sent: Sent) -> AllocationRequest | Options:
     Raises:
         ServiceError: anything that is not as the API says.
     """
-    return (
-        parsed(Options, sent.query)
-        if sent.media_type == ARROW
-        else parsed(AllocationRequest, sent.body)
-    )
+    if sent.media_type != ARROW:
+        return parsed(AllocationRequest, sent.body)
+    return _options_of(tuple(sent.query.items()))
+
+
+@functools.lru_cache(maxsize=64)
+def _options_of(query: tuple[tuple[str, str], ...]) -> Options:
+    """The options in an address, which many requests have in common: nobody changes them."""
+    return parsed(Options, dict(query))
 
 
 def read(sent: Sent, options: AllocationRequest | Options, topology: Topology) -> FloatArray | None:
@@ -473,7 +176,7 @@ def read(sent: Sent, options: AllocationRequest | Options, topology: Topology) -
     """
     if isinstance(options, AllocationRequest):
         return None if options.wanted == "next" else _rates(options, topology)
-    return checked(from_arrow(sent.body, topology, options.classes))
+    return from_arrow(sent.body, topology, options.classes)
 
 
 class SentMeasurements(NamedTuple):
@@ -518,7 +221,7 @@ def read_measured(
         counters = when.counters
         rates = None if when.demands is None and when.rates is None else _rates(when, topology)
     else:
-        rates = checked(from_arrow(sent.body, topology))
+        rates = from_arrow(sent.body, topology)
     count = 1 if rates is None else len(rates)
     if counters is not None and count > 1:
         raise wrong("counters: of one interval, with one matrix at most")

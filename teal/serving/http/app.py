@@ -18,13 +18,14 @@ from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.routing import Match, Route, request_response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from teal.app.web import network_map_js, plotly_js
 from teal.serving.engine.backend import Backend
 from teal.serving.engine.errors import ServiceError
 from teal.serving.http.metrics import Metrics
-from teal.serving.http.middleware import Watched, fault_response
+from teal.serving.http.middleware import Watched, WatchedApp, fault_response
 from teal.serving.http.recent import Recent
 from teal.serving.http.routes import SENT_MODELS, make_router
 from teal.spec import Registry
@@ -90,13 +91,41 @@ def add_page(app: FastAPI) -> None:
         )
 
 
+class Service:
+    """The application, as ASGI defines it.
+
+    Args:
+        api: routes and their description.
+        first: route that is asked before them, and needs none of FastAPI's layers.
+        watched: what stands around every request.
+    """
+
+    def __init__(self, api: FastAPI, first: Route, watched: Watched) -> None:
+        self._api, self._first = api, first
+        self._answer_first = WatchedApp(request_response(first.endpoint), watched)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        app: ASGIApp = self._api
+        if scope["type"] == "http":
+            match, found = self._first.matches(scope)
+            if match is Match.FULL:
+                scope.update(found, route=self._first)
+                app = self._answer_first
+        await app(scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """The description of the API."""
+        return self._api.openapi()
+
+
 def make_app(
     backend: Backend,
     tokens: Sequence[str] = (),
     most_bytes: int = 64 << 20,
     hosts: Sequence[str] = (),
     most_open: int = 1024,
-) -> FastAPI:
+) -> Service:
     """The application.
 
     Args:
@@ -117,8 +146,8 @@ def make_app(
         ),
     )
     metrics = Metrics()
-    router = make_router(backend, metrics, Recent(), most_open)
-    app.include_router(router)
+    made = make_router(backend, metrics, Recent(), most_open)
+    app.include_router(made.router)
     for name in ROUTES.names():
         app.include_router(ROUTES[name](backend))
     _describe(app, needs_token=bool(tokens))
@@ -147,17 +176,11 @@ def make_app(
         return response
 
     add_page(app)
-    app.router.routes.insert(0, router.routes[0])  # routes are tried in turn: allocations first
-    routes = [*router.routes, *app.routes]  # an included router does not say its routes' paths
-    app.add_middleware(
-        Watched,
-        metrics=metrics,
-        most_bytes=most_bytes,
-        tokens=tuple(tokens),
-        hosts=tuple(hosts),
-        routes=routes,
-    )
-    return app
+    watched = Watched(metrics, most_bytes, tuple(tokens), tuple(hosts))
+    app.add_middleware(WatchedApp, watched=watched)
+    # An included router does not say its routes' paths.
+    watched.routes = routes = [*made.router.routes, *app.routes]
+    return Service(app, made.allocations, watched)
 
 
 def _describe(app: FastAPI, *, needs_token: bool) -> None:

@@ -52,29 +52,25 @@ _SINGLE = (
 
 
 class Watched:
-    """ASGI around the application: refuses, reads bodies, counts and logs every request.
+    """The watch around every request: it refuses, reads bodies, counts and logs.
 
     Plain ASGI, because Starlette's middleware for functions costs a task and two streams a request.
 
     Args:
-        app: the application.
         metrics: metrics that count requests.
-        routes: routes of the application, by which refused requests are counted too.
         most_bytes: size of a body.
         tokens: tokens of which requests must bear one; none for everybody.
         hosts: names that requests may be addressed to; none for any.
+
+    Attributes:
+        routes: routes of the application, by which refused requests are counted too.
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        metrics: Metrics,
-        most_bytes: int,
-        tokens: tuple[str, ...],
-        hosts: tuple[str, ...],
-        routes: Sequence[BaseRoute] = (),
+        self, metrics: Metrics, most_bytes: int, tokens: tuple[str, ...], hosts: tuple[str, ...]
     ) -> None:
-        self._app, self._metrics, self._most_bytes, self._routes = app, metrics, most_bytes, routes
+        self._metrics, self._most_bytes = metrics, most_bytes
+        self.routes: Sequence[BaseRoute] = ()
         # Bytes of the bodies that are in memory, of all requests and of each client's.
         self._open_bytes: Counter[str] = Counter()
         self._tokens, self._hosts = (
@@ -82,13 +78,13 @@ class Watched:
             {host.strip("[]").lower() for host in hosts},
         )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, as ASGI defines it."""
+    async def handle(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request of an application, as ASGI defines it."""
         if scope["type"] == "websocket":  # nothing here speaks it
             await send({"type": "websocket.close", "code": 1008})
             return
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         begin, number, status = time.perf_counter(), uuid.uuid4().hex[:12], 0
         method = scope["method"]
@@ -117,7 +113,7 @@ class Watched:
                     own_bytes += self._reserve(client, size)
 
                 receive = _Read(await _body(receive, reserve), receive)
-            await self._app(scope, receive, sent)
+            await app(scope, receive, sent)
         except ServiceError as error:
             if status:
                 raise
@@ -160,7 +156,7 @@ class Watched:
         metrics.
         """
         if "route" not in scope:  # refused before the application looked for it
-            for route in self._routes:
+            for route in self.routes:
                 if route.matches(scope)[0] is not Match.NONE:
                     return str(getattr(route, "path", "other"))
         return str(getattr(scope.get("route"), "path", "other"))
@@ -250,6 +246,22 @@ class Watched:
         if len(declared) > _MAX_DIGITS or int(declared) > most:
             raise ServiceError(413, "too_large", f"a body of {kind} has at most {most:,} bytes")
         state["media_type"] = kind
+
+
+class WatchedApp:
+    """An application with :class:`Watched` around it.
+
+    Args:
+        app: the application.
+        watched: what stands around it.
+    """
+
+    def __init__(self, app: ASGIApp, watched: Watched) -> None:
+        self._app, self._watched = app, watched
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, as ASGI defines it."""
+        await self._watched.handle(self._app, scope, receive, send)
 
 
 def _single_headers(scope: Scope) -> dict[bytes, bytes]:

@@ -12,6 +12,9 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
+import numpy as np
+
+from teal.runtime.arrays import FloatArray
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.errors import ServiceError
 
@@ -19,6 +22,7 @@ MAX_KEPT = 1_000  # figures of allocations that are kept, of each network
 # Whole answers that are kept, of all networks together; as many bytes again for those to requests
 # with a key.
 MAX_BODIES, MAX_BODY_BYTES = 1_000, 64 << 20
+_DIGITS = 4  # of a utilisation, after the point
 
 
 def _size(answer: Found) -> int:
@@ -32,7 +36,7 @@ class _KeptFigures:
     allocations: deque[dict[str, Any]] = dataclasses.field(
         default_factory=lambda: deque(maxlen=MAX_KEPT)
     )
-    utilisation: list[float] = dataclasses.field(default_factory=list)
+    utilisation: FloatArray = dataclasses.field(default_factory=lambda: np.zeros(0))
 
 
 @dataclasses.dataclass(eq=False)
@@ -151,7 +155,8 @@ class Recent:
         if known is None or known.generation != generation:
             return {"allocations": [], "utilisation": []}
         newer = [one for one in known.allocations if one["time"] > after]
-        return {"allocations": newer, "utilisation": known.utilisation}
+        used = np.nan_to_num(known.utilisation, nan=0.0, posinf=0.0).round(_DIGITS).tolist()
+        return {"allocations": newer, "utilisation": used}
 
     def answer(self, network: str, generation: str, number: str) -> Found:
         """A whole answer.
