@@ -16,7 +16,7 @@ from teal.app.command import Notify, Outcome
 from teal.app.image import plot_panels
 from teal.app.instance import Instance, load_instance, rows_of
 from teal.app.page import Section, write_page
-from teal.app.run_files import write_files, write_manifest
+from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, write_files, write_manifest
 from teal.app.table import Column, Table
 from teal.app.text import time_text
 from teal.errors import InputError
@@ -222,9 +222,6 @@ FILES = TABLE, SUMMARY, MANIFEST, PLOT, REPORT = (
     "report.html",
 )
 DEFAULT_HEDGES = ("mixture", "last", "peak", "saa12", "saa36", "saa144", "static")
-# Intervals before the measured ones, in which hedges and their limits see what they would have
-# seen.
-_WARM_UP_INTERVALS = 100
 
 
 def run_next_interval(
@@ -236,22 +233,39 @@ def run_next_interval(
     Raises:
         InputError: a fault in the settings, or results in OUT that must not be replaced.
     """
-    check_out_folder(config.out, FILES, overwrite=config.overwrite)
+    if not config.resume:
+        names = (JOURNAL, *FILES)
+        check_out_folder(config.out, names, overwrite=config.overwrite, hint=RESUME_HINT)
     models = config.models_by_network()
     for model in models:  # so that a fault shows before anything slow
         hedges_of(config, model)
+    journal = Journal(config.out / JOURNAL, config, resume=config.resume)
     measured = NextIntervals([], {})
+    for entry in journal.entries(_INTERVAL):
+        measured.rows.extend(NextRow(**row) for row in entry["rows"])
+    is_whole = False
     try:
         for of_network, model in zip(config.instances(), models, strict=True):
             instance = load_instance(of_network, notify)
             instance.objective.require_an_allocation("teal next-interval")
             known = known_matrices(config, instance)
-            measure(instance, config, hedges_of(config, model), measured, known, notify)
+            hedges = hedges_of(config, model)
+            measure(instance, config, hedges, measured, known, notify, partial(_keep, journal))
+        is_whole = True
     finally:
         if measured.rows:
             write_files(config.out, interval_files(measured))
             write_files(config.out, {MANIFEST: partial(write_manifest, settings=config)})
+        if is_whole or not measured.rows:
+            journal.remove()
     return summarise(measured.rows)
+
+
+_INTERVAL = "interval"  # kind of the entries of the journal: the rows of all hedges in an interval
+
+
+def _keep(journal: Journal, rows: Sequence[NextRow]) -> None:
+    journal.add(_INTERVAL, {"rows": [dataclasses.asdict(row) for row in rows]})
 
 
 def hedges_of(options: NextIntervalOptions, model: Path | None) -> dict[str, Hedge]:
@@ -303,8 +317,9 @@ def measure(
     measured: NextIntervals,
     known: TrafficMatrices | None,
     notify: Callable[[str], None] = lambda _: None,
+    keep: Callable[[Sequence[NextRow]], None] = lambda _: None,
 ) -> None:
-    """Append the rows of a network, interval by interval.
+    """Append the rows of a network, interval by interval, behind those that there are.
 
     Args:
         instance: network, traffic, candidate paths and program.
@@ -313,6 +328,7 @@ def measure(
         measured: receives the rows.
         known: the matrices that hedges are given; None for those of the traffic.
         notify: called with what was found.
+        keep: called with the rows of each interval.
 
     Raises:
         InputError: too few matrices.
@@ -329,16 +345,67 @@ def measure(
     measured.selections[instance.topology.name] = selection_text(
         len(rows), instance, options, is_consecutive=True
     )
-    protocol = NextInterval(
-        instance, dict(hedges), lead=options.lead, lookback=options.lookback, known=known
-    )
-    with progress_bar(total=len(rows), desc=instance.topology.name, unit="interval") as bar:
-        for interval in protocol.run(rows.tolist(), _WARM_UP_INTERVALS):
-            measured.rows.extend(interval)
-            bar.update()
+    earlier = by_network(measured.rows).get((instance.topology.name, instance.traffic.name), [])
+    last = max((row.index for row in earlier), default=-1)
+    numbers = rows[rows > last].tolist()
+    if numbers:
+        _measure_each(instance, options, hedges, measured, known, numbers, keep)
     for hedge in hedges.values():
-        if isinstance(hedge, Mixture):
+        if isinstance(hedge, Mixture) and numbers:
             notify(f"{instance.topology.name}: {hedge.regret}")
+
+
+def _measure_each(
+    instance: Instance,
+    options: NextIntervalOptions,
+    hedges: Mapping[str, Hedge],
+    measured: NextIntervals,
+    known: TrafficMatrices | None,
+    numbers: Sequence[int],
+    keep: Callable[[Sequence[NextRow]], None],
+) -> None:
+    """Measure intervals under a bar that says which hedge is at work, and which is the best so far.
+
+    Args:
+        instance, options, hedges, measured, known, keep: as in :func:`measure`.
+        numbers: rows of the consecutive matrices.
+    """
+    sums, counts = dict.fromkeys(hedges, 0.0), dict.fromkeys(hedges, 0)  # of finite ratios
+    best = "no interval measured yet"
+
+    def watch(hedge: str) -> None:
+        bar.set_postfix_str(f"{hedge}; {best}", refresh=False)
+
+    lead, lookback = options.lead, options.lookback
+    protocol = NextInterval(
+        instance, dict(hedges), lead=lead, lookback=lookback, known=known, watch=watch
+    )
+    total = len(protocol.intervals(numbers, options.warm_up))
+    with progress_bar(total=total, desc=instance.topology.name, unit="interval") as bar:
+        for interval in protocol.run(numbers, options.warm_up):
+            if interval:
+                measured.rows.extend(interval)
+                keep(interval)
+                for row in interval:
+                    is_finite = math.isfinite(row.ratio)
+                    sums[row.scheme] += row.ratio if is_finite else 0.0
+                    counts[row.scheme] += is_finite
+                best = _best_so_far(sums, counts)
+            bar.update()
+
+
+def _best_so_far(sums: Mapping[str, float], counts: Mapping[str, int]) -> str:
+    """The scheme of the best mean ratio, in words.
+
+    Args:
+        sums: sum of the finite ratios of each scheme.
+        counts: number of them.
+    """
+    means = {name: sums[name] / count for name, count in counts.items() if count}
+    if not means:
+        return "no ratio measured yet"
+    best = min(means, key=lambda name: abs(means[name] - 1))
+    return f"best so far {best}, mean {means[best]:.4f}"
 
 
 def known_matrices(options: NextIntervalOptions, instance: Instance) -> TrafficMatrices | None:

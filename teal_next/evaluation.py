@@ -19,7 +19,7 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -141,6 +141,7 @@ class NextInterval:
         level: probability with which the limit of the ratio is to hold.
         known: (of the same times) what hedges are given in the place of the traffic, such as
             estimates; None for it.
+        watch: called with the name of each hedge before it allocates.
     """
 
     def __init__(
@@ -152,7 +153,9 @@ class NextInterval:
         lookback: int = 0,
         level: float = 0.95,
         known: TrafficMatrices | None = None,
+        watch: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._watch = watch
         self._known = instance.traffic if known is None else known
         self._instance, self._hedges, self._lead, self._lookback = instance, hedges, lead, lookback
         self._network = instance.problem(np.zeros((1, instance.traffic.num_demands)))
@@ -161,22 +164,23 @@ class NextInterval:
         self._before: dict[str, InForce] = {}
         self._start: pdhg.PdhgState | None = None  # of the optimum
 
+    def intervals(self, rows: Sequence[int], warm_up: int) -> range:
+        """The intervals that :meth:`run` goes through; arguments as there."""
+        return range(max(rows[0] - warm_up, self._lead), rows[-1] + 1)
+
     def run(self, rows: Sequence[int], warm_up: int) -> Iterator[list[NextRow]]:
-        """The rows of each interval, one for each hedge.
+        """The rows of each interval, one for each hedge; none before the measured ones, and where
+        there is no demand.
 
         Args:
             rows: consecutive matrices to allocate for.
             warm_up: intervals before the first of them in which hedges already allocate,
                 unmeasured: they begin with their own past, and limits with scores.
         """
-        first = max(rows[0] - warm_up, self._lead)
-        for row in range(first, rows[-1] + 1):
+        for row in self.intervals(rows, warm_up):
             demand = self._instance.traffic.read([row])
-            if row < self._lead or not demand.sum() > 0:
-                continue
-            measured = self._interval(row, demand)
-            if row >= rows[0]:
-                yield measured
+            measured = self._interval(row, demand) if demand.sum() > 0 else []
+            yield measured if row >= rows[0] else []
 
     def _past(self, row: int) -> Past:
         stop = row - self._lead + 1
@@ -187,6 +191,7 @@ class NextInterval:
         past, problem = self._past(row), self._network.with_demand(torch.from_numpy(demand))
         allocated: dict[str, tuple[InForce, float]] = {}
         for name, hedge in self._hedges.items():  # before anything is computed from the matrix
+            self._watch(name)
             begin = time.perf_counter()
             splits = hedge.allocate(past)
             seconds = time.perf_counter() - begin

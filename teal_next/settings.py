@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from teal.app.settings import require, require_linear, require_one_program
 from teal.evaluation.settings import StudyConfig, StudyOptions
+from teal.option import RESUME
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,9 @@ class NextIntervalOptions(StudyOptions):
     the same interval."""
     lookback: int = 0
     """Matrices that schemes are given, the newest ones; 0 for all that are known."""
+    warm_up: int = 100
+    """Intervals before the measured ones in which schemes allocate too, unmeasured: they then have
+    a past of their own, and limits have seen ratios."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or an objective that does not suit."""
@@ -41,6 +45,7 @@ class NextIntervalOptions(StudyOptions):
             self.lead >= (0 if self.known else 1),
         )
         require(self, "lookback", "a whole number of at least 0", self.lookback >= 0)
+        require(self, "warm_up", "a whole number of at least 0", self.warm_up >= 0)
         require_one_program(self, "for the next interval")
         require_linear(self, "for the next interval: what arrives is measured as satisfied demand")
 
@@ -51,19 +56,21 @@ class NextIntervalConfig(NextIntervalOptions, StudyConfig):
 
     A scheme is given the matrices before an interval, and its splits carry the matrix of the
     interval.  Use with --objective max_link_utilisation.  Consecutive matrices are measured, the
-    first --limit of the split.
+    first --limit of the split.  An interrupted run continues with --resume; schemes then warm up
+    again before the first interval that is missing.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "schemes": ("scheme", "model"),
-        "matrices": ("split", "limit", "known", "lead", "lookback"),
-        "output": ("out", "wide", "overwrite"),
+        "matrices": ("split", "limit", "known", "lead", "lookback", "warm_up"),
+        "output": ("out", "wide", "resume", "overwrite"),
         "for experts": ("device",),
     }
 
     out: Path
     """Folder for report.html, next_interval.csv, next_interval_summary.csv, manifest.json and
     next_interval.png."""
+    resume: Annotated[bool, RESUME] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for settings that do not go together."""

@@ -9,10 +9,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from teal.app.run_files import JOURNAL
 from teal.cli import main
-from teal.formats.rows import write_csv
+from teal.formats.rows import read_csv, write_csv
+from teal.schemes.past import Past
 from teal_next.command import charts_of, interval_table, write_next_interval_report
 from teal_next.evaluation import NextRow, summarise
 
@@ -109,3 +113,52 @@ def test_under_total_flow_the_scheme_whose_ratio_is_nearest_to_1_is_the_best(
         "last",
         "mixture",
     ]
+
+
+class _Even:
+    """Even splits; Ctrl-C comes in its call of a number."""
+
+    def __init__(self, interrupted_at: int = 0) -> None:
+        self.targets = list[int]()
+        self._interrupted_at = interrupted_at
+
+    def allocate(self, past: Past) -> torch.Tensor:
+        self.targets.append(past.traffic_row)
+        if len(self.targets) == self._interrupted_at:
+            raise KeyboardInterrupt
+        return past.network.even_splits[0]
+
+
+def test_an_interrupted_run_goes_on_where_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["next-interval", "--topology", "b4", "--traffic", "gravity:count=40,load=2"]
+    command += ["--objective", "max_link_utilisation", "--num-paths", "2", "--split", "all"]
+    command += ["--limit", "20", "--warm-up", "3"]
+
+    def run(folder: str, hedge: _Even, *more: str) -> int:
+        monkeypatch.setattr("teal_next.command.hedges_of", lambda *_: {"even": hedge})
+        return main([*command, "--out", str(tmp_path / folder), *more])
+
+    whole = _Even()
+    assert run("whole", whole) == 0
+    assert whole.targets == list(range(1, 20))
+    # The models are looked at before anything slow, by hedges that are never asked.
+    first = _Even(interrupted_at=12)
+    assert run("parts", first) == 130
+    assert (tmp_path / "parts" / JOURNAL).is_file()
+    done = read_csv(tmp_path / "parts" / "next_interval.csv", NextRow)
+    assert [row.index for row in done] == list(range(1, 12))
+    assert run("parts", _Even()) == 2, "results are not replaced unasked"
+    assert "--resume" in capfd.readouterr().err
+    second = _Even()
+    assert run("parts", second, "--resume") == 0
+    assert second.targets == list(range(9, 20)), "three intervals to warm up"
+    assert not (tmp_path / "parts" / JOURNAL).exists()
+    rows = read_csv(tmp_path / "parts" / "next_interval.csv", NextRow)
+    expected = read_csv(tmp_path / "whole" / "next_interval.csv", NextRow)
+    assert [row.index for row in rows] == [row.index for row in expected]
+    np.testing.assert_allclose(
+        [row.ratio for row in rows], [row.ratio for row in expected], rtol=1e-3
+    )
+    assert run("parts", _Even(), "--resume") == 2, "there is nothing to resume"
