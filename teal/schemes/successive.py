@@ -30,6 +30,13 @@ class SuccessivePdhg:
             wider._state = dataclasses.replace(self._state, splits=splits)
         return wider
 
+    def has_start(self, problem: Problem) -> bool:
+        """Whether there is a state that a problem can start from: a network may have other classes
+        than in the call before, and then other rows.
+        """
+        state = self._state
+        return state is not None and state.splits.shape[1:] == problem.paths.mask.shape
+
     def solve(
         self,
         problem: Problem,
@@ -74,12 +81,7 @@ class SuccessivePdhg:
         there.
         """
         warm = start
-        # A network may have other classes than in the call before, and then other rows.
-        if (
-            start is None
-            and self._state is not None
-            and self._state.splits.shape[1:] == problem.paths.mask.shape
-        ):
+        if start is None and self._state is not None and self.has_start(problem):
             warm = self._state.repeated(problem.batch)
         result = yield from pdhg.solving(
             problem,

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.objectives import ObjectiveName
-from teal.serving.engine.least_time import LeastTimes, SolverTimes
+from teal.serving.engine.least_time import LeastTimes, SearchKind, SolverTimes
 from teal.serving.engine.wanted import Wanted
 from teal.solvers.pdhg import MAX_LANES
 
@@ -35,12 +35,28 @@ def test_the_shortest_time_is_that_of_the_fastest_answer() -> None:
 
 def test_the_solver_that_has_been_faster_is_taken_and_the_other_one_is_tried_now_and_then() -> None:
     """The model takes 3 s a matrix and PDHG 1; after a while the model takes 0.1 s."""
-    times, wanted, taken = SolverTimes(), Wanted("total_flow"), []
+    times, taken = SolverTimes(), list[bool]()
+    kind = SearchKind.of(_WANTED, 0.01, is_warm=True)
     for number in range(200):
-        has_model = times.prefer_model(wanted, 0.01)
+        has_model = times.prefer_model(kind)
         taken.append(has_model)
-        times.note(wanted, 0.01, has_model, (3.0 if number < 100 else 0.1) if has_model else 1.0)
+        times.note(kind, has_model, (3.0 if number < 100 else 0.1) if has_model else 1.0)
     assert taken[:2] == [True, False], "each is measured once"
     assert sum(taken[:100]) == 1 + 3, "the slower one is tried once in 32 requests"
     assert taken[-1], "what has become faster is found"
-    assert SolverTimes().prefer_model(Wanted("max_link_utilisation"), 0.01)
+
+
+def test_searches_from_nothing_say_nothing_of_those_from_the_allocation_before() -> None:
+    times = SolverTimes()
+    cold, warm = (SearchKind.of(_WANTED, 0.01, is_warm=is_warm) for is_warm in (False, True))
+    for has_model, seconds in ((True, 1.0), (False, 5.0)):
+        times.note(cold, has_model, seconds)
+    for has_model, seconds in ((True, 1.0), (False, 0.2)):
+        times.note(warm, has_model, seconds)
+    assert times.prefer_model(cold)
+    assert not times.prefer_model(warm)
+    others = [
+        SearchKind.of(Wanted("max_link_utilisation"), 0.01, is_warm=True),
+        SearchKind.of(_WANTED, 1e-4, is_warm=True),
+    ]
+    assert all(times.prefer_model(kind) for kind in others), "nothing is known of these"

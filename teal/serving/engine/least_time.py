@@ -5,7 +5,7 @@ measured so far.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from teal.serving.engine.wanted import Wanted
 from teal.solvers.pdhg import MAX_LANES
@@ -115,8 +115,7 @@ _TRIED_EVERY = 32  # requests of a kind, after which the slower solver is measur
 
 
 class SolverTimes:
-    """Seconds that a matrix has taken with a model and without one, by objective and
-    :attr:`Wanted.kind`.
+    """Seconds that a matrix has taken with a model and without one, by kind of search.
 
     Whether a model saves time depends on the network, the model and the machine, so that both ways
     are measured on the requests themselves: each once, then the one that has been faster, and the
@@ -124,28 +123,41 @@ class SolverTimes:
     """
 
     def __init__(self) -> None:
-        self._usual: dict[tuple[tuple[Any, ...], bool], float] = {}
-        self._requests: dict[tuple[Any, ...], int] = {}
+        self._usual: dict[tuple[SearchKind, bool], float] = {}
+        self._requests: dict[SearchKind, int] = {}
 
-    def prefer_model(self, wanted: Wanted, gap: float) -> bool:
-        """Whether the next matrices of a kind are to be solved with the model, to a gap."""
-        kind = _kind(wanted, gap)
+    def prefer_model(self, kind: SearchKind) -> bool:
+        """Whether the next matrices of a kind are to be solved with the model."""
         with_model, without = (self._usual.get((kind, has_model)) for has_model in (True, False))
         if with_model is None or without is None:
             return with_model is None
         self._requests[kind] = self._requests.get(kind, 0) + 1
         return (with_model < without) != (self._requests[kind] % _TRIED_EVERY == 0)
 
-    def note(self, wanted: Wanted, gap: float, has_model: bool, seconds: float) -> None:
-        """Take note of the seconds of one matrix that was solved to a gap, from nothing or from an
-        allocation that was far from it.
-        """
-        kind = _kind(wanted, gap)
+    def note(self, kind: SearchKind, has_model: bool, seconds: float) -> None:
+        """Take note of the seconds of one matrix that was searched for and reached the target."""
         usual = self._usual.get((kind, has_model), seconds)
         changed = _NEWEST_SHARE_OF_SOLVER * (seconds - usual)
         self._usual[kind, has_model] = usual + changed
 
 
-def _kind(wanted: Wanted, gap: float) -> tuple[Any, ...]:
-    """Requests of the same program, to gaps of the same decade."""
-    return wanted.objective, *wanted.kind, round(math.log10(max(gap, 1e-12)))
+class SearchKind(NamedTuple):
+    """Searches that take about the same time on a network.
+
+    Attributes:
+        objective: objective of the matrices.
+        wanted: :attr:`Wanted.kind`.
+        decade: logarithm of the gap to base 10, rounded.
+        is_warm: whether there is an allocation of before to start from.
+    """
+
+    objective: str
+    wanted: tuple[Any, ...]
+    decade: int
+    is_warm: bool
+
+    @classmethod
+    def of(cls, wanted: Wanted, gap: float, *, is_warm: bool) -> SearchKind:
+        """The kind of a search to a gap."""
+        decade = round(math.log10(max(gap, 1e-12)))
+        return cls(wanted.objective, wanted.kind, decade, is_warm)

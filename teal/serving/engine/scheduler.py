@@ -197,15 +197,14 @@ def solve_slice(
 
 
 def _note_solver(served: Served, together: list[Chunk], run: Run[Solved]) -> None:
-    """Take note of how long a search took that began without a state of its own and reached the
-    target; where the first check had it, no model would have been asked.
+    """Take note of how long a search took that began without a state of its request and reached
+    the target; where the first check had it, no model would have been asked.
     """
     first, result = together[0], run.result
     has_searched = result.iterations > 0 and all(stop is Stop.GAP for stop in result.stopped_by)
     if first.request.wanted.solver == AUTO and first.state is None and has_searched:
         each = run.seconds / sum(chunk.size for chunk in together)
-        gap = first.request.gap
-        served.solver_times.note(first.request.wanted, gap, result.solver != PDHG, each)
+        served.solver_times.note(result.kind, result.solver != PDHG, each)
 
 
 def _begun(

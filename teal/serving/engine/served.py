@@ -38,7 +38,7 @@ from teal.schemes.models import serves
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.answer import FIGURES, Answer
 from teal.serving.engine.errors import ServiceError, wrong
-from teal.serving.engine.least_time import LeastTimes, SolverTimes
+from teal.serving.engine.least_time import LeastTimes, SearchKind, SolverTimes
 from teal.serving.engine.requests import NetworkSpec, NodeLink, Options
 from teal.serving.engine.solvers import MODEL, solving
 from teal.serving.engine.wanted import (
@@ -312,8 +312,8 @@ _GAP_TOLERANCE = 1e-9  # by which a certified gap may exceed the one that was as
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solved:
-    """The engine's result for a job, and which solver it is from
-    (:mod:`teal.serving.engine.solvers`).
+    """The engine's result for a job, which solver it is from
+    (:mod:`teal.serving.engine.solvers`), and the kind of its search.
     """
 
     wanted: Wanted
@@ -324,6 +324,7 @@ class Solved:
     state: pdhg.PdhgState
     iterations: int
     solver: str
+    kind: SearchKind
     program_prices: ProgramPrices | None = None
     largest_share: torch.Tensor | None = None
 
@@ -510,6 +511,8 @@ class Served:
         self._engines[job.wanted.network] = engine
         while len(self._engines) > _MAX_PROGRAMS:
             del self._engines[next(iter(self._engines))]
+        is_warm = start is not None or engine.has_start(problem)
+        kind = SearchKind.of(job.wanted, job.gap, is_warm=is_warm)
         result, solver = yield from solving(
             problem,
             job.wanted.solver,
@@ -518,7 +521,7 @@ class Served:
             job.gap,
             deadline,
             start,
-            prefer_model=self.solver_times.prefer_model(job.wanted, job.gap),
+            prefer_model=self.solver_times.prefer_model(kind),
         )
         return Solved(
             job.wanted,
@@ -529,6 +532,7 @@ class Served:
             result.state,
             result.iterations,
             solver,
+            kind,
             result.program_prices,
             result.largest_share,
         )
