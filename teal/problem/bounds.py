@@ -65,7 +65,7 @@ def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:
     return _bounds(problem, prices, torch.from_numpy(multiples(problem)))
 
 
-_ONCE = np.ones(1)  # multiples of prices of which all prove the same
+_ONCE = np.ones(1)  # on the simplex every multiple of prices gives the same bound
 _MANY = np.concatenate([np.zeros(1), PRICE_SCALES.numpy()])
 
 
@@ -211,7 +211,7 @@ def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArr
     high, low = (bound, value) if sense > 0 else (value, bound)
     largest = np.maximum(np.abs(high), np.abs(low))
     with np.errstate(invalid="ignore", divide="ignore"):  # infinities
-        gap: FloatArray = (high - low) / largest
+        gap: FloatArray = np.asarray((high - low) / largest)
     if np.all(gap >= 0):
         return gap
     gap = np.where(largest == 0, 0.0, gap)

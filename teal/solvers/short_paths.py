@@ -90,9 +90,10 @@ _KEPT: weakref.WeakKeyDictionary[PathOps, _Latencies] = weakref.WeakKeyDictionar
 def _latencies(problem: Problem) -> Tensor:
     """(D, K) ms of each path, which all problems on the same paths have in common."""
     known, of_links = _KEPT.get(problem.ops), problem.topology.latency
-    if known is None or known.of_links is not of_links:
+    if known is None or not np.array_equal(known.of_links, of_links):
         links = torch.as_tensor(of_links).to(torch.float64)
-        known = _KEPT[problem.ops] = _Latencies(of_links, problem.ops.path_sum(links[None])[0])
+        of_paths = problem.ops.path_sum(links[None])[0]
+        known = _KEPT[problem.ops] = _Latencies(of_links.copy(), of_paths)
     return known.of_paths
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import teal
+from teal.network import Topology
 from teal.serving.engine import arrow
 from teal.serving.engine.answer import FIGURES, Answer
 from teal.serving.engine.arrow import Frames
@@ -159,3 +160,17 @@ def test_what_is_kept_is_bounded() -> None:
     before = dict(arrow._read._frames)
     arrow.from_arrow(_stream({"rates": _matrices(np.ones((1, PAIRS)))}, large), TOPOLOGY)
     assert arrow._read._frames == before
+
+
+@pytest.mark.parametrize("offsets", [(3, 9), (0, 6)])
+def test_lists_that_leave_out_numbers_are_read_alike_each_time(offsets: tuple[int, int]) -> None:
+    """Of nine numbers, which are as many as three nodes' matrix has, the list has six."""
+    ends = np.array([0, 0, 1, 1, 2, 2]), np.array([1, 2, 0, 2, 0, 1])
+    three = Topology("three", ("a", "b", "c"), *ends, np.ones(6), np.ones(6), np.zeros((3, 2)))
+    whole = _stream({"rates": _matrices(np.arange(1.0, 10.0)[None], is_fixed=False)})
+    before, after = (np.array(two, dtype="<i4").tobytes() for two in ((0, 9), offsets))
+    place = whole.rindex(before)
+    stream = whole[:place] + after + whole[place + len(after) :]
+    expected = np.arange(1.0, 10.0)[slice(*offsets)][None]
+    for _ in range(2):
+        np.testing.assert_array_equal(arrow.from_arrow(stream, three), expected)

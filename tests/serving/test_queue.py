@@ -194,7 +194,11 @@ def test_what_the_engine_is_at_counts_and_leaves_time_for_the_others(served: Ser
         assert taken[0].request.client == "a"
         # 512 matrices take 3.2 s, and must have begun 5.5 - 3.2 s from now.
         assert queue.slack(now) == pytest.approx(2.3, abs=0.05)
-        assert queue.splits() == (16 + 512) * taken[0].request.splits_of_matrix
+        assert queue.splits() == (16 + 512) * taken[0].request.splits // 16
+        gone = _request(served, 32, 9.0, client="gone")
+        queue.add(gone)
+        gone.answer.cancel()
+        assert queue.splits() == (16 + 512) * taken[0].request.splits // 16
         # What the engine is at may come back, with its least work.
         late = _request(served, 512, 4.0, client="c")
         with_it = queue.lateness(late, now)

@@ -175,7 +175,7 @@ def _rates_of_table(body: bytes, topology: Topology, classes: Sequence[str]) -> 
         table.validate(full=True)
         if "rates" in table.column_names:
             rates = _listed_rates(table)
-            _keep_read(body, buffer, table)
+            _keep_read(body, buffer, table, rates)
             return in_classes(all_pairs(rates, topology), classes)
         return _named_rates(table, topology, classes)
     except (
@@ -232,8 +232,16 @@ def _named_rates(table: Any, topology: Topology, classes: Sequence[str]) -> Floa
     )
 
 
-def _keep_read(body: bytes, buffer: Any, table: Any) -> None:
-    """Keep the frame of a stream of lists of float64 in one piece, which has nothing else."""
+def _keep_read(body: bytes, buffer: Any, table: Any, rates: FloatArray) -> None:
+    """Keep the frame of a stream of lists of float64, where its rates are one piece of it, from
+    which nothing else is read.
+
+    Args:
+        body: the stream.
+        buffer: buffer of pyarrow that ``table`` was read from.
+        table: content of the stream.
+        rates: (B, n) its rates.
+    """
     import pyarrow as pa
 
     column = table.column("rates")
@@ -243,7 +251,17 @@ def _keep_read(body: bytes, buffer: Any, table: Any) -> None:
     if values.type != pa.float64() or values.null_count:
         return
     place = _place_of(column.chunk(0), buffer)
-    if place is not None:
+    if place is None or place[1] != rates.nbytes:
+        return
+    first, size = place
+    others = [one for one in column.chunk(0).buffers()[:-1] if one is not None]
+    starts = [one.address - buffer.address for one in others]
+    is_apart = all(
+        start + one.size <= first or start >= first + size
+        for start, one in zip(starts, others, strict=True)
+    )
+    # A list may begin behind the first number, or end before the last one.
+    if is_apart and body[first : first + size] == rates.tobytes():
         _read.keep(len(body), Frame.of(body, [place], table.num_rows))
 
 

@@ -67,9 +67,9 @@ class Waiting:
     chunks: int = 0
 
     @property
-    def splits_of_matrix(self) -> int:
-        """Number of splits of a matrix, of all its classes."""
-        return self.rates.shape[1] * self.served.paths.num_paths
+    def splits(self) -> int:
+        """Number of splits of the answer."""
+        return self.rates.size * self.served.paths.num_paths
 
 
 @dataclasses.dataclass(eq=False)
@@ -106,11 +106,6 @@ class Chunk:
     def size(self) -> int:
         """Number of matrices."""
         return self.rows.stop - self.rows.start
-
-    @property
-    def splits(self) -> int:
-        """Number of splits of the answer."""
-        return self.size * self.request.splits_of_matrix
 
     def kind(self, now: float) -> tuple[Any, ...]:
         """Chunks of one kind are solved together: a smaller gap, or a deadline that has passed,
@@ -161,8 +156,9 @@ class Queue:
         return len(self._chunks) < places
 
     def splits(self) -> int:
-        """Number of splits of all answers that are waited for."""
-        return sum(chunk.splits for chunk in (*self._taken, *self._chunks))
+        """Number of splits of all answers that somebody waits for, with the parts that are done."""
+        requests = {chunk.request for chunk in (*self._taken, *self._chunks)}
+        return sum(request.splits for request in requests if not request.answer.done())
 
     def lateness(self, new: Waiting, now: float) -> float:
         """Seconds by which a request would miss its deadline and a slice, with ``new``; 0 or less:

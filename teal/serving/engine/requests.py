@@ -328,7 +328,9 @@ _Conditions = create_model(
 
 
 class Options(_Conditions):  # type: ignore[valid-type,misc]
-    """How an allocation is to be made."""
+    """How an allocation is to be made; many requests share one object."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     gap: float | None = Field(default=None, gt=0, lt=GAP.high, description=GAP.text)
     deadline_ms: float = Field(

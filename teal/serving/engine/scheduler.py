@@ -82,8 +82,7 @@ class Scheduler:
                 "requests"
             )
         splits = self._queue.splits()
-        own_splits = len(request.rates) * request.splits_of_matrix
-        if lateness > 0 or (splits and splits + own_splits > _MAX_SPLITS):
+        if lateness > 0 or (splits and splits + request.splits > _MAX_SPLITS):
             raise overloaded(math.ceil(max(1.0, lateness)))
         self._queue.add(request)
         self._has_arrived = True

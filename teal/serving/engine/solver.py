@@ -520,7 +520,7 @@ async def _found(
     seconds = time.perf_counter() - begin
     served.times.note_writing(*demands_to_write(rates, sent.accept, options.form), seconds)
     summary = {**answer.summary(), "deadline_ms": options.deadline_ms}
-    return Found(body, kind, summary, answer.utilisation[-1], network.generation)
+    return Found(body, kind, summary, answer.utilisation[-1].copy(), network.generation)
 
 
 def _routes(served: Served) -> bytes:

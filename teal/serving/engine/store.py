@@ -101,11 +101,12 @@ class Store:
     def version(self, name: str) -> Version:
         """The version of a network's files.
 
-        Files are opened once a second at most: a network file system then looks at the server, not
-        into what it remembers.  In between it is asked as every request needs it.
+        Files are opened once a second at most, since opening makes a network file system ask its
+        server anew.  Between two openings only their status is read, for every call.
 
         Raises:
-            ServiceError: there is none of that name, or its files cannot be opened.
+            ServiceError: there is none of that name, or its files could not be opened, which is
+                noticed a second later at most.
         """
         now = time.monotonic()
         must_open = now - self._opened_at.get(name, -math.inf) >= _OPEN_EVERY_S

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
-from starlette.routing import Match, Route, request_response
+from starlette.routing import BaseRoute, Match, Route, request_response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from teal.app.web import network_map_js, plotly_js
@@ -102,17 +102,31 @@ class Service:
 
     def __init__(self, api: FastAPI, first: Route, watched: Watched) -> None:
         self._api, self._first = api, first
-        self._answer_first = WatchedApp(request_response(first.endpoint), watched)
+        self._endpoint = request_response(first.endpoint)
+        self._watched_first = WatchedApp(self._answer_first, watched)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         app: ASGIApp = self._api
-        if scope["type"] == "http":
-            match, found = self._first.matches(scope)
-            if match is Match.FULL:
-                scope.update(found, route=self._first)
-                app = self._answer_first
+        if scope["type"] == "http" and self._first.matches(scope)[0] is Match.FULL:
+            app = self._watched_first
         await app(scope, receive, send)
+
+    async def _answer_first(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer by the first route, with the handlers of exceptions that all routes have."""
+        scope.update(self._first.matches(scope)[1], route=self._first)
+        scope["starlette.exception_handlers"] = (self._api.exception_handlers, {})
+        await self._endpoint(scope, receive, send)
+
+    @property
+    def router(self) -> APIRouter:
+        """The router of the API, from which Ray Serve takes the names of routes."""
+        return self._api.router
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """The routes of the API, likewise."""
+        return self._api.routes
 
     def openapi(self) -> dict[str, Any]:
         """The description of the API."""
@@ -178,7 +192,8 @@ def make_app(
     add_page(app)
     watched = Watched(metrics, most_bytes, tuple(tokens), tuple(hosts))
     app.add_middleware(WatchedApp, watched=watched)
-    # An included router does not say its routes' paths.
+    # Refused requests are counted by their route, which Watched looks for in these.  The routes of
+    # an included router are not in those of the application under their own paths.
     watched.routes = routes = [*made.router.routes, *app.routes]
     return Service(app, made.allocations, watched)
 

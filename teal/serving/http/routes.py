@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Awaitable
@@ -148,8 +149,9 @@ class MadeRoutes(NamedTuple):
 
     Attributes:
         router: all of them.
-        allocations: the route of allocations once more, to be asked first and without FastAPI,
-            which takes a third of a millisecond to find a route and to read its parameters.
+        allocations: the route of allocations a second time, to be asked before those of
+            ``router``, where the first one serves for the description alone: FastAPI takes a third
+            of a millisecond to find a route and to read its parameters.
     """
 
     router: APIRouter
@@ -439,7 +441,8 @@ async def _unless_gone(receive: Receive, work: Awaitable[_Result]) -> _Result:
 
     async def cancel_when_gone() -> None:
         nonlocal is_gone
-        await receive()
+        with contextlib.suppress(Exception):  # a connection that cannot be read has gone too
+            await receive()
         is_gone = True
         working.cancel()
 
@@ -447,9 +450,10 @@ async def _unless_gone(receive: Receive, work: Awaitable[_Result]) -> _Result:
     try:
         return await work
     except asyncio.CancelledError:
-        if not is_gone:
+        if not is_gone or working.cancelling() > 1:  # somebody else has cancelled it as well
             raise
-        working.uncancel()
         raise ServiceError(400, "disconnected", "the client has gone") from None
     finally:
         watching.cancel()
+        if is_gone:
+            working.uncancel()

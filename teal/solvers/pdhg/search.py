@@ -146,7 +146,8 @@ class Search:
         # iterations.
         self._value = np.full(problem.batch, -self._sense * math.inf)
         self._bound = engine.trivial_bound().numpy()
-        self._known_gaps: FloatArray | None = None  # of these, where they have been computed
+        # The gaps between them once they are computed; _keep, which changes them, forgets the gaps.
+        self._known_gaps: FloatArray | None = None
         self._may_stall, self._sampled, self._model = may_stall, sampled, model
         self._is_refilled = (
             False  # whether the last check was one with refill, and nothing has moved since
