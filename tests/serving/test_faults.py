@@ -447,6 +447,28 @@ def test_the_log_names_who_asked_for_what(tmp_path: Path) -> None:
         LOG.setLevel(logging.NOTSET)
 
 
+def test_the_log_says_nothing_that_a_refused_request_wrote(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log_to(log)
+
+    async def work() -> None:
+        async with service(tmp_path / "state", token="right", sent="wrong") as client:
+            path = f"/v1/networks/{'x' * 5_000}/allocations"
+            answer = await client._http.post(path, content=VALID_BODY, headers=JSON_TYPE)
+            assert answer.status_code == 401
+
+    try:
+        run(work)
+        (entry,) = [json.loads(line) for line in log.read_text().splitlines()]
+        assert entry["route"] == "/v1/networks/{name}/allocations"
+        assert entry["network"] == ""
+    finally:
+        for handler in LOG.handlers[:]:
+            LOG.removeHandler(handler)
+            handler.close()
+        LOG.setLevel(logging.NOTSET)
+
+
 def test_the_service_accepts_its_own_host_names_and_answers_errors_as_json(tmp_path: Path) -> None:
     async def work() -> None:
         app = make_app(Solver(tmp_path), hosts=("127.0.0.1", "[::1]"))
