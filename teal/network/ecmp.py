@@ -37,6 +37,8 @@ _OPERATIONS_PER_VISIT = (
     20  # scalar operations for each link and destination of a search, approximately
 )
 
+_OPERATIONS_PER_CHANGE = 4  # likewise, where only what lies behind a change is searched
+
 
 class IgpLinks(NamedTuple):
     """The links and metrics that routers know: E links between N nodes.
@@ -152,16 +154,21 @@ def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
     """The next hops of a row of ``dags``, from its distances and order."""
     distance, order, arc_start = dags.distance[row], dags.order[row], dags.arc_start[row]
     arc, share = dags.arc[row], dags.share[row]
-    count = 0
+    out_ptr, out_link, head, metric = links.out_ptr, links.out_link, links.head, links.metric
+    weight, has_transit = links.weight, links.has_transit
+    count, target = 0, order[0]
     arc_start[0] = 0
     arc_start[1] = 0  # the destination has no next hop
     for i in range(1, dags.reached[row]):
         node, first, total = order[i], count, 0.0
-        for j in range(links.out_ptr[node], links.out_ptr[node + 1]):
-            link = links.out_link[j]
-            if is_on_dag(distance, links, link):
-                arc[count], share[count] = link, links.weight[link]
-                total += links.weight[link]
+        for j in range(out_ptr[node], out_ptr[node + 1]):
+            link = out_link[j]
+            end = head[link]
+            if metric[link] + distance[end] == distance[node] and (
+                has_transit[end] or end == target
+            ):
+                arc[count], share[count] = link, weight[link]
+                total += weight[link]
                 count += 1
         for a in range(first, count):
             share[a] /= total
@@ -177,6 +184,133 @@ def _grow_all(
         keys, nodes = np.empty(size), np.empty(size, dtype=np.int32)
         for i in range(block, len(targets), blocks):
             grow_dag(targets[i], targets[i], links, dags, keys, nodes)
+
+
+@partitioned_kernel("blocks", int)
+def _lengthen_all(
+    begin: int,
+    end: int,
+    targets: IntArray,
+    links: IgpLinks,
+    has_risen: BoolArray,
+    dags: Dags,
+    blocks: int,
+) -> None:
+    nodes, size = len(links.has_transit), len(links.tail) + len(links.has_transit) + 1
+    for block in range(begin, end):
+        scratch = _Scratch(
+            np.zeros(nodes, dtype=np.bool_),
+            np.empty(nodes, dtype=np.int32),
+            np.empty(nodes, dtype=np.int32),
+            np.empty(nodes, dtype=np.int32),
+            np.empty(size),
+            np.empty(size, dtype=np.int32),
+        )
+        for i in range(block, len(targets), blocks):
+            _lengthen(targets[i], links, has_risen, dags, scratch)
+
+
+class _Scratch(NamedTuple):
+    """Memory of :func:`_lengthen`.
+
+    Attributes:
+        is_cut: (N,) false of all nodes before and after a call.
+        cut: (N,) cut nodes.
+        settled: (N,) cut nodes that have a path, by distance.
+        kept: (N,) the other nodes, by distance.
+        keys: (E + N + 1,) of the heap.
+        heap_nodes: (E + N + 1,) of the heap.
+    """
+
+    is_cut: BoolArray
+    cut: IntArray
+    settled: IntArray
+    kept: IntArray
+    keys: FloatArray
+    heap_nodes: IntArray
+
+
+@inner_kernel
+def _lengthen(
+    row: int, links: IgpLinks, has_risen: BoolArray, dags: Dags, scratch: _Scratch
+) -> None:
+    """Change a row of ``dags`` after metrics have risen: a node whose next hops are all on risen
+    links, or lead over such nodes, is cut, and cut nodes alone are searched anew (Ramalingam and
+    Reps, "An incremental algorithm for a generalization of the shortest-path problem", 1996).
+
+    Args:
+        row: the destination.
+        links: links of the network under the new metrics.
+        has_risen: (E,) whether the metric of a link has risen.
+        dags: under the metrics before; the row is changed.
+        scratch: memory.
+    """
+    distance, order, arc_start = dags.distance[row], dags.order[row], dags.arc_start[row]
+    arc, is_cut, cut, kept = dags.arc[row], scratch.is_cut, scratch.cut, scratch.kept
+    head, settled = links.head, scratch.settled
+    cuts, count = 0, 1
+    kept[0] = order[0]
+    for i in range(1, dags.reached[row]):
+        has_hop = False
+        for a in range(arc_start[i], arc_start[i + 1]):
+            has_hop = has_hop or not (has_risen[arc[a]] or is_cut[head[arc[a]]])
+        if has_hop:
+            kept[count] = order[i]
+            count += 1
+        else:
+            is_cut[order[i]] = True
+            cut[cuts] = order[i]
+            cuts += 1
+    paths = _settle(row, links, dags, scratch, cuts)
+    i, j = 0, 0
+    while i + j < count + paths:
+        is_next = j == paths or (i < count and distance[kept[i]] <= distance[settled[j]])
+        order[i + j] = kept[i] if is_next else settled[j]
+        i += is_next
+        j += not is_next
+    dags.reached[row] = count + paths
+    for c in range(cuts):
+        is_cut[cut[c]] = False
+    find_arcs(row, links, dags)
+
+
+@inner_kernel
+def _settle(row: int, links: IgpLinks, dags: Dags, scratch: _Scratch, cuts: int) -> int:
+    """Find the distances of so many cut nodes, by Dijkstra's algorithm from the nodes that are not
+    cut; the number of those that have a path, which ``scratch.settled`` lists.
+    """
+    distance, is_cut, cut = dags.distance[row], scratch.is_cut, scratch.cut
+    keys, nodes, settled = scratch.keys, scratch.heap_nodes, scratch.settled
+    head, tail, metric, has_transit = links.head, links.tail, links.metric, links.has_transit
+    size, count = as_int64(0), 0
+    for c in range(cuts):
+        distance[cut[c]] = np.inf
+    for c in range(cuts):
+        node, best = cut[c], np.inf
+        for j in range(links.out_ptr[node], links.out_ptr[node + 1]):
+            link = links.out_link[j]
+            end = head[link]
+            if not is_cut[end] and (has_transit[end] or end == row):
+                best = min(best, metric[link] + distance[end])
+        if best < np.inf:
+            distance[node] = best
+            size = heap_push(keys, nodes, size, best, node)
+    while size:
+        key, node = keys[0], nodes[0]
+        size = heap_pop(keys, nodes, size)
+        if key > distance[node]:
+            continue  # the node was reached by a shorter path since this entry was pushed
+        settled[count] = node
+        count += 1
+        if not has_transit[node]:
+            continue
+        for j in range(links.in_ptr[node], links.in_ptr[node + 1]):
+            link = links.in_link[j]
+            length, other = key + metric[link], tail[link]
+            if is_cut[other] and length < distance[other]:
+                distance[other] = length
+                size = heap_push(keys, nodes, size, length, other)
+    return count
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -221,7 +355,7 @@ class EcmpDag:
 
     def rebuilt(self, metric: FloatArray) -> EcmpDag:
         """The DAGs under other metrics, infinite for failed links; only destinations that change
-        are searched anew.
+        are searched anew, and of those that only become farther the nodes behind the change.
 
         A destination changes if a link whose metric rises is on its DAG, or one whose metric falls
         leads to paths at least as short as the present ones.
@@ -239,11 +373,19 @@ class EcmpDag:
         reaches = np.isfinite(to_end)
         is_worse = rises & reaches & (to_start == self.links.metric[changed] + to_end)
         is_better = ~rises & reaches & (metric[changed] + to_end <= to_start)
-        affected = np.flatnonzero((is_worse | is_better).any(1)).astype(np.int32)
+        comes_nearer = is_better.any(1)
+        farther = np.flatnonzero(is_worse.any(1) & ~comes_nearer).astype(np.int32)
         links = self.links._replace(metric=np.ascontiguousarray(metric, dtype=np.float64))
         dag = EcmpDag(self.topology, links, Dags._make(array.copy() for array in self.dags))
-        dag._grow(affected)
+        dag._grow(np.flatnonzero(comes_nearer).astype(np.int32))
+        dag._lengthen(farther, metric > self.links.metric)
         return dag
+
+    def _lengthen(self, targets: IntArray, has_risen: BoolArray) -> None:
+        operations = _OPERATIONS_PER_CHANGE * len(targets) * self.topology.num_links
+        with threads_for(operations):
+            blocks = max(1, min(len(targets), 16))
+            _lengthen_all(targets, self.links, has_risen, self.dags, blocks)
 
     def without(self, failed: IntArray | Int64Array | list[int]) -> EcmpDag:
         """The DAGs after the failure of some links, by their numbers."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -72,6 +74,30 @@ def test_rebuilding_after_changes_and_failures_equals_building_anew(seed: int) -
             SegmentPasses(anew).segment_load(volume),
             atol=1e-12,
         )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_after_failures_alone_the_nodes_behind_them_are_searched_anew(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    topology = network_with_parallels(seed)
+    is_edge = rng.random(topology.num_nodes) < (0.2 if seed % 2 else 0.0)  # of no transit
+    topology = dataclasses.replace(topology, no_transit=is_edge if is_edge.any() else None)
+    metric = random_metrics(topology, seed)
+    dag = EcmpDag.of(topology, metric)
+    failed = np.zeros(topology.num_links, dtype=bool)
+    for _ in range(4):
+        failed[rng.integers(0, topology.num_links, rng.integers(1, 4))] = True
+        later = rng.integers(0, topology.num_links)
+        metric[later] += 1  # a rise that is no failure
+        dag = dag.rebuilt(np.where(failed, np.inf, metric))
+        anew = EcmpDag.of(topology.with_failed_links(np.flatnonzero(failed)), metric)
+        np.testing.assert_array_equal(dag.dags.distance, anew.dags.distance)
+        np.testing.assert_array_equal(dag.dags.reached, anew.dags.reached)
+        for t in range(topology.num_nodes):
+            reached = dag.dags.order[t, : dag.dags.reached[t]]
+            assert (np.diff(dag.dags.distance[t, reached]) >= 0).all(), "nodes by distance"
+            for node in range(topology.num_nodes):
+                assert dag.next_hops(node, t) == anew.next_hops(node, t)
 
 
 def test_a_metric_that_is_no_whole_number_above_0_is_refused() -> None:
