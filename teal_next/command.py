@@ -243,6 +243,10 @@ def run_next_interval(
     measured = NextIntervals([], {})
     for entry in journal.entries(_INTERVAL):
         measured.rows.extend(NextRow(**row) for row in entry["rows"])
+    last_of = {
+        names: max(row.index for row in earlier)
+        for names, earlier in by_network(measured.rows).items()
+    }
     is_whole = False
     try:
         for of_network, model in zip(config.instances(), models, strict=True):
@@ -250,7 +254,16 @@ def run_next_interval(
             instance.objective.require_an_allocation("teal next-interval")
             known = known_matrices(config, instance)
             hedges = hedges_of(config, model)
-            measure(instance, config, hedges, measured, known, notify, partial(_keep, journal))
+            measure(
+                instance,
+                config,
+                hedges,
+                measured,
+                known,
+                notify,
+                keep=partial(_keep, journal),
+                after=last_of.get((instance.topology.name, instance.traffic.name), -1),
+            )
         is_whole = True
     finally:
         if measured.rows:
@@ -317,9 +330,11 @@ def measure(
     measured: NextIntervals,
     known: TrafficMatrices | None,
     notify: Callable[[str], None] = lambda _: None,
+    *,
     keep: Callable[[Sequence[NextRow]], None] = lambda _: None,
+    after: int = -1,
 ) -> None:
-    """Append the rows of a network, interval by interval, behind those that there are.
+    """Append the rows of a network, interval by interval.
 
     Args:
         instance: network, traffic, candidate paths and program.
@@ -329,6 +344,7 @@ def measure(
         known: the matrices that hedges are given; None for those of the traffic.
         notify: called with what was found.
         keep: called with the rows of each interval.
+        after: number of the last matrix that an interrupted run has measured; -1 for none.
 
     Raises:
         InputError: too few matrices.
@@ -345,9 +361,7 @@ def measure(
     measured.selections[instance.topology.name] = selection_text(
         len(rows), instance, options, is_consecutive=True
     )
-    earlier = by_network(measured.rows).get((instance.topology.name, instance.traffic.name), [])
-    last = max((row.index for row in earlier), default=-1)
-    numbers = rows[rows > last].tolist()
+    numbers = rows[rows > after].tolist()
     if numbers:
         _measure_each(instance, options, hedges, measured, known, numbers, keep)
     for hedge in hedges.values():
@@ -370,15 +384,20 @@ def _measure_each(
         instance, options, hedges, measured, known, keep: as in :func:`measure`.
         numbers: rows of the consecutive matrices.
     """
-    sums, counts = dict.fromkeys(hedges, 0.0), dict.fromkeys(hedges, 0)  # of finite ratios
+    sums = dict.fromkeys(hedges, 0.0)  # of the finite ratios of each hedge
+    counts = dict.fromkeys(hedges, 0)  # of these ratios
     best = "no interval measured yet"
 
     def watch(hedge: str) -> None:
         bar.set_postfix_str(f"{hedge}; {best}", refresh=False)
 
-    lead, lookback = options.lead, options.lookback
     protocol = NextInterval(
-        instance, dict(hedges), lead=lead, lookback=lookback, known=known, watch=watch
+        instance,
+        dict(hedges),
+        lead=options.lead,
+        lookback=options.lookback,
+        known=known,
+        watch=watch,
     )
     total = len(protocol.intervals(numbers, options.warm_up))
     with progress_bar(total=total, desc=instance.topology.name, unit="interval") as bar:

@@ -37,7 +37,8 @@ _OPERATIONS_PER_VISIT = (
     20  # scalar operations for each link and destination of a search, approximately
 )
 
-_OPERATIONS_PER_CHANGE = 4  # likewise, where only what lies behind a change is searched
+# The same where only the nodes behind a change are searched anew.
+_OPERATIONS_PER_CHANGE = 4
 
 
 class IgpLinks(NamedTuple):
@@ -151,12 +152,21 @@ def is_on_dag(distance: FloatArray, links: IgpLinks, link: int) -> bool:
 
 @inner_kernel
 def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
-    """The next hops of a row of ``dags``, from its distances and order."""
+    """The next hops of a row of ``dags``, from its distances and order.
+
+    The rule is that of :func:`is_on_dag`, written out over arrays that are bound once: to read them
+    from the tuple for each link takes twice as long.
+    """
     distance, order, arc_start = dags.distance[row], dags.order[row], dags.arc_start[row]
     arc, share = dags.arc[row], dags.share[row]
-    out_ptr, out_link, head, metric = links.out_ptr, links.out_link, links.head, links.metric
-    weight, has_transit = links.weight, links.has_transit
-    count, target = 0, order[0]
+    out_ptr = links.out_ptr
+    out_link = links.out_link
+    head = links.head
+    metric = links.metric
+    weight = links.weight
+    has_transit = links.has_transit
+    target = order[0]
+    count = 0
     arc_start[0] = 0
     arc_start[1] = 0  # the destination has no next hop
     for i in range(1, dags.reached[row]):
@@ -245,11 +255,18 @@ def _lengthen(
         dags: under the metrics before; the row is changed.
         scratch: memory.
     """
-    distance, order, arc_start = dags.distance[row], dags.order[row], dags.arc_start[row]
-    arc, is_cut, cut, kept = dags.arc[row], scratch.is_cut, scratch.cut, scratch.kept
-    head, settled = links.head, scratch.settled
-    cuts, count = 0, 1
-    kept[0] = order[0]
+    distance = dags.distance[row]
+    order = dags.order[row]
+    arc_start = dags.arc_start[row]
+    arc = dags.arc[row]
+    head = links.head
+    is_cut = scratch.is_cut
+    cut = scratch.cut
+    kept = scratch.kept
+    settled = scratch.settled
+    cuts = 0
+    kept[0] = order[0]  # the destination is never cut
+    count = 1
     for i in range(1, dags.reached[row]):
         has_hop = False
         for a in range(arc_start[i], arc_start[i + 1]):
@@ -262,8 +279,9 @@ def _lengthen(
             cut[cuts] = order[i]
             cuts += 1
     paths = _settle(row, links, dags, scratch, cuts)
-    i, j = 0, 0
-    while i + j < count + paths:
+    i = 0
+    j = 0
+    while i + j < count + paths:  # both by distance
         is_next = j == paths or (i < count and distance[kept[i]] <= distance[settled[j]])
         order[i + j] = kept[i] if is_next else settled[j]
         i += is_next
@@ -279,10 +297,18 @@ def _settle(row: int, links: IgpLinks, dags: Dags, scratch: _Scratch, cuts: int)
     """Find the distances of so many cut nodes, by Dijkstra's algorithm from the nodes that are not
     cut; the number of those that have a path, which ``scratch.settled`` lists.
     """
-    distance, is_cut, cut = dags.distance[row], scratch.is_cut, scratch.cut
-    keys, nodes, settled = scratch.keys, scratch.heap_nodes, scratch.settled
-    head, tail, metric, has_transit = links.head, links.tail, links.metric, links.has_transit
-    size, count = as_int64(0), 0
+    distance = dags.distance[row]
+    is_cut = scratch.is_cut
+    cut = scratch.cut
+    settled = scratch.settled
+    keys = scratch.keys
+    nodes = scratch.heap_nodes
+    head = links.head
+    tail = links.tail
+    metric = links.metric
+    has_transit = links.has_transit
+    size = as_int64(0)
+    count = 0
     for c in range(cuts):
         distance[cut[c]] = np.inf
     for c in range(cuts):

@@ -89,7 +89,8 @@ _KEPT: weakref.WeakKeyDictionary[PathOps, _Latencies] = weakref.WeakKeyDictionar
 
 def _latencies(problem: Problem) -> Tensor:
     """(D, K) ms of each path, which all problems on the same paths have in common."""
-    known, of_links = _KEPT.get(problem.ops), problem.topology.latency
+    known = _KEPT.get(problem.ops)
+    of_links = problem.topology.latency
     if known is None or not np.array_equal(known.of_links, of_links):
         links = torch.as_tensor(of_links).to(torch.float64)
         of_paths = problem.ops.path_sum(links[None])[0]

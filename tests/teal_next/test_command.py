@@ -162,3 +162,15 @@ def test_an_interrupted_run_goes_on_where_it_ended(
         [row.ratio for row in rows], [row.ratio for row in expected], rtol=1e-3
     )
     assert run("parts", _Even(), "--resume") == 2, "there is nothing to resume"
+
+
+def test_two_networks_of_one_name_are_both_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hedge = _Even()
+    monkeypatch.setattr("teal_next.command.hedges_of", lambda *_: {"even": hedge})
+    network = ["--topology", "b4", "--traffic", "gravity:count=20,load=2"]
+    command = ["next-interval", *network, *network, "--objective", "max_link_utilisation"]
+    command += ["--num-paths", "2", "--split", "all", "--limit", "4", "--out", str(tmp_path)]
+    assert main([*command, "--overwrite"]) == 0
+    assert hedge.targets == [1, 2, 3, 1, 2, 3]

@@ -436,8 +436,9 @@ async def _unless_gone(receive: Receive, work: Awaitable[_Result]) -> _Result:
     Raises:
         ServiceError: the client has gone.
     """
-    working, is_gone = asyncio.current_task(), False
+    working = asyncio.current_task()
     assert working is not None
+    is_gone = False
 
     async def cancel_when_gone() -> None:
         nonlocal is_gone
