@@ -197,7 +197,7 @@ def measure_programs(networks: list[tuple[str, int]], out: Path) -> None:
 def main() -> None:
     """Measure, network by network."""
     import teal
-    from teal.solvers.interior.engine import is_faster, size_of
+    from teal.solvers.interior.engine import FirstProgram, is_faster
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -239,7 +239,7 @@ def main() -> None:
                 problem = teal.Problem.create(
                     topology, paths, teal.Objective(objective), traffic.read([0])
                 )
-                size = size_of(problem)
+                size = FirstProgram(problem).size
                 for gap in GAPS:
                     row = [
                         topology.name,

@@ -1,21 +1,25 @@
-"""CPU time to a certified gap: PDHG alone, from a model at once, and from a model where that saves
-time.
+"""Interior points from a model, from nothing, and PDHG: CPU time to certified gaps, model and all.
 
-    python benchmarks/model_start.py --out FOLDER [--networks NAME ...] [--matrices 1] [--repeats 2] [--seed 11]
+    python benchmarks/model_start.py --out FOLDER [--networks NAME ...] [--objective NAME] [--repeats 2]
+        [--seed 11]
 
-For each network of topohub, gravity matrices scaled so that the optimum carries each of 50, 70, 85
-and 95 percent of the demand; each as it is, from nothing (first), and after it with a fifth of the
-demands times 3 (shock), and with 2 percent of the cables failed (failure), where PDHG may also
-start from the matrix before (warm); to 1 and 0.1 percent. One thread; the ways take turns, medians
-of the repeats.  The controls are a PriceGNN with random weights, and the model's splits with the
-optimum's prices off by 20 percent.
+For each network of topohub, a gravity matrix scaled so that the optimum carries each of 50, 70, 85
+and 95 percent of the demand; each as it is (plain), with a fifth of the demands times 3 (shock),
+and with 2 percent of the cables failed (failure); to 1, 0.01 and 0.0001 percent.  One thread; the
+ways take turns, medians of the repeats.
 
-The models have seen none of the networks, and the constants that decide when a model is asked were
-chosen on others: Germany50, Dfn, and gabriel/40/9, 50/6, 65/5, 70/3 and 125/1 with seed 5.
+``model`` is what `teal.solve` does with a model, which it asks where that saves time; ``at once``
+asks it in every case.  The controls are a PriceGNN with random weights, the model's splits with the
+optimum's prices off by 20 percent, an allocation of PDHG to 1 percent, and the exact point of the
+central path with a duality gap of 3 percent, of which only the iterations are measured: no model can
+know more at this accuracy.
 
-FOLDER/cases.csv has a row a case, FOLDER/summary.csv the factors (time of the faster of cold and
-warm PDHG over time of the way) of the cases with more than 30 iterations from nothing, by kind and
-by network, and of the others.
+The models have seen none of the networks; the constants of the rule were chosen on others:
+Germany50, Dfn, and gabriel/50/6, 65/5, 70/3 and 125/1 with seed 5.
+
+FOLDER/cases.csv has a row a case, FOLDER/summary.csv the factors (time of the faster of interior
+points and PDHG from nothing over time of the way) and the iterations over those from nothing, by
+group, kind and network.
 """
 
 from __future__ import annotations
@@ -23,42 +27,60 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
+import scipy.linalg
+import scipy.sparse
 import torch
 from torch import Tensor
 
 import teal
+from teal.runtime.arrays import FloatArray
 from teal.schemes.models import load_model
 from teal.schemes.price_gnn import PriceGnnScheme
-from teal.solvers.pdhg.model_start import ModelStart
+from teal.solvers.interior import engine
+from teal.solvers.interior.reduction import Reduced
 from teal.solvers.result import Starter
 
 NETWORKS = (
-    "sndlib/geant",
-    "topozoo/Geant2012",
-    "gabriel/35/3",
-    "gabriel/40/6",
+    "caida/2024-08/2152",
+    "caida/2024-08/3352",
+    "caida/2024-08/8881",
+    "gabriel/50/2",
     "gabriel/55/8",
     "gabriel/60/8",
+    "gabriel/70/6",
     "gabriel/75/9",
+    "gabriel/85/2",
     "gabriel/90/7",
+    "gabriel/100/9",
 )
 CARRIED = (0.95, 0.85, 0.7, 0.5)  # share of the demand that the optimum carries
-HARD = 30  # iterations from nothing, beyond which a case is counted as hard
+TARGETS = (1e-2, 1e-4, 1e-6)
+CENTRAL_GAP = 0.03  # duality gap of the central point, of the largest value
+FROM_NOTHING = ("pdhg", "interior")
 WAYS = (
-    "pdhg",
-    "pdhg warm",
-    "price-gnn",
-    "price-gnn at once",
+    *FROM_NOTHING,
+    "model",
+    "model at once",
     "random weights at once",
     "prices off by 20% at once",
+    "pdhg to 1% at once",
+    "central point",
 )
+PDHG_S = 3.0  # seconds that PDHG may take
+MOST_NEWTON_STEPS, NEAR = 200, 1e-3  # of a central point; the decrement at its end
+BALANCED = ("max_link_utilisation", "max_concurrent_flow")
+Row = dict[str, Any]
+Search = Callable[[float], teal.PdhgResult]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +95,91 @@ class OtherPrices:
         return self.model.start(problem)[0], self.prices
 
 
+class FirstByPdhg:
+    """An allocation and prices of PDHG to 1 percent."""
+
+    def start(self, problem: teal.Problem) -> tuple[Tensor, Tensor]:
+        """Splits and prices."""
+        found = teal.solve(problem, gap=1e-2, engine="fused")
+        return found.splits, found.prices
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """Splits and prices that are known."""
+
+    splits: Tensor
+    prices: Tensor
+
+    def start(self, problem: teal.Problem) -> tuple[Tensor, Tensor]:
+        """Splits and prices."""
+        return self.splits, self.prices
+
+
+def central_point(problem: teal.Problem) -> Given:
+    """The point of the central path with a duality gap of CENTRAL_GAP times the value of all
+    demand, by Newton's method from larger gaps on.
+    """
+    program = next(engine._programs(problem, np.zeros((1, problem.ops.mask.numel()))))
+    price = np.full(len(program.limit), 1 / program.limit.sum())
+    count = len(program.gain) + len(program.limit) + len(program.rate)
+    for factor in (30.0, 10.0, 3.0, 1.0):
+        share, price = centred(program, price, factor * CENTRAL_GAP / count)
+    splits, prices = np.zeros(problem.ops.mask.numel()), np.zeros(problem.capacity.shape[1])
+    splits[program.slot] = share
+    prices[program.link] = price * program.scale
+    shape = (1, *problem.ops.mask.shape)
+    return Given(torch.from_numpy(splits.reshape(shape)), torch.from_numpy(prices[None]))
+
+
+def centred(program: Reduced, price: FloatArray, mu: float) -> tuple[FloatArray, FloatArray]:
+    """Shares x = mu / z and prices y that minimise the dual of the barrier,
+
+        b y - mu sum log y - sum_g (l_g + mu log(-l_g) + mu sum_q log z_q),  z_q = cost_q - l_g,
+
+    where l_g is such that the shares of block g and of its rest, mu / -l_g, sum to 1.
+    """
+    blocks, columns = len(program.rate), len(program.gain)
+    first, block = program.block_ptr[:-1], np.repeat(np.arange(blocks), np.diff(program.block_ptr))
+    column = np.repeat(np.arange(columns), np.diff(program.row_ptr))
+    shape = (len(program.limit), columns)
+    matrix = scipy.sparse.csr_matrix((program.rate[block[column]], (program.row, column)), shape)
+    of_block = scipy.sparse.csr_matrix((np.ones(columns), (np.arange(columns), block)))
+    for _ in range(MOST_NEWTON_STEPS):
+        cost = matrix.T @ price - program.gain
+        least = np.minimum(np.minimum.reduceat(cost, first), 0.0)
+        low, high = least - (np.diff(program.block_ptr) + 1) * mu, least - mu
+        multiplier = low
+        for _ in range(60):
+            distance = cost - multiplier[block]
+            total = np.add.reduceat(mu / distance, first) - mu / multiplier
+            slope = np.add.reduceat(mu / distance**2, first) + mu / multiplier**2
+            multiplier = np.clip(multiplier + total * (1 - total) / slope, low, high)
+        share, rest = mu / (cost - multiplier[block]), -mu / multiplier
+        gradient = program.limit - mu / price - matrix @ share
+        scaled = matrix.multiply(share**2 / mu).tocsr()
+        union = scaled @ of_block
+        of_rest = 1 / (np.add.reduceat(share**2, first) + rest**2) * mu
+        hessian = (scaled @ matrix.T - union.multiply(of_rest) @ union.T).toarray()
+        hessian[np.diag_indices_from(hessian)] += mu / price**2
+        step = -scipy.linalg.solve(hessian, gradient, assume_a="pos")
+        decrement = np.sqrt(max(0.0, -(gradient @ step)) / mu)
+        if decrement < NEAR:
+            return share, price
+        length = 1.0 if decrement < 0.25 else 1 / (1 + decrement)
+        falls = step < 0
+        if falls.any():
+            length = min(length, 0.9 * float(np.min(-price[falls] / step[falls])))
+        price = price + length * step
+    raise RuntimeError("the central point has not been found")
+
+
 def at_carried(problem: teal.Problem, share: float) -> teal.Problem:
     """The problem with its demands scaled so that the optimum carries ``share`` of them, to a
     hundredth.
     """
     low, high = 1e-3, 1e3
-    for _ in range(30):
+    for _ in range(30):  # halvings of a range of logarithms
         scale = (low * high) ** 0.5
         scaled = problem.with_demand(problem.demand * scale)
         carried = float(teal.solve(scaled, gap=1e-3).value) / float(scaled.demand.sum())
@@ -88,43 +189,111 @@ def at_carried(problem: teal.Problem, share: float) -> teal.Problem:
     return scaled
 
 
-def cases(
-    network: str, matrices: int, seed: int
-) -> Iterator[tuple[str, teal.Problem, teal.Problem | None]]:
-    """Name, problem, and problem of the matrix before, of each case of a network."""
+def cases(network: str, objective: str, seed: int) -> Iterator[tuple[str, str, teal.Problem]]:
+    """Share carried, kind, and problem of each case of a network."""
     topology = teal.load_topology(f"topohub:{network}")
-    traffic = teal.load_traffic(f"gravity:seed={seed},count={matrices}", topology)
+    traffic = teal.load_traffic(f"gravity:seed={seed},count=1", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     rng, cables = np.random.default_rng(seed), list(topology.cables())
-    for row in range(matrices):
-        plain = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row])).to(
-            torch.float64
-        )
-        for share in CARRIED:
-            usual = at_carried(plain, share)
-            yield f"{share:.0%}, matrix {row}, first", usual, None
-            crowd = torch.from_numpy(np.where(rng.random(usual.demand.shape) < 0.2, 3.0, 1.0))
-            yield (
-                f"{share:.0%}, matrix {row}, shock",
-                usual.with_demand(usual.demand * crowd),
-                usual,
-            )
-            capacity = topology.capacity.copy()
-            for cable in rng.choice(len(cables), max(1, len(cables) // 50), replace=False):
-                capacity[list(cables[cable])] = 0
-            failed = teal.Problem.create(
-                topology, paths, teal.Objective(), usual.demand, capacity=capacity[None]
-            )
-            yield f"{share:.0%}, matrix {row}, failure", failed.to(torch.float64), usual
+    flow, wanted = teal.Objective(), teal.Objective(objective)
+
+    def problem_of(demand: Tensor, capacity: FloatArray) -> teal.Problem:
+        made = teal.Problem.create(topology, paths, wanted, demand, capacity=capacity[None])
+        return made.to(torch.float64)
+
+    of_flow = teal.Problem.create(topology, paths, flow, traffic.read([0])).to(torch.float64)
+    for share in CARRIED:
+        demand = at_carried(of_flow, share).demand
+        crowd = torch.from_numpy(np.where(rng.random(demand.shape) < 0.2, 3.0, 1.0))
+        capacity = topology.capacity.copy()
+        for cable in rng.choice(len(cables), max(1, len(cables) // 50), replace=False):
+            capacity[list(cables[cable])] = 0
+        yield f"{share:.0%}", "plain", problem_of(demand, topology.capacity)
+        yield f"{share:.0%}", "shock", problem_of(demand * crowd, topology.capacity)
+        if objective not in BALANCED:  # which must carry the pairs that the failure divides
+            yield f"{share:.0%}", "failure", problem_of(demand, capacity)
 
 
-def timed(call: Callable[[], teal.PdhgResult], gap: float) -> tuple[float, int]:
-    """CPU seconds and iterations of a search, which must have reached its target."""
+def timed(search: Search, gap: float) -> tuple[float, int]:
+    """CPU seconds and iterations of a search; infinite where it has not reached its target."""
     begin = time.process_time()
-    result = call()
+    result = search(gap)
     seconds = time.process_time() - begin
-    assert float(result.gap) <= gap, "the search has not reached its target"
-    return seconds, result.iterations
+    return (seconds if float(result.gap) <= gap else math.inf), result.iterations
+
+
+def ways_of(problem: teal.Problem, model: Starter, random: Starter) -> dict[str, Search]:
+    """The search of each way, of a target gap."""
+
+    def by_interior_points(starter: Starter | None) -> Search:
+        return lambda gap: teal.solve(problem, gap=gap, engine="interior", starter=starter)
+
+    optimum = teal.solve(problem, gap=1e-7)
+    noise = np.random.default_rng(0).choice([0.8, 1.2], optimum.prices.shape)
+    off = OtherPrices(model, optimum.prices * torch.from_numpy(noise))
+    ways = {
+        "pdhg": lambda gap: teal.solve(problem, gap=gap, engine="fused", deadline=PDHG_S),
+        "interior": by_interior_points(None),
+        "model": lambda gap: teal.solve(problem, gap=gap, starter=model),
+        "model at once": by_interior_points(model),
+        "random weights at once": by_interior_points(random),
+        "prices off by 20% at once": by_interior_points(off),
+        "pdhg to 1% at once": by_interior_points(FirstByPdhg()),
+    }
+    if problem.objective.name == "total_flow":
+        ways["central point"] = by_interior_points(central_point(problem))
+    return ways
+
+
+def measured(ways: dict[str, Search], gap: float, repeats: int) -> Row:
+    """Seconds and iterations of every way."""
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    iterations: dict[str, int] = {}
+    for repeat in range(repeats + 1):
+        for way, run in ways.items():
+            seconds, iterations[way] = timed(run, gap)
+            if repeat:  # the first is not counted: it may compile
+                times[way].append(seconds)
+    row: Row = {}
+    for way in ways:
+        row |= {f"{way} s": statistics.median(times[way]), f"{way} n": iterations[way]}
+    return row
+
+
+def summarised(rows: list[Row]) -> Iterator[Row]:
+    """The factors and the parts of the iterations by group of cases, target and way."""
+
+    def number(row: Row, way: str, unit: str) -> float:
+        return float(row[f"{way} {unit}"])
+
+    groups = {"all": rows}
+    for kind in ("plain", "shock", "failure"):
+        groups[kind] = [row for row in rows if row["kind"] == kind]
+    for network in dict.fromkeys(str(row["network"]) for row in rows):
+        groups[network] = [row for row in rows if row["network"] == network]
+    for name, members in groups.items():
+        for target, way in itertools.product(TARGETS, WAYS):
+            some = [row for row in members if row["target"] == target and f"{way} s" in row]
+            if not some:
+                continue
+            factors = [
+                min(number(row, one, "s") for one in FROM_NOTHING) / number(row, way, "s")
+                for row in some
+            ]
+            parts = [number(row, way, "n") / number(row, "interior", "n") for row in some]
+            has_time = way != "central point"
+            is_newton = "interior" in way or "at once" in way or not has_time
+            yield {
+                "cases": name,
+                "target": target,
+                "way": way,
+                "count": len(some),
+                "median": statistics.median(factors) if has_time else "",
+                "worst": min(factors) if has_time else "",
+                "not_slower": statistics.mean(one >= 0.97 for one in factors) if has_time else "",
+                "iterations": statistics.median(parts) if is_newton else "",
+                "seconds": statistics.median(number(row, way, "s") for row in some),
+            }
 
 
 def main() -> None:
@@ -134,132 +303,39 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--networks", nargs="+", default=NETWORKS)
-    parser.add_argument("--matrices", type=int, default=1)
+    parser.add_argument("--objective", default="total_flow")
+    parser.add_argument("--model", default="universal")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seed", type=int, default=11)
     options = parser.parse_args()
     numba.set_num_threads(1)
     torch.set_num_threads(1)
-    model = load_model("universal")
+    model = load_model(options.model)
     scheme = teal.make_scheme("price-gnn:weights=random")
     assert isinstance(scheme, PriceGnnScheme)
     random = PriceGnnScheme(scheme.model)
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows: list[Row] = []
     with (options.out / "cases.csv").open("w", newline="") as file:
-        fields = [
-            "network",
-            "case",
-            "target",
-            "iterations",
-            *(f"{way} {unit}" for way in WAYS for unit in ("s", "n")),
-        ]
-        writer = csv.DictWriter(file, fields)
+        of_ways = [f"{way} {unit}" for way in WAYS for unit in ("s", "n")]
+        writer = csv.DictWriter(file, ["network", "carried", "kind", "target", *of_ways])
         writer.writeheader()
         for network in options.networks:
-            for name, problem, before in cases(network, options.matrices, options.seed):
-                for target in (1e-2, 1e-3):
-                    row = measured(problem, before, target, model, random, options.repeats)
-                    rows.append({"network": network, "case": name, "target": target, **row})
+            for carried, kind, problem in cases(network, options.objective, options.seed):
+                ways = ways_of(problem, model, random)
+                for target in TARGETS:
+                    case = {"network": network, "carried": carried, "kind": kind, "target": target}
+                    rows.append(case | measured(ways, target, options.repeats))
                     writer.writerow(rows[-1])
                     file.flush()
             print(network, flush=True)
+    summary = list(summarised(rows))
     with (options.out / "summary.csv").open("w", newline="") as file:
-        summary = list(summarised(rows))
         table = csv.DictWriter(file, list(summary[0]))
         table.writeheader()
         table.writerows(summary)
     for line in summary:
         print(line)
-
-
-def measured(
-    problem: teal.Problem,
-    before: teal.Problem | None,
-    target: float,
-    model: Starter,
-    random: PriceGnnScheme,
-    repeats: int,
-) -> dict[str, float]:
-    """Times and iterations of every way, and the iterations from nothing."""
-    optimum = teal.solve(problem, gap=1e-5)
-    off = optimum.prices * torch.from_numpy(
-        np.random.default_rng(0).choice([0.8, 1.2], optimum.prices.shape)
-    )
-
-    def at_once(starter: Starter) -> Callable[[], teal.PdhgResult]:
-        def run() -> teal.PdhgResult:
-            gate, ModelStart.saves_time = ModelStart.saves_time, lambda *_: True  # type: ignore[method-assign]
-            try:
-                return teal.solve(problem, gap=target, starter=starter)
-            finally:
-                ModelStart.saves_time = gate  # type: ignore[method-assign]
-
-        return run
-
-    ways: dict[str, Callable[[], teal.PdhgResult]] = {
-        "pdhg": lambda: teal.solve(problem, gap=target),
-        "price-gnn": lambda: teal.solve(problem, gap=target, starter=model),
-        "price-gnn at once": at_once(model),
-        "random weights at once": at_once(random),
-        "prices off by 20% at once": at_once(OtherPrices(model, off)),
-    }
-    if before is not None:
-        state = teal.solve(before, gap=target).state
-        ways["pdhg warm"] = lambda: teal.solve(problem, gap=target, warm_start=state)
-        ways["price-gnn"] = lambda: teal.solve(problem, gap=target, starter=model, warm_start=state)
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    iterations: dict[str, int] = {}
-    for repeat in range(repeats + 1):
-        for way, run in ways.items():
-            seconds, iterations[way] = timed(run, target)
-            if repeat:  # the first is not counted: it may compile
-                times[way].append(seconds)
-    row: dict[str, float] = {"iterations": iterations["pdhg"]}
-    for way in ways:
-        row |= {f"{way} s": statistics.median(times[way]), f"{way} n": iterations[way]}
-    return row
-
-
-def best_without(row: dict[str, object]) -> float:
-    """Seconds of the faster of cold and warm PDHG."""
-    return min(float(str(row[f"{way} s"])) for way in ("pdhg", "pdhg warm") if f"{way} s" in row)
-
-
-def summarised(rows: list[dict[str, object]]) -> Iterator[dict[str, object]]:
-    """The factors by group of cases, target and way."""
-
-    def is_hard(row: dict[str, object]) -> bool:
-        return int(str(row["iterations"])) > HARD
-
-    groups = {f"more than {HARD} iterations": [row for row in rows if is_hard(row)]}
-    for kind in ("first", "shock", "failure"):
-        groups[f"of them {kind}"] = [
-            row for row in rows if is_hard(row) and str(row["case"]).endswith(kind)
-        ]
-    groups[f"up to {HARD} iterations"] = [row for row in rows if not is_hard(row)]
-    for network in dict.fromkeys(str(row["network"]) for row in rows):
-        groups[network] = [row for row in rows if row["network"] == network and is_hard(row)]
-    for name, members in groups.items():
-        for target in (1e-2, 1e-3):
-            chosen = [row for row in members if float(str(row["target"])) == target]
-            for way in WAYS[1:]:
-                factors = [
-                    best_without(row) / float(str(row[f"{way} s"]))
-                    for row in chosen
-                    if f"{way} s" in row
-                ]
-                if factors:
-                    yield {
-                        "cases": name,
-                        "target": target,
-                        "way": way,
-                        "count": len(factors),
-                        "median": statistics.median(factors),
-                        "worst": min(factors),
-                        "not_slower": sum(factor >= 0.97 for factor in factors) / len(factors),
-                        "pdhg_s": statistics.median(best_without(row) for row in chosen),
-                    }
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class Interior:
         begin = time.perf_counter()
         is_taken = engine.accepts(problem)
         is_learned = is_taken and pdhg.takes_starter(problem)
-        asks_model = is_learned and (self.always or engine.gains_from_model(problem))
+        asks_model = is_learned and (self.always or engine.gains_from_model(problem, self.gap))
         result = pdhg.solve(
             problem,
             gap=self.gap,

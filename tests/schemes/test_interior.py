@@ -35,7 +35,9 @@ def test_the_start_of_a_model_saves_iterations() -> None:
     warm = teal.solve(problem, gap=1e-6, engine="interior", starter=model)
     assert warm.iterations < cold.iterations
     assert float(warm.gap) <= 1e-6
-    assert not engine.gains_from_model(problem), "a model takes longer than all iterations here"
+    assert not engine.gains_from_model(problem, 1e-6), (
+        "a model takes longer than all iterations here"
+    )
 
 
 @pytest.mark.parametrize("objective", ["max_min", "proportional_fair"])

@@ -115,6 +115,7 @@ def test_the_service_starts_from_a_model_where_it_serves_the_objective(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ModelStart, "saves_time", lambda *_: True)
+    monkeypatch.setattr("teal.solvers.interior.engine.is_faster", lambda *_: False)
     topology, model = teal.load_topology("b4"), teal.load_model("b4")
     prove(model)
     calls: list[str] = []

@@ -83,6 +83,7 @@ def test_answers_say_which_solver_they_are_from(
 ) -> None:
     monkeypatch.setattr(models, "saves_time", lambda _: True)
     monkeypatch.setattr(ModelStart, "saves_time", lambda start, _: not start._is_warm)
+    monkeypatch.setattr("teal.solvers.interior.engine.is_faster", lambda *_: False)
 
     async def work() -> None:
         async with service(tmp_path, solver=Solver(tmp_path, model="universal")) as client:

@@ -73,11 +73,30 @@ class Size(NamedTuple):
         return _S_PER_UPDATE * self.updates + _S_PER_PATH * self.paths + of_factor
 
 
-def size_of(problem: Problem) -> Size:
-    """The size of the program of the first matrix, which :func:`accepts` takes."""
-    first = problem.row(0).to(torch.float64)
-    program = next(_programs(first, np.zeros((1, problem.ops.mask.numel()))))
-    return Size(len(program.limit), len(program.gain), updates_of(program))
+class FirstProgram:
+    """The program of the first matrix: its size says which engine is expected to be faster, and the
+    search of one matrix does not make it again.
+
+    Args:
+        problem: B matrices of a program that :func:`accepts` takes.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    @functools.cached_property
+    def made(self) -> tuple[Reduced, FloatArray]:
+        """The program, and the splits (D K,) of the demands that need none."""
+        problem = self._problem
+        first = (problem if problem.batch == 1 else problem.row(0)).to(torch.float64)
+        splits = np.zeros((1, self._problem.ops.mask.numel()))
+        return next(_programs(first, splits)), splits[0]
+
+    @functools.cached_property
+    def size(self) -> Size:
+        """Its size."""
+        program, _ = self.made
+        return Size(len(program.limit), len(program.gain), updates_of(program))
 
 
 def may_be_asked(problem: Problem) -> bool:
@@ -87,7 +106,7 @@ def may_be_asked(problem: Problem) -> bool:
 
 
 def is_faster(
-    problem: Problem, gap: float, most_s: float = math.inf, size: Size | None = None
+    problem: Problem, gap: float, most_s: float = math.inf, first: FirstProgram | None = None
 ) -> bool:
     """Whether the engine is expected to reach a target before PDHG does.
 
@@ -98,8 +117,9 @@ def is_faster(
         problem: B matrices, of which the first is asked.
         gap: target.
         most_s: seconds that all matrices may take.
-        size: size of the program of the first matrix, where it is known.
+        first: the program of the first matrix.
     """
+    first = first or FirstProgram(problem)
     if not accepts(problem) or is_interpreting():
         return False
     scan = problem.paths.scan_size
@@ -107,15 +127,14 @@ def is_faster(
         return False
     place = _place_of(gap)
     if not problem.ops.is_over_paths:  # which PDHG's compiled engines do not take
-        seconds = problem.batch * _seconds(problem, size or size_of(problem), place)
+        seconds = problem.batch * _seconds(problem, first.size, place)
         return seconds <= most_s / 2
     by_lanes = max(1, min(problem.batch, _LANES)) ** _GAIN_OF_LANES
     if scan <= _SMALL:
         return by_lanes * float(np.interp(place, _PLACES, _SHARE_IF_SMALL)) <= 1
-    size = size or size_of(problem)
-    if problem.batch * _seconds(problem, size, place) > most_s / 2:
+    if problem.batch * _seconds(problem, first.size, place) > most_s / 2:
         return False
-    return by_lanes * _share_of(problem, size, place) <= 1
+    return by_lanes * _share_of(problem, first.size, place) <= 1
 
 
 def _seconds(problem: Problem, size: Size, place: float) -> float:
@@ -148,7 +167,9 @@ def _share_of(problem: Problem, size: Size, place: float) -> float:
     return math.exp(max(concave, linear) if kind is Stepped else concave)
 
 
-def iterations_before(problem: Problem, gap: float, most_s: float, *, is_warm: bool) -> int | None:
+def iterations_before(
+    problem: Problem, gap: float, most_s: float, first: FirstProgram, *, is_warm: bool
+) -> int | None:
     """Iterations that PDHG may take before this engine is asked: none where this engine is expected
     to be faster; None where it is not to be asked.
 
@@ -159,6 +180,7 @@ def iterations_before(problem: Problem, gap: float, most_s: float, *, is_warm: b
         problem: B matrices, of which the first is asked.
         gap: target.
         most_s: seconds that all matrices may take.
+        first: the program of the first matrix.
         is_warm: whether there is a start near the solution.
     """
     scan = problem.paths.scan_size
@@ -166,11 +188,9 @@ def iterations_before(problem: Problem, gap: float, most_s: float, *, is_warm: b
         return None
     is_one_small = scan <= _SMALL and problem.batch == 1
     gains_little = is_one_small or not problem.ops.is_over_paths
-    needs_size = scan > _SMALL or (is_warm and not is_one_small)
-    size = size_of(problem) if needs_size else None
-    if (gains_little or not is_warm) and is_faster(problem, gap, most_s, size):
+    if (gains_little or not is_warm) and is_faster(problem, gap, most_s, first):
         return 0
-    seconds = _seconds(problem, size or size_of(problem), _place_of(gap))
+    seconds = _seconds(problem, first.size, _place_of(gap))
     if problem.batch * seconds > most_s / 2:
         return None
     lanes = max(1, min(problem.batch, _LANES))
@@ -183,18 +203,52 @@ def _place_of(gap: float) -> float:
     return min(max(-math.log10(max(gap, 1e-12)), _PLACES[0]), _PLACES[-1])
 
 
-def gains_from_model(problem: Problem) -> bool:
+def gains_from_model(problem: Problem, gap: float, first: FirstProgram | None = None) -> bool:
     """Whether the iterations that a PriceGNN's start saves take longer than the model.
 
     Args:
         problem: B matrices of a program that :func:`accepts` takes.
+        gap: target.
+        first: the program of the first matrix.
     """
-    of_model = _S_PER_ENTRY_OF_MODEL * problem.paths.scan_size
-    return _SAVED_BY_MODEL * size_of(problem).iteration_s > of_model
+    return _saved_by_model_s(problem, gap, first or FirstProgram(problem)) > 0
 
 
-# Iterations that the start of a model saves (docs/engine.md), and its seconds for each entry.
-_SAVED_BY_MODEL, _S_PER_ENTRY_OF_MODEL = 6, 2e-7
+def is_faster_from_model(problem: Problem, gap: float, most_s: float, first: FirstProgram) -> bool:
+    """Whether the engine is expected to reach a target from a PriceGNN's start before both engines
+    do from nothing; arguments as in :func:`iterations_before`.
+    """
+    if not accepts(problem) or is_interpreting() or not problem.ops.is_over_paths:
+        return False
+    if not _SMALL < problem.paths.scan_size <= _NEVER_ABOVE or problem.batch > 1:
+        return False
+    place = _place_of(gap)
+    alone = _seconds(problem, first.size, place)
+    saved = _saved_by_model_s(problem, gap, first)
+    if saved < _LEAST_SAVED * alone:
+        return False
+    gain = float(np.interp(place, _PLACES, _GAIN_OF_PDHG_FROM_MODEL))
+    of_pdhg = alone / _share_of(problem, first.size, place) / gain
+    return alone - saved <= min(of_pdhg, most_s / 2)
+
+
+def _saved_by_model_s(problem: Problem, gap: float, first: FirstProgram) -> float:
+    """Seconds of a matrix that a PriceGNN's start saves, less those of the model.
+
+    The iterations without it are those of 32 cases of networks of 33 to 125 nodes, by the digits of
+    the gap and the links that can bind.
+    """
+    size = first.size
+    digits = -math.log10(max(gap, 1e-12))
+    iterations = 3 + 0.5 * digits + (0.022 + 0.0055 * digits) * size.rows
+    of_model = _LEAST_OF_MODEL_S + _S_PER_ENTRY_OF_MODEL * problem.paths.scan_size
+    return _PART_SAVED * iterations * size.iteration_s - of_model
+
+
+_PART_SAVED = 0.5  # of the iterations, by a PriceGNN's start
+_LEAST_OF_MODEL_S, _S_PER_ENTRY_OF_MODEL = 1.9e-3, 1.1e-7  # of a PriceGNN, the latter of a scan
+_LEAST_SAVED = 0.1  # of the time without a model, below which none is asked
+_GAIN_OF_PDHG_FROM_MODEL = (2.0, 1.2, 1.0)  # over PDHG from nothing, by digits of the gap
 _SMALL, _NEVER_ABOVE = 7_000, 400_000  # entries of a scan
 # Seconds of an iteration of PDHG, for each entry of a scan and at least; and its iterations before
 # this engine is asked, at least.
@@ -229,7 +283,12 @@ _LOG_SHARE_OF_CURVES = (4.767, 0.513, -0.672, -0.509)
 
 
 def solving(
-    problem: Problem, state: PdhgState | None, gap: float, max_iterations: int, deadline: Deadline
+    problem: Problem,
+    state: PdhgState | None,
+    gap: float,
+    max_iterations: int,
+    deadline: Deadline,
+    first: FirstProgram | None = None,
 ) -> Steps[PdhgResult]:
     """The solution of B matrices.
 
@@ -239,6 +298,7 @@ def solving(
         gap: target.
         max_iterations: largest number of iterations of a matrix.
         deadline: after which no iteration begins.
+        first: the program of the first matrix, where it is known.
     """
     begin = time.perf_counter()
     exact = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
@@ -248,7 +308,7 @@ def solving(
     is_short = problem.batch * problem.paths.scan_size <= _SMALL and deadline.left > _SHORT_S
     with contextlib.nullcontext() if is_short else ends_at(deadline, stop):
         shares, prices, iterations = _solved(
-            exact, state, gap, min(max_iterations, MAX_ITERATIONS), stop
+            exact, state, gap, min(max_iterations, MAX_ITERATIONS), stop, first
         )
     found = torch.from_numpy(prices)
     if small.is_small(exact):
@@ -280,15 +340,20 @@ def solving(
 
 
 def _solved(
-    problem: Problem, state: PdhgState | None, gap: float, max_iterations: int, stop: BoolArray
+    problem: Problem,
+    state: PdhgState | None,
+    gap: float,
+    max_iterations: int,
+    stop: BoolArray,
+    first: FirstProgram | None,
 ) -> tuple[FloatArray, FloatArray, Int64Array]:
     """Shares (B, D, K), prices (B, E) and the iterations (B,) of each matrix."""
     mask, sheds = problem.ops.mask, not problem.price_set.on_simplex
     splits = np.zeros((problem.batch, mask.numel()))
     prices = np.zeros((problem.batch, problem.capacity.shape[1]))
     if state is not None:
-        first = project(problem, state.splits.to(torch.float64), refill=0)
-        splits[:] = first.reshape(problem.batch, -1).numpy()
+        given = project(problem, state.splits.to(torch.float64), refill=0)
+        splits[:] = given.reshape(problem.batch, -1).numpy()
         prices[:] = state.prices.numpy()
     iterations = np.zeros(problem.batch, np.int64)
     if problem.paths.scan_size <= _SMALL and type(problem.demand_set) in (AtMostOne, ExactlyOne):
@@ -305,7 +370,15 @@ def _solved(
             program, sheds, False, aim, max_iterations, splits[row], prices[row], start, stop
         )
 
-    numbered = enumerate(_programs(problem, splits))
+    if first is not None and problem.batch == 1:
+        program, others = first.made
+        is_in_block = program.slot[program.slot >= 0]
+        of_blocks = splits[0, is_in_block]
+        splits[0] = others
+        splits[0, is_in_block] = of_blocks
+        numbered = enumerate([program])
+    else:
+        numbered = enumerate(_programs(problem, splits))
     if not is_by_matrix:
         for row, program in numbered:
             solve_row(row, program)
@@ -352,5 +425,5 @@ def rehearse() -> None:
     from teal.solvers.pdhg.fused.rehearsal import three_nodes
 
     problem = three_nodes()
-    size_of(problem.to(torch.float64))
+    assert FirstProgram(problem).size
     complete(solving(problem, None, 1e-2, 1, Deadline()))

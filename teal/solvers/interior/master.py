@@ -39,7 +39,7 @@ from teal.solvers.interior.columns import (
 )
 from teal.solvers.interior.reduction import PLAIN, reduced
 from teal.solvers.interior.search import solve_on_threads
-from teal.solvers.interior.starts import COLD, WARM, Start
+from teal.solvers.interior.starts import COLD, Start
 from teal.solvers.interior.stops import ends_at
 
 _WEIGHT_ROUNDS = 12  # of multiplicative weights
@@ -48,6 +48,7 @@ _MAY_BIND, _FILLED = 0.7, 0.95  # loads over capacities at which a link joins th
 _PART_OF_GAP = 0.1  # of the gap so far, to which a master is solved
 _PART_OF_TARGET = 0.25  # of the target, below which no master is solved
 _TARGET, _MIX = 5.0, 20.0  # x the gap so far, first mu and mix of a master near the one before
+_MOST_TARGET, _MOST_MIX = 0.03, 0.15  # of these
 _LEAST_SHARE = 1e-2  # of its demand; a path that carries less leaves the master
 _LEAST_GAP = 1e-9  # from which a master starts near the one before, however small the gap was
 _LEAST_COST = 1e-9  # of what leaving all demand costs; a gap is relative to at least that
@@ -311,7 +312,7 @@ class Master:
         if self._last is None:
             return COLD
         gap = max(self._last.gap, _LEAST_GAP)
-        return Start(True, min(WARM.target, _TARGET * gap), min(WARM.mix, _MIX * gap))
+        return Start(True, min(_MOST_TARGET, _TARGET * gap), min(_MOST_MIX, _MIX * gap))
 
     def _round(self, value: float) -> Round:
         """Bound and gap of the prices."""

@@ -29,6 +29,7 @@ from teal.solvers.interior.starts import (
     cold_start,
     fill,
     loads,
+    near_gap,
     new_iterate,
     path_prices,
     power_of,
@@ -295,14 +296,51 @@ def _measure(program: Reduced, sheds: bool, is_whole: bool, at: Iterate, work: W
 
 @inner_kernel
 def _begin(
-    program: Reduced, sheds: bool, start: Start, splits: FloatArray, prices: FloatArray
-) -> tuple[Iterate, Work]:
-    """The first point, and the space that iterations need."""
+    program: Reduced,
+    sheds: bool,
+    is_whole: bool,
+    gap: float,
+    start: Start,
+    splits: FloatArray,
+    prices: FloatArray,
+) -> tuple[Iterate, Work, bool]:
+    """The first point, the space that iterations need, and whether none is needed."""
     at, work = new_iterate(program), _new_work(program, sheds)
+    if start.is_warm and start.target == 0:
+        given = _gap_of_given(program, sheds, is_whole, splits, prices, work)
+        if given <= gap:
+            return at, work, True
+        start = near_gap(given)
     cold_start(program, sheds, at)
     if start.is_warm:
         warm_start(program, sheds, at, splits, prices, start)
-    return at, work
+    return at, work, _is_done(program, sheds, is_whole, gap, at, work)
+
+
+@inner_kernel
+def _gap_of_given(
+    program: Reduced,
+    sheds: bool,
+    is_whole: bool,
+    splits: FloatArray,
+    prices: FloatArray,
+    work: Work,
+) -> float:
+    """The certified gap of given splits (D K,) and prices (E,), which are kept as the best so
+    far.
+    """
+    given, rows = work.kept, len(program.limit)
+    for g in range(len(program.rate)):
+        first, end, carried = program.block_ptr[g], program.block_ptr[g + 1], 0.0
+        for q in range(first, end):
+            given.share[q] = splits[program.slot[q]] if program.slot[q] >= 0 else 0.0
+            carried += given.share[q]
+        for q in range(first, end):  # where all is carried, shares of a demand sum to 1
+            if not sheds:
+                given.share[q] = given.share[q] / carried if carried > 0 else 1.0 / (end - first)
+    for r in range(rows):
+        given.price[r] = prices[program.link[r]] / program.scale
+    return _measure(program, sheds, is_whole, given, work)
 
 
 @inner_kernel
@@ -369,9 +407,9 @@ def solve(
         fill(0.0, prices)
         _fill_blocks(program, splits)
         return 0
-    at, work = _begin(program, sheds, start, splits, prices)
+    at, work, is_done = _begin(program, sheds, is_whole, gap, start, splits, prices)
     is_warm, done = start.is_warm, 0
-    while not _is_done(program, sheds, is_whole, gap, at, work):
+    while not is_done:
         if done >= max_iterations or stop[0]:
             break
         if iterate(program, sheds, at, work):
@@ -381,6 +419,7 @@ def solve(
             _again(program, sheds, at, work)
         else:
             break
+        is_done = _is_done(program, sheds, is_whole, gap, at, work)
     _give(program, work, splits, prices)
     return done
 
@@ -393,9 +432,15 @@ _MIN_LARGE_UPDATES = 3_000_000  # of S, about 5 ms, from which on a second threa
 
 @kernel
 def _begin_large(
-    program: Reduced, sheds: bool, start: Start, splits: FloatArray, prices: FloatArray
-) -> tuple[Iterate, Work]:
-    return _begin(program, sheds, start, splits, prices)
+    program: Reduced,
+    sheds: bool,
+    is_whole: bool,
+    gap: float,
+    start: Start,
+    splits: FloatArray,
+    prices: FloatArray,
+) -> tuple[Iterate, Work, bool]:
+    return _begin(program, sheds, is_whole, gap, start, splits, prices)
 
 
 @kernel
@@ -475,7 +520,7 @@ def solve_on_threads(
         updates = _updates_of_blocks(program)
     if updates.sum() < _MIN_LARGE_UPDATES:
         return solve(program, sheds, is_whole, gap, max_iterations, splits, prices, start, stop)
-    at, work = _begin_large(program, sheds, start, splits, prices)
+    at, work, is_done = _begin_large(program, sheds, is_whole, gap, start, splits, prices)
     ends = np.searchsorted(np.cumsum(updates), updates.sum() * np.arange(1, threads) / threads)
     ptr = [0, *(int(end) + 1 for end in ends), len(program.rate)]
     systems = [work.system, *(np.empty_like(work.system) for _ in range(threads - 1))]
@@ -492,7 +537,7 @@ def solve_on_threads(
             for other in systems[1:]:
                 _add_lower(other, work.system)
 
-        while not _is_large_done(program, sheds, is_whole, gap, at, work):
+        while not is_done:
             if done >= max_iterations or stop[0]:
                 break
             make_whole()
@@ -507,6 +552,7 @@ def solve_on_threads(
                 _large_again(program, sheds, at, work)
             else:
                 break
+            is_done = _is_large_done(program, sheds, is_whole, gap, at, work)
     _give_large(program, work, splits, prices)
     return done
 

@@ -20,7 +20,7 @@ from teal.solvers.exact import exact_program
 from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine, lanes_of
-from teal.solvers.pdhg.model_start import ModelStart, foretells_work
+from teal.solvers.pdhg.model_start import ModelStart, foretells_work, usable_start
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.reduction import EquilibratedEngine, Reduction, is_ordinary, spans_decades
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
@@ -88,15 +88,18 @@ def _solving_unconditioned(
 
 
 def _solving_by_interior_points(
-    problem: Problem, state: PdhgState | None, options: SearchOptions
+    problem: Problem,
+    state: PdhgState | None,
+    options: SearchOptions,
+    first: interior.FirstProgram | None = None,
 ) -> Steps[PdhgResult]:
     if not interior.accepts(problem):
         expected = "another one: interior points take programs over paths, on the CPU"
         raise InputError("solve", "engine", expected, "interior")
     if state is None and options.starter is not None:
-        state = PdhgState(*options.starter.start(problem))
+        state = usable_start(problem, options.starter.start)
     result = yield from interior.solving(
-        problem, state, options.gap, options.max_iterations, options.deadline
+        problem, state, options.gap, options.max_iterations, options.deadline, first
     )
     if options.report is not None:
         options.report(result.iterations, float(result.gap.max()))
@@ -219,22 +222,28 @@ def _solving_reduced(
     """Solve each matrix by the engine that suits it, then those that stalled by another one."""
     if engine == "interior":
         return (yield from _solving_by_interior_points(problem, state, options))
-    before = _iterations_before_interior_points(problem, state, options, engine, dtype)
-    if before == 0:
-        first = yield from _solving_by_interior_points(problem, None, options)
-        rows = _stopped_by(first, *(stop for stop in Stop if stop is not Stop.GAP))
+    before, by_interior_points = None, None
+    if _may_ask_interior_points(problem, options, engine, dtype):
+        program, left = interior.FirstProgram(problem), options.deadline.left
+        before, by_interior_points = _turns(problem, state, options, program, left)
+    if by_interior_points is not None:
+        found = yield from _solving_by_interior_points(problem, None, by_interior_points, program)
+        rows = _stopped_by(found, *(stop for stop in Stop if stop is not Stop.GAP))
         if not len(rows):
-            return first
-        part = first.rows(rows)
+            return found
+        part = found.rows(rows)
         begin = None if state is None else state.rows(rows)
         if begin is None and float(part.gap.max()) <= _WORST_START_GAP:
             begin = part.state
-        left = max(0, options.max_iterations - first.iterations)
-        rest = dataclasses.replace(options, max_iterations=left)
+        rest = dataclasses.replace(
+            by_interior_points,
+            max_iterations=max(0, options.max_iterations - found.iterations),
+            starter=None,
+        )
         later = yield from _solving_by_pdhg(
             problem.rows(rows), begin, rest, engine, dtype, None, may_span_decades
         )
-        return first.replaced(rows, _best_of(problem.rows(rows), part, later, options.gap))
+        return found.replaced(rows, _best_of(problem.rows(rows), part, later, options.gap))
     return (
         yield from _solving_by_pdhg(
             problem, state, options, engine, dtype, before, may_span_decades
@@ -325,20 +334,36 @@ def _solving_by_pdhg(
     return result.replaced(stalled, best)
 
 
-def _iterations_before_interior_points(
+def _may_ask_interior_points(
+    problem: Problem, options: SearchOptions, engine: str, dtype: torch.dtype | None
+) -> bool:
+    """Whether interior points are a choice."""
+    is_asked = engine == "auto" and dtype in (None, torch.float64)
+    return is_asked and options.max_iterations >= interior.MAX_ITERATIONS
+
+
+def _turns(
     problem: Problem,
     state: PdhgState | None,
     options: SearchOptions,
-    engine: str,
-    dtype: torch.dtype | None,
-) -> int | None:
-    """Iterations that PDHG may take before interior points are asked; None where they are not."""
-    is_asked = engine == "auto" and options.starter is None
-    is_asked = is_asked and dtype in (None, torch.float64)
-    if not is_asked or options.max_iterations < interior.MAX_ITERATIONS:
-        return None
-    is_warm, left = state is not None, options.deadline.left
-    return interior.iterations_before(problem, options.gap, left, is_warm=is_warm)
+    program: interior.FirstProgram,
+    left: float,
+) -> tuple[int | None, SearchOptions | None]:
+    """Iterations of PDHG before interior points are asked, None for all of them; and, where these
+    are asked first, how: from the model only where it saves time.
+
+    Args:
+        problem, state, options: as in :func:`solving_single`.
+        program: the program of the first matrix.
+        left: seconds until the deadline.
+    """
+    gap, is_warm = options.gap, state is not None
+    has_model = options.starter is not None and not is_warm
+    if has_model and interior.is_faster_from_model(problem, gap, left, program):
+        return 0, options
+    before = interior.iterations_before(problem, gap, left, program, is_warm=is_warm)
+    alone = dataclasses.replace(options, starter=None)
+    return before, alone if before == 0 else None
 
 
 def _solving_in_turn(

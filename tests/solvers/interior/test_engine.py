@@ -299,8 +299,14 @@ def test_fair_shares_of_a_small_part_of_the_demand(alpha: int) -> None:
 def test_several_matrices_under_promises_are_for_interior_points() -> None:
     """The compiled engines of PDHG take no bundles of paths."""
     problem = random_problem(3, batch=6, density=0.6).with_protection().over_columns
-    assert engine.iterations_before(problem, 1e-2, 10.0, is_warm=False) == 0
-    assert engine.iterations_before(problem, 1e-2, 1e-9, is_warm=False) is None
+    assert (
+        engine.iterations_before(problem, 1e-2, 10.0, engine.FirstProgram(problem), is_warm=False)
+        == 0
+    )
+    assert (
+        engine.iterations_before(problem, 1e-2, 1e-9, engine.FirstProgram(problem), is_warm=False)
+        is None
+    )
 
 
 def _is_feasible(problem: Problem, result: teal.PdhgResult) -> bool:
@@ -408,11 +414,19 @@ def test_a_start_near_the_solution_gives_pdhg_the_first_iterations() -> None:
     traffic = teal.load_traffic("gravity:seed=0,count=1,load=6", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0]))
-    assert engine.iterations_before(problem, 1e-4, 10.0, is_warm=False) == 0
-    before = engine.iterations_before(problem, 1e-4, 10.0, is_warm=True)
+    assert (
+        engine.iterations_before(problem, 1e-4, 10.0, engine.FirstProgram(problem), is_warm=False)
+        == 0
+    )
+    before = engine.iterations_before(
+        problem, 1e-4, 10.0, engine.FirstProgram(problem), is_warm=True
+    )
     assert before is not None
     assert 32 <= before <= 2_000
-    assert engine.iterations_before(problem, 1e-4, 1e-3, is_warm=True) is None
+    assert (
+        engine.iterations_before(problem, 1e-4, 1e-3, engine.FirstProgram(problem), is_warm=True)
+        is None
+    )
 
 
 @pytest.mark.parametrize(

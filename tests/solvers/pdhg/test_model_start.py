@@ -31,6 +31,7 @@ _TARGET = 1e-3
 def _by_pdhg(monkeypatch: pytest.MonkeyPatch) -> None:
     """These starts are of PDHG, also where interior points would be faster."""
     monkeypatch.setattr(interior, "is_faster", lambda *_: False)
+    monkeypatch.setattr(interior, "is_faster_from_model", lambda *_: False)
 
 
 def _planar(load: float, matrices: int = 1) -> Problem:
