@@ -1,7 +1,7 @@
 """Models for any network on networks that they have not seen: share of the optimum, and relative
 error of the bound.
 
-    python benchmarks/held_out.py --scheme teal|price-gnn [--model FOLDER] [--seeds 1] [--data FOLDER] [--large]
+    python benchmarks/held_out.py --scheme teal|price-gnn [--model FOLDER] [--seeds 1] [--first-seed 0] [--data FOLDER] [--large]
         [--networks NAME ...] [--objective NAME] [--out FILE.csv]
 
 For every held-out network of topohub (at least 12 nodes) and seed one gravity matrix, scaled so
@@ -128,8 +128,9 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="measure ASN and world instead")
     parser.add_argument("--objective", default="total_flow", help="objective of all problems")
     parser.add_argument(
-        "--seeds", type=int, default=1, help="seeds of the traffic and its changes, from 0 on"
+        "--seeds", type=int, default=1, help="number of seeds of the traffic and its changes"
     )
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
     parser.add_argument(
         "--networks",
         nargs="+",
@@ -168,7 +169,8 @@ def main() -> None:
         named: dict[str, list[Row]] = {}
         for group, names in groups.items():
             for name in names:
-                for seed in range(options.seeds if name.startswith("topohub:") else 1):
+                seeds = options.seeds if name.startswith("topohub:") else 1
+                for seed in range(options.first_seed, options.first_seed + seeds):
                     named.setdefault(group, []).extend(
                         measure(scheme, name, seed, options.objective)
                     )

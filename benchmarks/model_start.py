@@ -116,11 +116,13 @@ class Given:
         return self.splits, self.prices
 
 
-def central_point(problem: teal.Problem) -> Given:
+def central_point(problem: teal.Problem) -> Given | None:
     """The point of the central path with a duality gap of CENTRAL_GAP times the value of all
-    demand, by Newton's method from larger gaps on.
+    demand, by Newton's method from larger gaps on; None where no link can bind.
     """
     program = next(engine._programs(problem, np.zeros((1, problem.ops.mask.numel()))))
+    if not len(program.limit):
+        return None
     price = np.full(len(program.limit), 1 / program.limit.sum())
     count = len(program.gain) + len(program.limit) + len(program.rate)
     for factor in (30.0, 10.0, 3.0, 1.0):
@@ -240,8 +242,8 @@ def ways_of(problem: teal.Problem, model: Starter, random: Starter) -> dict[str,
         "prices off by 20% at once": by_interior_points(off),
         "pdhg to 1% at once": by_interior_points(FirstByPdhg()),
     }
-    if problem.objective.name == "total_flow":
-        ways["central point"] = by_interior_points(central_point(problem))
+    if problem.objective.name == "total_flow" and (centre := central_point(problem)):
+        ways["central point"] = by_interior_points(centre)
     return ways
 
 
@@ -280,7 +282,11 @@ def summarised(rows: list[Row]) -> Iterator[Row]:
                 min(number(row, one, "s") for one in FROM_NOTHING) / number(row, way, "s")
                 for row in some
             ]
-            parts = [number(row, way, "n") / number(row, "interior", "n") for row in some]
+            parts = [
+                number(row, way, "n") / number(row, "interior", "n")
+                for row in some
+                if number(row, "interior", "n")
+            ]
             has_time = way != "central point"
             is_newton = "interior" in way or "at once" in way or not has_time
             yield {

@@ -5,7 +5,7 @@ file.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +13,11 @@ import numpy as np
 from teal.network.traffic import spread
 from teal.runtime.arrays import FloatArray
 
-# Okabe and Ito's palette, which people with colour blindness can tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+# Okabe and Ito's palette, which people with colour blindness can tell apart, then Tol's muted one.
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"),
+    *("#332288", "#882255", "#117733", "#999933", "#44AA99", "#AA4499", "#661100", "#888888"),
+)
 # Line widths, in pixels; each scheme's is narrower than the one before.
 _WIDEST = 3.6
 _NARROWEST = 1.4
@@ -64,6 +67,14 @@ class Chart:
     series: tuple[Series, ...]
     x_scale: Scale = "linear"
     shows_shares: bool = False
+
+    def labelled(self, labels: Mapping[str, str]) -> Chart:
+        """The chart with other names of schemes."""
+        series = (
+            dataclasses.replace(one, scheme=labels.get(one.scheme, one.scheme))
+            for one in self.series
+        )
+        return dataclasses.replace(self, series=tuple(series))
 
     @property
     def y_range(self) -> tuple[float, float] | None:

@@ -21,6 +21,8 @@ _DASHES = ("-", "--", ":", "-.")
 _POINTS_PER_PIXEL = 0.5  # points of a line in a file for a pixel on a page
 _PANEL_INCHES = (5.5, 4.2)  # width and height of one plot
 _FORMATS = (".svg", ".pdf")
+_BELOW_AXES = (0.5, -0.16)  # place of a legend, in parts of the axes, where it covers no line
+_LEGEND_COLUMNS = 3
 
 
 def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:
@@ -52,7 +54,15 @@ def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if drawn:
-        axes.legend(drawn.values(), drawn.keys(), loc="best", fontsize="small", framealpha=0.8)
+        axes.legend(
+            drawn.values(),
+            drawn.keys(),
+            loc="upper center",
+            bbox_to_anchor=_BELOW_AXES,
+            ncols=min(len(drawn), _LEGEND_COLUMNS),
+            fontsize="small",
+            frameon=False,
+        )
 
 
 def _draw_series(axes: Axes, series: Series, styles: Styles, *, is_time: bool) -> Artist:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -111,6 +111,32 @@ class Table:
     def __post_init__(self) -> None:
         columns = tuple(column for column in self.columns if column.is_shown(self.records))
         object.__setattr__(self, "columns", columns)
+
+    @property
+    def by_heading(self) -> dict[str, Column]:
+        """The columns after the first one by their headings, in one line and small letters."""
+        return {" ".join(column.label.lower().split()): column for column in self.columns[1:]}
+
+    def with_columns(self, headings: Sequence[str]) -> Table:
+        """The table with those of the headings that it has, after the first column and in this
+        order; with all columns where it has none of them.
+        """
+        known = self.by_heading
+        columns = [known[heading] for heading in headings if heading in known]
+        if not columns:
+            return self
+        return dataclasses.replace(self, columns=(self.columns[0], *columns))
+
+    def labelled(self, labels: Mapping[str, str]) -> Table:
+        """The table with other names in its first column."""
+        first = self.columns[0]
+
+        def label(record: Any) -> str:
+            name = str(first.of(record))
+            return labels.get(name, name)
+
+        columns = (dataclasses.replace(first, value=label), *self.columns[1:])
+        return dataclasses.replace(self, columns=columns)
 
     @property
     def lines(self) -> list[list[Cell]]:

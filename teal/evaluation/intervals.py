@@ -11,14 +11,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from teal.evaluation.rows import Row, by_level, by_network
+from teal.evaluation.rows import Row, by_level, by_network, shares_of_optimum
+from teal.objectives import Objective
 from teal.runtime.bootstrap import interval_of_mean
 
 SUMMARY, DIFFERENCES = "summary.csv", "differences.csv"
+OF_OPTIMUM = "of_optimum"  # value over that of LP-all's optimal row of the same case
 _MEASURES = (
     "satisfied_demand",
+    OF_OPTIMUM,
     "value",
     "gap",
     "gap_known",
@@ -43,6 +46,7 @@ class MeanRow:
         matrices: number of different matrices among those with a value.
         mean: mean of the column.
         low, high: ends of the 95% interval of the mean; the mean itself for one matrix.
+        worst: of the shares of the optimum the worst one; NaN of other measures.
 
     A measure has no row where a case counts as infinite.
     """
@@ -59,6 +63,7 @@ class MeanRow:
     mean: float
     low: float
     high: float
+    worst: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,11 +98,13 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
     """A row for each network, protocol, level, scheme and measure that has values; equal rows give
     equal intervals.
     """
+    shares = dict(zip(map(id, rows), shares_of_optimum(rows), strict=True))
     for group, schemes in _groups(rows):
         for scheme, own in schemes.items():
             failed = sum(not row.usable for row in own)
+            is_maximum = Objective(own[0].objective).rules.sense > 0
             for measure in _MEASURES:
-                known = _known([(row.index, row.counted(measure)) for row in own])
+                known = _known([(row.index, _counted(row, measure, shares)) for row in own])
                 if known:
                     found = interval_of_mean(known)
                     yield MeanRow(
@@ -110,6 +117,9 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
                         found.mean,
                         found.low,
                         found.high,
+                        (min if is_maximum else max)(value for _, value in known)
+                        if measure == OF_OPTIMUM
+                        else math.nan,
                     )
 
 
@@ -117,6 +127,7 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
     """A row for each network, protocol, level, pair of schemes and measure that both have on some
     cases.
     """
+    shares = dict(zip(map(id, rows), shares_of_optimum(rows), strict=True))
     for group, schemes in _groups(rows):
         for (other, of_other), (scheme, own) in itertools.combinations(schemes.items(), 2):
             by_case = {(row.draw, row.index): row for row in of_other}
@@ -128,7 +139,12 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
             for measure in _MEASURES:
                 known = _known(
                     [
-                        (one.index, _difference(one.counted(measure), less.counted(measure)))
+                        (
+                            one.index,
+                            _difference(
+                                _counted(one, measure, shares), _counted(less, measure, shares)
+                            ),
+                        )
                         for one, less in pairs
                     ]
                 )
@@ -158,6 +174,11 @@ def _groups(rows: list[Row]) -> Iterator[tuple[tuple[str, str, str, str], dict[s
                 schemes.setdefault(row.scheme, []).append(row)
             worked = {name: own for name, own in schemes.items() if any(row.usable for row in own)}
             yield (topology, traffic, protocol, level), worked
+
+
+def _counted(row: Row, measure: str, shares: Mapping[int, float]) -> float:
+    """The number that a mean takes for a row; shares of the optimum are by the row's identity."""
+    return shares[id(row)] if measure == OF_OPTIMUM else row.counted(measure)
 
 
 def _difference(one: float, less: float) -> float:

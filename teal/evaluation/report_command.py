@@ -98,15 +98,60 @@ def run_report(config: ReportConfig) -> Written:
     figures = []
     if config.figures is not None:
         check = partial(check_out_folder, overwrite=config.overwrite)
-        of_tables = writers(reported.tables, "tables")
+        labels = _labels(config.label, reported)
+        headings = _headings(config.columns, reported.tables)
+        tables = [table.with_columns(headings).labelled(labels) for table in reported.tables]
+        of_tables = writers(tables, "tables")
         check(config.figures, list(of_tables))
-        figures = save_charts(config.figures, reported.charts, check)
+        charts = {
+            network: [chart.labelled(labels) for chart in of_network]
+            for network, of_network in reported.charts.items()
+        }
+        figures = save_charts(config.figures, charts, check)
         write_files(config.figures, of_tables)
         figures += [config.figures / name for name in of_tables]
     if config.out is not None:
         with atomic_file(config.out) as temporary:
             reported.write(temporary)
     return Written(reported.rows, len(reported.charts), figures)
+
+
+def _headings(text: str, tables: Sequence[Table]) -> list[str]:
+    """The headings of --columns.
+
+    Raises:
+        InputError: no table has such a heading.
+    """
+    known = {heading: None for table in tables for heading in table.by_heading}
+    wanted = [" ".join(part.lower().split()) for part in text.split(";") if part.strip()]
+    for heading in wanted:
+        if heading not in known:
+            raise InputError("--columns", "", f"headings such as {'; '.join(known)}", heading)
+    return wanted
+
+
+def _labels(texts: Sequence[str], reported: Reported) -> dict[str, str]:
+    """The labels of schemes, of SCHEME=TEXT.
+
+    Raises:
+        InputError: no text, or no such scheme.
+    """
+    schemes = dict.fromkeys(
+        series.scheme
+        for of_network in reported.charts.values()
+        for chart in of_network
+        for series in chart.series
+    )
+    labels = {}
+    for text in texts:
+        # A scheme's options have = too, so that the longest scheme that fits is meant.
+        fitting = [name for name in schemes if text.startswith(f"{name}=")]
+        if not fitting:
+            known = ", ".join(schemes)
+            raise InputError("--label", "", f"SCHEME=TEXT of a scheme: {known}", repr(text))
+        name = max(fitting, key=len)
+        labels[name] = text[len(name) + 1 :]
+    return labels
 
 
 def report_outcome(config: ReportConfig, _: Notify) -> Outcome:

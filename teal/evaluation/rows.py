@@ -22,6 +22,7 @@ from teal.problem.bounds import gap
 from teal.problem.lines import Lines, records
 from teal.runtime.arrays import FloatArray
 
+REFERENCE_SCHEME = "lp-all"  # whose optima the others are compared with
 LEFT_OUT = (
     "left out"  # begins the note of cases that a scheme was not run on, since it takes too long
 )
@@ -295,6 +296,27 @@ def usable_utilisations(
 def weighted_mean(shares: Sequence[float], values: Sequence[Tensor]) -> float:
     """Sum of share times value over the parts of an interval."""
     return sum(share * float(value[0]) for share, value in zip(shares, values, strict=True))
+
+
+def shares_of_optimum(rows: Sequence[Row]) -> list[float]:
+    """Value of each row over the optimum of its case, which is that of LP-all's optimal rows; NaN
+    where there is none.  Failures count as :meth:`Row.counted` says.
+    """
+    optimum: dict[tuple[object, ...], float] = {}
+    for row in rows:
+        if row.scheme.split(":")[0] == REFERENCE_SCHEME and row.status == Status.OPTIMAL.value:
+            better = max if Objective(row.objective).rules.sense > 0 else min
+            optimum[_case_of(row)] = better(row.value, optimum.get(_case_of(row), row.value))
+    optima = [optimum.get(_case_of(row), 0.0) for row in rows]
+    return [
+        row.counted("value") / best if best > 0 else math.nan
+        for row, best in zip(rows, optima, strict=True)
+    ]
+
+
+def _case_of(row: Row) -> tuple[object, ...]:
+    """Identifies the case of a row among all networks."""
+    return row.topology, row.traffic, row.protocol, row.level, row.draw, row.index
 
 
 class _Measured(Protocol):

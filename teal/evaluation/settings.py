@@ -334,6 +334,11 @@ class ReportConfig:
     figures: Path | None = None
     """Write every chart into this folder, as .svg and .pdf for papers, and the tables as tables.md
     and tables.tex."""
+    columns: str = ""
+    """Columns of these tables by their headings, separated by semicolons, such as
+    "satisfied; of LP-all; of LP-all, 95%; time"; all without it."""
+    label: tuple[str, ...] = ()
+    """SCHEME=TEXT, what a scheme is called in these charts and tables; repeat for more."""
     overwrite: bool = False
     """Replace OUT, or the files of the same names in FIGURES, if they exist."""
 

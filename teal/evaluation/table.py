@@ -13,13 +13,13 @@ import numpy as np
 from teal.app.table import Column, Table
 from teal.app.text import milliseconds, percent, ratio_text, time_text
 from teal.evaluation.cases import Protocol
-from teal.evaluation.rows import Row, by_level, by_network
+from teal.evaluation.rows import Row, by_level, by_network, shares_of_optimum
 from teal.objectives import Objective
 from teal.problem.allocation import Status
+from teal.runtime.bootstrap import interval_of_mean
 
 _BAD = {status.value for status in Status if not status.usable}
 _MAX_NAME_BESIDE_LATENCY = 12  # characters of a scheme's name, with which all columns fit into 80
-REFERENCE_SCHEME = "lp-all"  # whose optima the others are compared with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +66,9 @@ class Summary:
         cut_demand: mean share of all demand that the model's splits carry, cut to fit and not
             repaired; NaN without a model.
         cut_gap: mean gap of those, by the prices of the model.
+        compared: number of cases with an optimum to compare with.
+        of_optimum_low: lower end of the 95% interval of the mean share of the optimum.
+        of_optimum_high: its upper end.
     """
 
     scheme: str
@@ -88,15 +91,14 @@ class Summary:
     largest_stretch: float = math.nan
     cut_demand: float = math.nan
     cut_gap: float = math.nan
+    compared: int = 0
+    of_optimum_low: float = math.nan
+    of_optimum_high: float = math.nan
 
 
 def summarise(rows: list[Row]) -> list[Summary]:
     """One summary a scheme, in order of appearance.  Optima are those of LP-all's optimal rows."""
-    optimum: dict[tuple[object, ...], float] = {}
-    for row in rows:
-        if row.scheme.split(":")[0] == REFERENCE_SCHEME and row.status == Status.OPTIMAL.value:
-            better = max if Objective(row.objective).rules.sense > 0 else min
-            optimum[_case(row)] = better(row.value, optimum.get(_case(row), row.value))
+    share_of = dict(zip(map(id, rows), shares_of_optimum(rows), strict=True))
     summaries = []
     for scheme in dict.fromkeys(row.scheme for row in rows):
         all_rows = [row for row in rows if row.scheme == scheme]
@@ -104,11 +106,11 @@ def summarise(rows: list[Row]) -> list[Summary]:
         counted = (
             [row for row in all_rows if row.was_run] if usable else []
         )  # a scheme that never worked has no mean
-        ratios = [
-            row.counted("value") / optimum[_case(row)]
-            for row in counted
-            if optimum.get(_case(row), 0.0) > 0
-        ]
+        shares = [(row.index, share_of[id(row)]) for row in counted]
+        shares = [(index, share) for index, share in shares if not math.isnan(share)]
+        ratios = [share for _, share in shares]
+        is_known = bool(ratios) and all(map(math.isfinite, ratios))
+        interval = interval_of_mean(shares) if is_known else None
         worst = (min if Objective(all_rows[0].objective).rules.sense > 0 else max)(
             ratios, default=math.nan
         )
@@ -140,6 +142,9 @@ def summarise(rows: list[Row]) -> list[Summary]:
                 ),
                 _known_mean(usable, "cut_demand"),
                 _known_mean(usable, "cut_gap"),
+                len(ratios),
+                math.nan if interval is None else interval.low,
+                math.nan if interval is None else interval.high,
             )
         )
     return summaries
@@ -230,11 +235,6 @@ def _level_table(levels: dict[tuple[str, str], list[Row]], topology: str) -> Tab
     )
 
 
-def _case(row: Row) -> tuple[object, ...]:
-    """Identifies the case of a row among all networks."""
-    return row.topology, row.traffic, row.protocol, row.level, row.draw, row.index
-
-
 @dataclasses.dataclass(frozen=True)
 class Quality:
     """The number that plots and tables show for a row: satisfied demand in %, or the value of a
@@ -306,7 +306,9 @@ _WIDE = {
     "value",
     "carried",
     "build",
+    "interval",
     "worst",
+    "compared",
     "gap_known",
     "max_violation",
     "solve",
@@ -336,7 +338,15 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
         **quality,
         **{f"class {name}": _class_column(name) for name in classes},
         "of_optimum": Column("of LP-all", "of_optimum", percent, most_is_best=True),
+        "interval": Column(
+            "of LP-all, 95%",
+            "of_optimum_low",
+            text=_interval_text,
+            most_is_best=True,
+            optional=True,
+        ),
         "worst": Column("of LP-all, worst", "worst", percent, most_is_best=True),
+        "compared": Column("cases", "compared", str),
         "cut": Column("cut only", "cut_demand", percent, most_is_best=True, optional=True),
         "cut_gap": Column("gap, cut only", "cut_gap", percent, optional=True),
         "gap": Column("certified gap", "gap", percent),
@@ -351,6 +361,12 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
         "latency": Column("latency", "latency_mean", milliseconds, optional=True),
         "status": Column("status", "status"),
     }
+
+
+def _interval_text(summary: Summary) -> str:
+    """The 95% interval of the mean share of the optimum."""
+    low, high = summary.of_optimum_low, summary.of_optimum_high
+    return "-" if math.isnan(low) else f"{percent(low)} to {percent(high)}"
 
 
 def _class_column(name: str) -> Column:

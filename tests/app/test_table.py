@@ -113,9 +113,16 @@ def test_the_tables_of_an_evaluation_are_written_beside_its_charts(tmp_path: Pat
     assert (figures / "tables.tex").read_text(encoding="utf-8").count(
         r"\begin{tabular}"
     ) == text.count("**") // 2
-    assert main(["report", "--results", str(run), "--figures", str(figures)]) == 2, (
-        "not replaced unasked"
-    )
+    again = ["report", "--results", str(run), "--figures", str(figures)]
+    assert main(again) == 2, "not replaced unasked"
+    chosen = ["--columns", "Time; satisfied", "--label", "cspf=Ours & theirs"]
+    assert main([*again, "--overwrite", *chosen]) == 0
+    lines = (figures / "tables.tex").read_text(encoding="utf-8").splitlines()
+    assert r"scheme & time & satisfied \\" in lines
+    assert any(line.startswith(r"Ours \& theirs & ") for line in lines)
+    assert "Ours &amp; theirs" in (figures / "b4-times.svg").read_text(encoding="utf-8")
+    for wrong in (["--columns", "tim"], ["--label", "other=x"]):
+        assert main([*again, "--overwrite", *wrong]) == 2
 
 
 def test_several_tables_are_one_file(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ are alike."""
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -54,6 +55,35 @@ def test_the_interval_holds_the_mean_where_matrices_have_different_numbers_of_ca
     assert (found.cases, found.matrices) == (110, 20)
     assert found.mean == pytest.approx(100 / 110)
     assert 0.6 < found.low < found.mean < found.high < 1
+
+
+def test_shares_of_the_optimum_have_means_intervals_and_the_worst_by_hand() -> None:
+    """LP-all carries 10, 20 and 40; the other scheme 9, 19 and nothing, where it has failed."""
+    optima = [
+        dataclasses.replace(PLAIN, index=i, value=v) for i, v in enumerate((10.0, 20.0, 40.0))
+    ]
+    own = [
+        dataclasses.replace(row, scheme="own", status="feasible", value=value)
+        for row, value in zip(optima, (9.0, 19.0, 0.0), strict=True)
+    ]
+    own[2] = dataclasses.replace(own[2], status="failed", value=math.nan)
+    rows = [*optima, *own]
+    found = {one.scheme: one for one in mean_rows(rows) if one.measure == "of_optimum"}
+    assert (found["lp-all"].mean, found["lp-all"].worst) == (1.0, 1.0)
+    assert found["own"].mean == pytest.approx((0.9 + 0.95) / 3)
+    assert found["own"].worst == 0.0
+    assert found["own"].low < found["own"].mean < found["own"].high
+    (difference,) = [one for one in difference_rows(rows) if one.measure == "of_optimum"]
+    assert difference.mean == pytest.approx((0.1 + 0.05 + 1) / -3)
+    alone = [one for one in mean_rows(own) if one.measure == "of_optimum"]
+    assert not alone, "there is no optimum to compare with"
+    of_table = {one.scheme: one for one in summarise(rows)}["own"]
+    assert of_table.compared == 3
+    assert of_table.of_optimum == pytest.approx(found["own"].mean)
+    assert (of_table.of_optimum_low, of_table.of_optimum_high) == (
+        found["own"].low,
+        found["own"].high,
+    )
 
 
 def _other(rows: list[Row]) -> list[Row]:
