@@ -14,11 +14,13 @@ from .promises import (
 )
 from .report import AvailabilityReport
 from .states import States, most_probable
+from .tail_loss import Effects, effects_of, promise_tail_loss
 
 __all__ = [
     "AdmissionReport",
     "AvailabilityReport",
     "Components",
+    "Effects",
     "Patterns",
     "Promise",
     "Quantile",
@@ -28,8 +30,10 @@ __all__ = [
     "availability",
     "common_quantile",
     "components_of",
+    "effects_of",
     "most_probable",
     "pattern_probabilities",
     "promise_common_share",
     "promise_least_loss",
+    "promise_tail_loss",
 ]

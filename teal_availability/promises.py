@@ -251,7 +251,7 @@ def promise_common_share(
         InputError: another availability, or too large a network.
         SolverError: the program was not solved in time.
     """
-    _check(availability)
+    check_availability(availability)
     if not is_within_reach(patterns):
         expected = f"at most {_MOST_ROWS:,} patterns of surviving paths"
         raise InputError("common-share", "network", expected, "more")
@@ -367,7 +367,7 @@ def common_quantile(
         promise: a common share, whose rates count too; None for none.
         seconds: time limit.
     """
-    _check(availability)
+    check_availability(availability)
     demand = demand_of(problem)
     tail = 1 - availability  # of the time, in which a promise may be missed
     takes = (demand > 0) & ~without_path(patterns, demand, availability)
@@ -421,6 +421,7 @@ def common_quantile(
     return Quantile(value, max(value, min(1.0, max(0.0, -found.bound))))
 
 
-def _check(availability: float) -> None:
+def check_availability(availability: float) -> None:
+    """Raise InputError for a number that is no share of the time below 1."""
     if not 0 < availability < 1:
         raise InputError("promise", "availability", "a share of the time in (0, 1)", availability)

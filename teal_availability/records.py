@@ -134,10 +134,11 @@ class PromiseRow:
     """Value of a promise for one matrix.
 
     Attributes:
-        routing: least-loss or common-share.
+        routing: least-loss, common-share or tail-loss.
         matrix: number of the matrix.
         availability: share of the time for which the share is promised; NaN for least-loss.
-        share: share of all traffic that arrives on average, or of every demand.
+        share: share of all traffic that arrives on average, or of every demand; of tail-loss what
+            every demand keeps at once, on average in the worst 1 - availability of the time.
         share_at_most: no reserved rates on these paths reach more.
         gap: (share_at_most - share) / share_at_most.
         lost_minutes, lost_minutes_at_most: for least-loss minutes a year of all traffic that any

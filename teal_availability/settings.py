@@ -17,7 +17,7 @@ from teal.app.settings import (
 )
 from teal.option import OVERWRITE, TOPOLOGY
 
-LEAST_LOSS, COMMON_SHARE = "least-loss", "common-share"
+LEAST_LOSS, COMMON_SHARE, TAIL_LOSS = "least-loss", "common-share", "tail-loss"
 FAILURES = (  # options of what fails, a group of --help
     "components",
     "groups",
@@ -26,6 +26,7 @@ FAILURES = (  # options of what fails, a group of --help
     "group_availability",
 )
 DEFAULT_ROUTINGS = ("igp", "tunnels", "solved", LEAST_LOSS, COMMON_SHARE)
+ROUTINGS = (*DEFAULT_ROUTINGS, TAIL_LOSS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,8 +62,9 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
     tunnels:scheme=auto,moves=true: splits of a scheme, chosen before the failure (auto: the least
     largest utilisation where all fits, else the largest flow); the ingress moves the traffic of
     failed paths to the others, or it is lost.  solved:gap=0.001: splits solved anew.  least-loss,
-    and common-share at --availability: rates reserved on paths beforehand, certified.  Default: all
-    five."""
+    and common-share at --availability: rates reserved on paths beforehand, certified.
+    tail-loss:cut=true: the same with the smallest CVaR of the largest loss of all demands (TEAVAR),
+    of those without a path too, or not.  Default: all but the last."""
     availability: float = 0.999
     """Share of the time for which common-share promises a share of every demand."""
     rest: float = 1e-6

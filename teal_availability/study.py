@@ -36,10 +36,15 @@ from teal_availability.settings import (
     COMMON_SHARE,
     DEFAULT_ROUTINGS,
     LEAST_LOSS,
+    ROUTINGS,
+    TAIL_LOSS,
     AvailabilityOptions,
     FailureConfig,
 )
 from teal_availability.states import States, most_probable
+from teal_availability.tail_loss import Effects, effects_of, promise_tail_loss
+
+_TAIL_LOSS_S = 60.0  # after which the program of the largest loss ends with what it has
 
 
 def availability_of(
@@ -61,10 +66,10 @@ def availability_of(
         raise InputError(
             "--routing", "", "each way of routing once", ", ".join(s.text for s in specs)
         )
-    unknown = [spec.name for spec in specs if spec.name not in DEFAULT_ROUTINGS]
+    unknown = [spec.name for spec in specs if spec.name not in ROUTINGS]
     if unknown:
-        near = did_you_mean(unknown[0], DEFAULT_ROUTINGS)
-        expected = "one of: " + ", ".join(DEFAULT_ROUTINGS)
+        near = did_you_mean(unknown[0], ROUTINGS)
+        expected = "one of: " + ", ".join(ROUTINGS)
         raise InputError("--routing", "", expected, repr(unknown[0]) + near)
     components = failing_components(instance.topology, options)
     states = most_probable(
@@ -78,17 +83,24 @@ def availability_of(
     problems = [instance.problem(instance.traffic.read([row])) for row in rows.tolist()]
     if not any(float(problem.demand.sum()) > 0 for problem in problems):
         raise InputError(instance.traffic.name, "", "a matrix with demand", "none")
-    promised = any(spec.name in (LEAST_LOSS, COMMON_SHARE) for spec in specs)
+    promised = any(spec.name in (LEAST_LOSS, COMMON_SHARE, TAIL_LOSS) for spec in specs)
     patterns = pattern_probabilities(problems[0], components) if promised else None
     if patterns is not None and not options.routing and not is_within_reach(patterns):
         specs = [spec for spec in specs if spec.name != COMMON_SHARE]
         notify("common-share is left out: its program is too large here")
     found: list[Availability] = []
     promises: list[PromiseRow] = []
+    routing: Routing
+    promise: Promise | None
     for spec in specs:
         routings: list[Routing] = []
         for row, problem in zip(rows.tolist(), problems, strict=True):
-            routing, promise = _routing(spec, problem, patterns, options)
+            if spec.name == TAIL_LOSS and patterns is not None:
+                effects = effects_of(problem, components, states)
+                promise = _tail_loss(spec, problem, patterns, effects, options)
+                routing = Reserved(problem, promise.rates)
+            else:
+                routing, promise = _routing(spec, problem, patterns, options)
             routings.append(routing)
             if promise is not None and patterns is not None:
                 promises.append(_promised(spec, row, promise, problem, patterns, options))
@@ -161,6 +173,25 @@ def _routing(
     raise AssertionError(spec.name)
 
 
+def _tail_loss(
+    spec: Spec,
+    problem: Problem,
+    patterns: Patterns,
+    effects: Effects,
+    options: AvailabilityOptions,
+) -> Promise:
+    """The promise of the largest loss as the share that all demands keep at once."""
+    counts_cut = bool(spec.parse_options(cut=True)["cut"])
+    return promise_tail_loss(
+        problem,
+        patterns,
+        effects,
+        options.availability,
+        seconds=_TAIL_LOSS_S,
+        counts_cut=counts_cut,
+    )
+
+
 def _promised(
     spec: Spec,
     row: int,
@@ -169,10 +200,10 @@ def _promised(
     patterns: Patterns,
     options: AvailabilityOptions,
 ) -> PromiseRow:
-    is_share = spec.name == COMMON_SHARE
-    quantile = (
-        common_quantile(problem, patterns, options.availability, promise) if is_share else None
-    )
+    is_share = spec.name != LEAST_LOSS
+    quantile = None
+    if spec.name == COMMON_SHARE:
+        quantile = common_quantile(problem, patterns, options.availability, promise)
     lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
     return PromiseRow(
         spec.name,

@@ -52,6 +52,12 @@ def test_tables_page_and_files_say_the_same(
     (own,) = report.summary
     assert own.mean == pytest.approx(float(rows[1]["mean"]), abs=1e-12)
     assert report.answer in repr(report)
+    report = teal_availability.availability(
+        "b4", "gravity:seed=0,count=3,load=1", most_down=2, routing=("tail-loss", "common-share")
+    )
+    at_once, by_demand = report.promises
+    assert at_once.share <= by_demand.share + 1e-6, "all at once is harder than each by itself"
+    assert 0 < at_once.share <= at_once.share_at_most <= 1
 
 
 @pytest.mark.parametrize(
@@ -60,6 +66,7 @@ def test_tables_page_and_files_say_the_same(
         (["--cable-availability", "1.2"], "an availability in"),
         (["--cable-availability", "0.6"], "that all work"),
         (["--routing", "ospf"], "one of: igp"),
+        (["--routing", "tail-loss:cuts=true"], "did you mean cut"),
         (["--routing", "tunnels:schema=pdhg"], "did you mean scheme"),
         (["--availability", "99.9"], "a share of the time"),
         (["--objective", "max_link_utilisation"], "total_flow"),
