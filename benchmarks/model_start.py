@@ -53,13 +53,10 @@ from teal.solvers.result import Starter
 NETWORKS = (
     "caida/2024-08/2152",
     "caida/2024-08/3352",
-    "caida/2024-08/8881",
-    "gabriel/50/2",
     "gabriel/55/8",
     "gabriel/60/8",
     "gabriel/70/6",
     "gabriel/75/9",
-    "gabriel/85/2",
     "gabriel/90/7",
     "gabriel/100/9",
 )
@@ -297,7 +294,7 @@ def summarised(rows: list[Row]) -> Iterator[Row]:
                 "median": statistics.median(factors) if has_time else "",
                 "worst": min(factors) if has_time else "",
                 "not_slower": statistics.mean(one >= 0.97 for one in factors) if has_time else "",
-                "iterations": statistics.median(parts) if is_newton else "",
+                "iterations": statistics.median(parts) if is_newton and parts else "",
                 "seconds": statistics.median(number(row, way, "s") for row in some),
             }
 

@@ -184,10 +184,10 @@ def promise_tail_loss(
         patterns: probabilities of its paths.
         effects: the states that are listed.
         availability: beta, in (0, 1).
-        gap: by how much the value may exceed the bound, a loss.
+        gap: largest difference between value and bound, a share of the demand.
         seconds: time limit; what has been found by then is given.
-        counts_cut: whether a demand of which no path survives has lost everything; else it does not
-            count in such states, in which no rates help it.
+        counts_cut: true where a demand without a surviving path has lost everything; else it does
+            not count in such states, in which no rates help it.
 
     Raises:
         InputError: another availability.
@@ -285,7 +285,7 @@ class _Search:
     def _first_of_each(
         self, state: Int64Array, demand: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Of rows, the most probable states first, the first one of each pattern of a demand."""
+        """The first row of each pattern of a demand, of rows with the most probable states first."""
         _, first = np.unique(self._key[state, demand], return_index=True)
         return state[first], demand[first]
 

@@ -46,7 +46,7 @@ class MeanRow:
         matrices: number of different matrices among those with a value.
         mean: mean of the column.
         low, high: ends of the 95% interval of the mean; the mean itself for one matrix.
-        worst: of the shares of the optimum the worst one; NaN of other measures.
+        worst: the worst share of the optimum; NaN of other measures.
 
     A measure has no row where a case counts as infinite.
     """

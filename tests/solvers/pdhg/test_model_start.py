@@ -227,3 +227,34 @@ def test_a_restarted_engine_goes_on_like_one_that_started_there(seed: int) -> No
         engine.advance(13)
     assert torch.equal(fresh.check()[0], used.check()[0])
     assert torch.equal(fresh.check()[1], used.check()[1])
+
+
+@pytest.mark.parametrize("factor", [1.0, math.nan, 0.0])
+def test_interior_points_start_from_the_model_where_that_is_expected_to_be_faster(
+    factor: float, optimum: tuple[Problem, pdhg.PdhgResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take few iterations from the optimum, and from a useless model as many as from nothing;
+    the model is asked once in any case.
+    """
+    monkeypatch.undo()
+    problem, best = optimum
+    starter = _Recorder(best.splits, best.prices, factor)
+    found = pdhg.solve(problem, gap=1e-4, starter=starter)
+    cold = pdhg.solve(problem, gap=1e-4, engine="interior")
+    assert starter.asked == 1
+    assert float(found.gap) <= 1e-4
+    assert float(violations(problem, found.splits).largest) <= TOLERANCE
+    assert float(found.value) <= float(best.bound) * (1 + 1e-9)
+    assert found.iterations <= (0 if factor == 1 else 2 * cold.iterations)
+    exact = problem.to(torch.float64)
+    assert interior.is_faster_from_model(exact, 1e-4, 60.0, interior.FirstProgram(exact))
+    assert not interior.is_faster_from_model(exact, 1e-4, 1e-3, interior.FirstProgram(exact))
+
+
+def test_a_start_that_certifies_the_target_needs_no_iteration_and_is_what_is_given() -> None:
+    problem = _planar(4)
+    known = pdhg.solve(problem, gap=1e-3, engine="fused")
+    again = pdhg.solve(problem, gap=2e-3, engine="interior", warm_start=known)
+    assert again.iterations == 0
+    assert float(again.value) == pytest.approx(float(known.value), rel=1e-6)
+    assert float(again.bound) == pytest.approx(float(known.bound), rel=1e-6)
