@@ -285,7 +285,7 @@ class _Search:
     def _first_of_each(
         self, state: Int64Array, demand: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """The first row of each pattern of a demand, of rows with the most probable states first."""
+        """The first row of each pattern, of rows with the most probable states first."""
         _, first = np.unique(self._key[state, demand], return_index=True)
         return state[first], demand[first]
 
