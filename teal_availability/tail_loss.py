@@ -28,7 +28,7 @@ import time
 import numpy as np
 import scipy.sparse as sp
 
-from teal import InputError, Problem
+from teal import InputError, Problem, SolverError
 from teal.network.path_links import path_links_of
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.lp import LpResult, solve_lp
@@ -191,7 +191,7 @@ def promise_tail_loss(
 
     Raises:
         InputError: another availability.
-        SolverError: a program was not solved.
+        SolverError: the first program was not solved in time.
     """
     check_availability(availability)
     end, demand = time.perf_counter() + seconds, demand_of(problem)
@@ -200,10 +200,15 @@ def promise_tail_loss(
     search = _Search(problem, effects, takes, availability, counts_cut=counts_cut)
     best: Promise | None = None
     while True:
-        shares, reached, at_least = search.solve(end - time.perf_counter())
+        try:
+            shares, reached, at_least = search.solve(end - time.perf_counter())
+            within, has_grown = search.shares_within(end - time.perf_counter())
+        except SolverError:  # in time
+            if best is None or time.perf_counter() < end:
+                raise
+            return best
         prices, weights = search.prices_and_weights()
         bound = tail_loss_bound(problem, effects, availability, prices, weights)
-        within, has_grown = search.shares_within(end - time.perf_counter())
         joined = int(has_grown)
         for found in (within, shares):
             rates = within_capacities(problem, search.rates(found, demand))
