@@ -142,7 +142,7 @@ class PromiseRow:
         share_at_most: no reserved rates on these paths reach more.
         gap: (share_at_most - share) / share_at_most.
         lost_minutes, lost_minutes_at_most: for least-loss minutes a year of all traffic that any
-            reserved rates lose, and that these lose; NaN for common-share.
+            reserved rates lose, and that these lose; NaN for the others.
         left_out: demands without any of these paths for 1 - availability of the time or longer.
         quantile, quantile_at_most: for common-share the largest share that can be kept in so much
             of the time, by whole numbers; NaN where the program is too large.

@@ -206,7 +206,7 @@ def _promised(
         quantile = common_quantile(problem, patterns, options.availability, promise)
     lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
     return PromiseRow(
-        spec.name,
+        spec.text,
         row,
         options.availability if is_share else np.nan,
         promise.value,

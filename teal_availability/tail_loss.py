@@ -39,7 +39,7 @@ from teal_availability.patterns import Patterns
 from teal_availability.promises import Promise, check_availability, without_path
 from teal_availability.states import States
 
-_MOST_ENTRIES = 200_000_000  # states times demands, a byte or two each
+_MOST_ENTRIES = 30_000_000  # states times demands, some 50 bytes each
 _ROUNDING = 1e-9  # of a loss, by which a row may be broken
 _NEAR = 0.1  # of a loss, by which a row may be from binding to stay
 _RISE = 1e-3  # of the value, after which rows that do not bind may leave
@@ -184,29 +184,42 @@ def promise_tail_loss(
         patterns: probabilities of its paths.
         effects: the states that are listed.
         availability: beta, in (0, 1).
-        gap: largest difference between value and bound, a share of the demand.
+        gap: largest difference between value and optimum, a share of the demand; the bound leaves
+            out the states that are not listed, rest / (1 - availability) at most.
         seconds: time limit; what has been found by then is given.
         counts_cut: true where a demand without a surviving path has lost everything; else it does
             not count in such states, in which no rates help it.
 
     Raises:
-        InputError: another availability.
+        InputError: another availability, or states for too little of the time.
         SolverError: the first program was not solved in time.
     """
     check_availability(availability)
     end, demand = time.perf_counter() + seconds, demand_of(problem)
     left_out = without_path(patterns, demand, availability)
     takes = (demand > 0) & ~left_out
+    if not takes.any():
+        share = 0.0 if left_out.any() else 1.0
+        nothing = np.zeros_like(patterns.probability)
+        prices = np.zeros(problem.topology.num_links)
+        rates = np.zeros(problem.paths.mask.shape)
+        return Promise(rates, share, share, prices, nothing, left_out)
+    if effects.rest >= 1 - availability:
+        expected = "states for more than --availability of the time (--most-states, --rest)"
+        raise InputError("tail-loss", "states", expected, f"{1 - effects.rest:.6g} of the time")
     search = _Search(problem, effects, takes, availability, counts_cut=counts_cut)
     best: Promise | None = None
     while True:
         try:
             shares, reached, at_least = search.solve(end - time.perf_counter())
-            within, has_grown = search.shares_within(end - time.perf_counter())
-        except SolverError:  # in time
-            if best is None or time.perf_counter() < end:
+        except SolverError:
+            if best is None:
                 raise
             return best
+        try:
+            within, has_grown = search.shares_within(end - time.perf_counter())
+        except SolverError:  # the other program alone has shares too
+            within, has_grown = shares, False
         prices, weights = search.prices_and_weights()
         bound = tail_loss_bound(problem, effects, availability, prices, weights)
         joined = int(has_grown)

@@ -13,7 +13,7 @@ import numpy as np
 from teal.network.traffic import spread
 from teal.runtime.arrays import FloatArray
 
-# Okabe and Ito's palette, which people with colour blindness can tell apart, then Tol's muted one.
+# Okabe and Ito's palette, which people with colour blindness can tell apart; then others.
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"),
     *("#332288", "#882255", "#117733", "#999933", "#44AA99", "#AA4499", "#661100", "#888888"),

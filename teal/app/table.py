@@ -135,7 +135,7 @@ class Table:
             name = str(first.of(record))
             return labels.get(name, name)
 
-        columns = (dataclasses.replace(first, value=label), *self.columns[1:])
+        columns = (dataclasses.replace(first, value=label, show=None, text=None), *self.columns[1:])
         return dataclasses.replace(self, columns=columns)
 
     @property

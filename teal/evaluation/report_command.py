@@ -150,7 +150,9 @@ def _labels(texts: Sequence[str], reported: Reported) -> dict[str, str]:
             known = ", ".join(schemes)
             raise InputError("--label", "", f"SCHEME=TEXT of a scheme: {known}", repr(text))
         name = max(fitting, key=len)
-        labels[name] = text[len(name) + 1 :]
+        labels[name] = text[len(name) + 1 :].strip()
+        if not labels[name]:
+            raise InputError("--label", "", "SCHEME=TEXT with a text", repr(text))
     return labels
 
 

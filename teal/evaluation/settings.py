@@ -350,6 +350,9 @@ class ReportConfig:
             "a file, or --figures with a folder",
             self.out is not None or self.figures is not None,
         )
+        for field in ("columns", "label"):
+            expected = "none without --figures, whose tables and charts it is for"
+            require(self, field, expected, self.figures is not None or not getattr(self, field))
 
 
 _FIXED = ("out", "resume", "overwrite", "seed", "topology", "traffic", "workers")

@@ -121,8 +121,10 @@ def test_the_tables_of_an_evaluation_are_written_beside_its_charts(tmp_path: Pat
     assert r"scheme & time & satisfied \\" in lines
     assert any(line.startswith(r"Ours \& theirs & ") for line in lines)
     assert "Ours &amp; theirs" in (figures / "b4-times.svg").read_text(encoding="utf-8")
-    for wrong in (["--columns", "tim"], ["--label", "other=x"]):
+    for wrong in (["--columns", "tim"], ["--label", "other=x"], ["--label", "cspf="]):
         assert main([*again, "--overwrite", *wrong]) == 2
+    page = ["report", "--results", str(run), "--out", str(tmp_path / "a.html")]
+    assert main([*page, "--columns", "time"]) == 2, "a page has all columns"
 
 
 def test_several_tables_are_one_file(tmp_path: Path) -> None:

@@ -113,11 +113,24 @@ def test_two_paths_by_hand() -> None:
     assert 1 - uncut.value == pytest.approx(0.0855 / 0.271)
 
 
+def test_demands_without_a_path_for_long_enough_are_left_out() -> None:
+    topology = make_topology([(0, 1, 1.0)])
+    paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1, cache=False)
+    components = components_of(topology, cable_availability=0.9)
+    states = most_probable(components.unavailability, 0.0)
+    for rate, share in ((1.0, 0.0), (0.0, 1.0)):
+        problem = Problem.create(topology, paths, Objective(), np.array([[rate]]))
+        patterns = pattern_probabilities(problem, components)
+        effects = effects_of(problem, components, states)
+        found = promise_tail_loss(problem, patterns, effects, 0.95)
+        assert (found.value, found.bound) == (share, share)
+
+
 def test_states_that_are_not_listed_count_as_lost_in_the_value_and_as_carried_in_the_bound() -> (
     None
 ):
-    problem, components = random_case(3, nodes=4, count=6)
-    patterns, beta = pattern_probabilities(problem, components), 0.8
+    problem, components = random_case(1, nodes=4, count=6)
+    patterns, beta = pattern_probabilities(problem, components), 0.5
     states = most_probable(components.unavailability, 0.0, most_down=1)
     effects = effects_of(problem, components, states)
     assert effects.rest == pytest.approx(states.rest)
@@ -132,6 +145,10 @@ def test_wrong_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     effects = effects_of(problem, components, states)
     with pytest.raises(InputError, match="a share of the time"):
         promise_tail_loss(problem, pattern_probabilities(problem, components), effects, 1.0)
+    few = effects_of(problem, components, most_probable(components.unavailability, 0.9))
+    if few.rest >= 0.01:
+        with pytest.raises(InputError, match="states for more than"):
+            promise_tail_loss(problem, pattern_probabilities(problem, components), few, 0.99)
     monkeypatch.setattr(tail_loss, "_MOST_ENTRIES", 10)
     with pytest.raises(InputError, match="states times demands"):
         effects_of(problem, components, states)

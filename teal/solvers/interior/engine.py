@@ -232,12 +232,14 @@ def is_faster_from_model(problem: Problem, gap: float, most_s: float, first: Fir
         return False
     place = _place_of(gap)
     alone = _seconds(problem, first.size, place)
-    saved = _saved_by_model_s(problem, gap, first)
+    if problem.batch * alone > most_s / 2:
+        return False
+    saved = min(_saved_by_model_s(problem, gap, first), _PART_SAVED * alone)
     if saved < _LEAST_SAVED * alone:
         return False
     gain = float(np.interp(place, _PLACES, _GAIN_OF_PDHG_FROM_MODEL))
     of_pdhg = alone / _share_of(problem, first.size, place) / gain
-    return alone - saved <= min(of_pdhg, most_s / 2)
+    return alone - saved <= of_pdhg
 
 
 def _saved_by_model_s(problem: Problem, gap: float, first: FirstProgram) -> float:

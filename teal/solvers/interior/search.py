@@ -329,12 +329,19 @@ def _gap_of_given(
     """The certified gap of given splits (D K,) and prices (E,), which are kept as the best so
     far.
     """
-    given, rows = work.kept, len(program.limit)
+    given, rows, has_limits = work.kept, len(program.limit), len(program.limit_of) > 0
     for g in range(len(program.rate)):
         first, end, carried = program.block_ptr[g], program.block_ptr[g + 1], 0.0
         for q in range(first, end):
             given.share[q] = splits[program.slot[q]] if program.slot[q] >= 0 else 0.0
             carried += given.share[q]
+        open_rest = max(0.0, 1 - carried)
+        for q in range(first, end):  # parts that are not carried: the last step first
+            if program.slot[q] < 0:
+                number = program.limit_of[q] if has_limits else -1
+                largest = program.largest[number] if number >= 0 else 1.0
+                given.share[q] = min(largest, open_rest)
+                open_rest -= given.share[q]
         for q in range(first, end):  # where all is carried, shares of a demand sum to 1
             if not sheds:
                 given.share[q] = given.share[q] / carried if carried > 0 else 1.0 / (end - first)

@@ -346,6 +346,9 @@ def _as_of_highs(problem: Problem) -> None:
 def test_values_in_steps_agree_with_pdhg(seed: int, failed: int) -> None:
     problem = with_random_steps(random_problem(seed, failed=failed), seed)
     _as_of_pdhg(problem)
+    near = _solve(problem, 1e-4)
+    again = teal.solve(problem, gap=1.1e-4, engine="interior", warm_start=near)
+    assert again.iterations == 0, "what is given certifies the target"
 
 
 @given(
