@@ -11,8 +11,7 @@ ways take turns, medians of the repeats.
 ``model`` is what `teal.solve` does with a model, which it asks where that saves time; ``at once``
 asks it in every case.  The controls are a PriceGNN with random weights, the model's splits with the
 optimum's prices off by 20 percent, an allocation of PDHG to 1 percent, and the exact point of the
-central path with a duality gap of 3 percent, of which only the iterations are measured: no model can
-know more at this accuracy.
+central path with a duality gap of 3 percent, of which only the iterations are measured.
 
 The models have seen none of the networks; the constants of the rule were chosen on others:
 Germany50, Dfn, and gabriel/50/6, 65/5, 70/3 and 125/1 with seed 5.

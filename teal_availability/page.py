@@ -108,7 +108,7 @@ def promise_table(report: AvailabilityFigures) -> Table:
         Column("true share", "quantile", percent, optional=True),
         Column("demands left out", "left_out", str),
     )
-    title = "promises: share of all traffic on average, or of every demand"
+    title = "promises: share of all traffic on average, of every demand, or of all demands at once"
     rows: list[PromiseRow] = report.promises
     return Table(title, columns, rows)
 

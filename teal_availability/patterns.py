@@ -20,6 +20,7 @@ from teal import InputError, PathSet, Problem
 from teal.network.path_links import path_links_of
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal_availability.components import Components
+from teal_availability.matrix import crossings
 
 MAX_PATHS = 8  # K, of which all 256 sets are looked at
 
@@ -77,17 +78,19 @@ def pattern_probabilities(problem: Problem, components: Components) -> Patterns:
     return Patterns(_exactly(all_survive, paths.num_paths))
 
 
+def paths_by_component(paths: PathSet, components: Components) -> sp.csr_array:
+    """(P, n) 1 where a path uses a link of a component, in the order of ``PathLinks.slot``."""
+    uses = crossings(paths).astype(np.int32) @ sp.csr_array(components.links.T.astype(np.int32))
+    uses.data[:] = 1
+    return uses
+
+
 def _used_by(paths: PathSet, components: Components) -> FloatArray:
     """(D, 2^K) sum of log(1 - q[c]) over the components that exactly the paths of a set use."""
     links = path_links_of(paths)
     width = paths.num_paths
     count = len(links.slot)
-    crosses = sp.csr_array(
-        (np.ones(len(links.link), np.int32), links.link, links.link_ptr),
-        shape=(count, paths.num_links),
-    )
-    uses = crosses @ sp.csr_array(components.links.T.astype(np.int32))  # paths x components
-    uses.data[:] = 1
+    uses = paths_by_component(paths, components)
     demand, bit = np.divmod(links.slot, width)
     of_demand = sp.csr_array(
         ((1 << bit).astype(np.int32), (demand, np.arange(count))),

@@ -44,13 +44,13 @@ from teal_availability.certificates import (
     weights_that_fit,
     within_capacities,
 )
-from teal_availability.matrix import capacity_of, demand_of
+from teal_availability.matrix import capacity_of, crossings, demand_of
 from teal_availability.patterns import Patterns
 
 _LEAST_PROBABILITY = 1e-15  # of a pattern; rounding
 _ROUNDING = 1e-12  # of a share of the time
 _MOST_ROWS = 300_000  # patterns of a linear program; HiGHS takes 20 s for 73,000
-_BY_INTERIOR = 3_000  # patterns from which on interior points end before HiGHS's simplex method
+BY_INTERIOR_POINTS_FROM = 3_000  # rows, where they end before HiGHS's simplex method
 _MOST_WHOLE = 4_000  # patterns up to which a program with whole numbers is tried
 _FLOW_GAP = 1e-3  # certified, of the flow that networks out of reach begin with
 _SPENT = 1e-6  # share of a common share that may be given up for less expected loss
@@ -65,7 +65,8 @@ class Promise:
         value: share of all traffic that arrives on average, or the common share.
         bound: no other rates on these paths have a larger value.
         prices: (E,) of the links, which prove the bound together with ``weights``.
-        weights: (D, 2^K) of the patterns.
+        weights: (D, 2^K) of the patterns; of a largest loss summed over the states of each pattern,
+            which its bound has one by one.
         left_out: (D,) demands without a path for 1 - availability of the time or longer, which have
             no part in a common share.
     """
@@ -103,10 +104,7 @@ class _Rows:
         width = problem.paths.num_paths
         live = problem.path_mask[0].cpu().numpy().reshape(-1)
         chosen = np.flatnonzero(takes[links.slot // width] & live[links.slot])
-        crosses = sp.csr_array(
-            (np.ones(len(links.link)), links.link, links.link_ptr),
-            shape=(len(links.slot), problem.topology.num_links),
-        )[chosen]
+        crosses = crossings(problem.paths)[chosen]
         self.slot = links.slot[chosen]
         self.capacity = capacity_of(problem)
         self.loads = (sp.diags_array(demand[self.slot // width]) @ crosses).T.tocsr()
@@ -144,7 +142,7 @@ class _Rows:
         return solve_lp(
             cost,
             (sp.block_array(blocks, format="csr"), right),
-            by_interior_points=len(self.rate) > _BY_INTERIOR,
+            by_interior_points=len(self.rate) > BY_INTERIOR_POINTS_FROM,
             **options,
         )
 
@@ -188,6 +186,15 @@ def _nothing(problem: Problem, patterns: Patterns) -> Promise:
     none = np.zeros_like(patterns.probability)
     rates = np.zeros((len(none), patterns.num_paths))
     return _certified(problem, patterns, rates, np.zeros(problem.topology.num_links), none)
+
+
+def promise_to_nobody(problem: Problem, patterns: Patterns, left_out: BoolArray) -> Promise:
+    """The promise of a common share where no demand has a part in it: none of those that are left
+    out, all where there is no demand.
+    """
+    share = 0.0 if left_out.any() else 1.0
+    nothing = _nothing(problem, patterns)
+    return dataclasses.replace(nothing, value=share, bound=share, left_out=left_out)
 
 
 def _certified(
@@ -260,9 +267,7 @@ def promise_common_share(
     left_out = without_path(patterns, demand, availability)
     takes = (demand > 0) & ~left_out
     if not takes.any():
-        share = 0.0 if left_out.any() else 1.0
-        nothing = _nothing(problem, patterns)
-        return dataclasses.replace(nothing, value=share, bound=share, left_out=left_out)
+        return promise_to_nobody(problem, patterns, left_out)
     rows = _Rows(problem, patterns, takes)
     found, spent = _common_share(rows, patterns, takes, tail, seconds)
     paths, count, links = len(rows.slot), len(rows.rate), len(rows.capacity)

@@ -66,7 +66,8 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
     tail-loss:cut=true: the same with the smallest CVaR of the largest loss of all demands (TEAVAR),
     of those without a path too, or not.  Default: all but the last."""
     availability: float = 0.999
-    """Share of the time for which common-share promises a share of every demand."""
+    """Share of the time for which common-share promises a share of every demand; tail-loss looks at
+    the worst states of the rest."""
     rest: float = 1e-6
     """Share of the time in states that are not looked at, at most, if --most-states allows; it
     counts as lost in lower bounds and as carried in upper ones."""

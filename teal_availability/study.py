@@ -85,22 +85,17 @@ def availability_of(
         raise InputError(instance.traffic.name, "", "a matrix with demand", "none")
     promised = any(spec.name in (LEAST_LOSS, COMMON_SHARE, TAIL_LOSS) for spec in specs)
     patterns = pattern_probabilities(problems[0], components) if promised else None
+    counts_states = any(spec.name == TAIL_LOSS for spec in specs)
+    effects = effects_of(problems[0], components, states) if counts_states else None
     if patterns is not None and not options.routing and not is_within_reach(patterns):
         specs = [spec for spec in specs if spec.name != COMMON_SHARE]
         notify("common-share is left out: its program is too large here")
     found: list[Availability] = []
     promises: list[PromiseRow] = []
-    routing: Routing
-    promise: Promise | None
     for spec in specs:
         routings: list[Routing] = []
         for row, problem in zip(rows.tolist(), problems, strict=True):
-            if spec.name == TAIL_LOSS and patterns is not None:
-                effects = effects_of(problem, components, states)
-                promise = _tail_loss(spec, problem, patterns, effects, options)
-                routing = Reserved(problem, promise.rates)
-            else:
-                routing, promise = _routing(spec, problem, patterns, options)
+            routing, promise = _routing(spec, problem, patterns, effects, options)
             routings.append(routing)
             if promise is not None and patterns is not None:
                 promises.append(_promised(spec, row, promise, problem, patterns, options))
@@ -142,7 +137,11 @@ def _matrices(instance: Instance, options: AvailabilityOptions) -> Int64Array:
 
 
 def _routing(
-    spec: Spec, problem: Problem, patterns: Patterns | None, options: AvailabilityOptions
+    spec: Spec,
+    problem: Problem,
+    patterns: Patterns | None,
+    effects: Effects | None,
+    options: AvailabilityOptions,
 ) -> tuple[Routing, Promise | None]:
     """A way of routing for one matrix, and the promise that its rates are from.
 
@@ -170,26 +169,20 @@ def _routing(
             else:
                 promise = promise_common_share(problem, patterns, options.availability)
             return Reserved(problem, promise.rates), promise
+        case "tail-loss":
+            counts_cut = bool(spec.parse_options(cut=True)["cut"])
+            assert patterns is not None
+            assert effects is not None
+            promise = promise_tail_loss(
+                problem,
+                patterns,
+                effects,
+                options.availability,
+                seconds=_TAIL_LOSS_S,
+                counts_cut=counts_cut,
+            )
+            return Reserved(problem, promise.rates), promise
     raise AssertionError(spec.name)
-
-
-def _tail_loss(
-    spec: Spec,
-    problem: Problem,
-    patterns: Patterns,
-    effects: Effects,
-    options: AvailabilityOptions,
-) -> Promise:
-    """The promise of the largest loss as the share that all demands keep at once."""
-    counts_cut = bool(spec.parse_options(cut=True)["cut"])
-    return promise_tail_loss(
-        problem,
-        patterns,
-        effects,
-        options.availability,
-        seconds=_TAIL_LOSS_S,
-        counts_cut=counts_cut,
-    )
 
 
 def _promised(

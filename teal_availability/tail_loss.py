@@ -34,9 +34,15 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.lp import LpResult, solve_lp
 from teal_availability.certificates import kept, path_prices, within_capacities
 from teal_availability.components import Components
-from teal_availability.matrix import capacity_of, demand_of
-from teal_availability.patterns import Patterns
-from teal_availability.promises import Promise, check_availability, without_path
+from teal_availability.matrix import capacity_of, crossings, demand_of
+from teal_availability.patterns import Patterns, paths_by_component
+from teal_availability.promises import (
+    BY_INTERIOR_POINTS_FROM,
+    Promise,
+    check_availability,
+    promise_to_nobody,
+    without_path,
+)
 from teal_availability.states import States
 
 _MOST_ENTRIES = 30_000_000  # states times demands, some 50 bytes each
@@ -71,17 +77,13 @@ def effects_of(problem: Problem, components: Components, states: States) -> Effe
         expected = f"at most {_MOST_ENTRIES:,} states times demands (--most-states, --most-down)"
         found = len(states) * paths.num_demands
         raise InputError("tail-loss", "states", expected, f"{found:,}")
-    links, width = path_links_of(paths), paths.num_paths
-    crosses = sp.csr_array(
-        (np.ones(len(links.link), np.int32), links.link, links.link_ptr),
-        shape=(len(links.slot), paths.num_links),
-    )
-    uses = crosses @ sp.csr_array(components.links.T.astype(np.int32))
+    links = path_links_of(paths)
+    width = paths.num_paths
     members = np.fromiter((c for down in states.down for c in down), np.int64)
     ptr = np.concatenate([[0], np.cumsum([len(down) for down in states.down])])
     shape = (len(states), len(components))
     down = sp.csr_array((np.ones(len(members), np.int32), members, ptr), shape=shape)
-    dead = sp.csr_array(down @ uses.T)
+    dead = sp.csr_array(down @ paths_by_component(paths, components).T)
     dead.data[:] = 1
     demand, bit = np.divmod(links.slot, width)
     bits = sp.csr_array(
@@ -92,9 +94,8 @@ def effects_of(problem: Problem, components: Components, states: States) -> Effe
     failed = (dead @ bits).toarray()
     pattern = (live[None, :] & ~failed).astype(np.uint8 if width <= 8 else np.uint32)
     distinct, place = np.unique(pattern, axis=0, return_inverse=True)
-    weights = np.asarray(states.probability, np.float64)
     probability = np.zeros(len(distinct))
-    np.add.at(probability, place.reshape(-1), weights)
+    np.add.at(probability, place.reshape(-1), states.probability)
     order = np.argsort(-probability, kind="stable")
     return Effects(probability[order], distinct[order], states.rest)
 
@@ -143,9 +144,10 @@ def tail_loss_bound(
         effects: states.
         availability: beta.
         prices: (E,) any numbers.
-        weights: (Q, D) any numbers, without an entry of demands that do not count.
+        weights: (Q, D) any numbers, without an entry where a demand does not count.
     """
-    demand, prices = demand_of(problem), np.maximum(prices, 0.0)
+    demand = demand_of(problem)
+    prices = np.maximum(prices, 0.0)
     entries = weights.tocoo()
     weight = np.maximum(entries.data, 0.0)
     of_state = np.bincount(entries.row, weight, len(effects.probability))
@@ -195,15 +197,12 @@ def promise_tail_loss(
         SolverError: the first program was not solved in time.
     """
     check_availability(availability)
-    end, demand = time.perf_counter() + seconds, demand_of(problem)
+    end = time.perf_counter() + seconds
+    demand = demand_of(problem)
     left_out = without_path(patterns, demand, availability)
     takes = (demand > 0) & ~left_out
     if not takes.any():
-        share = 0.0 if left_out.any() else 1.0
-        nothing = np.zeros_like(patterns.probability)
-        prices = np.zeros(problem.topology.num_links)
-        rates = np.zeros(problem.paths.mask.shape)
-        return Promise(rates, share, share, prices, nothing, left_out)
+        return promise_to_nobody(problem, patterns, left_out)
     if effects.rest >= 1 - availability:
         expected = "states for more than --availability of the time (--most-states, --rest)"
         raise InputError("tail-loss", "states", expected, f"{1 - effects.rest:.6g} of the time")
@@ -263,15 +262,16 @@ class _Search:
         *,
         counts_cut: bool,
     ) -> None:
-        self._problem, self._effects, self._tail = problem, effects, 1 - availability
-        links, self._width = path_links_of(problem.paths), problem.paths.num_paths
+        self._problem = problem
+        self._effects = effects
+        self._tail = 1 - availability  # of the time, over which the mean is taken
+        links = path_links_of(problem.paths)
+        self._width = problem.paths.num_paths
         live = problem.path_mask[0].cpu().numpy().reshape(-1)
         chosen = np.flatnonzero(takes[links.slot // self._width] & live[links.slot])
-        crosses = sp.csr_array(
-            (np.ones(len(links.link)), links.link, links.link_ptr),
-            shape=(len(links.slot), problem.topology.num_links),
-        )[chosen]
-        self._slot, capacity = links.slot[chosen], capacity_of(problem)
+        crosses = crossings(problem.paths)[chosen]
+        self._slot = links.slot[chosen]
+        capacity = capacity_of(problem)
         self._used = np.flatnonzero(capacity > 0)
         demand = demand_of(problem)
         loads = sp.diags_array(demand[self._slot // self._width]) @ crosses[:, self._used]
@@ -310,7 +310,8 @@ class _Search:
     def solve(self, seconds: float) -> tuple[FloatArray, FloatArray, float]:
         """(P,) shares, (Q,) a + u[q], and the value with the rows so far."""
         found, reached = self._solved(self._state, self._demand, seconds)
-        shares, links = found.solution("tail-loss")[: len(self._slot)], len(self._used)
+        shares = found.solution("tail-loss")[: len(self._slot)]
+        links = len(self._used)
         self._last = self._state, self._demand, found.duals[links : links + len(self._state)]
         if found.value > self._value + _RISE:  # else the same rows might come and go for ever
             spare = self._carries(self._state, self._demand) @ shares + reached[self._state] - 1
@@ -381,7 +382,7 @@ class _Search:
                 np.concatenate([np.ones(len(self._used)), np.full(rows + 1, -1.0)]),
             ),
             seconds=max(1.0, seconds),
-            by_interior_points=rows > _BY_INTERIOR,
+            by_interior_points=rows > BY_INTERIOR_POINTS_FROM,
         )
         x = found.solution("tail-loss")
         reached = np.full(len(self._effects.probability), x[paths])
@@ -413,6 +414,3 @@ class _Search:
         self._state = np.concatenate([self._state, state])
         self._demand = np.concatenate([self._demand, demand])
         return len(state)
-
-
-_BY_INTERIOR = 3_000  # rows from which on interior points end before HiGHS's simplex method

@@ -98,7 +98,7 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
     """A row for each network, protocol, level, scheme and measure that has values; equal rows give
     equal intervals.
     """
-    shares = dict(zip(map(id, rows), shares_of_optimum(rows), strict=True))
+    shares = shares_of_optimum(rows)
     for group, schemes in _groups(rows):
         for scheme, own in schemes.items():
             failed = sum(not row.usable for row in own)
@@ -127,7 +127,7 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
     """A row for each network, protocol, level, pair of schemes and measure that both have on some
     cases.
     """
-    shares = dict(zip(map(id, rows), shares_of_optimum(rows), strict=True))
+    shares = shares_of_optimum(rows)
     for group, schemes in _groups(rows):
         for (other, of_other), (scheme, own) in itertools.combinations(schemes.items(), 2):
             by_case = {(row.draw, row.index): row for row in of_other}

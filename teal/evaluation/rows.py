@@ -298,9 +298,9 @@ def weighted_mean(shares: Sequence[float], values: Sequence[Tensor]) -> float:
     return sum(share * float(value[0]) for share, value in zip(shares, values, strict=True))
 
 
-def shares_of_optimum(rows: Sequence[Row]) -> list[float]:
-    """Value of each row over the optimum of its case, which is that of LP-all's optimal rows; NaN
-    where there is none.  Failures count as :meth:`Row.counted` says.
+def shares_of_optimum(rows: Sequence[Row]) -> dict[int, float]:
+    """Value of each row over the optimum of its case, by the row's identity (``id``); NaN where
+    LP-all has no optimal row.  Failures count as :meth:`Row.counted` says.
     """
     optimum: dict[tuple[object, ...], float] = {}
     for row in rows:
@@ -308,10 +308,10 @@ def shares_of_optimum(rows: Sequence[Row]) -> list[float]:
             better = max if Objective(row.objective).rules.sense > 0 else min
             optimum[_case_of(row)] = better(row.value, optimum.get(_case_of(row), row.value))
     optima = [optimum.get(_case_of(row), 0.0) for row in rows]
-    return [
-        row.counted("value") / best if best > 0 else math.nan
+    return {
+        id(row): row.counted("value") / best if best > 0 else math.nan
         for row, best in zip(rows, optima, strict=True)
-    ]
+    }
 
 
 def _case_of(row: Row) -> tuple[object, ...]:

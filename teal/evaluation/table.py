@@ -98,7 +98,7 @@ class Summary:
 
 def summarise(rows: list[Row]) -> list[Summary]:
     """One summary a scheme, in order of appearance.  Optima are those of LP-all's optimal rows."""
-    share_of = dict(zip(map(id, rows), shares_of_optimum(rows), strict=True))
+    share_of = shares_of_optimum(rows)
     summaries = []
     for scheme in dict.fromkeys(row.scheme for row in rows):
         all_rows = [row for row in rows if row.scheme == scheme]
@@ -346,7 +346,7 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
             optional=True,
         ),
         "worst": Column("of LP-all, worst", "worst", percent, most_is_best=True),
-        "compared": Column("cases", "compared", str),
+        "compared": Column("cases", lambda s: s.compared or None, str, optional=True),
         "cut": Column("cut only", "cut_demand", percent, most_is_best=True, optional=True),
         "cut_gap": Column("gap, cut only", "cut_gap", percent, optional=True),
         "gap": Column("certified gap", "gap", percent),

@@ -222,10 +222,11 @@ def _solving_reduced(
     """Solve each matrix by the engine that suits it, then those that stalled by another one."""
     if engine == "interior":
         return (yield from _solving_by_interior_points(problem, state, options))
-    before, by_interior_points = None, None
-    if _may_ask_interior_points(problem, options, engine, dtype):
-        program, left = interior.FirstProgram(problem), options.deadline.left
-        before, by_interior_points = _turns(problem, state, options, program, left)
+    before = None
+    by_interior_points = None
+    if _may_ask_interior_points(options, engine, dtype):
+        program = interior.FirstProgram(problem)
+        before, by_interior_points = _turns(problem, state, options, program)
     if by_interior_points is not None:
         found = yield from _solving_by_interior_points(problem, None, by_interior_points, program)
         rows = _stopped_by(found, *(stop for stop in Stop if stop is not Stop.GAP))
@@ -335,9 +336,9 @@ def _solving_by_pdhg(
 
 
 def _may_ask_interior_points(
-    problem: Problem, options: SearchOptions, engine: str, dtype: torch.dtype | None
+    options: SearchOptions, engine: str, dtype: torch.dtype | None
 ) -> bool:
-    """Whether interior points are a choice."""
+    """Whether interior points are a choice: whoever asks for few iterations means those of PDHG."""
     is_asked = engine == "auto" and dtype in (None, torch.float64)
     return is_asked and options.max_iterations >= interior.MAX_ITERATIONS
 
@@ -347,7 +348,6 @@ def _turns(
     state: PdhgState | None,
     options: SearchOptions,
     program: interior.FirstProgram,
-    left: float,
 ) -> tuple[int | None, SearchOptions | None]:
     """Iterations of PDHG before interior points are asked, None for all of them; and, where these
     are asked first, how: from the model only where it saves time.
@@ -355,9 +355,9 @@ def _turns(
     Args:
         problem, state, options: as in :func:`solving_single`.
         program: the program of the first matrix.
-        left: seconds until the deadline.
     """
-    gap, is_warm = options.gap, state is not None
+    gap, left = options.gap, options.deadline.left
+    is_warm = state is not None
     has_model = options.starter is not None and not is_warm
     if has_model and interior.is_faster_from_model(problem, gap, left, program):
         return 0, options
