@@ -176,7 +176,9 @@ class Table:
 
     def markdown(self) -> str:
         """The table in the syntax of GitHub and MkDocs, its title as a paragraph before it."""
-        rows = ((cell.replace("|", "\\|") for cell in row) for row in self.texts())
+        rows = (
+            (" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in self.texts()
+        )
         headings, *lines = (f"| {' | '.join(row)} |" for row in rows)
         marks = ["---:" if column.is_number else "---" for column in self.columns]
         return "\n".join(

@@ -485,6 +485,10 @@ class EvaluationReport(Record):
         """The tables."""
         return "\n".join(table.markdown() for table in summary_tables(self.rows, wide=False))
 
+    def _repr_markdown_(self) -> str:
+        """The tables, as a notebook shows them."""
+        return repr(self)
+
     def to_frame(self) -> Any:
         """A pandas frame, a row for each scheme and case, as in results.csv."""
         import pandas as pd

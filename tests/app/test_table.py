@@ -30,6 +30,11 @@ def _table(*more: Column) -> Table:
     return Table("a[b]_c", (*columns, *more), RECORDS)
 
 
+def test_a_heading_of_two_lines_is_one_line_in_markdown() -> None:
+    heading = _table(Column("of\nLP-all", itemgetter("gap"), percent)).markdown().splitlines()[2]
+    assert heading == "| scheme | gap | of LP-all |"
+
+
 def test_a_column_without_any_value_is_left_out_if_it_is_optional() -> None:
     limit = Column("limit", itemgetter("limit"), percent)
     assert _table(limit).texts()[0] == ["scheme", "gap", "limit"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -36,6 +37,36 @@ from teal.runtime.progress import progress_bar
 from teal.runtime.storage import check_out_folder
 
 _MAX_FAULTS = 50  # listed on the page
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """A row of ``ranking.csv``.
+
+    Attributes:
+        program: its name.
+        measure: a track or ``all`` (mean scores, from 0 to 1), ``median_s`` (time of a case) or
+            ``not_valid`` (number of cases).
+        value: of the measure.
+    """
+
+    program: str
+    measure: str
+    value: float
+
+
+def ranking_rows(scores: Sequence[Score]) -> list[Measure]:
+    """What the table of the ranking shows, programs in its order."""
+    rows = []
+    for program, of_track in means(scores).items():
+        own = [score for score in scores if score.program == program]
+        measures = {
+            **of_track,
+            "median_s": _median_s(own),
+            "not_valid": float(sum(bool(score.fault) for score in own)),
+        }
+        rows += [Measure(program, name, value) for name, value in measures.items()]
+    return rows
 
 
 def ranking_table(scores: Sequence[Score]) -> Table:
@@ -104,7 +135,7 @@ def _median_s(scores: Sequence[Score]) -> float:
     return float(np.median(known)) if known else math.nan
 
 
-FILES = SCORES, PAGE = ("scores.csv", "report.html")
+FILES = SCORES, RANKING, PAGE = ("scores.csv", "ranking.csv", "report.html")
 PROOFS = "proofs"  # folder
 
 
@@ -186,7 +217,11 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
             )
     write_files(
         config.out,
-        {SCORES: partial(write_csv, rows=scores), PAGE: partial(write_bench_page, scores=scores)},
+        {
+            SCORES: partial(write_csv, rows=scores),
+            RANKING: partial(write_csv, rows=ranking_rows(scores)),
+            PAGE: partial(write_bench_page, scores=scores),
+        },
     )
     return scores
 

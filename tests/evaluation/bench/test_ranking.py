@@ -138,6 +138,13 @@ def test_schemes_and_hedges_are_run_written_and_ranked(
     assert ranking["means"]["pdhg"]["known"] > 0.98
     assert ranking["means"]["last"]["next"] > 0.8
     assert ranking["means"]["last"]["known"] == 0
+    rows = (tmp_path / "rank" / "ranking.csv").read_text().splitlines()
+    assert rows[0] == "program,measure,value"
+    of_last = dict(row.split(",")[1:] for row in rows if row.startswith("last,"))
+    assert float(of_last["next"]) == ranking["means"]["last"]["next"]
+    assert float(of_last["not_valid"]) == sum(
+        fault.startswith("last,") for fault in ranking["not_valid"]
+    )
     assert "First: pdhg" in (tmp_path / "rank" / "report.html").read_text()
     assert main([*command, "--results", str(tmp_path / "nowhere.csv"), "--overwrite"]) == 2
     assert "nowhere.csv" in capsys.readouterr().err
