@@ -9,6 +9,10 @@ count all failures; measured are all states with at most two cables down, on UsC
 
 The CVaR of the largest loss over the same states, at most a minute each, of demands without a path
 too, or not.
+
+    python benchmarks/availability.py --expand --data FOLDER --out runs/expansion.csv [NETWORK ...]
+
+The least capacity to buy for the demands of one matrix at loads and availabilities.
 """
 
 from __future__ import annotations
@@ -26,8 +30,10 @@ import teal
 from teal_availability import (
     components_of,
     effects_of,
+    expand,
     most_probable,
     pattern_probabilities,
+    peak_requests,
     promise_common_share,
     promise_least_loss,
     promise_tail_loss,
@@ -43,6 +49,7 @@ NETWORKS = {  # topology and the largest number of cables down at once
     "UsCarrier": ("topologies/UsCarrier.json", 1),
 }
 AVAILABILITY = 0.999
+EXPANSIONS = ((1.0, 0.9999), (3.0, 0.999), (3.0, 0.9999))  # load and availability
 
 
 def main() -> int:
@@ -53,6 +60,7 @@ def main() -> int:
     parser.add_argument("networks", nargs="*", default=list(NETWORKS), help=", ".join(NETWORKS))
     parser.add_argument("--data", type=Path, required=True, help="folder of the published files")
     parser.add_argument("--tail", action="store_true", help="the CVaR of the largest loss")
+    parser.add_argument("--expand", action="store_true", help="the capacity to buy")
     parser.add_argument("--out", type=Path, default=Path("runs/availability.csv"))
     options = parser.parse_args()
     rows = []
@@ -60,7 +68,9 @@ def main() -> int:
         name, most_down = NETWORKS[network]
         is_file = name.endswith(".json")
         topology = teal.load_topology(published(options.data, name) if is_file else name)
-        if options.tail:
+        if options.expand:
+            rows += [{"network": network} | row for row in _expansion_rows(topology)]
+        elif options.tail:
             rows += [{"network": network} | row for row in _tail_rows(topology, most_down)]
         else:
             rows.append({"network": network} | _row(topology, most_down))
@@ -95,6 +105,25 @@ def _tail_rows(topology: teal.Topology, most_down: int) -> Iterator[dict[str, ob
             "cvar": 1 - found.value,
             "cvar_at_least": 1 - found.bound,
             "not_listed": effects.rest / (1 - AVAILABILITY),
+            "seconds": time.perf_counter() - begin,
+        }
+
+
+def _expansion_rows(topology: teal.Topology) -> Iterator[dict[str, object]]:
+    """The least capacity to buy, for each load and availability."""
+    for load, availability in EXPANSIONS:
+        traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
+        requests = peak_requests(topology, traffic, availability)
+        begin = time.perf_counter()
+        found = expand(topology, requests)
+        yield {
+            "load": f"{load:g}",
+            "availability": availability,
+            "promises": len(requests),
+            "impossible": sum(not row.way for row in found.reservations),
+            "cost": found.cost,
+            "of_network": found.cost / (topology.capacity.sum() / 2),
+            "gap": found.gap,
             "seconds": time.perf_counter() - begin,
         }
 

@@ -1,9 +1,9 @@
 """The public names of this package."""
 
-from .admission import Request
 from .admit_command import AdmissionReport, admit
 from .api import availability
 from .components import Components, components_of
+from .expand_command import ExpansionReport, expand, peak_requests
 from .patterns import Patterns, pattern_probabilities
 from .promises import (
     Promise,
@@ -15,12 +15,14 @@ from .promises import (
 from .report import AvailabilityReport
 from .states import States, most_probable
 from .tail_loss import Effects, effects_of, promise_tail_loss
+from .ways import Request
 
 __all__ = [
     "AdmissionReport",
     "AvailabilityReport",
     "Components",
     "Effects",
+    "ExpansionReport",
     "Patterns",
     "Promise",
     "Quantile",
@@ -31,8 +33,10 @@ __all__ = [
     "common_quantile",
     "components_of",
     "effects_of",
+    "expand",
     "most_probable",
     "pattern_probabilities",
+    "peak_requests",
     "promise_common_share",
     "promise_least_loss",
     "promise_tail_loss",

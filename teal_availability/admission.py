@@ -1,10 +1,7 @@
 """Which promises of a rate for a share of the time a network can keep at once, and at which price.
 
-A promise is kept by reserving r / m on each of n paths, of which at least m survive for its share
-of the time: one path (m = n = 1), a copy on another one (m = 1, n = 2), two of three, and so on.
-The share of the time is the exact sum over the patterns of surviving paths
-(:mod:`teal_availability.patterns`).  Reserved rates never exceed capacities, so that all promises
-are kept at once.
+Each promise is kept in one of its ways (:mod:`teal_availability.ways`).  Reserved rates never
+exceed capacities, so that all promises are kept at once.
 
 Which are accepted is a packing program: each promise j has a value v[j] and takes at most one of
 its ways c, which loads links by a[c, e] Gbit/s.  For any prices y >= 0 of the links, no set of
@@ -20,64 +17,22 @@ program, in which parts of promises are kept.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.sparse as sp
 
-from teal import InputError, Problem, SolverError, Topology
-from teal.formats.cells import heading, read_cells
-from teal.formats.units import gbps_per_unit
+from teal import InputError, Problem, SolverError
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal_availability.matrix import capacity_of
 from teal_availability.patterns import Patterns
+from teal_availability.ways import Request, Way, all_ways, by_request_of, loads_of
 
 ACCEPTED, REFUSED, SOLD, IMPOSSIBLE = "accepted", "refused", "sold", "impossible"
-_COLUMNS = ("source", "target", "rate", "availability", "value", "sold")
-_YES, _NO = ("yes", "true", "1"), ("", "no", "false", "0")
-_ROUNDING = 1e-9  # share of a capacity, or of the time that a promise may be missed
+_ROUNDING = 1e-9  # share of a capacity
 _MOST_WHOLE = 20_000  # ways of all promises up to which whole numbers are tried
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """A promise that is asked for.
-
-    Attributes:
-        source, target: nodes.
-        rate: Gbit/s.
-        availability: share of the time.
-        value: worth of keeping it, in any unit.
-        is_sold: whether it was promised before, and must be kept.
-    """
-
-    source: str
-    target: str
-    rate: float
-    availability: float
-    value: float
-    is_sold: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Way:
-    """A way to keep a promise.
-
-    Attributes:
-        request: its number.
-        paths: numbers of the paths of its demand.
-        needed: m, paths that must survive; each carries rate / m.
-        availability: share of the time in which so many do.
-    """
-
-    request: int
-    paths: tuple[int, ...]
-    needed: int
-    availability: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,89 +58,6 @@ class Admission:
     prices: FloatArray
 
 
-def read_requests(path: Path, topology: Topology) -> list[Request]:
-    """The promises of a table (.csv, .xlsx): source, target, rate (Gbit/s), availability; value (by
-    default the rate), sold (yes or no).
-
-    Raises:
-        InputError: a fault in the table.
-    """
-    table = read_cells(path)
-    table.require(_COLUMNS[:4])
-    where = str(path)
-    found = []
-    unit = heading(table.header[table.place("rate") or 0])[1]
-    gbps = gbps_per_unit(unit, where) if unit else 1.0
-    for place, cells in table.records(_COLUMNS, numeric=("rate", "availability", "value")):
-        rate = _number(where, place, "rate", cells["rate"]) * gbps
-        value = cells.get("value", "").strip()
-        sold = cells.get("sold", "").strip().lower()
-        if sold not in _YES + _NO:
-            raise InputError(where, f"{place}: sold", "yes or no", repr(sold))
-        request = Request(
-            cells["source"].strip(),
-            cells["target"].strip(),
-            rate,
-            _number(where, place, "availability", cells["availability"]),
-            _number(where, place, "value", value) if value else rate,
-            sold in _YES,
-        )
-        found.append(checked(request, topology, f"{where}: {place}"))
-    return found
-
-
-def checked(request: Request, topology: Topology, where: str) -> Request:
-    """The request by the names of its nodes.
-
-    Raises:
-        InputError: an unknown node, or a number out of its range.
-    """
-    source, target = (topology.name_of(name) for name in (request.source, request.target))
-    for name in (source, target):
-        if name not in topology.node_names:
-            raise InputError(where, "node", f"a node of {topology.name}", repr(name))
-    if source == target:
-        raise InputError(where, "node", "two nodes", source)
-    for field in ("rate", "value"):
-        if not 0 < getattr(request, field) < math.inf:
-            raise InputError(where, field, "a number above 0", getattr(request, field))
-    if not 0 < request.availability < 1:
-        raise InputError(where, "availability", "a share in (0, 1)", request.availability)
-    return dataclasses.replace(request, source=source, target=target)
-
-
-def _number(where: str, place: str, name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(where, f"{place}: {name}", "a number above 0", repr(text)) from None
-
-
-def ways_of(
-    number: int, request: Request, survives: FloatArray, live: Sequence[int]
-) -> Iterator[Way]:
-    """The ways to keep a promise for so much of the time, none of which has a path too many.
-
-    Args:
-        number: number of the request.
-        request: the request.
-        survives: (2^K,) share of the time in which exactly the paths of a set survive.
-        live: paths that are there.
-    """
-    sets = np.arange(len(survives))
-    for needed in range(1, len(live) + 1):
-        found: list[set[int]] = []
-        for count in range(needed, len(live) + 1):
-            for paths in itertools.combinations(live, count):
-                if any(fewer <= set(paths) for fewer in found):
-                    continue
-                alive = sum((sets >> path) & 1 for path in paths)
-                availability = float(survives[alive >= needed].sum())
-                if availability >= request.availability - _ROUNDING * (1 - request.availability):
-                    found.append(set(paths))
-                    yield Way(number, paths, needed, availability)
-
-
 def choose_promises(
     problem: Problem,
     patterns: Patterns,
@@ -205,16 +77,9 @@ def choose_promises(
         SolverError: the program was not solved, or no choice with the sold promises was found.
     """
     capacity = capacity_of(problem)
-    names = problem.topology.node_names
-    demand = {(names[s], names[t]): d for d, (s, t) in enumerate(problem.paths.pairs.tolist())}
-    live = problem.path_mask[0].cpu().numpy()
-    ways: list[Way] = []
-    for number, request in enumerate(requests):
-        d = demand[request.source, request.target]
-        paths = np.flatnonzero(live[d]).tolist()
-        ways += ways_of(number, request, patterns.probability[d], paths)
+    ways = all_ways(problem, patterns, requests)
     possible = {way.request for way in ways}
-    loads = _loads(problem, requests, ways, demand)
+    loads = loads_of(problem, requests, ways)
     fits = np.flatnonzero(_worst(loads, capacity) <= 1)  # in an empty network
     ways, loads = [ways[i] for i in fits.tolist()], loads[fits]
     of_way = np.array([way.request for way in ways], dtype=np.int64)
@@ -279,28 +144,6 @@ def _worst(loads: sp.csr_array, capacity: FloatArray) -> FloatArray:
     return found
 
 
-def _loads(
-    problem: Problem,
-    requests: Sequence[Request],
-    ways: Sequence[Way],
-    demand: dict[tuple[str, str], int],
-) -> sp.csr_array:
-    """(W, E) Gbit/s that each way reserves on each link."""
-    rows: list[int] = []
-    links: list[int] = []
-    rates: list[float] = []
-    for row, way in enumerate(ways):
-        request = requests[way.request]
-        d = demand[request.source, request.target]
-        for path in way.paths:
-            of_path = problem.paths.links_of(d, path)
-            rows += [row] * len(of_path)
-            links += [int(link) for link in of_path]
-            rates += [request.rate / way.needed] * len(of_path)
-    shape = (len(ways), problem.topology.num_links)
-    return sp.csr_array((rates, (rows, links)), shape=shape)
-
-
 def _check_sold(
     requests: Sequence[Request], sold: np.ndarray, possible: set[int], of_way: Int64Array
 ) -> None:
@@ -333,7 +176,7 @@ def _rounded(
     """
     cost = loads @ prices
     left = capacity.copy()  # Gbit/s
-    by_request = _by_request(ways)
+    by_request = by_request_of(ways)
 
     def rank(request: int) -> tuple[float, ...]:
         own = by_request[request]
@@ -357,14 +200,6 @@ def _rounded(
     return chosen
 
 
-def _by_request(ways: Sequence[Way]) -> dict[int, list[int]]:
-    """Numbers of the ways of each request."""
-    found: dict[int, list[int]] = {}
-    for number, way in enumerate(ways):
-        found.setdefault(way.request, []).append(number)
-    return found
-
-
 def _sparing(
     ways: Sequence[Way], loads: sp.csr_array, capacity: FloatArray, chosen: Sequence[int]
 ) -> list[int]:
@@ -374,7 +209,7 @@ def _sparing(
     total = np.asarray(loads.sum(1)).reshape(-1)
     left = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
     found = []
-    by_request = _by_request(ways)
+    by_request = by_request_of(ways)
     for number in chosen:
         left = left + loads[[number]].toarray()[0]
         own = by_request[ways[number].request]

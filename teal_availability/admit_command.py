@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from teal import InputError, Problem, Topology, compute_paths
+from teal import InputError, Problem, Topology
 from teal.app.command import EXIT_FAILED, EXIT_OK, Notify, Outcome
 from teal.app.options import with_options
 from teal.app.settings import seconds
@@ -27,15 +25,13 @@ from teal_availability.admission import (
     REFUSED,
     SOLD,
     Admission,
-    Request,
-    checked,
     choose_promises,
-    read_requests,
 )
 from teal_availability.patterns import pattern_probabilities
 from teal_availability.records import share_text
 from teal_availability.settings import AdmitConfig, AdmitOptions
 from teal_availability.study import failing_components
+from teal_availability.ways import Request, checked, paths_for, read_requests, way_text
 
 _SHOWN = 30  # promises in the terminal
 
@@ -150,12 +146,7 @@ def admission_of(
     if not requests:
         raise InputError("promises", "", "a promise at least", "none")
     components = failing_components(topology, options)
-    index = topology.node_index()
-    pairs = np.array(
-        sorted({(index[one.source], index[one.target]) for one in requests}), dtype=np.int32
-    )
-    paths = compute_paths(topology, pairs, num_paths=options.num_paths)
-    problem = Problem.create(topology, paths, "total_flow", np.ones((1, len(pairs))))
+    problem = paths_for(topology, requests, options.num_paths)
     patterns = pattern_probabilities(problem, components)
     found = choose_promises(problem, patterns, requests, seconds(options.deadline, "--deadline"))
     return AdmissionReport(
@@ -167,25 +158,6 @@ def admission_of(
 
 def _row(problem: Problem, request: Request, found: Admission, number: int) -> AdmissionRow:
     way = found.way[number]
-    text, reserved = "", math.nan
-    if way is not None:
-        reserved = request.rate / way.needed
-        topology = problem.topology
-        names = topology.node_names
-        index = topology.node_index()
-        pair = [index[request.source], index[request.target]]
-        demand = int(np.flatnonzero((problem.paths.pairs == pair).all(1))[0])
-        routes = (
-            "|".join(
-                [request.source]
-                + [
-                    names[topology.link_target[link]]
-                    for link in problem.paths.links_of(demand, path)
-                ]
-            )
-            for path in way.paths
-        )
-        text = f"{way.needed} of {len(way.paths)}: " + " ".join(routes)
     return AdmissionRow(
         request.source,
         request.target,
@@ -194,8 +166,8 @@ def _row(problem: Problem, request: Request, found: Admission, number: int) -> A
         request.value,
         found.status[number],
         float(found.price[number]),
-        text,
-        reserved,
+        "" if way is None else way_text(problem, request, way),
+        math.nan if way is None else request.rate / way.needed,
         math.nan if way is None else way.availability,
     )
 

@@ -12,6 +12,7 @@ from teal.app.settings import (
     InstanceConfig,
     ProgramFileConfig,
     TopologyFileConfig,
+    TrafficFileConfig,
     require,
     seconds,
 )
@@ -163,3 +164,58 @@ class AdmitConfig(AdmitOptions):
     out: Path | None = None
     """File for the answers: admission.csv."""
     overwrite: Annotated[bool, OVERWRITE] = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpandOptions(FailureConfig, TopologyFileConfig):
+    """The components that fail, the candidate paths, and what a Gbit/s costs."""
+
+    num_paths: int = 4
+    """K, number of edge-disjoint candidate paths of two nodes, at most."""
+    cost: Literal["capacity", "length"] = "capacity"
+    """Cost of a Gbit/s in both directions of a cable: 1 on every cable, or its latency in ms."""
+    deadline: str = "30s"
+    """Length of the search, once the relaxed program is solved."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        self.check_failures()
+        require(self, "num_paths", "1 to 8", 1 <= self.num_paths <= 8)
+        seconds(self.deadline, "--deadline")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpandConfig(ExpandOptions, TrafficFileConfig):
+    """Find the least capacity to buy with which every promise of a rate for a share of the time is
+    kept.
+
+    Promises come from a table, or are the peaks of the traffic at one availability.  Each is kept
+    by rates that are reserved on one or several paths, exactly for its share of the time; no
+    purchase for such reservations costs less than the printed bound.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "promises": ("promises", "traffic", "availability"),
+        "failures": FAILURES,
+        "output": ("out", "overwrite"),
+    }
+
+    topology: Annotated[str, TOPOLOGY]
+    promises: Path | None = None
+    """Table (.csv, .xlsx) of promises: source, target, rate (Gbit/s), availability."""
+    traffic: str = ""
+    """In the place of --promises: traffic, of which the largest rate of each pair of nodes is
+    promised; files and names as in teal evaluate."""
+    availability: float = 0.999
+    """With --traffic: share of the time for which each rate is promised."""
+    out: Path
+    """Folder for purchases.csv, promises.csv, topology.json (the network with the purchase) and
+    manifest.json."""
+    overwrite: Annotated[bool, OVERWRITE] = False
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        super().__post_init__()
+        is_one = (self.promises is None) != (not self.traffic)
+        require(self, "promises", "either --promises or --traffic", is_one)
+        require(self, "availability", "a share of the time in (0, 1)", 0 < self.availability < 1)

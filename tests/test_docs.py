@@ -140,6 +140,8 @@ def test_a_stored_figure_says_command_machine_load_commit_and_the_code_that_it_m
     assert rows
     for source in header["sources"].split():
         assert (ROOT / source).exists(), source
+    if header["command"].startswith("teal bench "):  # whose set is frozen
+        return
     script = re.search(r"benchmarks[/.](\w+)", header["command"])
     assert script, header["command"]
     assert (ROOT / "benchmarks" / f"{script[1]}.py").is_file(), script[0]

@@ -21,9 +21,10 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.testing import make_topology
 from teal_availability import admission as module
-from teal_availability.admission import Request, choose_promises, ways_of
+from teal_availability.admission import choose_promises
 from teal_availability.components import components_of
 from teal_availability.patterns import Patterns, pattern_probabilities
+from teal_availability.ways import Request, Way, read_requests, ways_of
 from tests.teal_availability.brute import every_state, random_case, works
 
 
@@ -54,7 +55,7 @@ def test_no_choice_is_better_and_what_is_promised_is_kept(seed: int) -> None:
     names = problem.topology.node_names
     number = {(names[s], names[t]): d for d, (s, t) in enumerate(problem.paths.pairs.tolist())}
 
-    def load(way: module.Way) -> np.ndarray:
+    def load(way: Way) -> np.ndarray:
         request = requests[way.request]
         links = np.zeros(problem.topology.num_links)
         for path in way.paths:
@@ -80,7 +81,7 @@ def test_no_choice_is_better_and_what_is_promised_is_kept(seed: int) -> None:
         assert time == pytest.approx(way.availability, abs=1e-12)
         assert time >= request.availability - 1e-9
 
-    options: list[list[module.Way | None]] = []
+    options: list[list[Way | None]] = []
     for i, request in enumerate(requests):
         d = number[request.source, request.target]
         live = np.flatnonzero(problem.path_mask[0, d].numpy()).tolist()
@@ -187,7 +188,7 @@ def test_faults_of_a_table_of_promises_are_one_line(tmp_path: Path, row: str, wo
     topology = dataclasses.replace(make_topology([(0, 1, 1.0)]), node_names=("a", "b"))
     (tmp_path / "p.csv").write_text(_FILE + row + "\n")
     with pytest.raises(InputError, match=words):
-        module.read_requests(tmp_path / "p.csv", topology)
+        read_requests(tmp_path / "p.csv", topology)
 
 
 def _three_routes(scale: float) -> tuple[Problem, Patterns]:

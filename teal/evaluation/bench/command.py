@@ -44,10 +44,10 @@ class Measure:
     """A row of ``ranking.csv``.
 
     Attributes:
-        program: its name.
+        program: name of the program.
         measure: a track or ``all`` (mean scores, from 0 to 1), ``median_s`` (time of a case) or
             ``not_valid`` (number of cases).
-        value: of the measure.
+        value: value of the measure.
     """
 
     program: str
@@ -56,7 +56,7 @@ class Measure:
 
 
 def ranking_rows(scores: Sequence[Score]) -> list[Measure]:
-    """What the table of the ranking shows, programs in its order."""
+    """The figures of the table of the ranking, programs in its order."""
     rows = []
     for program, of_track in means(scores).items():
         own = [score for score in scores if score.program == program]

@@ -56,7 +56,7 @@ class _Source:
     unsplittable: tuple[int, ...]
 
 
-# Flow is measured where links are scarce everywhere: on GEANT, Germany50 and B4 at a load of 4 every
+# Flow is measured where links are scarce: on GEANT, Germany50 and B4 at a load of 4 every
 # good scheme carries all that can be carried.
 _SOURCES = {
     "b4": _Source(

@@ -128,11 +128,19 @@ def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tens
     )
 
 
+def gains_from_start(problem: Problem) -> bool:
+    """Whether a model's start can save time: in programs that maximise a linear value.
+
+    Balanced programs and concave utilities take fewer iterations from a model, but the model takes
+    longer than these: on networks of 50 to 158 nodes the whole took 0.9 to 20 times as long, to 1%
+    and 0.1%.
+    """
+    return not problem.demand_set.carries_all and problem.utility is None
+
+
 def foretells_work(problem: Problem, engine: str) -> bool:
     """Whether :class:`ModelStart` decides about the start of a program: of one that maximises a
     linear value.
     """
-    is_linear_maximum = (
-        not problem.conditions and not problem.demand_set.carries_all and problem.utility is None
-    )
+    is_linear_maximum = not problem.conditions and gains_from_start(problem)
     return is_linear_maximum and engine in ("auto", "fused") and FusedEngine.accepts(problem)

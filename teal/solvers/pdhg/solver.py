@@ -24,7 +24,7 @@ from teal.solvers import least_cost
 from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.fused.rehearsal import rehearse_for
-from teal.solvers.pdhg.model_start import foretells_work
+from teal.solvers.pdhg.model_start import foretells_work, gains_from_start
 from teal.solvers.pdhg.reduction import spans_decades
 from teal.solvers.pdhg.single import (
     SearchOptions,
@@ -129,7 +129,8 @@ def solve(
             the demands, it solves the sample (targets of 0.5% and above, programs that maximise a
             value; iterations do otherwise).  On smaller ones it gives the start that ``warm_start``
             does not give, and of a program that maximises a value one wherever that saves
-            iterations (:mod:`teal.solvers.pdhg.model_start`).  Not under priority and max_min.
+            iterations (:mod:`teal.solvers.pdhg.model_start`).  With auto, balanced programs and
+            concave utilities do without.  Not under priority and max_min.
         engine: interior (interior points: programs over paths, on the CPU), fused (PDHG; CPU, and
             GPU with numba-cuda), plain (any device), equilibrated (any device; for magnitudes that
             span many decades), or auto: the one of the first two that is expected to be faster,
@@ -269,6 +270,8 @@ def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps
         )
         return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     state, starter = _starting_state(problem, settings.warm_start), settings.starter
+    if engine == "auto" and not gains_from_start(problem):
+        starter = None
     if problem.objective.rules.may_have_no_allocation:
         limits = settings.gap, settings.max_iterations, deadline
         return (yield from least_cost.solving(problem, state, *limits, engine, _balance))

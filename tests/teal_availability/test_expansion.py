@@ -1,0 +1,180 @@
+"""Purchases for promises, against all choices on small networks and all states of their
+components."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import teal
+import teal_availability
+from teal.cli import main
+from teal.problem import Problem
+from teal.testing import make_topology
+from teal_availability.expansion import Pairs, bound_by_prices, expansion
+from teal_availability.patterns import pattern_probabilities
+from teal_availability.ways import Request, Way, all_ways, loads_of
+from tests.teal_availability.brute import every_state, random_case, works
+
+
+def _requests(problem: Problem, seed: int, count: int) -> list[Request]:
+    rng, names = np.random.default_rng(seed), problem.topology.node_names
+    scale = float(problem.topology.capacity.mean())
+    return [
+        Request(
+            names[s], names[t], float(scale * rng.uniform(0.2, 3)), float(rng.choice([0.6, 0.9])), 1
+        )
+        for s, t in problem.paths.pairs[rng.choice(len(problem.paths.pairs), count)].tolist()
+    ]
+
+
+def _load(problem: Problem, requests: list[Request], way: Way) -> np.ndarray:
+    """(E,) Gbit/s of a way, path by path."""
+    request = requests[way.request]
+    names = problem.topology.node_names
+    pairs = [(names[s], names[t]) for s, t in problem.paths.pairs.tolist()]
+    load = np.zeros(problem.topology.num_links)
+    for path in way.paths:
+        demand = pairs.index((request.source, request.target))
+        load[list(problem.paths.links_of(demand, path))] += request.rate / way.needed
+    return load
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=30, deadline=None)
+def test_no_choice_of_ways_is_cheaper_and_what_is_promised_is_kept(seed: int) -> None:
+    problem, components = random_case(seed, nodes=4, count=6)
+    patterns = pattern_probabilities(problem, components)
+    requests = _requests(problem, seed, 3)
+    rng = np.random.default_rng(seed)
+    links = problem.topology.link_pairs()
+    cost = rng.uniform(0.5, 3, len(links))
+    found = expansion(problem, patterns, requests, Pairs.of(links, cost))
+
+    ways = all_ways(problem, patterns, requests)
+    capacity = problem.topology.capacity
+    of_request = [[way for way in ways if way.request == j] for j in range(len(requests))]
+    possible = [own for own in of_request if own]
+    least = np.inf
+    for chosen in itertools.product(*possible):
+        missing = sum((_load(problem, requests, way) for way in chosen), -capacity)
+        least = min(
+            least,
+            sum(
+                price * max(0.0, *(missing[link] for link in pair))
+                for price, pair in zip(cost, links, strict=True)
+            ),
+        )
+    assert found.cost == pytest.approx(least, rel=1e-6, abs=1e-9 * capacity.sum())
+    assert found.bound <= least * (1 + 1e-9)
+    assert found.bound == pytest.approx(found.cost, rel=1e-5, abs=1e-6 * capacity.sum())
+
+    new = capacity.copy()
+    for amount, pair in zip(found.bought, links, strict=True):
+        new[pair] += amount
+    kept = [way for way in found.way if way is not None]
+    assert (sum((_load(problem, requests, way) for way in kept), -new) <= 1e-9 * new.max()).all()
+    assert [way is not None for way in found.way] == [bool(own) for own in of_request]
+    names = problem.topology.node_names
+    pairs = [(names[s], names[t]) for s, t in problem.paths.pairs.tolist()]
+    for way in kept:
+        request, time = requests[way.request], 0.0
+        demand = pairs.index((request.source, request.target))
+        for share, down in every_state(components.unavailability):
+            state = works(components, down, problem.topology.num_links)
+            alive = [state[list(problem.paths.links_of(demand, path))].all() for path in way.paths]
+            time += share * (sum(alive) >= way.needed)
+        assert time >= request.availability - 1e-9
+
+    # Any numbers as prices prove no more than what is true.
+    if ways:
+        loads, request_of = loads_of(problem, requests, ways), np.array([w.request for w in ways])
+        prices = rng.lognormal(0, 2, len(capacity)) * (rng.random(len(capacity)) < 0.7)
+        bound = bound_by_prices(request_of, loads, capacity, Pairs.of(links, cost), prices)
+        assert bound <= least * (1 + 1e-9)
+
+
+def _triangle() -> teal.Topology:
+    return make_topology([(0, 1, 10.0), (0, 2, 10.0), (2, 1, 10.0)], both=True)
+
+
+def test_a_copy_on_the_other_route_of_a_triangle(tmp_path: Path) -> None:
+    """12 Gbit/s for 99.99% of the time need a copy, since a cable is up for 99.9%: 2 more on each of
+    the three cables of 10.  For 99.8% the route of one cable is enough, and for 99% half on
+    each route, of which both are up for 99.7%."""
+    report = teal_availability.expand(_triangle(), (Request("n0", "n1", 12.0, 0.9999, 1.0),))
+    assert [row.bought for row in report.purchases] == pytest.approx([2, 2, 2])
+    assert [row.capacity for row in report.purchases] == [10, 10, 10]
+    assert report.cost == pytest.approx(6)
+    assert report.bound == pytest.approx(6)
+    assert report.upgraded.capacity == pytest.approx(np.full(6, 12.0))
+    kept = report.reservations[0]
+    assert kept.way == "1 of 2: n0|n1 n0|n2|n1"
+    assert kept.kept == pytest.approx(1 - 0.001 * (1 - 0.999**2))
+    report.save(tmp_path)
+    again = teal.load_topology(str(tmp_path / "topology.json"))
+    assert again.capacity == pytest.approx(np.full(6, 12.0))
+    sold = Request("n0", "n1", 12.0, 0.9999, 1.0, is_sold=True)
+    assert teal_availability.admit(again, [sold]).rows[0].status == "sold"
+
+    cheap = teal_availability.expand(_triangle(), (Request("n0", "n1", 12.0, 0.998, 1.0),))
+    assert cheap.cost == pytest.approx(2)
+    nothing = teal_availability.expand(_triangle(), (Request("n0", "n1", 12.0, 0.99, 1.0),))
+    assert "Nothing is to be bought" in nothing.answer
+    assert nothing.gap == 0
+
+
+def test_a_promise_that_no_capacity_keeps_is_named() -> None:
+    requests = (Request("n0", "n1", 5.0, 0.9999999, 1.0), Request("n0", "n2", 15.0, 0.998, 1.0))
+    report = teal_availability.expand(_triangle(), requests)
+    assert "1 are impossible at any capacity" in report.answer
+    assert [row.way for row in report.reservations] == ["", "1 of 1: n0|n2"]
+    assert report.cost == pytest.approx(5)
+
+
+def test_the_command_takes_the_peaks_of_traffic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["expand", "--topology", "b4", "--traffic", "gravity:seed=0,count=2,load=3"]
+    command += ["--availability", "0.999", "--out", str(tmp_path / "out"), "--json"]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bound"] <= found["cost"]
+    assert found["gap"] < 0.01
+    with (tmp_path / "out" / "purchases.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert sum(float(row["cost"]) for row in rows) == pytest.approx(found["cost"])
+    topology = teal.load_topology("b4")
+    traffic = teal.load_traffic("gravity:seed=0,count=2,load=3", topology)
+    peaks = teal_availability.peak_requests(topology, traffic, 0.999)
+    peak = traffic.read(slice(None)).max(0)
+    assert [one.rate for one in peaks] == pytest.approx(peak[peak > 0])
+    assert main(command) == 2, "not replaced"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "either --promises or --traffic"),
+        (["--traffic", "gravity:", "--availability", "99"], "a share of the time"),
+        (["--traffic", "gravity:", "--num-paths", "0"], "1 to 8"),
+    ],
+)
+def test_faults_of_settings_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert main(["expand", "--topology", "b4", "--out", str(tmp_path / "out"), *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_costs_by_length_are_latencies() -> None:
+    requests = (Request("n0", "n1", 12.0, 0.99, 1.0),)
+    long = make_topology([(0, 1, 10.0)], latency=5.0, both=True)
+    assert teal_availability.expand(long, requests, cost="length").cost == pytest.approx(10)
