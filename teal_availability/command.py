@@ -32,7 +32,7 @@ def run_availability(config: AvailabilityConfig, notify: Notify) -> Availability
 def availability_outcome(config: AvailabilityConfig, notify: Notify) -> Outcome:
     """`teal availability`."""
     report = run_availability(config, notify)
-    best = max(report.summary, key=lambda row: row.mean).routing
+    best = max(report.of_all, key=lambda row: row.mean).routing
     promises = [promise_table(report)] if report.promises else []
     return Outcome(
         text=report.answer,

@@ -8,7 +8,7 @@ import torch
 
 from teal import InputError, PathSet, Problem
 from teal.network.path_links import path_links_of
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import FloatArray, Int64Array
 
 
 def demand_of(problem: Problem) -> FloatArray:
@@ -25,6 +25,25 @@ def demand_of(problem: Problem) -> FloatArray:
 def capacity_of(problem: Problem) -> FloatArray:
     """(E,) Gbit/s."""
     return np.asarray(problem.capacity[0].to("cpu", torch.float64), dtype=np.float64)
+
+
+def classes_of(problem: Problem) -> Int64Array:
+    """(D,) class of each demand, 0 the highest; zeros without classes."""
+    if problem.classes is None:
+        return np.zeros(problem.paths.num_demands, dtype=np.int64)
+    return problem.classes.of_demand.astype(np.int64)
+
+
+def num_classes(problem: Problem) -> int:
+    """C, 1 without classes."""
+    return 1 if problem.classes is None else len(problem.classes)
+
+
+def left_for(load: FloatArray, capacity: FloatArray) -> FloatArray:
+    """(C, E) Gbit/s that links have left for each class, whose upper classes offer loads (C, E)."""
+    upper = np.cumsum(load, axis=0) - load
+    found: FloatArray = np.maximum(0.0, capacity - upper)
+    return found
 
 
 def crossings(paths: PathSet) -> sp.csr_array:

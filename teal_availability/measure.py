@@ -37,6 +37,23 @@ class Bounds(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Totals:
+    """Measured availability of several demands together.
+
+    Attributes:
+        of_class: name of their class; "" for all demands.
+        whole_time: (3,) share of the time in which all of them keep such shares.
+        total_time: (3,) share of the time in which such shares of their traffic arrive.
+        mean: () share of their traffic that arrives.
+    """
+
+    of_class: str
+    whole_time: Bounds
+    total_time: Bounds
+    mean: Bounds
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Availability:
     """Measured availability under one way of routing, over all matrices.
 
@@ -44,9 +61,7 @@ class Availability:
         routing: name of the way of routing.
         demand_time: (D, 3) share of the time in which at least 100, 99 and 90% of a demand arrive.
         demand_mean: (D,) share of the traffic of a demand that arrives.
-        whole_time: (3,) share of the time in which all demands keep such shares.
-        total_time: (3,) share of the time in which such shares of all traffic arrive.
-        mean: () share of all traffic that arrives.
+        totals: figures of all demands together, then of those of each class, the highest first.
         lost_with: (n,) share of all traffic that is lost while a component is down, in the states
             that are listed; counted for each of several that are down.
         gained_by: (n,) share of all traffic that would arrive in addition in these states if a
@@ -56,11 +71,24 @@ class Availability:
     routing: str
     demand_time: Bounds
     demand_mean: Bounds
-    whole_time: Bounds
-    total_time: Bounds
-    mean: Bounds
+    totals: tuple[Totals, ...]
     lost_with: FloatArray
     gained_by: FloatArray
+
+    @property
+    def whole_time(self) -> Bounds:
+        """(3,) share of the time in which all demands keep such shares."""
+        return self.totals[0].whole_time
+
+    @property
+    def total_time(self) -> Bounds:
+        """(3,) share of the time in which such shares of all traffic arrive."""
+        return self.totals[0].total_time
+
+    @property
+    def mean(self) -> Bounds:
+        """() share of all traffic that arrives."""
+        return self.totals[0].mean
 
 
 def measure(
@@ -95,22 +123,37 @@ def measure(
         shaped = weights.reshape(weights.shape + (1,) * (stacked.ndim - weights.ndim))
         return np.asarray((shaped * stacked).sum(0))
 
-    def bounds(field: str, weights: FloatArray) -> Bounds:
-        both: list[Bounds] = [getattr(one, field) for one in found]
+    def bounds(both: Sequence[Bounds], weights: FloatArray) -> Bounds:
         return Bounds(
             mean([one.low for one in both], weights), mean([one.high for one in both], weights)
         )
 
+    def totals(number: int) -> Totals:
+        of_group = [one.totals[number] for one in found]
+        members = _groups(problems[0])[number][1]
+        return Totals(
+            of_group[0].of_class,
+            bounds([one.whole_time for one in of_group], in_time),
+            bounds([one.total_time for one in of_group], in_time),
+            bounds([one.mean for one in of_group], _weights(demand[:, members].sum(1))),
+        )
+
     return Availability(
         name,
-        bounds("demand_time", in_time),
-        bounds("demand_mean", of_each),
-        bounds("whole_time", in_time),
-        bounds("total_time", in_time),
-        bounds("mean", of_all),
+        bounds([one.demand_time for one in found], in_time),
+        bounds([one.demand_mean for one in found], of_each),
+        tuple(totals(number) for number in range(len(found[0].totals))),
         mean([one.lost_with for one in found], of_all),
         mean([one.gained_by for one in found], of_all),
     )
+
+
+def _groups(problem: Problem) -> list[tuple[str, slice]]:
+    """All demands, under the name "", and those of each class."""
+    groups = [("", slice(None))]
+    if problem.classes is not None:
+        groups += zip(problem.classes.names, problem.classes.blocks, strict=True)
+    return groups
 
 
 def _weights(traffic: FloatArray) -> FloatArray:
@@ -141,37 +184,43 @@ def _of_matrix(
     levels = np.array(LEVELS) - _BELOW
     demand_mean = _Sum(len(demand))
     demand_time = _Sum(len(demand), len(levels))
-    whole_time = _Sum(len(levels))
-    total_time = _Sum(len(levels))
-    mean = _Sum()
+    groups = [
+        (name_of_class, members, _Sum(len(levels)), _Sum(len(levels)), _Sum())
+        for name_of_class, members in _groups(problem)
+    ]
     lost = np.zeros(len(states))
     for part, works in states_of(components, states, routing.together):
         time = states.probability[part]
         share, most = routing.arrived(works)
         lost[part] = lost_share(demand, share)
-        carried = 1 - lost[part]
         reached = share[:, :, None] >= levels
-        has_reached = carried[:, None] >= levels
-        is_whole = np.asarray(reached.all(1))
         # Of a search that ended near the optimum nothing is known but the bound on all traffic.
         # Where every demand keeps a share, so does all traffic.
         is_open = np.zeros(len(share), bool) if most is None else ~np.isnan(most)
-        at_most = carried if most is None else _where(is_open, np.fmax(most, carried), carried)
-        could_reach = _where(is_open, at_most[:, None] >= levels, has_reached)
-        mean.add(time, carried, at_most)
+        for name_of_class, members, whole_time, total_time, mean in groups:
+            carried = 1 - lost_share(demand[members], share[:, members])
+            has_reached = carried[:, None] >= levels
+            is_whole = np.asarray(reached[:, members].all(1))
+            at_most = carried
+            if most is not None:
+                known = np.ones_like(most) if name_of_class else np.fmax(most, carried)
+                at_most = np.asarray(_where(is_open, known, carried))
+            could_reach = _where(is_open, at_most[:, None] >= levels, has_reached)
+            mean.add(time, carried, at_most)
+            total_time.add(time, has_reached, could_reach)
+            whole_time.add(time, is_whole, _where(is_open, could_reach, is_whole))
         demand_mean.add(time, share, _where(is_open, 1.0, share))
         demand_time.add(time, reached, _where(is_open, True, reached))
-        total_time.add(time, has_reached, could_reach)
-        whole_time.add(time, is_whole, _where(is_open, could_reach, is_whole))
         progress(part.stop - part.start)
     lost_with, gained_by = _by_component(len(components), states, lost)
     return Availability(
         name,
         demand_time.bounds(states.rest),
         demand_mean.bounds(states.rest),
-        whole_time.bounds(states.rest),
-        total_time.bounds(states.rest),
-        mean.bounds(states.rest),
+        tuple(
+            Totals(one, *(figure.bounds(states.rest) for figure in figures))
+            for one, _, *figures in groups
+        ),
         lost_with,
         gained_by,
     )

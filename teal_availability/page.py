@@ -55,6 +55,7 @@ def summary_table(report: AvailabilityFigures) -> Table:
 
     columns = (
         Column("routing", "routing"),
+        Column("class", "of_class", optional=True),
         Column("minutes lost a year", "lost_minutes_at_most", text=_lost),
         Column("all demands whole", "whole_100", text=whole, most_is_best=True),
         Column("99% of traffic", "total_99", text=total, most_is_best=True),
@@ -87,6 +88,7 @@ def demand_table(report: AvailabilityFigures, routing: str, worst: int) -> Table
     ranked: list[DemandRow] = sorted(rows, key=lambda row: -row.lost_minutes_at_most)
     columns = (
         Column("demand", lambda row: f"{row.source} -> {row.target}"),
+        Column("class", "of_class", optional=True),
         Column("Gbit/s", "rate", digits(3), most_is_best=True),
         Column("minutes lost a year", "lost_minutes_at_most", text=_lost, most_is_best=True),
         Column("whole", "time_100", _time),
@@ -99,6 +101,7 @@ def promise_table(report: AvailabilityFigures) -> Table:
     """A row for each promise."""
     columns = (
         Column("promise", "routing"),
+        Column("class", "of_class", optional=True),
         Column("matrix", "matrix", str),
         Column("availability", "availability", _time, optional=True),
         Column("share", "share", percent),
@@ -117,7 +120,7 @@ def charts_of(report: AvailabilityFigures) -> list[Chart]:
     """Minutes lost a year: of demands, and of components."""
     by_routing = {
         row.routing: [one for one in report.demands if one.routing == row.routing and one.rate > 0]
-        for row in report.summary
+        for row in report.of_all
     }
     return [
         Chart(
@@ -155,7 +158,7 @@ def charts_of(report: AvailabilityFigures) -> list[Chart]:
                         ]
                     ),
                 )
-                for row in report.summary
+                for row in report.of_all
             ),
             "log",
             shows_shares=True,
@@ -192,7 +195,7 @@ def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
             table=component_table(report, row.routing, _SHOWN),
             charts=[],
         )
-        for row in report.summary
+        for row in report.of_all
     ]
     write_page(path, f"Availability of {report.topology}", f"{report.answer}.", sections)
 

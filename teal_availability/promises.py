@@ -244,15 +244,22 @@ def without_path(patterns: Patterns, demand: FloatArray, availability: float) ->
 
 
 def promise_common_share(
-    problem: Problem, patterns: Patterns, availability: float, seconds: float = math.inf
+    problem: Problem,
+    patterns: Patterns,
+    availability: float,
+    seconds: float = math.inf,
+    *,
+    is_sparing: bool = False,
 ) -> Promise:
-    """The rates with the largest common share at an availability.
+    """The rates with the largest common share at an availability, and of these those with the least
+    expected loss, or those that take least of the links.
 
     Args:
         problem: one matrix under total_flow.
         patterns: probabilities of its paths.
         availability: beta, in (0, 1).
         seconds: time limit.
+        is_sparing: whether the rates take least of the links.
 
     Raises:
         InputError: another availability, or too large a network.
@@ -269,7 +276,7 @@ def promise_common_share(
     if not takes.any():
         return promise_to_nobody(problem, patterns, left_out)
     rows = _Rows(problem, patterns, takes)
-    found, spent = _common_share(rows, patterns, takes, tail, seconds)
+    found, spent = _common_share(rows, patterns, takes, tail, seconds, is_sparing)
     paths, count, links = len(rows.slot), len(rows.rate), len(rows.capacity)
     best = spent if spent.is_solved and spent.x is not None else found
     rates = rows.rates(best.solution("common share")[:paths], problem)
@@ -289,10 +296,15 @@ def promise_common_share(
 
 
 def _common_share(
-    rows: _Rows, patterns: Patterns, takes: BoolArray, tail: float, seconds: float
+    rows: _Rows,
+    patterns: Patterns,
+    takes: BoolArray,
+    tail: float,
+    seconds: float,
+    is_sparing: bool,
 ) -> tuple[LpResult, LpResult]:
-    """The program of the common share, and that of the least expected loss with this share for
-    all.
+    """The program of the common share, and that of the least expected loss, or of the least load of
+    all links together, with this share for all.
 
     The variables are the shares on paths, shortfalls u[d, s], levels a[d], the common share, and in
     the second program what arrives, b[d, s].  A level is also the shortfall while no path survives.
@@ -317,6 +329,18 @@ def _common_share(
         seconds=seconds,
     )
     share = found.solution("common share")[-1]
+    least = np.concatenate([np.zeros(paths + count + demands), [share * (1 - _SPENT)]])
+    if is_sparing:
+        taken = np.asarray(rows.loads.sum(0)).reshape(-1)
+        spared = rows.solve(
+            np.concatenate([taken / float(taken.mean()), np.zeros(count + demands + 1)]),
+            [loads, falls_short, shares],
+            right,
+            low=least,
+            high=np.concatenate([of_rates, of_shares]),
+            seconds=seconds,
+        )
+        return found, spared
     worth = rows.probability * rows.rate
     spent = rows.solve(
         np.concatenate([np.zeros(paths + count + demands + 1), -worth / float(worth.mean())]),
@@ -327,9 +351,7 @@ def _common_share(
             [-rows.arrives, None, None, None, sp.eye_array(count)],
         ],
         np.concatenate([right, np.zeros(count)]),
-        low=np.concatenate(
-            [np.zeros(paths + count + demands), [share * (1 - _SPENT)], np.zeros(count)]
-        ),
+        low=np.concatenate([least, np.zeros(count)]),
         high=np.concatenate([of_rates, of_shares, np.ones(count)]),
         seconds=seconds,
     )

@@ -41,10 +41,12 @@ _SHARE_UNITS = 1e6
 
 @dataclasses.dataclass(frozen=True)
 class SummaryRow:
-    """Availability of all traffic under one way of routing; shares of the time and of the traffic.
+    """Availability of all traffic or of a class, under one way of routing; shares of the time and
+    of its traffic.
 
     Attributes:
         routing: name of the way of routing.
+        of_class: name of the class; "" for all traffic.
         mean, mean_at_most: share of the traffic that arrives, from below and above.
         lost_minutes, lost_minutes_at_most: minutes a year in which all traffic would have to be
             lost, to lose as much; from below and above.
@@ -57,6 +59,7 @@ class SummaryRow:
     """
 
     routing: str
+    of_class: str
     mean: float
     mean_at_most: float
     lost_minutes: float
@@ -81,6 +84,7 @@ class DemandRow:
 
     Attributes:
         routing: name of the way of routing.
+        of_class: name of its class; "" without classes.
         source, target: nodes.
         rate: mean rate over the matrices, Gbit/s.
         mean, mean_at_most: share of its traffic that arrives, from below and above.
@@ -92,6 +96,7 @@ class DemandRow:
     """
 
     routing: str
+    of_class: str
     source: str
     target: str
     rate: float
@@ -135,6 +140,7 @@ class PromiseRow:
 
     Attributes:
         routing: least-loss, common-share or tail-loss.
+        of_class: name of the class, beside which the upper classes are kept; "" without classes.
         matrix: number of the matrix.
         availability: share of the time for which the share is promised; NaN for least-loss.
         share: share of all traffic that arrives on average, or of every demand; of tail-loss what
@@ -149,6 +155,7 @@ class PromiseRow:
     """
 
     routing: str
+    of_class: str
     matrix: int
     availability: float
     share: float
@@ -171,7 +178,7 @@ class AvailabilityFigures:
         components: number of components that fail.
         states: number of states that were looked at.
         rest: share of the time in others.
-        summary: a row for each way of routing.
+        summary: a row for each way of routing, and with classes for each class in it.
         demands: a row for each demand and way of routing.
         by_component: a row for each component and way of routing.
         promises: a row for each promise and matrix.
@@ -189,9 +196,14 @@ class AvailabilityFigures:
     promises: list[PromiseRow]
 
     @property
+    def of_all(self) -> list[SummaryRow]:
+        """The rows of all traffic."""
+        return [row for row in self.summary if not row.of_class]
+
+    @property
     def answer(self) -> str:
         """The most available way of routing, in a sentence."""
-        best = max(self.summary, key=lambda row: row.mean)
+        best = max(self.of_all, key=lambda row: row.mean)
         return (
             f"{best.routing} loses {from_to(best.lost_minutes, best.lost_minutes_at_most)} minutes "
             "of all traffic a year; every demand is whole in "

@@ -10,6 +10,10 @@
   network, where it does.
 - *solved*: splits over the candidate paths, solved anew for every state: to a certified gap where
   not all demand fits.
+
+Where demands have classes, a link serves an upper class first: of a class it carries at most the
+capacity less what the upper classes offer.  Splits that are solved anew maximise the flow of the
+highest class, then that of the next one.
 """
 
 from __future__ import annotations
@@ -22,14 +26,14 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from teal import InputError, Problem, solve
+from teal import InputError, PdhgResult, Problem, solve
 from teal.network.ecmp import METRICS, Dags, EcmpDag, igp_metric
 from teal.network.path_links import path_links_of
 from teal.pathops.segment_passes import load_inwards
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel
 from teal_availability.components import Components
-from teal_availability.matrix import capacity_of, demand_of
+from teal_availability.matrix import capacity_of, classes_of, demand_of, left_for, num_classes
 from teal_availability.states import States
 
 _CHUNK_ENTRIES = 1 << 21  # states x demands computed together, 16 MiB of shares
@@ -115,6 +119,8 @@ class Tunnels:
             shape=(len(links.slot), len(self._capacity)),
         )
         self._by_link = self._crosses.tocsc()
+        self._class_of = classes_of(problem)[self._demand_of]
+        self._classes = num_classes(problem)
         split = splits.to("cpu", torch.float64).numpy().reshape(-1)[links.slot].clip(min=0)
         whole = np.bincount(self._demand_of, split, len(self._demand))
         self._split = split / np.maximum(1.0, whole)[self._demand_of]
@@ -122,7 +128,10 @@ class Tunnels:
         self._dead = self._crosses @ (self._capacity <= 0).astype(float) > 0
         every = np.arange(len(self._demand))
         self._sent = self._moved(every, self._dead)
-        self._load = self._crosses.T @ (self._sent * self._demand[self._demand_of])
+        flow = self._sent * self._demand[self._demand_of]
+        self._load = np.array(
+            [self._crosses.T @ (flow * (self._class_of == c)) for c in range(self._classes)]
+        )
 
     @property
     def together(self) -> int:
@@ -145,16 +154,19 @@ class Tunnels:
         sent[paths] = self._moved(affected, dead)
         change = (sent[paths] - self._sent[paths]) * self._demand[self._demand_of[paths]]
         entries, length = _entries(self._crosses.indptr, paths)
-        of_links = np.bincount(
-            self._crosses.indices[entries], np.repeat(change, length), len(self._capacity)
-        )
-        load = self._load + of_links
+        links = len(self._capacity)
+        place = self._crosses.indices[entries] + links * np.repeat(self._class_of[paths], length)
+        of_links = np.bincount(place, np.repeat(change, length), self._classes * links)
+        load: FloatArray = self._load + of_links.reshape(self._classes, links)
         capacity = np.where(state, self._capacity, 0.0)
-        full = np.flatnonzero((load > capacity * (1 + _ROUNDING)) & (capacity > 0))
+        left = left_for(load, capacity)
         cut = np.ones_like(sent)
-        for link in full.tolist():
+        full = (load > left + _ROUNDING * capacity) & (capacity > 0)
+        for c, link in np.argwhere(full).tolist():
             through = self._through([link])
-            cut[through] = np.maximum(cut[through], load[link] / capacity[link])
+            through = through[self._class_of[through] == c]
+            excess = load[c, link] / left[c, link] if left[c, link] > 0 else np.inf
+            cut[through] = np.maximum(cut[through], excess)
         return np.bincount(self._demand_of, sent / cut, len(self._demand)).clip(max=1.0)
 
     def _through(self, links: Int64Array | list[int]) -> IntArray:
@@ -217,7 +229,7 @@ class Solved:
     """Splits that are solved anew for every state.
 
     Where the splits that minimise the largest utilisation fit, they carry all that has a path; else
-    the largest total flow is looked for.
+    the largest total flow is looked for, or that of each class, the highest first.
 
     Args:
         problem: one matrix.
@@ -225,10 +237,11 @@ class Solved:
     """
 
     def __init__(self, problem: Problem, gap: float = 1e-3) -> None:
-        self._problem = problem.to(torch.float64)
+        self._problem = prioritised(problem).to(torch.float64)
         self._gap = gap
         self._balanced = balanced(self._problem)
-        self._start = solve(self._problem, gap=gap).state
+        one_program = self._problem.classes is None
+        self._start = solve(self._problem, gap=gap).state if one_program else None
 
     @property
     def together(self) -> int:
@@ -246,14 +259,32 @@ class Solved:
         tight = np.flatnonzero(fullest > 1)
         if len(tight):
             flow = _failed(self._problem, works[tight])
-            result = solve(flow, gap=self._gap, warm_start=self._start.repeated(len(tight)))
+            start = None if self._start is None else self._start.repeated(len(tight))
+            result = solve(flow, gap=self._gap, warm_start=start)
             total = max(float(demand.sum()), 1e-300)
             # Nothing carries more than the demands that have a path.
             routed = share[tight] @ demand / total
-            most[tight] = np.minimum(routed, result.bound.cpu().numpy() / total)
+            most[tight] = np.minimum(routed, self._most(flow, result, works[tight]) / total)
             carried = result.splits.sum(-1).clamp(max=1.0).cpu().numpy()
             share[tight] = np.where(demand > 0, carried, 1.0)
         return Arrived(share, most)
+
+    def _most(self, flow: Problem, result: PdhgResult, works: BoolArray) -> FloatArray:
+        """(S,) Gbit/s of all traffic that no splits exceed."""
+        if flow.classes is not None:  # the bound of the classes is none of all traffic
+            result = solve(_failed(_without_classes(self._problem), works), gap=self._gap)
+        return np.asarray(result.bound.cpu().numpy())
+
+
+def _without_classes(problem: Problem) -> Problem:
+    """One matrix under total_flow."""
+    return Problem.create(
+        problem.topology,
+        problem.paths,
+        "total_flow",
+        demand_of(problem)[None],
+        capacity=capacity_of(problem),
+    ).to(torch.float64)
 
 
 def balanced(problem: Problem) -> Problem:
@@ -267,14 +298,28 @@ def balanced(problem: Problem) -> Problem:
     ).to(torch.float64)
 
 
+def prioritised(problem: Problem) -> Problem:
+    """One matrix under priority where its demands have classes, else as it is."""
+    if problem.classes is None:
+        return problem
+    return Problem.create(
+        problem.topology,
+        problem.paths,
+        "priority",
+        demand_of(problem)[None],
+        capacity=capacity_of(problem),
+        classes=problem.classes,
+    )
+
+
 def usual_splits(problem: Problem) -> torch.Tensor:
     """(D, K) splits that minimise the largest utilisation where all demand fits, else those of the
-    largest total flow.
+    largest total flow, or of the largest flow of each class, the highest first.
     """
     found = solve(balanced(problem), gap=_BALANCED_GAP)
     if float(found.value[0]) <= 1:
         return found.splits[0]
-    return solve(problem, gap=_USUAL_GAP).splits[0]
+    return solve(prioritised(problem), gap=_USUAL_GAP).splits[0]
 
 
 def _failed(problem: Problem, works: BoolArray) -> Problem:
@@ -305,8 +350,11 @@ class Igp:
         self._dag = EcmpDag.of(self._topology, igp_metric(topology, metric))
         self._pairs = problem.paths.pairs
         self._demand = demand_of(problem)
-        self._volume = np.zeros((topology.num_nodes, topology.num_nodes))
-        np.add.at(self._volume, (self._pairs[:, 1], self._pairs[:, 0]), self._demand)
+        self._class_of = classes_of(problem)
+        nodes = topology.num_nodes
+        self._volume = np.zeros((num_classes(problem), nodes, nodes))
+        place = self._class_of, self._pairs[:, 1], self._pairs[:, 0]
+        np.add.at(self._volume, place, self._demand)
 
     @property
     def together(self) -> int:
@@ -318,34 +366,41 @@ class Igp:
         share = np.ones((len(works), len(self._demand)))
         for row, state in enumerate(works):
             dag = self._dag.without(np.flatnonzero(~state))
+            load = np.zeros((len(self._volume), len(state)))
+            for volume, of_class in zip(self._volume, load, strict=True):
+                _offer(dag.dags, dag.links.head, volume, of_class)
+            left = left_for(load, np.where(state, self._capacity, 0.0))
+            kept = np.divide(left, load, out=np.ones_like(load), where=load > left)
             passes = np.zeros_like(self._volume)
-            _deliver(
-                dag.dags, dag.links.head, self._volume, np.where(state, self._capacity, 0.0), passes
-            )
-            share[row] = passes[self._pairs[:, 1], self._pairs[:, 0]]
+            for of_class, arriving in zip(kept, passes, strict=True):
+                _deliver(dag.dags, dag.links.head, of_class, arriving)
+            share[row] = passes[self._class_of, self._pairs[:, 1], self._pairs[:, 0]]
         share[:, self._demand <= 0] = 1.0
         return Arrived(share)
 
 
 @kernel
-def _deliver(
-    dags: Dags, head: IntArray, volume: FloatArray, capacity: FloatArray, passes: FloatArray
-) -> None:
-    """Fill ``passes`` (N, N), the share of the traffic to the first node from the second one that
-    arrives, of volumes (N, N) Gbit/s.
+def _offer(dags: Dags, head: IntArray, volume: FloatArray, load: FloatArray) -> None:
+    """Add to ``load`` (E,) what volumes (N, N) Gbit/s, to the first node from the second one, offer
+    to each link.
     """
-    load = np.zeros(len(capacity))
     passing = np.empty(volume.shape[1])
     for t in range(len(volume)):
         passing[:] = volume[t]
         load_inwards(t, head, dags, passing, load)
-    for t in range(len(volume)):
+
+
+@kernel
+def _deliver(dags: Dags, head: IntArray, kept: FloatArray, passes: FloatArray) -> None:
+    """Fill ``passes`` (N, N), the share of the traffic to the first node from the second one that
+    arrives, where each link passes a share ``kept`` (E,) of what it is offered.
+    """
+    for t in range(len(passes)):
         passes[t, t] = 1.0
         for i in range(1, dags.reached[t]):
             node = dags.order[t, i]
             arriving = 0.0
             for a in range(dags.arc_start[t, i], dags.arc_start[t, i + 1]):
                 link = dags.arc[t, a]
-                kept = 1.0 if load[link] <= capacity[link] else capacity[link] / load[link]
-                arriving += dags.share[t, a] * kept * passes[t, head[link]]
+                arriving += dags.share[t, a] * kept[link] * passes[t, head[link]]
             passes[t, node] = arriving

@@ -26,6 +26,7 @@ FAILURES = (  # options of what fails, a group of --help
     "node_availability",
     "group_availability",
 )
+PROMISED = LEAST_LOSS, COMMON_SHARE, TAIL_LOSS  # ways of routing by reserved rates
 DEFAULT_ROUTINGS = ("igp", "tunnels", "solved", LEAST_LOSS, COMMON_SHARE)
 ROUTINGS = (*DEFAULT_ROUTINGS, TAIL_LOSS)
 
@@ -65,7 +66,8 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
     failed paths to the others, or it is lost.  solved:gap=0.001: splits solved anew.  least-loss,
     and common-share at --availability: rates reserved on paths beforehand, certified.
     tail-loss:cut=true: the same with the smallest CVaR of the largest loss of all demands (TEAVAR),
-    of those without a path too, or not.  Default: all but the last."""
+    of those without a path too, or not.  With --classes, upper classes are served first.  Default:
+    all but tail-loss."""
     availability: float = 0.999
     """Share of the time for which common-share promises a share of every demand; tail-loss looks at
     the worst states of the rest."""
@@ -89,7 +91,6 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
         self.check_failures()
         is_total_flow = self.objective == ObjectiveName.TOTAL_FLOW
         require(self, "objective", "total_flow: availability is that of traffic", is_total_flow)
-        require(self, "classes", "none", not self.classes)
         require(self, "protect", "none", not self.protect)
         require(self, "availability", "a share of the time in (0, 1)", 0 < self.availability < 1)
         require(self, "rest", "a share of the time in [0, 1)", 0 <= self.rest < 1)

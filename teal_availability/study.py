@@ -9,18 +9,20 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 from teal import InputError, Problem, Topology, make_scheme
 from teal.app.instance import Instance, rows_of
 from teal.errors import did_you_mean
 from teal.formats.groups import load_groups
+from teal.network.path_links import path_links_of
 from teal.network.traffic import spread
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.progress import progress_bar
 from teal.spec import Spec, parse_spec
 from teal_availability.components import Components, components_of
-from teal_availability.matrix import demand_of
-from teal_availability.measure import Availability, measure, minutes_a_year
+from teal_availability.matrix import capacity_of, classes_of, crossings, demand_of
+from teal_availability.measure import Availability, Totals, measure, minutes_a_year
 from teal_availability.patterns import Patterns, pattern_probabilities
 from teal_availability.promises import (
     Promise,
@@ -31,11 +33,20 @@ from teal_availability.promises import (
 )
 from teal_availability.records import ComponentRow, DemandRow, PromiseRow, SummaryRow
 from teal_availability.report import AvailabilityReport
-from teal_availability.routing import Igp, Reserved, Routing, Solved, Tunnels, usual_splits
+from teal_availability.routing import (
+    Igp,
+    Reserved,
+    Routing,
+    Solved,
+    Tunnels,
+    prioritised,
+    usual_splits,
+)
 from teal_availability.settings import (
     COMMON_SHARE,
     DEFAULT_ROUTINGS,
     LEAST_LOSS,
+    PROMISED,
     ROUTINGS,
     TAIL_LOSS,
     AvailabilityOptions,
@@ -66,6 +77,16 @@ def availability_of(
         raise InputError(
             "--routing", "", "each way of routing once", ", ".join(s.text for s in specs)
         )
+    if instance.traffic.classes is not None:
+        if not options.routing:
+            specs = [spec for spec in specs if spec.name != LEAST_LOSS]
+        for spec in specs:
+            if spec.name in (LEAST_LOSS, TAIL_LOSS):
+                expected = (
+                    "another way with --classes (upper classes would reserve every path that is "
+                    "left): common-share, or teal admit with an availability for each promise"
+                )
+                raise InputError("--routing", "", expected, spec.name)
     unknown = [spec.name for spec in specs if spec.name not in ROUTINGS]
     if unknown:
         near = did_you_mean(unknown[0], ROUTINGS)
@@ -83,7 +104,7 @@ def availability_of(
     problems = [instance.problem(instance.traffic.read([row])) for row in rows.tolist()]
     if not any(float(problem.demand.sum()) > 0 for problem in problems):
         raise InputError(instance.traffic.name, "", "a matrix with demand", "none")
-    promised = any(spec.name in (LEAST_LOSS, COMMON_SHARE, TAIL_LOSS) for spec in specs)
+    promised = any(spec.name in PROMISED for spec in specs)
     patterns = pattern_probabilities(problems[0], components) if promised else None
     counts_states = any(spec.name == TAIL_LOSS for spec in specs)
     effects = effects_of(problems[0], components, states) if counts_states else None
@@ -95,10 +116,12 @@ def availability_of(
     for spec in specs:
         routings: list[Routing] = []
         for row, problem in zip(rows.tolist(), problems, strict=True):
-            routing, promise = _routing(spec, problem, patterns, effects, options)
-            routings.append(routing)
-            if promise is not None and patterns is not None:
-                promises.append(_promised(spec, row, promise, problem, patterns, options))
+            if patterns is None or spec.name not in PROMISED:
+                routings.append(_routing(spec, problem))
+                continue
+            rates, of_classes = _promises(spec, row, problem, patterns, effects, options)
+            routings.append(Reserved(problem, rates))
+            promises += of_classes
         with progress_bar(
             total=len(states) * len(problems), desc=spec.text, unit="state", leave=False
         ) as bar:
@@ -136,14 +159,8 @@ def _matrices(instance: Instance, options: AvailabilityOptions) -> Int64Array:
     return busiest
 
 
-def _routing(
-    spec: Spec,
-    problem: Problem,
-    patterns: Patterns | None,
-    effects: Effects | None,
-    options: AvailabilityOptions,
-) -> tuple[Routing, Promise | None]:
-    """A way of routing for one matrix, and the promise that its rates are from.
+def _routing(spec: Spec, problem: Problem) -> Routing:
+    """A way of routing without promises for one matrix.
 
     Raises:
         InputError: an unknown name or option.
@@ -151,29 +168,70 @@ def _routing(
     match spec.name:
         case "igp":
             usual = "hops" if problem.topology.metric is None else "file"
-            return Igp(problem, str(spec.parse_options(metric=usual)["metric"])), None
+            return Igp(problem, str(spec.parse_options(metric=usual)["metric"]))
         case "tunnels":
             given: dict[str, Any] = spec.parse_options(scheme="auto", moves=True)
             if given["scheme"] == "auto":
                 splits = usual_splits(problem)
             else:
-                splits = make_scheme(given["scheme"]).solve(problem).splits[0]
-            return Tunnels(problem, splits, moves=given["moves"]), None
+                splits = make_scheme(given["scheme"]).solve(prioritised(problem)).splits[0]
+            return Tunnels(problem, splits, moves=given["moves"])
         case "solved":
-            return Solved(problem, float(spec.parse_options(gap=1e-3)["gap"])), None
-        case "least-loss" | "common-share":
+            return Solved(problem, float(spec.parse_options(gap=1e-3)["gap"]))
+    raise AssertionError(spec.name)
+
+
+def _promises(
+    spec: Spec,
+    row: int,
+    problem: Problem,
+    patterns: Patterns,
+    effects: Effects | None,
+    options: AvailabilityOptions,
+) -> tuple[FloatArray, list[PromiseRow]]:
+    """Reserved rates (D, K) for one matrix, and the promise of each class, the highest first: it is
+    made from the capacity that the reservations of the upper ones leave.
+
+    Raises:
+        InputError: an unknown option.
+    """
+    demand, class_of = demand_of(problem), classes_of(problem)
+    names = ("",) if problem.classes is None else problem.classes.names
+    crosses = crossings(problem.paths)
+    slots = path_links_of(problem.paths).slot
+    rates = np.zeros(problem.paths.leaf.shape)
+    rows = []
+    for number, name in enumerate(names):
+        left = np.maximum(0.0, capacity_of(problem) - crosses.T @ rates.reshape(-1)[slots])
+        own = problem.with_demand(torch.from_numpy(np.where(class_of == number, demand, 0.0)[None]))
+        own = own.with_capacity(torch.from_numpy(left[None]))
+        promise = _promise(spec, own, patterns, effects, options)
+        rates += promise.rates
+        rows.append(_promised(spec, name, row, promise, own, patterns, options))
+    return rates, rows
+
+
+def _promise(
+    spec: Spec,
+    problem: Problem,
+    patterns: Patterns,
+    effects: Effects | None,
+    options: AvailabilityOptions,
+) -> Promise:
+    match spec.name:
+        case "least-loss":
             spec.parse_options()
-            assert patterns is not None
-            if spec.name == LEAST_LOSS:
-                promise = promise_least_loss(problem, patterns)
-            else:
-                promise = promise_common_share(problem, patterns, options.availability)
-            return Reserved(problem, promise.rates), promise
+            return promise_least_loss(problem, patterns)
+        case "common-share":
+            spec.parse_options()
+            # Of several classes each takes no more than its promise needs.
+            return promise_common_share(
+                problem, patterns, options.availability, is_sparing=problem.classes is not None
+            )
         case "tail-loss":
             counts_cut = bool(spec.parse_options(cut=True)["cut"])
-            assert patterns is not None
             assert effects is not None
-            promise = promise_tail_loss(
+            return promise_tail_loss(
                 problem,
                 patterns,
                 effects,
@@ -181,12 +239,12 @@ def _routing(
                 seconds=_TAIL_LOSS_S,
                 counts_cut=counts_cut,
             )
-            return Reserved(problem, promise.rates), promise
     raise AssertionError(spec.name)
 
 
 def _promised(
     spec: Spec,
+    of_class: str,
     row: int,
     promise: Promise,
     problem: Problem,
@@ -200,6 +258,7 @@ def _promised(
     lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
     return PromiseRow(
         spec.text,
+        of_class,
         row,
         options.availability if is_share else np.nan,
         promise.value,
@@ -224,6 +283,10 @@ def _report(
     names = instance.topology.node_names
     pairs = instance.paths.pairs.tolist()
     rates = np.mean([demand_of(problem) for problem in problems], axis=0).tolist()
+    classes = problems[0].classes
+    class_of = [""] * len(pairs)
+    if classes is not None:
+        class_of = [classes.names[number] for number in classes.of_demand.tolist()]
     return AvailabilityReport(
         instance.topology.name,
         instance.traffic.name,
@@ -231,10 +294,11 @@ def _report(
         len(components),
         len(states),
         states.rest,
-        [_summary(one) for one in found],
+        [_summary(one.routing, of_class) for one in found for of_class in one.totals],
         [
             DemandRow(
                 one.routing,
+                class_of[d],
                 names[source],
                 names[target],
                 rate,
@@ -264,17 +328,18 @@ def _report(
     )
 
 
-def _summary(one: Availability) -> SummaryRow:
+def _summary(routing: str, of_group: Totals) -> SummaryRow:
     return SummaryRow(
-        one.routing,
-        float(one.mean.low),
-        float(one.mean.high),
-        minutes_a_year(1 - float(one.mean.high)),
-        minutes_a_year(1 - float(one.mean.low)),
-        *_three(one.whole_time.low),
-        *_three(one.whole_time.high),
-        *_three(one.total_time.low),
-        *_three(one.total_time.high),
+        routing,
+        of_group.of_class,
+        float(of_group.mean.low),
+        float(of_group.mean.high),
+        minutes_a_year(1 - float(of_group.mean.high)),
+        minutes_a_year(1 - float(of_group.mean.low)),
+        *_three(of_group.whole_time.low),
+        *_three(of_group.whole_time.high),
+        *_three(of_group.total_time.low),
+        *_three(of_group.total_time.high),
     )
 
 

@@ -40,7 +40,7 @@ def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
         if series.kind != "points":
             drawn[series.scheme] = handle
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
-    axes.set_title(chart.title, fontsize="medium")
+    axes.set_title(_literal(chart.title), fontsize="medium")
     if chart.y_range is not None:
         axes.set_ylim(*chart.y_range)
     if chart.x_scale == "log":
@@ -56,13 +56,18 @@ def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
     if drawn:
         axes.legend(
             drawn.values(),
-            drawn.keys(),
+            map(_literal, drawn),
             loc="upper center",
             bbox_to_anchor=_BELOW_AXES,
             ncols=min(len(drawn), _LEGEND_COLUMNS),
             fontsize="small",
             frameon=False,
         )
+
+
+def _literal(text: str) -> str:
+    """The text without formulas, which matplotlib reads between dollar signs."""
+    return text.replace("$", r"\$")
 
 
 def _draw_series(axes: Axes, series: Series, styles: Styles, *, is_time: bool) -> Artist:

@@ -4,6 +4,7 @@ and in LaTeX.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import math
 import operator
@@ -45,6 +46,7 @@ class Column:
         text: function from a record to its text in the place of ``show``; None for ``show``.
         optional: whether the column is left out where no record has a value: all are NaN, None or
             "".
+        is_name: whether it names records too, as the first column of a table does.
     """
 
     label: str
@@ -53,6 +55,7 @@ class Column:
     most_is_best: bool = False
     text: Callable[[Any], str] | None = None
     optional: bool = False
+    is_name: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -128,15 +131,18 @@ class Table:
         return dataclasses.replace(self, columns=(self.columns[0], *columns))
 
     def labelled(self, labels: Mapping[str, str]) -> Table:
-        """The table with other names in its first column."""
-        first = self.columns[0]
+        """The table with other names in its first column, and in others that name records."""
+        first, *others = self.columns
 
-        def label(record: Any) -> str:
-            name = str(first.of(record))
-            return labels.get(name, name)
+        def labelled(column: Column) -> Column:
+            def label(record: Any) -> str:
+                name = str(column.of(record))
+                return labels.get(name, name)
 
-        columns = (dataclasses.replace(first, value=label, show=None, text=None), *self.columns[1:])
-        return dataclasses.replace(self, columns=columns)
+            return dataclasses.replace(column, value=label, show=None, text=None)
+
+        rest = [labelled(column) if column.is_name else column for column in others]
+        return dataclasses.replace(self, columns=(labelled(first), *rest))
 
     @property
     def lines(self) -> list[list[Cell]]:
@@ -215,6 +221,22 @@ def writers(tables: Iterable[Table], name: str) -> dict[str, Callable[[Path], No
     kept = list(tables)
     texts = {f"{name}.md": map(Table.markdown, kept), f"{name}.tex": map(Table.latex, kept)}
     return {file: partial(_write, text="\n".join(parts)) for file, parts in texts.items()}
+
+
+def csv_writer(tables: Sequence[Table]) -> Callable[[Path], None]:
+    """A function that writes tables as CSV, one below the other: cells as they are shown, behind
+    the title of their table.
+    """
+
+    def write(file: Path) -> None:
+        with file.open("w", newline="", encoding="utf-8") as stream:
+            rows = csv.writer(stream)
+            for table in tables:
+                headings, *lines = table.texts()
+                rows.writerow(["table", *(" ".join(heading.split()) for heading in headings)])
+                rows.writerows([table.title, *line] for line in lines)
+
+    return write
 
 
 def _write(file: Path, text: str) -> None:

@@ -11,12 +11,12 @@ from teal.app.chart import Chart
 from teal.app.command import Notify, Outcome
 from teal.app.image import save_charts
 from teal.app.run_files import write_files
-from teal.app.table import Table, writers
+from teal.app.table import Table, csv_writer, writers
 from teal.errors import InputError
 from teal.evaluation.record import ROWS, Record
 from teal.evaluation.report import figures_of, write_report
 from teal.evaluation.settings import ReportConfig
-from teal.evaluation.table import summary_tables
+from teal.evaluation.table import difference_tables, summary_tables
 from teal.runtime.storage import atomic_file, check_out_file, check_out_folder
 from teal.spec import Registry
 
@@ -28,7 +28,7 @@ class Reported:
     Attributes:
         rows: number of results.
         charts: charts of each network.
-        tables: one of each network.
+        tables: tables of each network.
         write: writes the page to a file.
     """
 
@@ -43,7 +43,7 @@ def _of_evaluations(folders: Sequence[Path]) -> Reported:
     return Reported(
         rows=len(record.rows),
         charts=figures_of(record),
-        tables=list(summary_tables(record.rows, wide=True)),
+        tables=[*summary_tables(record.rows, wide=True), *difference_tables(record.rows)],
         write=partial(write_report, record=record),
     )
 
@@ -101,7 +101,7 @@ def run_report(config: ReportConfig) -> Written:
         labels = _labels(config.label, reported)
         headings = _headings(config.columns, reported.tables)
         tables = [table.with_columns(headings).labelled(labels) for table in reported.tables]
-        of_tables = writers(tables, "tables")
+        of_tables = {**writers(tables, "tables"), "tables.csv": csv_writer(tables)}
         check(config.figures, list(of_tables))
         charts = {
             network: [chart.labelled(labels) for chart in of_network]
@@ -122,12 +122,16 @@ def _headings(text: str, tables: Sequence[Table]) -> list[str]:
     Raises:
         InputError: no table has such a heading.
     """
-    known = {heading: None for table in tables for heading in table.by_heading}
+    known = {
+        heading: column.label for table in tables for heading, column in table.by_heading.items()
+    }
+    first = {table.columns[0].label.lower() for table in tables}  # in any case
     wanted = [" ".join(part.lower().split()) for part in text.split(";") if part.strip()]
     for heading in wanted:
-        if heading not in known:
-            raise InputError("--columns", "", f"headings such as {'; '.join(known)}", heading)
-    return wanted
+        if heading not in known and heading not in first:
+            labels = "; ".join(" ".join(label.split()) for label in known.values())
+            raise InputError("--columns", "", f"headings such as {labels}", heading)
+    return [heading for heading in wanted if heading in known]
 
 
 def _labels(texts: Sequence[str], reported: Reported) -> dict[str, str]:

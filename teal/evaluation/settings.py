@@ -332,13 +332,14 @@ class ReportConfig:
     out: Path | None = None
     """Write the report to this .html file."""
     figures: Path | None = None
-    """Write every chart into this folder, as .svg and .pdf for papers, and the tables as tables.md
-    and tables.tex."""
+    """Write every chart into this folder, as .svg and .pdf for papers, and the tables, those of
+    paired differences too, as tables.md, tables.tex (booktabs) and tables.csv."""
     columns: str = ""
-    """Columns of these tables by their headings, separated by semicolons, such as
+    """Columns of these tables, and not of OUT, by their headings, separated by semicolons, such as
     "satisfied; of LP-all; of LP-all, 95%; time"; all without it."""
     label: tuple[str, ...] = ()
-    """SCHEME=TEXT, what a scheme is called in these charts and tables; repeat for more."""
+    """SCHEME=TEXT, what a scheme is called in these charts and tables, and not in OUT; repeat for
+    more."""
     overwrite: bool = False
     """Replace OUT, or the files of the same names in FIGURES, if they exist."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from teal.app.table import Column, Table
 from teal.app.text import milliseconds, percent, ratio_text, time_text
 from teal.evaluation.cases import Protocol
+from teal.evaluation.intervals import OF_OPTIMUM, DifferenceRow, difference_rows
 from teal.evaluation.rows import Row, by_level, by_network, shares_of_optimum
 from teal.objectives import Objective
 from teal.problem.allocation import Status
@@ -203,6 +204,36 @@ def summary_tables(rows: list[Row], *, wide: bool) -> Iterator[Table]:
                 for protocol in protocols
             ]
         yield from (_level_table(part, topology) for part in parts)
+
+
+def difference_tables(rows: list[Row]) -> Iterator[Table]:
+    """For each network the differences between the schemes' shares of LP-all's optimum, over the
+    cases that both have: of each scheme from those before it.
+
+    Args:
+        rows: rows of any networks.
+    """
+    columns = (
+        Column("scheme", "scheme"),
+        Column("less", "less", is_name=True),
+        Column("protocol", "protocol"),
+        Column("level", "level", optional=True),
+        Column("difference (points)", "mean", _points),
+        Column("95%", "low", text=lambda row: f"{_points(row.low)} to {_points(row.high)}"),
+        Column("cases", "cases", str),
+    )
+    found: dict[tuple[str, str], list[DifferenceRow]] = {}
+    for row in difference_rows(rows):
+        if row.measure == OF_OPTIMUM:
+            found.setdefault((row.topology, row.traffic), []).append(row)
+    for (topology, traffic), own in found.items():
+        title = f"{topology}, {traffic}: share of LP-all's optimum, of a scheme less another one's"
+        yield Table(title, columns, own)
+
+
+def _points(share: float) -> str:
+    """Percentage points of a share, with the sign."""
+    return f"{100 * share:+.2f}"
 
 
 def _level_table(levels: dict[tuple[str, str], list[Row]], topology: str) -> Table:

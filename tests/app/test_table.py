@@ -126,6 +126,12 @@ def test_the_tables_of_an_evaluation_are_written_beside_its_charts(tmp_path: Pat
     assert r"scheme & time & satisfied \\" in lines
     assert any(line.startswith(r"Ours \& theirs & ") for line in lines)
     assert "Ours &amp; theirs" in (figures / "b4-times.svg").read_text(encoding="utf-8")
+    rows = (figures / "tables.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[0] == "table,scheme,time,satisfied"
+    assert rows[2].split(",")[-3] == "Ours & theirs"
+    formula = ["--columns", "scheme; time", "--label", r"cspf=a$\foo$"]
+    assert main([*again, "--overwrite", *formula]) == 0, "a label is no formula"
+    assert r"a$\foo$" in (figures / "tables.csv").read_text(encoding="utf-8")
     for wrong in (["--columns", "tim"], ["--label", "other=x"], ["--label", "cspf="]):
         assert main([*again, "--overwrite", *wrong]) == 2
     page = ["report", "--results", str(run), "--out", str(tmp_path / "a.html")]

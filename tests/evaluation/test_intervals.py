@@ -11,7 +11,7 @@ import pytest
 
 from teal.evaluation.intervals import difference_rows, mean_rows
 from teal.evaluation.rows import Row
-from teal.evaluation.table import summarise
+from teal.evaluation.table import difference_tables, summarise
 from tests.evaluation.test_report import PLAIN
 
 
@@ -75,6 +75,11 @@ def test_shares_of_the_optimum_have_means_intervals_and_the_worst_by_hand() -> N
     assert found["own"].low < found["own"].mean < found["own"].high
     (difference,) = [one for one in difference_rows(rows) if one.measure == "of_optimum"]
     assert difference.mean == pytest.approx((0.1 + 0.05 + 1) / -3)
+    (table,) = difference_tables(rows)
+    labelled = table.labelled({difference.less: "LP"}).texts()
+    assert labelled[0] == ["scheme", "less", "protocol", "difference (points)", "95%", "cases"]
+    assert labelled[1][1] == "LP"
+    assert labelled[1][3] == f"{100 * difference.mean:+.2f}"
     alone = [one for one in mean_rows(own) if one.measure == "of_optimum"]
     assert not alone, "there is no optimum to compare with"
     of_table = {one.scheme: one for one in summarise(rows)}["own"]

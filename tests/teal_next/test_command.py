@@ -84,6 +84,7 @@ def test_the_command_makes_page_and_figures(
     charts = ("ratio-over-time", "ratio", "limit", "churn")
     names = {f"b4-{name}{ending}" for name in charts for ending in (".svg", ".pdf")}
     assert {file.name for file in (tmp_path / "figures").iterdir()} == names | {
+        "tables.csv",
         "tables.md",
         "tables.tex",
     }

@@ -1,0 +1,201 @@
+"""Availability of priority classes, against all states of small networks one by one."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+import teal
+import teal_availability
+from teal.cli import main
+from teal.network.classes import DemandClasses
+from teal.network.ecmp import igp_metric
+from teal.problem import Problem
+from teal_availability.components import Components
+from teal_availability.measure import measure
+from teal_availability.patterns import pattern_probabilities
+from teal_availability.promises import promise_common_share
+from teal_availability.routing import Igp, Routing, Solved, Tunnels
+from teal_availability.states import most_probable
+from tests.explicit import explicit_paths
+from tests.igp_reference import segment_shares
+from tests.teal_availability.brute import every_state, random_case, works
+from tests.teal_availability.test_measure import _along, _random_splits
+
+
+def _case(seed: int) -> tuple[Problem, Components, np.ndarray]:
+    """A random case whose first half of the demands is the upper class, and (D,) the classes."""
+    problem, components = random_case(seed, nodes=4, count=5)
+    count = problem.paths.num_demands
+    classes = DemandClasses(("gold", "bronze"), np.array([0, count // 2, count]))
+    of_classes = Problem.create(
+        problem.topology,
+        problem.paths,
+        "total_flow",
+        problem.demand.numpy(),
+        capacity=problem.capacity.numpy(),
+        classes=classes,
+    )
+    return of_classes, components, np.repeat([0, 1], np.diff(classes.ptr))
+
+
+def _kept(load: np.ndarray, capacity: np.ndarray) -> np.ndarray:
+    """(2, E) share that each link passes of each class, of loads (2, E): gold first."""
+    kept = np.ones_like(load)
+    for link, limit in enumerate(capacity):
+        for c in (0, 1):
+            left = max(0.0, limit - (load[0, link] if c else 0.0))
+            if load[c, link] > left:
+                kept[c, link] = left / load[c, link]
+    return kept
+
+
+def _tunnels(
+    problem: Problem, class_of: np.ndarray, splits: torch.Tensor, state: np.ndarray
+) -> np.ndarray:
+    """(D,) share that arrives over the paths that survive, without a move."""
+    use, of_demand = explicit_paths(problem)
+    demand = problem.demand[0].numpy()
+    flow = splits.numpy()[problem.path_mask[0].numpy()] * (of_demand.T @ demand)
+    flow *= use[~state].sum(0) == 0
+    of_path = of_demand.T @ class_of
+    load = np.array([use @ (flow * (of_path == c)) for c in (0, 1)])
+    kept = _kept(load, problem.topology.capacity)
+    cut = np.array(
+        [
+            min([kept[int(of_path[path]), link] for link in np.flatnonzero(use[:, path])] or [1.0])
+            for path in range(use.shape[1])
+        ]
+    )
+    arriving = of_demand @ (flow * cut)
+    return np.divide(arriving, demand, out=np.ones_like(demand), where=demand > 0)
+
+
+def _igp(problem: Problem, class_of: np.ndarray, state: np.ndarray) -> np.ndarray:
+    """(D,) share that arrives over shortest paths."""
+    topology = problem.topology
+    metric = np.where(state, igp_metric(topology, "hops"), np.inf)
+    shares = segment_shares(topology, metric)
+    demand, pairs = problem.demand[0].numpy(), problem.paths.pairs.tolist()
+    load = np.zeros((2, topology.num_links))
+    for d, (s, t) in enumerate(pairs):
+        load[class_of[d]] += demand[d] * np.nan_to_num(shares[t, s])
+    kept = _kept(load, topology.capacity)
+    return np.array(
+        [
+            1.0 if not demand[d] > 0 else _along(topology, metric, shares, kept[class_of[d]], s, t)
+            for d, (s, t) in enumerate(pairs)
+        ]
+    )
+
+
+@given(seed=st.integers(0, 10_000), way=st.sampled_from(["igp", "tunnels"]))
+@settings(max_examples=20, deadline=None)
+def test_lower_classes_get_what_the_upper_ones_leave(seed: int, way: str) -> None:
+    problem, components, class_of = _case(seed)
+    demand, splits = problem.demand[0].numpy(), _random_splits(problem, seed)
+    routing: Routing = Igp(problem, "hops")
+    if way == "tunnels":
+        routing = Tunnels(problem, splits, moves=False)
+    shares, times = [], []
+    for time, down in every_state(components.unavailability):
+        state = works(components, down, problem.topology.num_links)
+        of_tunnels = way == "tunnels"
+        shares.append(
+            _tunnels(problem, class_of, splits, state)
+            if of_tunnels
+            else _igp(problem, class_of, state)
+        )
+        times.append(time)
+    states = most_probable(components.unavailability, rest=0)
+    found = measure(way, [routing], [problem], components, states)
+    np.testing.assert_allclose(found.demand_mean.low, times @ np.array(shares), atol=1e-9)
+    assert [one.of_class for one in found.totals] == ["", "gold", "bronze"]
+    for number, one in enumerate(found.totals[1:]):
+        own = class_of == number
+        if demand[own].sum() > 0:
+            carried = np.array(shares)[:, own] @ demand[own] / demand[own].sum()
+            assert float(one.mean.low) == pytest.approx(times @ carried, abs=1e-9)
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=6, deadline=None)
+def test_solved_anew_gold_has_what_it_would_have_alone(seed: int) -> None:
+    problem, components, class_of = _case(seed)
+    demand = np.where(class_of == 0, problem.demand[0].numpy(), 0.0)
+    if not demand.sum() > 0:
+        return
+    use, of_demand = explicit_paths(problem)
+    truth = 0.0
+    for time, down in every_state(components.unavailability):
+        state = works(components, down, problem.topology.num_links)
+        limits = np.concatenate([np.where(state, problem.topology.capacity, 0), demand])
+        best = linprog(-np.ones(use.shape[1]), np.vstack([use, of_demand]), limits)
+        truth += time * float(-best.fun / demand.sum())
+    states = most_probable(components.unavailability, rest=0)
+    found = measure("solved", [Solved(problem, 1e-4)], [problem], components, states)
+    gold = found.totals[1]
+    assert float(gold.mean.low) <= truth + 1e-9
+    assert float(gold.mean.low) == pytest.approx(truth, abs=1e-3)
+    assert truth <= float(gold.mean.high) + 1e-9
+
+
+def test_the_command_has_a_row_for_each_class_and_promises_for_gold_first(tmp_path: Path) -> None:
+    command = ["availability", "--topology", "b4", "--traffic", "gravity:seed=0,count=1,load=3"]
+    command += ["--most-down", "1", "--classes", "gold=0.3,bronze=0.7", "--out", str(tmp_path)]
+    for way in ("igp", "tunnels", "common-share"):
+        command += ["--routing", way]
+    assert main(command) == 0
+    with (tmp_path / "summary.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["of_class"] for row in rows] == ["", "gold", "bronze"] * 3
+    for whole, gold, bronze in (rows[i : i + 3] for i in (0, 3, 6)):
+        assert float(bronze["mean"]) <= float(whole["mean"]) <= float(gold["mean"])
+        both = 0.3 * float(gold["mean"]) + 0.7 * float(bronze["mean"])
+        assert float(whole["mean"]) == pytest.approx(both, abs=1e-9)
+    with (tmp_path / "promises.csv").open() as stream:
+        promises = list(csv.DictReader(stream))
+    assert [row["of_class"] for row in promises] == ["gold", "bronze"]
+    assert float(promises[1]["share"]) > 0.05, "gold reserves no more than its promise needs"
+    topology = teal.load_topology("b4")
+    traffic = teal.load_traffic("gravity:seed=0,count=1,load=3", topology)
+    alone = teal_availability.availability(
+        topology,
+        dataclasses.replace(traffic, scale=0.3 * traffic.scale),
+        routing=("common-share",),
+        most_down=1,
+    ).promises[0]
+    assert float(promises[0]["share"]) == pytest.approx(alone.share, abs=1e-6)
+
+
+@pytest.mark.parametrize("way", ["least-loss", "tail-loss"])
+def test_promises_that_leave_nothing_to_lower_classes_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str
+) -> None:
+    command = ["availability", "--topology", "b4", "--traffic", "gravity:seed=0,count=1,load=1"]
+    command += ["--classes", "gold=0.3,bronze=0.7", "--routing", way, "--out", str(tmp_path)]
+    assert main(command) == 2
+    assert "upper classes would reserve" in capsys.readouterr().err
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_sparing_rates_promise_as_much_and_take_less(seed: int) -> None:
+    problem, components = random_case(seed)
+    patterns = pattern_probabilities(problem, components)
+    usual = promise_common_share(problem, patterns, 0.9)
+    sparing = promise_common_share(problem, patterns, 0.9, is_sparing=True)
+    assert sparing.value == pytest.approx(usual.value, rel=1e-5, abs=1e-9)
+    assert sparing.bound == pytest.approx(usual.bound, rel=1e-9, abs=1e-12)
+    use, _ = explicit_paths(problem)
+    live = problem.path_mask[0].numpy()
+    taken = [float((use @ one.rates[live]).sum()) for one in (usual, sparing)]
+    assert taken[1] <= taken[0] * (1 + 1e-6) + 1e-9
