@@ -184,7 +184,10 @@ TARGET_UTILISATION = Option(
 )
 OVERWRITE = Option("overwrite", "Replace OUT if it exists.")
 RESUME = Option("resume", "Continue the interrupted run in OUT, with the same settings.")
-DEVICE = Option("device", "auto (a GPU if there is one), cpu or cuda.")
+DEVICE = Option(
+    "device",
+    "auto (a GPU if there is one and the network is large, or a model is trained), cpu or cuda.",
+)
 
 
 def of_fields(config: type[Any]) -> dict[str, Option]:

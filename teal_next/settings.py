@@ -35,6 +35,11 @@ class NextIntervalOptions(StudyOptions):
     """Intervals before the measured ones in which schemes allocate too, unmeasured: they then have
     a past of their own, and limits have seen ratios."""
 
+    @property
+    def cpu_alone(self) -> str:
+        """Hedges, whose splits are shared by scenarios."""
+        return "hedges"
+
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or an objective that does not suit."""
         super().__post_init__()

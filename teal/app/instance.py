@@ -36,7 +36,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
-from teal.runtime.device import pick_device
+from teal.runtime.device import is_faster_on_gpu, pick_device
 from teal.runtime.interruptible import Deadline
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import atomic_file, cache_dir, content_key
@@ -276,9 +276,26 @@ def load_instance(
         InputError: a fault in what the user gave.
         SolverError: the factor of --calibrate was not found in time.
     """
-    pick_device(config.device)  # a fault is said before anything is read
+    _check_device(config)  # a fault is said before anything is read
     topology, traffic = load_network(config.topology, config.traffic, config, notify, on_topology)
     return instance_of(topology, select(traffic), config, notify, deadline)
+
+
+def _check_device(config: ProgramConfig) -> None:
+    """Raise InputError for a device that is not there, or that cannot run the program."""
+    pick_device(config.device)
+    if config.cpu_alone and config.device not in ("auto", "cpu"):
+        raise InputError("--device", "", f"auto or cpu, for {config.cpu_alone}", config.device)
+
+
+def _device_of(config: ProgramConfig, paths: PathSet) -> torch.device:
+    """The device of the settings; for auto the one that is expected to be faster."""
+    if config.device != "auto":
+        return pick_device(config.device)
+    is_slower = not config.prefers_gpu and not is_faster_on_gpu(
+        paths.scan_size, torch.get_num_threads()
+    )
+    return pick_device("cpu" if config.cpu_alone or is_slower else "auto")
 
 
 def instance_of(
@@ -301,7 +318,7 @@ def instance_of(
         InputError: a fault in the settings.
         SolverError: the factor of --calibrate was not found in time.
     """
-    device = pick_device(config.device)
+    _check_device(config)
     objective = Objective(config.objective)
     split, end = traffic.split(), Deadline.after(deadline)
     begin = time.perf_counter()
@@ -341,6 +358,7 @@ def instance_of(
         f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {without} demands "
         "without a path"
     )
+    device = _device_of(config, paths)
     instance = Instance(
         topology, traffic, paths, objective, weight, split, device, paths_s, functions=functions
     )

@@ -150,6 +150,17 @@ class ProgramConfig(ObjectiveConfig, CalibratedConfig, ClassConfig, CandidateCon
     device: Annotated[str, DEVICE] = "auto"
 
     @property
+    def cpu_alone(self) -> str:
+        """Name of the part that runs on the CPU alone; "" where a GPU will do."""
+        is_on_cpu = Objective(self.objective).rules.may_have_no_allocation
+        return f"the objective {self.objective}" if is_on_cpu else ""
+
+    @property
+    def prefers_gpu(self) -> bool:
+        """Whether a GPU is used for small networks too."""
+        return False
+
+    @property
     def chooses_paths(self) -> bool:
         """Whether paths may be chosen for the traffic before it is solved."""
         return True

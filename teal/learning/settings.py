@@ -114,6 +114,11 @@ class TrainOptions(ProgramFileConfig):
         """Name of the scheme that allocates by the trained model."""
         return {"flow": "teal", "price": "price-gnn"}[self.model]
 
+    @property
+    def prefers_gpu(self) -> bool:
+        """Training takes many passes, of whatever network."""
+        return True
+
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()

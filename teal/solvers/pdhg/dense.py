@@ -45,8 +45,8 @@ class Scaling:
     inverse_capacity_sum: Tensor
     full_path_utilisation: Tensor
     load_scale: Tensor
-    largest_share: Tensor = dataclasses.field(default_factory=lambda: torch.ones(1, 1, 1))
-    dual_size: Tensor = dataclasses.field(default_factory=lambda: torch.ones(1, 1))
+    largest_share: Tensor = dataclasses.field(default_factory=lambda: torch.ones(()))
+    dual_size: Tensor = dataclasses.field(default_factory=lambda: torch.ones(()))
 
     @property
     def price_scale(self) -> Tensor:
