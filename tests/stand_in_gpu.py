@@ -189,6 +189,7 @@ class _Move(torch.autograd.Function):
         if to_gpu:
             return StandInTensor(tensor.detach().clone())
         assert isinstance(tensor, StandInTensor)
+        StandInTensor.counts["copied"] += 1
         return tensor.held.detach().clone()
 
     @staticmethod
@@ -203,7 +204,9 @@ class _Generator(torch.Generator):
 
 @contextmanager
 def stand_in_gpu() -> Iterator[Counter[str]]:
-    """A GPU that torch sees; counts what the host waits for: ``read``, numbers read."""
+    """A GPU that torch sees; counts what the host waits for: ``read``, numbers that it reads, and
+    ``copied``, tensors that it copies.
+    """
     counts: Counter[str] = Counter()
     seen = {
         "_lazy_init": lambda: None,

@@ -3,6 +3,8 @@ between GPU and CPU."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import shlex
 from pathlib import Path
 
@@ -65,6 +67,28 @@ def test_a_solve_on_the_stand_in_is_that_of_the_cpu() -> None:
     assert bound == pytest.approx(float(plain.bound[0]), rel=1e-4)
     assert value <= bound <= value * 1.001 + 1e-6
     assert counts["read"] > 0
+
+
+def test_a_gap_check_waits_for_the_gpu_once_and_so_do_four_iterations() -> None:
+    topology = teal.load_topology("b4")
+    traffic = teal.load_traffic("gravity:seed=0,count=1,load=3", topology)
+    paths = teal.compute_paths(topology, traffic.pairs)
+    waits: list[tuple[int, int]] = []
+    with stand_in_gpu() as counts:
+        problem = teal.Problem.create(
+            topology, paths, "total_flow", traffic.read([0]), device="cuda"
+        )
+        teal.solve(
+            problem,
+            gap=1e-5,
+            engine="plain",
+            report=lambda done, _: waits.append((done, counts.total())),
+        )
+    assert len(waits) > 2
+    for (before, earlier), (done, now) in itertools.pairwise(waits):
+        assert (
+            now - earlier <= 1 + math.ceil((done - before) / 4) + 1
+        )  # a test of the bound at most
 
 
 def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:

@@ -159,17 +159,23 @@ def is_ordinary(problem: Problem) -> bool:
     capacity, demand, value = problem.capacity, problem.demand, problem.demand_value
     if not capacity.numel() or not demand.numel():
         return False
-    smallest, largest, total = (
-        float(capacity.min()),
-        float(capacity.max()),
-        float(demand.sum(1).min()),
+    numbers = (
+        capacity.min(),
+        capacity.max(),
+        demand.sum(1).min(),
+        demand.max(),
+        value.max(),
     )
+    # Read together, since the host waits for a GPU once for each reading.
+    smallest, largest, total, largest_demand, largest_value = torch.stack(
+        [number.to(torch.float64) for number in numbers]
+    ).tolist()
     low, high = _ORDINARY_MAGNITUDES
     return (
         low <= smallest
-        and max(largest, float(demand.max())) <= min(high, MAX_CAPACITY_RATIO * smallest)
+        and max(largest, largest_demand) <= min(high, MAX_CAPACITY_RATIO * smallest)
         and largest <= total
-        and (problem.price_set.on_simplex or low <= float(value.max()) <= high)
+        and (problem.price_set.on_simplex or low <= largest_value <= high)
     )
 
 
