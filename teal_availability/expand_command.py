@@ -30,8 +30,8 @@ from teal_availability.ways import Request, checked, paths_for, read_requests, w
 
 PURCHASES, PROMISES, TOPOLOGY = "purchases.csv", "promises.csv", "topology.json"
 MANIFEST = "manifest.json"
+_USUAL_AVAILABILITY = 0.999  # of the peaks of traffic
 _SHOWN = 30  # purchases in the terminal
-_LEAST_BOUGHT = 1e-9  # of the largest capacity, which is listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +114,8 @@ class ExpansionReport:
         if not impossible:
             return first
         return (
-            f"{first} {impossible} are impossible at any capacity: their paths do not survive for "
-            "so much of the time."
+            f"{first} {impossible} are impossible: no candidate paths that work keep them for so "
+            "much of the time, at any capacity."
         )
 
     def __repr__(self) -> str:
@@ -130,9 +130,8 @@ class ExpansionReport:
 
     def files(self) -> dict[str, Callable[[Path], None]]:
         """The writers of the files, by their names."""
-        nothing = [Bought("", "", 0.0, 0.0, 0.0)]
         return {
-            PURCHASES: partial(write_csv, rows=self.purchases or nothing),
+            PURCHASES: partial(_write_purchases, rows=self.purchases),
             PROMISES: partial(write_csv, rows=self.reservations),
             TOPOLOGY: partial(save_topology, topology=self.upgraded),
         }
@@ -144,6 +143,15 @@ class ExpansionReport:
             InputError: there are results in it, and ``overwrite`` is false.
         """
         write_files(folder, self.files(), overwrite=overwrite)
+
+
+def _write_purchases(path: Path, rows: Sequence[Bought]) -> None:
+    """Write the purchases; where there are none, the heading."""
+    if rows:
+        write_csv(path, rows=rows)
+    else:
+        names = [field.name for field in dataclasses.fields(Bought)]
+        path.write_text(",".join(names) + "\n", encoding="utf-8")
 
 
 def purchase_table(report: ExpansionReport) -> Table:
@@ -169,7 +177,7 @@ def peak_requests(
         availability: share of the time, in (0, 1).
 
     Raises:
-        InputError: a share out of its range, or traffic without demand.
+        InputError: a share out of its range.
     """
     peak = np.zeros(traffic.num_demands)
     for matrices in traffic.chunks(np.arange(traffic.num_matrices)):
@@ -229,11 +237,11 @@ def _costs(topology: Topology, kind: str) -> FloatArray:
 
 
 def _purchases(topology: Topology, pairs: Pairs, found: Expansion) -> list[Bought]:
-    names, least = topology.node_names, _LEAST_BOUGHT * topology.capacity.max()
+    names = topology.node_names
     rows = []
     for number, links in enumerate(topology.link_pairs()):
         bought = float(found.bought[number])
-        if bought > least:
+        if bought > 0:
             source, target = topology.link_source[links[0]], topology.link_target[links[0]]
             capacity = float(topology.capacity[links].min())
             cost = bought * float(pairs.cost[number])
@@ -264,7 +272,8 @@ def run_expand(config: ExpandConfig, notify: Notify) -> ExpansionReport:
         requests = read_requests(config.promises, topology)
     else:
         traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
-        requests = peak_requests(topology, traffic, config.availability)
+        share = _USUAL_AVAILABILITY if config.availability is None else config.availability
+        requests = peak_requests(topology, traffic, share)
     report = expansion_of(topology, requests, config)
     write_files(config.out, {**report.files(), MANIFEST: partial(write_manifest, settings=config)})
     return report

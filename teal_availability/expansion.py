@@ -37,6 +37,7 @@ _MOST_WHOLE = 20_000  # ways of all promises up to which whole numbers are tried
 _BY_INTERIOR_POINTS_FROM = 2_000  # ways
 _MOST_SWEEPS = 50  # in which each promise moves once
 _LEAST_SAVING = 1e-9  # of the cost, for which a promise moves
+_ROUNDING = 1e-12  # of a capacity, by which a sum of rates may exceed it
 _RELATIVE_GAP = 1e-6  # at which whole numbers are solved
 
 
@@ -92,6 +93,10 @@ class Pairs:
         largest = np.maximum.reduceat(missing[..., self.order], self.start, axis=-1)
         return np.maximum(largest, 0.0)
 
+    def purchase(self, load: FloatArray, capacity: FloatArray) -> FloatArray:
+        """(C,) Gbit/s to buy for loads (E,); nothing for the rounding of their sums."""
+        return self.needed(np.where(load > capacity * (1 + _ROUNDING), load - capacity, 0.0))
+
 
 def bound_by_prices(
     request: Int64Array, loads: sp.csr_array, capacity: FloatArray, pairs: Pairs, prices: FloatArray
@@ -129,12 +134,12 @@ def expansion(
         patterns: probabilities of its paths.
         requests: the promises; whether one is sold, and what it is worth, makes no difference.
         pairs: the links that are bought together, and what a Gbit/s costs.
-        seconds: time limit of the search by whole numbers, and of the moves.
+        seconds: time limit, approximately, of the moves and of the search by whole numbers, once
+            the relaxed program is solved.
 
     Raises:
         SolverError: the relaxed program was not solved.
     """
-    end = time.perf_counter() + seconds
     capacity = capacity_of(problem)
     ways = all_ways(problem, patterns, requests)
     if not ways:
@@ -144,6 +149,7 @@ def expansion(
     request = np.array([way.request for way in ways], dtype=np.int64)
     share, prices = _relaxed(request, loads, capacity, pairs)
     bound = bound_by_prices(request, loads, capacity, pairs, prices)
+    end = time.perf_counter() + seconds
     own = [np.array(numbers) for numbers in by_request_of(ways).values()]
     chosen = np.array([numbers[share[numbers].argmax()] for numbers in own])
     chosen = _moved(own, chosen, loads, capacity, pairs, loads @ prices, end)
@@ -155,7 +161,7 @@ def expansion(
         if whole is not None and _cost(loads, whole, capacity, pairs) < cost:
             chosen = whole
     load = np.asarray(loads[chosen].sum(0)).reshape(-1)
-    bought = pairs.needed(load - capacity)
+    bought = pairs.purchase(load, capacity)
     cost = float(bought @ pairs.cost)
     way: list[Way | None] = [None] * len(requests)
     for number in chosen.tolist():
@@ -165,7 +171,7 @@ def expansion(
 
 def _cost(loads: sp.csr_array, chosen: Int64Array, capacity: FloatArray, pairs: Pairs) -> float:
     load = np.asarray(loads[chosen].sum(0)).reshape(-1)
-    return float(pairs.needed(load - capacity) @ pairs.cost)
+    return float(pairs.purchase(load, capacity) @ pairs.cost)
 
 
 def _rows(
@@ -213,7 +219,8 @@ def _whole(
     """A choice of ways by whole numbers, None where none was found, and a bound on the cost."""
     ways, unit = len(request), float(loads.data.mean())
     within, takes = _rows(request, loads / unit, pairs)
-    cost = np.concatenate([np.zeros(ways), pairs.cost])
+    per_unit = float(pairs.cost.mean())
+    cost = np.concatenate([np.zeros(ways), pairs.cost / per_unit])
     is_whole: BoolArray = np.arange(len(cost)) < ways
     found = solve_milp(
         cost,
@@ -226,7 +233,7 @@ def _whole(
     chosen = None if found.x is None else np.flatnonzero(found.x[:ways] > 0.5)
     if chosen is not None and len(chosen) != takes.shape[0]:
         chosen = None
-    return chosen, max(0.0, float(found.bound) * unit)
+    return chosen, max(0.0, float(found.bound) * unit * per_unit)
 
 
 def _moved(

@@ -33,6 +33,11 @@ def _time(share: float) -> str:
     return "-" if math.isnan(share) else share_text(share, up=False)
 
 
+def _share(share: float) -> str:
+    """A share of the traffic as text; ``-`` where none is known."""
+    return "-" if math.isnan(share) else percent(share)
+
+
 def _lost(row: SummaryRow | DemandRow | PromiseRow) -> str:
     """Minutes lost a year as text; ``-`` where they are not known."""
     if math.isnan(row.lost_minutes):
@@ -105,8 +110,8 @@ def promise_table(report: AvailabilityFigures) -> Table:
         Column("matrix", "matrix", str),
         Column("availability", "availability", _time, optional=True),
         Column("share", "share", percent),
-        Column("at most", "share_at_most", percent),
-        Column("gap", "gap", percent),
+        Column("at most", "share_at_most", _share),
+        Column("gap", "gap", _share),
         Column("minutes lost a year", "lost_minutes_at_most", text=_lost, optional=True),
         Column("true share", "quantile", percent, optional=True),
         Column("demands left out", "left_out", str),

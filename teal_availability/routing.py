@@ -105,9 +105,15 @@ class Tunnels:
         problem: one matrix.
         splits: (D, K) share of each demand on each path.
         moves: whether the ingress moves the traffic of failed paths to those that survive.
+
+    Raises:
+        InputError: splits over other paths.
     """
 
     def __init__(self, problem: Problem, splits: torch.Tensor, *, moves: bool = True) -> None:
+        if splits.shape != problem.paths.mask.shape:
+            expected = "a scheme that splits over the candidate paths"
+            raise InputError("tunnels", "scheme", expected, "one with paths of its own")
         links = path_links_of(problem.paths)
         self._moves = moves
         self._demand = demand_of(problem)

@@ -67,7 +67,7 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
     and common-share at --availability: rates reserved on paths beforehand, certified.
     tail-loss:cut=true: the same with the smallest CVaR of the largest loss of all demands (TEAVAR),
     of those without a path too, or not.  With --classes, upper classes are served first.  Default:
-    all but tail-loss."""
+    all but tail-loss, and with --classes but least-loss."""
     availability: float = 0.999
     """Share of the time for which common-share promises a share of every demand; tail-loss looks at
     the worst states of the rest."""
@@ -176,7 +176,7 @@ class ExpandOptions(FailureConfig, TopologyFileConfig):
     cost: Literal["capacity", "length"] = "capacity"
     """Cost of a Gbit/s in both directions of a cable: 1 on every cable, or its latency in ms."""
     deadline: str = "30s"
-    """Length of the search, once the relaxed program is solved."""
+    """Length of the search by whole numbers, approximately, once the relaxed program is solved."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
@@ -207,8 +207,8 @@ class ExpandConfig(ExpandOptions, TrafficFileConfig):
     traffic: str = ""
     """In the place of --promises: traffic, of which the largest rate of each pair of nodes is
     promised; files and names as in teal evaluate."""
-    availability: float = 0.999
-    """With --traffic: share of the time for which each rate is promised."""
+    availability: float | None = None
+    """With --traffic: share of the time for which each rate is promised.  Default: 0.999."""
     out: Path
     """Folder for purchases.csv, promises.csv, topology.json (the network with the purchase) and
     manifest.json."""
@@ -219,4 +219,8 @@ class ExpandConfig(ExpandOptions, TrafficFileConfig):
         super().__post_init__()
         is_one = (self.promises is None) != (not self.traffic)
         require(self, "promises", "either --promises or --traffic", is_one)
-        require(self, "availability", "a share of the time in (0, 1)", 0 < self.availability < 1)
+        for field in ("availability", "traffic_unit"):
+            expected = "nothing with --promises, whose table has it"
+            require(self, field, expected, not (self.promises and getattr(self, field)))
+        is_share = self.availability is None or 0 < self.availability < 1
+        require(self, "availability", "a share of the time in (0, 1)", is_share)

@@ -80,6 +80,7 @@ def availability_of(
     if instance.traffic.classes is not None:
         if not options.routing:
             specs = [spec for spec in specs if spec.name != LEAST_LOSS]
+            notify("least-loss is left out: upper classes would reserve every path that is left")
         for spec in specs:
             if spec.name in (LEAST_LOSS, TAIL_LOSS):
                 expected = (
@@ -205,7 +206,8 @@ def _promises(
         left = np.maximum(0.0, capacity_of(problem) - crosses.T @ rates.reshape(-1)[slots])
         own = problem.with_demand(torch.from_numpy(np.where(class_of == number, demand, 0.0)[None]))
         own = own.with_capacity(torch.from_numpy(left[None]))
-        promise = _promise(spec, own, patterns, effects, options)
+        is_sparing = number + 1 < len(names)  # the last one may take what is left
+        promise = _promise(spec, own, patterns, effects, options, is_sparing=is_sparing)
         rates += promise.rates
         rows.append(_promised(spec, name, row, promise, own, patterns, options))
     return rates, rows
@@ -217,6 +219,8 @@ def _promise(
     patterns: Patterns,
     effects: Effects | None,
     options: AvailabilityOptions,
+    *,
+    is_sparing: bool,
 ) -> Promise:
     match spec.name:
         case "least-loss":
@@ -224,9 +228,8 @@ def _promise(
             return promise_least_loss(problem, patterns)
         case "common-share":
             spec.parse_options()
-            # Of several classes each takes no more than its promise needs.
             return promise_common_share(
-                problem, patterns, options.availability, is_sparing=problem.classes is not None
+                problem, patterns, options.availability, is_sparing=is_sparing
             )
         case "tail-loss":
             counts_cut = bool(spec.parse_options(cut=True)["cut"])
@@ -252,8 +255,11 @@ def _promised(
     options: AvailabilityOptions,
 ) -> PromiseRow:
     is_share = spec.name != LEAST_LOSS
+    # Other rates of the upper classes with the same promises may leave more.
+    is_bounded = problem.classes is None or of_class == problem.classes.names[0]
+    at_most, gap = (promise.bound, promise.gap) if is_bounded else (np.nan, np.nan)
     quantile = None
-    if spec.name == COMMON_SHARE:
+    if spec.name == COMMON_SHARE and is_bounded:
         quantile = common_quantile(problem, patterns, options.availability, promise)
     lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
     return PromiseRow(
@@ -262,8 +268,8 @@ def _promised(
         row,
         options.availability if is_share else np.nan,
         promise.value,
-        promise.bound,
-        promise.gap,
+        at_most,
+        gap,
         minutes_a_year(lost[0]),
         minutes_a_year(lost[1]),
         int(promise.left_out.sum()),

@@ -128,7 +128,8 @@ class Table:
         columns = [known[heading] for heading in headings if heading in known]
         if not columns:
             return self
-        return dataclasses.replace(self, columns=(self.columns[0], *columns))
+        names = [one for one in self.columns[1:] if one.is_name and one not in columns]
+        return dataclasses.replace(self, columns=(self.columns[0], *names, *columns))
 
     def labelled(self, labels: Mapping[str, str]) -> Table:
         """The table with other names in its first column, and in others that name records."""

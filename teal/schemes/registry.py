@@ -69,16 +69,14 @@ def scheme_names() -> list[str]:
     return _SCHEMES.names()
 
 
-_LOADED: set[str] = set()  # modules that were imported for a factory
-
-
 def names_a_module(text: str) -> bool:
     """Whether a scheme is named as ``package.module:factory``."""
     imported = _IMPORTED.fullmatch(text)
     if imported is None:
         return False
     # A module may register a scheme of its own name when it is imported.
-    return imported["module"] in _LOADED or imported["module"] not in scheme_names()
+    module = sys.modules.get(imported["module"])
+    return hasattr(module, imported["factory"]) or imported["module"] not in scheme_names()
 
 
 def _load_factory(module: str, name: str) -> SchemeFactory:
@@ -98,7 +96,6 @@ def _load_factory(module: str, name: str) -> SchemeFactory:
         ) from None
     finally:
         sys.path.remove("")
-    _LOADED.add(module)
     if not callable(found):
         raise InputError(
             f"{module}:{name}", "scheme", f"a function {name} in {module}", repr(found)

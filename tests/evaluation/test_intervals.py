@@ -79,6 +79,7 @@ def test_shares_of_the_optimum_have_means_intervals_and_the_worst_by_hand() -> N
     labelled = table.labelled({difference.less: "LP"}).texts()
     assert labelled[0] == ["scheme", "less", "protocol", "difference (points)", "95%", "cases"]
     assert labelled[1][1] == "LP"
+    assert table.with_columns(["cases"]).texts()[0] == ["scheme", "less", "cases"]
     assert labelled[1][3] == f"{100 * difference.mean:+.2f}"
     alone = [one for one in mean_rows(own) if one.measure == "of_optimum"]
     assert not alone, "there is no optimum to compare with"

@@ -131,10 +131,42 @@ def test_a_copy_on_the_other_route_of_a_triangle(tmp_path: Path) -> None:
     assert nothing.gap == 0
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_costs_and_units_of_any_size_give_the_same_purchase(scale: float) -> None:
+    """Thirty random cases, solved in whole numbers with costs of 1 and of ``scale``."""
+    for seed in range(30):
+        problem, components = random_case(seed, nodes=4, count=6)
+        patterns = pattern_probabilities(problem, components)
+        requests = _requests(problem, seed, 4)
+        links = problem.topology.link_pairs()
+        cost = np.random.default_rng(seed).uniform(0.5, 3, len(links))
+        one = expansion(problem, patterns, requests, Pairs.of(links, cost))
+        other = expansion(problem, patterns, requests, Pairs.of(links, scale * cost))
+        assert other.cost == pytest.approx(scale * one.cost, rel=1e-5, abs=1e-9 * scale)
+        assert other.bound == pytest.approx(scale * one.bound, rel=1e-5, abs=1e-6 * scale)
+
+
+def test_sums_of_rates_that_just_fit_buy_nothing_and_small_purchases_are_listed(
+    tmp_path: Path,
+) -> None:
+    """0.1 + 0.2 is more than 0.3 by rounding; 3 Gbit/s over a link of 1, beside one of 1e10."""
+    link = make_topology([(0, 1, 0.3)], both=True)
+    requests = tuple(Request("n0", "n1", rate, 0.9, 1.0) for rate in (0.1, 0.2))
+    report = teal_availability.expand(link, requests)
+    assert report.cost == report.gap == 0
+    report.save(tmp_path)
+    assert (tmp_path / "purchases.csv").read_text().splitlines() == [
+        "source,target,capacity,bought,cost"
+    ]
+    wide = make_topology([(0, 1, 1.0), (1, 2, 1e10)], both=True)
+    (row,) = teal_availability.expand(wide, (Request("n0", "n1", 3.0, 0.9, 1.0),)).purchases
+    assert row.bought == pytest.approx(2)
+
+
 def test_a_promise_that_no_capacity_keeps_is_named() -> None:
     requests = (Request("n0", "n1", 5.0, 0.9999999, 1.0), Request("n0", "n2", 15.0, 0.998, 1.0))
     report = teal_availability.expand(_triangle(), requests)
-    assert "1 are impossible at any capacity" in report.answer
+    assert "1 are impossible: no candidate paths" in report.answer
     assert [row.way for row in report.reservations] == ["", "1 of 1: n0|n2"]
     assert report.cost == pytest.approx(5)
 
@@ -165,6 +197,8 @@ def test_the_command_takes_the_peaks_of_traffic(
         ([], "either --promises or --traffic"),
         (["--traffic", "gravity:", "--availability", "99"], "a share of the time"),
         (["--traffic", "gravity:", "--num-paths", "0"], "1 to 8"),
+        (["--promises", "p.csv", "--availability", "0.9"], "nothing with --promises"),
+        (["--promises", "p.csv", "--traffic-unit", "Mbit/s"], "nothing with --promises"),
     ],
 )
 def test_faults_of_settings_are_one_line(

@@ -164,6 +164,8 @@ def test_the_command_has_a_row_for_each_class_and_promises_for_gold_first(tmp_pa
     with (tmp_path / "promises.csv").open() as stream:
         promises = list(csv.DictReader(stream))
     assert [row["of_class"] for row in promises] == ["gold", "bronze"]
+    assert float(promises[0]["gap"]) < 1e-4
+    assert promises[1]["share_at_most"] == "nan", "other rates of gold may leave more"
     assert float(promises[1]["share"]) > 0.05, "gold reserves no more than its promise needs"
     topology = teal.load_topology("b4")
     traffic = teal.load_traffic("gravity:seed=0,count=1,load=3", topology)
@@ -174,6 +176,15 @@ def test_the_command_has_a_row_for_each_class_and_promises_for_gold_first(tmp_pa
         most_down=1,
     ).promises[0]
     assert float(promises[0]["share"]) == pytest.approx(alone.share, abs=1e-6)
+
+
+def test_a_scheme_with_paths_of_its_own_has_no_tunnels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["availability", "--topology", "b4", "--traffic", "gravity:seed=0,count=1,load=1"]
+    command += ["--routing", "tunnels:scheme=ecmp", "--out", str(tmp_path)]
+    assert main(command) == 2
+    assert "splits over the candidate paths" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("way", ["least-loss", "tail-loss"])

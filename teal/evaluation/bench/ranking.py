@@ -3,7 +3,7 @@
 A result file is a table (CSV) with a row for each path that a demand uses:
 
     case,source,target,path,share
-    b4/known/12,1,5,1|2|5,0.75
+    b4/known/24,1,5,1|2|5,0.75
 
 ``path`` are the names of its nodes, joined by ``|``; ``share`` is the part of the demand that it
 carries.  A second table ``case,seconds`` may say how long each case took, by the program's own

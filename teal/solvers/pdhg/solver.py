@@ -312,7 +312,8 @@ def prepare(
         if not is_interpreting():
             interior.rehearse()
         return
-    if rehearse := getattr(starter, "rehearse", None):
+    is_asked = engine != "auto" or gains_from_start(problem)
+    if is_asked and (rehearse := getattr(starter, "rehearse", None)):
         rehearse(problem)
     if problem.classes is not None and not problem.conditions:
         class_rows.rehearse(on_all=is_large(problem.paths.mask.size))
