@@ -147,6 +147,12 @@ def test_a_stored_figure_says_command_machine_load_commit_and_the_code_that_it_m
     assert (ROOT / "benchmarks" / f"{script[1]}.py").is_file(), script[0]
 
 
+def test_the_page_of_commands_has_each_command_once() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    shown = re.findall(r"<!-- help: ([a-z -]+) -->", page)
+    assert sorted(shown) == sorted(COMMANDS)
+
+
 def test_tables_are_filled_by_conditions_and_formats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
