@@ -28,11 +28,10 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal_availability.matrix import capacity_of
 from teal_availability.patterns import Patterns
-from teal_availability.ways import Request, Way, all_ways, by_request_of, loads_of
+from teal_availability.ways import MOST_WHOLE, Request, Way, all_ways, by_request_of, loads_of
 
 ACCEPTED, REFUSED, SOLD, IMPOSSIBLE = "accepted", "refused", "sold", "impossible"
-_ROUNDING = 1e-9  # share of a capacity
-_MOST_WHOLE = 20_000  # ways of all promises up to which whole numbers are tried
+_ROUNDING = 1e-9  # share of a capacity by which reserved rates may exceed it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,7 +101,7 @@ def choose_promises(
             np.ones(len(is_used) + int((~sold).sum())),
         ),
         (takes[sold], np.ones(int(sold.sum()))) if sold.any() else None,
-        by_interior_points=len(ways) > _MOST_WHOLE,
+        by_interior_points=len(ways) > MOST_WHOLE,
     )
     if relaxed.is_infeasible:
         raise _not_kept()
@@ -110,7 +109,7 @@ def choose_promises(
     prices[is_used] = relaxed.duals[: len(is_used)] * unit / capacity[is_used]
     chosen = _rounded(requests, ways, loads, capacity, share, prices)
     bound = math.inf
-    if len(ways) <= _MOST_WHOLE:
+    if len(ways) <= MOST_WHOLE:
         whole = solve_milp(
             -worth[of_way] / unit,
             [Between(used, high=1.0), Between(takes, low=sold.astype(float), high=1.0)],

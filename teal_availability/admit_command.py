@@ -6,10 +6,9 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from teal import InputError, Problem, Topology
+from teal import Problem, Topology
 from teal.app.command import EXIT_FAILED, EXIT_OK, Notify, Outcome
 from teal.app.options import with_options
 from teal.app.settings import seconds
@@ -31,7 +30,7 @@ from teal_availability.patterns import pattern_probabilities
 from teal_availability.records import share_text
 from teal_availability.settings import AdmitConfig, AdmitOptions
 from teal_availability.study import failing_components
-from teal_availability.ways import Request, checked, paths_for, read_requests, way_text
+from teal_availability.ways import Request, paths_for, requests_of, way_text
 
 _SHOWN = 30  # promises in the terminal
 
@@ -143,8 +142,6 @@ def admission_of(
     Raises:
         InputError: a fault in the options, or sold promises that cannot be kept.
     """
-    if not requests:
-        raise InputError("promises", "", "a promise at least", "none")
     components = failing_components(topology, options)
     problem = paths_for(topology, requests, options.num_paths)
     patterns = pattern_probabilities(problem, components)
@@ -182,7 +179,7 @@ def run_admit(config: AdmitConfig, notify: Notify) -> AdmissionReport:
         check_out_file(config.out, (".csv",), overwrite=config.overwrite)
     topology = topology_from(config.topology, config)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
-    report = admission_of(topology, read_requests(config.promises, topology), config)
+    report = admission_of(topology, requests_of(config.promises, topology), config)
     if config.out is not None:
         write_csv(config.out, rows=report.rows)
     return report
@@ -220,10 +217,4 @@ def admit(topology: Any, promises: Any, options: AdmitOptions) -> AdmissionRepor
         InputError: a fault in the input, or sold promises that cannot be kept.
     """
     network = topology_from(topology, options)
-    if isinstance(promises, str | Path):
-        requests = read_requests(Path(promises), network)
-    else:
-        requests = [
-            checked(one, network, f"promise {number}") for number, one in enumerate(promises)
-        ]
-    return admission_of(network, requests, options)
+    return admission_of(network, requests_of(promises, network), options)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from teal import InputError, Problem, Topology, TrafficMatrices, load_traffic, save_topology
+from teal import Problem, Topology, TrafficMatrices, load_traffic, save_topology
 from teal.app.command import EXIT_FAILED, EXIT_OK, Notify, Outcome
 from teal.app.options import with_options
 from teal.app.run_files import write_files, write_manifest
@@ -26,7 +26,7 @@ from teal_availability.expansion import Expansion, Pairs, expansion
 from teal_availability.patterns import pattern_probabilities
 from teal_availability.settings import ExpandConfig, ExpandOptions
 from teal_availability.study import failing_components
-from teal_availability.ways import Request, checked, paths_for, read_requests, way_text
+from teal_availability.ways import Request, checked, paths_for, requests_of, way_text
 
 PURCHASES, PROMISES, TOPOLOGY = "purchases.csv", "promises.csv", "topology.json"
 MANIFEST = "manifest.json"
@@ -208,19 +208,18 @@ def expansion_of(
         InputError: no promise, or a fault in the options.
         SolverError: the relaxed program was not solved.
     """
-    if not requests:
-        raise InputError("promises", "", "a promise at least", "none")
     components = failing_components(topology, options)
     problem = paths_for(topology, requests, options.num_paths)
     patterns = pattern_probabilities(problem, components)
-    pairs = Pairs.of(topology.link_pairs(), _costs(topology, options.cost))
+    cables = topology.link_pairs()
+    pairs = Pairs.of(cables, _costs(topology, cables, options.cost))
     limit = seconds(options.deadline, "--deadline")
     found = expansion(problem, patterns, requests, pairs, limit)
     upgraded = dataclasses.replace(
         topology, capacity=topology.capacity + found.bought[pairs.of_link]
     )
     return ExpansionReport(
-        _purchases(topology, pairs, found),
+        _purchases(topology, cables, pairs, found),
         [_reservation(problem, request, found, number) for number, request in enumerate(requests)],
         found.cost,
         found.bound,
@@ -228,22 +227,24 @@ def expansion_of(
     )
 
 
-def _costs(topology: Topology, kind: str) -> FloatArray:
+def _costs(topology: Topology, cables: Sequence[Sequence[int]], kind: str) -> FloatArray:
     """(C,) cost of a Gbit/s on each pair of links."""
-    pairs = topology.link_pairs()
     if kind == "capacity":
-        return np.ones(len(pairs))
-    return np.array([topology.latency[links].mean() for links in pairs])
+        return np.ones(len(cables))
+    return np.array([topology.latency[list(links)].mean() for links in cables])
 
 
-def _purchases(topology: Topology, pairs: Pairs, found: Expansion) -> list[Bought]:
+def _purchases(
+    topology: Topology, cables: Sequence[Sequence[int]], pairs: Pairs, found: Expansion
+) -> list[Bought]:
     names = topology.node_names
     rows = []
-    for number, links in enumerate(topology.link_pairs()):
+    for number, links in enumerate(cables):
         bought = float(found.bought[number])
         if bought > 0:
-            source, target = topology.link_source[links[0]], topology.link_target[links[0]]
-            capacity = float(topology.capacity[links].min())
+            source = topology.link_source[links[0]]
+            target = topology.link_target[links[0]]
+            capacity = float(topology.capacity[list(links)].min())
             cost = bought * float(pairs.cost[number])
             rows.append(Bought(names[source], names[target], capacity, bought, cost))
     return sorted(rows, key=lambda row: -row.cost)
@@ -269,7 +270,7 @@ def run_expand(config: ExpandConfig, notify: Notify) -> ExpansionReport:
     topology = topology_from(config.topology, config)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
     if config.promises is not None:
-        requests = read_requests(config.promises, topology)
+        requests = requests_of(config.promises, topology)
     else:
         traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
         share = _USUAL_AVAILABILITY if config.availability is None else config.availability
@@ -315,10 +316,4 @@ def expand(topology: Any, promises: Any, options: ExpandOptions) -> ExpansionRep
         SolverError: the relaxed program was not solved.
     """
     network = topology_from(topology, options)
-    if isinstance(promises, str | Path):
-        requests = read_requests(Path(promises), network)
-    else:
-        requests = [
-            checked(one, network, f"promise {number}") for number, one in enumerate(promises)
-        ]
-    return expansion_of(network, requests, options)
+    return expansion_of(network, requests_of(promises, network), options)

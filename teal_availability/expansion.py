@@ -31,12 +31,11 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal_availability.matrix import capacity_of
 from teal_availability.patterns import Patterns
-from teal_availability.ways import Request, Way, all_ways, by_request_of, loads_of
+from teal_availability.ways import MOST_WHOLE, Request, Way, all_ways, by_request_of, loads_of
 
-_MOST_WHOLE = 20_000  # ways of all promises up to which whole numbers are tried
-_BY_INTERIOR_POINTS_FROM = 2_000  # ways
-_MOST_SWEEPS = 50  # in which each promise moves once
-_LEAST_SAVING = 1e-9  # of the cost, for which a promise moves
+_BY_INTERIOR_POINTS_FROM = 2_000  # ways; a choice, which was not measured
+_MOST_ROUNDS = 50  # in each of which every promise may move once; seldom more than ten are made
+_LEAST_SAVING = 1e-9  # share of the cost that a move must save, above rounding
 _ROUNDING = 1e-12  # of a capacity, by which a sum of rates may exceed it
 _RELATIVE_GAP = 1e-6  # at which whole numbers are solved
 
@@ -143,7 +142,8 @@ def expansion(
     capacity = capacity_of(problem)
     ways = all_ways(problem, patterns, requests)
     if not ways:
-        nothing, of_links = np.zeros(len(pairs.cost)), np.zeros(len(capacity))
+        nothing = np.zeros(len(pairs.cost))
+        of_links = np.zeros(len(capacity))
         return Expansion((None,) * len(requests), of_links, nothing, 0.0, 0.0, of_links)
     loads = loads_of(problem, requests, ways)
     request = np.array([way.request for way in ways], dtype=np.int64)
@@ -154,7 +154,7 @@ def expansion(
     chosen = np.array([numbers[share[numbers].argmax()] for numbers in own])
     chosen = _moved(own, chosen, loads, capacity, pairs, loads @ prices, end)
     cost = _cost(loads, chosen, capacity, pairs)
-    if len(ways) <= _MOST_WHOLE and cost > bound * (1 + _RELATIVE_GAP):
+    if len(ways) <= MOST_WHOLE and cost > bound * (1 + _RELATIVE_GAP):
         left = max(0.1, end - time.perf_counter())
         whole, whole_bound = _whole(request, loads, capacity, pairs, left)
         bound = max(bound, whole_bound)
@@ -217,7 +217,8 @@ def _whole(
     seconds: float,
 ) -> tuple[Int64Array | None, float]:
     """A choice of ways by whole numbers, None where none was found, and a bound on the cost."""
-    ways, unit = len(request), float(loads.data.mean())
+    ways = len(request)
+    unit = float(loads.data.mean())  # Gbit/s, as in :func:`_relaxed`
     within, takes = _rows(request, loads / unit, pairs)
     per_unit = float(pairs.cost.mean())
     cost = np.concatenate([np.zeros(ways), pairs.cost / per_unit])
@@ -257,7 +258,7 @@ def _moved(
     """
     chosen = chosen.copy()
     missing = np.asarray(loads[chosen].sum(0)).reshape(-1) - capacity
-    for _ in range(_MOST_SWEEPS):
+    for _ in range(_MOST_ROUNDS):
         has_moved = False
         for number, ways in enumerate(own):
             if len(ways) == 1:

@@ -128,11 +128,10 @@ def measure(
             mean([one.low for one in both], weights), mean([one.high for one in both], weights)
         )
 
-    def totals(number: int) -> Totals:
+    def totals(number: int, of_class: str, members: slice) -> Totals:
         of_group = [one.totals[number] for one in found]
-        members = _groups(problems[0])[number][1]
         return Totals(
-            of_group[0].of_class,
+            of_class,
             bounds([one.whole_time for one in of_group], in_time),
             bounds([one.total_time for one in of_group], in_time),
             bounds([one.mean for one in of_group], _weights(demand[:, members].sum(1))),
@@ -142,7 +141,7 @@ def measure(
         name,
         bounds([one.demand_time for one in found], in_time),
         bounds([one.demand_mean for one in found], of_each),
-        tuple(totals(number) for number in range(len(found[0].totals))),
+        tuple(totals(number, *group) for number, group in enumerate(_groups(problems[0]))),
         mean([one.lost_with for one in found], of_all),
         mean([one.gained_by for one in found], of_all),
     )
@@ -192,13 +191,15 @@ def _of_matrix(
     for part, works in states_of(components, states, routing.together):
         time = states.probability[part]
         share, most = routing.arrived(works)
-        lost[part] = lost_share(demand, share)
         reached = share[:, :, None] >= levels
         # Of a search that ended near the optimum nothing is known but the bound on all traffic.
         # Where every demand keeps a share, so does all traffic.
         is_open = np.zeros(len(share), bool) if most is None else ~np.isnan(most)
         for name_of_class, members, whole_time, total_time, mean in groups:
-            carried = 1 - lost_share(demand[members], share[:, members])
+            lost_of_group = lost_share(demand[members], share[:, members])
+            if not name_of_class:
+                lost[part] = lost_of_group
+            carried = 1 - lost_of_group
             has_reached = carried[:, None] >= levels
             is_whole = np.asarray(reached[:, members].all(1))
             at_most = carried

@@ -246,8 +246,8 @@ class Solved:
         self._problem = prioritised(problem).to(torch.float64)
         self._gap = gap
         self._balanced = balanced(self._problem)
-        one_program = self._problem.classes is None
-        self._start = solve(self._problem, gap=gap).state if one_program else None
+        is_one_program = self._problem.classes is None
+        self._start = solve(self._problem, gap=gap).state if is_one_program else None
 
     @property
     def together(self) -> int:
@@ -278,43 +278,32 @@ class Solved:
     def _most(self, flow: Problem, result: PdhgResult, works: BoolArray) -> FloatArray:
         """(S,) Gbit/s of all traffic that no splits exceed."""
         if flow.classes is not None:  # the bound of the classes is none of all traffic
-            result = solve(_failed(_without_classes(self._problem), works), gap=self._gap)
+            whole = _under(self._problem, "total_flow").to(torch.float64)
+            result = solve(_failed(whole, works), gap=self._gap)
         return np.asarray(result.bound.cpu().numpy())
 
 
-def _without_classes(problem: Problem) -> Problem:
-    """One matrix under total_flow."""
-    return Problem.create(
-        problem.topology,
-        problem.paths,
-        "total_flow",
-        demand_of(problem)[None],
-        capacity=capacity_of(problem),
-    ).to(torch.float64)
-
-
 def balanced(problem: Problem) -> Problem:
-    """One matrix under max_link_utilisation."""
-    return Problem.create(
-        problem.topology,
-        problem.paths,
-        "max_link_utilisation",
-        demand_of(problem)[None],
-        capacity=capacity_of(problem),
-    ).to(torch.float64)
+    """One matrix under max_link_utilisation, without classes."""
+    return _under(problem, "max_link_utilisation").to(torch.float64)
 
 
 def prioritised(problem: Problem) -> Problem:
     """One matrix under priority where its demands have classes, else as it is."""
     if problem.classes is None:
         return problem
+    return _under(problem, "priority")
+
+
+def _under(problem: Problem, objective: str) -> Problem:
+    """One matrix under another objective, of which only priority knows classes."""
     return Problem.create(
         problem.topology,
         problem.paths,
-        "priority",
+        objective,
         demand_of(problem)[None],
         capacity=capacity_of(problem),
-        classes=problem.classes,
+        classes=problem.classes if objective == "priority" else None,
     )
 
 

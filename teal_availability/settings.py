@@ -130,19 +130,24 @@ class AvailabilityConfig(AvailabilityOptions, InstanceConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdmitOptions(FailureConfig, TopologyFileConfig):
+class ReservationOptions(FailureConfig, TopologyFileConfig):
     """The components that fail, the candidate paths, and how long ways are searched for."""
 
     num_paths: int = 4
     """K, number of edge-disjoint candidate paths of two nodes, at most."""
     deadline: str = "30s"
-    """Length of the search by whole numbers."""
+    """Length of the search by whole numbers, approximately, once the relaxed program is solved."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         self.check_failures()
         require(self, "num_paths", "1 to 8", 1 <= self.num_paths <= 8)
         seconds(self.deadline, "--deadline")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdmitOptions(ReservationOptions):
+    """The components that fail, the candidate paths, and how long ways are searched for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,21 +173,11 @@ class AdmitConfig(AdmitOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExpandOptions(FailureConfig, TopologyFileConfig):
+class ExpandOptions(ReservationOptions):
     """The components that fail, the candidate paths, and what a Gbit/s costs."""
 
-    num_paths: int = 4
-    """K, number of edge-disjoint candidate paths of two nodes, at most."""
     cost: Literal["capacity", "length"] = "capacity"
     """Cost of a Gbit/s in both directions of a cable: 1 on every cable, or its latency in ms."""
-    deadline: str = "30s"
-    """Length of the search by whole numbers, approximately, once the relaxed program is solved."""
-
-    def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
-        self.check_failures()
-        require(self, "num_paths", "1 to 8", 1 <= self.num_paths <= 8)
-        seconds(self.deadline, "--deadline")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

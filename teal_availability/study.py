@@ -72,27 +72,7 @@ def availability_of(
         InputError: a fault in the options.
         SolverError: the program of a promise was not solved.
     """
-    specs = [parse_spec(text) for text in options.routing or DEFAULT_ROUTINGS]
-    if len({spec.text for spec in specs}) < len(specs):
-        raise InputError(
-            "--routing", "", "each way of routing once", ", ".join(s.text for s in specs)
-        )
-    if instance.traffic.classes is not None:
-        if not options.routing:
-            specs = [spec for spec in specs if spec.name != LEAST_LOSS]
-            notify("least-loss is left out: upper classes would reserve every path that is left")
-        for spec in specs:
-            if spec.name in (LEAST_LOSS, TAIL_LOSS):
-                expected = (
-                    "another way with --classes (upper classes would reserve every path that is "
-                    "left): common-share, or teal admit with an availability for each promise"
-                )
-                raise InputError("--routing", "", expected, spec.name)
-    unknown = [spec.name for spec in specs if spec.name not in ROUTINGS]
-    if unknown:
-        near = did_you_mean(unknown[0], ROUTINGS)
-        expected = "one of: " + ", ".join(ROUTINGS)
-        raise InputError("--routing", "", expected, repr(unknown[0]) + near)
+    specs = _specs_of(instance, options, notify)
     components = failing_components(instance.topology, options)
     states = most_probable(
         components.unavailability, options.rest, options.most_down, options.most_states
@@ -128,6 +108,38 @@ def availability_of(
         ) as bar:
             found.append(measure(spec.text, routings, problems, components, states, bar.update))
     return _report(instance, problems, components, states, found, promises)
+
+
+def _specs_of(
+    instance: Instance, options: AvailabilityOptions, notify: Callable[[str], None]
+) -> list[Spec]:
+    """The ways of routing that are measured.
+
+    Raises:
+        InputError: an unknown one, one that is named twice, or one that takes no classes.
+    """
+    specs = [parse_spec(text) for text in options.routing or DEFAULT_ROUTINGS]
+    if len({spec.text for spec in specs}) < len(specs):
+        raise InputError(
+            "--routing", "", "each way of routing once", ", ".join(s.text for s in specs)
+        )
+    if instance.traffic.classes is not None:
+        if not options.routing:
+            specs = [spec for spec in specs if spec.name != LEAST_LOSS]
+            notify("least-loss is left out: upper classes would reserve every path that is left")
+        for spec in specs:
+            if spec.name in (LEAST_LOSS, TAIL_LOSS):
+                expected = (
+                    "another way with --classes (upper classes would reserve every path that is "
+                    "left): common-share, or teal admit with an availability for each promise"
+                )
+                raise InputError("--routing", "", expected, spec.name)
+    unknown = [spec.name for spec in specs if spec.name not in ROUTINGS]
+    if unknown:
+        near = did_you_mean(unknown[0], ROUTINGS)
+        expected = "one of: " + ", ".join(ROUTINGS)
+        raise InputError("--routing", "", expected, repr(unknown[0]) + near)
+    return specs
 
 
 def failing_components(topology: Topology, options: FailureConfig) -> Components:
@@ -196,7 +208,8 @@ def _promises(
     Raises:
         InputError: an unknown option.
     """
-    demand, class_of = demand_of(problem), classes_of(problem)
+    demand = demand_of(problem)
+    class_of = classes_of(problem)
     names = ("",) if problem.classes is None else problem.classes.names
     crosses = crossings(problem.paths)
     slots = path_links_of(problem.paths).slot
@@ -257,7 +270,8 @@ def _promised(
     is_share = spec.name != LEAST_LOSS
     # Other rates of the upper classes with the same promises may leave more.
     is_bounded = problem.classes is None or of_class == problem.classes.names[0]
-    at_most, gap = (promise.bound, promise.gap) if is_bounded else (np.nan, np.nan)
+    at_most = promise.bound if is_bounded else np.nan
+    gap = promise.gap if is_bounded else np.nan
     quantile = None
     if spec.name == COMMON_SHARE and is_bounded:
         quantile = common_quantile(problem, patterns, options.availability, promise)

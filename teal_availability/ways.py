@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,6 +25,7 @@ from teal.runtime.arrays import FloatArray
 from teal_availability.patterns import Patterns
 
 _COLUMNS = ("source", "target", "rate", "availability", "value", "sold")
+MOST_WHOLE = 20_000  # ways of all promises, up to which whole numbers are tried
 _YES, _NO = ("yes", "true", "1"), ("", "no", "false", "0")
 _ROUNDING = 1e-9  # share of the time that a promise may be missed
 
@@ -94,6 +96,23 @@ def read_requests(path: Path, topology: Topology) -> list[Request]:
         )
         found.append(checked(request, topology, f"{where}: {place}"))
     return found
+
+
+def requests_of(promises: Any, topology: Topology) -> list[Request]:
+    """The promises of a file, or those that are given.
+
+    Raises:
+        InputError: a fault in them, or none.
+    """
+    if isinstance(promises, str | Path):
+        requests = read_requests(Path(promises), topology)
+    else:
+        requests = [
+            checked(one, topology, f"promise {number}") for number, one in enumerate(promises)
+        ]
+    if not requests:
+        raise InputError("promises", "", "a promise at least", "none")
+    return requests
 
 
 def checked(request: Request, topology: Topology, where: str) -> Request:
@@ -191,7 +210,8 @@ def loads_of(problem: Problem, requests: Sequence[Request], ways: Sequence[Way])
 
 def way_text(problem: Problem, request: Request, way: Way) -> str:
     """How many of which paths must survive, such as ``1 of 2: a|b|d a|c|d``."""
-    names, target = problem.topology.node_names, problem.topology.link_target
+    names = problem.topology.node_names
+    target = problem.topology.link_target
     demand = _demand_of_names(problem)[request.source, request.target]
     paths = [
         "|".join([request.source, *(names[target[link]] for link in links)])

@@ -49,7 +49,8 @@ class SolveConfig(InstanceConfig):
     """Model whose prediction PDHG starts from: the one of either kind that teal train or teal
     pretrain wrote to this folder, one that comes with Teal (universal, flow), or none; auto is
     universal on networks of middle size (50,000 paths and more, but too small for a start from a
-    sample of the demands), else none."""
+    sample of the demands), else none.  With --engine auto, balanced programs and concave utilities
+    do without, since a model takes longer than it saves there."""
     engine: Literal["auto", "interior", "fused", "plain", "equilibrated"] = "auto"
     """interior: interior points, exact on small networks.  fused, plain, equilibrated: forms of
     PDHG.  auto: what is expected to reach the gap first."""

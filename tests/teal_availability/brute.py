@@ -11,6 +11,7 @@ from teal.network import Topology, all_pairs, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal_availability.components import Components, components_of
+from teal_availability.ways import Request, Way
 from tests.igp_reference import network_with_parallels
 
 
@@ -28,6 +29,34 @@ def works(components: Components, down: tuple[int, ...], links: int) -> np.ndarr
     for one in down:
         state[components.links[one]] = False
     return state
+
+
+def load_of_way(problem: Problem, request: Request, way: Way) -> np.ndarray:
+    """(E,) Gbit/s that a way reserves, path by path."""
+    load = np.zeros(problem.topology.num_links)
+    for path in way.paths:
+        links = problem.paths.links_of(_demand_of(problem, request), path)
+        load[list(links)] += request.rate / way.needed
+    return load
+
+
+def time_of_way(problem: Problem, components: Components, request: Request, way: Way) -> float:
+    """Share of the time in which enough paths of a way survive, over all states."""
+    demand = _demand_of(problem, request)
+    time = 0.0
+    for share, down in every_state(components.unavailability):
+        state = works(components, down, problem.topology.num_links)
+        alive = sum(
+            bool(state[list(problem.paths.links_of(demand, path))].all()) for path in way.paths
+        )
+        time += share * (alive >= way.needed)
+    return time
+
+
+def _demand_of(problem: Problem, request: Request) -> int:
+    names = problem.topology.node_names
+    pairs = [(names[s], names[t]) for s, t in problem.paths.pairs.tolist()]
+    return pairs.index((request.source, request.target))
 
 
 def random_case(seed: int, nodes: int = 5, count: int = 7) -> tuple[Problem, Components]:

@@ -25,7 +25,7 @@ from teal_availability.admission import choose_promises
 from teal_availability.components import components_of
 from teal_availability.patterns import Patterns, pattern_probabilities
 from teal_availability.ways import Request, Way, read_requests, ways_of
-from tests.teal_availability.brute import every_state, random_case, works
+from tests.teal_availability.brute import load_of_way, random_case, time_of_way
 
 
 def _requests(problem: Problem, seed: int, count: int) -> list[Request]:
@@ -56,12 +56,7 @@ def test_no_choice_is_better_and_what_is_promised_is_kept(seed: int) -> None:
     number = {(names[s], names[t]): d for d, (s, t) in enumerate(problem.paths.pairs.tolist())}
 
     def load(way: Way) -> np.ndarray:
-        request = requests[way.request]
-        links = np.zeros(problem.topology.num_links)
-        for path in way.paths:
-            demand = number[request.source, request.target]
-            links[list(problem.paths.links_of(demand, path))] += request.rate / way.needed
-        return links
+        return load_of_way(problem, requests[way.request], way)
 
     capacity = problem.topology.capacity
     kept = [way for way in found.way if way is not None]
@@ -70,14 +65,8 @@ def test_no_choice_is_better_and_what_is_promised_is_kept(seed: int) -> None:
     assert found.value == pytest.approx(sum(requests[way.request].value for way in kept))
 
     for way in kept:
-        request, time = requests[way.request], 0.0
-        demand = number[request.source, request.target]
-        for share, down in every_state(components.unavailability):
-            state = works(components, down, problem.topology.num_links)
-            alive = sum(
-                bool(state[list(problem.paths.links_of(demand, path))].all()) for path in way.paths
-            )
-            time += share * (alive >= way.needed)
+        request = requests[way.request]
+        time = time_of_way(problem, components, request, way)
         assert time == pytest.approx(way.availability, abs=1e-12)
         assert time >= request.availability - 1e-9
 
@@ -106,7 +95,7 @@ def test_large_programs_are_rounded_within_their_bound(seed: int) -> None:
     requests = _requests(problem, seed, 8)
     exact = choose_promises(problem, patterns, requests)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MOST_WHOLE", 0)
+        patch.setattr(module, "MOST_WHOLE", 0)
         rounded = choose_promises(problem, patterns, requests)
     assert rounded.value <= exact.value + 1e-9
     assert exact.value <= rounded.bound + 1e-9

@@ -20,8 +20,8 @@ from teal.problem import Problem
 from teal.testing import make_topology
 from teal_availability.expansion import Pairs, bound_by_prices, expansion
 from teal_availability.patterns import pattern_probabilities
-from teal_availability.ways import Request, Way, all_ways, loads_of
-from tests.teal_availability.brute import every_state, random_case, works
+from teal_availability.ways import Request, all_ways, loads_of
+from tests.teal_availability.brute import load_of_way, random_case, time_of_way
 
 
 def _requests(problem: Problem, seed: int, count: int) -> list[Request]:
@@ -33,18 +33,6 @@ def _requests(problem: Problem, seed: int, count: int) -> list[Request]:
         )
         for s, t in problem.paths.pairs[rng.choice(len(problem.paths.pairs), count)].tolist()
     ]
-
-
-def _load(problem: Problem, requests: list[Request], way: Way) -> np.ndarray:
-    """(E,) Gbit/s of a way, path by path."""
-    request = requests[way.request]
-    names = problem.topology.node_names
-    pairs = [(names[s], names[t]) for s, t in problem.paths.pairs.tolist()]
-    load = np.zeros(problem.topology.num_links)
-    for path in way.paths:
-        demand = pairs.index((request.source, request.target))
-        load[list(problem.paths.links_of(demand, path))] += request.rate / way.needed
-    return load
 
 
 @given(seed=st.integers(0, 10_000))
@@ -64,7 +52,9 @@ def test_no_choice_of_ways_is_cheaper_and_what_is_promised_is_kept(seed: int) ->
     possible = [own for own in of_request if own]
     least = np.inf
     for chosen in itertools.product(*possible):
-        missing = sum((_load(problem, requests, way) for way in chosen), -capacity)
+        missing = sum(
+            (load_of_way(problem, requests[way.request], way) for way in chosen), -capacity
+        )
         least = min(
             least,
             sum(
@@ -80,18 +70,14 @@ def test_no_choice_of_ways_is_cheaper_and_what_is_promised_is_kept(seed: int) ->
     for amount, pair in zip(found.bought, links, strict=True):
         new[pair] += amount
     kept = [way for way in found.way if way is not None]
-    assert (sum((_load(problem, requests, way) for way in kept), -new) <= 1e-9 * new.max()).all()
+    assert (
+        sum((load_of_way(problem, requests[way.request], way) for way in kept), -new)
+        <= 1e-9 * new.max()
+    ).all()
     assert [way is not None for way in found.way] == [bool(own) for own in of_request]
-    names = problem.topology.node_names
-    pairs = [(names[s], names[t]) for s, t in problem.paths.pairs.tolist()]
     for way in kept:
-        request, time = requests[way.request], 0.0
-        demand = pairs.index((request.source, request.target))
-        for share, down in every_state(components.unavailability):
-            state = works(components, down, problem.topology.num_links)
-            alive = [state[list(problem.paths.links_of(demand, path))].all() for path in way.paths]
-            time += share * (sum(alive) >= way.needed)
-        assert time >= request.availability - 1e-9
+        request = requests[way.request]
+        assert time_of_way(problem, components, request, way) >= request.availability - 1e-9
 
     # Any numbers as prices prove no more than what is true.
     if ways:

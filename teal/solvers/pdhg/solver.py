@@ -270,7 +270,7 @@ def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps
         )
         return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     state, starter = _starting_state(problem, settings.warm_start), settings.starter
-    if engine == "auto" and not gains_from_start(problem):
+    if not _may_ask_model(problem, engine):
         starter = None
     if problem.objective.rules.may_have_no_allocation:
         limits = settings.gap, settings.max_iterations, deadline
@@ -293,6 +293,11 @@ def _balance(problem: Problem, gap: float, deadline: Deadline) -> Steps[PdhgResu
     return (yield from solving(problem, gap=gap, deadline=deadline))
 
 
+def _may_ask_model(problem: Problem, engine: str) -> bool:
+    """Whether a model may give the start; an engine that is named always takes it."""
+    return engine != "auto" or gains_from_start(problem)
+
+
 def prepare(
     problem: Problem,
     *,
@@ -312,8 +317,8 @@ def prepare(
         if not is_interpreting():
             interior.rehearse()
         return
-    is_asked = engine != "auto" or gains_from_start(problem)
-    if is_asked and (rehearse := getattr(starter, "rehearse", None)):
+    rehearse = getattr(starter, "rehearse", None)
+    if rehearse is not None and _may_ask_model(problem, engine):
         rehearse(problem)
     if problem.classes is not None and not problem.conditions:
         class_rows.rehearse(on_all=is_large(problem.paths.mask.size))
