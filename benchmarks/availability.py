@@ -39,7 +39,7 @@ from teal_availability import (
     promise_tail_loss,
 )
 from teal_availability.measure import measure
-from teal_availability.routing import Igp, Routing, Solved, Tunnels, usual_splits
+from teal_availability.routing import Igp, PathSplits, Routing, Solved, Tunnels, usual_splits
 
 NETWORKS = {  # topology and the largest number of cables down at once
     "B4": ("b4", 2),
@@ -156,7 +156,7 @@ def _row(topology: teal.Topology, most_down: int) -> dict[str, float]:
     }
     ways: dict[str, Callable[[], Routing]] = {
         "igp": lambda: Igp(problem, "hops"),
-        "tunnels": lambda: Tunnels(problem, splits),
+        "tunnels": lambda: Tunnels(problem, PathSplits.of_candidates(problem.paths, splits)),
         "solved": lambda: Solved(problem, 1e-3),
     }
     for name, make in ways.items():

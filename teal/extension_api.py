@@ -127,6 +127,10 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "read_csv",
         "write_csv",
     ),
+    "teal.formats.segment_lists": (
+        "read_policies",
+        "write_policies",
+    ),
     "teal.formats.times": (
         "naive_times",
         "seconds_of",
@@ -285,7 +289,6 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "file_key",
         "json_value",
         "model_folder",
-        "parsed_json",
         "remove_files",
         "small_text",
     ),

@@ -4,10 +4,11 @@
   the traffic of failed paths to those that survive, in proportion to their splits, or it is lost.
   Where links are then too full, every path is cut by the fullest of its links.
 - *reserved*: rates of :mod:`teal_availability.promises`, which no failure exceeds.
-- *igp*: shortest paths after the failure, shared evenly (ECMP).  A link that is offered more than
-  it carries drops from all in proportion; what arrives over several links is the product of what
-  each passes.  A drop does not relieve the links behind it here, so that less arrives than in a
-  network, where it does.
+- *igp*: shortest paths after the failure, shared evenly (ECMP), and installed segment lists of
+  some demands.  A link that is offered more than it carries drops from all in proportion; what
+  arrives over several links is the product of what each passes.  A drop does not relieve the links
+  behind it here, so that less arrives than in a network, where it does.  A list ends at the first
+  segment that cannot be followed: what it takes is lost there.
 - *solved*: splits over the candidate paths, solved anew for every state: to a certified gap where
   not all demand fits.
 
@@ -20,20 +21,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
-from teal import InputError, PdhgResult, Problem, solve
+from teal import InputError, PathSet, PdhgResult, Problem, Topology, solve
+from teal.formats.allocations import read_allocation, stored_paths
 from teal.network.ecmp import METRICS, Dags, EcmpDag, igp_metric
 from teal.network.path_links import path_links_of
+from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.segment_passes import load_inwards
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel
 from teal_availability.components import Components
-from teal_availability.matrix import capacity_of, classes_of, demand_of, left_for, num_classes
+from teal_availability.matrix import (
+    capacity_of,
+    classes_of,
+    crossings,
+    demand_of,
+    left_for,
+    num_classes,
+)
 from teal_availability.states import States
 
 _CHUNK_ENTRIES = 1 << 21  # states x demands computed together, 16 MiB of shares
@@ -95,6 +106,65 @@ def states_of(
         yield part, works
 
 
+class PathSplits(NamedTuple):
+    """Splits over P paths, those of each demand together.
+
+    Attributes:
+        demand: (P,) number of the demand of each path, ascending.
+        split: (P,) share of that demand.
+        crosses: (P, E) 1 where a path crosses a link.
+    """
+
+    demand: Int64Array
+    split: FloatArray
+    crosses: sp.csr_array
+
+    @classmethod
+    def of_candidates(cls, paths: PathSet, splits: torch.Tensor) -> PathSplits:
+        """Splits (D, K) over candidate paths.
+
+        Raises:
+            InputError: splits over other paths.
+        """
+        if splits.shape != paths.mask.shape:
+            expected = "a scheme that splits over the candidate paths"
+            raise InputError("tunnels", "scheme", expected, "one with paths of its own")
+        slot = path_links_of(paths).slot
+        split = splits.to("cpu", torch.float64).numpy().reshape(-1)[slot]
+        return cls(slot // paths.num_paths, split.clip(min=0), crossings(paths))
+
+    @classmethod
+    def installed(cls, file: Path, problem: Problem) -> PathSplits:
+        """Splits of an allocation that ``teal solve --out`` or the service wrote, over its own
+        paths.  Splits without a class are those of every class.
+
+        Raises:
+            InputError: no such file, another format, links that the network does not have, or no
+                path of a demand.
+        """
+        stored = stored_paths(read_allocation(file), problem.topology, str(file), "split")
+        names = [""] if problem.classes is None else problem.classes.names
+        demands = list[int]()
+        splits = list[float]()
+        links_of = list[tuple[int, ...]]()
+        pairs = problem.paths.pairs.tolist()
+        for d, ((source, target), c) in enumerate(zip(pairs, classes_of(problem), strict=True)):
+            of_pair = stored.get((source, target, ""), {})
+            for links, split in stored.get((source, target, names[c]), of_pair).items():
+                demands.append(d)
+                splits.append(split)
+                links_of.append(links)
+        if not demands:
+            expected = "paths between nodes that have traffic"
+            raise InputError(str(file), "routers", expected, "none")
+        ptr = np.cumsum([0, *map(len, links_of)])
+        link = np.concatenate([np.array(links, dtype=np.int64) for links in links_of])
+        crosses = sp.csr_array(
+            (np.ones(len(link)), link, ptr), shape=(len(demands), problem.topology.num_links)
+        )
+        return cls(np.array(demands, dtype=np.int64), np.array(splits), crosses)
+
+
 class Tunnels:
     """Splits that were chosen before anything failed.
 
@@ -103,33 +173,22 @@ class Tunnels:
 
     Args:
         problem: one matrix.
-        splits: (D, K) share of each demand on each path.
+        splits: share of each demand on each path; what they leave of a demand is not sent.
         moves: whether the ingress moves the traffic of failed paths to those that survive.
-
-    Raises:
-        InputError: splits over other paths.
     """
 
-    def __init__(self, problem: Problem, splits: torch.Tensor, *, moves: bool = True) -> None:
-        if splits.shape != problem.paths.mask.shape:
-            expected = "a scheme that splits over the candidate paths"
-            raise InputError("tunnels", "scheme", expected, "one with paths of its own")
-        links = path_links_of(problem.paths)
+    def __init__(self, problem: Problem, splits: PathSplits, *, moves: bool = True) -> None:
         self._moves = moves
         self._demand = demand_of(problem)
         self._capacity = capacity_of(problem)
-        self._path_ptr = links.path_ptr
-        self._demand_of = links.slot // problem.paths.num_paths
-        self._crosses = sp.csr_array(
-            (np.ones(len(links.link)), links.link, links.link_ptr),
-            shape=(len(links.slot), len(self._capacity)),
-        )
+        self._demand_of = splits.demand
+        self._path_ptr = np.searchsorted(splits.demand, np.arange(len(self._demand) + 1))
+        self._crosses = splits.crosses
         self._by_link = self._crosses.tocsc()
         self._class_of = classes_of(problem)[self._demand_of]
         self._classes = num_classes(problem)
-        split = splits.to("cpu", torch.float64).numpy().reshape(-1)[links.slot].clip(min=0)
-        whole = np.bincount(self._demand_of, split, len(self._demand))
-        self._split = split / np.maximum(1.0, whole)[self._demand_of]
+        whole = np.bincount(self._demand_of, splits.split, len(self._demand))
+        self._split = splits.split / np.maximum(1.0, whole)[self._demand_of]
         self._whole = np.minimum(1.0, whole)
         self._dead = self._crosses @ (self._capacity <= 0).astype(float) > 0
         every = np.arange(len(self._demand))
@@ -326,17 +385,21 @@ def _failed(problem: Problem, works: BoolArray) -> Problem:
 
 
 class Igp:
-    """Shortest paths after the failure.
+    """Shortest paths after the failure, and segment lists of some demands over them.
 
     Args:
         problem: one matrix.
         metric: ``file``, ``hops``, ``latency`` or ``inverse-capacity``.
+        policies: the lists; those of a pair of nodes are taken by all its classes.
 
     Raises:
-        InputError: another metric.
+        InputError: another metric; policies that steer what crosses a router, or along the paths of
+            a flexible algorithm.
     """
 
-    def __init__(self, problem: Problem, metric: str = "file") -> None:
+    def __init__(
+        self, problem: Problem, metric: str = "file", policies: SegmentPolicies | None = None
+    ) -> None:
         topology = problem.topology
         if metric not in METRICS:
             raise InputError("igp", "metric", " or ".join(METRICS), repr(metric))
@@ -346,10 +409,17 @@ class Igp:
         self._pairs = problem.paths.pairs
         self._demand = demand_of(problem)
         self._class_of = classes_of(problem)
+        self._lists = _Lists(policies or SegmentPolicies.none(), topology, self._pairs)
         nodes = topology.num_nodes
         self._volume = np.zeros((num_classes(problem), nodes, nodes))
         place = self._class_of, self._pairs[:, 1], self._pairs[:, 0]
-        np.add.at(self._volume, place, self._demand)
+        straight = np.where(self._lists.policy_of < 0, self._demand, 0.0)
+        np.add.at(self._volume, place, straight)
+        taken = np.zeros((num_classes(problem), len(self._lists)))
+        steered = np.flatnonzero(self._lists.policy_of >= 0)
+        of_class = self._class_of[steered], self._lists.policy_of[steered]
+        np.add.at(taken, of_class, self._demand[steered])
+        self._taken = taken
 
     @property
     def together(self) -> int:
@@ -361,17 +431,94 @@ class Igp:
         share = np.ones((len(works), len(self._demand)))
         for row, state in enumerate(works):
             dag = self._dag.without(np.flatnonzero(~state))
-            load = np.zeros((len(self._volume), len(state)))
-            for volume, of_class in zip(self._volume, load, strict=True):
+            volumes = self._volume.copy()
+            load = np.zeros((len(volumes), len(state)))
+            self._lists.offer(dag, self._taken, volumes, load)
+            for volume, of_class in zip(volumes, load, strict=True):
                 _offer(dag.dags, dag.links.head, volume, of_class)
             left = left_for(load, np.where(state, self._capacity, 0.0))
             kept = np.divide(left, load, out=np.ones_like(load), where=load > left)
-            passes = np.zeros_like(self._volume)
+            passes = np.zeros_like(volumes)
             for of_class, arriving in zip(kept, passes, strict=True):
                 _deliver(dag.dags, dag.links.head, of_class, arriving)
             share[row] = passes[self._class_of, self._pairs[:, 1], self._pairs[:, 0]]
+            steered = self._lists.policy_of >= 0
+            arriving = self._lists.arriving(dag, passes, kept)
+            share[row, steered] = arriving[self._class_of[steered], self._lists.policy_of[steered]]
         share[:, self._demand <= 0] = 1.0
         return Arrived(share)
+
+
+class _Lists:
+    """Segment lists of some demands.
+
+    Attributes:
+        policy_of: (D,) number of the policy of each demand; -1 without one.
+
+    Args:
+        policies: lists by source and target; those between other nodes are left out.
+        topology: the network.
+        pairs: (D, 2) source and target of each demand.
+
+    Raises:
+        InputError: policies of another kind.
+    """
+
+    def __init__(self, policies: SegmentPolicies, topology: Topology, pairs: IntArray) -> None:
+        expected = "lists of single demands over the IGP's paths (teal simulate follows others)"
+        if policies.is_transit:
+            raise InputError("igp", "lists", expected, "transit policies")
+        if policies.algorithm is not None:
+            raise InputError("igp", "lists", expected, "lists of a flexible algorithm")
+        demands = [(source, target) for source, target in pairs.tolist()]
+        taken = [pair for pair in policies.lists if pair in set(demands)]
+        number = {pair: p for p, pair in enumerate(taken)}
+        self.policy_of = np.array([number.get(pair, -1) for pair in demands], dtype=np.int64)
+        self._steps = policies.steps(taken, topology.link_source)
+        self._first = np.flatnonzero(self._steps.is_first)
+        self._count = len(taken)
+
+    def __len__(self) -> int:
+        """Number of policies."""
+        return self._count
+
+    def offer(self, dag: EcmpDag, taken: FloatArray, volume: FloatArray, load: FloatArray) -> None:
+        """Add what the lists send up to a segment that cannot be followed.
+
+        Args:
+            dag: shortest paths in a state.
+            taken: (C, P) Gbit/s of each class and policy.
+            volume: (C, N, N) Gbit/s to the first node from the second one.
+            load: (C, E) Gbit/s of links that are adjacencies.
+        """
+        if not self._count:
+            return
+        steps = self._steps
+        is_cut = ~steps.works(dag)
+        cuts = np.cumsum(is_cut)  # of all lists, up to each segment
+        lengths = np.diff(np.append(self._first, len(cuts)))
+        cuts_before: Int64Array = np.repeat((cuts - is_cut)[self._first], lengths)
+        sent = np.where(cuts == cuts_before, steps.share, 0.0)
+        steps.add_traffic(volume, load, sent * taken[:, steps.policy])
+
+    def arriving(self, dag: EcmpDag, passes: FloatArray, kept: FloatArray) -> FloatArray:
+        """(C, P) share of each policy's traffic that arrives: of each list the product of what its
+        segments pass.
+
+        Args:
+            dag: shortest paths in a state.
+            passes: (C, N, N) share of the traffic to the first node from the second one that
+                arrives.
+            kept: (C, E) share that each link passes of what it is offered.
+        """
+        found = np.zeros((len(passes), self._count))
+        if self._count:
+            steps = self._steps
+            of_step = np.where(steps.works(dag), steps.values(passes, kept), 0.0)
+            of_list = np.multiply.reduceat(of_step, self._first, axis=1)
+            policy = steps.policy[self._first]
+            np.add.at(found.T, policy, (steps.share[self._first] * of_list).T)
+        return found
 
 
 @kernel

@@ -60,9 +60,10 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
     """The components that fail, the ways of routing that are measured, and the matrices."""
 
     routing: tuple[str, ...] = ()
-    """A way of routing; repeat for more.  igp:metric=hops: shortest paths after the failure.
-    tunnels:scheme=auto,moves=true: splits of a scheme, chosen before the failure (auto: the least
-    largest utilisation where all fits, else the largest flow); the ingress moves the traffic of
+    """A way of routing; repeat for more.  igp:metric=hops: shortest paths after the failure, with
+    segment lists of some demands (lists=FILE of teal segments).  tunnels:scheme=auto,moves=true:
+    splits of a scheme, chosen before the failure (auto: the least largest utilisation where all
+    fits, else the largest flow), or file=FILE of teal solve; the ingress moves the traffic of
     failed paths to the others, or it is lost.  solved:gap=0.001: splits solved anew.  least-loss,
     and common-share at --availability: rates reserved on paths beforehand, certified.
     tail-loss:cut=true: the same with the smallest CVaR of the largest loss of all demands (TEAVAR),

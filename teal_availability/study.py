@@ -6,6 +6,7 @@ A way of routing is named as schemes are, ``name:option=value``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from teal import InputError, Problem, Topology, make_scheme
 from teal.app.instance import Instance, rows_of
 from teal.errors import did_you_mean
 from teal.formats.groups import load_groups
+from teal.formats.segment_lists import read_policies
 from teal.network.path_links import path_links_of
 from teal.network.traffic import spread
 from teal.runtime.arrays import FloatArray, Int64Array
@@ -35,6 +37,7 @@ from teal_availability.records import ComponentRow, DemandRow, PromiseRow, Summa
 from teal_availability.report import AvailabilityReport
 from teal_availability.routing import (
     Igp,
+    PathSplits,
     Reserved,
     Routing,
     Solved,
@@ -98,7 +101,7 @@ def availability_of(
         routings: list[Routing] = []
         for row, problem in zip(rows.tolist(), problems, strict=True):
             if patterns is None or spec.name not in PROMISED:
-                routings.append(_routing(spec, problem))
+                routings.append(_routing(spec, problem, notify))
                 continue
             rates, of_classes = _promises(spec, row, problem, patterns, effects, options)
             routings.append(Reserved(problem, rates))
@@ -172,26 +175,53 @@ def _matrices(instance: Instance, options: AvailabilityOptions) -> Int64Array:
     return busiest
 
 
-def _routing(spec: Spec, problem: Problem) -> Routing:
+def _routing(spec: Spec, problem: Problem, notify: Callable[[str], None]) -> Routing:
     """A way of routing without promises for one matrix.
 
     Raises:
-        InputError: an unknown name or option.
+        InputError: an unknown name or option, or a fault in a file.
     """
     match spec.name:
         case "igp":
             usual = "hops" if problem.topology.metric is None else "file"
-            return Igp(problem, str(spec.parse_options(metric=usual)["metric"]))
+            of_igp: dict[str, Any] = spec.parse_options(metric=usual, lists="")
+            policies = None
+            if of_igp["lists"]:
+                policies = read_policies(Path(of_igp["lists"]), problem.topology)
+            return Igp(problem, of_igp["metric"], policies)
         case "tunnels":
-            given: dict[str, Any] = spec.parse_options(scheme="auto", moves=True)
-            if given["scheme"] == "auto":
-                splits = usual_splits(problem)
-            else:
-                splits = make_scheme(given["scheme"]).solve(prioritised(problem)).splits[0]
-            return Tunnels(problem, splits, moves=given["moves"])
+            given: dict[str, Any] = spec.parse_options(scheme="auto", file="", moves=True)
+            return Tunnels(problem, _splits(spec, given, problem, notify), moves=given["moves"])
         case "solved":
             return Solved(problem, float(spec.parse_options(gap=1e-3)["gap"]))
     raise AssertionError(spec.name)
+
+
+def _splits(
+    spec: Spec, given: dict[str, Any], problem: Problem, notify: Callable[[str], None]
+) -> PathSplits:
+    """The splits of tunnels: those of a file, of a scheme, or the usual ones.
+
+    Raises:
+        InputError: both a file and a scheme, or a fault in either.
+    """
+    scheme, file = given["scheme"], given["file"]
+    if not file and scheme == "auto":
+        return PathSplits.of_candidates(problem.paths, usual_splits(problem))
+    if not file:
+        found = make_scheme(scheme).solve(prioritised(problem)).splits[0]
+        return PathSplits.of_candidates(problem.paths, found)
+    if "scheme" in spec.options:
+        raise InputError(spec.text, "file", "either a file or a scheme", "both")
+    splits = PathSplits.installed(Path(file), problem)
+    demand = demand_of(problem)
+    without = np.delete(demand, np.unique(splits.demand))
+    if without.any():
+        notify(
+            f"{file}: no tunnels for {np.count_nonzero(without):,} of {len(demand):,} "
+            f"demands, {without.sum():.4g} Gbit/s, which count as lost"
+        )
+    return splits
 
 
 def _promises(

@@ -23,6 +23,8 @@ _PANEL_INCHES = (5.5, 4.2)  # width and height of one plot
 _FORMATS = (".svg", ".pdf")
 _BELOW_AXES = (0.5, -0.16)  # place of a legend, in parts of the axes, where it covers no line
 _LEGEND_COLUMNS = 3
+_LEGEND_LETTERS = 80  # of a line of the legend, with its marks, in the width of one plot
+_MARK_LETTERS = 8  # width of the mark of a series and the space around it, in letters
 
 
 def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:
@@ -54,15 +56,25 @@ def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if drawn:
+        labels = [_shortened(name, _LEGEND_LETTERS - _MARK_LETTERS) for name in drawn]
+        widest = max(map(len, labels)) + _MARK_LETTERS
         axes.legend(
             drawn.values(),
-            map(_literal, drawn),
+            map(_literal, labels),
             loc="upper center",
             bbox_to_anchor=_BELOW_AXES,
-            ncols=min(len(drawn), _LEGEND_COLUMNS),
+            ncols=min(len(drawn), _LEGEND_COLUMNS, _LEGEND_LETTERS // widest),
             fontsize="small",
             frameon=False,
         )
+
+
+def _shortened(text: str, letters: int) -> str:
+    """A text of so many letters at most, without its middle if it has more."""
+    if len(text) <= letters:
+        return text
+    before = (letters - 1) // 2
+    return text[:before] + "\N{HORIZONTAL ELLIPSIS}" + text[len(text) - (letters - 1 - before) :]
 
 
 def _literal(text: str) -> str:

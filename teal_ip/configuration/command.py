@@ -10,6 +10,7 @@ from teal.errors import InputError, listed
 from teal.formats import topology_of
 from teal.formats.allocations import read_allocation
 from teal.formats.routers import read_routers
+from teal.formats.segment_lists import read_policies
 from teal.network import Topology
 from teal.network.paths import link_weights
 from teal.runtime.storage import atomic_file, check_out_file
@@ -21,7 +22,6 @@ from teal_ip.configuration.settings import ExportConfig
 from teal_ip.metrics.changes import load_changes
 from teal_ip.readings.files import interface_names
 from teal_ip.routing.flex_algo import lists_and_algorithms
-from teal_ip.routing.list_files import read_policies
 
 
 def export_outcome(config: ExportConfig, notify: Notify) -> Outcome:

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 from teal.errors import InputError, listed
 from teal.formats.cells import read_cells
+from teal.formats.segment_lists import read_policies
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
 from teal.network.flex_algo import FLEX_ALGO, FlexAlgo
@@ -23,7 +24,6 @@ from teal.network.segment_lists import SegmentPolicies
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal_ip.routing.igp_failures import FailureResults
 from teal_ip.routing.installed import IgpRouting, InstalledRouting, Loads, in_chunks, results_of
-from teal_ip.routing.list_files import read_policies
 
 _FILE_OPTION = "--algorithm-of"
 _ANY = "*"  # source or target of a row of the file

@@ -16,6 +16,7 @@ from teal.app.instance import given_weights
 from teal.app.settings import seconds, share
 from teal.errors import InputError
 from teal.formats.groups import load_groups
+from teal.formats.segment_lists import write_policies
 from teal.network import CandidateLists, Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import failures_of
@@ -32,7 +33,6 @@ from teal.schemes.igp import ecmp_allocation
 from teal.solvers.result import Stop
 from teal_ip.routing.igp import load_routed
 from teal_ip.routing.installed import IgpRouting
-from teal_ip.routing.list_files import write_policies
 from teal_ip.routing.simulate import utilisations, worst_rows
 from teal_ip.segments.columns import finish
 from teal_ip.segments.few import Few

@@ -23,6 +23,7 @@ from teal.app.settings import seconds
 from teal.app.table import Column, Table
 from teal.app.text import percent
 from teal.errors import InputError, TealError
+from teal.formats.segment_lists import write_policies
 from teal.network import Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag
 from teal.runtime.interruptible import Deadline
@@ -33,7 +34,6 @@ from teal_ip.purchases.command import plan_files, purchase_table
 from teal_ip.purchases.result import UpgradePlan
 from teal_ip.purchases.search import plan_upgrade
 from teal_ip.purchases.settings import UpgradeConfig, UpgradeOptions
-from teal_ip.routing.list_files import write_policies
 from teal_ip.routing.settings import SimulateConfig, SimulateOptions
 from teal_ip.routing.simulate import Simulation, simulate
 from teal_ip.routing.simulate_command import (

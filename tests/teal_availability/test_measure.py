@@ -14,7 +14,7 @@ from scipy.optimize import linprog
 from teal.network.ecmp import igp_metric
 from teal.problem import Problem
 from teal_availability.measure import LEVELS, measure
-from teal_availability.routing import Igp, Reserved, Routing, Solved, Tunnels
+from teal_availability.routing import Igp, PathSplits, Reserved, Routing, Solved, Tunnels
 from teal_availability.states import most_probable
 from tests.explicit import explicit_paths
 from tests.igp_reference import segment_shares
@@ -99,8 +99,10 @@ def test_every_figure_is_the_sum_over_all_states(seed: int, way: str) -> None:
     rates = 0.3 * splits.numpy() * demand[:, None]
     ways: dict[str, Callable[[], Routing]] = {
         "igp": lambda: Igp(problem, "hops"),
-        "moved": lambda: Tunnels(problem, splits),
-        "lost": lambda: Tunnels(problem, splits, moves=False),
+        "moved": lambda: Tunnels(problem, PathSplits.of_candidates(problem.paths, splits)),
+        "lost": lambda: Tunnels(
+            problem, PathSplits.of_candidates(problem.paths, splits), moves=False
+        ),
         "reserved": lambda: Reserved(problem, rates),
     }
     routing = ways[way]()
@@ -149,7 +151,9 @@ def test_every_figure_is_the_sum_over_all_states(seed: int, way: str) -> None:
 @settings(max_examples=15, deadline=None)
 def test_bounds_hold_whatever_is_left_out(seed: int, count: int) -> None:
     problem, components = random_case(seed)
-    routing = Tunnels(problem, _random_splits(problem, seed))
+    routing = Tunnels(
+        problem, PathSplits.of_candidates(problem.paths, _random_splits(problem, seed))
+    )
     every = most_probable(components.unavailability, rest=0)
     truth = measure("all", [routing], [problem], components, every)
     some = most_probable(components.unavailability, rest=0, most_states=count)
@@ -194,7 +198,13 @@ def test_the_mean_is_that_of_a_million_drawn_states() -> None:
     problem, components = random_case(5, nodes=5, count=7)
     splits = _random_splits(problem, 5)
     states = most_probable(components.unavailability, rest=0)
-    found = measure("tunnels", [Tunnels(problem, splits)], [problem], components, states)
+    found = measure(
+        "tunnels",
+        [Tunnels(problem, PathSplits.of_candidates(problem.paths, splits))],
+        [problem],
+        components,
+        states,
+    )
     rng, draws = np.random.default_rng(0), 1_000_000
     down = rng.random((draws, len(components))) < components.unavailability
     kinds, counts = np.unique(down, axis=0, return_counts=True)
@@ -218,12 +228,21 @@ def test_several_matrices_have_equal_shares_of_the_time() -> None:
     double = problem.with_demand(2 * problem.demand)
     states = most_probable(components.unavailability, rest=0)
     alone = [
-        measure("one", [Tunnels(one, splits)], [one], components, states)
+        measure(
+            "one",
+            [Tunnels(one, PathSplits.of_candidates(one.paths, splits))],
+            [one],
+            components,
+            states,
+        )
         for one in (problem, double)
     ]
     both = measure(
         "both",
-        [Tunnels(problem, splits), Tunnels(double, splits)],
+        [
+            Tunnels(problem, PathSplits.of_candidates(problem.paths, splits)),
+            Tunnels(double, PathSplits.of_candidates(double.paths, splits)),
+        ],
         [problem, double],
         components,
         states,
@@ -242,7 +261,7 @@ def test_all_traffic_of_a_demand_without_a_path_is_lost_also_where_it_pauses() -
     matrices = [problem.with_demand(torch.from_numpy(row[None])) for row in demand]
     none = torch.zeros(problem.path_mask[0].shape, dtype=torch.float64)
     states = most_probable(components.unavailability, rest=0)
-    ways = [Tunnels(one, none) for one in matrices]
+    ways = [Tunnels(one, PathSplits.of_candidates(one.paths, none)) for one in matrices]
     found = measure("none", ways, matrices, components, states)
     assert float(found.mean.high) == pytest.approx(0, abs=1e-9)
     assert found.demand_mean.high[0] == pytest.approx(0, abs=1e-9)

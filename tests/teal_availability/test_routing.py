@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
+import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +18,18 @@ from scipy.optimize import linprog
 
 import teal
 import teal_availability
+from teal import InputError
 from teal.cli import main
+from teal.formats.allocations import write_allocation
 from teal.network.classes import DemandClasses
 from teal.network.ecmp import igp_metric
+from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.problem import Problem
 from teal_availability.components import Components
 from teal_availability.measure import measure
 from teal_availability.patterns import pattern_probabilities
 from teal_availability.promises import promise_common_share
-from teal_availability.routing import Igp, Routing, Solved, Tunnels
+from teal_availability.routing import Igp, PathSplits, Routing, Solved, Tunnels
 from teal_availability.states import most_probable
 from tests.explicit import explicit_paths
 from tests.igp_reference import segment_shares
@@ -79,32 +85,84 @@ def _tunnels(
     return np.divide(arriving, demand, out=np.ones_like(demand), where=demand > 0)
 
 
-def _igp(problem: Problem, class_of: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """(D,) share that arrives over shortest paths."""
+Leg = tuple[int, int, int]  # start, end, and the link that is taken or -1 for shortest paths
+
+
+def _igp(
+    problem: Problem,
+    class_of: np.ndarray,
+    state: np.ndarray,
+    lists: dict[tuple[int, int], list[tuple[float, list[Leg]]]],
+) -> np.ndarray:
+    """(D,) share that arrives over shortest paths, or over the legs of the lists of a pair."""
     topology = problem.topology
     metric = np.where(state, igp_metric(topology, "hops"), np.inf)
     shares = segment_shares(topology, metric)
     demand, pairs = problem.demand[0].numpy(), problem.paths.pairs.tolist()
     load = np.zeros((2, topology.num_links))
+
+    def ways_of(s: int, t: int) -> list[tuple[float, list[Leg]]]:
+        return lists.get((s, t), [(1.0, [(s, t, -1)])])
+
+    def goes(leg: Leg) -> bool:
+        start, end, link = leg
+        return bool(state[link]) if link >= 0 else not np.isnan(shares[end, start]).all()
+
     for d, (s, t) in enumerate(pairs):
-        load[class_of[d]] += demand[d] * np.nan_to_num(shares[t, s])
+        for share, legs in ways_of(s, t):
+            for leg in itertools.takewhile(goes, legs):
+                start, end, link = leg
+                on = np.eye(topology.num_links)[link] if link >= 0 else shares[end, start]
+                load[class_of[d]] += share * demand[d] * on
     kept = _kept(load, topology.capacity)
-    return np.array(
-        [
-            1.0 if not demand[d] > 0 else _along(topology, metric, shares, kept[class_of[d]], s, t)
-            for d, (s, t) in enumerate(pairs)
+    arrives = np.ones(len(pairs))
+    for d, (s, t) in enumerate(pairs):
+        of_class = kept[class_of[d]]
+        total = 0.0
+        for share, legs in ways_of(s, t):
+            for leg in legs:
+                start, end, link = leg
+                along = of_class[link] if link >= 0 else None
+                if along is None:
+                    along = _along(topology, metric, shares, of_class, start, end)
+                share *= along if goes(leg) else 0.0
+            total += share
+        if demand[d] > 0:
+            arrives[d] = total
+    return arrives
+
+
+def _random_lists(
+    problem: Problem, seed: int
+) -> tuple[SegmentPolicies, dict[tuple[int, int], list[tuple[float, list[Leg]]]]]:
+    """Two lists for every other demand: over a node, and over a link whatever the metrics say."""
+    rng = np.random.default_rng(seed)
+    topology = problem.topology
+    policies = dict[tuple[int, int], tuple[SegmentList, ...]]()
+    legs = dict[tuple[int, int], list[tuple[float, list[Leg]]]]()
+    for s, t in problem.paths.pairs.tolist()[::2]:
+        midpoint = int(rng.integers(topology.num_nodes))
+        link = int(rng.integers(topology.num_links))
+        begin, end = int(topology.link_source[link]), int(topology.link_target[link])
+        over_node = [(s, midpoint, -1), (midpoint, t, -1)]
+        over_link = [(s, begin, -1), (begin, end, link), (end, t, -1)]
+        policies[s, t] = SegmentList(0.6, (midpoint,)), SegmentList(0.4, (end,), (link,))
+        legs[s, t] = [
+            (share, [leg for leg in way if leg[2] >= 0 or leg[0] != leg[1]])
+            for share, way in ((0.6, over_node), (0.4, over_link))
         ]
-    )
+    return SegmentPolicies(policies), legs
 
 
-@given(seed=st.integers(0, 10_000), way=st.sampled_from(["igp", "tunnels"]))
-@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), way=st.sampled_from(["igp", "lists", "tunnels"]))
+@settings(max_examples=30, deadline=None)
 def test_lower_classes_get_what_the_upper_ones_leave(seed: int, way: str) -> None:
     problem, components, class_of = _case(seed)
     demand, splits = problem.demand[0].numpy(), _random_splits(problem, seed)
-    routing: Routing = Igp(problem, "hops")
+    policies, legs = _random_lists(problem, seed) if way == "lists" else (None, {})
+    routing: Routing = Igp(problem, "hops", policies)
     if way == "tunnels":
-        routing = Tunnels(problem, splits, moves=False)
+        routing = Tunnels(problem, PathSplits.of_candidates(problem.paths, splits), moves=False)
     shares, times = [], []
     for time, down in every_state(components.unavailability):
         state = works(components, down, problem.topology.num_links)
@@ -112,7 +170,7 @@ def test_lower_classes_get_what_the_upper_ones_leave(seed: int, way: str) -> Non
         shares.append(
             _tunnels(problem, class_of, splits, state)
             if of_tunnels
-            else _igp(problem, class_of, state)
+            else _igp(problem, class_of, state, legs)
         )
         times.append(time)
     states = most_probable(components.unavailability, rest=0)
@@ -124,6 +182,29 @@ def test_lower_classes_get_what_the_upper_ones_leave(seed: int, way: str) -> Non
         if demand[own].sum() > 0:
             carried = np.array(shares)[:, own] @ demand[own] / demand[own].sum()
             assert float(one.mean.low) == pytest.approx(times @ carried, abs=1e-9)
+
+
+@given(seed=st.integers(0, 10_000), has_classes=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_splits_of_a_file_arrive_as_those_that_were_written(seed: int, has_classes: bool) -> None:
+    problem, components, _ = _case(seed)
+    if not has_classes:
+        problem, components = random_case(seed, nodes=4, count=5)
+    paths, splits = problem.paths, _random_splits(problem, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "splits.json"
+        demand = problem.demand[0].numpy()
+        arrays = demand, splits.numpy()
+        classes = problem.classes
+        if not write_allocation(file, problem.topology, paths, *arrays, classes=classes):
+            with pytest.raises(InputError, match="paths between nodes that have traffic"):
+                PathSplits.installed(file, problem)
+            return
+        stored = Tunnels(problem, PathSplits.installed(file, problem))
+    given = Tunnels(problem, PathSplits.of_candidates(paths, splits))
+    state = np.ones((len(components) + 1, problem.topology.num_links), dtype=bool)
+    state[1:] = ~components.links
+    np.testing.assert_allclose(stored.arrived(state).share, given.arrived(state).share, atol=1e-9)
 
 
 @given(seed=st.integers(0, 10_000))
@@ -176,6 +257,66 @@ def test_the_command_has_a_row_for_each_class_and_promises_for_gold_first(tmp_pa
         most_down=1,
     ).promises[0]
     assert float(promises[0]["share"]) == pytest.approx(alone.share, abs=1e-6)
+
+
+B4_BUSY = ["--topology", "b4", "--traffic", "gravity:seed=0,count=1,load=3"]
+
+
+def test_installed_splits_and_lists_are_measured_from_their_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A demand that the file of splits does not have is lost, and said to be."""
+    splits, lists = tmp_path / "splits.json", tmp_path / "lists.json"
+    assert main(["solve", *B4_BUSY, "--out", str(splits)]) == 0
+    to = ["--objective", "max_link_utilisation", "--out", str(lists)]
+    assert main(["segments", *B4_BUSY, *to]) == 0
+    less = tmp_path / "less.json"
+    document = json.loads(splits.read_text())
+    router, demands = next(iter(document["routers"].items()))
+    gone = demands.pop(0)
+    less.write_text(json.dumps(document))
+    ways = [f"tunnels:file={splits}", f"tunnels:file={less}", "igp", f"igp:lists={lists}"]
+    command = ["availability", *B4_BUSY, "--most-down", "1", "--out", str(tmp_path / "out")]
+    command += [word for way in ways for word in ("--routing", way)]
+    capsys.readouterr()
+    assert main(command) == 0
+    assert "less.json: no tunnels for 1 of 132 demands" in capsys.readouterr().err
+    with (tmp_path / "out" / "summary.csv").open() as stream:
+        means = {row["routing"]: float(row["mean"]) for row in csv.DictReader(stream)}
+    whole, partly, igp, segments = (means[way] for way in ways)
+    assert partly < whole
+    assert segments > igp, "lists of the least utilisation carry more than shortest paths"
+    with (tmp_path / "out" / "demands.csv").open() as stream:
+        rows = [row for row in csv.DictReader(stream) if row["routing"] == ways[1]]
+    lost = [(row["source"], row["target"]) for row in rows if float(row["mean_at_most"]) < 1e-3]
+    assert lost == [(router, gone["target"])]
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        ("tunnels:file=none.json", "none.json"),
+        ("tunnels:scheme=lp-all,file=splits.json", "either a file or a scheme"),
+        ("igp:lists=none.json", "none.json"),
+        ("igp:lists=transit.json", "transit policies"),
+        ("igp:lists=delay.json", "flexible algorithm"),
+    ],
+)
+def test_files_that_are_no_routing_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    way: str,
+    expected: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    empty = {"format": 1, "policies": []}
+    Path("transit.json").write_text(json.dumps({**empty, "transit": True}))
+    Path("delay.json").write_text(json.dumps({**empty, "flex_algo": "128:metric=delay"}))
+    assert main(["availability", *B4_BUSY, "--routing", way, "--out", "out"]) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert "Traceback" not in error
 
 
 def test_a_scheme_with_paths_of_its_own_has_no_tunnels(

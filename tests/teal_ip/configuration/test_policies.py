@@ -15,13 +15,13 @@ import pytest
 
 from teal.errors import InputError
 from teal.formats.routers import SRGB_BASE, Router, Routers
+from teal.formats.segment_lists import read_policies, write_policies
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.testing import make_topology
 from teal_ip.configuration.policies import configuration, to_json, weights, write_sr_policies
 from teal_ip.routing.igp_failures import IgpFailures
-from teal_ip.routing.list_files import read_policies, write_policies
 
 
 def _write(path: Path, document: Any) -> str:

@@ -14,6 +14,7 @@ import pytest
 from teal.cli import main
 from teal.errors import InputError
 from teal.formats import load_topology, save_topology
+from teal.formats.segment_lists import write_policies
 from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import cable_failures
@@ -24,7 +25,6 @@ from teal_ip.readings.files import load_counters
 from teal_ip.routing import installed
 from teal_ip.routing.flex_algo import FlexRouting, algorithms_of
 from teal_ip.routing.installed import IgpRouting
-from teal_ip.routing.list_files import write_policies
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 
 # From a to d: over b with metric 2, delay 20 and affinity red; over c with metric 4 and delay 2;

@@ -13,6 +13,7 @@ import pytest
 
 from teal.cli import main
 from teal.formats import load_topology
+from teal.formats.segment_lists import read_policies
 from teal.network import TrafficMatrices, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.network.failures import cable_failures, failures_of
@@ -22,7 +23,6 @@ from teal.testing import make_topology, random_topology
 from teal_ip.routing import simulate as simulate_module
 from teal_ip.routing.igp_failures import IgpFailures
 from teal_ip.routing.installed import IgpRouting
-from teal_ip.routing.list_files import read_policies
 from teal_ip.routing.simulate import Simulation, largest_loads, simulated, utilisations
 
 # A square a - b - d - c - a with a diagonal a - d of metric 5, and a leaf e behind d.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from teal.errors import InputError
+from teal.formats.segment_lists import read_policies, write_policies
 from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
@@ -16,7 +17,6 @@ from teal.runtime.arrays import FloatArray
 from teal.testing import make_topology
 from teal_ip.routing.igp_failures import IgpFailures
 from teal_ip.routing.installed import IgpRouting
-from teal_ip.routing.list_files import read_policies, write_policies
 from teal_ip.routing.measurements import policy_measurements
 from teal_ip.routing.transit_policies import TransitSteering
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
