@@ -10,7 +10,7 @@ count all failures; measured are all states with at most two cables down, on UsC
 The CVaR of the largest loss over the same states, at most a minute each, of demands without a path
 too, or not.
 
-    python benchmarks/availability.py --expand --data FOLDER --out runs/expansion.csv [NETWORK ...]
+    python benchmarks/availability.py --expand --data FOLDER --out runs/expansion.csv
 
 The least capacity to buy for the demands of one matrix at loads and availabilities.
 """
@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
+import scipy.optimize  # noqa: F401  so that the first program does not pay for its loading
 from public_data import published
 
 import teal

@@ -30,7 +30,7 @@ from teal_availability.patterns import pattern_probabilities
 from teal_availability.records import share_text
 from teal_availability.settings import AdmitConfig, AdmitOptions
 from teal_availability.study import failing_components
-from teal_availability.ways import Request, paths_for, requests_of, way_text
+from teal_availability.ways import Request, paths_for, requests_of, way_texts
 
 _SHOWN = 30  # promises in the terminal
 
@@ -147,26 +147,29 @@ def admission_of(
     patterns = pattern_probabilities(problem, components)
     found = choose_promises(problem, patterns, requests, seconds(options.deadline, "--deadline"))
     return AdmissionReport(
-        [_row(problem, one, found, number) for number, one in enumerate(requests)],
+        _rows(problem, requests, found),
         found.value,
         found.bound,
     )
 
 
-def _row(problem: Problem, request: Request, found: Admission, number: int) -> AdmissionRow:
-    way = found.way[number]
-    return AdmissionRow(
-        request.source,
-        request.target,
-        request.rate,
-        request.availability,
-        request.value,
-        found.status[number],
-        float(found.price[number]),
-        "" if way is None else way_text(problem, request, way),
-        math.nan if way is None else request.rate / way.needed,
-        math.nan if way is None else way.availability,
-    )
+def _rows(problem: Problem, requests: Sequence[Request], found: Admission) -> list[AdmissionRow]:
+    texts = way_texts(problem, requests, found.way)
+    return [
+        AdmissionRow(
+            request.source,
+            request.target,
+            request.rate,
+            request.availability,
+            request.value,
+            found.status[number],
+            float(found.price[number]),
+            texts[number],
+            math.nan if way is None else request.rate / way.needed,
+            math.nan if way is None else way.availability,
+        )
+        for number, (request, way) in enumerate(zip(requests, found.way, strict=True))
+    ]
 
 
 def run_admit(config: AdmitConfig, notify: Notify) -> AdmissionReport:

@@ -26,7 +26,7 @@ from teal_availability.expansion import Expansion, Pairs, expansion
 from teal_availability.patterns import pattern_probabilities
 from teal_availability.settings import ExpandConfig, ExpandOptions
 from teal_availability.study import failing_components
-from teal_availability.ways import Request, checked, paths_for, requests_of, way_text
+from teal_availability.ways import Request, checked, paths_for, requests_of, way_texts
 
 PURCHASES, PROMISES, TOPOLOGY = "purchases.csv", "promises.csv", "topology.json"
 MANIFEST = "manifest.json"
@@ -220,7 +220,7 @@ def expansion_of(
     )
     return ExpansionReport(
         _purchases(topology, cables, pairs, found),
-        [_reservation(problem, request, found, number) for number, request in enumerate(requests)],
+        _reservations(problem, requests, found),
         found.cost,
         found.bound,
         upgraded,
@@ -250,13 +250,22 @@ def _purchases(
     return sorted(rows, key=lambda row: -row.cost)
 
 
-def _reservation(problem: Problem, request: Request, found: Expansion, number: int) -> Reservation:
-    asked = request.source, request.target, request.rate, request.availability
-    way = found.way[number]
-    if way is None:
-        return Reservation(*asked, 0.0, "", 0.0)
-    text = way_text(problem, request, way)
-    return Reservation(*asked, way.availability, text, request.rate / way.needed)
+def _reservations(
+    problem: Problem, requests: Sequence[Request], found: Expansion
+) -> list[Reservation]:
+    texts = way_texts(problem, requests, found.way)
+    return [
+        Reservation(
+            request.source,
+            request.target,
+            request.rate,
+            request.availability,
+            0.0 if way is None else way.availability,
+            text,
+            0.0 if way is None else request.rate / way.needed,
+        )
+        for request, way, text in zip(requests, found.way, texts, strict=True)
+    ]
 
 
 def run_expand(config: ExpandConfig, notify: Notify) -> ExpansionReport:

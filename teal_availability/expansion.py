@@ -33,7 +33,6 @@ from teal_availability.matrix import capacity_of
 from teal_availability.patterns import Patterns
 from teal_availability.ways import MOST_WHOLE, Request, Way, all_ways, by_request_of, loads_of
 
-_BY_INTERIOR_POINTS_FROM = 2_000  # ways; a choice, which was not measured
 _MOST_ROUNDS = 50  # in each of which every promise may move once; seldom more than ten are made
 _LEAST_SAVING = 1e-9  # share of the cost that a move must save, above rounding
 _ROUNDING = 1e-12  # of a capacity, by which a sum of rates may exceed it
@@ -204,7 +203,6 @@ def _relaxed(
         cost,
         (within, capacity / unit),
         (takes, np.ones(takes.shape[0])),
-        by_interior_points=ways > _BY_INTERIOR_POINTS_FROM,
     )
     return found.solution("expansion")[:ways], found.duals * per_unit
 

@@ -9,8 +9,11 @@ of d Gbit/s, and what is reserved on these, S[d, s],
 
 the mean of the largest loss over the worst 1 - beta of the time.  The largest loss couples the
 demands of a state, so that states count as such; those in which the same paths survive count as
-one.  The program has a row for each state and demand, of which few bind: rows join where rates that
-suffice for the rows so far break them.  For any weights w[d, q] >= 0 with
+one.  The program has L[q] above a in some states alone, the tail: outside of it a pattern of a
+demand has one row for all its states, so that few rows are left.  Its prices and the weights
+W[d, s] of these rows are those of the whole program if the weights can be divided over the states
+of their patterns within the limits below, which a maximum flow decides; where it fails, the states
+of the minimum cut join the tail.  For any weights w[d, q] >= 0 with
 
     sum_d w[d, q] <= p[q] / (1 - beta),  sum of all w <= 1,
     sum of w[d, q] over the states in which path k survives  <=  d times the price of path k,
@@ -24,6 +27,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,13 +36,12 @@ import scipy.sparse as sp
 from teal import InputError, Problem, SolverError
 from teal.network.path_links import path_links_of
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
-from teal.runtime.lp import LpResult, solve_lp
+from teal.runtime.lp import solve_lp
 from teal_availability.certificates import kept, path_prices, within_capacities
 from teal_availability.components import Components
 from teal_availability.matrix import capacity_of, crossings, demand_of
 from teal_availability.patterns import Patterns, paths_by_component
 from teal_availability.promises import (
-    BY_INTERIOR_POINTS_FROM,
     Promise,
     check_availability,
     promise_to_nobody,
@@ -46,9 +50,7 @@ from teal_availability.promises import (
 from teal_availability.states import States
 
 _MOST_ENTRIES = 30_000_000  # states times demands, some 50 bytes each
-_ROUNDING = 1e-9  # of a loss, by which a row may be broken
-_NEAR = 0.1  # of a loss, by which a row may be from binding to stay
-_RISE = 1e-3  # of the value, after which rows that do not bind may leave
+_WHOLE = 2**30  # a weight of 1 in the whole numbers of a maximum flow
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -207,43 +209,57 @@ def promise_tail_loss(
         expected = "states for more than --availability of the time (--most-states, --rest)"
         raise InputError("tail-loss", "states", expected, f"{1 - effects.rest:.6g} of the time")
     search = _Search(problem, effects, takes, availability, counts_cut=counts_cut)
+    not_listed = effects.rest / (1 - availability)
     best: Promise | None = None
     while True:
         try:
-            shares, reached, at_least = search.solve(end - time.perf_counter())
+            solution = search.solve(end - time.perf_counter())
         except SolverError:
             if best is None:
                 raise
             return best
-        try:
-            within, has_grown = search.shares_within(end - time.perf_counter())
-        except SolverError:  # the other program alone has shares too
-            within, has_grown = shares, False
-        prices, weights = search.prices_and_weights()
-        bound = tail_loss_bound(problem, effects, availability, prices, weights)
-        joined = int(has_grown)
-        for found in (within, shares):
-            rates = within_capacities(problem, search.rates(found, demand))
-            losses = losses_of(patterns, effects, demand, rates, takes, counts_cut=counts_cut)
-            value = cvar(losses.max(1, initial=0.0), effects, availability)
-            if best is None:
-                table = search.by_pattern(weights)
-                best = Promise(rates, 1 - value, 1 - bound, prices, table, left_out)
-            elif 1 - value > best.value:
-                best = dataclasses.replace(best, rates=rates, value=1 - value)
-            joined += search.join(losses, reached)
-        assert best is not None
+        weights, has_grown = search.divided(solution)
+        bound = tail_loss_bound(problem, effects, availability, solution.prices, weights)
+        rates = within_capacities(problem, search.rates(solution.shares, demand))
+        losses = losses_of(patterns, effects, demand, rates, takes, counts_cut=counts_cut)
+        value = cvar(losses.max(1, initial=0.0), effects, availability)
+        if best is None:
+            table = search.by_pattern(weights)
+            best = Promise(rates, 1 - value, 1 - bound, solution.prices, table, left_out)
+        if 1 - value > best.value:
+            best = dataclasses.replace(best, rates=rates, value=1 - value)
         if 1 - bound < best.bound:
             table = search.by_pattern(weights)
-            best = dataclasses.replace(best, bound=1 - bound, prices=prices, weights=table)
-        if 1 - best.value - at_least <= gap or not joined or time.perf_counter() >= end:
+            best = dataclasses.replace(best, bound=1 - bound, prices=solution.prices, weights=table)
+        is_near = best.bound - best.value <= not_listed + gap
+        if is_near or not has_grown or time.perf_counter() >= end:
             return best
 
 
-class _Search:
-    """The program with the rows so far.
+class _Solution(NamedTuple):
+    """A solution of the program with a tail.
 
-    The variables are the shares of demands on their paths, a, and u[q] of the states with rows.
+    Attributes:
+        shares: (P,) of demands on their paths.
+        prices: (E,) of the links.
+        state: (R,) of each row; of a pattern outside of the tail one of its states.
+        demand: (R,) of each row.
+        is_outside: (R,) whether the row is that of a pattern that occurs outside of the tail.
+        weight: (R,) dual of each row.
+    """
+
+    shares: FloatArray
+    prices: FloatArray
+    state: Int64Array
+    demand: Int64Array
+    is_outside: BoolArray
+    weight: FloatArray
+
+
+class _Search:
+    """The program, whose tail grows.
+
+    The variables are the shares of demands on their paths, a, and u[q] of the states of the tail.
 
     Args:
         problem: one matrix.
@@ -262,36 +278,30 @@ class _Search:
         *,
         counts_cut: bool,
     ) -> None:
-        self._problem = problem
         self._effects = effects
-        self._tail = 1 - availability  # of the time, over which the mean is taken
+        tail = 1 - availability  # of the time, over which the mean is taken
+        self._most = effects.probability / tail  # sum of the weights of a state
+        self._not_listed = effects.rest / tail
         links = path_links_of(problem.paths)
         self._width = problem.paths.num_paths
         live = problem.path_mask[0].cpu().numpy().reshape(-1)
         chosen = np.flatnonzero(takes[links.slot // self._width] & live[links.slot])
         crosses = crossings(problem.paths)[chosen]
         self._slot = links.slot[chosen]
-        capacity = capacity_of(problem)
-        self._used = np.flatnonzero(capacity > 0)
+        self._capacity = capacity_of(problem)
+        self._used = np.flatnonzero(self._capacity > 0)
         demand = demand_of(problem)
         loads = sp.diags_array(demand[self._slot // self._width]) @ crosses[:, self._used]
-        self._loads = (loads @ sp.diags_array(1 / capacity[self._used])).T.tocsr()
+        self._loads = (loads @ sp.diags_array(1 / self._capacity[self._used])).T.tocsr()
         self._place = np.full(takes.size * self._width, -1, np.int64)  # of a path by its slot
         self._place[self._slot] = np.arange(len(chosen))
-        self._value = 0.0
-        self._state = np.zeros(0, np.int64)  # of each row
-        self._demand = np.zeros(0, np.int64)
-        self._known = np.zeros(effects.pattern.shape, bool)
         self._counts = takes & (counts_cut | (effects.pattern > 0))
         self._key = (np.arange(takes.size) << self._width) + effects.pattern.astype(np.int64)
-        self._time = np.bincount(  # in which a demand has a pattern
-            self._key.reshape(-1),
-            np.repeat(effects.probability, takes.size),
-            takes.size << self._width,
-        )
         # Where a demand is cut, no rates change the largest loss.
-        self._in_tail = (self._counts & (effects.pattern == 0)).any(1)
-        self.join(self._counts.astype(float), np.zeros(len(effects.probability)))
+        is_cut = self._counts & (effects.pattern == 0)
+        self._cut_states = np.flatnonzero(is_cut.any(1))
+        self._cut_demand = is_cut[self._cut_states].argmax(1)
+        self._in_tail = is_cut.any(1)
 
     def by_pattern(self, weights: sp.csr_array) -> FloatArray:
         """(D, 2^K) weights (Q, D) of the patterns of each demand."""
@@ -300,51 +310,62 @@ class _Search:
         np.add.at(found, self._key[entries.row, entries.col], entries.data)
         return found.reshape(-1, 1 << self._width)
 
-    def _first_of_each(
-        self, state: Int64Array, demand: Int64Array
-    ) -> tuple[Int64Array, Int64Array]:
-        """The first row of each pattern, of rows with the most probable states first."""
-        _, first = np.unique(self._key[state, demand], return_index=True)
-        return state[first], demand[first]
+    def rates(self, shares: FloatArray, demand: FloatArray) -> FloatArray:
+        """(D, K) Gbit/s of shares (P,)."""
+        found = np.zeros(len(demand) * self._width)
+        found[self._slot] = np.maximum(shares, 0.0) * demand[self._slot // self._width]
+        return found.reshape(-1, self._width)
 
-    def solve(self, seconds: float) -> tuple[FloatArray, FloatArray, float]:
-        """(P,) shares, (Q,) a + u[q], and the value with the rows so far."""
-        found, reached = self._solved(self._state, self._demand, seconds)
-        shares = found.solution("tail-loss")[: len(self._slot)]
-        links = len(self._used)
-        self._last = self._state, self._demand, found.duals[links : links + len(self._state)]
-        if found.value > self._value + _RISE:  # else the same rows might come and go for ever
-            spare = self._carries(self._state, self._demand) @ shares + reached[self._state] - 1
-            stays = (spare < _NEAR) | (self._last[2] > 0)
-            self._known[self._state[~stays], self._demand[~stays]] = False
-            self._state, self._demand = self._state[stays], self._demand[stays]
-            self._value = found.value
-        self._prices = found.duals[:links]
-        return shares, reached, found.value
+    def solve(self, seconds: float) -> _Solution:
+        """The program with the tail so far.
 
-    def shares_within(self, seconds: float) -> tuple[FloatArray, bool]:
-        """(P,) shares of the program in which u[q] is 0 but in some states, the tail; and whether
-        the tail has grown.
-
-        A pattern that occurs outside of the tail then has one row, so that all of them fit.  The
-        states of a pattern join the tail where the dual of its row exceeds their probability.
+        Raises:
+            SolverError: it was not solved in time.
         """
-        counts, key, tail = self._counts, self._key, self._in_tail
-        state, demand = self._first_of_each(*np.nonzero(counts & ~tail[:, None]))
+        state, demand, is_outside = self._rows()
+        paths = len(self._slot)
+        states, place = np.unique(state[~is_outside], return_inverse=True)
+        of_state = sp.csr_array(
+            (np.ones(len(place)), (np.flatnonzero(~is_outside), place)),
+            shape=(len(state), len(states)),
+        )
+        one, rest = np.ones((len(state), 1)), np.ones((1, 1))
+        weights = [[1.0], self._most[states], [self._not_listed]]
+        blocks = [
+            [self._loads, None, None, None],
+            [-self._carries(state, demand), -one, -of_state, None],
+            [None, -rest, None, -rest],
+        ]
+        found = solve_lp(
+            np.concatenate([np.zeros(paths), *weights]),
+            (
+                sp.block_array(blocks, format="csr"),
+                np.concatenate([np.ones(len(self._used)), np.full(len(state) + 1, -1.0)]),
+            ),
+            seconds=max(1.0, seconds),
+        )
+        shares = found.solution("tail-loss")[:paths]
+        prices = np.zeros(len(self._capacity))
+        links = len(self._used)
+        prices[self._used] = found.duals[:links] / self._capacity[self._used]
+        weight = found.duals[links : links + len(state)]
+        return _Solution(shares, prices, state, demand, is_outside, weight)
+
+    def _rows(self) -> tuple[Int64Array, Int64Array, BoolArray]:
+        """State and demand of each row: one for each pattern that occurs outside of the tail, in
+        the most probable of its states there, and one for each state of the tail and demand whose
+        pattern occurs in the tail alone; and whether it is one of the former.
+        """
+        counts, key = self._counts, self._key
+        state, demand = np.nonzero(counts & ~self._in_tail[:, None])
+        _, first = np.unique(key[state, demand], return_index=True)
+        state, demand = state[first], demand[first]
         is_outside = np.zeros(counts.shape[1] << self._width, bool)
         is_outside[key[state, demand]] = True
-        inside, of_inside = np.nonzero(counts & tail[:, None])
+        inside, of_inside = np.nonzero(counts & self._in_tail[:, None])
         alone = ~is_outside[key[inside, of_inside]]
-        rows = np.append(state, inside[alone]), np.append(demand, of_inside[alone])
-        found, _ = self._solved(*rows, seconds, tail)
-        dual = np.zeros(len(is_outside))
-        links = len(self._used)
-        dual[key[state, demand]] = found.duals[links : links + len(state)]
-        gains = dual > self._time / self._tail + _ROUNDING
-        grown = tail | (gains[key] & counts).any(1)
-        has_grown = bool((grown & ~tail).any())
-        self._in_tail = grown
-        return found.solution("tail-loss")[: len(self._slot)], has_grown
+        flags = np.arange(len(state) + int(alone.sum())) < len(state)
+        return np.append(state, inside[alone]), np.append(demand, of_inside[alone]), flags
 
     def _carries(self, state: Int64Array, demand: Int64Array) -> sp.csr_array:
         """(R, P) 1 where a path of a row's demand survives."""
@@ -354,63 +375,98 @@ class _Search:
         shape = (len(state), len(self._slot))
         return sp.csr_array((np.ones(len(row)), (row, columns)), shape=shape)
 
-    def _solved(
-        self,
-        state: Int64Array,
-        demand: Int64Array,
-        seconds: float,
-        tail: BoolArray | None = None,
-    ) -> tuple[LpResult, FloatArray]:
-        """The program with some rows, and (Q,) a + u[q]; u is 0 but in states of the tail."""
-        paths, rows = len(self._slot), len(state)
-        has_own = np.ones(rows, bool) if tail is None else tail[state]
-        states, place = np.unique(state[has_own], return_inverse=True)
-        of_state = sp.csr_array(
-            (np.ones(len(place)), (np.flatnonzero(has_own), place)), shape=(rows, len(states))
-        )
-        one, rest = np.ones((rows, 1)), np.ones((1, 1))
-        weights = [self._effects.probability[states], [self._effects.rest]]
-        blocks = [
-            [self._loads, None, None, None],
-            [-self._carries(state, demand), -one, -of_state, None],
-            [None, -rest, None, -rest],
-        ]
-        found = solve_lp(
-            np.concatenate([np.zeros(paths), [1.0], np.concatenate(weights) / self._tail]),
-            (
-                sp.block_array(blocks, format="csr"),
-                np.concatenate([np.ones(len(self._used)), np.full(rows + 1, -1.0)]),
-            ),
-            seconds=max(1.0, seconds),
-            by_interior_points=rows > BY_INTERIOR_POINTS_FROM,
-        )
-        x = found.solution("tail-loss")
-        reached = np.full(len(self._effects.probability), x[paths])
-        reached[states] += x[paths + 1 : -1]
-        return found, reached
-
-    def rates(self, shares: FloatArray, demand: FloatArray) -> FloatArray:
-        """(D, K) Gbit/s of shares (P,)."""
-        found = np.zeros(len(demand) * self._width)
-        found[self._slot] = np.maximum(shares, 0.0) * demand[self._slot // self._width]
-        return found.reshape(-1, self._width)
-
-    def prices_and_weights(self) -> tuple[FloatArray, sp.csr_array]:
-        """(E,) prices and (Q, D) weights of the program that was solved last."""
-        capacity = capacity_of(self._problem)
-        prices = np.zeros(len(capacity))
-        prices[self._used] = self._prices / capacity[self._used]
-        state, demand, weights = self._last
-        shape = self._effects.pattern.shape
-        return prices, sp.csr_array((weights, (state, demand)), shape=shape)
-
-    def join(self, losses: FloatArray, reached: FloatArray) -> int:
-        """Add rows that losses (Q, D) break, of each pattern that of the most probable state, since
-        it counts most; their number.
+    def divided(self, solution: _Solution) -> tuple[sp.csr_array, bool]:
+        """(Q, D) weights of the states, and whether the tail has grown: by the states that limit
+        them, where not all weights of the patterns can be divided.
         """
-        broken = np.where(self._known, 0.0, losses - reached[:, None]) > _ROUNDING
-        state, demand = self._first_of_each(*np.nonzero(broken))
-        self._known[state, demand] = True
-        self._state = np.concatenate([self._state, state])
-        self._demand = np.concatenate([self._demand, demand])
-        return len(state)
+        pattern = self._effects.pattern
+        has_weight = solution.weight > 0
+        inside = has_weight & ~solution.is_outside
+        left = self._most - np.bincount(
+            solution.state[inside], solution.weight[inside], len(self._most)
+        )
+        outside = np.flatnonzero(has_weight & solution.is_outside)
+        members = [
+            np.flatnonzero(pattern[:, demand] == pattern[state, demand])
+            for state, demand in zip(solution.state[outside], solution.demand[outside], strict=True)
+        ]
+        division = divide(solution.weight[outside], members, left.clip(min=0))
+        has_grown = bool((division.limiting & ~self._in_tail).any())
+        self._in_tail = self._in_tail | division.limiting
+        state = np.append(solution.state[inside], division.state)
+        demand = np.append(solution.demand[inside], solution.demand[outside][division.row])
+        weight = np.append(solution.weight[inside], division.weight)
+        # States in which a demand is cut take what the states that are not listed had.
+        spare = (self._most - np.bincount(state, weight, len(self._most)))[self._cut_states]
+        spare = spare.clip(min=0)
+        more = np.clip(1 - weight.sum() - (np.cumsum(spare) - spare), 0, spare)
+        state = np.append(state, self._cut_states)
+        demand = np.append(demand, self._cut_demand)
+        weight = np.append(weight, more)
+        return sp.csr_array((weight, (state, demand)), shape=pattern.shape), has_grown
+
+
+class Division(NamedTuple):
+    """Weights of R rows, divided over states.
+
+    Attributes:
+        row: (n,) number of the row of each part.
+        state: (n,) of each part.
+        weight: (n,) of each part.
+        limiting: (Q,) the states that carry no more, where rows have weight that no state takes.
+    """
+
+    row: Int64Array
+    state: Int64Array
+    weight: FloatArray
+    limiting: BoolArray
+
+
+def divide(weight: FloatArray, members: Sequence[Int64Array], limit: FloatArray) -> Division:
+    """Divide weights over states as far as their limits allow, by a maximum flow.
+
+    Args:
+        weight: (R,) of the rows, 1 in sum at most.
+        members: states of each row.
+        limit: (Q,) sum of the weights that a state takes.
+    """
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow  # takes a while to load
+
+    # A state that takes all of them limits none.
+    ample = limit >= 1
+    has_ample = np.array([bool(ample[states].any()) for states in members], dtype=bool)
+    alone = np.flatnonzero(has_ample)
+    taken = [members[number] for number in alone.tolist()]
+    first = np.array([states[ample[states].argmax()] for states in taken], dtype=np.int64)
+    limiting = np.zeros(len(limit), dtype=bool)
+    others = np.flatnonzero(~has_ample)
+    if not len(others):
+        return Division(alone, first, weight[alone], limiting)
+    # Nodes: the source, the rows, the states, the sink.
+    rows, states = len(others), len(limit)
+    of_others = [members[number] for number in others.tolist()]
+    row = np.repeat(np.arange(rows), [len(one) for one in of_others])
+    state = np.concatenate(of_others)
+    sink = 1 + rows + states
+    of_rows = np.floor(weight[others] * _WHOLE)
+    of_states = np.ceil(np.minimum(limit, 1.0) * _WHOLE) + 1  # rounding does not limit
+    tail = np.concatenate([np.zeros(rows, np.int64), 1 + row, 1 + rows + np.arange(states)])
+    head = np.concatenate([1 + np.arange(rows), 1 + rows + state, np.full(states, sink)])
+    size = np.concatenate([of_rows, of_rows[row], of_states]).astype(np.int32)
+    graph = sp.csr_array((size, (tail, head)), shape=(sink + 1, sink + 1))
+    flow: Any = maximum_flow(graph, 0, sink)
+    if flow.flow_value < of_rows.sum():
+        left = graph - flow.flow
+        left.data[left.data < 0] = 0
+        left.eliminate_zeros()
+        reached = breadth_first_order(left, 0, return_predecessors=False)
+        is_state = (reached > rows) & (reached < sink)
+        limiting[reached[is_state] - 1 - rows] = True
+    parts = flow.flow.tocoo()
+    is_part = (parts.row >= 1) & (parts.row <= rows) & (parts.data > 0)
+    return Division(
+        np.append(alone, others[parts.row[is_part] - 1]),
+        np.append(first, parts.col[is_part] - 1 - rows),
+        np.append(weight[alone], parts.data[is_part] / _WHOLE),
+        limiting,
+    )

@@ -208,16 +208,27 @@ def loads_of(problem: Problem, requests: Sequence[Request], ways: Sequence[Way])
     return sp.csr_array((rates, (rows, links)), shape=shape)
 
 
-def way_text(problem: Problem, request: Request, way: Way) -> str:
-    """How many of which paths must survive, such as ``1 of 2: a|b|d a|c|d``."""
+def way_texts(
+    problem: Problem, requests: Sequence[Request], ways: Sequence[Way | None]
+) -> list[str]:
+    """How many of which paths must survive for each request, such as ``1 of 2: a|b|d a|c|d``; ""
+    without a way.
+    """
     names = problem.topology.node_names
-    target = problem.topology.link_target
-    demand = _demand_of_names(problem)[request.source, request.target]
-    paths = [
-        "|".join([request.source, *(names[target[link]] for link in links)])
-        for links in (problem.paths.links_of(demand, path) for path in way.paths)
-    ]
-    return f"{way.needed} of {len(paths)}: {' '.join(paths)}"
+    target = problem.topology.link_target.tolist()
+    demand = _demand_of_names(problem)
+    texts = []
+    for request, way in zip(requests, ways, strict=True):
+        if way is None:
+            texts.append("")
+            continue
+        number = demand[request.source, request.target]
+        paths = [
+            "|".join([request.source, *(names[target[link]] for link in links)])
+            for links in (problem.paths.links_of(number, path) for path in way.paths)
+        ]
+        texts.append(f"{way.needed} of {len(paths)}: {' '.join(paths)}")
+    return texts
 
 
 def paths_for(topology: Topology, requests: Sequence[Request], num_paths: int) -> Problem:

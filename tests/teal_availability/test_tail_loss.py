@@ -20,7 +20,7 @@ from teal_availability.components import components_of
 from teal_availability.patterns import pattern_probabilities
 from teal_availability.promises import without_path
 from teal_availability.states import most_probable
-from teal_availability.tail_loss import effects_of, promise_tail_loss, tail_loss_bound
+from teal_availability.tail_loss import divide, effects_of, promise_tail_loss, tail_loss_bound
 from tests.explicit import explicit_paths
 from tests.teal_availability.brute import every_state, random_case, works
 
@@ -89,6 +89,41 @@ def test_any_numbers_give_a_bound(seed: int, beta: float) -> None:
     prices = rng.normal(0.2, 1, problem.topology.num_links) / problem.topology.capacity.max()
     bound = tail_loss_bound(problem, effects, beta, prices, sp.csr_array(weights))
     assert bound <= _least_cvar(problem, components, beta, left_out) + 1e-9
+
+
+@given(seed=_SEEDS)
+@settings(max_examples=40, deadline=None)
+def test_weights_are_divided_as_far_as_any_division_goes(seed: int) -> None:
+    """The sum of all parts is that of a linear program; where it is less than the weights, the
+    states that limit it carry no more, and rows whose weight is left have no others."""
+    rng = np.random.default_rng(seed)
+    rows, states = int(rng.integers(1, 8)), int(rng.integers(1, 9))
+    limit = rng.choice([0.02, 0.1, 0.3, 1.5], states) * rng.random(states)
+    members = [
+        np.flatnonzero(rng.random(states) < 0.4) if rng.random() < 0.8 else np.array([0])
+        for _ in range(rows)
+    ]
+    members = [one if len(one) else np.array([states - 1]) for one in members]
+    weight = rng.random(rows) / rows
+    found = divide(weight, members, limit)
+    assert all(s in members[r] for r, s in zip(found.row, found.state, strict=True))
+    assert (np.bincount(found.row, found.weight, rows) <= weight + 1e-9).all()
+    assert (np.bincount(found.state, found.weight, states) <= limit + 1e-8).all()
+    arcs = [(r, s) for r in range(rows) for s in members[r]]
+    of_row, of_state = (np.array(ends) for ends in zip(*arcs, strict=True))
+    within = np.vstack(
+        [np.arange(rows)[:, None] == of_row, np.arange(states)[:, None] == of_state]
+    ).astype(float)
+    best = linprog(-np.ones(len(arcs)), within, np.concatenate([weight, limit]))
+    assert found.weight.sum() == pytest.approx(-best.fun, abs=1e-7)
+    left = weight - np.bincount(found.row, found.weight, rows)
+    if weight.sum() + best.fun > 1e-6:
+        used = np.bincount(found.state, found.weight, states)[found.limiting]
+        np.testing.assert_allclose(used, limit[found.limiting], atol=1e-8)
+        for row in np.flatnonzero(left > 1e-6).tolist():
+            assert found.limiting[members[row]].all()
+    else:
+        assert not found.limiting.any()
 
 
 def test_two_paths_by_hand() -> None:
