@@ -10,6 +10,7 @@ from .promises import (
     Quantile,
     common_quantile,
     promise_common_share,
+    promise_common_shares,
     promise_least_loss,
 )
 from .report import AvailabilityReport
@@ -38,6 +39,7 @@ __all__ = [
     "pattern_probabilities",
     "peak_requests",
     "promise_common_share",
+    "promise_common_shares",
     "promise_least_loss",
     "promise_tail_loss",
 ]

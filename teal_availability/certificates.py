@@ -138,6 +138,7 @@ def common_share_bound(
     prices: FloatArray,
     weights: FloatArray,
     of_demand: FloatArray,
+    kept: FloatArray | None = None,
 ) -> float:
     """The largest common share at an availability, at most.
 
@@ -147,7 +148,9 @@ def common_share_bound(
         sum of w[d, s] over the patterns with path k  <=  d times the price of path k,
 
     no rates have a larger common share than sum_e c[e] y[e] + sum_d (r[d] - sum_s w[d, s]).
-    Weights that are too large are made smaller.
+    Weights that are too large are made smaller.  Where demands of upper classes keep shares k[d],
+    the weights of the others sum to 1, and no such rates have a larger one than this less
+    sum_d r[d] k[d] over the upper classes.
 
     Args:
         problem: one matrix.
@@ -156,13 +159,17 @@ def common_share_bound(
         prices: (E,) any numbers.
         weights: (D, 2^K) any numbers.
         of_demand: (D,) any numbers, 0 for demands that have no part in the share.
+        kept: (D,) share that a demand of an upper class keeps; NaN for those of the common share.
+            None: all are of the common share.
     """
     demand = demand_of(problem)
     of_demand = np.maximum(of_demand, 0.0)
-    total = float(of_demand.sum())
+    kept = np.full(len(demand), np.nan) if kept is None else kept
+    is_upper = ~np.isnan(kept)
+    total = float(of_demand[~is_upper].sum())
     if total <= 0:
         return 1.0
-    # In a sum of 1, as the bound wants them.
+    # Those of the common share in a sum of 1, as the bound wants them.
     prices = np.maximum(prices, 0.0) / total
     of_demand = of_demand / total
     price = path_prices(problem, prices)
@@ -173,7 +180,9 @@ def common_share_bound(
     fitting = np.minimum(fitting, most)
     too_much = np.maximum(1.0, fitting.sum(1) / np.maximum(of_demand, 1e-300))
     spare = np.maximum(0.0, of_demand - (fitting / too_much[:, None]).sum(1))
-    return min(1.0, float(capacity_of(problem) @ prices) + float(spare.sum()))
+    of_upper = float(of_demand[is_upper] @ kept[is_upper])
+    bound = float(capacity_of(problem) @ prices) + float(spare.sum()) - of_upper
+    return min(1.0, max(0.0, bound))
 
 
 def weights_that_fit(problem: Problem, patterns: Patterns, prices: FloatArray) -> FloatArray:

@@ -44,7 +44,13 @@ from teal_availability.certificates import (
     weights_that_fit,
     within_capacities,
 )
-from teal_availability.matrix import capacity_of, crossings, demand_of
+from teal_availability.matrix import (
+    capacity_of,
+    classes_of,
+    crossings,
+    demand_of,
+    num_classes,
+)
 from teal_availability.patterns import Patterns
 
 _LEAST_PROBABILITY = 1e-15  # of a pattern; rounding
@@ -55,7 +61,7 @@ _MOST_ROWS = 300_000  # patterns of a linear program; HiGHS takes 20 s for 73,00
 _BY_INTERIOR_POINTS_FROM = 3_000
 _MOST_WHOLE = 4_000  # patterns up to which a program with whole numbers is tried
 _FLOW_GAP = 1e-3  # certified, of the flow that networks out of reach begin with
-_SPENT = 1e-6  # share of a common share that may be given up for less expected loss
+_SPENT = 1e-6  # part of a common share that is given up for lower classes, or less expected loss
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -241,119 +247,175 @@ def without_path(patterns: Patterns, demand: FloatArray, availability: float) ->
 
 
 def promise_common_share(
-    problem: Problem,
-    patterns: Patterns,
-    availability: float,
-    seconds: float = math.inf,
-    *,
-    is_sparing: bool = False,
+    problem: Problem, patterns: Patterns, availability: float, seconds: float = math.inf
 ) -> Promise:
     """The rates with the largest common share at an availability, and of these those with the least
-    expected loss, or those that take least of the links.
+    expected loss.
 
     Args:
-        problem: one matrix under total_flow.
+        problem: one matrix under total_flow, without classes.
         patterns: probabilities of its paths.
         availability: beta, in (0, 1).
-        seconds: time limit.
-        is_sparing: whether the rates take least of the links.
+        seconds: time limit of each program.
+
+    Raises:
+        InputError: another availability, classes, or too large a network.
+        SolverError: the program was not solved in time.
+    """
+    if problem.classes is not None:
+        expected = "demands without classes (promise_common_shares has one share for each class)"
+        raise InputError("common-share", "classes", expected, ", ".join(problem.classes.names))
+    return promise_common_shares(problem, patterns, availability, seconds)[0]
+
+
+def promise_common_shares(
+    problem: Problem, patterns: Patterns, availability: float, seconds: float = math.inf
+) -> list[Promise]:
+    """The rates with the largest common share of the highest class, of these those with the largest
+    one of the next class, and so on; and of these those with the least expected loss.
+
+    The rates of all promises are the same.  The bound of a class is that of all rates with which
+    the upper classes keep the shares that are promised to them.
+
+    Args:
+        problem: one matrix; without classes all demands are one.
+        patterns: probabilities of its paths.
+        availability: beta, in (0, 1).
+        seconds: time limit of each program.
 
     Raises:
         InputError: another availability, or too large a network.
-        SolverError: the program was not solved in time.
+        SolverError: a program was not solved in time.
     """
     check_availability(availability)
     if not is_within_reach(patterns):
         expected = f"at most {_MOST_ROWS:,} patterns of surviving paths"
         raise InputError("common-share", "network", expected, "more")
     demand = demand_of(problem)
-    tail = 1 - availability  # of the time, in which a promise may be missed
+    class_of = classes_of(problem)
     left_out = without_path(patterns, demand, availability)
     takes = (demand > 0) & ~left_out
-    if not takes.any():
-        return promise_to_nobody(problem, patterns, left_out)
-    rows = _Rows(problem, patterns, takes)
-    found, spent = _common_share(rows, patterns, takes, tail, seconds, is_sparing)
-    paths, count, links = len(rows.slot), len(rows.rate), len(rows.capacity)
-    best = spent if spent.is_solved and spent.x is not None else found
-    rates = rows.rates(best.solution("common share")[:paths], problem)
-    of_demand = np.zeros(len(demand))
-    of_demand[takes] = found.duals[links + count :]
-    weights = rows.table(found.duals[links : links + count], patterns)
-    weights[:, 0] = of_demand * patterns.probability[:, 0] / tail
-    prices = found.duals[:links]
-    return Promise(
-        rates,
-        float(tail_shares(patterns, demand, rates, availability)[takes].min()),
-        common_share_bound(problem, patterns, availability, prices, weights, of_demand),
-        prices,
-        weights,
-        left_out,
-    )
+    served = [c for c in range(num_classes(problem)) if (takes & (class_of == c)).any()]
+    kept = np.full(len(demand), np.nan)  # share that a demand of an upper class keeps
+    rates = np.zeros((len(demand), patterns.num_paths))
+    duals = {}
+    for number in served:
+        own = class_of == number
+        among = takes & (class_of <= number)
+        rows = _Rows(problem, patterns, among)
+        program = _CommonShares(rows, patterns, among, kept, availability)
+        found = program.largest(seconds)
+        duals[number] = program.duals(found, patterns)
+        best = program.least_loss(found, seconds) if number == served[-1] else found
+        rates = rows.rates(best.solution("common share")[: len(rows.slot)], problem)
+        share = tail_shares(patterns, demand, rates, availability)[takes & own].min()
+        kept[own] = share * (1 - _SPENT)
+    shares = tail_shares(patterns, demand, rates, availability)
+    promises = []
+    kept[:] = np.nan
+    for number in range(num_classes(problem)):
+        own = class_of == number
+        if number not in served:
+            nobody = promise_to_nobody(problem, patterns, left_out & own)
+            promises.append(dataclasses.replace(nobody, rates=rates))
+            continue
+        value = float(shares[takes & own].min())
+        bound = common_share_bound(problem, patterns, availability, *duals[number], kept)
+        prices, weights, _ = duals[number]
+        promises.append(Promise(rates, value, bound, prices, weights, left_out & own))
+        kept[own] = value
+    return promises
 
 
-def _common_share(
-    rows: _Rows,
-    patterns: Patterns,
-    takes: BoolArray,
-    tail: float,
-    seconds: float,
-    is_sparing: bool,
-) -> tuple[LpResult, LpResult]:
-    """The program of the common share, and that of the least expected loss, or of the least load of
-    all links together, with this share for all.
+class _CommonShares:
+    """The program of the largest common share of some demands, beside which others keep theirs.
 
-    The variables are the shares on paths, shortfalls u[d, s], levels a[d], the common share, and in
-    the second program what arrives, b[d, s].  A level is also the shortfall while no path survives.
+    The variables are the shares on paths, shortfalls u[d, s], levels a[d], the common share, and of
+    the least expected loss what arrives, b[d, s].  A level is also the shortfall while no path
+    survives.
+
+    Args:
+        rows: demands that count, and their patterns.
+        patterns: probabilities of their paths.
+        takes: (D,) demands that count.
+        kept: (D,) share that a demand keeps; NaN of those of the common share.
+        availability: beta.
     """
-    paths, count, demands = len(rows.slot), len(rows.rate), int(takes.sum())
-    number = np.full(len(takes), -1, dtype=np.int64)
-    number[takes] = np.arange(demands)
-    places = np.arange(count), number[rows.demand_number]
-    of_demand = sp.csr_array((np.ones(count), places), shape=(count, demands))
-    shortfalls = sp.csr_array((rows.probability / tail, places[::-1]), shape=(demands, count))
-    level = sp.diags_array(1 - patterns.probability[takes, 0] / tail)
-    loads = [rows.loads, None, None, sp.csr_array((len(rows.capacity), 1))]
-    falls_short = [-rows.arrives, -sp.eye_array(count), of_demand, None]
-    shares = [None, shortfalls, -level, np.ones((demands, 1))]
-    right = np.concatenate([rows.capacity, np.zeros(count + demands)])
-    of_rates, of_shares = np.full(paths + count, np.inf), np.ones(demands + 1)
-    found = rows.solve(
-        np.concatenate([np.zeros(paths + count + demands), [-1.0]]),
-        [loads, falls_short, shares],
-        right,
-        high=np.concatenate([of_rates, of_shares]),
-        seconds=seconds,
-        by_interior_points=count > _BY_INTERIOR_POINTS_FROM,
-    )
-    share = found.solution("common share")[-1]
-    least = np.concatenate([np.zeros(paths + count + demands), [share * (1 - _SPENT)]])
-    if is_sparing:
-        taken = np.asarray(rows.loads.sum(0)).reshape(-1)
-        spared = rows.solve(
-            np.concatenate([taken / float(taken.mean()), np.zeros(count + demands + 1)]),
-            [loads, falls_short, shares],
-            right,
-            low=least,
-            high=np.concatenate([of_rates, of_shares]),
+
+    def __init__(
+        self,
+        rows: _Rows,
+        patterns: Patterns,
+        takes: BoolArray,
+        kept: FloatArray,
+        availability: float,
+    ) -> None:
+        self._rows = rows
+        self._takes = takes
+        tail = 1 - availability  # of the time, in which a promise may be missed
+        self._cut = patterns.probability[:, 0] / tail
+        paths, count, demands = len(rows.slot), len(rows.rate), int(takes.sum())
+        self._before_share = paths + count + demands  # variables
+        number = np.full(len(takes), -1, dtype=np.int64)
+        number[takes] = np.arange(demands)
+        places = np.arange(count), number[rows.demand_number]
+        of_demand = sp.csr_array((np.ones(count), places), shape=(count, demands))
+        shortfalls = sp.csr_array((rows.probability / tail, places[::-1]), shape=(demands, count))
+        level = sp.diags_array(1 - self._cut[takes])
+        is_common = np.isnan(kept[takes])
+        self._blocks = [
+            [rows.loads, None, None, sp.csr_array((len(rows.capacity), 1))],
+            [-rows.arrives, -sp.eye_array(count), of_demand, None],
+            [None, shortfalls, -level, is_common.astype(np.float64)[:, None]],
+        ]
+        at_least = np.where(is_common, 0.0, kept[takes])
+        self._right = np.concatenate([rows.capacity, np.zeros(count), -at_least])
+        self._high = np.concatenate([np.full(paths + count, np.inf), np.ones(demands + 1)])
+
+    def largest(self, seconds: float) -> LpResult:
+        """The largest common share, the last of the variables."""
+        return self._rows.solve(
+            np.concatenate([np.zeros(self._before_share), [-1.0]]),
+            self._blocks,
+            self._right,
+            high=self._high,
+            seconds=seconds,
+            by_interior_points=len(self._rows.rate) > _BY_INTERIOR_POINTS_FROM,
+        )
+
+    def least_loss(self, found: LpResult, seconds: float) -> LpResult:
+        """The least expected loss with this share; what was found before where it is not solved."""
+        rows = self._rows
+        count = len(rows.rate)
+        share = found.solution("common share")[-1]
+        worth = rows.probability * rows.rate
+        spent = rows.solve(
+            np.concatenate([np.zeros(self._before_share + 1), -worth / float(worth.mean())]),
+            [
+                *([*block, None] for block in self._blocks),
+                [-rows.arrives, None, None, None, sp.eye_array(count)],
+            ],
+            np.concatenate([self._right, np.zeros(count)]),
+            low=np.concatenate(
+                [np.zeros(self._before_share), [share * (1 - _SPENT)], np.zeros(count)]
+            ),
+            high=np.concatenate([self._high, np.ones(count)]),
             seconds=seconds,
         )
-        return found, spared
-    worth = rows.probability * rows.rate
-    spent = rows.solve(
-        np.concatenate([np.zeros(paths + count + demands + 1), -worth / float(worth.mean())]),
-        [
-            [*loads, None],
-            [*falls_short, None],
-            [*shares, None],
-            [-rows.arrives, None, None, None, sp.eye_array(count)],
-        ],
-        np.concatenate([right, np.zeros(count)]),
-        low=np.concatenate([least, np.zeros(count)]),
-        high=np.concatenate([of_rates, of_shares, np.ones(count)]),
-        seconds=seconds,
-    )
-    return found, spent
+        return spent if spent.is_solved and spent.x is not None else found
+
+    def duals(
+        self, found: LpResult, patterns: Patterns
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Prices (E,), weights (D, 2^K) of patterns, and of demands (D,)."""
+        rows = self._rows
+        links = len(rows.capacity)
+        count = len(rows.rate)
+        of_demand = np.zeros(len(self._takes))
+        of_demand[self._takes] = found.duals[links + count :]
+        weights = rows.table(found.duals[links : links + count], patterns)
+        weights[:, 0] = of_demand * self._cut
+        return found.duals[:links], weights, of_demand
 
 
 @dataclasses.dataclass(frozen=True)

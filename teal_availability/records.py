@@ -145,9 +145,9 @@ class PromiseRow:
         availability: share of the time for which the share is promised; NaN for least-loss.
         share: share of all traffic that arrives on average, or of every demand; of tail-loss what
             every demand keeps at once, on average in the worst 1 - availability of the time.
-        share_at_most: no reserved rates on these paths reach more; NaN of a class below the
-            highest one, for which other rates of the upper classes may leave more.
-        gap: (share_at_most - share) / share_at_most; NaN where that is.
+        share_at_most: no reserved rates on these paths reach more, with which upper classes keep
+            what is promised to them.
+        gap: (share_at_most - share) / share_at_most.
         lost_minutes, lost_minutes_at_most: for least-loss minutes a year of all traffic that any
             reserved rates lose, and that these lose; NaN for the others.
         left_out: demands without any of these paths for 1 - availability of the time or longer.

@@ -17,20 +17,19 @@ from teal.app.instance import Instance, rows_of
 from teal.errors import did_you_mean
 from teal.formats.groups import load_groups
 from teal.formats.segment_lists import read_policies
-from teal.network.path_links import path_links_of
 from teal.network.traffic import spread
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.progress import progress_bar
 from teal.spec import Spec, parse_spec
 from teal_availability.components import Components, components_of
-from teal_availability.matrix import capacity_of, classes_of, crossings, demand_of
+from teal_availability.matrix import classes_of, demand_of
 from teal_availability.measure import Availability, Totals, measure, minutes_a_year
 from teal_availability.patterns import Patterns, pattern_probabilities
 from teal_availability.promises import (
     Promise,
     common_quantile,
     is_within_reach,
-    promise_common_share,
+    promise_common_shares,
     promise_least_loss,
 )
 from teal_availability.records import ComponentRow, DemandRow, PromiseRow, SummaryRow
@@ -232,52 +231,39 @@ def _promises(
     effects: Effects | None,
     options: AvailabilityOptions,
 ) -> tuple[FloatArray, list[PromiseRow]]:
-    """Reserved rates (D, K) for one matrix, and the promise of each class, the highest first: it is
-    made from the capacity that the reservations of the upper ones leave.
+    """Reserved rates (D, K) for one matrix, and the promise of each class, the highest first.
 
     Raises:
         InputError: an unknown option.
     """
-    demand = demand_of(problem)
-    class_of = classes_of(problem)
     names = ("",) if problem.classes is None else problem.classes.names
-    crosses = crossings(problem.paths)
-    slots = path_links_of(problem.paths).slot
-    rates = np.zeros(problem.paths.leaf.shape)
-    rows = []
-    for number, name in enumerate(names):
-        left = np.maximum(0.0, capacity_of(problem) - crosses.T @ rates.reshape(-1)[slots])
-        own = problem.with_demand(torch.from_numpy(np.where(class_of == number, demand, 0.0)[None]))
-        own = own.with_capacity(torch.from_numpy(left[None]))
-        is_sparing = number + 1 < len(names)  # the last one may take what is left
-        promise = _promise(spec, own, patterns, effects, options, is_sparing=is_sparing)
-        rates += promise.rates
-        rows.append(_promised(spec, name, row, promise, own, patterns, options))
-    return rates, rows
+    found = _promises_of(spec, problem, patterns, effects, options)
+    rows = [
+        _promised(spec, name, row, promise, problem, patterns, options)
+        for name, promise in zip(names, found, strict=True)
+    ]
+    return found[-1].rates, rows
 
 
-def _promise(
+def _promises_of(
     spec: Spec,
     problem: Problem,
     patterns: Patterns,
     effects: Effects | None,
     options: AvailabilityOptions,
-    *,
-    is_sparing: bool,
-) -> Promise:
+) -> list[Promise]:
+    """The promise of each class, the highest first, or of all demands."""
     match spec.name:
         case "least-loss":
             spec.parse_options()
-            return promise_least_loss(problem, patterns)
+            return [promise_least_loss(problem, patterns)]
         case "common-share":
             spec.parse_options()
-            return promise_common_share(
-                problem, patterns, options.availability, is_sparing=is_sparing
-            )
+            return promise_common_shares(problem, patterns, options.availability)
         case "tail-loss":
             counts_cut = bool(spec.parse_options(cut=True)["cut"])
             assert effects is not None
-            return promise_tail_loss(
+            promise = promise_tail_loss(
                 problem,
                 patterns,
                 effects,
@@ -285,6 +271,7 @@ def _promise(
                 seconds=_TAIL_LOSS_S,
                 counts_cut=counts_cut,
             )
+            return [promise]
     raise AssertionError(spec.name)
 
 
@@ -298,13 +285,12 @@ def _promised(
     options: AvailabilityOptions,
 ) -> PromiseRow:
     is_share = spec.name != LEAST_LOSS
-    # Other rates of the upper classes with the same promises may leave more.
-    is_bounded = problem.classes is None or of_class == problem.classes.names[0]
-    at_most = promise.bound if is_bounded else np.nan
-    gap = promise.gap if is_bounded else np.nan
     quantile = None
-    if spec.name == COMMON_SHARE and is_bounded:
-        quantile = common_quantile(problem, patterns, options.availability, promise)
+    is_highest = problem.classes is None or of_class == problem.classes.names[0]
+    if spec.name == COMMON_SHARE and is_highest:
+        own = np.where(classes_of(problem) == 0, demand_of(problem), 0.0)
+        alone = problem.with_demand(torch.from_numpy(own[None]))
+        quantile = common_quantile(alone, patterns, options.availability, promise)
     lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
     return PromiseRow(
         spec.text,
@@ -312,8 +298,8 @@ def _promised(
         row,
         options.availability if is_share else np.nan,
         promise.value,
-        at_most,
-        gap,
+        promise.bound,
+        promise.gap,
         minutes_a_year(lost[0]),
         minutes_a_year(lost[1]),
         int(promise.left_out.sum()),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from teal.errors import InputError
-from teal.network import all_pairs, compute_paths
+from teal.network import DemandClasses, all_pairs, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.testing import make_topology
@@ -26,7 +26,12 @@ from teal_availability.certificates import (
 )
 from teal_availability.components import components_of
 from teal_availability.patterns import Patterns, pattern_probabilities
-from teal_availability.promises import common_quantile, promise_common_share, promise_least_loss
+from teal_availability.promises import (
+    common_quantile,
+    promise_common_share,
+    promise_common_shares,
+    promise_least_loss,
+)
 from tests.explicit import explicit_paths
 from tests.teal_availability.brute import every_state, random_case, works
 
@@ -103,7 +108,7 @@ def test_a_common_share_is_kept_in_all_states_and_is_the_best_of_the_program(
     takes = (demand > 0) & ~found.left_out
     if not takes.any():
         return
-    use, of_demand = explicit_paths(problem)
+    _use, of_demand = explicit_paths(problem)
     times, alive = _states(problem, components)
     flat = found.rates[problem.path_mask[0].numpy()]
     kept = np.array(
@@ -114,15 +119,30 @@ def test_a_common_share_is_kept_in_all_states_and_is_the_best_of_the_program(
     assert _within_capacity(problem, found.rates)
     for d in np.flatnonzero(takes):
         assert times[kept[:, d] >= found.value - 1e-9].sum() >= availability - 1e-9
+    best = _largest_share(problem, times, alive, tail, takes, np.full(len(demand), np.nan))
+    assert found.value == pytest.approx(best, abs=2e-6)
+    assert found.bound >= found.value - 1e-12
+    assert found.bound <= best + 1e-6
 
-    # Variables: rates, levels, shortfalls of every demand in every state, share.
+
+def _largest_share(
+    problem: Problem,
+    times: np.ndarray,
+    alive: np.ndarray,
+    tail: float,
+    takes: np.ndarray,
+    kept: np.ndarray,
+) -> float:
+    """The largest common share of those that take part and keep no share of their own, by a program
+    over all states: its variables are rates, levels, shortfalls of every demand in every state, and
+    the share."""
+    use, of_demand = explicit_paths(problem)
+    demand = problem.demand[0].numpy()
     numbers = np.flatnonzero(takes)
     paths, demands, states = use.shape[1], len(numbers), len(times)
     width = paths + demands + demands * states + 1
-    rows, right = (
-        [np.hstack([use, np.zeros((len(use), width - paths))])],
-        [problem.topology.capacity],
-    )
+    rows = [np.hstack([use, np.zeros((len(use), width - paths))])]
+    right = [problem.topology.capacity]
     for i, d in enumerate(numbers):
         below = np.zeros((states, width))
         below[:, :paths] = -(of_demand[d] * alive) / demand[d]
@@ -132,17 +152,62 @@ def test_a_common_share_is_kept_in_all_states_and_is_the_best_of_the_program(
         rows.append(below)
         right.append(np.zeros(states))
         mean = np.zeros((1, width))
-        mean[0, -1], mean[0, paths + i] = 1, -1
+        mean[0, -1], mean[0, paths + i] = np.isnan(kept[d]), -1
         mean[0, first : first + states] = times / tail
         rows.append(mean)
-        right.append(np.zeros(1))
+        right.append(-np.nan_to_num(kept[[d]]))
     cost = np.zeros(width)
     cost[-1] = -1
     bounds = [(0, None)] * paths + [(None, 1)] * demands + [(0, None)] * (demands * states)
     best = linprog(cost, np.vstack(rows), np.concatenate(right), bounds=[*bounds, (None, 1)])
-    assert found.value == pytest.approx(-best.fun, abs=2e-6)
-    assert found.bound >= found.value - 1e-12
-    assert found.bound <= -best.fun + 1e-6
+    return float(-best.fun)
+
+
+@given(seed=_SEEDS, availability=st.sampled_from([0.6, 0.8, 0.9, 0.95]))
+@settings(max_examples=20, deadline=None)
+def test_each_class_has_the_largest_share_beside_those_of_the_upper_ones(
+    seed: int, availability: float
+) -> None:
+    """By the program over all states, in which the upper classes keep what is promised to them."""
+    problem, components = random_case(seed, nodes=4, count=5)
+    demand = problem.demand[0].numpy()
+    classes = DemandClasses(("gold", "silver"), np.array([0, len(demand) // 2, len(demand)]))
+    problem = Problem.create(
+        problem.topology,
+        problem.paths,
+        "total_flow",
+        demand[None],
+        capacity=problem.capacity.numpy(),
+        classes=classes,
+    )
+    patterns = pattern_probabilities(problem, components)
+    found = promise_common_shares(problem, patterns, availability)
+    times, alive = _states(problem, components)
+    assert _within_capacity(problem, found[1].rates)
+    np.testing.assert_array_equal(found[0].rates, found[1].rates)
+    shares = tail_shares(patterns, demand, found[1].rates, availability)
+    kept = np.full(len(demand), np.nan)
+    takes = np.zeros(len(demand), dtype=bool)
+    for number, promise in enumerate(found):
+        own = classes.of_demand == number
+        own_takes = own & (demand > 0) & ~promise.left_out
+        if not own_takes.any():
+            continue
+        takes |= own_takes
+        assert promise.value == pytest.approx(shares[own_takes].min(), abs=1e-12)
+        best = _largest_share(problem, times, alive, 1 - availability, takes, kept)
+        assert promise.value == pytest.approx(best, abs=3e-5)
+        assert promise.value - 1e-12 <= promise.bound <= best + 1e-5
+        kept[own] = promise.value - 1e-9
+    # Any numbers bound the share of silver from above.
+    rng = np.random.default_rng(seed)
+    silver = found[1]
+    prices = rng.random(silver.prices.shape) / problem.topology.capacity.max()
+    weights = rng.random(silver.weights.shape)
+    of_demand = np.where(takes, rng.random(len(demand)), 0.0)
+    limits = np.where(classes.of_demand == 0, kept, np.nan)
+    bound = common_share_bound(problem, patterns, availability, prices, weights, of_demand, limits)
+    assert bound >= silver.value - 1e-6
 
 
 @given(seed=_SEEDS)

@@ -27,8 +27,6 @@ from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.problem import Problem
 from teal_availability.components import Components
 from teal_availability.measure import measure
-from teal_availability.patterns import pattern_probabilities
-from teal_availability.promises import promise_common_share
 from teal_availability.routing import Igp, PathSplits, Routing, Solved, Tunnels
 from teal_availability.states import most_probable
 from tests.explicit import explicit_paths
@@ -246,7 +244,7 @@ def test_the_command_has_a_row_for_each_class_and_promises_for_gold_first(tmp_pa
         promises = list(csv.DictReader(stream))
     assert [row["of_class"] for row in promises] == ["gold", "bronze"]
     assert float(promises[0]["gap"]) < 1e-4
-    assert promises[1]["share_at_most"] == "nan", "other rates of gold may leave more"
+    assert float(promises[1]["gap"]) < 1e-4
     assert float(promises[1]["share"]) > 0.05, "gold reserves no more than its promise needs"
     topology = teal.load_topology("b4")
     traffic = teal.load_traffic("gravity:seed=0,count=1,load=3", topology)
@@ -336,18 +334,3 @@ def test_promises_that_leave_nothing_to_lower_classes_are_refused(
     command += ["--classes", "gold=0.3,bronze=0.7", "--routing", way, "--out", str(tmp_path)]
     assert main(command) == 2
     assert "upper classes would reserve" in capsys.readouterr().err
-
-
-@given(seed=st.integers(0, 10_000))
-@settings(max_examples=20, deadline=None)
-def test_sparing_rates_promise_as_much_and_take_less(seed: int) -> None:
-    problem, components = random_case(seed)
-    patterns = pattern_probabilities(problem, components)
-    usual = promise_common_share(problem, patterns, 0.9)
-    sparing = promise_common_share(problem, patterns, 0.9, is_sparing=True)
-    assert sparing.value == pytest.approx(usual.value, rel=1e-5, abs=1e-9)
-    assert sparing.bound == pytest.approx(usual.bound, rel=1e-9, abs=1e-12)
-    use, _ = explicit_paths(problem)
-    live = problem.path_mask[0].numpy()
-    taken = [float((use @ one.rates[live]).sum()) for one in (usual, sparing)]
-    assert taken[1] <= taken[0] * (1 + 1e-6) + 1e-9
