@@ -223,7 +223,7 @@ def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: st
     engine, batch = CudaEngine(problem, None, torch.float32), problem.batch
     engine.advance(2)
     engine.check(1)
-    buffers = engine._buffers
+    buffers = engine._recorded.buffers
     time_ms = by_events(lambda: buffers.advance(20)) / 20
     report.add("iteration", f"{name}, batch {batch}, per matrix", time_ms / batch, "ms", aim)
     min_time_ms = 1e3 * bytes_of_iteration(problem.paths, batch) / bandwidth

@@ -1,14 +1,17 @@
 """A stand-in for a GPU that torch sees: its tensors say ``cuda:0``, and are computed on the CPU.
 
 Like a GPU it refuses what mixes tensors of both devices, and NumPy's view of its tensors, which
-would be copies in silence.  Only kernels of torch run on it.
+would be copies in silence.  Kernels of torch run on it, and those of numba-cuda in its simulator.
+
+A recorded graph is replayed as on a GPU: the same kernels over the same memory, whatever Python's
+objects have become since; waiting for the GPU and copies between the devices cannot be recorded.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -16,6 +19,8 @@ from unittest.mock import patch
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+
+import teal.runtime.cuda as cuda
 
 _DEVICE = torch.device("cuda", 0)
 # A GPU takes copies from the CPU, and indices that are there.
@@ -26,6 +31,77 @@ _COPIES = {
     torch.ops.aten.index_put_.default,
 }
 _READ = torch.ops.aten._local_scalar_dense.default  # item(), float(), int(), bool()
+
+
+class RecordedGraph:
+    """In the place of :class:`teal.runtime.cuda.LaunchGraph`: the kernels that ``work`` starts.
+
+    Attributes:
+        recording: the graph that is being recorded.
+        is_replaying: whether one is being replayed.
+    """
+
+    recording: ClassVar[RecordedGraph | None] = None
+    is_replaying: ClassVar[bool] = False
+
+    def __init__(self, work: Callable[[], None], device: Any, pool: Any = None) -> None:
+        self._kernels: list[Callable[[], object]] = []
+        work()
+        RecordedGraph.recording = self
+        try:
+            work()
+        finally:
+            RecordedGraph.recording = None
+
+    def replay(self) -> None:
+        """Start the kernels again."""
+        StandInTensor.counts["replayed"] += 1
+        RecordedGraph.is_replaying = True
+        try:
+            for kernel in self._kernels:
+                kernel()
+        finally:
+            RecordedGraph.is_replaying = False
+
+    def add(self, function: Any, arguments: Any, options: Any, found: Any) -> None:
+        """Record a function of torch over tensors on the CPU, and its result."""
+        given = _storages((arguments, options))
+        is_change = getattr(getattr(function, "_schema", None), "is_mutable", True)
+        if _storages(found) & given:
+            if is_change:  # else it is a view
+                self._kernels.append(lambda: function(*arguments, **options))
+            return
+
+        def run() -> None:
+            again = function(*arguments, **options)
+            for own, new in zip(pytree.tree_leaves(found), pytree.tree_leaves(again), strict=True):
+                if isinstance(own, torch.Tensor):
+                    own.copy_(new)
+
+        self._kernels.append(run)
+
+    def start(self, kernel: Callable[[], object]) -> None:
+        """Record a kernel."""
+        self._kernels.append(kernel)
+
+
+def _storages(values: Any) -> set[int]:
+    tensors = [one for one in pytree.tree_leaves(values) if isinstance(one, torch.Tensor)]
+    return {one.untyped_storage().data_ptr() for one in tensors if one.numel()}
+
+
+def _started(kernel: Callable[[], object] | None = None) -> None:
+    """Count a kernel that is started alone, or record it."""
+    if RecordedGraph.recording is None:
+        StandInTensor.counts["launched"] += not RecordedGraph.is_replaying
+    elif kernel is not None:
+        RecordedGraph.recording.start(kernel)
+
+
+def _waited(kind: str) -> None:
+    if RecordedGraph.recording is not None:
+        raise RuntimeError(f"a tensor is {kind} while a graph is recorded")
+    StandInTensor.counts[kind] += 1
 
 
 class StandInTensor(torch.Tensor):
@@ -71,7 +147,7 @@ class StandInTensor(torch.Tensor):
 
     def tolist(self) -> Any:
         """The numbers, which the host waits for."""
-        StandInTensor.counts["read"] += 1
+        _waited("read")
         return self.held.tolist()
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -102,9 +178,15 @@ def _run(function: Any, arguments: Any, options: dict[str, Any]) -> Any:
         to_gpu = isinstance(arguments[0], StandInTensor)
     if function is _READ:
         to_gpu = False
-        StandInTensor.counts["read"] += 1
+        _waited("read")
     held = pytree.tree_map_only(StandInTensor, lambda one: one.held, (arguments, options))
     found = function(*held[0], **held[1])
+    if function is torch.ops.aten.copy_.default and on_cpu and RecordedGraph.recording:
+        raise RuntimeError("a tensor is copied to the GPU while a graph is recorded")
+    if to_gpu and (_storages(found) - _storages(held) or function._schema.is_mutable):
+        _started()
+        if RecordedGraph.recording is not None:
+            RecordedGraph.recording.add(function, held[0], held[1], found)
     if not to_gpu:
         return found
     known = {id(one.held): one for one in on_gpu}  # what was changed in place is itself
@@ -147,7 +229,11 @@ class _Mode(TorchFunctionMode):
         if _is_gpu(options.get("device")):
             cpu = {**options, "device": torch.device("cpu")}
             tensors = pytree.tree_map_only(StandInTensor, lambda one: one.held, (arguments, cpu))
-            return StandInTensor(function(*tensors[0], **tensors[1]))
+            made = function(*tensors[0], **tensors[1])
+            _started()
+            if RecordedGraph.recording is not None:
+                RecordedGraph.recording.add(function, tensors[0], tensors[1], made)
+            return StandInTensor(made)
         return function(*arguments, **options)
 
 
@@ -157,6 +243,7 @@ def _set(tensor: StandInTensor, index: Any, value: Any) -> None:
         raise RuntimeError("tensor[index] = value: a value on the CPU")
     index, value = pytree.tree_map_only(StandInTensor, lambda one: one.held, (index, value))
     tensor.held[index] = value
+    _started(lambda: tensor.held.__setitem__(index, value))
 
 
 def _converted(function: Any, arguments: Any, options: dict[str, Any]) -> torch.Tensor:
@@ -187,9 +274,11 @@ class _Move(torch.autograd.Function):
     def forward(context: Any, tensor: torch.Tensor, to_gpu: bool) -> torch.Tensor:
         context.to_gpu = to_gpu
         if to_gpu:
+            if RecordedGraph.recording is not None:
+                raise RuntimeError("a tensor is copied to the GPU while a graph is recorded")
             return StandInTensor(tensor.detach().clone())
         assert isinstance(tensor, StandInTensor)
-        StandInTensor.counts["copied"] += 1
+        _waited("copied")
         return tensor.held.detach().clone()
 
     @staticmethod
@@ -202,10 +291,19 @@ class _Generator(torch.Generator):
         return super().__new__(cls, "cpu")  # type: ignore[call-arg]
 
 
+class _Stream:
+    def wait_stream(self, _: Any) -> None:
+        """Nothing runs beside."""
+
+
 @contextmanager
-def stand_in_gpu() -> Iterator[Counter[str]]:
+def stand_in_gpu(*, has_kernels: bool = False) -> Iterator[Counter[str]]:
     """A GPU that torch sees; counts what the host waits for: ``read``, numbers that it reads, and
-    ``copied``, tensors that it copies.
+    ``copied``, tensors that it copies; kernels that are ``launched`` alone, and graphs that are
+    ``replayed``.
+
+    Args:
+        has_kernels: whether kernels of numba-cuda run there, in its simulator.
     """
     counts: Counter[str] = Counter()
     seen = {
@@ -217,11 +315,28 @@ def stand_in_gpu() -> Iterator[Counter[str]]:
         "get_device_name": lambda *_: "stand-in",
         "mem_get_info": lambda *_: (8 << 30, 8 << 30),
         "empty_cache": lambda: None,
+        "current_stream": lambda *_: _Stream(),
+    }
+    missing = None if has_kernels else "one of CUDA: this is a stand-in"
+    array, launch = cuda.array, cuda.launch
+
+    def held_array(tensor: torch.Tensor, unsigned: bool = False) -> Any:
+        return array(tensor.held if isinstance(tensor, StandInTensor) else tensor, unsigned)
+
+    def counted_launch(*arguments: Any, **options: Any) -> None:
+        launch(*arguments, **options)
+        _started(lambda: launch(*arguments, **options))
+
+    of_cuda = {
+        "missing": lambda: missing,
+        "array": held_array,
+        "launch": counted_launch,
+        "LaunchGraph": RecordedGraph,
     }
     with (
         patch.object(torch, "Generator", _Generator),
         patch.multiple(torch.cuda, **seen),  # type: ignore[call-overload]
-        patch("teal.runtime.cuda.missing", lambda: "one of CUDA: this is a stand-in"),
+        patch.multiple(cuda, **of_cuda),  # type: ignore[call-overload]
         warnings.catch_warnings(action="ignore", category=UserWarning),
         patch.object(StandInTensor, "counts", counts),
         _Mode(),

@@ -76,6 +76,7 @@ ORDERS = {
         "prox",
         "sets",
         "curves",
+        "fixed",
         "program",
         "condition",
         "churn",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,9 +13,11 @@ import teal.runtime.cuda as cuda
 import teal.runtime.memory as memory
 from teal.network import PathSet
 from teal.pathops import cuda_kernels as kernels
+from teal.runtime.arrays import FloatArray
 
 # Bytes of global memory for nodes of sources that do not fit into shared memory.
 _MAX_SCRATCH_BYTES = 256 << 20
+_PIECE = 64 * cuda.THREADS  # numbers of a row whose extremes a block finds
 _NODES_PER_THREAD = 8  # trie nodes that a thread adds up for a link of average size, approximately
 _REMEDY = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
 
@@ -66,8 +70,14 @@ class CudaBackend:
         self.trie = kernels.TrieArrays(**arrays)
         self._index_bytes = trie.parent.itemsize
         self.threads_per_link = _threads_per_link(paths.trie.num_nodes, paths.num_links)
-        # Buffers and recorded graphs of the PDHG engine by shape, reused by the next solve.
+        # What the PDHG engine has recorded by shape, reused by the next solve.
         self.spare_buffers: dict[Any, list[Any]] = {}
+
+    def without_spare_buffers(self) -> CudaBackend:
+        """These operations over the same memory, which keep no buffers."""
+        other = copy.copy(self)
+        other.spare_buffers = {}
+        return other
 
     def layout(self, dtype: torch.dtype, lanes: int, arrays: int = 1) -> BlockLayout:
         """Where a block keeps its nodes.
@@ -193,6 +203,34 @@ class CudaBackend:
             self._shape[1],
         )
         return out, out_link
+
+    def extremes(self, *tensors: Tensor) -> list[FloatArray]:
+        """(B, 3) least, largest and sum of each row of four tensors (B, n), by one kernel and one
+        reading.
+        """
+        begin = [0]
+        for tensor in tensors:
+            begin.append(begin[-1] + len(tensor) * -(-tensor.shape[1] // _PIECE))
+        out = torch.empty(3 * begin[-1], dtype=torch.float64, device=self.device)
+        cuda.launch(
+            kernels.extremes,
+            self.device,
+            min(begin[-1], cuda.MAX_BLOCKS),
+            0,
+            *(cuda.array(tensor.contiguous()) for tensor in tensors),
+            tuple(begin),
+            tuple(tensor.shape[1] for tensor in tensors),
+            _PIECE,
+            cuda.array(out),
+        )
+        pieces = np.asarray(out.cpu()).reshape(-1, 3)
+        found = []
+        for tensor, first, last in zip(tensors, begin, begin[1:], strict=False):
+            rows = pieces[first:last].reshape(len(tensor), -1, 3)
+            found.append(
+                np.stack([rows[..., 0].min(1), rows[..., 1].max(1), rows[..., 2].sum(1)], 1)
+            )
+        return found
 
 
 _UNSIGNED = ("parent", "link", "child_end", "is_path_end", "end_node")

@@ -14,6 +14,7 @@ All arrays are flat.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from numba import cuda, float64
@@ -305,3 +306,65 @@ def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
     fold(sums, row if has_link else rows, rows, width)  # at row ``rows`` a thread adds nothing
     if has_link and row == 0:
         out[(b * links + e) * features + feature + lane] = sums[cuda.threadIdx.x]
+
+
+@device_function
+def _add_piece(values, begin, end, partial):
+    """Least, largest and sum of what a thread takes of ``values[begin:end]``."""
+    thread = cuda.threadIdx.x
+    least = math.inf
+    most = -math.inf
+    total = 0.0
+    for i in range(begin + thread, end, THREADS):
+        number = float64(values[i])
+        least = min(least, number)
+        most = max(most, number)
+        total += number
+    partial[0, thread] = least
+    partial[1, thread] = most
+    partial[2, thread] = total
+
+
+@cuda_kernel
+def extremes(first, second, third, fourth, begin, width, piece, out):
+    """Least, largest and sum of each piece of the rows of four arrays.
+
+    Args:
+        first, second, third, fourth: flat arrays.
+        begin: (5,) number of the first piece of each array, and number of all pieces.
+        width: (4,) length of the rows of each array.
+        piece: numbers of a piece, at most.
+        out: (3 pieces,) least, largest and sum of each piece, those of a row side by side.
+    """
+    partial = cuda.shared.array((3, THREADS), float64)
+    thread = cuda.threadIdx.x
+    for item in range(cuda.blockIdx.x, begin[4], cuda.gridDim.x):
+        array = 0
+        while item >= begin[array + 1]:
+            array += 1
+        of_row = (width[array] + piece - 1) // piece
+        row = (item - begin[array]) // of_row
+        part = (item - begin[array]) % of_row
+        low = row * width[array] + part * piece
+        high = row * width[array] + min(width[array], (part + 1) * piece)
+        if array == 0:
+            _add_piece(first, low, high, partial)
+        elif array == 1:
+            _add_piece(second, low, high, partial)
+        elif array == 2:
+            _add_piece(third, low, high, partial)
+        else:
+            _add_piece(fourth, low, high, partial)
+        cuda.syncthreads()
+        step = THREADS // 2
+        while step > 0:
+            if thread < step:
+                other = thread + step
+                partial[0, thread] = min(partial[0, thread], partial[0, other])
+                partial[1, thread] = max(partial[1, thread], partial[1, other])
+                partial[2, thread] += partial[2, other]
+            cuda.syncthreads()
+            step //= 2
+        if thread < 3:
+            out[3 * item + thread] = partial[thread, 0]
+        cuda.syncthreads()

@@ -51,7 +51,7 @@ def dual_bound(problem: Problem, prices: Tensor) -> Tensor:
         problem: B matrices.
         prices: (B, E), value per Gbit/s.  Negative and NaN entries count as 0.
     """
-    return _bounds(problem, prices, PRICE_SCALES.new_ones(1))
+    return _bounds(problem, prices, prices.new_ones(1, dtype=torch.float64))
 
 
 def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -151,6 +151,26 @@ def usable_part(
     return demand, torch.where(
         total > 0, torch.minimum(capacity, total), capacity
     )  # 0 would mean a failed link
+
+
+class Extremes(NamedTuple):
+    """The largest and smallest numbers of a problem, which decide how it is computed.
+
+    Attributes:
+        smallest_capacity, largest_capacity: Gbit/s of a link.
+        least_total: Gbit/s of all demands of a matrix, of the matrix with least.
+        largest_demand: Gbit/s.
+        smallest_value, largest_value: value of a Gbit/s of a demand.
+        largest_cost: value that a Gbit/s loses on a link.
+    """
+
+    smallest_capacity: float
+    largest_capacity: float
+    least_total: float
+    largest_demand: float
+    smallest_value: float
+    largest_value: float
+    largest_cost: float
 
 
 AnyCondition = TypeVar("AnyCondition", bound=Condition)
@@ -299,7 +319,67 @@ class Problem:
     @cached_property
     def has_link_cost(self) -> bool:
         """Whether any link has a cost; if none has, all paths of a demand have the same value."""
-        return bool(self.link_cost.any())
+        if self.link_cost.device.type == "cpu" or self._is_empty:
+            return bool(self.link_cost.any())
+        return self.extremes.largest_cost > 0
+
+    @property
+    def _is_empty(self) -> bool:
+        return not (self.demand.numel() and self.capacity.numel())
+
+    @cached_property
+    def extremes(self) -> Extremes:
+        """Largest and smallest numbers, of a problem with a demand and a link: read from a GPU at
+        once, since the host waits for it once for each reading.
+        """
+        backend = self.ops.backend if self.ops.is_over_paths else None
+        if backend is not None and backend.name == "cuda":
+            return Extremes(*self._extremes_by_kernel(backend))
+        numbers = (
+            self.capacity.min(),
+            self.capacity.max(),
+            self.demand.sum(1).min(),
+            self.demand.max(),
+            self.demand_value.min(),
+            self.demand_value.max(),
+            self.link_cost.max(),
+        )
+        return Extremes(*torch.stack([number.to(torch.float64) for number in numbers]).tolist())
+
+    def _extremes_by_kernel(self, backend: Any) -> tuple[float, ...]:
+        """The extremes by one kernel of numba-cuda, and one reading."""
+        is_one = self.capacity.stride(0) == 0  # the same capacities in all matrices
+        capacity, demand, value, cost = backend.extremes(
+            self.capacity[:1] if is_one else self.capacity,
+            self.demand,
+            self.demand_value[None],
+            self.link_cost[None],
+        )
+        return (
+            float(capacity[:, 0].min()),
+            float(capacity[:, 1].max()),
+            float(demand[:, 2].min()),
+            float(demand[:, 1].max()),
+            float(value[0, 0]),
+            float(value[0, 1]),
+            float(cost[0, 1]),
+        )
+
+    def with_known_branches(self, *, has_link_cost: bool, may_fail: bool) -> Problem:
+        """This program with formulas that suit any numbers which its tensors have later, as in a
+        recorded graph: none is read to choose one.
+
+        Args:
+            has_link_cost: whether links may have costs.
+            may_fail: whether links may have failed.
+        """
+        other = dataclasses.replace(self)
+        other.__dict__["has_link_cost"] = has_link_cost
+        program = other.program
+        # Values of all paths of a demand are equal where no link has a cost.
+        program.__dict__["has_one_value"] = not has_link_cost
+        program.__dict__["live"] = live_columns(self.ops, self.capacity, may_be_closed=may_fail)
+        return other
 
     @property
     def path_mask(self) -> Bool[Tensor, "B D K"]:

@@ -306,11 +306,17 @@ class Program:
         )
 
 
-def live_columns(columns: PathOps, limit: Tensor) -> Tensor:
-    """(B, D, J) columns that exist and are on no row whose limit (B, R) is 0."""
+def live_columns(columns: PathOps, limit: Tensor, *, may_be_closed: bool | None = None) -> Tensor:
+    """(B, D, J) columns that exist and are on no row whose limit (B, R) is 0.
+
+    Args:
+        columns: the columns.
+        limit: (B, R).
+        may_be_closed: whether a limit may be 0; None: by the limits.
+    """
     exists = columns.mask.expand(len(limit), -1, -1)
     closed = limit <= 0
-    if not bool(closed.any()):
+    if not (bool(closed.any()) if may_be_closed is None else may_be_closed):
         return exists
     return exists & (columns.path_max(closed.to(limit.dtype))[0] == 0)
 

@@ -222,34 +222,38 @@ def resident_blocks(device: torch.device) -> int:
 
 
 class LaunchGraph:
-    """A sequence of kernel launches, recorded once as a CUDA graph and replayed without the host in
-    between.
+    """A sequence of kernel launches, of Numba and of torch, recorded once as a CUDA graph and
+    replayed without the host in between.
+
+    Args:
+        work: launches kernels on the current stream.  It reads and writes tensors whose memory
+            stays where it is, waits for nothing, and keeps those of its new tensors that are read
+            later.
+        device: the GPU.
+        pool: from :func:`memory_pool`, memory that graphs share which are never replayed at the
+            same time; None for memory of its own.
+
+    ``work`` runs once before it is recorded, so that everything is compiled and loaded.  Where the
+    driver refuses to record, :meth:`replay` calls ``work`` instead.
     """
 
-    _recording_failed = (
-        False  # true once the driver has refused to record any graph in this process
-    )
-
-    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
-        """Record ``work``, which launches kernels on the current stream and must not synchronise.
-
-        ``work`` runs once before it is recorded, so that everything is compiled and loaded.  Where
-        the driver refuses to record, :meth:`replay` calls ``work`` instead.
-        """
+    def __init__(
+        self, work: Callable[[], None], device: torch.device, pool: Any | None = None
+    ) -> None:
         self._work: Callable[[], None] | None = work
         self._graph: torch.cuda.CUDAGraph | None = None
-        if SIMULATED or LaunchGraph._recording_failed:
+        if SIMULATED:
             return
         work()
         collecting = gc.isenabled()
         gc.disable()  # freeing GPU memory during a recording would break it
         try:
-            self._record(work, device)
+            self._record(work, device, pool)
         finally:
             if collecting:
                 gc.enable()
 
-    def _record(self, work: Callable[[], None], device: torch.device) -> None:
+    def _record(self, work: Callable[[], None], device: torch.device, pool: Any | None) -> None:
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         graph = torch.cuda.CUDAGraph()
@@ -257,7 +261,7 @@ class LaunchGraph:
             # Not torch.cuda.graph(): it collects garbage and empties torch's cache, which takes
             # longer than a solve.
             with torch.cuda.device(device), torch.cuda.stream(side):
-                graph.capture_begin(capture_error_mode="thread_local")
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
                     work()
                 finally:
@@ -267,11 +271,7 @@ class LaunchGraph:
                 None,
             )  # no reference cycle, which would keep GPU memory until a collection
         except Exception as error:  # errors of torch, the driver or Numba
-            LaunchGraph._recording_failed = True
-            warnings.warn(
-                f"CUDA graphs cannot be recorded, kernels are launched one by one ({error})",
-                stacklevel=2,
-            )
+            _warn_of_recording(str(error))
         torch.cuda.current_stream(device).wait_stream(side)
 
     def replay(self) -> None:
@@ -280,3 +280,17 @@ class LaunchGraph:
             self._graph.replay()
         elif self._work is not None:
             self._work()
+
+
+def memory_pool() -> Any | None:
+    """Memory that several graphs share; None in the simulator."""
+    return None if SIMULATED else torch.cuda.graph_pool_handle()
+
+
+@functools.cache
+def _warn_of_recording(reason: str) -> None:
+    """Warn once of each reason."""
+    warnings.warn(
+        f"CUDA graphs cannot be recorded, kernels are launched one by one ({reason})",
+        stacklevel=3,
+    )

@@ -28,6 +28,7 @@ from teal.nn.checkpoint import (
     new_flow_model,
 )
 from teal.nn.flow_models import FlowModel
+from teal.nn.recorded import RecordedPasses
 from teal.objectives import Objective
 from teal.problem import Allocation, Problem
 from teal.runtime.parallel import threads_for
@@ -84,6 +85,7 @@ class FlowGnnScheme:
     ) -> None:
         self.model, self.config = model, config or FlowGnnSchemeConfig()
         self._card, self._folder = card, folder
+        self._passes = RecordedPasses()
         self._first: tuple[PathSet, PathSet] | None = (
             None  # paths of a problem, and the first K of each demand
         )
@@ -127,7 +129,7 @@ class FlowGnnScheme:
             if self._first is None or self._first[0] is not all_paths:
                 self._first = all_paths, first_columns(all_paths, count)
             problem = problem.with_paths(self._first[1])
-        splits, prices = self.model.allocate(problem.to(self.model.dtype))
+        splits, prices = self._passes.run(self.model.allocate, problem, self.model.dtype)
         return torch.nn.functional.pad(splits, (0, all_paths.num_paths - count)), prices
 
     def _solve(self, problem: Problem) -> Allocation:

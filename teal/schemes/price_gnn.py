@@ -17,6 +17,7 @@ from teal.errors import InputError
 from teal.network import PathSet
 from teal.nn.checkpoint import PRICE_GNN_KIND, check_kind, load_price_gnn
 from teal.nn.price_gnn import PriceGNN
+from teal.nn.recorded import RecordedPasses
 from teal.problem import Allocation, Problem
 from teal.runtime.parallel import is_large, on_all_threads, threads_for
 from teal.runtime.storage import model_folder
@@ -69,6 +70,7 @@ class PriceGnnScheme:
 
     def __init__(self, model: PriceGNN, config: PriceGnnSchemeConfig | None = None) -> None:
         self.model, self.config = model, config or PriceGnnSchemeConfig()
+        self._passes = RecordedPasses()
         self._rehearsed: set[bool] = set()  # forms of the kernels that were called
 
     @torch.no_grad()
@@ -119,11 +121,13 @@ class PriceGnnScheme:
     def _start(self, problem: Problem, rounds: int, bound_rounds: int) -> tuple[Tensor, Tensor]:
         if next(self.model.parameters()).device != problem.demand.device:
             self.model.to(problem.demand.device)
+
+        def forward(problem: Problem) -> tuple[Tensor, Tensor]:
+            results, prices = self.model(problem, rounds or None, bound_rounds or None)
+            return results[-1].splits, prices
+
         with threads_for(_operations(problem), torch_too=True):
-            results, prices = self.model(
-                problem.to(torch.float32), rounds or None, bound_rounds or None
-            )
-        return results[-1].splits, prices
+            return self._passes.run(forward, problem, torch.float32, rounds, bound_rounds)
 
     def _solve(self, problem: Problem) -> Allocation:
         check_model_knows("price-gnn", problem)

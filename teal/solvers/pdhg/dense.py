@@ -19,8 +19,9 @@ from teal.solvers.pdhg.engine import guess_dual, initial_primal_weight
 from teal.solvers.projection import project, scaled_to_one
 from teal.solvers.result import PdhgState
 
-# Bytes a path slot and matrix: ten float64 tensors (B, D, K) that a check holds at once.
-_CHECK_BYTES = 8 * 10
+# Bytes a path slot and matrix: four float64 tensors (B, D, K) that stay, and eight that a check
+# holds at once, in torch's memory and again in that of its recording.
+_CHECK_BYTES = 8 * 20
 _LINK_BYTES = 8 * 30  # bytes a link and matrix: thirty float64 tensors (B, E)
 
 

@@ -156,26 +156,17 @@ def is_ordinary(problem: Problem) -> bool:
     units are ordinary, and no link is wider than the sum of a matrix's demands.  On small networks
     all else would take a tenth of a solve.
     """
-    capacity, demand, value = problem.capacity, problem.demand, problem.demand_value
-    if not capacity.numel() or not demand.numel():
+    if not problem.capacity.numel() or not problem.demand.numel():
         return False
-    numbers = (
-        capacity.min(),
-        capacity.max(),
-        demand.sum(1).min(),
-        demand.max(),
-        value.max(),
-    )
-    # Read together, since the host waits for a GPU once for each reading.
-    smallest, largest, total, largest_demand, largest_value = torch.stack(
-        [number.to(torch.float64) for number in numbers]
-    ).tolist()
+    numbers = problem.extremes
     low, high = _ORDINARY_MAGNITUDES
+    smallest = numbers.smallest_capacity
+    largest = max(numbers.largest_capacity, numbers.largest_demand)
     return (
         low <= smallest
-        and max(largest, largest_demand) <= min(high, MAX_CAPACITY_RATIO * smallest)
-        and largest <= total
-        and (problem.price_set.on_simplex or low <= largest_value <= high)
+        and largest <= min(high, MAX_CAPACITY_RATIO * smallest)
+        and numbers.largest_capacity <= numbers.least_total
+        and (problem.price_set.on_simplex or low <= numbers.largest_value <= high)
     )
 
 

@@ -403,14 +403,16 @@ class Search:
         state = PdhgState(splits, prices)
         if problem.solved is not problem:
             bound, splits = from_score(problem, self._sense * bound), project(problem, splits)
-            value = problem.value(splits)
-        value, bound = value.to(splits.device), bound.to(splits.device)
+            value = problem.value(splits).cpu()
+        # Computed on the host, and moved together.
+        found = torch.stack([value, bound, certified_gap(problem, value, bound)])
+        value, bound, gap = found.to(splits.device).unbind()
         return PdhgResult(
             splits=splits,
             prices=prices,
             value=value,
             bound=bound,
-            gap=certified_gap(problem, value, bound),
+            gap=gap,
             iterations=iterations,
             solve_s=time.perf_counter() - self._begin,
             state=state,

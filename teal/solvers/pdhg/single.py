@@ -420,7 +420,7 @@ def _solving_parts(
     results: list[PdhgResult] = []
     for first in range(0, problem.batch, lanes):
         rows = slice(first, first + lanes)
-        part = problem.rows(rows)
+        part = problem if lanes >= problem.batch else problem.rows(rows)
         part_state = None if state is None else state.rows(rows)
         begin, part_deadline = (
             time.perf_counter(),

@@ -108,7 +108,7 @@ def test_restarts_of_the_cuda_engine_equal_those_of_the_plain_engine(
         PlainEngine(problem, None, torch.float64),
     )
     torch.testing.assert_close(engine.advance(16), plain.advance(16))
-    control = engine._buffers.control.cpu()
+    control = engine._recorded.buffers.control.cpu()
     assert control[kernels.TOTAL] == 16
     assert control[kernels.CYCLE] < 15, "the engine has restarted"
     torch.testing.assert_close(control[kernels.WEIGHT], plain._primal_weight)
@@ -127,13 +127,15 @@ def test_cuda_buffers_are_reused_by_the_next_solve_of_the_same_shape() -> None:
     problem = _on_gpu(_small(ObjectiveName.TOTAL_FLOW, batch=1))
     first = CudaEngine(problem, None, torch.float32)
     second = CudaEngine(problem, None, torch.float32)
-    buffers = first._buffers
-    assert second._buffers is not buffers
+    buffers = first._recorded
+    assert second._recorded is not buffers
     bound = first.advance(1)
     del first
     third = CudaEngine(problem, None, torch.float32)
-    assert third._buffers is buffers
-    assert CudaEngine(problem, None, torch.float32)._buffers is not buffers, "they are in use again"
+    assert third._recorded is buffers
+    assert CudaEngine(problem, None, torch.float32)._recorded is not buffers, (
+        "they are in use again"
+    )
     assert torch.equal(third.advance(1), bound), (
         "reused buffers keep nothing of the first solve, and sums repeat bit by bit"
     )

@@ -3,6 +3,7 @@ is needed."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -18,7 +19,7 @@ from teal.objectives import ObjectiveName
 from teal.pathops import make_path_ops
 from teal.pathops.cuda_backend import CudaBackend
 from teal.runtime import cuda
-from teal.solvers.pdhg.cuda.engine import Buffers, BufferShape
+from teal.solvers.pdhg.cuda.recorded import Buffers
 from teal.testing import random_problem
 
 pytestmark = [
@@ -97,11 +98,19 @@ def test_every_cuda_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
                 ops.path_sum(problem.capacity.to(dtype))
                 ops.link_sum(problem.even_splits.to(dtype))
                 ops.path_max(problem.capacity.to(dtype))
-                shape = BufferShape(problem.batch, dtype, False, 1, 1)
                 assert isinstance(ops.backend, CudaBackend)
-                Buffers(problem.paths, ops.backend, shape).advance(2)
-    assert len(launched) == 2 * 2 * 6 - 2 * 2, (
-        "six kernels, four of which keep nodes in shared or in global memory"
+                Buffers(
+                    problem.paths,
+                    ops.backend,
+                    problem.batch,
+                    dtype,
+                    carries_all=False,
+                    h_rows=1,
+                    values=1,
+                ).advance(2)
+                _ = dataclasses.replace(problem, ops=ops).to(dtype).extremes
+    assert len(launched) == 2 * 2 * 6 - 2 * 2 + 2, (
+        "six kernels, four of which keep nodes in shared or in global memory, and one of extremes"
     )
     environment = {
         name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"

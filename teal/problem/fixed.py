@@ -1,0 +1,74 @@
+"""Programs whose tensors stay where they are, so that recorded launches can read them again."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import torch
+
+from teal.objectives import Objective
+from teal.problem.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramShape:
+    """The programs for which the same launches are recorded, over one set of paths.
+
+    Attributes:
+        batch: B.
+        objective: objective of the program.
+        has_link_cost: whether a link has a cost.
+        may_fail: whether a link has failed.
+    """
+
+    batch: int
+    objective: Objective
+    has_link_cost: bool
+    may_fail: bool
+
+    @classmethod
+    def of(cls, problem: Problem) -> ProgramShape:
+        """The shape of a program with a demand and a link."""
+        return cls(
+            problem.batch,
+            problem.objective,
+            problem.has_link_cost,
+            problem.extremes.smallest_capacity <= 0,
+        )
+
+
+class FixedProgram:
+    """A program at a fixed place, into which others of its shape are copied.
+
+    Args:
+        problem: the first program, on a GPU with numba-cuda, without side conditions.
+        shape: its shape.
+        dtype: type of the tensors.
+    """
+
+    @torch.inference_mode(False)  # the tensors outlive the inference mode that the caller may be in
+    def __init__(self, problem: Problem, shape: ProgramShape, dtype: torch.dtype) -> None:
+        self._shape = shape
+        # Operations without a reference to what keeps this object, so that both are freed at once.
+        ops = copy.copy(problem.ops)
+        ops.backend = problem.ops.backend.without_spare_buffers()  # type: ignore[attr-defined]
+        self._program = dataclasses.replace(
+            problem,
+            demand=torch.zeros_like(problem.demand, dtype=dtype),
+            capacity=torch.zeros_like(problem.capacity, dtype=dtype).contiguous(),
+            demand_value=torch.zeros_like(problem.demand_value, dtype=dtype),
+            link_cost=torch.zeros_like(problem.link_cost, dtype=dtype),
+            ops=ops,
+        )
+
+    def take(self, problem: Problem) -> None:
+        """Copy a program in."""
+        for field in ("demand", "capacity", "demand_value", "link_cost"):
+            getattr(self._program, field).copy_(getattr(problem, field))
+
+    def problem(self) -> Problem:
+        """The program, of which nothing has been computed yet."""
+        return self._program.with_known_branches(
+            has_link_cost=self._shape.has_link_cost, may_fail=self._shape.may_fail
+        )

@@ -1,0 +1,119 @@
+"""What a solve on a GPU launches and waits for, counted on a stand-in whose recorded graphs are
+replayed over the same memory; its results against the same kernels without graphs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from teal.objectives import ObjectiveName
+from teal.problem import Problem
+from teal.runtime import cuda
+from teal.solvers import pdhg
+from teal.solvers.pdhg import PdhgResult
+from teal.testing import random_problem
+from tests.stand_in_gpu import stand_in_gpu
+
+pytestmark = [
+    pytest.mark.skipif(not cuda.SIMULATED, reason="counts by the simulator of numba-cuda"),
+    pytest.mark.system,  # the simulator takes a tenth of a second for each iteration
+    pytest.mark.usefixtures("quick_simulator"),
+]
+
+_MOST_LAUNCHES = 12  # outside of graphs, of a solve
+_MOST_WAITS = 2  # of a gap check
+
+
+def _small(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, batch: int = 1) -> Problem:
+    return random_problem(
+        1,
+        objective=objective,
+        num_paths=3,
+        failed=0,
+        idle=0.0,
+        nodes=4,
+        density=0.7,
+        batch=batch,
+    )
+
+
+def _made(problem: Problem, demand: np.ndarray, device: str) -> Problem:
+    return Problem.create(
+        problem.topology,
+        problem.paths,
+        problem.objective,
+        demand,
+        capacity=problem.capacity.numpy(),
+        device=device,
+        backend="cuda",
+    )
+
+
+def _on_cpu(result: PdhgResult) -> list[torch.Tensor]:
+    numbers = result.value, result.bound, result.splits, result.prices
+    return [one.cpu() for one in numbers]
+
+
+def test_a_solve_starts_a_handful_of_kernels_and_a_check_waits_at_most_twice() -> None:
+    problem = _small()
+    demand = 1.5 * problem.demand.numpy()
+    waits: list[tuple[int, int]] = []
+    with stand_in_gpu(has_kernels=True) as counts:
+        on_gpu = _made(problem, demand, "cuda")
+        pdhg.solve(on_gpu, gap=0.01)  # records
+
+        def report(done: int, _: float) -> None:
+            waits.append((done, counts["read"] + counts["copied"]))
+
+        counts.clear()
+        found = pdhg.solve(on_gpu.with_demand(1.1 * demand), gap=0.01, report=report)
+        launched = counts["launched"]
+        assert float(found.gap[0]) <= 0.01
+    assert found.iterations > 5
+    assert launched <= _MOST_LAUNCHES
+    before = 0, 2  # the program's extremes, and its bound without prices
+    for done, count in waits:
+        of_iterations = math.ceil((done - before[0]) / 4)
+        assert count - before[1] <= of_iterations + _MOST_WAITS
+        before = done, count
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        ObjectiveName.TOTAL_FLOW,
+        ObjectiveName.LATENCY_PENALISED_FLOW,
+        ObjectiveName.MAX_CONCURRENT_FLOW,  # solved as the largest utilisation
+    ],
+)
+def test_recorded_launches_compute_what_launches_one_by_one_do(objective: ObjectiveName) -> None:
+    """For programs of one shape, one after another, from nothing and from an earlier result: no
+    number of an earlier program stays."""
+    problem = _small(objective, batch=2)
+    rng = np.random.default_rng(0)
+    demands = [problem.demand.numpy() * rng.uniform(0.5, 3, problem.demand.shape) for _ in range(2)]
+    capacity = problem.capacity.numpy()
+    capacities = [capacity * rng.uniform(0.8, 1.2, (1, capacity.shape[1])) for _ in range(2)]
+
+    def solved(problem: Problem) -> list[PdhgResult]:
+        programs = [
+            problem.with_demand(demand).with_capacity(torch.from_numpy(limit).to(problem.capacity))
+            for demand, limit in zip(demands, capacities, strict=True)
+        ]
+        found = [_solve(one) for one in programs]
+        return [*found, _solve(programs[0], found[1]), _solve(programs[1])]
+
+    plain = solved(_made(problem, demands[0], "cpu"))
+    with stand_in_gpu(has_kernels=True) as counts:
+        results = [_on_cpu(one) for one in solved(_made(problem, demands[0], "cuda"))]
+        assert counts["replayed"] > 3 * 5
+    for expected, numbers in zip(plain, results, strict=True):
+        for own, other in zip(_on_cpu(expected), numbers, strict=True):
+            torch.testing.assert_close(other, own, rtol=1e-12, atol=1e-12)
+
+
+def _solve(problem: Problem, start: PdhgResult | None = None) -> PdhgResult:
+    return pdhg.solve(problem, gap=1e-4, max_iterations=5, warm_start=start)
