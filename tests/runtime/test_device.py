@@ -34,6 +34,8 @@ _COMMANDS = {
     "solve, protect": f"solve {_NETWORK} --protect cables --gap 0.05",
     "allocate": f"allocate {_NETWORK} --workers 0 --out OUT/run",
     "plan": f"plan {_NETWORK} --limit 1 --gap 0.05 --out OUT/run",
+    "certify": f"certify {_NETWORK} --index 0 --allocation OUT/own.json --out OUT/proof",
+    "audit": f"audit {_NETWORK} --scheme pdhg --time-budget 2s --out OUT/run",
     "evaluate": f"evaluate {_NETWORK} --scheme teal --scheme price-gnn --scheme pdhg --out OUT/run",
     "availability": f"availability {_NETWORK} --most-down 1 --routing tunnels --routing solved "
     "--routing igp --routing least-loss --out OUT/run",
@@ -45,6 +47,9 @@ def test_a_command_on_a_gpu_copies_nothing_in_silence(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "links.csv").write_text(_LINKS)
+    if name == "certify":
+        own = f"solve {_NETWORK} --index 0 --out OUT/own.json --quiet".replace("--device cuda", "")
+        assert main(shlex.split(own.replace("OUT", str(tmp_path)))) == 0
     with stand_in_gpu():
         code = main([*shlex.split(_COMMANDS[name].replace("OUT", str(tmp_path))), "--quiet"])
     assert code == 0, capsys.readouterr().err
