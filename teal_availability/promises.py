@@ -14,7 +14,7 @@ the exact probabilities p[d, s] of :mod:`teal_availability.patterns` and the sum
 
   one minus the conditional value at risk (CVaR) of the lost share (Rockafellar and Uryasev, 2000;
   TEAVAR, Bogle et al., SIGCOMM 2019, of each demand by itself).  Every demand keeps this share in
-  at least beta of the time.  Capacity that is left then lowers the expected loss.
+  at least beta of the time.  Capacity that is left then lowers their expected loss.
 
 The variables are shares of the demands, and prices of the links certify both.
 """
@@ -274,8 +274,9 @@ def promise_common_shares(
     """The rates with the largest common share of the highest class, of these those with the largest
     one of the next class, and so on; and of these those with the least expected loss.
 
-    The rates of all promises are the same.  The bound of a class is that of all rates with which
-    the upper classes keep the shares that are promised to them.
+    The rates of all promises are the same; a demand that is left out has none.  The bound of a
+    class is that of all rates with which the upper classes keep the shares that are promised to
+    them.
 
     Args:
         problem: one matrix; without classes all demands are one.

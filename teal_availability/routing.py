@@ -155,7 +155,7 @@ class PathSplits(NamedTuple):
                 splits.append(split)
                 links_of.append(links)
         if not demands:
-            expected = "paths between nodes that have traffic"
+            expected = "paths between nodes that have traffic, of its classes if the file has any"
             raise InputError(str(file), "routers", expected, "none")
         ptr = np.cumsum([0, *map(len, links_of)])
         link = np.concatenate([np.array(links, dtype=np.int64) for links in links_of])
@@ -471,7 +471,11 @@ class _Lists:
         if policies.algorithm is not None:
             raise InputError("igp", "lists", expected, "lists of a flexible algorithm")
         demands = [(source, target) for source, target in pairs.tolist()]
-        taken = [pair for pair in policies.lists if pair in set(demands)]
+        between = set(demands)
+        taken = [pair for pair in policies.lists if pair in between]
+        if policies.lists and not taken:
+            expected = "lists of a pair of nodes that has traffic"
+            raise InputError("igp", "lists", expected, "those of other pairs")
         number = {pair: p for p, pair in enumerate(taken)}
         self.policy_of = np.array([number.get(pair, -1) for pair in demands], dtype=np.int64)
         self._steps = policies.steps(taken, topology.link_source)

@@ -214,7 +214,7 @@ def _splits(
         raise InputError(spec.text, "file", "either a file or a scheme", "both")
     splits = PathSplits.installed(Path(file), problem)
     demand = demand_of(problem)
-    without = np.delete(demand, np.unique(splits.demand))
+    without = demand[np.bincount(splits.demand, splits.split, len(demand)) <= 0]
     if without.any():
         notify(
             f"{file}: no tunnels for {np.count_nonzero(without):,} of {len(demand):,} "

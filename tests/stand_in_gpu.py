@@ -31,6 +31,8 @@ _COPIES = {
     torch.ops.aten.index_put_.default,
 }
 _READ = torch.ops.aten._local_scalar_dense.default  # item(), float(), int(), bool()
+# Functions whose results have a size that the host waits for.
+_SIZED_BY_NUMBERS = ("nonzero", "unique", "masked_select", "repeat_interleave")
 
 
 class RecordedGraph:
@@ -39,22 +41,30 @@ class RecordedGraph:
     Attributes:
         recording: the graph that is being recorded.
         is_replaying: whether one is being replayed.
+        refused: names of work that is not recorded.
     """
 
     recording: ClassVar[RecordedGraph | None] = None
     is_replaying: ClassVar[bool] = False
+    refused: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, work: Callable[[], None], device: Any, pool: Any = None) -> None:
         self._kernels: list[Callable[[], object]] = []
         work()
+        self._is_refused = getattr(work, "__name__", "") in RecordedGraph.refused
+        if self._is_refused:
+            return
         RecordedGraph.recording = self
         try:
             work()
         finally:
             RecordedGraph.recording = None
 
-    def replay(self) -> None:
+    def replay(self, work: Callable[[], None]) -> None:
         """Start the kernels again."""
+        if self._is_refused:
+            work()
+            return
         StandInTensor.counts["replayed"] += 1
         RecordedGraph.is_replaying = True
         try:
@@ -178,6 +188,11 @@ def _run(function: Any, arguments: Any, options: dict[str, Any]) -> Any:
         to_gpu = isinstance(arguments[0], StandInTensor)
     if function is _READ:
         to_gpu = False
+        _waited("read")
+    is_masked = "aten::index" in str(function._schema.name) and any(
+        one.dtype is torch.bool for one in flat[1:] if isinstance(one, torch.Tensor)
+    )
+    if on_gpu and (is_masked or any(name in str(function) for name in _SIZED_BY_NUMBERS)):
         _waited("read")
     held = pytree.tree_map_only(StandInTensor, lambda one: one.held, (arguments, options))
     found = function(*held[0], **held[1])

@@ -92,6 +92,7 @@ class _FlowTask:
 
     def __init__(self, config: TrainOptions, problem: Problem, training: dict[str, Any]) -> None:
         self._config, self._learner = config, make_learner(config.learner)
+        self._scheme: FlowGnnScheme | None = None
         self.model: FlowModel = _first_flow_model(config, problem)
         self._card = checkpoint.FlowGnnCard(
             self.model.config,
@@ -117,7 +118,9 @@ class _FlowTask:
         return {"policy": policy, "bound": bound_loss(problem, prices)}
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        return FlowGnnScheme(self.model, card=self._card).start(problem)
+        if self._scheme is None:
+            self._scheme = FlowGnnScheme(self.model, card=self._card)
+        return self._scheme.start(problem)
 
     def save(self, out: Path, **progress: Any) -> None:
         checkpoint.save_flow_gnn(out, self.model, dataclasses.replace(self._card, **progress))
@@ -132,6 +135,7 @@ class _PriceTask:
 
     def __init__(self, config: TrainOptions, problem: Problem, training: dict[str, Any]) -> None:
         self._seed = config.seed
+        self._scheme: PriceGnnScheme | None = None
         if config.start == "none":
             self.model, networks, held_out = PriceGNN(), 1, tuple[str, ...]()
         else:
@@ -168,7 +172,9 @@ class _PriceTask:
         return pretrain_price_gnn.losses(problem, rounds, prices)
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        return PriceGnnScheme(self.model).start(problem)
+        if self._scheme is None:
+            self._scheme = PriceGnnScheme(self.model)
+        return self._scheme.start(problem)
 
     def save(self, out: Path, **progress: Any) -> None:
         checkpoint.save_price_gnn(out, self.model, dataclasses.replace(self._card, **progress))

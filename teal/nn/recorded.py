@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import teal.runtime.cuda as cuda
 from teal.problem import Problem
@@ -21,9 +21,10 @@ Pass = Callable[[Problem], tuple[Tensor, Tensor]]
 
 
 class RecordedPasses:
-    """The recorded passes of one model, by paths, shape and what else distinguishes them.
+    """The recorded passes of models, by paths, shape and what else distinguishes them.
 
-    The weights may change in their places, as an optimiser changes them.
+    Weights may change in their places, as an optimiser changes them; weights that were moved are
+    others.  A copy of this object has nothing recorded.
     """
 
     def __init__(self) -> None:
@@ -31,27 +32,35 @@ class RecordedPasses:
             weakref.WeakKeyDictionary()
         )
 
+    def __reduce__(self) -> tuple[type[RecordedPasses], tuple[()]]:
+        """Graphs cannot be copied to another process."""
+        return RecordedPasses, ()
+
     def run(
-        self, forward: Pass, problem: Problem, dtype: torch.dtype, *form: Hashable
+        self, model: nn.Module, forward: Pass, problem: Problem, *form: Hashable
     ) -> tuple[Tensor, Tensor]:
-        """``forward(problem)`` in a type, without gradients: recorded on a GPU with numba-cuda.
+        """``forward(problem)`` in the model's type, without gradients: recorded on a GPU with
+        numba-cuda.
 
         Args:
-            forward: the pass, which waits for nothing: (B, D, K) and (B, E).
+            model: the model, where the problem is.
+            forward: its pass, which waits for nothing: (B, D, K) and (B, E).
             problem: B matrices.
-            dtype: type of the model.
             form: options that change what the pass does.
         """
+        weights = list(model.parameters())
+        dtype = weights[0].dtype
         if not _can_be_recorded(problem):
             return forward(problem.to(dtype))
         shape = ProgramShape.of(problem)
         recorded = self._by_backend.setdefault(problem.ops.backend, {})
-        key = shape, dtype, form
-        found = recorded.pop(key, None) or _Recorded(forward, FixedProgram(problem, shape, dtype))
+        key = shape, form, tuple(weight.data_ptr() for weight in weights)
+        found = recorded.pop(key, None) or _Recorded(FixedProgram(problem, shape, dtype))
+        results = found.run(forward, problem)
         recorded[key] = found  # the last one
         while len(recorded) > _MOST_SHAPES:
             del recorded[next(iter(recorded))]
-        return found.run(problem)
+        return results
 
 
 def _can_be_recorded(problem: Problem) -> bool:
@@ -67,26 +76,26 @@ class _Recorded:
     """One pass.
 
     Args:
-        forward: the pass.
         program: place of the program.
     """
 
-    def __init__(self, forward: Pass, program: FixedProgram) -> None:
-        self._forward, self._program = forward, program
+    def __init__(self, program: FixedProgram) -> None:
+        self._program = program
         self._graph: cuda.LaunchGraph | None = None
         self._results: tuple[Tensor, Tensor] | None = None
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def run(self, problem: Problem) -> tuple[Tensor, Tensor]:
+    def run(self, forward: Pass, problem: Problem) -> tuple[Tensor, Tensor]:
         """The results for a program of the shape."""
+
+        def work() -> None:
+            self._results = forward(self._program.problem())
+
         self._program.take(problem)
         if self._graph is None:
-            self._graph = cuda.LaunchGraph(self._pass, problem.demand.device)
-        self._graph.replay()
+            self._graph = cuda.LaunchGraph(work, problem.demand.device)
+        self._graph.replay(work)
         assert self._results is not None
         first, second = self._results
         return first.clone(), second.clone()
-
-    def _pass(self) -> None:
-        self._results = self._forward(self._program.problem())

@@ -185,6 +185,9 @@ class TorchBackend:
         self._num_nodes, self._num_links = trie.num_nodes, paths.num_links
         self._leaf = torch.from_numpy(paths.leaf.astype("int64")).to(device)  # (D, K)
         self._mask = self._leaf >= 0
+        # Numbers, since a GPU would wait for the host at an index by the mask.
+        self._slot = self._mask.flatten().nonzero()[:, 0]
+        self._end = self._leaf.flatten()[self._slot]
         self._levels = []
         for nodes in trie.levels:
             node, link, parent = (
@@ -209,7 +212,7 @@ class TorchBackend:
         """(B, D, K, F) -> (B, E, F)."""
         batch, features = path_values.shape[0], path_values.shape[-1]
         flow = path_values.new_zeros(batch, self._num_nodes, features)  # (B, T, F)
-        flow.index_add_(1, self._leaf[self._mask], path_values[:, self._mask])
+        flow.index_add_(1, self._end, path_values.flatten(1, 2)[:, self._slot])
         out = path_values.new_zeros(batch, self._num_links, features)
         for depth in reversed(range(len(self._levels))):
             node, link, parent = self._levels[depth]

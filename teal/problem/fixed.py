@@ -50,6 +50,8 @@ class FixedProgram:
     @torch.inference_mode(False)  # the tensors outlive the inference mode that the caller may be in
     def __init__(self, problem: Problem, shape: ProgramShape, dtype: torch.dtype) -> None:
         self._shape = shape
+        self._device = problem.demand.device
+        self._stream: torch.cuda.Stream | None = None  # of the last use
         # Operations without a reference to what keeps this object, so that both are freed at once.
         ops = copy.copy(problem.ops)
         ops.backend = problem.ops.backend.without_spare_buffers()  # type: ignore[attr-defined]
@@ -63,7 +65,12 @@ class FixedProgram:
         )
 
     def take(self, problem: Problem) -> None:
-        """Copy a program in."""
+        """Copy a program in, once what was done with the last one on another stream has ended."""
+        if self._device.type == "cuda":
+            current = torch.cuda.current_stream(self._device)
+            if self._stream is not None:
+                current.wait_stream(self._stream)
+            self._stream = current
         for field in ("demand", "capacity", "demand_value", "link_cost"):
             getattr(self._program, field).copy_(getattr(problem, field))
 

@@ -571,15 +571,20 @@ class Problem:
         capacity = torch.as_tensor(capacity).to(self.capacity) * self.objective.rules.capacity_share
         return dataclasses.replace(self, capacity=capacity.expand(self.batch, -1))
 
-    def with_paths(self, paths: AnyPaths) -> Problem:
+    def with_paths(self, paths: AnyPaths, ops: PathOps | None = None) -> Problem:
         """The matrices over other candidate paths of the same demands.  Not validated.
 
-        The costs of links stay those of the old paths; the path operations use the default backend.
+        The costs of links stay those of the old paths.
+
+        Args:
+            paths: candidate paths.
+            ops: operations over them on the device of this problem; None for those of the default
+                backend.
 
         Raises:
             InputError: under a condition that speaks of the old paths, such as a limit on churn.
         """
-        ops = make_path_ops(paths, self.ops.device)
+        ops = make_path_ops(paths, self.ops.device) if ops is None else ops
         conditions = tuple(
             condition.on_paths(ops, self.topology.num_links) for condition in self.conditions
         )

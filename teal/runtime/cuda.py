@@ -234,13 +234,12 @@ class LaunchGraph:
             same time; None for memory of its own.
 
     ``work`` runs once before it is recorded, so that everything is compiled and loaded.  Where the
-    driver refuses to record, :meth:`replay` calls ``work`` instead.
+    driver refuses to record, :meth:`replay` calls it instead.
     """
 
     def __init__(
         self, work: Callable[[], None], device: torch.device, pool: Any | None = None
     ) -> None:
-        self._work: Callable[[], None] | None = work
         self._graph: torch.cuda.CUDAGraph | None = None
         if SIMULATED:
             return
@@ -254,7 +253,7 @@ class LaunchGraph:
                 gc.enable()
 
     def _record(self, work: Callable[[], None], device: torch.device, pool: Any | None) -> None:
-        side = torch.cuda.Stream(device)
+        side = _side_stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         graph = torch.cuda.CUDAGraph()
         try:
@@ -266,20 +265,28 @@ class LaunchGraph:
                     work()
                 finally:
                     graph.capture_end()
-            self._graph, self._work = (
-                graph,
-                None,
-            )  # no reference cycle, which would keep GPU memory until a collection
+            self._graph = graph
         except Exception as error:  # errors of torch, the driver or Numba
             _warn_of_recording(str(error))
         torch.cuda.current_stream(device).wait_stream(side)
 
-    def replay(self) -> None:
-        """Run the recorded launches."""
+    def replay(self, work: Callable[[], None]) -> None:
+        """Run the recorded launches, or ``work``, which does the same, where nothing was recorded.
+
+        The graph keeps no reference to it, so that no cycle keeps memory of the GPU.
+        """
         if self._graph is not None:
             self._graph.replay()
-        elif self._work is not None:
-            self._work()
+        else:
+            work()
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream on which graphs are recorded: torch reuses memory of a pool on the same stream
+    alone.
+    """
+    return torch.cuda.Stream(device)
 
 
 def memory_pool() -> Any | None:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
-from teal.network import PathSet
 from teal.network.path_changes import first_columns
 from teal.nn.checkpoint import (
     FLOW_GNN_KIND,
@@ -30,6 +29,7 @@ from teal.nn.checkpoint import (
 from teal.nn.flow_models import FlowModel
 from teal.nn.recorded import RecordedPasses
 from teal.objectives import Objective
+from teal.pathops import PathOps
 from teal.problem import Allocation, Problem
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
@@ -86,9 +86,8 @@ class FlowGnnScheme:
         self.model, self.config = model, config or FlowGnnSchemeConfig()
         self._card, self._folder = card, folder
         self._passes = RecordedPasses()
-        self._first: tuple[PathSet, PathSet] | None = (
-            None  # paths of a problem, and the first K of each demand
-        )
+        # Operations over the paths of a problem, and over the first K of each demand.
+        self._first: tuple[PathOps, PathOps] | None = None
 
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
@@ -126,10 +125,11 @@ class FlowGnnScheme:
         all_paths, config = problem.paths, self.model.config
         count = all_paths.num_paths if config.takes_any_paths else config.num_paths
         if all_paths.num_paths != count:
-            if self._first is None or self._first[0] is not all_paths:
-                self._first = all_paths, first_columns(all_paths, count)
-            problem = problem.with_paths(self._first[1])
-        splits, prices = self._passes.run(self.model.allocate, problem, self.model.dtype)
+            if self._first is None or self._first[0] is not problem.ops:
+                first = first_columns(all_paths, count)
+                self._first = problem.ops, problem.with_paths(first).ops
+            problem = problem.with_paths(self._first[1].paths, self._first[1])
+        splits, prices = self._passes.run(self.model, self.model.allocate, problem)
         return torch.nn.functional.pad(splits, (0, all_paths.num_paths - count)), prices
 
     def _solve(self, problem: Problem) -> Allocation:

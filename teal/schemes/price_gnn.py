@@ -122,12 +122,14 @@ class PriceGnnScheme:
         if next(self.model.parameters()).device != problem.demand.device:
             self.model.to(problem.demand.device)
 
+        model = self.model
+
         def forward(problem: Problem) -> tuple[Tensor, Tensor]:
-            results, prices = self.model(problem, rounds or None, bound_rounds or None)
+            results, prices = model(problem, rounds or None, bound_rounds or None)
             return results[-1].splits, prices
 
         with threads_for(_operations(problem), torch_too=True):
-            return self._passes.run(forward, problem, torch.float32, rounds, bound_rounds)
+            return self._passes.run(model, forward, problem, rounds, bound_rounds)
 
     def _solve(self, problem: Problem) -> Allocation:
         check_model_knows("price-gnn", problem)

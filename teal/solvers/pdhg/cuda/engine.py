@@ -17,6 +17,7 @@ from teal.solvers.pdhg.cuda.recorded import Recorded, SearchShape
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.result import PdhgState
 
+_MOST_SHAPES = 8  # of programs over one set of paths, for which recordings are kept
 _REMEDY = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
 
 
@@ -46,9 +47,11 @@ class CudaEngine:
         program = problem.solved
         backend = cast(CudaBackend, problem.ops.backend)
         shape = SearchShape.of(program, dtype)
-        spare = backend.spare_buffers.setdefault(shape, [])
+        spare = backend.spare_buffers.pop(shape, [])
+        backend.spare_buffers[shape] = spare  # the last one
+        while len(backend.spare_buffers) > _MOST_SHAPES:
+            del backend.spare_buffers[next(iter(backend.spare_buffers))]
         self._recorded = recorded = spare.pop() if spare else Recorded(program, backend, shape)
-        recorded.join()
         weakref.finalize(self, _give_back, spare, recorded)
         recorded.begin(program, state)
         self._trivial_bound = recorded.trivial_bound()
@@ -106,7 +109,8 @@ def lanes(problem: Problem, dtype: torch.dtype) -> int:
     result_bytes = (
         2 * 8 * paths.leaf.size * problem.batch
     )  # float64 results of all parts, and again when joined
-    if matrix_bytes * problem.batch > available_on(device):
+    # Memory of recordings that are not used counts as available, but nothing else can have it.
+    if 2 * matrix_bytes * problem.batch > available_on(device):
         backend.spare_buffers.clear()
     return max_batch(
         "solve", matrix_bytes, problem.batch, device, _REMEDY, fixed_bytes=result_bytes

@@ -3,7 +3,9 @@ gap checks, and keeping the best.
 
 The program is copied into tensors whose memory stays where it is; everything else is computed there
 by recorded launches (:class:`teal.runtime.cuda.LaunchGraph`).  The host copies the program in,
-reads one record for each check, and copies the best results out.
+reads one record for each check, and copies the best results out.  Each recording computes what it
+needs of the program anew, and hands numbers to others in tensors of this module alone: whether
+another recording was refused then makes no difference.
 """
 
 from __future__ import annotations
@@ -141,11 +143,14 @@ class Buffers:
             carries_all,
             backend.threads_per_link,
         )
-        self._step = cuda.LaunchGraph(lambda: self._iterate(is_storing=False), device)
+        self._step = cuda.LaunchGraph(self._iterate_once, device)
         self._together = {
             count: cuda.LaunchGraph(partial(self._iterate_together, count), device)
             for count in range(1, _TOGETHER + 1)
         }
+
+    def _iterate_once(self) -> None:
+        self._iterate(is_storing=False)
 
     def _iterate_together(self, count: int) -> None:
         for number in range(count):
@@ -172,9 +177,10 @@ class Buffers:
     def advance(self, count: int) -> None:
         """Do ``count`` iterations; the last one stores its step."""
         for _ in range(count - _TOGETHER):
-            self._step.replay()
+            self._step.replay(self._iterate_once)
         if count:
-            self._together[min(count, _TOGETHER)].replay()
+            last = min(count, _TOGETHER)
+            self._together[last].replay(partial(self._iterate_together, last))
 
     def fill(
         self, problem: Problem, scale: Scaling, state: PdhgState, primal_weight: Tensor
@@ -228,7 +234,6 @@ class Recorded:
     @torch.no_grad()
     def __init__(self, problem: Problem, backend: CudaBackend, shape: SearchShape) -> None:
         self._device = device = backend.device
-        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         self._pool = cuda.memory_pool()
         batch = problem.batch
         demands, num_paths = problem.paths.leaf.shape
@@ -251,6 +256,7 @@ class Recorded:
         self._is_warm = False
         self._checked = zeros(*of_paths)
         self._best = zeros(*of_paths), zeros(batch, links)
+        self._price_scale = zeros(batch, 1)
         self._record = zeros(3, batch)
         self._mask = torch.zeros(2, batch, dtype=torch.bool, device=device)
         self._has_kept = False
@@ -258,20 +264,13 @@ class Recorded:
         self._program = FixedProgram(problem, shape.program, torch.float64)
         self._graphs: dict[str, cuda.LaunchGraph] = {}
 
-    def join(self) -> None:
-        """Make the current stream wait for what an earlier solve did on another stream."""
-        if self._stream is not None:
-            current = torch.cuda.current_stream(self._device)
-            current.wait_stream(self._stream)
-            self._stream = current
-
     @torch.inference_mode(False)
     @torch.no_grad()
     def _run(self, name: str, work: Callable[[], None]) -> None:
         """Replay what was recorded under a name, or record it."""
         if name not in self._graphs:
             self._graphs[name] = cuda.LaunchGraph(work, self._device, self._pool)
-        self._graphs[name].replay()
+        self._graphs[name].replay(work)
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -293,9 +292,9 @@ class Recorded:
         self._run("set up", self._set_up)
 
     def _set_up(self) -> None:
-        self._exact = exact = self._program.problem()
+        exact = self._program.problem()
         scale = scaling(exact)
-        self._price_scale = scale.price_scale
+        self._price_scale.copy_(scale.price_scale)
         self.buffers.fill(exact, scale, self._start, trial_primal_weight(exact, scale))
         self._record[_TRIVIAL].copy_(from_score(exact, total_value(exact)))
         for best in self._best:
@@ -309,10 +308,11 @@ class Recorded:
         """(B,) value of the splits of T(z) after projection, and bound of its prices."""
 
         def work() -> None:
+            exact = self._program.problem()
             splits = self.buffers.splits[2].to(torch.float64)
-            self._checked.copy_(project(self._exact, splits, refill))
-            self._record[_VALUE].copy_(self._exact.value(self._checked))
-            self._record[_BOUND].copy_(dual_bound(self._exact, self._prices()))
+            self._checked.copy_(project(exact, splits, refill))
+            self._record[_VALUE].copy_(exact.value(self._checked))
+            self._record[_BOUND].copy_(dual_bound(exact, self._prices(exact)))
 
         self._run(f"check, {refill}", work)
         self._has_checked = True
@@ -323,15 +323,15 @@ class Recorded:
         """(B,) bound of the prices of T(z)."""
 
         def work() -> None:
-            self._record[_BOUND].copy_(dual_bound(self._exact, self._prices()))
+            exact = self._program.problem()
+            self._record[_BOUND].copy_(dual_bound(exact, self._prices(exact)))
 
         self._run("certify", work)
         return self._record[_BOUND].cpu()
 
-    def _prices(self) -> Tensor:
+    def _prices(self, exact: Problem) -> Tensor:
         """(B, E) value per Gbit/s, of y."""
-        dual = self.buffers.dual[kernels.STEPPED]
-        return self._price_scale * dual * self._exact.inverse_capacity
+        return self._price_scale * self.buffers.dual[kernels.STEPPED] * exact.inverse_capacity
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
         """Keep the allocations and prices of some matrices (B,); the first time all allocations."""
@@ -348,9 +348,8 @@ class Recorded:
             self._mask.copy_(torch.stack(masks))
 
         def work() -> None:
-            for number, (best, new) in enumerate(
-                zip(self._best, (self._checked, self._prices()), strict=True)
-            ):
+            found = self._checked, self._prices(self._program.problem())
+            for number, (best, new) in enumerate(zip(self._best, found, strict=True)):
                 if kept[number] == "all":
                     best.copy_(new)
                 if kept[number] == "some":
@@ -369,4 +368,5 @@ class Recorded:
 
     def state(self) -> PdhgState:
         """T(z) of the last iteration."""
-        return PdhgState(self.buffers.splits[2].to(torch.float64), self._prices())
+        splits = self.buffers.splits[2].to(torch.float64, copy=True)
+        return PdhgState(splits, self._prices(self._program.problem()))

@@ -15,7 +15,7 @@ from teal.runtime import cuda
 from teal.solvers import pdhg
 from teal.solvers.pdhg import PdhgResult
 from teal.testing import random_problem
-from tests.stand_in_gpu import stand_in_gpu
+from tests.stand_in_gpu import RecordedGraph, stand_in_gpu
 
 pytestmark = [
     pytest.mark.skipif(not cuda.SIMULATED, reason="counts by the simulator of numba-cuda"),
@@ -82,16 +82,19 @@ def test_a_solve_starts_a_handful_of_kernels_and_a_check_waits_at_most_twice() -
 
 
 @pytest.mark.parametrize(
-    "objective",
+    ("objective", "refused"),
     [
-        ObjectiveName.TOTAL_FLOW,
-        ObjectiveName.LATENCY_PENALISED_FLOW,
-        ObjectiveName.MAX_CONCURRENT_FLOW,  # solved as the largest utilisation
+        (ObjectiveName.TOTAL_FLOW, ()),
+        (ObjectiveName.LATENCY_PENALISED_FLOW, ("_set_up",)),
+        (ObjectiveName.MAX_CONCURRENT_FLOW, ()),  # solved as the largest utilisation
     ],
 )
-def test_recorded_launches_compute_what_launches_one_by_one_do(objective: ObjectiveName) -> None:
+def test_recorded_launches_compute_what_launches_one_by_one_do(
+    objective: ObjectiveName, refused: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For programs of one shape, one after another, from nothing and from an earlier result: no
-    number of an earlier program stays."""
+    number of an earlier program stays, also where the driver has refused one recording."""
+    monkeypatch.setattr(RecordedGraph, "refused", refused)
     problem = _small(objective, batch=2)
     rng = np.random.default_rng(0)
     demands = [problem.demand.numpy() * rng.uniform(0.5, 3, problem.demand.shape) for _ in range(2)]
