@@ -307,10 +307,13 @@ def promise_common_shares(
         program = _CommonShares(rows, patterns, among, kept, availability)
         found = program.largest(seconds)
         duals[number] = program.duals(found, patterns)
+        # What is left after all classes lowers the expected loss.
         best = program.least_loss(found, seconds) if number == served[-1] else found
         rates = rows.rates(best.solution("common share")[: len(rows.slot)], problem)
         share = tail_shares(patterns, demand, rates, availability)[takes & own].min()
         kept[own] = share * (1 - _SPENT)
+    # Values are those of the last rates, which serve all classes, and each bound is that beside the
+    # values of the upper classes: what is printed fits together.
     shares = tail_shares(patterns, demand, rates, availability)
     promises = []
     kept[:] = np.nan

@@ -69,7 +69,7 @@ def _can_be_recorded(problem: Problem) -> bool:
         return False
     if not problem.ops.is_over_paths or problem.ops.backend.name != "cuda":
         return False
-    return bool(problem.demand.numel() and problem.capacity.numel())
+    return not problem.is_empty
 
 
 class _Recorded:

@@ -161,7 +161,7 @@ class Extremes(NamedTuple):
         least_total: Gbit/s of all demands of a matrix, of the matrix with least.
         largest_demand: Gbit/s.
         smallest_value, largest_value: value of a Gbit/s of a demand.
-        largest_cost: value that a Gbit/s loses on a link.
+        largest_cost: value that a Gbit/s loses, or gains, on a link.
     """
 
     smallest_capacity: float
@@ -319,12 +319,13 @@ class Problem:
     @cached_property
     def has_link_cost(self) -> bool:
         """Whether any link has a cost; if none has, all paths of a demand have the same value."""
-        if self.link_cost.device.type == "cpu" or self._is_empty:
+        if self.link_cost.device.type == "cpu" or self.is_empty:
             return bool(self.link_cost.any())
         return self.extremes.largest_cost > 0
 
     @property
-    def _is_empty(self) -> bool:
+    def is_empty(self) -> bool:
+        """Whether there is no demand or no link."""
         return not (self.demand.numel() and self.capacity.numel())
 
     @cached_property
@@ -342,7 +343,7 @@ class Problem:
             self.demand.max(),
             self.demand_value.min(),
             self.demand_value.max(),
-            self.link_cost.max(),
+            self.link_cost.abs().max(),
         )
         return Extremes(*torch.stack([number.to(torch.float64) for number in numbers]).tolist())
 
@@ -362,7 +363,7 @@ class Problem:
             float(demand[:, 1].max()),
             float(value[0, 0]),
             float(value[0, 1]),
-            float(cost[0, 1]),
+            float(np.abs(cost[0, :2]).max()),
         )
 
     def with_known_branches(self, *, has_link_cost: bool, may_fail: bool) -> Problem:
@@ -571,26 +572,22 @@ class Problem:
         capacity = torch.as_tensor(capacity).to(self.capacity) * self.objective.rules.capacity_share
         return dataclasses.replace(self, capacity=capacity.expand(self.batch, -1))
 
-    def with_paths(self, paths: AnyPaths, ops: PathOps | None = None) -> Problem:
+    def with_paths(self, paths: AnyPaths) -> Problem:
         """The matrices over other candidate paths of the same demands.  Not validated.
 
-        The costs of links stay those of the old paths.
-
-        Args:
-            paths: candidate paths.
-            ops: operations over them on the device of this problem; None for those of the default
-                backend.
+        The costs of links stay those of the old paths; the path operations use the default backend.
 
         Raises:
             InputError: under a condition that speaks of the old paths, such as a limit on churn.
         """
-        ops = make_path_ops(paths, self.ops.device) if ops is None else ops
+        return self.with_ops(make_path_ops(paths, self.ops.device))
+
+    def with_ops(self, ops: PathOps) -> Problem:
+        """:meth:`with_paths` by the operations over them, on the device of this problem."""
         conditions = tuple(
             condition.on_paths(ops, self.topology.num_links) for condition in self.conditions
         )
-        return dataclasses.replace(
-            self, paths=cast(ProblemPaths, paths), ops=ops, conditions=conditions
-        )
+        return dataclasses.replace(self, paths=ops.paths, ops=ops, conditions=conditions)
 
     def under(self, condition: Condition) -> Problem:
         """The matrices under one more side condition; raises InputError where it does not go with

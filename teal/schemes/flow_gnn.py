@@ -128,7 +128,7 @@ class FlowGnnScheme:
             if self._first is None or self._first[0] is not problem.ops:
                 first = first_columns(all_paths, count)
                 self._first = problem.ops, problem.with_paths(first).ops
-            problem = problem.with_paths(self._first[1].paths, self._first[1])
+            problem = problem.with_ops(self._first[1])
         splits, prices = self._passes.run(self.model, self.model.allocate, problem)
         return torch.nn.functional.pad(splits, (0, all_paths.num_paths - count)), prices
 

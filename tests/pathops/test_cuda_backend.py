@@ -121,3 +121,15 @@ def test_cuda_path_operations_without_any_path_give_zeros() -> None:
     assert ops.path_sum(torch.ones(1, 1, device=DEVICE)).sum() == 0
     assert ops.link_sum(torch.ones(1, *ops.mask.shape, device=DEVICE)).sum() == 0
     assert (ops.path_max(torch.ones(1, 1, device=DEVICE))[1] == -1).all()
+
+
+def test_extremes_of_rows_are_those_of_numpy_over_several_pieces() -> None:
+    backend = _both(0)[0].backend
+    assert isinstance(backend, CudaBackend)
+    rng = np.random.default_rng(0)
+    shapes = [(2, 3 * cuda.THREADS), (1, 5), (3, 70 * cuda.THREADS + 1), (1, 1)]
+    rows = [rng.normal(0, 1, shape) for shape in shapes]
+    found = backend.extremes(*(torch.from_numpy(one).to(DEVICE) for one in rows))
+    for own, numbers in zip(found, rows, strict=True):
+        expected = np.stack([numbers.min(1), numbers.max(1), numbers.sum(1)], 1)
+        np.testing.assert_allclose(own, expected, rtol=1e-12)

@@ -156,7 +156,7 @@ def is_ordinary(problem: Problem) -> bool:
     units are ordinary, and no link is wider than the sum of a matrix's demands.  On small networks
     all else would take a tenth of a solve.
     """
-    if not problem.capacity.numel() or not problem.demand.numel():
+    if problem.is_empty:
         return False
     numbers = problem.extremes
     low, high = _ORDINARY_MAGNITUDES

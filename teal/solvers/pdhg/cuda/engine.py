@@ -35,7 +35,7 @@ class CudaEngine:
         """Whether the kernels can solve the program: linear, over paths without caps, on a GPU with
         numba-cuda.
         """
-        if not problem.is_linear or not problem.demand.numel() or not problem.capacity.numel():
+        if not problem.is_linear or problem.is_empty:
             return False
         return (
             problem.ops.is_over_paths

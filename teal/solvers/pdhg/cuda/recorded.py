@@ -312,7 +312,7 @@ class Recorded:
             splits = self.buffers.splits[2].to(torch.float64)
             self._checked.copy_(project(exact, splits, refill))
             self._record[_VALUE].copy_(exact.value(self._checked))
-            self._record[_BOUND].copy_(dual_bound(exact, self._prices(exact)))
+            self._write_bound(exact)
 
         self._run(f"check, {refill}", work)
         self._has_checked = True
@@ -321,13 +321,11 @@ class Recorded:
 
     def certify(self) -> Tensor:
         """(B,) bound of the prices of T(z)."""
-
-        def work() -> None:
-            exact = self._program.problem()
-            self._record[_BOUND].copy_(dual_bound(exact, self._prices(exact)))
-
-        self._run("certify", work)
+        self._run("certify", lambda: self._write_bound(self._program.problem()))
         return self._record[_BOUND].cpu()
+
+    def _write_bound(self, exact: Problem) -> None:
+        self._record[_BOUND].copy_(dual_bound(exact, self._prices(exact)))
 
     def _prices(self, exact: Problem) -> Tensor:
         """(B, E) value per Gbit/s, of y."""
@@ -344,6 +342,7 @@ class Recorded:
         kept = [
             "all" if bool(mask.all()) else "some" if bool(mask.any()) else "none" for mask in masks
         ]
+        # A mask is copied to the GPU where it is needed alone: of one matrix all or none are kept.
         if "some" in kept:
             self._mask.copy_(torch.stack(masks))
 
