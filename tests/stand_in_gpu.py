@@ -19,6 +19,7 @@ from unittest.mock import patch
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import teal.runtime.cuda as cuda
 
@@ -36,7 +37,7 @@ _SIZED_BY_NUMBERS = ("nonzero", "unique", "masked_select", "repeat_interleave")
 
 
 class RecordedGraph:
-    """In the place of :class:`teal.runtime.cuda.LaunchGraph`: the kernels that ``work`` starts.
+    """In the place of :class:`teal.runtime.cuda.LaunchGraph`: the kernels that a work starts.
 
     Attributes:
         recording: the graph that is being recorded.
@@ -48,27 +49,30 @@ class RecordedGraph:
     is_replaying: ClassVar[bool] = False
     refused: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, work: Callable[[], None], device: Any, pool: Any = None) -> None:
-        self._kernels: list[Callable[[], object]] = []
-        work()
-        self._is_refused = getattr(work, "__name__", "") in RecordedGraph.refused
-        if self._is_refused:
-            return
-        RecordedGraph.recording = self
-        try:
-            work()
-        finally:
-            RecordedGraph.recording = None
+    def __init__(self, device: Any, pool: Any = None) -> None:
+        self._kernels: list[Callable[[], object]] | None = None
+        self._has_run = False
 
-    def replay(self, work: Callable[[], None]) -> None:
-        """Start the kernels again."""
-        if self._is_refused:
+    def run(self, work: Callable[[], None]) -> None:
+        """Do the work, record what it starts while it is done, or start that again."""
+        is_first, self._has_run = not self._has_run, True
+        if is_first or getattr(work, "__name__", "") in RecordedGraph.refused:
             work()
-            return
+        elif self._kernels is None:
+            self._kernels = []
+            RecordedGraph.recording = self
+            try:
+                work()
+            finally:
+                RecordedGraph.recording = None
+        else:
+            self._replay(self._kernels)
+
+    def _replay(self, kernels: list[Callable[[], object]]) -> None:
         StandInTensor.counts["replayed"] += 1
         RecordedGraph.is_replaying = True
         try:
-            for kernel in self._kernels:
+            for kernel in kernels:
                 kernel()
         finally:
             RecordedGraph.is_replaying = False
@@ -79,7 +83,7 @@ class RecordedGraph:
         is_change = getattr(getattr(function, "_schema", None), "is_mutable", True)
         if _storages(found) & given:
             if is_change:  # else it is a view
-                self._kernels.append(lambda: function(*arguments, **options))
+                self.start(lambda: function(*arguments, **options))
             return
 
         def run() -> None:
@@ -88,10 +92,11 @@ class RecordedGraph:
                 if isinstance(own, torch.Tensor):
                     own.copy_(new)
 
-        self._kernels.append(run)
+        self.start(run)
 
     def start(self, kernel: Callable[[], object]) -> None:
         """Record a kernel."""
+        assert self._kernels is not None
         self._kernels.append(kernel)
 
 
@@ -196,7 +201,7 @@ def _run(function: Any, arguments: Any, options: dict[str, Any]) -> Any:
         _waited("read")
     held = pytree.tree_map_only(StandInTensor, lambda one: one.held, (arguments, options))
     found = function(*held[0], **held[1])
-    if function is torch.ops.aten.copy_.default and on_cpu and RecordedGraph.recording:
+    if to_gpu and on_cpu and RecordedGraph.recording:  # also indices
         raise RuntimeError("a tensor is copied to the GPU while a graph is recorded")
     if to_gpu and (_storages(found) - _storages(held) or function._schema.is_mutable):
         _started()
@@ -234,21 +239,21 @@ class _Mode(TorchFunctionMode):
         if name == "__setitem__" and isinstance(arguments[0], StandInTensor):
             _set(*arguments)
             return None
-        if name == "where":  # which makes tensors of numbers, without their values on "meta"
-            kinds = [one.dtype for one in arguments[1:] if isinstance(one, torch.Tensor)]
-            kind = kinds[0] if kinds else torch.get_default_dtype()
-            arguments = tuple(
-                torch.tensor(one, dtype=kind) if isinstance(one, int | float) else one
-                for one in arguments
-            )
-        if _is_gpu(options.get("device")):
-            cpu = {**options, "device": torch.device("cpu")}
-            tensors = pytree.tree_map_only(StandInTensor, lambda one: one.held, (arguments, cpu))
-            made = function(*tensors[0], **tensors[1])
-            _started()
-            if RecordedGraph.recording is not None:
-                RecordedGraph.recording.add(function, tensors[0], tensors[1], made)
-            return StandInTensor(made)
+        if name in ("tensor", "as_tensor") and _is_gpu(options.get("device")):
+            return _moved(function(*arguments, **{**options, "device": "cpu"}), to_gpu=True)
+        return function(*arguments, **options)
+
+
+class _Made(TorchDispatchMode):
+    """Tensors that are made on the GPU, also by torch's own code, of numbers or in a backward
+    pass.
+    """
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):  # type: ignore[no-untyped-def]
+        options = options or {}
+        wanted = options.get("device")
+        if wanted is not None and torch.device(wanted).type in ("cuda", "meta"):
+            return _run(function, arguments, options)
         return function(*arguments, **options)
 
 
@@ -355,5 +360,6 @@ def stand_in_gpu(*, has_kernels: bool = False) -> Iterator[Counter[str]]:
         warnings.catch_warnings(action="ignore", category=UserWarning),
         patch.object(StandInTensor, "counts", counts),
         _Mode(),
+        _Made(),
     ):
         yield counts

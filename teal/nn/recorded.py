@@ -81,7 +81,7 @@ class _Recorded:
 
     def __init__(self, program: FixedProgram) -> None:
         self._program = program
-        self._graph: cuda.LaunchGraph | None = None
+        self._graph = cuda.LaunchGraph(program.device)
         self._results: tuple[Tensor, Tensor] | None = None
 
     @torch.inference_mode(False)
@@ -93,9 +93,7 @@ class _Recorded:
             self._results = forward(self._program.problem())
 
         self._program.take(problem)
-        if self._graph is None:
-            self._graph = cuda.LaunchGraph(work, problem.demand.device)
-        self._graph.replay(work)
+        self._graph.run(work)
         assert self._results is not None
         first, second = self._results
         return first.clone(), second.clone()

@@ -45,12 +45,15 @@ class FixedProgram:
         problem: the first program, on a GPU with numba-cuda, without side conditions.
         shape: its shape.
         dtype: type of the tensors.
+
+    Attributes:
+        device: the GPU.
     """
 
     @torch.inference_mode(False)  # the tensors outlive the inference mode that the caller may be in
     def __init__(self, problem: Problem, shape: ProgramShape, dtype: torch.dtype) -> None:
         self._shape = shape
-        self._device = problem.demand.device
+        self.device = problem.demand.device
         self._stream: torch.cuda.Stream | None = None  # of the last use
         # Operations without a reference to what keeps this object, so that both are freed at once.
         ops = copy.copy(problem.ops)
@@ -66,8 +69,8 @@ class FixedProgram:
 
     def take(self, problem: Problem) -> None:
         """Copy a program in, once what was done with the last one on another stream has ended."""
-        if self._device.type == "cuda":
-            current = torch.cuda.current_stream(self._device)
+        if self.device.type == "cuda":
+            current = torch.cuda.current_stream(self.device)
             if self._stream is not None:
                 current.wait_stream(self._stream)
             self._stream = current

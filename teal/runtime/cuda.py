@@ -222,37 +222,48 @@ def resident_blocks(device: torch.device) -> int:
 
 
 class LaunchGraph:
-    """A sequence of kernel launches, of Numba and of torch, recorded once as a CUDA graph and
+    """A sequence of kernel launches, of Numba and of torch, which is recorded as a CUDA graph and
     replayed without the host in between.
 
     Args:
-        work: launches kernels on the current stream.  It reads and writes tensors whose memory
-            stays where it is, waits for nothing, and keeps those of its new tensors that are read
-            later.
         device: the GPU.
         pool: from :func:`memory_pool`, memory that graphs share which are never replayed at the
             same time; None for memory of its own.
-
-    ``work`` runs once before it is recorded, so that everything is compiled and loaded.  Where the
-    driver refuses to record, :meth:`replay` calls it instead.
     """
 
-    def __init__(
-        self, work: Callable[[], None], device: torch.device, pool: Any | None = None
-    ) -> None:
+    def __init__(self, device: torch.device, pool: Any | None = None) -> None:
+        self._device, self._pool = device, pool
         self._graph: torch.cuda.CUDAGraph | None = None
-        if SIMULATED:
-            return
-        work()
-        collecting = gc.isenabled()
-        gc.disable()  # freeing GPU memory during a recording would break it
-        try:
-            self._record(work, device, pool)
-        finally:
-            if collecting:
-                gc.enable()
+        self._has_run = self._is_refused = False
 
-    def _record(self, work: Callable[[], None], device: torch.device, pool: Any | None) -> None:
+    def run(self, work: Callable[[], None]) -> None:
+        """Do the work: launch by launch the first time, so that everything is compiled and loaded;
+        recorded the second time, and replayed from then on.
+
+        Args:
+            work: launches kernels on the current stream, the same each time.  It reads and writes
+                tensors whose memory stays where it is, waits for nothing, and keeps those of its
+                new tensors that are read later.  No reference to it is kept, so that no cycle
+                keeps memory of the GPU.
+
+        Where the driver refuses to record, the work is done launch by launch.
+        """
+        if self._graph is None and self._has_run and not (SIMULATED or self._is_refused):
+            collecting = gc.isenabled()
+            gc.disable()  # freeing GPU memory during a recording would break it
+            try:
+                self._record(work)
+            finally:
+                if collecting:
+                    gc.enable()
+        self._has_run = True
+        if self._graph is None:
+            work()
+        else:
+            self._graph.replay()
+
+    def _record(self, work: Callable[[], None]) -> None:
+        device = self._device
         side = _side_stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         graph = torch.cuda.CUDAGraph()
@@ -260,25 +271,16 @@ class LaunchGraph:
             # Not torch.cuda.graph(): it collects garbage and empties torch's cache, which takes
             # longer than a solve.
             with torch.cuda.device(device), torch.cuda.stream(side):
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     work()
                 finally:
                     graph.capture_end()
             self._graph = graph
         except Exception as error:  # errors of torch, the driver or Numba
+            self._is_refused = True
             _warn_of_recording(str(error))
         torch.cuda.current_stream(device).wait_stream(side)
-
-    def replay(self, work: Callable[[], None]) -> None:
-        """Run the recorded launches, or ``work``, which does the same, where nothing was recorded.
-
-        The graph keeps no reference to it, so that no cycle keeps memory of the GPU.
-        """
-        if self._graph is not None:
-            self._graph.replay()
-        else:
-            work()
 
 
 @functools.cache

@@ -143,11 +143,8 @@ class Buffers:
             carries_all,
             backend.threads_per_link,
         )
-        self._step = cuda.LaunchGraph(self._iterate_once, device)
-        self._together = {
-            count: cuda.LaunchGraph(partial(self._iterate_together, count), device)
-            for count in range(1, _TOGETHER + 1)
-        }
+        self._step = cuda.LaunchGraph(device)
+        self._together = {count: cuda.LaunchGraph(device) for count in range(1, _TOGETHER + 1)}
 
     def _iterate_once(self) -> None:
         self._iterate(is_storing=False)
@@ -177,10 +174,10 @@ class Buffers:
     def advance(self, count: int) -> None:
         """Do ``count`` iterations; the last one stores its step."""
         for _ in range(count - _TOGETHER):
-            self._step.replay(self._iterate_once)
+            self._step.run(self._iterate_once)
         if count:
             last = min(count, _TOGETHER)
-            self._together[last].replay(partial(self._iterate_together, last))
+            self._together[last].run(partial(self._iterate_together, last))
 
     def fill(
         self, problem: Problem, scale: Scaling, state: PdhgState, primal_weight: Tensor
@@ -269,8 +266,8 @@ class Recorded:
     def _run(self, name: str, work: Callable[[], None]) -> None:
         """Replay what was recorded under a name, or record it."""
         if name not in self._graphs:
-            self._graphs[name] = cuda.LaunchGraph(work, self._device, self._pool)
-        self._graphs[name].replay(work)
+            self._graphs[name] = cuda.LaunchGraph(self._device, self._pool)
+        self._graphs[name].run(work)
 
     @torch.inference_mode(False)
     @torch.no_grad()
