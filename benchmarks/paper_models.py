@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import teal
 from teal.learning.settings import TrainConfig
 from teal.learning.train import Trainer
-from teal.nn.adam import Adam
 from teal.nn.checkpoint import new_flow_model
 from teal.nn.flow_gnn import TealModel
 from teal.nn.flow_gnn_config import FEEDBACK, PUBLISHED, UNIVERSAL, FlowGnnConfig
@@ -166,10 +165,11 @@ def trained(
         )
         trainer = Trainer(problem, traffic, split, config)
         torch.manual_seed(seed)
-        trainer.model = _model(variant, problem).train()
-        trainer.optimiser = Adam(trainer.model.parameters(), config.rate)
+        model = _model(variant, problem)
+        trainer.task.model = model.train()  # type: ignore[misc]
+        trainer.start_anew()
         begin = time.perf_counter()
         while time.perf_counter() - begin < seconds:
             trainer.one_step()
             trainer.state.step += 1
-    return trainer.model.eval(), trainer.state.step
+    return model.eval(), trainer.state.step

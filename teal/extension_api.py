@@ -142,7 +142,6 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
     "teal.learning.loop": (
         "Budget",
         "Stopwatch",
-        "clipped_step",
         "set_cosine_rate",
         "train_until",
     ),
@@ -153,6 +152,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "topohub_pool",
     ),
     "teal.learning.settings": ("PretrainConfig",),
+    "teal.learning.steps": ("clipped_step",),
     "teal.learning.train_command": ("FILES",),
     "teal.network": (
         "AnyPaths",

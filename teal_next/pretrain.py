@@ -40,9 +40,10 @@ from teal.app.run_files import RESUME_HINT, save_settings
 from teal.app.settings import seconds
 from teal.errors import InputError
 from teal.learning import run_state
-from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate, train_until
+from teal.learning.loop import Budget, Stopwatch, set_cosine_rate, train_until
 from teal.learning.network_pool import NetworkPool, draw_problem, pool_network, topohub_pool
 from teal.learning.settings import PretrainConfig
+from teal.learning.steps import clipped_step
 from teal.learning.train_command import FILES
 from teal.network import TrafficMatrices
 from teal.network.rates import ArrayRates
@@ -422,15 +423,15 @@ class HedgeTrainer:
             warm_up_steps=_WARM_UP_STEPS,
         )
         self.optimiser.zero_grad()
-        total = 0.0
+        total = torch.zeros(1)
         for _ in range(_BATCH_INTERVALS):
             intervals = self._train[rng.integers(len(self._train))]
             soft, largest = intervals[rng.integers(len(intervals))].losses(self.model)
             (soft / _BATCH_INTERVALS).backward()
-            total += float(largest.detach()) / _BATCH_INTERVALS
-        clipped_step(self.optimiser, self.model, _MAX_GRADIENT_NORM, self.step)
+            total += largest.detach() / _BATCH_INTERVALS
+        (loss,) = clipped_step(self.optimiser, self.model, _MAX_GRADIENT_NORM, self.step, total)
         self.step += 1
-        return total
+        return loss
 
     @torch.no_grad()
     def validate(self) -> float:

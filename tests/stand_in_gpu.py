@@ -20,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 import teal.runtime.cuda as cuda
 
@@ -191,6 +192,7 @@ def _run(function: Any, arguments: Any, options: dict[str, Any]) -> Any:
         to_gpu = bool(on_gpu)
     if function is torch.ops.aten.copy_.default:
         to_gpu = isinstance(arguments[0], StandInTensor)
+        StandInTensor.counts["uploaded"] += sum(one not in _Pinned.tensors for one in on_cpu)
     if function is _READ:
         to_gpu = False
         _waited("read")
@@ -218,7 +220,7 @@ def _run(function: Any, arguments: Any, options: dict[str, Any]) -> Any:
 
 def _is_gpu(value: Any) -> bool:
     is_device = isinstance(value, torch.device | str)
-    return is_device and str(value).partition(":")[0] == "cuda"
+    return is_device and str(value).partition(":")[0] in ("cuda", "meta")  # the stand-in is there
 
 
 class _Mode(TorchFunctionMode):
@@ -306,6 +308,23 @@ class _Move(torch.autograd.Function):
         return _moved(gradients[0], to_gpu=not context.to_gpu), None
 
 
+class _Pinned:
+    """Memory of the CPU from which a GPU copies while the host goes on.
+
+    Attributes:
+        tensors: tensors in such memory.
+    """
+
+    tensors: ClassVar[WeakTensorKeyDictionary] = WeakTensorKeyDictionary()
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> torch.Tensor:
+        """In the place of :meth:`torch.Tensor.pin_memory`."""
+        found = tensor.clone()
+        _Pinned.tensors[found] = None
+        return found
+
+
 class _Generator(torch.Generator):
     def __new__(cls, device: Any = "cpu") -> _Generator:
         return super().__new__(cls, "cpu")  # type: ignore[call-arg]
@@ -318,8 +337,9 @@ class _Stream:
 
 @contextmanager
 def stand_in_gpu(*, has_kernels: bool = False) -> Iterator[Counter[str]]:
-    """A GPU that torch sees; counts what the host waits for: ``read``, numbers that it reads, and
-    ``copied``, tensors that it copies; kernels that are ``launched`` alone, and graphs that are
+    """A GPU that torch sees; counts what the host waits for: ``read``, numbers that it reads,
+    ``copied``, tensors that it copies to the CPU, and ``uploaded``, those that it copies into
+    others from memory that is not pinned; kernels that are ``launched`` alone, and graphs that are
     ``replayed``.
 
     Args:
@@ -355,6 +375,7 @@ def stand_in_gpu(*, has_kernels: bool = False) -> Iterator[Counter[str]]:
     }
     with (
         patch.object(torch, "Generator", _Generator),
+        patch.object(torch.Tensor, "pin_memory", _Pinned.of),
         patch.multiple(torch.cuda, **seen),  # type: ignore[call-overload]
         patch.multiple(cuda, **of_cuda),  # type: ignore[call-overload]
         warnings.catch_warnings(action="ignore", category=UserWarning),

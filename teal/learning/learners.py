@@ -74,11 +74,8 @@ def _without_options(learner: Learner) -> LearnerFactory:
     return make
 
 
-LEARNERS: Registry[LearnerFactory] = Registry(
-    "learner",
-    "teal.learners",
-    {"direct": _without_options(_direct), "coma": make_coma},
-)
+_OWN: dict[str, LearnerFactory] = {"direct": _without_options(_direct), "coma": make_coma}
+LEARNERS: Registry[LearnerFactory] = Registry("learner", "teal.learners", _OWN)
 
 
 def make_learner(text: str) -> Learner:
@@ -89,6 +86,14 @@ def make_learner(text: str) -> Learner:
     """
     spec = parse_spec(text)
     return LEARNERS[spec.name](spec)
+
+
+def is_own(text: str) -> bool:
+    """Whether the learner that ``text`` specifies is one of Teal's, whose losses depend on its
+    arguments alone: another one may count steps by itself.
+    """
+    name = parse_spec(text).name
+    return LEARNERS[name] is _OWN.get(name)
 
 
 def register_learner(name: str, make: LearnerFactory, *, replace: bool = False) -> None:

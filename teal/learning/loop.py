@@ -1,5 +1,5 @@
-"""Training loops: step until finished, stop between steps on Ctrl-C, save at the end; steps and
-budgets.
+"""Training loops: step until finished, stop between steps on Ctrl-C, save at the end; budgets, and
+what is read ahead.
 """
 
 from __future__ import annotations
@@ -8,16 +8,14 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
 
-import torch
-from torch import nn
-
-from teal.errors import InputError
 from teal.nn.adam import Adam
 from teal.runtime.interrupts import Interrupted, interrupts_wait
 from teal.runtime.progress import progress_bar
 
+T = TypeVar("T")
 _LEAST_RATE = 0.01  # share of the full rate at the first step
 
 
@@ -34,6 +32,31 @@ class Stopwatch:
     def elapsed_s(self) -> float:
         """Seconds until now."""
         return time.perf_counter() - self._begin
+
+
+class ReadAhead(Generic[T]):
+    """Reads the inputs of the next step while the present one is computed.
+
+    Args:
+        read: reads the inputs of a step, by its number; called by one thread.
+    """
+
+    def __init__(self, read: Callable[[int], T]) -> None:
+        self._read, self._thread = read, ThreadPoolExecutor(1, "read-ahead")
+        self._next: tuple[int, Future[T] | None] = (0, None)
+
+    def get(self, step: int) -> T:
+        """The inputs of a step.
+
+        Raises:
+            Exception: what reading it has raised.
+        """
+        number, reading = self._next
+        if reading is None or number != step:
+            reading = self._thread.submit(self._read, step)
+        found = reading.result()
+        self._next = step + 1, self._thread.submit(self._read, step + 1)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,20 +107,6 @@ def set_cosine_rate(
         share = min(share, max(share_used / warm_up_share, _LEAST_RATE))
     share *= final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * share_used))
     optimiser.rate = full_rate * share
-
-
-def clipped_step(optimiser: Adam, model: nn.Module, max_norm: float, step: int) -> None:
-    """Make one step of the optimiser with a gradient of at most ``max_norm``, in the Euclidean
-    norm.
-
-    Raises:
-        InputError: the gradient of this step, by its number, is not finite.
-    """
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    if not bool(torch.isfinite(norm)):
-        expected = "a finite gradient; try a lower --learning-rate"
-        raise InputError("training", f"step {step}", expected, float(norm))
-    optimiser.step()
 
 
 def train_until(

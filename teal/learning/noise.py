@@ -4,12 +4,22 @@ processes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from teal.runtime.arrays import Int64Array
+
+# SplitMix64 (Steele, Lea and Flood, OOPSLA 2014, figures 16 and 17), as signed integers.
+_GAMMA = 0x9E3779B97F4A7C15 - 2**64
+_FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+_SHIFTS = (30, 27, 31)  # bits
+_BITS = 64
+_HALF_BITS = 32  # of a uniform number
 
 
 class Noise(Protocol):
@@ -38,37 +48,53 @@ class Stream:
         )
 
 
+def row_seeds(seed: int, step: int, rows: Sequence[int]) -> Int64Array:
+    """(B,) seeds of the streams of the matrices in ``rows``, of a run's seed and optimiser step."""
+    states = [
+        np.random.SeedSequence([seed, step, row]).generate_state(1, np.uint64) for row in rows
+    ]
+    return np.concatenate(states).view(np.int64)
+
+
 class RowStreams:
-    """A random stream for each row of a batch, seeded by (seed, step, row): the same in whichever
-    process the row is.
+    """A random stream for each row of a batch, the same in whichever process the row is, and on
+    whichever device to rounding.
+
+    The numbers of a row are those of SplitMix64 from its seed, two uniform ones of 32 bits of each,
+    and normal ones by the method of Box and Muller.  All are functions of seed and place, so that
+    recorded launches give others as soon as the seeds are others.
 
     Args:
-        seed: seed of the run.
-        step: optimiser step.
-        rows: row numbers of the B matrices, in the order of the tensors that will be requested.
-        device: device of those tensors.
+        seeds: (B,) int64 of the rows, as :func:`row_seeds` gives them, on the device of the tensors
+            that will be requested.
     """
 
-    def __init__(
-        self, seed: int, step: int, rows: Sequence[int], device: torch.device | str = "cpu"
-    ) -> None:
-        self._generators = [
-            torch.Generator(device).manual_seed(
-                int(np.random.SeedSequence([seed, step, row]).generate_state(1)[0])
-            )
-            for row in rows
-        ]
-
-    def whole_number(self) -> int:
-        """A random number from 0 to 2^31 - 1 for the first row."""
-        generator = self._generators[0]
-        return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+    def __init__(self, seeds: Tensor) -> None:
+        self._seeds = seeds
+        self._taken = 0  # numbers of each stream
 
     def normal(self, like: Tensor) -> Tensor:
         """Normal numbers, as in :meth:`Noise.normal`."""
-        shape, dtype, device = like.shape[1:], like.dtype, like.device
-        rows = [
-            torch.randn(shape, generator=one, dtype=dtype, device=device)
-            for one in self._generators
-        ]
-        return torch.stack(rows)
+        count = math.prod(like.shape[1:])
+        pairs = -(-count // 2)
+        places = torch.arange(1, pairs + 1, device=like.device) + self._taken
+        self._taken += pairs
+        bits = _mixed(self._seeds[:, None] + places * _GAMMA)
+        scale = 2.0**-_HALF_BITS
+        radius = (_shifted(bits, _HALF_BITS) + 1).to(like.dtype).mul_(scale)  # in (0, 1]
+        radius = radius.log_().mul_(-2).sqrt_()
+        angle = (bits & (2**_HALF_BITS - 1)).to(like.dtype).mul_(2 * math.pi * scale)
+        both = torch.cat([radius * angle.cos(), radius * angle.sin()], 1)
+        return both[:, :count].reshape(like.shape)
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    """The function mix64 of SplitMix64."""
+    for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
+        bits = (bits ^ _shifted(bits, shift)) * factor
+    return bits ^ _shifted(bits, _SHIFTS[-1])
+
+
+def _shifted(bits: Tensor, count: int) -> Tensor:
+    """Bits shifted right by ``count``, with zeros from the left."""
+    return (bits >> count) & (2 ** (_BITS - count) - 1)

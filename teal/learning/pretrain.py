@@ -18,7 +18,7 @@ from teal.app.run_files import RESUME_HINT, save_settings
 from teal.app.settings import seconds
 from teal.learning import run_state
 from teal.learning.coma import Exploration, coma_loss
-from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate, train_until
+from teal.learning.loop import Budget, Stopwatch, set_cosine_rate, train_until
 from teal.learning.losses import bound_loss, reward, reward_scale
 from teal.learning.network_pool import (
     ANY_LOAD,
@@ -31,6 +31,7 @@ from teal.learning.network_pool import (
 from teal.learning.noise import Stream
 from teal.learning.pretrain_price_gnn import PriceGnnTask
 from teal.learning.settings import PretrainConfig
+from teal.learning.steps import clipped_step
 from teal.learning.train_command import FILES
 from teal.nn import checkpoint
 from teal.nn.adam import Adam
@@ -216,7 +217,7 @@ class Pretrainer:
             final_share=_FINAL_SHARE,
         )
         self.optimiser.zero_grad()
-        total = 0.0
+        total = torch.zeros(1, dtype=torch.float64, device=self.device)
         for _ in range(_NETWORKS_PER_STEP):
             name = self.networks.pick(rng, draws)
             demands = pool_network(name, config.num_paths)[1].num_demands
@@ -226,8 +227,10 @@ class Pretrainer:
             )
             mean = self.task.loss(self.model, problem, rng) / _NETWORKS_PER_STEP
             mean.backward()
-            total += float(mean.detach())
-        clipped_step(self.optimiser, self.model, self.task.max_gradient_norm, self.step)
+            total += mean.detach()
+        (loss,) = clipped_step(
+            self.optimiser, self.model, self.task.max_gradient_norm, self.step, total
+        )
         self.step += 1
         new_share = 1 - min(
             _AVERAGE_DECAY, self.step / (9 + self.step)
@@ -237,7 +240,7 @@ class Pretrainer:
                 self.average.parameters(), self.model.parameters(), strict=True
             ):
                 averaged.lerp_(weight, new_share)
-        return total
+        return loss
 
     def save(self, out: Path) -> None:
         """Write the checkpoint, and the state to resume from."""

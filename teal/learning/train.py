@@ -22,18 +22,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import nn
 
 from teal.app.run_files import TRAINER
 from teal.app.settings import seconds
 from teal.errors import InputError
 from teal.learning import run_state
-from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate, train_until
-from teal.learning.losses import has_demand
-from teal.learning.noise import Noise, RowStreams
+from teal.learning.loop import Budget, ReadAhead, Stopwatch, set_cosine_rate, train_until
+from teal.learning.noise import row_seeds
 from teal.learning.peers import Peers, SingleProcess
 from teal.learning.run_state import NoLog, log_of
 from teal.learning.settings import TrainOptions
+from teal.learning.steps import Augmentation, Matrices, Steps
 from teal.learning.train_tasks import train_task
 from teal.network import Split, TrafficMatrices
 from teal.network.traffic import spread
@@ -43,7 +43,6 @@ from teal.problem import Problem
 from teal.runtime.arrays import Int64Array
 from teal.runtime.memory import available_on
 from teal.runtime.storage import content_key
-from teal.solvers.pdhg.samples import sample
 from teal.solvers.projection import cut_only
 
 _ALL_UP_TO = 30_000  # demands that are all learnt from; a training step on more takes seconds
@@ -61,21 +60,6 @@ def sample_size(config: TrainOptions, problem: Problem) -> int:
     if config.sample < 0:
         return _USUAL_SIZE if count > _ALL_UP_TO and not problem.conditions else 0
     return config.sample if config.sample < count else 0
-
-
-def sampled(problem: Problem, demand: Tensor, size: int, stream: int) -> Problem:
-    """About ``size`` demands of one matrix at their raised rates, B = 1, in the type of
-    ``problem``.
-
-    Args:
-        problem: network, paths and objective.
-        demand: (1, D) Gbit/s.
-        size: expected number.
-        stream: number of the random stream.
-    """
-    return sample.draw(problem.with_demand(demand), size, stream=stream).problem.to(
-        problem.demand.dtype
-    )
 
 
 # For the activations of a micro-batch on a CPU; larger micro-batches are no faster there.
@@ -235,13 +219,13 @@ class Trainer:
             raise InputError(traffic.name, "", "training and validation matrices", "none")
         self.budget_s = seconds(config.time_budget)
         self.task = train_task(config, problem, _described(config, problem, traffic, split))
-        self.model = self.task.model.to(problem.demand.device).train()
-        self.optimiser = Adam(self.model.parameters(), config.rate)
+        self.model.to(problem.demand.device).train()
         self.state = TrainState()
         self._budget = Budget(self.budget_s, config.max_steps)
         # Of the checkpoint on disk; one after the last step may exceed the best of the state.
         self._saved_score = Score(-math.inf, math.inf)
         self._sample = sample_size(config, problem)
+        self._augmentation = Augmentation(config.augment, self._sample)
         self._validation_rows = validation_rows(config, problem, split)
         self._micro_batch = 1 if self._sample else config.micro_batch or self._fitting_micro_batch()
         self._bar: Any = None  # the progress bar, if one is shown
@@ -250,6 +234,18 @@ class Trainer:
             -1,
             self.split.train,
         )  # number of an epoch, and its rows in order
+        self._ahead = ReadAhead(self._read)
+        self.start_anew()
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that is trained."""
+        return self.task.model
+
+    def start_anew(self) -> None:
+        """Forget what the optimiser knows, as is due where the model has other weights."""
+        self.optimiser = Adam(self.model.parameters(), self.config.rate)
+        self._steps = Steps(self.problem, self.task, self.optimiser, self._augmentation)
 
     def train(
         self, out: Path, progress: bool = True, watch: Callable[[TrainState], None] = lambda _: None
@@ -336,55 +332,26 @@ class Trainer:
 
     def one_step(self) -> dict[str, float]:
         """One optimiser step over a batch; its mean losses."""
-        rows = self._batch_rows(self.state.step)
-        own_rows = rows[self.peers.rank :: self.peers.size]
-        for parameter in self.model.parameters():
-            parameter.grad = torch.zeros_like(
-                parameter
-            )  # a process without a part of this batch contributes 0
-        names = self.task.loss_names
-        loss_sums = torch.zeros(len(names), dtype=torch.float64)
-        for begin in range(0, len(own_rows), self._micro_batch):
-            part = own_rows[begin : begin + self._micro_batch]
-            noise = RowStreams(
-                self.config.seed, self.state.step, part.tolist(), self.problem.demand.device
-            )
-            problem = self._to_learn_from(part, noise)
-            is_counted, by_name = (
-                has_demand(problem),
-                self.task.losses(problem, noise, self.state.step),
-            )
-            losses = torch.stack(
-                [torch.where(is_counted, by_name[name], 0).sum() for name in names]
-            ) / len(rows)
-            losses.sum().backward()
-            loss_sums += losses.detach().cpu()
-        self.peers.all_reduce_sum(
-            [loss_sums, *(p.grad for p in self.model.parameters() if p.grad is not None)]
-        )
-        if not bool(torch.isfinite(loss_sums).all()):
-            expected = "a finite loss; try a lower --learning-rate"
-            raise InputError("training", f"step {self.state.step}", expected, loss_sums)
-        clipped_step(self.optimiser, self.model, self.task.max_gradient_norm, self.state.step)
-        return dict(zip(names, loss_sums.tolist(), strict=True))
+        step = self.state.step
+        count, parts = self._ahead.get(step)
+        self._steps.begin(count)
+        for matrices in parts:
+            self._steps.add(matrices, step)
+        return self._steps.finish(step, self.peers)
 
-    def _to_learn_from(self, rows: Int64Array, noise: RowStreams) -> Problem:
-        """The matrices of ``rows`` with noise; of a large network a sample of the demands of the
-        one matrix.
-        """
-        demand = self._augmented(rows, noise)
-        if not self._sample:
-            return self.problem.with_demand(demand)
-        return sampled(self.problem, demand, self._sample, noise.whole_number())
-
-    def _augmented(self, rows: Int64Array, noise: Noise) -> Tensor:
-        """(B, D) the demands of ``rows``, each multiplied by log-normal noise of mean 1."""
-        demand = torch.as_tensor(self.traffic.read(rows)).to(self.problem.demand)
-        if not self.config.augment:
-            return demand
-        return demand * torch.exp(
-            self.config.augment * noise.normal(demand) - self.config.augment**2 / 2
-        )
+    def _read(self, step: int) -> tuple[int, list[Matrices]]:
+        """The number of matrices of a step's batch, and those of this process in parts."""
+        rows = self._batch_rows(step)
+        own, size = rows[self.peers.rank :: self.peers.size], self._micro_batch
+        parts = [own[begin : begin + size] for begin in range(0, len(own), size)]
+        return len(rows), [
+            Matrices.of(
+                self.traffic.read(part),
+                row_seeds(self.config.seed, step, part.tolist()),
+                self.problem.demand,
+            )
+            for part in parts
+        ]
 
     def _measured(self, rows: Int64Array) -> Problem:
         """The matrices of these rows, as they were measured."""
@@ -501,6 +468,7 @@ class Trainer:
         try:
             self.state = TrainState(**fields["state"])
             self.model.load_state_dict(run_state.without_prefix("model", tensors))
+            self.start_anew()
             self.optimiser.load(run_state.without_prefix("adam", tensors))
             self._saved_score = Score(*checkpoint.best_validation(out))
         except (KeyError, TypeError, RuntimeError, ValueError) as error:

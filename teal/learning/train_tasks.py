@@ -5,6 +5,7 @@ checkpoints.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,14 +15,14 @@ from torch import Tensor, nn
 
 from teal.errors import InputError
 from teal.learning import pretrain_price_gnn
-from teal.learning.learners import make_learner
+from teal.learning.learners import is_own, make_learner
 from teal.learning.losses import bound_loss
 from teal.learning.network_pool import family_of
 from teal.learning.noise import Noise
 from teal.learning.settings import TrainOptions
 from teal.nn import checkpoint
 from teal.nn.checkpoint import new_flow_model
-from teal.nn.flow_gnn_config import UNIVERSAL, FlowGnnConfig
+from teal.nn.flow_gnn_config import FORMS, UNIVERSAL, FlowGnnConfig
 from teal.nn.flow_models import FlowModel
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.problem import Problem
@@ -61,6 +62,12 @@ class TrainTask(Protocol):
     def numbers_per_matrix(self, demands: int, paths: int) -> int:
         """Numbers of an activation for D ``demands`` and K ``paths`` times its layers, to limit a
         micro-batch.
+        """
+        ...
+
+    def form(self, step: int) -> Hashable | None:
+        """The form of a step's computation: launches that were recorded in one step are replayed in
+        others of the same form; None where nothing may be recorded.
         """
         ...
 
@@ -112,6 +119,11 @@ class _FlowTask:
     def numbers_per_matrix(self, demands: int, paths: int) -> int:
         return demands * paths * self.model.config.width * self.model.config.layers
 
+    def form(self, step: int) -> Hashable | None:
+        # What a registered learner or model computes may depend on what it counts itself.
+        is_known = is_own(self._config.learner) and self.model.config.form in FORMS
+        return () if is_known else None
+
     def losses(self, problem: Problem, noise: Noise, step: int) -> dict[str, Tensor]:
         means, prices = self.model(problem)
         policy = self._learner(self.model, problem, means, noise, self._config)
@@ -162,13 +174,14 @@ class _PriceTask:
     def numbers_per_matrix(self, demands: int, paths: int) -> int:
         return demands * paths * (self.model.config.rounds + self.model.config.bound_rounds)
 
-    def losses(self, problem: Problem, noise: Noise, step: int) -> dict[str, Tensor]:
-        # Rounds are drawn from (seed, step) alone, so that every process makes as many.
+    def form(self, step: int) -> tuple[int, int]:
+        """Numbers of rounds, drawn from (seed, step) alone, so that every process makes as many."""
         rng = np.random.default_rng([self._seed, step])
-        usual = (self.model.config.rounds, self.model.config.bound_rounds)
-        rounds, prices = self.model(
-            problem, *(pretrain_price_gnn.random_rounds(rng, one) for one in usual)
-        )
+        rounds = pretrain_price_gnn.random_rounds(rng, self.model.config.rounds)
+        return rounds, pretrain_price_gnn.random_rounds(rng, self.model.config.bound_rounds)
+
+    def losses(self, problem: Problem, noise: Noise, step: int) -> dict[str, Tensor]:
+        rounds, prices = self.model(problem, *self.form(step))
         return pretrain_price_gnn.losses(problem, rounds, prices)
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:

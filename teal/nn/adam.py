@@ -21,6 +21,9 @@ class Adam:
     """Algorithm 1 of Kingma and Ba (ICLR 2015), by torch's function; the same bits as
     :class:`torch.optim.Adam`.
 
+    On a GPU the learning rate and the numbers of steps are there too, so that recorded launches
+    read them.
+
     Args:
         parameters: parameters that are learnt.
         rate: learning rate.
@@ -32,6 +35,8 @@ class Adam:
     def __init__(self, parameters: Iterable[nn.Parameter], rate: float) -> None:
         self.rate = rate
         self._parameters = list(parameters)
+        self._is_on_gpu = self._parameters[0].is_cuda
+        self._rate = torch.tensor(rate, device=self._parameters[0].device)
         self._state: dict[
             int, dict[str, Tensor]
         ] = {}  # by number of the parameter, once it had a gradient
@@ -41,22 +46,30 @@ class Adam:
         for parameter in self._parameters:
             parameter.grad = None
 
-    @torch.no_grad()
     def step(self) -> None:
         """Change each parameter that has a gradient."""
-        numbers = [
-            number
-            for number, parameter in enumerate(self._parameters)
-            if parameter.grad is not None
-        ]
-        for number in numbers:
-            if number not in self._state:
-                nothing = torch.zeros_like(
-                    self._parameters[number], memory_format=torch.preserve_format
-                )
-                self._state[number] = dict(
-                    zip(_SLOTS, (torch.tensor(0.0), nothing, nothing.clone()), strict=True)
-                )
+        self.prepare()
+        self.change()
+
+    def prepare(self) -> None:
+        """Have all that :meth:`change` reads in its place."""
+        if self._is_on_gpu:
+            self._rate.fill_(self.rate)
+        for number in self._with_gradients():
+            if number in self._state:
+                continue
+            parameter = self._parameters[number]
+            count = torch.zeros((), device=self._rate.device)
+            nothing = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            slots = count, nothing, nothing.clone()
+            self._state[number] = {
+                name: slot.detach() for name, slot in zip(_SLOTS, slots, strict=True)
+            }
+
+    @torch.no_grad()
+    def change(self) -> None:
+        """Change each parameter that has a gradient, without waiting for a GPU."""
+        numbers = self._with_gradients()
         steps, means, squares = (
             [self._state[number][slot] for number in numbers] for slot in _SLOTS
         )
@@ -71,14 +84,23 @@ class Adam:
             squares,
             [],
             steps,
+            capturable=self._is_on_gpu,
             amsgrad=False,
             beta1=_MEAN_DECAY,
             beta2=_SQUARE_DECAY,
-            lr=self.rate,
+            lr=self._rate if self._is_on_gpu else self.rate,
             weight_decay=0.0,
             eps=_EPSILON,
             maximize=False,
         )
+
+    def _with_gradients(self) -> list[int]:
+        """Numbers of the parameters that have a gradient."""
+        return [
+            number
+            for number, parameter in enumerate(self._parameters)
+            if parameter.grad is not None
+        ]
 
     def tensors(self) -> dict[str, Tensor]:
         """The state, under names that :meth:`load` reads: ``NUMBER.SLOT``."""
@@ -102,7 +124,8 @@ class Adam:
                     f"a state of {len(self._parameters)} parameters, not of number {number}"
                 )
             parameter = self._parameters[int(number)]
-            own = value.clone() if slot == "step" else value.to(parameter, copy=True)
+            is_count = slot == "step"
+            own = value.to(self._rate.device if is_count else parameter, copy=True)
             self._state.setdefault(int(number), {})[slot] = own
         if any(set(slots) != set(_SLOTS) for slots in self._state.values()):
             raise ValueError(f"each of {', '.join(_SLOTS)} for each parameter")

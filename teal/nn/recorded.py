@@ -50,7 +50,7 @@ class RecordedPasses:
         """
         weights = list(model.parameters())
         dtype = weights[0].dtype
-        if not _can_be_recorded(problem):
+        if torch.is_grad_enabled() or not FixedProgram.accepts(problem):
             return forward(problem.to(dtype))
         shape = ProgramShape.of(problem)
         recorded = self._by_backend.setdefault(problem.ops.backend, {})
@@ -61,15 +61,6 @@ class RecordedPasses:
         while len(recorded) > _MOST_SHAPES:
             del recorded[next(iter(recorded))]
         return results
-
-
-def _can_be_recorded(problem: Problem) -> bool:
-    """Whether a pass reads no numbers of the program but its tensors."""
-    if torch.is_grad_enabled() or problem.conditions or not problem.is_linear:
-        return False
-    if not problem.ops.is_over_paths or problem.ops.backend.name != "cuda":
-        return False
-    return not problem.is_empty
 
 
 class _Recorded:

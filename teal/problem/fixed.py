@@ -6,6 +6,7 @@ import copy
 import dataclasses
 
 import torch
+from torch import Tensor
 
 from teal.objectives import Objective
 from teal.problem.problem import Problem
@@ -67,18 +68,46 @@ class FixedProgram:
             ops=ops,
         )
 
+    @staticmethod
+    def accepts(problem: Problem) -> bool:
+        """Whether launches that read no numbers of the program but its tensors can be recorded: a
+        linear one without side conditions, on a GPU with numba-cuda.
+        """
+        if problem.conditions or not problem.is_linear or problem.is_empty:
+            return False
+        return problem.ops.is_over_paths and problem.ops.backend.name == "cuda"
+
     def take(self, problem: Problem) -> None:
         """Copy a program in, once what was done with the last one on another stream has ended."""
+        self.take_demand(problem.demand)
+        for field in ("capacity", "demand_value", "link_cost"):
+            getattr(self._program, field).copy_(getattr(problem, field))
+
+    def take_demand(self, demand: Tensor) -> None:
+        """Copy other matrices in, as :meth:`take` does.
+
+        Args:
+            demand: (B, D) Gbit/s; on the CPU in pinned memory, for the host not to wait.
+        """
         if self.device.type == "cuda":
             current = torch.cuda.current_stream(self.device)
             if self._stream is not None:
                 current.wait_stream(self._stream)
             self._stream = current
-        for field in ("demand", "capacity", "demand_value", "link_cost"):
-            getattr(self._program, field).copy_(getattr(problem, field))
+        self._program.demand.copy_(demand, non_blocking=True)
 
-    def problem(self) -> Problem:
-        """The program, of which nothing has been computed yet."""
-        return self._program.with_known_branches(
+    def problem(self, demand: Tensor | None = None) -> Problem:
+        """The program, of which nothing has been computed yet.
+
+        Args:
+            demand: (B, D) Gbit/s in the place of its own, as computed from these.
+        """
+        program = self._program if demand is None else self._program.with_demand(demand)
+        return program.with_known_branches(
             has_link_cost=self._shape.has_link_cost, may_fail=self._shape.may_fail
         )
+
+    @property
+    def demand(self) -> Tensor:
+        """(B, D) Gbit/s, at its place."""
+        return self._program.demand

@@ -26,6 +26,7 @@ from teal.nn.checkpoint import (
     load_flow_gnn,
     new_flow_model,
 )
+from teal.nn.flow_gnn_config import FORMS
 from teal.nn.flow_models import FlowModel
 from teal.nn.recorded import RecordedPasses
 from teal.objectives import Objective
@@ -129,7 +130,10 @@ class FlowGnnScheme:
                 first = first_columns(all_paths, count)
                 self._first = problem.ops, problem.with_paths(first).ops
             problem = problem.with_ops(self._first[1])
-        splits, prices = self._passes.run(self.model, self.model.allocate, problem)
+        if config.form in FORMS:
+            splits, prices = self._passes.run(self.model, self.model.allocate, problem)
+        else:  # a registered model may depend on what it counts itself, which no recording knows
+            splits, prices = self.model.allocate(problem.to(self.model.dtype))
         return torch.nn.functional.pad(splits, (0, all_paths.num_paths - count)), prices
 
     def _solve(self, problem: Problem) -> Allocation:

@@ -93,7 +93,7 @@ def test_the_gradient_of_the_example_learner_is_that_of_the_expected_reward() ->
         def splits(self, means: torch.Tensor, problem: Problem) -> torch.Tensor:
             return action_splits(means, problem.path_mask, maximises_value=True, clamp=self.clamp)
 
-    noise = RowStreams(0, 0, list(range(problem.batch)), problem.demand.device)
+    noise = RowStreams(torch.arange(problem.batch))
     loss = reinforce(Plain(), problem, means, noise, config).sum()
     (slope,) = torch.autograd.grad(loss, means)
     from teal.learning.losses import reward

@@ -12,7 +12,8 @@ import torch
 from teal.formats import load_topology, load_traffic
 from teal.learning.losses import reward, total_demand_value
 from teal.learning.settings import TrainConfig
-from teal.learning.train import Trainer, TrainState, sample_size, sampled
+from teal.learning.steps import sampled
+from teal.learning.train import Trainer, TrainState, sample_size
 from teal.network import compute_paths
 from teal.nn.flow_gnn_config import FlowGnnConfig
 from teal.nn.universal_flow_gnn import UniversalFlowGnn
