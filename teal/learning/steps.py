@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -106,7 +107,9 @@ class Matrices(NamedTuple):
         """Matrices of arrays, in the type of a tensor; for a GPU in memory from which it copies
         them while the host goes on.
         """
-        found = cls(torch.as_tensor(demand).to(like.dtype), torch.from_numpy(seeds))
+        # NumPy's conversion: the thread that reads ahead would start threads of torch of its own.
+        numbers = demand.astype(np.float32 if like.dtype == torch.float32 else np.float64)
+        found = cls(torch.from_numpy(numbers), torch.from_numpy(seeds))
         return cls(*(one.pin_memory() for one in found)) if like.is_cuda else found
 
 
