@@ -14,7 +14,7 @@ from torch import Tensor
 
 from teal.network import PathSet
 from teal.problem import Problem, dual_bound
-from teal.problem.bounds import from_score
+from teal.problem.bounds import from_score, usable_prices
 from teal.solvers.pdhg.engine import guess_dual, initial_primal_weight
 from teal.solvers.projection import project, scaled_to_one
 from teal.solvers.result import PdhgState
@@ -119,7 +119,7 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
     if state is not None:
         positive = state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
         splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], positive, 0)
-        dual = state.prices.to(dual).clamp(min=0) * problem.capacity
+        dual = usable_prices(problem, state.prices.to(dual), most=1.0) * problem.capacity
     if not problem.price_set.on_simplex:
         if problem.largest_share is not None:
             splits = torch.minimum(splits, problem.largest_share.to(splits))

@@ -348,7 +348,8 @@ def _knows_steps(problem: Problem, engine: str) -> bool:
 
 
 def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState | None:
-    """The state of ``warm_start``, with prices whose sums are finite; engines repair the splits.
+    """The state of ``warm_start``, with prices whose sums are finite; engines repair the splits,
+    and that of a GPU the prices too, among its recorded launches.
 
     Raises:
         InputError: splits or prices of another shape.
@@ -365,7 +366,9 @@ def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState
     if actual != expected:
         raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", actual)
     device = problem.demand.device
-    prices = usable_prices(problem, state.prices.to(device), most=1.0)
+    prices = state.prices.to(device)
+    if problem.objective.rules.is_sequence or not problem.demand.is_cuda:
+        prices = usable_prices(problem, prices, most=1.0)
     of_programs = state.program_prices
     if of_programs is not None and len(of_programs.prices) != problem.batch:
         of_programs = None  # those of another batch say nothing here
