@@ -210,7 +210,7 @@ class Steps:
     def _add_recorded(self, part: _Part, number: int) -> None:
         streams = RowStreams(part.seeds)
         noisy = self._augmentation.noisy(part.program.demand, streams)
-        self._add(part.program.problem(noisy), streams, number)
+        self._add(part.program.problem().with_demand(noisy), streams, number)
 
     def _add(self, problem: Problem, noise: Noise, number: int) -> None:
         """The losses of a part and their gradients, without waiting for a GPU."""

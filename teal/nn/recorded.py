@@ -37,24 +37,29 @@ class RecordedPasses:
         return RecordedPasses, ()
 
     def run(
-        self, model: nn.Module, forward: Pass, problem: Problem, *form: Hashable
+        self,
+        model: nn.Module,
+        forward: Pass,
+        problem: Problem,
+        *form: Hashable,
+        dtype: torch.dtype | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """``forward(problem)`` in the model's type, without gradients: recorded on a GPU with
-        numba-cuda.
+        """``forward(problem)`` without gradients: recorded on a GPU with numba-cuda.
 
         Args:
             model: the model, where the problem is.
             forward: its pass, which waits for nothing: (B, D, K) and (B, E).
             problem: B matrices.
             form: options that change what the pass does.
+            dtype: type in which the pass is given the problem; None for the model's.
         """
         weights = list(model.parameters())
-        dtype = weights[0].dtype
+        dtype = dtype or weights[0].dtype
         if torch.is_grad_enabled() or not FixedProgram.accepts(problem):
             return forward(problem.to(dtype))
         shape = ProgramShape.of(problem)
         recorded = self._by_backend.setdefault(problem.ops.backend, {})
-        key = shape, form, tuple(weight.data_ptr() for weight in weights)
+        key = shape, dtype, form, tuple(weight.data_ptr() for weight in weights)
         found = recorded.pop(key, None) or _Recorded(FixedProgram(problem, shape, dtype))
         results = found.run(forward, problem)
         recorded[key] = found  # the last one

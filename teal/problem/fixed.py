@@ -96,14 +96,9 @@ class FixedProgram:
             self._stream = current
         self._program.demand.copy_(demand, non_blocking=True)
 
-    def problem(self, demand: Tensor | None = None) -> Problem:
-        """The program, of which nothing has been computed yet.
-
-        Args:
-            demand: (B, D) Gbit/s in the place of its own, as computed from these.
-        """
-        program = self._program if demand is None else self._program.with_demand(demand)
-        return program.with_known_branches(
+    def problem(self) -> Problem:
+        """The program, of which nothing has been computed yet."""
+        return self._program.with_known_branches(
             has_link_cost=self._shape.has_link_cost, may_fail=self._shape.may_fail
         )
 

@@ -375,12 +375,19 @@ class Problem:
             may_fail: whether links may have failed.
         """
         other = dataclasses.replace(self)
+        other.__dict__["_branches"] = {"has_link_cost": has_link_cost, "may_fail": may_fail}
         other.__dict__["has_link_cost"] = has_link_cost
         program = other.program
         # Values of all paths of a demand are equal where no link has a cost.
         program.__dict__["has_one_value"] = not has_link_cost
         program.__dict__["live"] = live_columns(self.ops, self.capacity, may_be_closed=may_fail)
         return other
+
+    def _changed(self, **fields: Any) -> Problem:
+        """This program with other tensors, and the same formulas where these are known."""
+        other = dataclasses.replace(self, **fields)
+        branches = self.__dict__.get("_branches")
+        return other if branches is None else other.with_known_branches(**branches)
 
     @property
     def path_mask(self) -> Bool[Tensor, "B D K"]:
@@ -528,9 +535,7 @@ class Problem:
         capacity = self.capacity[:1].expand(len(demand), -1)
         demand = torch.as_tensor(demand).to(self.demand)
         steps = None if self.functions is None else ValueSteps.of_functions(self.functions, demand)
-        return dataclasses.replace(
-            self, demand=demand, capacity=capacity, conditions=conditions, steps=steps
-        )
+        return self._changed(demand=demand, capacity=capacity, conditions=conditions, steps=steps)
 
     def balanced(self, name: ObjectiveName, demand: Tensor) -> Problem:
         """Matrices (B, D) under a balanced objective, where neither demands nor links have
@@ -793,7 +798,7 @@ class Problem:
             f: getattr(self, f).to(dtype)
             for f in ("demand", "capacity", "demand_value", "link_cost")
         }
-        return dataclasses.replace(self, **changed)
+        return self._changed(**changed)
 
 
 def mean_value(problem: Problem) -> Float[Tensor, ""]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,11 +32,16 @@ from teal.nn.flow_models import FlowModel
 from teal.nn.recorded import RecordedPasses
 from teal.objectives import Objective
 from teal.pathops import PathOps
-from teal.problem import Allocation, Problem
+from teal.problem import Allocation, Problem, dual_bound
+from teal.problem.bounds import from_score, usable_prices
+from teal.problem.fixed import FixedProgram
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
 from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows, weights_of
 from teal.solvers import admm, admm_fused, pdhg
+from teal.solvers.pdhg.dense import total_value
+from teal.solvers.pdhg.search import LAST_REFILL
+from teal.solvers.projection import project
 from teal.solvers.table_search import in_tables
 from teal.spec import Spec
 
@@ -98,7 +104,9 @@ class FlowGnnScheme:
             InputError: the checkpoint is for another objective, or nothing that a model knows.
         """
         problem.objective.require_an_allocation("teal")
-        with threads_for(problem.path_mask.numel() * self.model.config.width, torch_too=True):
+        with threads_for(
+            problem.batch * problem.ops.mask.numel() * self.model.config.width, torch_too=True
+        ):
             return self._solve(problem)
 
     def serves(self, objective: Objective) -> bool:
@@ -120,9 +128,7 @@ class FlowGnnScheme:
         Raises:
             InputError: the checkpoint is for another objective.
         """
-        if self._card is not None:
-            check_fits(self._card, self._folder, problem.objective)
-            self.model.to(problem.demand.device)
+        self._check(problem)
         all_paths, config = problem.paths, self.model.config
         count = all_paths.num_paths if config.takes_any_paths else config.num_paths
         if all_paths.num_paths != count:
@@ -136,58 +142,79 @@ class FlowGnnScheme:
             splits, prices = self.model.allocate(problem.to(self.model.dtype))
         return torch.nn.functional.pad(splits, (0, all_paths.num_paths - count)), prices
 
+    def _check(self, problem: Problem) -> None:
+        """Check that the model is for the objective, and move it to where the problem is."""
+        if self._card is not None:
+            check_fits(self._card, self._folder, problem.objective)
+            self.model.to(problem.demand.device)
+
     def _solve(self, problem: Problem) -> Allocation:
         check_model_knows("teal", problem)
         if problem.demand.is_cuda:
             torch.cuda.synchronize(problem.demand.device)
         begin, config = time.perf_counter(), self.config
-        splits, prices = (v.to(torch.float64) for v in self.start(problem))
-        problem = problem.to(torch.float64)
         balances = problem.demand_set.carries_all
-        if config.repair == "none":
-            splits, prices = _finished(problem, splits, prices)[:2]
-        elif (
-            config.repair == "pdhg"
-        ):  # PDHG checks the model's own splits first, and returns the best that it has checked
-            most = _DEFAULT_PDHG_ITERATIONS if config.iterations < 0 else config.iterations
-            splits, prices = _finished(problem, splits, prices, most, config.gap)[:2]
-        elif config.repair == "auto" and balances:
-            most = BALANCING_ITERATIONS if config.iterations < 0 else config.iterations
-            splits, prices = _finished(problem, splits, prices, most, BALANCED_GAP)[:2]
+        if config.repair == "admm" or (config.repair == "auto" and not balances):
+            splits, prices = self._by_admm(problem)
         else:
-            splits, prices = self._by_admm(problem, splits, prices)
+            splits, prices = (v.to(torch.float64) for v in self.start(problem))
+            most, gap = 0, 0.0
+            if config.repair == "pdhg":  # returns the best that it has checked, first the model's
+                most, gap = _DEFAULT_PDHG_ITERATIONS, config.gap
+            elif config.repair == "auto":
+                most, gap = BALANCING_ITERATIONS, BALANCED_GAP
+            if most and config.iterations >= 0:
+                most = config.iterations
+            splits, prices = _finished(problem.to(torch.float64), splits, prices, most, gap)[:2]
         if config.entries:
-            splits = in_tables(problem, splits, config.entries)
+            splits = in_tables(problem.to(torch.float64), splits, config.entries)
         if splits.is_cuda:
             torch.cuda.synchronize(splits.device)
         return Allocation.of_batch(splits, prices, time.perf_counter() - begin)
 
-    def _by_admm(self, problem: Problem, splits: Tensor, prices: Tensor) -> tuple[Tensor, Tensor]:
+    def _by_admm(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Splits and prices after the repair, never worse than without it.
 
         Both the model's own splits and the repaired ones are projected, and for each matrix the
         better are kept: a few iterations improve a good start but may spoil a poor one.  Likewise
         the prices with the closer bound.
         """
-        count = self.config.iterations
+        count, rho = self.config.iterations, self.config.rho
         count = admm.default_iterations(problem) if count < 0 else count
-        if admm_fused.accepts(problem):
-            repaired, repaired_prices = admm_fused.solve(
-                problem, splits, count, self.config.rho, prices
+        self._check(problem)
+        if self._is_one_pass(problem):
+            return self._passes.run(
+                self.model,
+                partial(self._repaired, count),
+                problem,
+                "with ADMM",
+                count,
+                dtype=torch.float64,
             )
-        else:
-            repaired, repaired_prices, _ = admm.solve(
-                problem, splits, count, self.config.rho, prices
-            )
-        own, after = (
-            _finished(problem, splits, prices),
-            _finished(problem, repaired, repaired_prices),
-        )
-        sign = problem.objective.rules.sense
+        splits, prices = (v.to(torch.float64) for v in self.start(problem))
+        problem = problem.to(torch.float64)
+        is_compiled = admm_fused.accepts(problem)
+        repair = admm_fused.solve if is_compiled else admm.repaired
+        after = repair(problem, splits, count, rho, prices)
+        return _better_of(problem, _finished(problem, splits, prices), _finished(problem, *after))
+
+    def _is_one_pass(self, problem: Problem) -> bool:
+        """Whether model, repair and projection are recorded together on a GPU: for a program that
+        is solved as it is, over the model's paths.
+        """
+        config = self.model.config
+        has_its_paths = config.takes_any_paths or config.num_paths == problem.paths.num_paths
+        is_itself = problem.weighted is problem and problem.solved is problem
         return (
-            _better(own.splits, after.splits, sign * own.value, sign * after.value),
-            _better(own.prices, after.prices, -sign * own.bound, -sign * after.bound),
+            config.form in FORMS and has_its_paths and is_itself and FixedProgram.accepts(problem)
         )
+
+    def _repaired(self, count: int, problem: Problem) -> tuple[Tensor, Tensor]:
+        """The result of :meth:`_by_admm` by torch alone, in float64, waiting for nothing."""
+        narrow = problem.to(self.model.dtype)
+        splits, prices = (v.to(torch.float64) for v in self.model.allocate(narrow))
+        after = admm.repaired(problem, splits, count, self.config.rho, prices)
+        return _better_of(problem, _projected(problem, splits, prices), _projected(problem, *after))
 
 
 class _Finished(NamedTuple):
@@ -218,6 +245,30 @@ def _finished(
         dtype=None if max_iterations else torch.float32,
     )
     return _Finished(result.splits, result.prices, result.value, result.bound)
+
+
+def _projected(problem: Problem, splits: Tensor, prices: Tensor) -> _Finished:
+    """:func:`_finished` without iterations, by torch alone."""
+    splits = project(problem, splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0), LAST_REFILL)
+    prices = usable_prices(problem, prices, most=1.0)
+    bound, trivial = dual_bound(problem, prices), from_score(problem, total_value(problem))
+    sense = problem.objective.rules.sense
+    is_closer = sense * bound < sense * trivial
+    return _Finished(
+        splits,
+        torch.where(is_closer[:, None], prices, 0),
+        problem.value(splits),
+        torch.where(is_closer, bound, trivial),
+    )
+
+
+def _better_of(problem: Problem, own: _Finished, after: _Finished) -> tuple[Tensor, Tensor]:
+    """For each matrix the splits of the larger value, and the prices of the closer bound."""
+    sense = problem.objective.rules.sense
+    return (
+        _better(own.splits, after.splits, sense * own.value, sense * after.value),
+        _better(own.prices, after.prices, -sense * own.bound, -sense * after.bound),
+    )
 
 
 def _better(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:

@@ -250,6 +250,17 @@ def solve(
     )
 
 
+def repaired(
+    problem: Problem, splits: Tensor, iterations: int, rho: float, prices: Tensor
+) -> tuple[Tensor, Tensor]:
+    """:func:`solve` without residuals: splits (B, D, K) and prices (B, E)."""
+    scale = scaling(problem, rho)
+    state = start(problem, scale, splits, prices)
+    for _ in range(iterations):
+        state = step(problem, scale, state)
+    return state.splits, link_prices(problem, scale, state)
+
+
 def default_iterations(problem: Problem) -> int:
     """Teal's number of iterations: 2 below 100 nodes, 5 from there on."""
     return 2 if problem.topology.num_nodes < _LARGE_NETWORK_NODES else 5

@@ -3,14 +3,20 @@ recorded graphs are replayed over the same memory."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
 
-from teal.problem import Problem
+from teal.nn.checkpoint import new_flow_model
+from teal.nn.flow_gnn_config import UNIVERSAL, FlowGnnConfig
+from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
+from teal.problem import Allocation, Problem
 from teal.runtime import cuda
-from teal.schemes import make_scheme
-from teal.testing import random_problem
+from teal.schemes.flow_gnn import FlowGnnScheme
+from teal.schemes.price_gnn import PriceGnnScheme
+from teal.testing import assert_feasible, random_problem
 from tests.stand_in_gpu import stand_in_gpu
 
 pytestmark = [
@@ -33,29 +39,64 @@ def _made(problem: Problem, objective: str, device: str) -> Problem:
     )
 
 
-@pytest.mark.parametrize("name", ["teal", "price-gnn:rounds=2,bound_rounds=2"])
+def _scheme(name: str, device: str) -> FlowGnnScheme | PriceGnnScheme:
+    """A scheme with small random weights."""
+    torch.manual_seed(0)
+    if name == "teal":
+        return FlowGnnScheme(new_flow_model(FlowGnnConfig(3, 1, 4, UNIVERSAL)).to(device))
+    return PriceGnnScheme(PriceGNN(PriceGnnConfig(8, 2, 2)).to(device))
+
+
+@pytest.mark.parametrize("name", ["teal", "price-gnn"])
 @pytest.mark.parametrize("objective", ["total_flow", "max_link_utilisation"])
 def test_a_recorded_pass_is_that_of_each_program(name: str, objective: str) -> None:
-    problem = random_problem(0, num_paths=4, failed=0, idle=0.2, nodes=4, density=0.7, batch=1)
+    problem = random_problem(0, num_paths=3, failed=0, idle=0.2, nodes=4, density=0.7, batch=1)
     rng = np.random.default_rng(1)
     demands = [problem.demand.numpy() * rng.uniform(0.3, 3, problem.demand.shape) for _ in range(3)]
 
-    def started(program: Problem) -> list[list[torch.Tensor]]:
-        scheme = make_scheme(name)
-        found = [scheme.start(program.with_demand(one)) for one in demands]  # type: ignore[attr-defined]
-        return [[numbers.cpu() for numbers in one] for one in found]
+    def started(device: str) -> list[list[torch.Tensor]]:
+        program, scheme = _made(problem, objective, device), _scheme(name, device)
+        found = []
+        for demand in demands:
+            counts.clear()
+            found.append([one.cpu() for one in scheme.start(program.with_demand(demand))])
+        return found
 
-    expected = started(_made(problem, objective, "cpu").with_demand(demands[0]))
-    with stand_in_gpu(has_kernels=True) as counts:
-        on_gpu = _made(problem, objective, "cuda")
-        found = started(on_gpu)
-        scheme = make_scheme(name)
-        for _ in range(2):  # the second pass is recorded
-            scheme.start(on_gpu)  # type: ignore[attr-defined]
-        counts.clear()
-        scheme.start(on_gpu.with_demand(demands[1]))  # type: ignore[attr-defined]
+    counts: Counter[str] = Counter()
+    expected = started("cpu")
+    with stand_in_gpu(has_kernels=True) as counts:  # noqa: F811  # the one that is cleared
+        found = started("cuda")
         assert counts["launched"] <= _MOST_LAUNCHES
         assert counts["replayed"] == 1
     for own, other in zip(expected, found, strict=True):
         for numbers, again in zip(own, other, strict=True):
             torch.testing.assert_close(again, numbers, rtol=1e-4, atol=1e-5)
+
+
+def test_model_and_repair_are_one_graph_and_allocate_as_on_the_cpu() -> None:
+    """Passes, ADMM, projection, bounds and the choice of the better results, with a failed link."""
+    problem = random_problem(3, num_paths=2, failed=1, nodes=4, density=0.7, batch=1)
+    rng = np.random.default_rng(1)
+    demands = [problem.demand.numpy() * rng.uniform(0.3, 3, problem.demand.shape) for _ in range(3)]
+    counts: Counter[str] = Counter()
+
+    def allocated(device: str) -> list[Allocation]:
+        program = _made(problem, "total_flow", device).with_capacity(problem.capacity)
+        scheme = _scheme("teal", device)
+        found = [scheme.solve(program.with_demand(one)) for one in demands[:-1]]
+        counts.clear()
+        return [*found, scheme.solve(program.with_demand(demands[-1]))]
+
+    expected = allocated("cpu")
+    with stand_in_gpu(has_kernels=True) as counts:  # noqa: F811  # the one that is cleared
+        found = allocated("cuda")
+        assert counts["launched"] <= _MOST_LAUNCHES
+        assert counts["replayed"] == 1
+        assert counts["read"] + counts["copied"] == 1, "the extremes of the program"
+    for own, other, demand in zip(expected, found, demands, strict=True):
+        assert own.prices is not None
+        assert other.prices is not None
+        on_cpu = Allocation.of_batch(other.splits.cpu(), other.prices.cpu(), 0.0)
+        assert_feasible(problem.with_demand(demand), on_cpu)
+        torch.testing.assert_close(on_cpu.splits, own.splits, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(on_cpu.prices, own.prices, rtol=1e-3, atol=1e-4)

@@ -113,12 +113,12 @@ def test_recorded_launches_compute_what_launches_one_by_one_do(
             for demand, limit in zip(demands, capacities, strict=True)
         ]
         found = [_solve(one) for one in programs]
-        return [*found, *(_solve(one, found[1]) for one in programs), *map(_solve, programs)]
+        return [*found, _solve(programs[0], found[1]), _solve(programs[1])]
 
     plain = solved(_made(problem, demands[0], "cpu"))
     with stand_in_gpu(has_kernels=True) as counts:
         results = [_on_cpu(one) for one in solved(_made(problem, demands[0], "cuda"))]
-        assert counts["replayed"] > 3 * 5
+        assert counts["replayed"] >= 2 * len(("set-up", "iterations", "check"))
     for expected, numbers in zip(plain, results, strict=True):
         for own, other in zip(_on_cpu(expected), numbers, strict=True):
             torch.testing.assert_close(other, own, rtol=1e-12, atol=1e-12)
