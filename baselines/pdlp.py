@@ -14,20 +14,55 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
 from baselines import pdlp_worker
-from baselines.matrix import Matrix, MatrixResult, per_matrix, require_objective
+from baselines.matrix import Array, Matrix, MatrixResult, per_matrix, require_objective
 from baselines.path_program import SUPPORTED_OBJECTIVES, path_program
 from teal.errors import InputError, SolverError
 from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
 from teal.solvers.projection import project
 from teal.spec import Spec
+
+
+class ScaledProgram(NamedTuple):
+    """The program min cost x s.t. a_ub x <= b_ub, a_eq x = b_eq, x >= 0, whose coefficients are of
+    order 1.
+
+    Attributes:
+        cost: (n,) costs.
+        a_ub: (m, n) matrix of the inequalities.
+        b_ub: (m,) their limits.
+        a_eq: matrix of the equations, or None.
+        b_eq: their right-hand side, or None.
+    """
+
+    cost: Array
+    a_ub: Any
+    b_ub: Array
+    a_eq: Any
+    b_eq: Array | None
+
+
+class Solved(NamedTuple):
+    """A solution.
+
+    Attributes:
+        x: (n,) variables.
+        dual: (m,) prices of the inequalities, not negative.
+        termination: reason why the solver stopped; ``failed`` where x is of no use.
+        seconds: time of the solver.
+    """
+
+    x: Array
+    dual: Array
+    termination: str
+    seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +88,28 @@ class Pdlp:
             SolverError: OR-Tools is not installed.
         """
         require_objective("pdlp", problem.objective, *SUPPORTED_OBJECTIVES)
-        if importlib.util.find_spec("ortools") is None:
-            raise SolverError("pdlp: OR-Tools is not installed: pip install 'teal-te[benchmarks]'")
+        self.check()
         allocation = per_matrix(problem, self._solve)
         return dataclasses.replace(
             allocation, splits=project(problem.to(torch.float64), allocation.splits, refill=0)
         )
+
+    def check(self) -> None:
+        """Check that the solver is there.
+
+        Raises:
+            SolverError: it is not.
+        """
+        if importlib.util.find_spec("ortools") is None:
+            raise SolverError("pdlp: OR-Tools is not installed: pip install 'teal-te[benchmarks]'")
+
+    def run(self, program: ScaledProgram) -> Solved:
+        """The solution of a program."""
+        threads = self.threads or os.cpu_count() or 1
+        task = _process().submit(
+            pdlp_worker.solve, *program, self.accuracy, self.time_limit, threads
+        )
+        return Solved(*task.result())
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
         lp = path_program(matrix, matrix.routable, matrix.capacity)
@@ -81,18 +132,9 @@ class Pdlp:
         if program.a_eq is not None and program.b_eq is not None:
             a_eq = sp.diags_array(1 / program.b_eq) @ program.a_eq @ sp.diags_array(rates)
             b_eq = np.ones(len(program.b_eq))
-        task = _process().submit(
-            pdlp_worker.solve,
-            program.cost * rates / scale,
-            a_ub,
-            program.b_ub / limits,
-            a_eq,
-            b_eq,
-            self.accuracy,
-            self.time_limit,
-            self.threads or os.cpu_count() or 1,
+        x, dual, termination, seconds = self.run(
+            ScaledProgram(program.cost * rates / scale, a_ub, program.b_ub / limits, a_eq, b_eq)
         )
-        x, dual, termination, seconds = task.result()
         flow, prices = np.zeros(matrix.mask.shape), np.zeros(len(matrix.capacity))
         flow.reshape(-1)[lp.path] = np.maximum(x[:width], 0) * rates[:width]
         prices[lp.links] = np.maximum(dual[:num_link_rows], 0) * scale / limits[:num_link_rows]

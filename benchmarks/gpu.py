@@ -5,7 +5,7 @@ file.
 
 FOLDER holds UsCarrier.json, Kdl.json, ASN2k.json and geant.xml (data/README.md says where to get
 them).  Needs torch with a GPU, torch-geometric, numba with numba-cuda, and their dependencies; no
-solver, no Ray.  Times are medians by device events after warm-up; those marked "wall" include the
+solver, no Ray.  PDLP is timed beside it where mpax with jax, or ortools, is installed.  Times are medians by device events after warm-up; those marked "wall" include the
 host and end with a synchronisation.  If a part fails, its error is printed and the other parts run.
 """
 
@@ -17,6 +17,7 @@ import csv
 import dataclasses
 import gc
 import importlib.metadata
+import os
 import statistics
 import sys
 import time
@@ -39,6 +40,13 @@ from teal.solvers.pdhg.plain import PlainEngine
 NETWORKS = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
 LOAD = 6  # load of the gravity traffic, as in benchmarks/engine.py
 DEVICE = torch.device("cuda")
+# Settings of the trainings that are timed: the model of earlier figures, those of today.
+TRAININGS: tuple[dict[str, Any], ...] = (
+    {"from_": "none:form=feedback,layers=6,width=8"},
+    {},
+    {"learner": "coma"},
+    {"model": "price"},
+)
 Row = tuple[str, str, float, str, str]
 
 
@@ -112,14 +120,20 @@ def copy_bandwidth() -> float:
     return 2 * a.numel() * 4 / (by_events(lambda: b.copy_(a), 10) / 1e3)
 
 
-def load(data: Path, name: str, matrices: int, device: str = "cuda") -> Any:
-    """The problem of ``matrices`` consecutive matrices."""
+def loaded(data: Path, name: str, matrices: int, device: str) -> tuple[Any, Any]:
+    """The problem of ``matrices`` consecutive matrices, and these."""
     topology = teal.load_topology(str(published(data, NETWORKS[name])))
     traffic = teal.load_traffic(f"gravity:seed=0,count={matrices},load={LOAD}", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
-    return teal.Problem.create(
+    problem = teal.Problem.create(
         topology, paths, teal.Objective(), traffic.read(slice(None)), device=device
     )
+    return problem, traffic
+
+
+def load(data: Path, name: str, matrices: int, device: str = "cuda") -> Any:
+    """The problem of ``matrices`` consecutive matrices."""
+    return loaded(data, name, matrices, device)[0]
 
 
 def bytes_of_iteration(paths: Any, batch: int, real: int = 4) -> float:
@@ -266,25 +280,23 @@ def on_cpu(report: Report, problem: Any, name: str) -> None:
         )
 
 
-def forward(report: Report, problem: Any, name: str, aim: str) -> None:
-    """Time the forward pass of FlowGNN in evaluation mode."""
-    from teal.nn.flow_gnn import TealModel
-    from teal.nn.flow_gnn_config import FlowGnnConfig
-
-    model = TealModel(FlowGnnConfig(problem.paths.num_paths)).to(DEVICE).eval()
-    narrow = problem.row(0).to(torch.float32)
-    with torch.no_grad():
-        report.add("FlowGNN", f"forward, {name}", by_events(lambda: model(narrow), 20), "ms", aim)
-
-
 def passes(report: Report, problem: Any, name: str, aim: str) -> None:
-    """Time the recorded passes of the models that come with Teal, the program copied in and the
-    results out.
+    """Time the recorded passes of models, the program copied in and the results out, and the whole
+    scheme: the pass, ADMM, projection and bounds.
     """
-    for scheme in ("teal", "price-gnn"):
-        made: Any = teal.make_scheme(scheme)
-        time_ms = by_clock(lambda made=made: made.start(problem), 20)  # type: ignore[misc]
-        report.add("models", f"recorded pass of {scheme}, {name} (wall)", time_ms, "ms", aim)
+    from teal.nn.checkpoint import new_flow_model
+    from teal.nn.flow_gnn_config import FEEDBACK, FlowGnnConfig
+    from teal.schemes.flow_gnn import FlowGnnScheme
+
+    of_k = FlowGnnScheme(new_flow_model(FlowGnnConfig(problem.paths.num_paths, form=FEEDBACK)))
+    of_k.model.to(DEVICE)
+    shipped: Any = teal.make_scheme("teal")
+    price: Any = teal.make_scheme("price-gnn")
+    for kind, scheme in (("FlowGNN of K", of_k), ("FlowGNN", shipped), ("PriceGNN", price)):
+        time_ms = by_clock(lambda scheme=scheme: scheme.start(problem), 20)  # type: ignore[misc]
+        report.add("models", f"recorded pass of {kind}, {name} (wall)", time_ms, "ms", aim)
+    time_ms = by_clock(lambda: shipped.solve(problem), 20)
+    report.add("models", f"scheme teal with ADMM, {name} (wall)", time_ms, "ms")
 
 
 def bulk(
@@ -307,25 +319,46 @@ def bulk(
     report.add("bulk", f"{name}: widest gap", widest, "")
 
 
-def training(report: Report, problem: Any, name: str, aim: str) -> None:
-    """Time one optimiser step of the learner ``direct`` over the whole batch."""
-    from teal.learning.learners import direct_loss
-    from teal.learning.losses import bound_loss
-    from teal.nn.flow_gnn import TealModel
-    from teal.nn.flow_gnn_config import FlowGnnConfig
+def training(report: Report, data: Path, name: str, settings: dict[str, Any], aim: str) -> None:
+    """Time optimiser steps of `teal train` on batches of 20 matrices, which are read meanwhile."""
+    from teal.learning.settings import TrainConfig
+    from teal.learning.train import Trainer
 
-    narrow = problem.to(torch.float32)
-    model = TealModel(FlowGnnConfig(problem.paths.num_paths)).to(DEVICE)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    problem, traffic = loaded(data, name, 64, "cuda")
+    nowhere = {"topology": "-", "traffic": "-", "out": Path("never-written")}
+    config = TrainConfig(**nowhere, batch_size=20, **settings)  # type: ignore[arg-type]
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    trainer = Trainer(problem.row(0), traffic, traffic.split(), config)
 
     def step() -> None:
-        optimiser.zero_grad(set_to_none=True)
-        means, prices = model(narrow)
-        (direct_loss(model, narrow, means) + bound_loss(narrow, prices)).mean().backward()
-        optimiser.step()
+        trainer.one_step()
+        trainer.state.step += 1
 
-    time_ms = by_events(step, 20)
-    report.add("training", f"step, FlowGNN, {name}, batch {problem.batch}", time_ms, "ms", aim)
+    time_ms = by_clock(step, 15, warm_up=4)
+    peak = torch.cuda.max_memory_allocated() - before
+    kind = ", ".join(f"{key.strip('_')} {value}" for key, value in settings.items()) or "defaults"
+    report.add("training", f"step, {name}, batch 20, {kind} (wall)", time_ms, "ms", aim)
+    report.add("training", f"step, {name}, batch 20, {kind}: peak", peak / 2**30, "GiB")
+
+
+def peers(report: Report, data: Path, name: str, accuracy: float = 1e-3) -> None:
+    """Time PDLP on the same program, on the GPU and on the CPU, where these are installed."""
+    from gpu_peer import Mpax
+
+    from baselines.pdlp import Pdlp
+
+    problem = load(data, name, 1, "cpu")
+    bound = float(teal.solve(problem, gap=1e-4).bound[0])
+    for kind, solver in (("MPAX", Mpax(accuracy)), ("OR-Tools", Pdlp(accuracy))):
+        try:
+            found = solver.solve(problem)
+        except teal.TealError as error:
+            print(f"# {error}", flush=True)
+            continue
+        time_ms, gap = 1e3 * found.solve_s[0], 1 - float(problem.value(found.splits)[0]) / bound
+        report.add("peers", f"{name}, PDLP of {kind}, accuracy {accuracy:g}", time_ms, "ms")
+        report.add("peers", f"{name}, PDLP of {kind}: gap of what it carries", gap, "")
 
 
 def main() -> None:
@@ -345,6 +378,7 @@ def main() -> None:
         sys.exit("benchmarks/gpu.py: torch sees no GPU (torch.cuda.is_available() is false)")
     cuda.require()
     torch.manual_seed(0)
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # JAX, the peer, would take the memory
     report = Report(options.seconds)
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in ("torch", "numba", "numba-cuda")
@@ -382,10 +416,13 @@ def main() -> None:
                 report, problem_of("Kdl", 32), "Kdl", bandwidth, "must 0.1, aim 0.03"
             ),
         ),
-        ("forward", lambda: forward(report, problem_of("Kdl", 1), "Kdl", "must 4, aim 2")),
-        (
-            "training",
-            lambda: training(report, problem_of("UsCarrier", 20), "UsCarrier", "must 15, aim 8"),
+        ("passes", lambda: passes(report, problem_of("Kdl", 1), "Kdl", "must 4, aim 2")),
+        *(
+            (
+                f"training {number}",
+                partial(training, report, options.data, "UsCarrier", settings, "must 15, aim 8"),
+            )
+            for number, settings in enumerate(TRAININGS)
         ),
         (
             "ASN iteration",
@@ -407,7 +444,7 @@ def main() -> None:
             lambda: on_cpu(report, load(options.data, "UsCarrier", 1, "cpu"), "UsCarrier"),
         ),
         ("Kdl CPU", lambda: on_cpu(report, load(options.data, "Kdl", 1, "cpu"), "Kdl")),
-        ("passes", lambda: passes(report, problem_of("Kdl", 1), "Kdl", "must 4, aim 2")),
+        ("peers", lambda: peers(report, options.data, "UsCarrier")),
         ("pathops ASN", lambda: operations(report, problem_of("ASN", 1), "ASN")),
     ]
     networks = {
@@ -423,7 +460,7 @@ def main() -> None:
     try:
         for name, work in parts:
             report.run(name, work)
-            if name == "forward":
+            if name == "passes":
                 problems.pop(("Kdl", 32), None)
     finally:
         with options.out.open("w", newline="") as file:
