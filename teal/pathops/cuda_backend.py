@@ -205,13 +205,13 @@ class CudaBackend:
         return out, out_link
 
     def extremes(self, *tensors: Tensor) -> list[FloatArray]:
-        """(B, 3) least, largest and sum of each row of four tensors (B, n), by one kernel and one
-        reading.
+        """(B, 4) least, largest, sum and least above 0 (infinite if none is) of each row of four
+        tensors (B, n), by one kernel and one reading.
         """
         begin = [0]
         for tensor in tensors:
             begin.append(begin[-1] + len(tensor) * -(-tensor.shape[1] // _PIECE))
-        out = torch.empty(3 * begin[-1], dtype=torch.float64, device=self.device)
+        out = torch.empty(4 * begin[-1], dtype=torch.float64, device=self.device)
         cuda.launch(
             kernels.extremes,
             self.device,
@@ -223,13 +223,17 @@ class CudaBackend:
             _PIECE,
             cuda.array(out),
         )
-        pieces = np.asarray(out.cpu()).reshape(-1, 3)
+        pieces = np.asarray(out.cpu()).reshape(-1, 4)
         found = []
         for tensor, first, last in zip(tensors, begin, begin[1:], strict=False):
-            rows = pieces[first:last].reshape(len(tensor), -1, 3)
-            found.append(
-                np.stack([rows[..., 0].min(1), rows[..., 1].max(1), rows[..., 2].sum(1)], 1)
+            rows = pieces[first:last].reshape(len(tensor), -1, 4)
+            numbers = (
+                rows[..., 0].min(1),
+                rows[..., 1].max(1),
+                rows[..., 2].sum(1),
+                rows[..., 3].min(1),
             )
+            found.append(np.stack(numbers, 1))
         return found
 
 

@@ -310,33 +310,37 @@ def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
 
 @device_function
 def _add_piece(values, begin, end, partial):
-    """Least, largest and sum of what a thread takes of ``values[begin:end]``."""
+    """Least, largest, sum and least above 0 of what a thread takes of ``values[begin:end]``."""
     thread = cuda.threadIdx.x
     least = math.inf
     most = -math.inf
     total = 0.0
+    positive = math.inf
     for i in range(begin + thread, end, THREADS):
         number = float64(values[i])
         least = min(least, number)
         most = max(most, number)
         total += number
+        if number > 0:
+            positive = min(positive, number)
     partial[0, thread] = least
     partial[1, thread] = most
     partial[2, thread] = total
+    partial[3, thread] = positive
 
 
 @cuda_kernel
 def extremes(first, second, third, fourth, begin, width, piece, out):
-    """Least, largest and sum of each piece of the rows of four arrays.
+    """Least, largest, sum and least above 0 of each piece of the rows of four arrays.
 
     Args:
         first, second, third, fourth: flat arrays.
         begin: (5,) number of the first piece of each array, and number of all pieces.
         width: (4,) length of the rows of each array.
         piece: numbers of a piece, at most.
-        out: (3 pieces,) least, largest and sum of each piece, those of a row side by side.
+        out: (4 pieces,) the numbers of each piece, those of a row side by side.
     """
-    partial = cuda.shared.array((3, THREADS), float64)
+    partial = cuda.shared.array((4, THREADS), float64)
     thread = cuda.threadIdx.x
     for item in range(cuda.blockIdx.x, begin[4], cuda.gridDim.x):
         array = 0
@@ -363,8 +367,9 @@ def extremes(first, second, third, fourth, begin, width, piece, out):
                 partial[0, thread] = min(partial[0, thread], partial[0, other])
                 partial[1, thread] = max(partial[1, thread], partial[1, other])
                 partial[2, thread] += partial[2, other]
+                partial[3, thread] = min(partial[3, thread], partial[3, other])
             cuda.syncthreads()
             step //= 2
-        if thread < 3:
-            out[3 * item + thread] = partial[thread, 0]
+        if thread < 4:
+            out[4 * item + thread] = partial[thread, 0]
         cuda.syncthreads()

@@ -158,6 +158,7 @@ class Extremes(NamedTuple):
 
     Attributes:
         smallest_capacity, largest_capacity: Gbit/s of a link.
+        smallest_live_capacity: Gbit/s of a link that has not failed; infinite if all have.
         least_total: Gbit/s of all demands of a matrix, of the matrix with least.
         largest_demand: Gbit/s.
         smallest_value, largest_value: value of a Gbit/s of a demand.
@@ -166,6 +167,7 @@ class Extremes(NamedTuple):
 
     smallest_capacity: float
     largest_capacity: float
+    smallest_live_capacity: float
     least_total: float
     largest_demand: float
     smallest_value: float
@@ -339,6 +341,7 @@ class Problem:
         numbers = (
             self.capacity.min(),
             self.capacity.max(),
+            torch.where(self.capacity > 0, self.capacity, torch.inf).min(),
             self.demand.sum(1).min(),
             self.demand.max(),
             self.demand_value.min(),
@@ -359,6 +362,7 @@ class Problem:
         return (
             float(capacity[:, 0].min()),
             float(capacity[:, 1].max()),
+            float(capacity[:, 3].min()),
             float(demand[:, 2].min()),
             float(demand[:, 1].max()),
             float(value[0, 0]),

@@ -28,6 +28,7 @@ bottlenecks of its paths.  The primal weight starts at 1, since all magnitudes a
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
@@ -152,21 +153,26 @@ def is_ordinary(problem: Problem) -> bool:
     """Whether a few sums show that there is nothing to reduce, nor any need of the equilibrated
     engine.
 
-    No link has failed, capacities and demands lie within four decades of the smallest capacity,
-    units are ordinary, and no link is wider than the sum of a matrix's demands.  On small networks
-    all else would take a tenth of a solve.
+    Capacities of links that have not failed and demands lie within four decades of the smallest
+    such capacity, units are ordinary, and no link is wider than the sum of a matrix's demands; of
+    those that have a path left, where a link has failed.  On small networks all else would take a
+    tenth of a solve.
     """
     if problem.is_empty:
         return False
     numbers = problem.extremes
     low, high = _ORDINARY_MAGNITUDES
-    smallest = numbers.smallest_capacity
+    smallest = numbers.smallest_live_capacity
     largest = max(numbers.largest_capacity, numbers.largest_demand)
     return (
-        low <= smallest
+        low <= smallest < math.inf
         and largest <= min(high, MAX_CAPACITY_RATIO * smallest)
         and numbers.largest_capacity <= numbers.least_total
         and (problem.price_set.on_simplex or low <= numbers.largest_value <= high)
+        and (
+            numbers.smallest_capacity > 0
+            or numbers.largest_capacity <= float(problem.routable_demand.sum(1).min())
+        )
     )
 
 
