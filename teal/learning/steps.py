@@ -8,9 +8,10 @@ host copies the demands and seeds of a part in, and reads one record a step.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -215,10 +216,13 @@ class Steps:
     def _add(self, problem: Problem, noise: Noise, number: int) -> None:
         """The losses of a part and their gradients, without waiting for a GPU."""
         is_counted = has_demand(problem)
-        by_name = self._task.losses(problem, noise, number)
-        terms = [torch.where(is_counted, by_name[name], 0).sum() for name in self._task.loss_names]
-        losses = torch.stack(terms) / self._count
-        losses.sum().backward()
+        with _matrix_products(problem.demand.device):
+            by_name = self._task.losses(problem, noise, number)
+            terms = [
+                torch.where(is_counted, by_name[name], 0).sum() for name in self._task.loss_names
+            ]
+            losses = torch.stack(terms) / self._count
+            losses.sum().backward()
         self._losses += losses.detach()
 
     def finish(self, number: int, peers: Peers) -> dict[str, float]:
@@ -240,6 +244,22 @@ class Steps:
         limit = self._task.max_gradient_norm
         _do(self._updating, lambda: update(optimiser, model, limit, self._record))
         return dict(zip(self._task.loss_names, losses, strict=True))
+
+
+@contextlib.contextmanager
+def _matrix_products(device: torch.device) -> Iterator[None]:
+    """Products of matrices in TF32 on a GPU, which change a trained model less than another seed
+    does (``benchmarks/precision.py``).
+    """
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _do(graph: cuda.LaunchGraph | None, work: Callable[[], object]) -> None:
