@@ -117,7 +117,7 @@ def summary(file: Path) -> pd.DataFrame:
         for precision in ("tf32", "bfloat16"):
             change = abs(scores[start, precision].mean() - whole.mean())
             found.append((f"{start}: change by {precision}", change))
-    return pd.DataFrame(found, columns=["measure", "value"])
+    return pd.DataFrame(found, columns=["what", "value"])
 
 
 def main() -> None:

@@ -423,7 +423,7 @@ class HedgeTrainer:
             warm_up_steps=_WARM_UP_STEPS,
         )
         self.optimiser.zero_grad()
-        total = torch.zeros(1)
+        total = torch.zeros(1, dtype=torch.float64)
         for _ in range(_BATCH_INTERVALS):
             intervals = self._train[rng.integers(len(self._train))]
             soft, largest = intervals[rng.integers(len(intervals))].losses(self.model)

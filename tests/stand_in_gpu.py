@@ -31,6 +31,7 @@ _COPIES = {
     torch.ops.aten.copy_.default,
     torch.ops.aten.index.Tensor,
     torch.ops.aten.index_put_.default,
+    torch.ops.aten.where.self,
 }
 _READ = torch.ops.aten._local_scalar_dense.default  # item(), float(), int(), bool()
 # Functions whose results have a size that the host waits for.
@@ -203,8 +204,12 @@ def _run(function: Any, arguments: Any, options: dict[str, Any]) -> Any:
         _waited("read")
     held = pytree.tree_map_only(StandInTensor, lambda one: one.held, (arguments, options))
     found = function(*held[0], **held[1])
-    if to_gpu and on_cpu and RecordedGraph.recording:  # also indices
-        raise RuntimeError("a tensor is copied to the GPU while a graph is recorded")
+    if to_gpu and RecordedGraph.recording:
+        number = any(
+            isinstance(one, torch.Tensor) and not isinstance(one, StandInTensor) for one in flat
+        )
+        if on_cpu or (number and function in _COPIES):  # also indices
+            raise RuntimeError("a tensor is copied to the GPU while a graph is recorded")
     if to_gpu and (_storages(found) - _storages(held) or function._schema.is_mutable):
         _started()
         if RecordedGraph.recording is not None:

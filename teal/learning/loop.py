@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
+from weakref import WeakMethod
 
 from teal.nn.adam import Adam
 from teal.runtime.interrupts import Interrupted, interrupts_wait
@@ -38,12 +39,17 @@ class ReadAhead(Generic[T]):
     """Reads the inputs of the next step while the present one is computed.
 
     Args:
-        read: reads the inputs of a step, by its number; called by one thread.
+        read: method that reads the inputs of a step, by its number; called by one thread.  Its
+            object may own this one, and is not kept alive by it.
     """
 
     def __init__(self, read: Callable[[int], T]) -> None:
-        self._read, self._thread = read, ThreadPoolExecutor(1, "read-ahead")
+        self._method, self._thread = WeakMethod(read), ThreadPoolExecutor(1, "read-ahead")
         self._next: tuple[int, Future[T] | None] = (0, None)
+
+    def _read(self, step: int) -> T:
+        read: Any = self._method()
+        return read(step)
 
     def get(self, step: int) -> T:
         """The inputs of a step.
@@ -51,7 +57,7 @@ class ReadAhead(Generic[T]):
         Raises:
             Exception: what reading it has raised.
         """
-        number, reading = self._next
+        (number, reading), self._next = self._next, (0, None)
         if reading is None or number != step:
             reading = self._thread.submit(self._read, step)
         found = reading.result()

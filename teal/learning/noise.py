@@ -71,7 +71,7 @@ class RowStreams:
 
     def __init__(self, seeds: Tensor) -> None:
         self._seeds = seeds
-        self._taken = 0  # numbers of each stream
+        self._taken = 0  # numbers of 64 bits, of each stream
 
     def normal(self, like: Tensor) -> Tensor:
         """Normal numbers, as in :meth:`Noise.normal`."""

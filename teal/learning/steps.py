@@ -31,7 +31,8 @@ from teal.problem.fixed import FixedProgram, ProgramShape
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.solvers.pdhg.samples import sample
 
-_MOST_GRAPHS = 100  # of parts: PriceGNN has one for each pair of numbers of rounds
+# Of parts: PriceGNN has 81 pairs of numbers of rounds, and an epoch ends with a smaller batch.
+_MOST_GRAPHS = 200
 _STREAMS = 2**31  # random streams of samples
 
 
@@ -159,6 +160,7 @@ class Steps:
         self._is_recorded = not augmentation.sample and FixedProgram.accepts(problem)
         self._parts: dict[Hashable, _Part] = {}
         self._pool = cuda.memory_pool() if self._is_recorded else None
+        # Graphs of the norm and of the update, where they are recorded.
         self._measuring = self._updating = None
         if self._is_recorded:
             self._measuring = cuda.LaunchGraph(device, self._pool)
@@ -238,11 +240,11 @@ class Steps:
         model, optimiser = self._task.model, self._optimiser
         gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
         peers.all_reduce_sum([self._losses, *gradients])
-        _do(self._measuring, lambda: self._record.copy_(record_of(model, self._losses)))
+        _replayed(self._measuring, lambda: self._record.copy_(record_of(model, self._losses)))
         losses = finite(self._record, number)
         optimiser.prepare()
         limit = self._task.max_gradient_norm
-        _do(self._updating, lambda: update(optimiser, model, limit, self._record))
+        _replayed(self._updating, lambda: update(optimiser, model, limit, self._record))
         return dict(zip(self._task.loss_names, losses, strict=True))
 
 
@@ -262,7 +264,7 @@ def _matrix_products(device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _do(graph: cuda.LaunchGraph | None, work: Callable[[], object]) -> None:
+def _replayed(graph: cuda.LaunchGraph | None, work: Callable[[], object]) -> None:
     """Do the work; replay it where it was recorded."""
 
     def launched() -> None:

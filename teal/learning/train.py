@@ -372,15 +372,16 @@ class Trainer:
         return np.sort(self._epoch_order[1][batch * size : (batch + 1) * size])
 
     def _fitting_micro_batch(self) -> int:
-        """Number of matrices whose activations take about 1 GiB, or half of the free memory of a
+        """Number of matrices whose activations take about 1 GiB, or a third of the free memory of a
         GPU.
 
-        The other half is for weights, gradients and temporary tensors.
+        A step that runs launch by launch leaves a third in torch's cache, and its recording takes
+        another one; the last is for weights, gradients and temporary tensors.
         """
         paths = self.problem.paths
         entries = self.task.numbers_per_matrix(paths.num_demands, paths.num_paths)
         device = self.problem.demand.device
-        available = available_on(device) // 2 if device.type == "cuda" else _ACTIVATION_BYTES
+        available = available_on(device) // 3 if device.type == "cuda" else _ACTIVATION_BYTES
         return max(1, available // (entries * _TENSORS_PER_LAYER * _FLOAT32_BYTES))
 
     def _validate(self, out: Path, log: Any, bar: Any, *, save_state: bool = True) -> None:

@@ -22,7 +22,7 @@ class Adam:
     :class:`torch.optim.Adam`.
 
     On a GPU the learning rate and the numbers of steps are there too, so that recorded launches
-    read them.
+    read them, and the last bits are others.
 
     Args:
         parameters: parameters that are learnt.

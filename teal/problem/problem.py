@@ -379,6 +379,7 @@ class Problem:
             may_fail: whether links may have failed.
         """
         other = dataclasses.replace(self)
+        # For `_changed`.
         other.__dict__["_branches"] = {"has_link_cost": has_link_cost, "may_fail": may_fail}
         other.__dict__["has_link_cost"] = has_link_cost
         program = other.program

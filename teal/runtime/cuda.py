@@ -14,8 +14,9 @@ import contextlib
 import functools
 import gc
 import importlib.metadata
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import numba
@@ -234,7 +235,7 @@ class LaunchGraph:
     def __init__(self, device: torch.device, pool: Any | None = None) -> None:
         self._device, self._pool = device, pool
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._has_run = self._is_refused = False
+        self._has_run = False
 
     def run(self, work: Callable[[], None]) -> None:
         """Do the work: launch by launch the first time, so that everything is compiled and loaded;
@@ -243,12 +244,23 @@ class LaunchGraph:
         Args:
             work: launches kernels on the current stream, the same each time.  It reads and writes
                 tensors whose memory stays where it is, waits for nothing, and keeps those of its
-                new tensors that are read later.  No reference to it is kept, so that no cycle
-                keeps memory of the GPU.
+                new tensors that are read later, but no part of a graph of gradients.  Its Python
+                numbers are those of the recording ever after.  No reference to it is kept, so that
+                no cycle keeps memory of the GPU.
 
-        Where the driver refuses to record, the work is done launch by launch.
+        Once the driver has refused to record, nothing is recorded any more, and with
+        ``TEAL_CUDA_GRAPHS=0`` in the environment nothing ever is.
         """
-        if self._graph is None and self._has_run and not (SIMULATED or self._is_refused):
+        if SIMULATED or not _records:
+            work()
+            return
+        if not self._has_run:
+            # On the stream of recordings too: torch remembers streams of gradients.
+            with _on_side_stream(self._device):
+                work()
+            self._has_run = True
+            return
+        if self._graph is None:
             collecting = gc.isenabled()
             gc.disable()  # freeing GPU memory during a recording would break it
             try:
@@ -256,21 +268,18 @@ class LaunchGraph:
             finally:
                 if collecting:
                     gc.enable()
-        self._has_run = True
         if self._graph is None:
             work()
         else:
             self._graph.replay()
 
     def _record(self, work: Callable[[], None]) -> None:
-        device = self._device
-        side = _side_stream(device)
-        side.wait_stream(torch.cuda.current_stream(device))
+        global _records
         graph = torch.cuda.CUDAGraph()
         try:
             # Not torch.cuda.graph(): it collects garbage and empties torch's cache, which takes
             # longer than a solve.
-            with torch.cuda.device(device), torch.cuda.stream(side):
+            with _on_side_stream(self._device):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     work()
@@ -278,8 +287,23 @@ class LaunchGraph:
                     graph.capture_end()
             self._graph = graph
         except Exception as error:  # errors of torch, the driver or Numba
-            self._is_refused = True
+            # torch may take a failed recording for one that is still under way.
+            _records = False
             _warn_of_recording(str(error))
+
+
+_records = os.environ.get("TEAL_CUDA_GRAPHS") != "0"
+
+
+@contextlib.contextmanager
+def _on_side_stream(device: torch.device) -> Iterator[None]:
+    """Launch on the stream of recordings, after what was launched before and before what comes."""
+    side = _side_stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    try:
+        with torch.cuda.device(device), torch.cuda.stream(side):
+            yield
+    finally:
         torch.cuda.current_stream(device).wait_stream(side)
 
 
@@ -300,6 +324,7 @@ def memory_pool() -> Any | None:
 def _warn_of_recording(reason: str) -> None:
     """Warn once of each reason."""
     warnings.warn(
-        f"CUDA graphs cannot be recorded, kernels are launched one by one ({reason})",
+        f"CUDA graphs cannot be recorded, kernels are launched one by one ({reason}); "
+        "TEAL_CUDA_GRAPHS=0 records none",
         stacklevel=3,
     )

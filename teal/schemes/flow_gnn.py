@@ -40,6 +40,7 @@ from teal.runtime.storage import model_folder
 from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows, weights_of
 from teal.solvers import admm, admm_fused, pdhg
 from teal.solvers.pdhg.dense import total_value
+from teal.solvers.pdhg.reduction import has_ordinary_numbers
 from teal.solvers.pdhg.search import LAST_REFILL
 from teal.solvers.projection import project
 from teal.solvers.table_search import in_tables
@@ -189,6 +190,7 @@ class FlowGnnScheme:
                 problem,
                 "with ADMM",
                 count,
+                rho,
                 dtype=torch.float64,
             )
         splits, prices = (v.to(torch.float64) for v in self.start(problem))
@@ -200,14 +202,16 @@ class FlowGnnScheme:
 
     def _is_one_pass(self, problem: Problem) -> bool:
         """Whether model, repair and projection are recorded together on a GPU: for a program that
-        is solved as it is, over the model's paths.
+        maximises value and is solved as it is, over the model's paths.
         """
         config = self.model.config
         has_its_paths = config.takes_any_paths or config.num_paths == problem.paths.num_paths
         is_itself = problem.weighted is problem and problem.solved is problem
-        return (
-            config.form in FORMS and has_its_paths and is_itself and FixedProgram.accepts(problem)
-        )
+        if not (config.form in FORMS and has_its_paths and is_itself):
+            return False
+        if problem.price_set.on_simplex or not FixedProgram.accepts(problem):
+            return False
+        return has_ordinary_numbers(problem)
 
     def _repaired(self, count: int, problem: Problem) -> tuple[Tensor, Tensor]:
         """The result of :meth:`_by_admm` by torch alone, in float64, waiting for nothing."""
@@ -248,8 +252,12 @@ def _finished(
 
 
 def _projected(problem: Problem, splits: Tensor, prices: Tensor) -> _Finished:
-    """:func:`_finished` without iterations, by torch alone."""
-    splits = project(problem, splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0), LAST_REFILL)
+    """:func:`_finished` without iterations, by torch alone, for ordinary numbers."""
+    given = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
+    splits = project(problem, given, LAST_REFILL)
+    if problem.has_link_cost:  # then more flow may have less value
+        whole, value = project(problem, given, 0), problem.value
+        splits = _better(splits, whole, value(splits), value(whole))
     prices = usable_prices(problem, prices, most=1.0)
     bound, trivial = dual_bound(problem, prices), from_score(problem, total_value(problem))
     sense = problem.objective.rules.sense

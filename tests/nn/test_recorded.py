@@ -28,14 +28,14 @@ pytestmark = [
 _MOST_LAUNCHES = 10  # outside of graphs: the program in, its extremes, the results out
 
 
-def _made(problem: Problem, objective: str, device: str) -> Problem:
+def _made(problem: Problem, objective: str, device: str, backend: str = "cuda") -> Problem:
     return Problem.create(
         problem.topology,
         problem.paths,
         objective,
         problem.demand.numpy(),
         device=device,
-        backend="cuda",
+        backend=backend,
     )
 
 
@@ -74,14 +74,16 @@ def test_a_recorded_pass_is_that_of_each_program(name: str, objective: str) -> N
 
 
 def test_model_and_repair_are_one_graph_and_allocate_as_on_the_cpu() -> None:
-    """Passes, ADMM, projection, bounds and the choice of the better results, with a failed link."""
+    """Passes, ADMM, projection, bounds and the choice of the better results, with a failed link,
+    beside compiled passes and the solver's own check."""
     problem = random_problem(3, num_paths=2, failed=1, nodes=4, density=0.7, batch=1)
     rng = np.random.default_rng(1)
     demands = [problem.demand.numpy() * rng.uniform(0.3, 3, problem.demand.shape) for _ in range(3)]
     counts: Counter[str] = Counter()
 
     def allocated(device: str) -> list[Allocation]:
-        program = _made(problem, "total_flow", device).with_capacity(problem.capacity)
+        backend = "cuda" if device == "cuda" else "auto"
+        program = _made(problem, "total_flow", device, backend).with_capacity(problem.capacity)
         scheme = _scheme("teal", device)
         found = [scheme.solve(program.with_demand(one)) for one in demands[:-1]]
         counts.clear()
@@ -100,3 +102,13 @@ def test_model_and_repair_are_one_graph_and_allocate_as_on_the_cpu() -> None:
         assert_feasible(problem.with_demand(demand), on_cpu)
         torch.testing.assert_close(on_cpu.splits, own.splits, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(on_cpu.prices, own.prices, rtol=1e-3, atol=1e-4)
+
+
+def test_programs_that_the_solver_reduces_are_not_allocated_in_one_graph() -> None:
+    """The reduction raises prices where a demand is beyond all that its paths can carry."""
+    problem = _made(random_problem(3, num_paths=3, nodes=4, batch=2), "total_flow", "cpu")
+    scheme = _scheme("teal", "cpu")
+    assert isinstance(scheme, FlowGnnScheme)
+    assert scheme._is_one_pass(problem)
+    assert not scheme._is_one_pass(problem.with_demand(1e6 * problem.demand))
+    assert not scheme._is_one_pass(_made(problem, "max_link_utilisation", "cpu"))

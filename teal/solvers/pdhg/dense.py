@@ -47,7 +47,7 @@ class Scaling:
     full_path_utilisation: Tensor
     load_scale: Tensor
     largest_share: Tensor = dataclasses.field(default_factory=lambda: torch.ones(()))
-    dual_size: Tensor = dataclasses.field(default_factory=lambda: torch.ones(()))
+    dual_size: Tensor | float = 1.0
 
     @property
     def price_scale(self) -> Tensor:
@@ -119,7 +119,8 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
     if state is not None:
         positive = state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
         splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], positive, 0)
-        dual = usable_prices(problem, state.prices.to(dual), most=1.0) * problem.capacity
+        prices = usable_prices(problem, state.prices, most=1.0) if dual.is_cuda else state.prices
+        dual = prices.to(dual).clamp(min=0) * problem.capacity
     if not problem.price_set.on_simplex:
         if problem.largest_share is not None:
             splits = torch.minimum(splits, problem.largest_share.to(splits))
@@ -127,7 +128,7 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
             splits / splits.sum(-1, keepdim=True).clamp(min=1), dual / scale.objective_scale
         )
     splits = scaled_to_one(problem, splits)
-    first = torch.where(problem.capacity > 0, scale.dual_size, 0)
+    first = torch.where(problem.capacity > 0, scale.dual_size, torch.zeros_like(dual))
     dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, first)
     return Point(splits, dual / dual.sum(1, keepdim=True).clamp(min=1e-300))
 

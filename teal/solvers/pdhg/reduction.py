@@ -149,14 +149,9 @@ _GAP_ROUNDING = 1e-6  # of a target gap, for the rounding of value and bound
 _REFILL_ROUNDS = 3
 
 
-def is_ordinary(problem: Problem) -> bool:
-    """Whether a few sums show that there is nothing to reduce, nor any need of the equilibrated
-    engine.
-
-    Capacities of links that have not failed and demands lie within four decades of the smallest
-    such capacity, units are ordinary, and no link is wider than the sum of a matrix's demands; of
-    those that have a path left, where a link has failed.  On small networks all else would take a
-    tenth of a solve.
+def has_ordinary_numbers(problem: Problem) -> bool:
+    """Whether capacities of links that have not failed and demands lie within four decades of the
+    smallest such capacity, and units are ordinary.
     """
     if problem.is_empty:
         return False
@@ -167,12 +162,24 @@ def is_ordinary(problem: Problem) -> bool:
     return (
         low <= smallest < math.inf
         and largest <= min(high, MAX_CAPACITY_RATIO * smallest)
-        and numbers.largest_capacity <= numbers.least_total
         and (problem.price_set.on_simplex or low <= numbers.largest_value <= high)
-        and (
-            numbers.smallest_capacity > 0
-            or numbers.largest_capacity <= float(problem.routable_demand.sum(1).min())
-        )
+    )
+
+
+def is_ordinary(problem: Problem) -> bool:
+    """Whether a few sums show that there is nothing to reduce, nor any need of the equilibrated
+    engine.
+
+    Numbers are ordinary, and no link is wider than the sum of a matrix's demands; of those that
+    have a path left, where a link has failed.  On small networks all else would take a tenth of a
+    solve.
+    """
+    if not has_ordinary_numbers(problem):
+        return False
+    numbers = problem.extremes
+    return numbers.largest_capacity <= numbers.least_total and (
+        numbers.smallest_capacity > 0
+        or numbers.largest_capacity <= float(problem.routable_demand.sum(1).min())
     )
 
 

@@ -367,7 +367,7 @@ def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState
         raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", actual)
     device = problem.demand.device
     prices = state.prices.to(device)
-    if problem.objective.rules.is_sequence or not problem.demand.is_cuda:
+    if not problem.demand.is_cuda or problem.conditions or problem.objective.rules.is_sequence:
         prices = usable_prices(problem, prices, most=1.0)
     of_programs = state.program_prices
     if of_programs is not None and len(of_programs.prices) != problem.batch:
