@@ -389,3 +389,24 @@ def stand_in_gpu(*, has_kernels: bool = False) -> Iterator[Counter[str]]:
         _Made(),
     ):
         yield counts
+
+
+# Where kernels run launch by launch, to compare with: in the simulator, or on the machine's GPU.
+PLAIN = "cpu" if cuda.SIMULATED else "cuda"
+
+
+@contextmanager
+def any_gpu() -> Iterator[Counter[str]]:
+    """The stand-in with kernels; on a machine with a GPU that, of which nothing is counted."""
+    if cuda.SIMULATED:
+        with stand_in_gpu(has_kernels=True) as counts:
+            yield counts
+    else:
+        yield Counter()
+
+
+@contextmanager
+def without_recordings() -> Iterator[None]:
+    """Kernels are launched one by one."""
+    with patch.object(cuda, "_records", new=False):
+        yield
