@@ -31,8 +31,7 @@ from teal.problem.fixed import FixedProgram, ProgramShape
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.solvers.pdhg.samples import sample
 
-# Of parts: PriceGNN has 81 pairs of numbers of rounds, and an epoch ends with a smaller batch.
-_MOST_GRAPHS = 200
+_MOST_GRAPHS = 100  # for parts of a size: PriceGNN has 81 pairs of numbers of rounds
 _STREAMS = 2**31  # random streams of samples
 
 
@@ -158,7 +157,7 @@ class Steps:
         self._count = torch.ones((), dtype=torch.float64, device=device)
         self._record = torch.zeros(len(task.loss_names) + 1, dtype=torch.float64, device=device)
         self._is_recorded = not augmentation.sample and FixedProgram.accepts(problem)
-        self._parts: dict[Hashable, _Part] = {}
+        self._places: dict[int, _Place] = {}  # by size of the part
         self._pool = cuda.memory_pool() if self._is_recorded else None
         # Graphs of the norm and of the update, where they are recorded.
         self._measuring = self._updating = None
@@ -196,24 +195,24 @@ class Steps:
             self._add(program, streams, number)
             return
         batch = len(matrices.demand)
-        part = self._parts.pop((batch, form), None) or self._new_part(batch)
-        self._parts[batch, form] = part  # the last one
-        while len(self._parts) > _MOST_GRAPHS:
-            del self._parts[next(iter(self._parts))]
-        part.run(matrices, partial(self._add_recorded, part, number))
+        if batch not in self._places:
+            self._places[batch] = self._new_place(batch)
+        place = self._places[batch]
+        place.run(matrices, form, partial(self._add_from, place, number))
 
-    def _new_part(self, batch: int) -> _Part:
+    def _new_place(self, batch: int) -> _Place:
         nothing = self._problem.demand.new_zeros(batch, self._problem.paths.num_demands)
         problem = self._problem.with_demand(nothing)
         shape = dataclasses.replace(self._shape, batch=batch)
         program = FixedProgram(problem, shape, nothing.dtype)
         program.take(problem)
-        return _Part(program, batch, self._pool)
+        return _Place(program, batch, self._pool)
 
-    def _add_recorded(self, part: _Part, number: int) -> None:
-        streams = RowStreams(part.seeds)
-        noisy = self._augmentation.noisy(part.program.demand, streams)
-        self._add(part.program.problem().with_demand(noisy), streams, number)
+    def _add_from(self, place: _Place, number: int) -> None:
+        """:meth:`add` of the part in a place."""
+        streams = RowStreams(place.seeds)
+        noisy = self._augmentation.noisy(place.program.demand, streams)
+        self._add(place.program.problem().with_demand(noisy), streams, number)
 
     def _add(self, problem: Problem, noise: Noise, number: int) -> None:
         """The losses of a part and their gradients, without waiting for a GPU."""
@@ -276,8 +275,8 @@ def _replayed(graph: cuda.LaunchGraph | None, work: Callable[[], object]) -> Non
         graph.run(launched)
 
 
-class _Part:
-    """The recorded losses and gradients of parts of a size.
+class _Place:
+    """The place of parts of a size, and the graphs that add their losses and gradients.
 
     Args:
         program: place of the matrices.
@@ -292,13 +291,18 @@ class _Part:
     def __init__(self, program: FixedProgram, batch: int, pool: object) -> None:
         self.program = program
         self.seeds = torch.zeros(batch, dtype=torch.int64, device=program.device)
-        self._graph = cuda.LaunchGraph(program.device, pool)
+        self._pool = pool
+        self._graphs: dict[Hashable, cuda.LaunchGraph] = {}
 
-    def run(self, matrices: Matrices, work: Callable[[], None]) -> None:
-        """Copy matrices and seeds in, and do the work."""
+    def run(self, matrices: Matrices, form: Hashable, work: Callable[[], None]) -> None:
+        """Copy a part in, and do the work, which is the same for parts of a form."""
         self.program.take_demand(matrices.demand)
         self.seeds.copy_(matrices.seeds, non_blocking=True)
-        self._graph.run(work)
+        graph = self._graphs.pop(form, None) or cuda.LaunchGraph(self.program.device, self._pool)
+        self._graphs[form] = graph  # the last one
+        while len(self._graphs) > _MOST_GRAPHS:
+            del self._graphs[next(iter(self._graphs))]
+        graph.run(work)
 
 
 def sampled(problem: Problem, demand: Tensor, size: int, stream: int) -> Problem:
