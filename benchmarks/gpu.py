@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import csv
 import dataclasses
+import functools
 import gc
 import importlib.metadata
 import os
@@ -23,7 +24,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -121,6 +121,7 @@ def copy_bandwidth() -> float:
     return 2 * a.numel() * 4 / (by_events(lambda: b.copy_(a), 10) / 1e3)
 
 
+@functools.cache  # paths of UsCarrier take longer than a part
 def loaded(data: Path, name: str, matrices: int, device: str) -> tuple[Any, Any]:
     """The problem of ``matrices`` consecutive matrices, and these."""
     topology = teal.load_topology(str(published(data, NETWORKS[name])))
@@ -425,7 +426,9 @@ def main() -> None:
         *(
             (
                 f"training {number}",
-                partial(training, report, options.data, "UsCarrier", settings, "must 15, aim 8"),
+                functools.partial(
+                    training, report, options.data, "UsCarrier", settings, "must 15, aim 8"
+                ),
             )
             for number, settings in enumerate(TRAININGS)
         ),
@@ -460,7 +463,7 @@ def main() -> None:
     for name, (file, aim) in networks.items():
         for device in ("cuda", "cpu") if name != "UsCarrier" else ("cuda",):
             aimed = aim if device == "cuda" else ""
-            solving = partial(bulk, report, teal.load_topology(file), device, aimed)
+            solving = functools.partial(bulk, report, teal.load_topology(file), device, aimed)
             parts.append((f"bulk {name}, {device}", solving))
     try:
         for name, work in parts:
