@@ -200,7 +200,8 @@ class SchemeRunner:
         is_on_gpu = problem.demand.device.type != "cpu"
         try:
             allocation = self._solve(problem, case)
-            if is_on_gpu:  # where launches are recorded the second time
+            if is_on_gpu and self._busy_s <= MAX_WARM_UP_S:
+                # Launches are recorded the second time.
                 allocation = self._solve(problem, case)
         except Exception as error:
             if has_worked:

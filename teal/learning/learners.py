@@ -74,8 +74,8 @@ def _without_options(learner: Learner) -> LearnerFactory:
     return make
 
 
-_OWN: dict[str, LearnerFactory] = {"direct": _without_options(_direct), "coma": make_coma}
-LEARNERS: Registry[LearnerFactory] = Registry("learner", "teal.learners", _OWN)
+_BUILT_IN: dict[str, LearnerFactory] = {"direct": _without_options(_direct), "coma": make_coma}
+LEARNERS: Registry[LearnerFactory] = Registry("learner", "teal.learners", _BUILT_IN)
 
 
 def make_learner(text: str) -> Learner:
@@ -88,12 +88,12 @@ def make_learner(text: str) -> Learner:
     return LEARNERS[spec.name](spec)
 
 
-def is_own(text: str) -> bool:
+def is_built_in(text: str) -> bool:
     """Whether the learner that ``text`` specifies is one of Teal's, whose losses depend on its
-    arguments alone: another one may count steps by itself.
+    arguments alone: a registered one may count its calls, of which no recording knows.
     """
     name = parse_spec(text).name
-    return LEARNERS[name] is _OWN.get(name)
+    return LEARNERS[name] is _BUILT_IN.get(name)
 
 
 def register_learner(name: str, make: LearnerFactory, *, replace: bool = False) -> None:

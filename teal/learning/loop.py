@@ -44,8 +44,9 @@ class ReadAhead(Generic[T]):
     """
 
     def __init__(self, read: Callable[[int], T]) -> None:
-        self._method, self._thread = WeakMethod(read), ThreadPoolExecutor(1, "read-ahead")
-        self._next: tuple[int, Future[T] | None] = (0, None)
+        self._method = WeakMethod(read)
+        self._thread = ThreadPoolExecutor(1, "read-ahead")
+        self._ahead: dict[int, Future[T]] = {}  # by step, at most one
 
     def _read(self, step: int) -> T:
         read: Any = self._method()
@@ -57,11 +58,10 @@ class ReadAhead(Generic[T]):
         Raises:
             Exception: what reading it has raised.
         """
-        (number, reading), self._next = self._next, (0, None)
-        if reading is None or number != step:
-            reading = self._thread.submit(self._read, step)
+        reading = self._ahead.get(step) or self._thread.submit(self._read, step)
+        self._ahead.clear()  # also where reading fails: then it is tried again
         found = reading.result()
-        self._next = step + 1, self._thread.submit(self._read, step + 1)
+        self._ahead[step + 1] = self._thread.submit(self._read, step + 1)
         return found
 
 

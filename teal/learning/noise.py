@@ -17,7 +17,6 @@ from teal.runtime.arrays import Int64Array
 # SplitMix64 (Steele, Lea and Flood, OOPSLA 2014, figures 16 and 17), as signed integers.
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64
 _FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
-_SHIFTS = (30, 27, 31)  # bits
 _BITS = 64
 _HALF_BITS = 32  # of a uniform number
 
@@ -76,6 +75,7 @@ class RowStreams:
     def normal(self, like: Tensor) -> Tensor:
         """Normal numbers, as in :meth:`Noise.normal`."""
         count = math.prod(like.shape[1:])
+        # Each number of 64 bits gives two: a cosine and a sine.
         pairs = -(-count // 2)
         places = torch.arange(1, pairs + 1, device=like.device) + self._taken
         self._taken += pairs
@@ -90,9 +90,9 @@ class RowStreams:
 
 def _mixed(bits: Tensor) -> Tensor:
     """The function mix64 of SplitMix64."""
-    for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
-        bits = (bits ^ _shifted(bits, shift)) * factor
-    return bits ^ _shifted(bits, _SHIFTS[-1])
+    bits = (bits ^ _shifted(bits, 30)) * _FACTORS[0]
+    bits = (bits ^ _shifted(bits, 27)) * _FACTORS[1]
+    return bits ^ _shifted(bits, 31)
 
 
 def _shifted(bits: Tensor, count: int) -> Tensor:

@@ -55,10 +55,10 @@ def clipped_step(
         InputError: a loss or the gradient of this step is not finite; no weight has changed.
     """
     record = record_of(model, losses)
-    numbers = finite(record, step)
+    found = finite_losses(record, step)
     optimiser.prepare()
     update(optimiser, model, max_norm, record)
-    return numbers
+    return found
 
 
 def record_of(model: nn.Module, losses: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def record_of(model: nn.Module, losses: Tensor) -> Tensor:
     return torch.cat([losses, norm.to(losses).reshape(1)])
 
 
-def finite(record: Tensor, step: int) -> list[float]:
+def finite_losses(record: Tensor, step: int) -> list[float]:
     """The losses of a record; the only numbers of a step that the host waits for.
 
     Raises:
@@ -150,7 +150,9 @@ class Steps:
     def __init__(
         self, problem: Problem, task: TrainTask, optimiser: Adam, augmentation: Augmentation
     ) -> None:
-        self._problem, self._task, self._optimiser = problem, task, optimiser
+        self._problem = problem
+        self._task = task
+        self._optimiser = optimiser
         self._augmentation = augmentation
         device = problem.demand.device
         self._losses = torch.zeros(len(task.loss_names), dtype=torch.float64, device=device)
@@ -159,11 +161,9 @@ class Steps:
         self._is_recorded = not augmentation.sample and FixedProgram.accepts(problem)
         self._places: dict[int, _Place] = {}  # by size of the part
         self._pool = cuda.memory_pool() if self._is_recorded else None
-        # Graphs of the norm and of the update, where they are recorded.
-        self._measuring = self._updating = None
+        self._measuring = cuda.LaunchGraph(device)  # of losses and norm
+        self._updating = cuda.LaunchGraph(device)
         if self._is_recorded:
-            self._measuring = cuda.LaunchGraph(device, self._pool)
-            self._updating = cuda.LaunchGraph(device, self._pool)
             self._shape = ProgramShape.of(problem)
 
     def begin(self, count: int) -> None:
@@ -183,7 +183,8 @@ class Steps:
             matrices: the part.
             number: number of the step.
         """
-        problem, form = self._problem, self._task.form(number)
+        problem = self._problem
+        form = self._task.form(number)
         if not self._is_recorded or form is None:
             streams = RowStreams(matrices.seeds.to(problem.demand.device))
             noisy = self._augmentation.noisy(matrices.demand.to(problem.demand), streams)
@@ -236,14 +237,14 @@ class Steps:
         Raises:
             InputError: a loss or a gradient is not finite.
         """
-        model, optimiser = self._task.model, self._optimiser
+        model = self._task.model
+        limit = self._task.max_gradient_norm
         gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
         peers.all_reduce_sum([self._losses, *gradients])
-        _replayed(self._measuring, lambda: self._record.copy_(record_of(model, self._losses)))
-        losses = finite(self._record, number)
-        optimiser.prepare()
-        limit = self._task.max_gradient_norm
-        _replayed(self._updating, lambda: update(optimiser, model, limit, self._record))
+        self._measuring.run(lambda: self._record.copy_(record_of(model, self._losses)))
+        losses = finite_losses(self._record, number)
+        self._optimiser.prepare()
+        self._updating.run(lambda: update(self._optimiser, model, limit, self._record))
         return dict(zip(self._task.loss_names, losses, strict=True))
 
 
@@ -261,18 +262,6 @@ def _matrix_products(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def _replayed(graph: cuda.LaunchGraph | None, work: Callable[[], object]) -> None:
-    """Do the work; replay it where it was recorded."""
-
-    def launched() -> None:
-        work()
-
-    if graph is None:
-        work()
-    else:
-        graph.run(launched)
 
 
 class _Place:

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from teal.errors import InputError
 from teal.learning import pretrain_price_gnn
-from teal.learning.learners import is_own, make_learner
+from teal.learning.learners import is_built_in, make_learner
 from teal.learning.losses import bound_loss
 from teal.learning.network_pool import family_of
 from teal.learning.noise import Noise
 from teal.learning.settings import TrainOptions
 from teal.nn import checkpoint
 from teal.nn.checkpoint import new_flow_model
-from teal.nn.flow_gnn_config import FORMS, UNIVERSAL, FlowGnnConfig
+from teal.nn.flow_gnn_config import UNIVERSAL, FlowGnnConfig
 from teal.nn.flow_models import FlowModel
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.problem import Problem
@@ -120,9 +120,8 @@ class _FlowTask:
         return demands * paths * self.model.config.width * self.model.config.layers
 
     def form(self, step: int) -> Hashable | None:
-        # What a registered learner or model computes may depend on what it counts itself.
-        is_known = is_own(self._config.learner) and self.model.config.form in FORMS
-        return () if is_known else None
+        may_record = is_built_in(self._config.learner) and self.model.config.is_built_in
+        return () if may_record else None
 
     def losses(self, problem: Problem, noise: Noise, step: int) -> dict[str, Tensor]:
         means, prices = self.model(problem)

@@ -63,9 +63,16 @@ class FlowGnnConfig:
             )
 
     @property
+    def is_built_in(self) -> bool:
+        """Whether the form is one of Teal's, whose results depend on program and weights alone: a
+        registered model may count its calls, of which no recording knows.
+        """
+        return self.form in FORMS
+
+    @property
     def takes_any_paths(self) -> bool:
         """Whether the model takes any number of paths a demand."""
-        if self.form in FORMS:
+        if self.is_built_in:
             return self.form == UNIVERSAL
         return bool(getattr(OTHER_FORMS[self.form], "takes_any_paths", False))
 

@@ -1,6 +1,6 @@
 """How CUDA kernels are compiled and launched: numba-cuda over torch's tensors and streams.
 
-Imported only where a GPU is used.  With ``NUMBA_ENABLE_CUDASIM=1`` in the environment before the
+With ``NUMBA_ENABLE_CUDASIM=1`` in the environment before the
 first import, numba-cuda runs the same kernels on the CPU, thread by thread in Python, over CPU
 tensors: slow, and enough to test every line of them without a GPU.
 
@@ -222,12 +222,16 @@ def resident_blocks(device: torch.device) -> int:
     )
 
 
+# Whether graphs are recorded; false from the first refusal on.
+_records = os.environ.get("TEAL_CUDA_GRAPHS") != "0"
+
+
 class LaunchGraph:
     """A sequence of kernel launches, of Numba and of torch, which is recorded as a CUDA graph and
     replayed without the host in between.
 
     Args:
-        device: the GPU.
+        device: the GPU; on the CPU nothing is recorded.
         pool: from :func:`memory_pool`, memory that graphs share which are never replayed at the
             same time; None for memory of its own.
     """
@@ -237,7 +241,7 @@ class LaunchGraph:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._has_run = False
 
-    def run(self, work: Callable[[], None]) -> None:
+    def run(self, work: Callable[[], object]) -> None:
         """Do the work: launch by launch the first time, so that everything is compiled and loaded;
         recorded the second time, and replayed from then on.
 
@@ -251,7 +255,7 @@ class LaunchGraph:
         Once the driver has refused to record, nothing is recorded any more, and with
         ``TEAL_CUDA_GRAPHS=0`` in the environment nothing ever is.
         """
-        if SIMULATED or not _records:
+        if SIMULATED or not _records or self._device.type == "cpu":
             work()
             return
         if not self._has_run:
@@ -273,7 +277,7 @@ class LaunchGraph:
         else:
             self._graph.replay()
 
-    def _record(self, work: Callable[[], None]) -> None:
+    def _record(self, work: Callable[[], object]) -> None:
         global _records
         graph = torch.cuda.CUDAGraph()
         try:
@@ -290,9 +294,6 @@ class LaunchGraph:
             # torch may take a failed recording for one that is still under way.
             _records = False
             _warn_of_recording(str(error))
-
-
-_records = os.environ.get("TEAL_CUDA_GRAPHS") != "0"
 
 
 @contextlib.contextmanager

@@ -27,7 +27,6 @@ from teal.nn.checkpoint import (
     load_flow_gnn,
     new_flow_model,
 )
-from teal.nn.flow_gnn_config import FORMS
 from teal.nn.flow_models import FlowModel
 from teal.nn.recorded import RecordedPasses
 from teal.objectives import Objective
@@ -137,9 +136,9 @@ class FlowGnnScheme:
                 first = first_columns(all_paths, count)
                 self._first = problem.ops, problem.with_paths(first).ops
             problem = problem.with_ops(self._first[1])
-        if config.form in FORMS:
+        if config.is_built_in:
             splits, prices = self._passes.run(self.model, self.model.allocate, problem)
-        else:  # a registered model may depend on what it counts itself, which no recording knows
+        else:
             splits, prices = self.model.allocate(problem.to(self.model.dtype))
         return torch.nn.functional.pad(splits, (0, all_paths.num_paths - count)), prices
 
@@ -160,7 +159,7 @@ class FlowGnnScheme:
         else:
             splits, prices = (v.to(torch.float64) for v in self.start(problem))
             most, gap = 0, 0.0
-            if config.repair == "pdhg":  # returns the best that it has checked, first the model's
+            if config.repair == "pdhg":  # whose first check is of the model's own splits
                 most, gap = _DEFAULT_PDHG_ITERATIONS, config.gap
             elif config.repair == "auto":
                 most, gap = BALANCING_ITERATIONS, BALANCED_GAP
@@ -180,13 +179,14 @@ class FlowGnnScheme:
         better are kept: a few iterations improve a good start but may spoil a poor one.  Likewise
         the prices with the closer bound.
         """
-        count, rho = self.config.iterations, self.config.rho
+        count = self.config.iterations
         count = admm.default_iterations(problem) if count < 0 else count
+        rho = self.config.rho
         self._check(problem)
         if self._is_one_pass(problem):
             return self._passes.run(
                 self.model,
-                partial(self._repaired, count),
+                partial(self._repaired, count, rho),
                 problem,
                 "with ADMM",
                 count,
@@ -207,17 +207,17 @@ class FlowGnnScheme:
         config = self.model.config
         has_its_paths = config.takes_any_paths or config.num_paths == problem.paths.num_paths
         is_itself = problem.weighted is problem and problem.solved is problem
-        if not (config.form in FORMS and has_its_paths and is_itself):
+        if not (config.is_built_in and has_its_paths and is_itself):
             return False
         if problem.price_set.on_simplex or not FixedProgram.accepts(problem):
             return False
         return has_ordinary_numbers(problem)
 
-    def _repaired(self, count: int, problem: Problem) -> tuple[Tensor, Tensor]:
+    def _repaired(self, count: int, rho: float, problem: Problem) -> tuple[Tensor, Tensor]:
         """The result of :meth:`_by_admm` by torch alone, in float64, waiting for nothing."""
         narrow = problem.to(self.model.dtype)
         splits, prices = (v.to(torch.float64) for v in self.model.allocate(narrow))
-        after = admm.repaired(problem, splits, count, self.config.rho, prices)
+        after = admm.repaired(problem, splits, count, rho, prices)
         return _better_of(problem, _projected(problem, splits, prices), _projected(problem, *after))
 
 
@@ -256,10 +256,11 @@ def _projected(problem: Problem, splits: Tensor, prices: Tensor) -> _Finished:
     given = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
     splits = project(problem, given, LAST_REFILL)
     if problem.has_link_cost:  # then more flow may have less value
-        whole, value = project(problem, given, 0), problem.value
-        splits = _better(splits, whole, value(splits), value(whole))
+        cut = project(problem, given, 0)
+        splits = _better(splits, cut, problem.value(splits), problem.value(cut))
     prices = usable_prices(problem, prices, most=1.0)
-    bound, trivial = dual_bound(problem, prices), from_score(problem, total_value(problem))
+    bound = dual_bound(problem, prices)
+    trivial = from_score(problem, total_value(problem))  # of prices of 0
     sense = problem.objective.rules.sense
     is_closer = sense * bound < sense * trivial
     return _Finished(

@@ -242,9 +242,7 @@ def solve(
     E).
     """
     scale = scaling(problem, rho)
-    before = state = start(problem, scale, splits, prices)
-    for _ in range(iterations):
-        before, state = state, step(problem, scale, state)
+    before, state = _iterated(problem, scale, splits, iterations, prices)
     return AdmmResult(
         state.splits, link_prices(problem, scale, state), residuals(problem, scale, before, state)
     )
@@ -255,10 +253,18 @@ def repaired(
 ) -> tuple[Tensor, Tensor]:
     """:func:`solve` without residuals: splits (B, D, K) and prices (B, E)."""
     scale = scaling(problem, rho)
-    state = start(problem, scale, splits, prices)
-    for _ in range(iterations):
-        state = step(problem, scale, state)
+    _, state = _iterated(problem, scale, splits, iterations, prices)
     return state.splits, link_prices(problem, scale, state)
+
+
+def _iterated(
+    problem: Problem, scale: AdmmScaling, splits: Tensor, iterations: int, prices: Tensor | None
+) -> tuple[AdmmState, AdmmState]:
+    """The last two states."""
+    before = state = start(problem, scale, splits, prices)
+    for _ in range(iterations):
+        before, state = state, step(problem, scale, state)
+    return before, state
 
 
 def default_iterations(problem: Problem) -> int:

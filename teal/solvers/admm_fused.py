@@ -201,7 +201,7 @@ def solve(
     rho: float = admm.DEFAULT_RHO,
     prices: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`teal.solvers.admm.solve` without residuals: splits (B, D, K) and prices (B, E),
+    """:func:`teal.solvers.admm.repaired`: splits (B, D, K) and prices (B, E),
     float64.
 
     Args:

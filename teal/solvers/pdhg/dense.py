@@ -119,8 +119,10 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
     if state is not None:
         positive = state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
         splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], positive, 0)
-        prices = usable_prices(problem, state.prices, most=1.0) if dual.is_cuda else state.prices
-        dual = prices.to(dual).clamp(min=0) * problem.capacity
+        prices = state.prices.clamp(min=0)
+        if prices.shape[1] == problem.topology.num_links:  # and no rows of side conditions
+            prices = usable_prices(problem, prices, most=1.0)
+        dual = prices.to(dual) * problem.capacity
     if not problem.price_set.on_simplex:
         if problem.largest_share is not None:
             splits = torch.minimum(splits, problem.largest_share.to(splits))
